@@ -5,6 +5,7 @@
 #   make wheel-test   the tests of make quick against the built wheel, in an environment of its own
 #   make test    all tests but the long ones, several at a time (some 8 minutes on 2 cores after the install)
 #   make e2e     the long matrices with real torchrun children
+#   make thorough  variants and repetitions of what make test and make e2e show once (half an hour)
 #   make check   ruff, mypy --strict, import-linter; make format fixes what ruff can
 #   make gpu     tests and benches that need a CUDA device (in .venv-gpu: make venv-gpu)
 #   make gpu-shows  what make gpu would show, by name
@@ -37,10 +38,10 @@ E2E_STAMP := $(VENV)/.e2e-packages
 # Where it is set (in many containers) each worker and each process that a test starts compiles all modules again: collecting
 # the tests took 15 s instead of 6 s, in every worker.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: ablation guides help install demo quick wheel-test test e2e check format corpus pages pictures demo-picture soak venv-gpu gpu gpu-shows frameworks faults lowest newest lock audit mutants cluster clean
+.PHONY: ablation guides help install demo quick wheel-test test e2e thorough check format corpus pages pictures demo-picture soak venv-gpu gpu gpu-shows frameworks faults lowest newest lock audit mutants cluster clean
 
 help:
-	@sed -n '2,29s/^# \{0,1\}//p' Makefile
+	@sed -n '2,30s/^# \{0,1\}//p' Makefile
 
 $(STAMP): pyproject.toml constraints.txt supervisor/__init__.py
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "stoker needs Python 3.11 or newer: make PYTHON=python3.11")'
@@ -56,7 +57,7 @@ demo:
 
 # worksteal: a worker that is done takes over tests of one that is not; some take 100 times as long as others.
 PARALLEL := -n $(WORKERS) --dist worksteal
-SHORT := not e2e and not gpu and not frameworks
+SHORT := not e2e and not thorough and not gpu and not frameworks
 
 QUICK := -m '$(SHORT) and not serial' $(addprefix tests/,text job run diagnosis policy preflight contract)
 quick: $(STAMP)
@@ -79,9 +80,12 @@ test: $(STAMP)
 E2E_WORKERS ?= 2
 e2e: $(STAMP)
 	@status=0; \
-	$(BIN)/python -m pytest -q -n $(E2E_WORKERS) --dist worksteal -m 'e2e and not serial and not guides and not cluster' --durations=15 || status=$$?; \
-	$(BIN)/python -m pytest -q -m 'e2e and serial and not cluster' --durations=5 || status=$$?; \
+	$(BIN)/python -m pytest -q -n $(E2E_WORKERS) --dist worksteal -m 'e2e and not thorough and not serial and not guides and not cluster' --durations=15 || status=$$?; \
+	$(BIN)/python -m pytest -q -m 'e2e and not thorough and serial and not cluster' --durations=5 || status=$$?; \
 	exit $$status
+
+thorough: $(STAMP)
+	$(BIN)/python -m pytest -q -n $(E2E_WORKERS) --dist worksteal -m 'thorough and not cluster' --durations=15
 
 check: $(STAMP)
 	$(BIN)/ruff check .

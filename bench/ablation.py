@@ -53,14 +53,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.common import ROOT, command_line
 from bench.labelled import Engine, Outcome, Text, scratch_folder, texts
-from supervisor.diagnosis.scan.matcher import compile_matcher
 from supervisor.diagnosis.scan.signature_tables import Signatures, parse_tables
-from supervisor.diagnosis.scan.windows import match_in_turn
+from supervisor.diagnosis.scan.windows import compile_matcher, match_in_turn
 from supervisor.sources.signature_files import read_tables
 
 # A verdict does not show whether the code that hides secrets works, so that code is left out.
 PACKAGES = ("supervisor.diagnosis", "supervisor.sources.metrics", "supervisor.text")
-LEFT_OUT = ("supervisor.text.redact", "supervisor.text.secret_values", "supervisor.diagnosis.scan.matcher")
+LEFT_OUT = ("supervisor.text.redact", "supervisor.text.secret_values", "supervisor.diagnosis.scan.windows")
 
 # CPU seconds for one text: the longest takes 0.2.
 LONGEST_S = 5

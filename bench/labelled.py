@@ -19,8 +19,8 @@ from typing import Any
 from supervisor.cli.job_logs import read_jobs
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.hang.stuck_collectives import ranks_at_fault, stuck_collectives, stuck_text
-from supervisor.diagnosis.scan.matcher import Matcher
 from supervisor.diagnosis.scan.signature_tables import Signatures
+from supervisor.diagnosis.scan.windows import Matcher
 from supervisor.diagnosis.verdict import Examination, examine
 from supervisor.sources.stacks.collective_records import DumpFiles, dumps_of_job
 from tests.corpus import test_closing_lines as closing

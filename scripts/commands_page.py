@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT))
 from supervisor.cli.common import Parser  # noqa: E402
 from supervisor.cli.main import VERBS  # noqa: E402 - the path comes first
 from supervisor.cli.run import GROUPS  # noqa: E402
-from supervisor.job.arguments.flags import INIT_FLAGS, STOKER_FLAGS, TORCHRUN_FLAGS, explained  # noqa: E402
+from supervisor.job.arguments.run_arguments import INIT_FLAGS, STOKER_FLAGS, TORCHRUN_FLAGS, explained  # noqa: E402
 
 HEAD = """\
 # Commands

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from supervisor.cli.diagnose import run
+from supervisor.cli.diagnose import main
 from supervisor.diagnosis.scan.signature_tables import parse_tables
 from supervisor.sources.signature_files import read_tables
 
@@ -190,7 +190,7 @@ def judged(path: Path) -> list[str]:
     for as_json in (False, True):
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = run([str(path)], as_json=as_json)
+            code = main([str(path), *(["--json"] if as_json else [])])
         text = out.getvalue()
         assert code in {0, 2, 10, 11}, (code, err.getvalue())
         # Noise is no log, and that is said in one line; a log is judged, whatever is in it.

@@ -10,7 +10,6 @@ import os
 import socket
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from supervisor.cli.common import (
     WITH_LOG,
@@ -26,16 +25,18 @@ from supervisor.cli.common import (
     wait_while_read,
 )
 from supervisor.job.errors import JobError
-
-if TYPE_CHECKING:
-    from supervisor.run.paths import RunPaths
-    from supervisor.views.appearance import Appearance
+from supervisor.policy import EXIT_LOST
+from supervisor.run.journal import StateReader
+from supervisor.run.ownership import has_keeper, newer_notice, place_of
+from supervisor.run.paths import RunPaths, is_run_directory
+from supervisor.run.runfile import SAMPLE_INTERVAL_S
+from supervisor.run.state import Finished
+from supervisor.text.redact import Redactor
+from supervisor.views.appearance import Appearance
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
-    from supervisor.run.runfile import SAMPLE_INTERVAL_S
-
     parser.add_argument(
         "target",
         nargs="?",
@@ -80,53 +81,30 @@ def run(args: argparse.Namespace) -> int:
         if target is None:
             say(f"the newest run in {meant.root.parent}: {meant.run_id}", file=sys.stderr)
         return adopt_run(meant)
-    if foreign and not target.isdecimal():
+    if foreign:
         from supervisor.cli.observe_target import observe
 
         return observe(target, args, appearance)
-
     try:
-        paths = named_run(target, args.runs_dir)  # digits are a pid, or part of a run's id
+        paths = named_run(target, args.runs_dir)
     except JobError as error:
-        if not foreign:
-            what = f"{target}: no such file; " if (target or "").strip() else ""
-            return complain("attach", f"{what}{error}")
-        if not _is_there(target):
-            return complain("attach", f"{target}: no process with this pid; {error}")
-        paths = None
-    if paths is not None and not (foreign and _is_there(target)):
-        return _attach_run(paths.root, args, appearance)
-    if paths is not None:
-        say(
-            f"{target}: a process, and part of the run {paths.run_id}: the process is watched",
-            file=sys.stderr,
-        )
-    from supervisor.cli.observe_target import observe
-
-    return observe(target, args, appearance)
+        named = (target or "").strip()
+        missing = "no process with this pid" if named.isdecimal() else "no such file"
+        return complain("attach", f"{target}: {missing}; {error}" if named else error)
+    return _attach_run(paths, args, appearance)
 
 
 def _is_foreign(target: str) -> bool:
-    """Whether the target is not one of stoker's runs: a log, a folder of logs, a pid, a pipe."""
-    from supervisor.run.paths import is_run_directory
-
+    """Whether the target is not one of stoker's runs: a log, a folder of logs, a pid, a pipe. Digits are a pid if there is such a process."""
     path = Path(os.path.expanduser(target))
     if path.is_dir():
         return not is_run_directory(path)
-    return target == "-" or target.isdecimal() or os.path.lexists(path)
+    is_process = target.isdecimal() and os.path.isdir(f"/proc/{target}")
+    return target == "-" or is_process or os.path.lexists(path)
 
 
-def _is_there(target: str) -> bool:
-    """Whether a file of that name, or a process with that pid, exists."""
-    return os.path.lexists(target) or os.path.isdir(f"/proc/{target}")
+def _attach_run(paths: RunPaths, args: argparse.Namespace, appearance: Appearance) -> int:
 
-
-def _attach_run(root: Path, args: argparse.Namespace, appearance: Appearance) -> int:
-    from supervisor.run.journal import StateReader
-    from supervisor.run.ownership import has_keeper, newer_notice, place_of
-    from supervisor.run.paths import RunPaths
-
-    paths = RunPaths(root)
     journal = StateReader(paths.node().journal, tail_first=True)
     journal.refresh()
     state = journal.state
@@ -154,7 +132,6 @@ def adopt_run(paths: RunPaths) -> int:
     from supervisor.keeper.base.job_secrets import asks_for, missing_secrets
     from supervisor.keeper.process.detach import KeeperDidNotStart
     from supervisor.keeper.process.takeover import NotAdopted, adopt, examine_adoption
-    from supervisor.run.ownership import has_keeper
 
     if has_keeper(paths):
         say(f"{paths.run_id}: nothing to adopt: it has a keeper")
@@ -179,11 +156,6 @@ def follow(root: Path, *, as_json: bool) -> int:
 
     Returns the run's own exit code; 0 if interrupted (nothing is ended), 6 if its keeper died meanwhile.
     """
-    from supervisor.policy import EXIT_LOST
-    from supervisor.run.ownership import has_keeper, place_of
-    from supervisor.run.paths import RunPaths
-    from supervisor.run.state import Finished
-    from supervisor.text.redact import Redactor
     from supervisor.views.headless.console import POLL_S, ConsoleSettings, ConsoleView, wants_colour
 
     paths = RunPaths(root)

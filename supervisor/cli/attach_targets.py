@@ -171,22 +171,16 @@ def _process(pid: int) -> Found:
     )
     if unseen:
         say(f"stoker attach: {pid}: {unseen}", file=sys.stderr)
-    name = _program(read_cmdline(root)) or str(pid)
+    script = next((word for word in read_cmdline(root) if word.endswith(".py")), str(pid))
 
     def read() -> JobEvidence:
         jobs = [read_jobs([path])[0][2].logs[0] for path in logs if os.path.exists(path)]
         return JobEvidence(logs=tuple(jobs))
 
     ranked = tuple(sorted(watched.items()))
-    return Target(name, f"pid {pid}", tuple(logs.values()), processes=ranked, unseen=unseen), read
-
-
-def _program(command: list[str]) -> str:
-    """The program of a process: its script or module, else its executable."""
-    script = next((word for word in command if word.endswith(".py")), None)
-    if script is None and "-m" in command[:-1]:
-        script = command[command.index("-m") + 1]
-    return os.path.basename(script or (command[0] if command else ""))
+    return Target(
+        os.path.basename(script), f"pid {pid}", tuple(logs.values()), processes=ranked, unseen=unseen
+    ), read
 
 
 def _regular_file(pid: int, fd: int) -> str | None:
@@ -197,46 +191,34 @@ def _regular_file(pid: int, fd: int) -> str | None:
     return path if path.startswith("/") and os.path.isfile(path) else None
 
 
-# Names decide first: ranks, nodes, tasks, streams, attempts and words such as ``train`` or ``console`` do not
-# tell jobs apart. If other names do, two must be logs of trainings: a run's own folder may also contain a
-# list of packages or a profile.
-
-TRACEBACK = "Traceback (most recent call last):"
-# Ranks and nodes of one job start within this time.
+# Ranks, nodes and tasks of one job start within this time.
 TOGETHER_S = 600.0
 # Maximum number of names in the line about a folder.
 NAMED = 3
-_WORD = re.compile(r"[a-z]+|\d+")
+TRACEBACK = "Traceback (most recent call last):"
 _ENDING = re.compile(r"(?:\.(?:log|txt|out|err|stdout|stderr|jsonl?|gz|\d{1,3}))+$")
 _SCHEDULERS = re.compile(r"(?:^|/)(?:slurm|pbs|lsf)\b|\.[oe]\d+$")
-# Words for a part of a job. The word before a number shows that it counts parts, not jobs.
-_PARTS = re.compile(
-    r"(?:rank|node|worker|gpu)s?|local|global|host|pod|proc|process|task|machine|replica|attempt"
-)
-_ROLES = re.compile(
-    rf"{_PARTS.pattern}|logs?|outputs?|out|errors?|err|stdout|stderr|console|nohup|all|concat|combined"
-    r"|train(?:ing|er)?|pretrain|finetune|eval|evaluate|val|valid|validation|test|metrics|debug|info|warnings"
-    r"|launcher|agent|torchrun|main|slurm"
+# Words of a log's name that do not tell jobs apart: a part of a job with its number, a stream, what the log is of.
+_NOT_OF_A_JOB = re.compile(
+    r"(?:(?:rank|node|worker|gpu)s?|local|global|host|pod|proc|process|task|machine|replica|attempt)[^a-z\d]*\d*"
+    r"|(?<![a-z])(?:logs?|outputs?|out|errors?|err|stdout|stderr|console|nohup|all|concat|combined|train(?:ing|er)?|pretrain"
+    r"|finetune|eval|evaluate|val|valid|validation|test|metrics|debug|info|warnings|launcher|agent|torchrun|main|slurm)(?![a-z])"
 )
 
 
 def several_jobs(folder: str, logs: Sequence[ObservedLog]) -> str:
-    """One line about a folder with logs of several jobs, and how to attach to one; empty if they may be one job's."""
+    """One line about a folder with logs of several trainings, and how to attach to one; empty if they may be one job's.
+
+    Names decide, without what names a rank, a node, a task, a stream or an attempt. Of names that differ in numbers alone the
+    starts decide. A list of packages or a profile in a run's own folder is no training.
+    """
     names = {log.path: os.path.relpath(log.path, os.path.realpath(folder)) for log in logs}
     groups: dict[tuple[str, ...], list[ObservedLog]] = {}
     for log in logs:
-        groups.setdefault(_job_of(names[log.path].lower(), log), []).append(log)
+        groups.setdefault(_job_of(names[log.path].lower(), log.origin), []).append(log)
     groups.pop((), None)
-    if len(groups) < 2:
-        return ""
-    trainings: list[tuple[str, ...]] = []
-    for job, mine in groups.items():
-        if not any(map(_is_training, mine)):
-            continue
-        if any(_are_apart((job, mine), (other, groups[other])) for other in trainings):
-            break
-        trainings.append(job)
-    else:
+    trainings = [(job, mine) for job, mine in groups.items() if any(map(_is_training, mine))]
+    if not any(_are_apart(one, other) for one, other in combinations(trainings, 2)):
         return ""
     paths = sorted((log.path for mine in groups.values() for log in mine), key=lambda path: names[path])
     newest = max(paths, key=lambda path: os.stat(path).st_mtime if os.path.exists(path) else 0.0)
@@ -246,40 +228,29 @@ def several_jobs(folder: str, logs: Sequence[ObservedLog]) -> str:
     return f"{folder}: logs of several jobs ({listed}{rest}): attach to one, such as the newest: stoker attach {one}"
 
 
-def _job_of(name: str, log: ObservedLog) -> tuple[str, ...]:
-    """The part of a log's name that distinguishes its job; empty: none."""
-    origin = log.origin
+def _job_of(name: str, origin: Origin) -> tuple[str, ...]:
+    """The words of a log's name that distinguish its job; empty: none."""
     if origin.local_rank is not None:
         return ()  # torchrun's own tree
     if origin.node is not None:
         name = name.replace(origin.node.lower(), " ")
-    words = _WORD.findall(_ENDING.sub("", name))
-    has_place = _has_place(log)
-    return tuple(
-        word
-        for before, word in zip(["", *words], words, strict=False)
-        if not _ROLES.fullmatch(word) and not (word.isdigit() and (has_place or _PARTS.fullmatch(before)))
-    )
-
-
-def _has_place(log: ObservedLog) -> bool:
-    return any(number is not None for number in (log.origin.rank, log.origin.node, log.origin.task))
+    words = re.findall(r"[a-z]+|\d+", _NOT_OF_A_JOB.sub(" ", _ENDING.sub("", name)))
+    has_number = (origin.rank, origin.node, origin.task) != (None, None, None)
+    return tuple(word for word in words if not (has_number and word.isdigit()))
 
 
 def _are_apart(
-    one: tuple[tuple[str, ...], Sequence[ObservedLog]], other: tuple[tuple[str, ...], Sequence[ObservedLog]]
+    one: tuple[tuple[str, ...], list[ObservedLog]], other: tuple[tuple[str, ...], list[ObservedLog]]
 ) -> bool:
     """Whether two groups of logs belong to two jobs."""
-    (job, logs), (other_job, others) = one, other
-    if all(map(_has_place, [*logs, *others])):  # host names before ranks: no rank occurs twice
-        return bool({log.origin for log in logs} & {log.origin for log in others})
-    if [w for w in job if not w.isdigit()] != [w for w in other_job if not w.isdigit()]:
-        return True
-    if any(_SCHEDULERS.search(log.path.lower()) for log in logs):
-        return True
-    spans = [span_of_logs(each) for each in (logs, others)]
-    starts = [span.began_t for span in spans if span is not None]
-    return len(starts) < 2 or any(abs(a - b) > TOGETHER_S for a, b in combinations(starts, 2))
+    if [word for word in one[0] if not word.isdigit()] != [word for word in other[0] if not word.isdigit()]:
+        places = [log.origin for log in (*one[1], *other[1])]
+        # Host names before ranks: no rank occurs twice.
+        return not all(place.rank is not None for place in places) or len(set(places)) < len(places)
+    if any(_SCHEDULERS.search(log.path.lower()) for log in one[1]):
+        return True  # each job's log has its number
+    starts = [span.began_t for _, logs in (one, other) if (span := span_of_logs(logs)) is not None]
+    return len(starts) < 2 or abs(starts[0] - starts[1]) > TOGETHER_S
 
 
 def _is_training(log: ObservedLog) -> bool:
@@ -293,5 +264,4 @@ def _is_training(log: ObservedLog) -> bool:
     except OSError:
         return False
     reader = MetricReader()
-    has_failed = any(TRACEBACK in line for line in last)
-    return has_failed or any(reader.feed(line) is not None for line in (*first, *last))
+    return any(TRACEBACK in line for line in last) or any(map(reader.feed, (*first, *last)))

@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
@@ -21,7 +21,7 @@ from supervisor.cli.job_inputs import NOT_MEASURED, folder_of_runs, load_job, pa
 from supervisor.job.arguments.run_arguments import ParsedRun
 from supervisor.job.errors import JobError
 from supervisor.job.spec import EntryKind, JobSpec
-from supervisor.preflight.checks import BEFORE, refused, run_checks
+from supervisor.preflight.checks import BEFORE, asked, beside, refused, run_checks
 from supervisor.preflight.context import CheckContext, ok, refuse, warn
 from supervisor.preflight.interpreter import find_interpreter, trainer_main
 from supervisor.run.records import Finding, FindingLevel
@@ -139,8 +139,6 @@ def look(context: CheckContext, parsed: ParsedRun) -> list[Finding]:
         unmeasured_finding(context.spec) + nodes_finding(context.spec, parsed) + run_checks(BEFORE, context)
     )
     if parsed.switch("deep"):
-        from supervisor.preflight.checks import asked
-
         found += run_checks(asked(), context)
     return found
 
@@ -152,46 +150,40 @@ def check_alone(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) -> int
     """
     appearance = appearance_given(parsed, env)
     begun = time.monotonic()
-    findings = _all(spec, parsed, env)
+    interpreter = None
+    try:
+        interpreter = find_interpreter(spec, env)
+        torch = f"torch {interpreter.torch_version}" if interpreter.torch_version else "no torch"
+        what = f"{interpreter.path}: Python {interpreter.version}, {torch} ({interpreter.why})"
+        findings = [ok("interpreter", what)]
+    except JobError as error:
+        findings = [refuse("interpreter", error.message)]
+    context = CheckContext(spec, folder_of_runs(parsed, env), env, interpreter)
+    findings += look(context, parsed) + run_checks(beside(), context)
     took_s = time.monotonic() - begun
+    refusals = len(refused(findings))
     if parsed.switch("json"):
         told = {
             "job": redact_text(spec.name),
-            "refused": bool(refused(findings)),
+            "refused": bool(refusals),
             "seconds": round(took_s, 3),
             "findings": [{name: redact_text(value) for name, value in asdict(f).items()} for f in findings],
         }
         say_json(told)
     else:
         print_findings(findings, appearance, fixes=True)
-        say(words_in(appearance.spoken)(_summary(findings)))
-    return EXIT_REFUSED if refused(findings) else 0
+        warnings = sum(finding.level is FindingLevel.WARNING for finding in findings)
+        summary = f"nothing forbids a start; warnings: {warnings}"
+        if refusals:
+            summary = f"a start would be refused: {refusals} of {len(findings)} checks forbid it"
+        say(words_in(appearance.spoken)(summary))
+    return EXIT_REFUSED if refusals else 0
 
 
 def this_machine() -> JobSpec:
     """A job with a single process, with which the checks cover only the machine."""
     spec = JobSpec("machine", EntryKind.COMMAND, "true", nproc_per_node=1)
     return replace(spec, retry=replace(spec.retry, enabled=False), cwd=str(Path.cwd()))
-
-
-def _all(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) -> list[Finding]:
-    from supervisor.preflight.checks import beside
-
-    found: list[Finding] = []
-    interpreter = None
-    try:
-        interpreter = find_interpreter(spec, env)
-        torch = f"torch {interpreter.torch_version}" if interpreter.torch_version else "no torch"
-        found.append(
-            ok(
-                "interpreter",
-                f"{interpreter.path}: Python {interpreter.version}, {torch} ({interpreter.why})",
-            )
-        )
-    except JobError as error:
-        found.append(refuse("interpreter", error.message))
-    context = CheckContext(spec, folder_of_runs(parsed, env), env, interpreter)
-    return found + look(context, parsed) + run_checks(beside(), context)
 
 
 def nodes_finding(spec: JobSpec, parsed: ParsedRun) -> list[Finding]:
@@ -209,24 +201,12 @@ def unmeasured_finding(spec: JobSpec) -> list[Finding]:
     return [warn("instrument", text) for text in spec.notes if text.startswith(NOT_MEASURED)]
 
 
-def _summary(findings: Sequence[Finding]) -> str:
-    refusals = len(refused(findings))
-    warnings = sum(finding.level is FindingLevel.WARNING for finding in findings)
-    if refusals:
-        return f"a start would be refused: {refusals} of {len(findings)} checks forbid it"
-    return f"nothing forbids a start; warnings: {warnings}"
-
-
 def print_findings(findings: Sequence[Finding], appearance: Appearance, *, fixes: bool = False) -> None:
     """One line per finding; with `fixes` also the remedy, below."""
-    for line in _lines(findings, appearance, fixes):
-        say(redact_text(line), flush=True)
-
-
-def _lines(findings: Sequence[Finding], appearance: Appearance, fixes: bool) -> Iterator[str]:
     tr = words_in(appearance.spoken)
+    marks, arrow = (_PLAIN_MARKS, "->") if appearance.ascii else (_MARKS, "→")
     for finding in findings:
-        mark = (_PLAIN_MARKS if appearance.ascii else _MARKS)[finding.level]
-        yield f"{mark} {tr(finding.check)}: {tr(finding.what)}"
+        lines = [f"{marks[finding.level]} {tr(finding.check)}: {tr(finding.what)}"]
         if fixes and finding.fix:
-            yield f"    {'->' if appearance.ascii else '→'} {tr(finding.fix)}"
+            lines.append(f"    {arrow} {tr(finding.fix)}")
+        say(*map(redact_text, lines), flush=True)

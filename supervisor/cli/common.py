@@ -8,7 +8,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
@@ -20,10 +20,14 @@ from supervisor.text.decode import ascii_json, printable
 if TYPE_CHECKING:
     from supervisor.job.arguments.run_arguments import ParsedRun
     from supervisor.job.config.setting_values import FileSettings
+    from supervisor.job.spec import OwnSignature
     from supervisor.run.paths import RunPaths
     from supervisor.views.appearance import Appearance
 
 EXIT_REFUSED = 3
+MOST_BYTES = 1 << 20
+MOST_CELLS = 60
+"""A longer cell of a table moves only its own row."""
 WITH_LOG = f"{__package__}.detached"
 """What a detached keeper is started by: the console's lines go to a file beside it."""
 PROGRAM = __package__.rpartition(".")[0]
@@ -98,6 +102,18 @@ def add_scope(parser: argparse.ArgumentParser) -> None:
 def say(*lines: str, file: TextIO | None = None, end: str = "\n", flush: bool = False) -> None:
     """Print to stdout, or to `file`. Each argument is one line, whatever names and texts it contains."""
     print("\n".join(map(printable, lines)), file=file, end=end, flush=flush)
+
+
+def say_table(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> None:
+    """Rows of texts in columns as wide as needed; `right`: the columns that are set right."""
+    shown = [[*map(printable, row)] for row in rows]
+    widths = [min(max(map(len, column)), MOST_CELLS) for column in zip(*shown, strict=True)]
+    for row in shown:
+        cells = [
+            cell.rjust(width) if at in right else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        say("  ".join(cells).rstrip(), flush=True)
 
 
 def say_json(value: object) -> None:
@@ -199,9 +215,6 @@ def own_words(
     return list(argv[:at]), words
 
 
-MOST_BYTES = 1 << 20
-
-
 def add_appearance_flags(parser: argparse.ArgumentParser) -> None:
     """Declare ``--theme``, ``--ascii`` and ``--lang``."""
     group = parser.add_argument_group("looks")
@@ -249,10 +262,26 @@ def appearance_given(parsed: ParsedRun, env: Mapping[str, str]) -> Appearance:
 def metric_rules_of_user(env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """The user's own ``[[metrics]]`` rules, as (name, regex); of a settings file with a fault none, as what opens a screen reports that."""
     try:
-        found = _settings_of(user_settings(env), only="metrics")
+        found = settings_in(user_settings(env), only="metrics")
     except JobError:
         return ()
     return found.metrics if found is not None else ()
+
+
+def own_rules() -> tuple[OwnSignature, ...]:
+    """The ``[[signature]]`` tables of ./stoker.toml and of the user's settings; for each id, the nearest.
+
+    Raises:
+        JobError: a file cannot be read, or a table is invalid.
+    """
+    rules: dict[str, OwnSignature] = {}
+    for path in (Path("stoker.toml"), user_settings(os.environ)):
+        if path.is_file() and not os.access(path, os.R_OK):
+            raise JobError(f"{path}: cannot be read")
+        found = settings_in(path, only="signature")
+        for rule, _ in found.signatures if found is not None else ():
+            rules.setdefault(rule.id, rule)
+    return tuple(rules.values())
 
 
 def settings_table(path: Path, name: str, *, whole: bool) -> dict[str, Any]:
@@ -261,11 +290,11 @@ def settings_table(path: Path, name: str, *, whole: bool) -> dict[str, Any]:
     Raises:
         JobError: it has faults, one line each.
     """
-    found = _settings_of(path, only="" if whole else name)
+    found = settings_in(path, only="" if whole else name)
     return dict(found.file.values.get(name, {})) if found is not None and found.file is not None else {}
 
 
-def _settings_of(path: Path, *, only: str) -> FileSettings | None:
+def settings_in(path: Path, *, only: str) -> FileSettings | None:
     """A settings file, checked as in `stoker run`; None if missing. `only`: the one table to check; empty: all.
 
     Raises:

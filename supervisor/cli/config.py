@@ -9,11 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from supervisor.cli.common import complain, say, say_json
-from supervisor.job.config.explain import Explained, Source, variables
+from supervisor.cli.common import complain, say, say_json, say_table
+from supervisor.cli.job_inputs import load_settings, parse_words
+from supervisor.job.config.explain import Explained, Source, explain, variables
 from supervisor.job.errors import JobError
 from supervisor.job.spec import JobSpec
-from supervisor.text.decode import printable
+from supervisor.run.failures import FailureClass
 from supervisor.text.redact import redact, redact_text
 
 USAGE = """\
@@ -51,22 +52,15 @@ def main(argv: list[str]) -> int:
         return complain("config", "say what to do: stoker config explain [KEY]")
     words = argv[1:]
     ahead = [words.pop(0)] if words[:1] == ["--json"] else []
-    key = words.pop(0) if words and _is_key(words[0]) else None
+    # The first word names a setting, unless it is a flag or a script.
+    key = words.pop(0) if words and not words[0].startswith("-") and not words[0].endswith(".py") else None
     try:
         return _explain(key, [*ahead, *words])
     except JobError as error:
         return complain("config explain", error)
 
 
-def _is_key(word: str) -> bool:
-    """Whether the first word names a setting, rather than a flag or a script."""
-    return not word.startswith("-") and not word.endswith(".py")
-
-
 def _explain(key: str | None, words: list[str]) -> int:
-    from supervisor.cli.job_inputs import load_settings, parse_words
-    from supervisor.job.config.explain import explain
-    from supervisor.run.failures import FailureClass
 
     parsed = parse_words(words, os.environ)
     if parsed.help:
@@ -101,19 +95,20 @@ def show_all(spec: JobSpec, env: Mapping[str, str], *, as_json: bool) -> int:
     settings = [
         (name, redact(name.removeprefix("env."), value), origin) for name, value, origin in spec.effective
     ]
-    changed = [(each.name, each.sources[-1]) for each in variables(spec, env)]
     if as_json:
-        told = {
-            "settings": [_row(name, value, origin, _beaten(spec, name)) for name, value, origin in settings],
-            "variables": [_row(each.name, each.sources[-1].value, each.sources[-1].origin, each.sources[:-1])
-                          for each in variables(spec, env)],
-        }  # fmt: skip
-        say_json(told)
+        rows = []
+        for name, value, origin in settings:
+            shown = name.removeprefix("env.")
+            beaten = [Source(redact(shown, text), where) for text, where in spec.sources(name)[:-1]]
+            rows.append(_row(name, value, origin, beaten))
+        told = [_row(each.name, each.sources[-1].value, each.sources[-1].origin, each.sources[:-1])
+                for each in variables(spec, env)]  # fmt: skip
+        say_json({"settings": rows, "variables": told})
         return 0
-    _print_table(settings)
-    if changed:
+    say_table(settings)
+    if changed := [(each.name, each.sources[-1]) for each in variables(spec, env)]:
         say("", "variables of the job:")
-        _print_table([(name, _value(source), source.origin) for name, source in changed])
+        say_table([(name, _value(source), source.origin) for name, source in changed])
     return 0
 
 
@@ -140,11 +135,6 @@ def show_one(told: Explained, *, as_json: bool) -> int:
     return 0
 
 
-def _beaten(spec: JobSpec, name: str) -> Sequence[Source]:
-    shown = name.removeprefix("env.")
-    return [Source(redact(shown, value), origin) for value, origin in spec.sources(name)[:-1]]
-
-
 def _row(name: str, value: str | None, origin: str, beaten: Sequence[Source]) -> dict[str, Any]:
     overrode = [{"value": source.value, "origin": redact_text(source.origin)} for source in reversed(beaten)]
     return {"key": name, "value": value, "origin": redact_text(origin), "overrode": overrode}
@@ -152,11 +142,3 @@ def _row(name: str, value: str | None, origin: str, beaten: Sequence[Source]) ->
 
 def _value(source: Source) -> str:
     return "(removed)" if source.value is None else source.value
-
-
-def _print_table(rows: Sequence[tuple[str, str, str]]) -> None:
-    shown = [[*map(printable, row)] for row in rows]
-    width = max((len(name) for name, _, _ in shown), default=0)
-    value_width = min(max((len(value) for _, value, _ in shown), default=0), 60)
-    for name, value, why in shown:
-        say(f"{name:<{width}}  {value:<{value_width}}  {why}")

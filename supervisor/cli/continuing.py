@@ -6,12 +6,15 @@ What the next attempt runs is printed first, and asked about on a terminal. It c
 from __future__ import annotations
 
 import argparse
+import getpass
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from msgspec.structs import replace
 
 from supervisor.cli.common import (
     ACTED_ON,
@@ -26,16 +29,30 @@ from supervisor.cli.common import (
     say,
     says_yes,
 )
-
-if TYPE_CHECKING:
-    from supervisor.job.launch.plan import LaunchPlan
-    from supervisor.keeper.process.takeover import Continuation
-    from supervisor.run.journal import StateReader
-    from supervisor.run.ownership import Offer
-    from supervisor.run.paths import RunPaths
-    from supervisor.run.runfile import RunFile
-    from supervisor.run.state import RunState
-    from supervisor.views.appearance import Appearance
+from supervisor.cluster.scheduler import scheduler_asked
+from supervisor.job.errors import JobError
+from supervisor.job.launch.oom_plan import resume_plan
+from supervisor.job.launch.plan import LaunchPlan, plan_as_shell
+from supervisor.keeper.base.job_secrets import given_again, missing_secrets
+from supervisor.keeper.monitoring.found_checkpoints import concurrent_runs, newest_untaken, shown_path
+from supervisor.keeper.planning.launch_plans import plan_continued
+from supervisor.keeper.process.takeover import (
+    WATCH_S,
+    Continuation,
+    NotAdopted,
+    examine_continuation,
+    other_host_with_keeper,
+)
+from supervisor.run import state as st
+from supervisor.run.journal import StateReader
+from supervisor.run.ownership import LockTaken, Offer, keeper_is_alive
+from supervisor.run.paths import RunPaths
+from supervisor.run.runfile import RunFile
+from supervisor.run.state import Finished, RunState
+from supervisor.text.decode import shell_word
+from supervisor.text.redact import redact_argv, redact_text
+from supervisor.views.appearance import Appearance
+from supervisor.views.wording.kinds import resume_place
 
 VERB = "continue"
 
@@ -69,23 +86,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit 0 once it is started (with --no-ui the run's own code), 3 if refused."""
-    from supervisor.run.paths import RunPaths
+    from supervisor.cli.start_run import user_name
 
     appearance = appearance_from(vars(args), os.environ)
-    found = acted_on(VERB, args.run, args.runs_dir)
-    return _continue(RunPaths(Path(os.path.realpath(found.root))), args, appearance)
-
-
-def _continue(paths: RunPaths, args: argparse.Namespace, appearance: Appearance) -> int:
-    from supervisor.cli.start_run import user_name
-    from supervisor.job.errors import JobError
-    from supervisor.job.launch.plan import plan_as_shell
-    from supervisor.keeper.base.job_secrets import given_again
-    from supervisor.keeper.planning.launch_plans import plan_continued
-    from supervisor.keeper.process.takeover import examine_continuation
-    from supervisor.run.ownership import LockTaken
-    from supervisor.run.state import Finished
-
+    paths = RunPaths(Path(os.path.realpath(acted_on(VERB, args.run, args.runs_dir).root)))
     found = examine_continuation(paths)
     for warning in found.warnings:
         say(f"stoker {VERB}: {warning}", file=sys.stderr)
@@ -95,7 +99,7 @@ def _continue(paths: RunPaths, args: argparse.Namespace, appearance: Appearance)
     refusals = refusals or tuple(_doubted(paths, found))
     if refusals or found.record is None:
         return refuse(VERB, f"{paths.run_id}: not continued", refusals)
-    record, by = found.record, user_name()
+    record, by, journal = found.record, user_name(), paths.node().journal
     try:
         state = _settled(paths, record, found.state)
         if isinstance(state.condition, Finished) and state.condition.exit_code == 0:
@@ -105,11 +109,11 @@ def _continue(paths: RunPaths, args: argparse.Namespace, appearance: Appearance)
         plan, why = plan_continued(record, state, paths, env, by)
         if args.yes and (lost := _written_over(record, state, plan)) and not args.restart_from_scratch:
             return complain(VERB, f"{paths.run_id}: not continued: {lost}")
-        size = paths.node().journal.stat().st_size
+        size = journal.stat().st_size
         say(*_described(paths, record, state, plan, why), *plan_as_shell(plan).splitlines(), file=sys.stderr)
         if not args.yes and not says_yes("Start it?"):
             return refuse(VERB, paths.run_id, ["not continued"])
-        if paths.node().journal.stat().st_size != size:
+        if journal.stat().st_size != size:
             return refuse(VERB, f"{paths.run_id}: not continued", ["it changed while you were asked"])
         return _start(paths, record, env, args, appearance, by)
     except (LockTaken, OSError) as error:
@@ -120,9 +124,6 @@ def _continue(paths: RunPaths, args: argparse.Namespace, appearance: Appearance)
 
 def _doubted(paths: RunPaths, found: Continuation) -> list[str]:
     """Why nobody can be sure that the run has no live process: after listening, and asking who may know."""
-    from supervisor.cluster.scheduler import scheduler_asked
-    from supervisor.keeper.process.takeover import WATCH_S, other_host_with_keeper
-
     if found.listen_to:
         host = found.listen_to
         say(f"{paths.run_id}: it ran on {host}: listening for {WATCH_S:.0f} s", file=sys.stderr)
@@ -140,9 +141,6 @@ def _doubted(paths: RunPaths, found: Continuation) -> list[str]:
 
 def _written_over(record: RunFile, state: RunState, plan: LaunchPlan) -> str:
     """Why the next attempt may overwrite the run's saves: nobody knows how its script resumes. Empty without that danger."""
-    from supervisor.job.launch.oom_plan import resume_plan
-    from supervisor.keeper.monitoring.found_checkpoints import shown_path
-
     job, saved = state.answered_job(record.job), state.checkpoint
     is_known = job.retry.restart_from_scratch or resume_plan(job.knobs).how != "unknown"
     if saved is None or is_known or plan.resume or plan.resume_at is not None:
@@ -155,12 +153,10 @@ def _written_over(record: RunFile, state: RunState, plan: LaunchPlan) -> str:
 
 def _settled(paths: RunPaths, record: RunFile, state: RunState) -> RunState:
     """The run's state, once the end of its newest attempt and its reason are known. Starts and signals nothing."""
-    from supervisor.run import state as st
-
     open_ended = st.Launching | st.Running | st.Stopping | st.Ended | st.DiagnosedAs
     if not isinstance(state.condition, open_ended):
         return state
-    from supervisor.keeper.make_keeper import make_keeper
+    from supervisor.keeper.__main__ import make_keeper
 
     keeper = make_keeper(paths, record, env=os.environ)
     try:
@@ -172,11 +168,8 @@ def _settled(paths: RunPaths, record: RunFile, state: RunState) -> RunState:
 
 def _asked_for(record: RunFile, args: argparse.Namespace) -> dict[str, str]:
     """Secrets that are neither on disk nor in the environment, typed by a person; without a terminal nobody is asked."""
-    from supervisor.keeper.base.job_secrets import missing_secrets
-
     if args.yes or not has_terminal():
         return {}
-    import getpass
 
     return {
         item.variable: getpass.getpass(f"{item.what} is a secret, not kept on disk. In place of <redacted>: ")
@@ -189,10 +182,6 @@ def _described(
     paths: RunPaths, record: RunFile, state: RunState, plan: LaunchPlan, why: str
 ) -> Iterator[str]:
     """How it ended, what would run with which changes, and a newer checkpoint that is not taken: one line each."""
-    from supervisor.keeper.monitoring.found_checkpoints import concurrent_runs, newest_untaken
-    from supervisor.text.redact import redact_text
-    from supervisor.views.wording.kinds import resume_place
-
     view = state.attempt
     if view is None:
         return
@@ -222,14 +211,6 @@ def _described(
         yield f"  {redact_text(untaken)}"
 
 
-def next_attempt(paths: RunPaths, env: Mapping[str, str]) -> Offer:
-    """The preview of the next attempt of a finished run, for a screen. Nothing is written or started.
-
-    Refused if something must be found out or asked first, which the verb does on a terminal.
-    """
-    return _examined(paths, env)[0]
-
-
 def start_next(paths: RunPaths, env: Mapping[str, str]) -> None:
     """Start that attempt, unless something speaks against it, and return once it begins.
 
@@ -238,28 +219,22 @@ def start_next(paths: RunPaths, env: Mapping[str, str]) -> None:
         KeeperDidNotStart, OSError: see `start_detached`.
     """
     from supervisor.cli.start_run import user_name
-    from supervisor.keeper.process.takeover import NotAdopted
 
-    offer, known = _examined(paths, env)
+    offer, known = next_attempt(paths, env)
     if known is None:
         raise NotAdopted(offer.refusals)
     record, given = known
     _detach(paths, record, given, user_name())
 
 
-def _examined(
+def next_attempt(
     paths: RunPaths, env: Mapping[str, str]
 ) -> tuple[Offer, tuple[RunFile, Mapping[str, str]] | None]:
-    """The next attempt, with its job and environment; None if refused."""
+    """The preview of the next attempt of a finished run, for a screen, with its job and environment; None if refused.
+
+    Nothing is written or started. Refused if something must be found out or asked first, which the verb does on a terminal.
+    """
     from supervisor.cli.start_run import user_name
-    from supervisor.job.errors import JobError
-    from supervisor.keeper.base.job_secrets import given_again
-    from supervisor.keeper.planning.launch_plans import plan_continued
-    from supervisor.keeper.process.takeover import examine_continuation
-    from supervisor.run.ownership import Offer
-    from supervisor.run.state import Finished
-    from supervisor.text.decode import shell_word
-    from supervisor.text.redact import redact_argv
 
     found = examine_continuation(paths)
     refusals = found.refusals
@@ -287,10 +262,8 @@ def _start(
 ) -> int:
     interactive = not args.no_ui and (args.detach or has_terminal())
     if not interactive:
-        from msgspec.structs import replace
-
         from supervisor.cli.start_run import carry_headless
-        from supervisor.keeper.make_keeper import make_keeper
+        from supervisor.keeper.__main__ import make_keeper
 
         record = replace(record, settings=replace(record.settings, interactive=False))
         keeper = make_keeper(paths, record, env=env, continued_by=by)
@@ -319,28 +292,19 @@ def _detach(
     meanwhile: Callable[[], object] | None = None,
 ) -> None:
     """Start the keeper that continues the run, and return once its attempt begins."""
-    from msgspec.structs import replace
-
     from supervisor.keeper.process.detach import start_detached
-    from supervisor.run.journal import StateReader
 
     record = replace(record, settings=replace(record.settings, interactive=True))
     journal = StateReader(paths.node().journal)
-    before = _attempts(journal)
+
+    def attempts() -> int:
+        while journal.refresh():
+            pass
+        return len(journal.state.attempts)
+
+    before = attempts()
     start_detached(paths, env, record=record, entry=WITH_LOG, continued_by=by, meanwhile=meanwhile)
-    _wait_for_attempt(paths, journal, before)
-
-
-def _attempts(journal: StateReader) -> int:
-    while journal.refresh():
-        pass
-    return len(journal.state.attempts)
-
-
-def _wait_for_attempt(paths: RunPaths, journal: StateReader, before: int) -> None:
-    """Return once the run no longer reads as ended: otherwise the next reader would take the old end for the new one."""
-    from supervisor.run.ownership import keeper_is_alive
-
+    # Else the next reader would take the old end for the new one.
     deadline = time.monotonic() + BEGINS_S
-    while time.monotonic() < deadline and keeper_is_alive(paths.node().lock) and _attempts(journal) == before:
+    while time.monotonic() < deadline and keeper_is_alive(paths.node().lock) and attempts() == before:
         time.sleep(0.02)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from supervisor.cli.common import Parser, complain, say, say_json, user_settings
+from supervisor.cli.common import Parser, complain, own_rules, say, say_json
 from supervisor.cli.job_logs import (
     READING,
     BadInputError,
@@ -25,10 +25,9 @@ from supervisor.diagnosis.scan.matched_lines import Candidate
 from supervisor.diagnosis.scan.signature_tables import strength_word
 from supervisor.diagnosis.verdict import EarlierJob, Examination, examine, with_metric_rows
 from supervisor.job.errors import JobError
-from supervisor.job.spec import OwnSignature
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.run.records import Verdict
-from supervisor.run.regular import open_regular, read_regular
+from supervisor.run.regular import open_regular
 from supervisor.sources.signature_files import Engine, default_cache_dir, load_engine
 from supervisor.text.decode import clean, plain_chunks
 from supervisor.text.lines import lines_from
@@ -38,7 +37,6 @@ from supervisor.text.tracebacks import LOOKED_AT, CodeLine, own_line
 
 EXIT_HEALTHY, EXIT_FAILURE, EXIT_UNKNOWN, EXIT_BAD_INPUT = 0, 10, 11, 2
 HEAD_BYTES = 65536
-MAX_SETTINGS_BYTES = 4 << 20
 METRIC_LINES = 400  # at the end of each log
 HEADER_LINES = 20
 # Text in any encoding has no control characters except blanks, colors and bars; the head of a library or a
@@ -53,14 +51,7 @@ def main(argv: list[str]) -> int:
     add_arguments(parser)
     args = parser.parse_intermixed_args(argv)  # switches may stand between paths
     with READING.reported("diagnose", args.paths[0]):
-        return run(
-            args.paths,
-            as_json=args.json,
-            each=args.each,
-            explain=args.explain,
-            attempt=args.attempt,
-            lang=args.lang,
-        )
+        return run(args)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,20 +77,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(
-    paths: list[str],
-    *,
-    as_json: bool = False,
-    each: bool = False,
-    explain: bool = False,
-    attempt: int | None = None,
-    lang: str | None = None,
-) -> int:
+def run(args: argparse.Namespace) -> int:
     """Judge paths and print; for the exit code see `main`."""
     try:
-        jobs = read_jobs([path_or_run(path) for path in paths], each=each, attempt=attempt)
+        jobs = read_jobs([path_or_run(path) for path in args.paths], each=args.each, attempt=args.attempt)
     except BadInputError as error:
-        return complain("diagnose", error, EXIT_BAD_INPUT)
+        return complain("diagnose", error)
     try:
         own = own_rules()
     except JobError as error:
@@ -107,26 +90,27 @@ def run(
         complain("diagnose", JobError(*before, f"{last}; your signatures are left out"))
         own = ()
     engine = load_engine(default_cache_dir(), own)
-    tr = str if as_json else _translation(lang)
+    tr = str if args.json else _translation(args.lang)
     codes = []
     for place, (path, number, job) in enumerate(jobs):
         try:
             found = _examined(path, job, engine)
         except BadInputError as error:
-            codes.append(complain("diagnose", error, EXIT_BAD_INPUT))
+            codes.append(complain("diagnose", error))
             continue
         except OSError as error:
-            return complain("diagnose", f"{path}: {error.strerror or error}", EXIT_BAD_INPUT)
+            return complain("diagnose", f"{path}: {error.strerror or error}")
         codes.append(_code(found.verdict))
-        if as_json:
-            _print_json(path, number, found, explain=explain)
+        if args.json:
+            wire = to_wire(path, number, found.verdict)
+            wire["jobs"] = earlier_jobs_to_wire(found.earlier)
+            if args.explain:
+                wire["explanation"] = explanation_to_wire(found)
+            say_json(Redactor.of(os.environ.items()).data(wire))
         else:
-            if place:
-                say()
-            _print_text(path, number, found, tr, explain=explain)
-    return next(
-        (code for code in (EXIT_BAD_INPUT, EXIT_FAILURE, EXIT_UNKNOWN) if code in codes), EXIT_HEALTHY
-    )
+            say(*[""] * bool(place), *_text_lines(path, number, found, tr, explain=args.explain))
+    worst_first = (EXIT_BAD_INPUT, EXIT_FAILURE, EXIT_UNKNOWN)
+    return next((code for code in worst_first if code in codes), EXIT_HEALTHY)
 
 
 def _examined(path: str, job: JobEvidence, engine: Engine) -> Examination:
@@ -160,27 +144,22 @@ def _metric_rows(found: Examination) -> int:
     return rows
 
 
-def _print_json(path: str, attempt: int | None, found: Examination, *, explain: bool) -> None:
-    wire = to_wire(path, attempt, found.verdict)
-    wire["jobs"] = earlier_jobs_to_wire(found.earlier)
-    if explain:
-        wire["explanation"] = explanation_to_wire(found)
-    wire = Redactor.of(os.environ.items()).data(wire)
-    say_json(wire)
-
-
-def _print_text(
+def _text_lines(
     path: str, attempt: int | None, found: Examination, tr: Callable[[str], str], *, explain: bool
-) -> None:
+) -> Iterator[str]:
     context = None if path == "-" else _context
-    again = _again(path, attempt, found.verdict)
     verdict = _of_known_rank(path, attempt, found.verdict)
+    again: list[str] = []
+    if attempt is not None and verdict.fingerprint:
+        from supervisor.cli.run_journals import seen_before  # a run's journals, of which logs have none
+
+        again = seen_before(path, attempt, verdict.fingerprint)
     lines = verdict_lines(path, attempt, verdict, context, again, tr, ended_t=found.facts.job.ended_t)
     earlier = [job._replace(verdict=_of_known_rank(path, attempt, job.verdict)) for job in found.earlier]
     lines += earlier_job_lines(earlier, tr)
     if explain:
         lines += explanation_lines(found, tr)
-    say(*map(Redactor.of(os.environ.items()).text, lines))
+    return map(Redactor.of(os.environ.items()).text, lines)
 
 
 def _of_known_rank(path: str, attempt: int | None, verdict: Verdict) -> Verdict:
@@ -202,17 +181,6 @@ def _translation(lang: str | None) -> Callable[[str], str]:
     from supervisor.views.wording.translate import words_in
 
     return words_in(Lang.ZH)
-
-
-def _again(path: str, attempt: int | None, verdict: Verdict) -> list[str]:
-    """Earlier occurrences of a run's failure: in its other attempts, in other runs of this user."""
-    if attempt is None or not verdict.fingerprint:
-        return []
-    from supervisor.cli.run_journals import (
-        seen_before,  # a run's journals, of which logs have none
-    )
-
-    return seen_before(path, attempt, verdict.fingerprint)
 
 
 def _code(verdict: Verdict) -> int:
@@ -255,44 +223,6 @@ def _context(path: str, line: int, around: int = 3) -> tuple[list[tuple[int, str
     # Before truncation: nobody recognizes half a token.
     shown = redact_lines([text for _, text in near])
     return [(number, text) for (number, _), text in zip(near, shown, strict=True)], own
-
-
-# -- the user's own signatures -----------------------------------------------------------------------
-
-
-def own_rules() -> tuple[OwnSignature, ...]:
-    """The ``[[signature]]`` tables of ./stoker.toml and of the user's settings; for each id, the nearest.
-
-    Raises:
-        JobError: a file cannot be read, or a table is invalid.
-    """
-    texts = {}
-    for path in ("stoker.toml", str(user_settings(os.environ))):
-        if os.path.isfile(path):
-            try:
-                data = read_regular(path, MAX_SETTINGS_BYTES)
-            except OSError as error:
-                raise JobError(f"{path}: {error.strerror or error}") from None
-            if b"signature" in data:  # most have none: then nothing is imported to parse them
-                texts[path] = data
-    if not texts:
-        return ()
-    from supervisor.job.config.files import parse_config
-    from supervisor.job.config.setting_values import ConfigFile, nearest_signatures, own_signatures
-    from supervisor.job.setting_keys import SIGNATURE
-
-    classes = frozenset(str(failure) for failure in FailureClass)
-    files = [
-        ConfigFile(path, parse_config(path, data), data.decode("utf-8", "replace"))
-        for path, data in texts.items()
-    ]
-    return tuple(
-        nearest_signatures(
-            own_signatures(file, file.values[SIGNATURE], classes)
-            for file in files
-            if file.values.get(SIGNATURE) is not None
-        )
-    )
 
 
 # -- a verdict on the wire: the schema of --json, version 1, and what --explain adds to it ---------

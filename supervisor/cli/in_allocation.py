@@ -88,13 +88,17 @@ def requeued(parsed: ParsedRun, spec: JobSpec, env: Mapping[str, str]) -> int | 
     if run is None:
         return None
     if spec.node_rank != LEADER:
-        _wait_for_leader(run, spec.timing.node_timeout_s)
+        bound_s = spec.timing.node_timeout_s
+        if not beats(run, LEADER, bound_s):
+            why = f"{run.root}: node 0 does not continue with it after {bound_s:.0f} s"
+            raise JobError(why, exit_code=EXIT_STOPPED)
         return None
     over = read_state(run.node().journal).condition
     if isinstance(over, Finished) and over.exit_code == EXIT_ENDED_EARLY:
         say(f"stoker run: {run.run_id}: {over.reason}: not started again", file=sys.stderr)
         return over.exit_code
-    if (spent := _starts_without_progress(run)) > (most := _max_requeues(parsed)):
+    most = int(parsed.flag("max_requeues") or MAX_REQUEUES)
+    if (spent := _starts_without_progress(run)) > most:
         say(
             f"stoker run: {run.run_id}: started {spent} times without a new checkpoint (--max-requeues {most}): not started again",
             file=sys.stderr,
@@ -112,11 +116,6 @@ def requeued(parsed: ParsedRun, spec: JobSpec, env: Mapping[str, str]) -> int | 
             json=parsed.switch("json"), detach=False, runs_dir=None, theme=None, ascii=False, lang=None,
         )
     )  # fmt: skip
-
-
-def _max_requeues(parsed: ParsedRun) -> int:
-    named = parsed.flag("max_requeues")
-    return MAX_REQUEUES if named is None else int(named)
 
 
 def _run_before(parsed: ParsedRun, scheduler: Scheduler, env: Mapping[str, str]) -> RunPaths | None:
@@ -156,11 +155,3 @@ def _starts_without_progress(run: RunPaths) -> int:
         elif isinstance(fact, ev.KeeperStarted):
             count += 1
     return count
-
-
-def _wait_for_leader(run: RunPaths, bound_s: float) -> None:
-    """Wait until node 0 continues the run. Raises JobError if it does not."""
-    if not beats(run, LEADER, bound_s):
-        raise JobError(
-            f"{run.root}: node 0 does not continue with it after {bound_s:.0f} s", exit_code=EXIT_STOPPED
-        )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from supervisor.cli.common import appearance_given, complain, say
 from supervisor.cli.job_inputs import gpu_count, load_draft
-from supervisor.job.arguments.flags import INIT_FLAGS
+from supervisor.job.arguments.run_arguments import INIT_FLAGS
 from supervisor.job.errors import JobError
 from supervisor.job.launch.guided import (
     Around,
@@ -150,7 +150,7 @@ def _say(text: str) -> None:
 
 
 def _help() -> str:
-    from supervisor.job.arguments.flags import STOKER_FLAGS, help_text
+    from supervisor.job.arguments.run_arguments import STOKER_FLAGS, help_text
 
     own = help_text(INIT_FLAGS, "init")
     looks = help_text([flag for flag in STOKER_FLAGS if flag.setting.startswith("ui.")], "screen")

@@ -17,8 +17,7 @@ from typing import Final
 
 from supervisor.cli.common import say, user_settings
 from supervisor.job.arguments.command_line import settings_of
-from supervisor.job.arguments.flags import Flag
-from supervisor.job.arguments.run_arguments import ParsedRun, parse_run_argv
+from supervisor.job.arguments.run_arguments import Flag, ParsedRun, parse_run_argv
 from supervisor.job.config.files import parse_config
 from supervisor.job.config.resolve import JobInputs, resolve_job, resolve_retry, screen_settings
 from supervisor.job.config.setting_values import ConfigFile, spec_key_names
@@ -120,8 +119,11 @@ def _load(parsed: ParsedRun, job_file: ConfigFile | None, env: Mapping[str, str]
     if spec.entry_kind is EntryKind.SCRIPT and (shell := _shell_of(cwd / spec.entry)) is not None:
         words = " ".join([spec.entry, *spec.entry_args])
         raise JobError(f"{spec.entry} is a script for {shell}, not for Python: stoker run -- {shell} {words}")
-    spec = _without_measurements(_with_resume(_with_trust(spec, env), env), env)
-    return Job(parsed, spec)
+    is_trust_named = any(origin != "default" for _, origin in spec.sources("policy.exit_zero"))
+    if not is_trust_named and (known := recalled(exit_code_question(spec), env)) is not None:
+        note = f"exit code 0 of this script counts as a success, as you answered on {known.day}"
+        spec = replace(spec, retry=replace(spec.retry, exit_zero="trust"), notes=(*spec.notes, note))
+    return Job(parsed, _without_measurements(_with_resume(spec, env), env))
 
 
 def _with_resume(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
@@ -204,22 +206,11 @@ def program_files(spec: JobSpec) -> list[str]:
     return [file for file in files if os.path.isfile(file)]
 
 
-def _with_trust(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
-    """The job with exit code 0 trusted, if a person answered so for its script earlier and no setting names it."""
-    if any(origin != "default" for _, origin in spec.sources("policy.exit_zero")):
-        return spec
-    if (known := recalled(exit_code_question(spec), env)) is None:
-        return spec
-    note = f"exit code 0 of this script counts as a success, as you answered on {known.day}"
-    return replace(spec, retry=replace(spec.retry, exit_zero="trust"), notes=(*spec.notes, note))
-
-
 def _without_measurements(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
     """The job without stoker's measurements, if its script got further without them earlier and no setting names them."""
     is_named = any(origin != "default" for _, origin in spec.sources("instrument.enabled"))
-    if is_named or not is_measured(spec, {**env, **dict(spec.env)}):
-        return spec
-    if (since := unmeasured_since(spec, env)) is None:
+    since = unmeasured_since(spec, env) if not is_named else None
+    if since is None or not is_measured(spec, {**env, **dict(spec.env)}):
         return spec
     note = (
         f"{NOT_MEASURED}on {day_of(since)} this script got further without it (--instrument measures again)"
@@ -248,14 +239,12 @@ def _nearest_script(named: str, cwd: Path) -> str | None:
     """A script of that name one folder deeper, else the most similar name beside it; None: there is neither."""
     folder, name = os.path.split(named)
     try:
-        with os.scandir(cwd / folder) as entries:
-            found = sorted((entry.name, entry.is_dir()) for entry in entries)
+        deeper = islice((cwd / folder).glob("*/"), MOST_FOLDERS)
+        exact = next((sub.name for sub in deeper if (sub / name).is_file()), None)
+        scripts = [path.name for path in (cwd / folder).iterdir() if path.suffix in {".py", ".sh"}]
     except (OSError, ValueError):  # no such folder; or no path at all: with a NUL in it
         return None
-    further = (os.path.join(sub, name) for sub, is_folder in found if is_folder)
-    exact = next((path for path in islice(further, MOST_FOLDERS) if (cwd / folder / path).is_file()), None)
-    scripts = [each for each, is_folder in found if each.endswith((".py", ".sh")) and not is_folder]
-    near = exact or next(iter(get_close_matches(name, scripts, n=1)), None)
+    near = os.path.join(exact, name) if exact else next(iter(get_close_matches(name, scripts, n=1)), None)
     return os.path.join(folder, near) if near else None
 
 

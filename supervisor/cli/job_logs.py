@@ -15,7 +15,7 @@ from pathlib import Path
 
 from supervisor.cli.common import complain, wait_while_read
 from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords, SeenRecorder
-from supervisor.diagnosis.process_exits import state_in
+from supervisor.diagnosis.processes import state_in
 from supervisor.diagnosis.scan.windows import window_bytes
 from supervisor.run.regular import open_regular, read_regular
 from supervisor.text.decode import HEAD_BYTES, clean, is_packed
@@ -42,7 +42,7 @@ _NOT_LOGS = Lazy(
 _DUMP_NAME = Lazy(r"\d(?:\.json|\.pkl|\.pickle)?$")
 _RECORDS = Lazy(r"^(?:scontrol|sacct|squeue|sinfo|jobcomp|timeline)\S*\.txt$", re.IGNORECASE)
 _SKIPPED_FOLDERS = frozenset(
-    (
+    [
         "telemetry",
         "series",
         "control",
@@ -52,39 +52,33 @@ _SKIPPED_FOLDERS = frozenset(
         "wandb",
         "checkpoints",
         "tensorboard",
-    )
+    ]
 )
 
 
 @dataclass
 class Reading:
-    """The file being read; a thread reports it on stderr if reading takes long.
-
-    `size`: bytes of the file; 0 for a pipe. `seen`: bytes read of it, packed where it is packed.
-    """
+    """The file being read, and the bytes read of it, packed where it is packed."""
 
     path: str = ""
-    size: int = 0
     seen: int = 0
 
     @contextlib.contextmanager
     def reported(self, verb: str, path: str) -> Iterator[None]:
-        """Say how far it is read, ever more rarely, until the context ends; `path` is read first."""
+        """If reading takes long, say on stderr how far it is, ever more rarely, until the context ends; `path` is read first."""
         self.path, done = path, threading.Event()
-        thread = threading.Thread(target=self._report, args=(verb, done), name="stoker-reading", daemon=True)
-        thread.start()
+
+        def report() -> None:
+            pause_s = FIRST_WORD_S
+            while not done.wait(pause_s):
+                pause_s = min(pause_s * 2, MOST_PAUSE_S)
+                complain(verb, f"{self.path}: {self.seen / 1e9:.3f} GB read so far: Ctrl-C leaves")
+
+        threading.Thread(target=report, name="stoker-reading", daemon=True).start()
         try:
             yield
         finally:
             done.set()
-            thread.join()
-
-    def _report(self, verb: str, done: threading.Event) -> None:
-        pause_s = FIRST_WORD_S
-        while not done.wait(pause_s):
-            pause_s = min(pause_s * 2, MOST_PAUSE_S)
-            of = f" of {self.size / 1e9:.3f}" if self.size else ""
-            complain(verb, f"{self.path}: {self.seen / 1e9:.3f}{of} GB read so far: Ctrl-C leaves")
 
 
 READING = Reading()
@@ -116,21 +110,16 @@ def read_jobs(
     """
     jobs: list[tuple[str, int | None, JobEvidence]] = []
     for path in paths:
-        if path != "-":
-            _refuse_own_files(path)
         if path == "-":
-            jobs.append(("-", None, JobEvidence(logs=(_stdin(),))))
-        elif os.path.isdir(path):
+            jobs.append(("-", None, JobEvidence(logs=(LogSource("-", _stdin_chunks()),))))
+            continue
+        _refuse_own_files(path)
+        if os.path.isdir(path):
             jobs.extend(_folder(path, each=each, attempt=attempt))
         else:
             _check(path)
-            jobs.append(
-                (
-                    path,
-                    None,
-                    JobEvidence(logs=(log_file(path, origin_of_path(os.path.basename(path)), named=True),)),
-                )
-            )
+            log = log_file(path, origin_of_path(os.path.basename(path)), named=True)
+            jobs.append((path, None, JobEvidence(logs=(log,))))
     return jobs
 
 
@@ -138,9 +127,8 @@ def file_chunks(path: str, *, named: bool = False) -> Iterator[bytes]:
     """A file's bytes in pieces; it is opened at the first piece. `named`: by a person, and may be a pipe."""
     seen = 0
     is_pipe = named and stat.S_ISFIFO(os.stat(path).st_mode)
-    READING.path, READING.size, READING.seen = path, 0, 0
+    READING.path, READING.seen = path, 0
     with open(path, "rb", buffering=0) if is_pipe else open_regular(path) as file:
-        READING.size = os.fstat(file.fileno()).st_size
         while chunk := file.read(window_bytes(seen)):
             seen += len(chunk)
             READING.seen = seen
@@ -152,20 +140,15 @@ def log_file(path: str, origin: Origin = NOWHERE, *, named: bool = False) -> Log
     return LogSource(path, file_chunks(path, named=named), origin)
 
 
-def _stdin() -> LogSource:
-    """The piped input."""
-
-    def chunks() -> Iterator[bytes]:
-        stream = sys.stdin.buffer.fileno()
-        READING.path = "-"
-        while True:
-            wait_while_read(None, stream)
-            if not (chunk := os.read(stream, 1 << 20)):
-                break
-            READING.seen += len(chunk)
-            yield chunk
-
-    return LogSource("-", chunks())
+def _stdin_chunks() -> Iterator[bytes]:
+    stream = sys.stdin.buffer.fileno()
+    READING.path = "-"
+    while True:
+        wait_while_read(None, stream)
+        if not (chunk := os.read(stream, 1 << 20)):
+            break
+        READING.seen += len(chunk)
+        yield chunk
 
 
 def _refuse_own_files(path: str) -> None:
@@ -198,15 +181,15 @@ def _check(path: str) -> None:
 
 def _folder(path: str, *, each: bool, attempt: int | None) -> list[tuple[str, int | None, JobEvidence]]:
     chosen, inner = _attempt_of(path, attempt)
-    logs, errors, records, dumps = _walk(inner)
-    recorder = _recorder(dumps)
+    files = _walk(inner)
+    logs, recorder = files["log"], _recorder(files["dump"])
     if not logs and recorder is None:
         raise BadInputError(
             f"{path}: no log in this folder; give a log, or the folder that torchrun's --log-dir names"
         )
     if each and logs:
         return [(name, None, JobEvidence(logs=(log_file(name, origin_of_path(name)),))) for name in logs]
-    job = evidence_of(inner, logs, errors, records)._replace(recorder=recorder)
+    job = evidence_of(inner, logs, files["error"], files["record"])._replace(recorder=recorder)
     if chosen is not None:
         from supervisor.cli.run_journals import with_run_facts
 
@@ -288,41 +271,35 @@ def _inside(name: str, roots: Sequence[str]) -> str:
     return name
 
 
-def _walk(roots: Sequence[str]) -> tuple[list[str], list[str], list[str], list[str]]:
-    """Logs, error files, a scheduler's records, and what may be flight-recorder dumps by its name and first bytes."""
-    logs: list[str] = []
-    errors: list[str] = []
-    records: list[str] = []
-    dumps: list[str] = []
+def _walk(roots: Sequence[str]) -> dict[str, list[str]]:
+    """The files of a job by what they are: `log`, `error`, `record` of a scheduler, `dump` of a flight recorder."""
+    found: dict[str, list[str]] = {"log": [], "error": [], "record": [], "dump": []}
     for root in roots:
         for folder, folders, names in os.walk(root):
             folders[:] = sorted(name for name in folders if name not in _SKIPPED_FOLDERS)
             for name in sorted(names):
                 path = os.path.join(folder, name)
-                if name == "error.json":
-                    errors.append(path)
-                elif _DUMP_NAME.search(name) and _is_dump(path):
-                    dumps.append(path)
-                elif _RECORDS.match(name):
-                    records.append(path)
-                elif name in {"keeper.log", "events.jsonl"} or _NOT_LOGS.search(name):
-                    continue
-                elif _LOG_NAMES.search(name) and os.path.isfile(path):
-                    logs.append(path)
-                if len(logs) >= MOST_FILES:
-                    return logs, errors, records, dumps
-    if not logs:
-        logs = [path for root in roots for path in _any_text(root) if path not in dumps]
-    return _last_torchrun_attempt(logs), errors, records, dumps
+                if len(found["log"]) < MOST_FILES and (kind := _kind_of(path, name)):
+                    found[kind].append(path)
+    if not found["log"]:
+        found["log"] = [path for root in roots for path in _any_text(root) if path not in found["dump"]]
+    # Of torchrun's own restarts in one tree, the last; what came before was restarted.
+    number = {path: re.search(r"[/\\]attempt_(\d+)[/\\]", path) for path in found["log"]}
+    last = max((whole(match[1]) for match in number.values() if match), default=0)
+    found["log"] = [path for path, match in number.items() if not match or whole(match[1]) == last]
+    return found
 
 
-def _last_torchrun_attempt(logs: list[str]) -> list[str]:
-    """Of torchrun's own restarts in one tree, the last; what came before was restarted."""
-    numbers = {
-        name: whole(match[1]) for name in logs if (match := re.search(r"[/\\]attempt_(\d+)[/\\]", name))
-    }
-    last = max(numbers.values(), default=0)
-    return [name for name in logs if numbers.get(name, last) == last]
+def _kind_of(path: str, name: str) -> str:
+    """What a file is by its name, and a dump by its first bytes; empty for anything else."""
+    if name == "error.json":
+        return "error"
+    if _DUMP_NAME.search(name) and _is_dump(path):
+        return "dump"
+    if _RECORDS.match(name):
+        return "record"
+    is_log = name not in {"keeper.log", "events.jsonl"} and not _NOT_LOGS.search(name)
+    return "log" if is_log and _LOG_NAMES.search(name) and os.path.isfile(path) else ""
 
 
 def _is_dump(path: str) -> bool:
@@ -383,29 +360,20 @@ def _launcher_exit(roots: Sequence[str]) -> int | None:
     return None
 
 
-def names_ranks(path: str) -> bool:
-    """Whether one of a log's last lines names its rank; a packed log is taken to.
+def is_of_one_process(path: str, origin: Origin) -> bool:
+    """Whether a log names no rank, neither in its place (`origin`; ``nohup.out`` names a stream alone) nor in its last lines. A packed log is taken to.
 
     Raises:
         OSError: it cannot be read.
     """
+    if origin._replace(stream=None) != NOWHERE:
+        return False
     with open_regular(path) as file:
         if is_packed(file.read(HEAD_BYTES)):
-            return True
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(size - NAMED_BYTES, 0))
-        lines = file.read(NAMED_BYTES).splitlines()
-    origins = (split_prefix(clean(line))[0] for line in lines)
-    return any(origin.rank is not None or origin.local_rank is not None for origin in origins)
-
-
-def is_of_one_process(path: str, origin: Origin) -> bool:
-    """Whether a log names no rank, neither in its place (`origin`; ``nohup.out`` names a stream alone) nor in its last lines.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    return origin._replace(stream=None) == NOWHERE and not names_ranks(path)
+            return False
+        file.seek(max(file.seek(0, os.SEEK_END) - NAMED_BYTES, 0))
+        origins = [split_prefix(clean(line))[0] for line in file.read(NAMED_BYTES).splitlines()]
+    return all(origin.rank is None and origin.local_rank is None for origin in origins)
 
 
 def without_rank(title: str) -> str:

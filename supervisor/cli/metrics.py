@@ -40,7 +40,6 @@ COLUMNS = (
 )  # fmt: skip
 _NAMES = {math.inf: "Infinity", -math.inf: "-Infinity"}
 _Cell = float | str | None
-_EMPTY = msgspec.Raw(b"")  # in a row of CSV
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,12 +65,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 class _Piece(NamedTuple):
     """The report of a piece of one log: its lines, counted from 0, and their printed numbers by name.
 
-    `file`: the log's name, where several are read. `redrawn`: a line may have several states.
+    `file`: the log's name, where several are read.
     """
 
     file: str | None
     blocks: list[_Block]
-    redrawn: bool = False
 
 
 class _Block(NamedTuple):
@@ -95,7 +93,9 @@ def run(args: argparse.Namespace) -> int:
         pieces = _pieces(job.logs, path if os.path.isdir(path) else None)
         if attempt is not None:
             pieces = chain(pieces, _measured(Path(path), attempt))
-        texts = _csv(pieces) if args.csv else _json(pieces)
+        encode = msgspec.json.Encoder().encode_lines
+        lines = (ascii_json(encode(_records(piece)).decode()).encode() for piece in pieces)
+        texts = _csv(pieces) if args.csv else lines
         with READING.reported("metrics", path):
             for text in texts:
                 try:
@@ -128,7 +128,7 @@ def _pieces(logs: Sequence[LogSource], root: str | None) -> Iterator[_Piece]:
                 if text.rows is not None:
                     found = text.without_overdrawn(found)
                 blocks = [_block(text.of_lines(at, row), at, rank, columns) for at, columns in found]
-                yield _Piece(name, blocks, redrawn=text.rows is not None)
+                yield _Piece(name, blocks)
                 row += text.newlines
         except BadInputError:
             if root is None:
@@ -293,45 +293,19 @@ def _record_type(names: tuple[str, ...], *, has_file: bool) -> type[msgspec.Stru
     )
 
 
-def _json(pieces: Iterable[_Piece]) -> Iterator[bytes]:
-    encode = msgspec.json.Encoder().encode_lines
-    for piece in pieces:
-        yield ascii_json(encode(_records(piece)).decode()).encode()
-
-
 def _csv(pieces: Iterable[_Piece]) -> Iterator[bytes]:
-    """The header stands only over rows: a log without metrics prints nothing.
-
-    Cells are numbers, so a row is a JSON array without its brackets; the csv module takes six times as long.
-    """
-    encode = msgspec.json.Encoder().encode_lines
+    """The header stands only over rows: a log without metrics prints nothing."""
     is_first = True
     for piece in pieces:
-        rows: list[tuple[Any, ...]] = []
-        places: list[int] = []
-        for block in piece.blocks:
-            # A line that has nothing but numbers of its own has a row too.
-            cells = [block.columns.get(name) or repeat(_EMPTY) for name in COLUMNS]
-            rows += zip(block.rows, block.ranks, *cells, strict=False)
-            places += block.places
-        if not rows:
-            continue
-        begin = b"" if piece.file is None else _quoted(piece.file) + b","
-        if is_first:
-            yield ",".join([*(["file"] if begin else []), "line", "rank", *COLUMNS]).encode() + b"\n"
-            is_first = False
-        if piece.redrawn:
-            rows = [row for _, row in sorted(zip(places, rows, strict=True), key=itemgetter(0))]
-        else:
-            rows.sort(key=itemgetter(0))
-        bare = encode(rows).replace(b"null", b"").replace(b'"', b"")  # '"NaN"'
-        yield begin + bare[1:-2].replace(b"]\n[", b"\n" + begin) + b"\n"
-
-
-def _quoted(cell: str) -> bytes:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="").writerow([printable(cell)])
-    return text.getvalue().encode()
+        text = io.StringIO()
+        write = csv.writer(text, lineterminator="\n").writerow
+        names, file = ["line", "rank", *COLUMNS], [] if piece.file is None else [printable(piece.file)]
+        for record in _records(piece):
+            if is_first:
+                write([*(["file"] if file else []), *names])
+                is_first = False
+            write([*file, *(getattr(record, name, None) for name in names)])
+        yield text.getvalue().encode()
 
 
 def record_of(row: int, sample: MetricSample) -> dict[str, Any]:

@@ -16,17 +16,40 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
-from supervisor.cli.common import EXIT_REFUSED, PROGRAM, Parser, complain, own_words, say, wait_while_read
+from supervisor.cli.common import (
+    EXIT_REFUSED,
+    PROGRAM,
+    Parser,
+    complain,
+    own_words,
+    say,
+    say_table,
+    wait_while_read,
+)
+from supervisor.cli.job_inputs import parse_words
+from supervisor.cluster.ssh.connection import Connections, SshError
+from supervisor.cluster.ssh.hosts import (
+    BadHosts,
+    Host,
+    Started,
+    hosts_in,
+    hosts_of_file,
+    place_of,
+    processes_of,
+    remember,
+    remembered,
+    variables_in,
+)
 from supervisor.cluster.ssh.messages import Do, Facts, NodeStatus, Request, Said, differences
+from supervisor.job.arguments.run_arguments import ParsedRun
+from supervisor.job.errors import JobError
+from supervisor.job.spec import EntryKind
+from supervisor.run.index import ADJECTIVES, ANIMALS
 from supervisor.run.node_files import LEADER
-from supervisor.text.decode import printable
-
-if TYPE_CHECKING:
-    from supervisor.cluster.ssh.connection import Connections, SshError
-    from supervisor.cluster.ssh.hosts import Host, Started
-    from supervisor.job.arguments.run_arguments import ParsedRun
+from supervisor.run.regular import read_regular
+from supervisor.text.redact import redact_text
 
 VERB: Final = "nodes"
 ACTIONS: Final = ("up", "check", "status", "logs", "stop")
@@ -63,10 +86,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(argv: list[str]) -> int:
     """Exit 0; 1 if a node has a problem; 2 for bad input or an unreachable host; 3 if hosts differ."""
-    from supervisor.cluster.ssh.connection import SshError
-    from supervisor.cluster.ssh.hosts import BadHosts
-    from supervisor.job.errors import JobError
-
     if argv[:1] == [HERE]:
         from supervisor.cli.on_node import here
 
@@ -110,8 +129,6 @@ class _Start:
 
 
 def _hosts(args: argparse.Namespace) -> tuple[Host, ...]:
-    from supervisor.cluster.ssh.hosts import BadHosts, hosts_in, hosts_of_file
-    from supervisor.run.regular import read_regular
 
     if (args.hosts is None) == (args.hosts_file is None):
         raise BadHosts("--hosts A:4,B:4 or --hosts-file FILE: one of them says which machines")
@@ -127,7 +144,6 @@ def _hosts(args: argparse.Namespace) -> tuple[Host, ...]:
 
 
 def _place(args: argparse.Namespace, hosts: Sequence[Host], run_dir: str) -> Started:
-    from supervisor.cluster.ssh.hosts import BadHosts, Started
 
     folder = os.path.abspath(args.dir or ".")
     config = os.path.abspath(os.path.expanduser(args.ssh_config)) if args.ssh_config else None
@@ -146,10 +162,6 @@ def _place(args: argparse.Namespace, hosts: Sequence[Host], run_dir: str) -> Sta
 
 
 def _start_of(args: argparse.Namespace, words: list[str]) -> _Start:
-    from supervisor.cli.job_inputs import parse_words
-    from supervisor.cluster.ssh.hosts import BadHosts, processes_of, variables_in
-    from supervisor.job.spec import EntryKind
-    from supervisor.run.index import ADJECTIVES, ANIMALS
 
     hosts = _hosts(args)
     parsed = parse_words(words, {})
@@ -179,8 +191,6 @@ def _start_of(args: argparse.Namespace, words: list[str]) -> _Start:
 
 def _meant(args: argparse.Namespace, words: Sequence[str]) -> Started:
     """The run started from here; or with --hosts and --run-dir, one started anywhere."""
-    from supervisor.cluster.ssh.hosts import BadHosts, remembered
-
     if args.hosts is not None or args.hosts_file is not None:
         if args.run_dir is None:
             raise BadHosts("--hosts says where: --run-dir DIR says which run")
@@ -196,8 +206,6 @@ def _meant(args: argparse.Namespace, words: Sequence[str]) -> Started:
 
 
 def _ways(started: Started) -> Connections:
-    from supervisor.cluster.ssh.connection import Connections
-    from supervisor.cluster.ssh.hosts import Host
 
     return Connections([Host(target) for target in started.hosts], started.stoker, started.ssh_config)
 
@@ -211,7 +219,7 @@ def _up(start: _Start, args: argparse.Namespace, *, only_check: bool) -> int:
     if found is None:
         return 2
     if only_check:
-        _table([("HOST", "STOKER", "PYTHON", "TORCH"), *((host, each.stoker, each.python, each.torch or "-") for host, each in zip(hosts, found, strict=True))])  # fmt: skip
+        say_table([("HOST", "STOKER", "PYTHON", "TORCH"), *((host, each.stoker, each.python, each.torch or "-") for host, each in zip(hosts, found, strict=True))])  # fmt: skip
     differing = differences(list(zip(hosts, found, strict=True)))
     for line in differing:
         complain(VERB, f"differs: {line}")
@@ -221,7 +229,6 @@ def _up(start: _Start, args: argparse.Namespace, *, only_check: bool) -> int:
 
 
 def _facts(ways: Connections, start: _Start, node: int) -> Facts:
-    from supervisor.cluster.ssh.connection import SshError
 
     found = ways.ask(node, start.request(Do.FACTS, node, start.words), Facts)
     if found.error:
@@ -232,8 +239,6 @@ def _facts(ways: Connections, start: _Start, node: int) -> Facts:
 def _begin(ways: Connections, start: _Start) -> int:
     """Node 0 first, which creates the run; then the others together. If one does not start, the started ones are ended."""
     from supervisor.cli.in_allocation import missing_flags
-    from supervisor.cluster.ssh.connection import SshError
-    from supervisor.cluster.ssh.hosts import place_of, remember
 
     started, master = start.started, ways.address(LEADER)
     unseen: list[str] = []
@@ -271,10 +276,9 @@ def _begin(ways: Connections, start: _Start) -> int:
 
 def _status(ways: Connections, started: Started, args: argparse.Namespace) -> int:
     while True:
-        found = _nodes(ways, started)
+        found, good = _ask_nodes(ways, started)
         say(f"{started.name} in {started.run_dir}")
         _show(started, found)
-        good = [each for each in found if isinstance(each, NodeStatus)]
         if not args.follow or all(each.over or not each.keeper for each in good):
             break
         wait_while_read(WATCH_S)
@@ -283,8 +287,10 @@ def _status(ways: Connections, started: Started, args: argparse.Namespace) -> in
     return 0 if all(each.keeper or (each.over and not each.exit_code) for each in good) else 1
 
 
-def _nodes(ways: Connections, started: Started) -> list[NodeStatus | SshError]:
-    return ways.each(lambda node, _: ways.ask(node, _of_run(started, node, Do.STATUS), NodeStatus))
+def _ask_nodes(ways: Connections, started: Started) -> tuple[list[NodeStatus | SshError], list[NodeStatus]]:
+    """All nodes' answers, and those that are no errors."""
+    found = ways.each(lambda node, _: ways.ask(node, _of_run(started, node, Do.STATUS), NodeStatus))
+    return found, [each for each in found if isinstance(each, NodeStatus)]
 
 
 def _show(started: Started, found: Sequence[NodeStatus | SshError]) -> None:
@@ -297,13 +303,11 @@ def _show(started: Started, found: Sequence[NodeStatus | SshError]) -> None:
         state = each.state or ("waits" if each.found else "no such run")
         step = "-" if each.step is None else f"{each.step}/{each.steps}" if each.steps else str(each.step)
         rows.append((str(node), host, state, str(each.attempt or "-"), step, keeper))
-    _table(rows)
+    say_table(rows)
 
 
 def _logs(ways: Connections, started: Started, args: argparse.Namespace) -> int:
     """With --follow each line as it comes, else one node after another; the node is in front of each."""
-    from supervisor.text.redact import redact_text
-
     lock = threading.Lock()
     kept: list[list[str]] = [[] for _ in started.hosts]
 
@@ -339,13 +343,12 @@ def _stop(ways: Connections, started: Started, args: argparse.Namespace) -> int:
         _all_of(ways.each(lambda node, _: ways.ask(node, _of_run(started, node, Do.END), Said), others))
     deadline = time.monotonic() + args.timeout
     while True:
-        found = _nodes(ways, started)
+        found, good = _ask_nodes(ways, started)
         lives = [host for host, each in zip(started.hosts, found, strict=True) if isinstance(each, NodeStatus) and each.keeper]  # fmt: skip
         if not lives or time.monotonic() > deadline:
             break
         time.sleep(WATCH_S)
     _show(started, found)
-    good = [each for each in found if isinstance(each, NodeStatus)]
     if len(good) == len(found) and not any(each.found for each in good):
         return complain(VERB, f"{started.run_dir}: no such run there")
     if lives:
@@ -364,8 +367,6 @@ def _of_run(started: Started, node: int, do: Do, *, words: tuple[str, ...] = (),
 
 def _all_of(found: Sequence[R | SshError]) -> list[R] | None:
     """The answers of all hosts; None, and one line each, if some failed."""
-    from supervisor.cluster.ssh.connection import SshError
-
     good: list[R] = []
     for each in found:
         if isinstance(each, SshError):
@@ -373,11 +374,3 @@ def _all_of(found: Sequence[R | SshError]) -> list[R] | None:
         else:
             good.append(each)
     return good if len(good) == len(found) else None
-
-
-def _table(rows: Sequence[Sequence[str]]) -> None:
-    shown = [[*map(printable, row)] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
-    for row in shown:
-        cells = (f"{cell:{width}}" for cell, width in zip(row, widths, strict=True))
-        say("  ".join(cells).rstrip(), flush=True)

@@ -28,7 +28,7 @@ from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.records import Verdict
 from supervisor.run.state import Finished
-from supervisor.sources.processes import any_is_written, identify, read_cmdline
+from supervisor.sources.processes import any_is_written
 
 if TYPE_CHECKING:
     from supervisor.keeper.observer.observer import Observer
@@ -61,7 +61,7 @@ def observe(target: str, args: argparse.Namespace, appearance: Appearance) -> in
         with _keyboard_as_stdin(what.pipe is not None) as has_screen:
             if args.no_ui or not has_screen:
                 return _without_screen(run, watching, as_json=args.json)
-            return _with_screen(run, target, watching, args, appearance)
+            return _with_screen(run, watching, args, appearance)
     finally:
         if args.keep:
             register(run, what.name, os.environ)
@@ -159,12 +159,10 @@ def _let_it_write(pipe: int) -> None:
                 return
 
 
-def _with_screen(
-    run: RunPaths, target: str, watching: Watching, args: argparse.Namespace, appearance: Appearance
-) -> int:
+def _with_screen(run: RunPaths, watching: Watching, args: argparse.Namespace, appearance: Appearance) -> int:
     """The screen opens on the first events; the observer is loaded once it is painted."""
     from supervisor.cli.open_app import kept_file
-    from supervisor.views.tui.terminal import run_tui
+    from supervisor.views.tui.app import run_tui
 
     try:
         run_tui(
@@ -176,7 +174,7 @@ def _with_screen(
         )
     finally:
         watching.leave(keep=args.keep)
-    say(_supervise_hint(target))
+    say("to have a job supervised: stoker run [torchrun's flags] SCRIPT, or stoker run -- COMMAND")
     return 0
 
 
@@ -245,12 +243,3 @@ def _keyboard_as_stdin(piped: bool) -> Iterator[bool]:
     finally:
         os.dup2(saved, 0)
         os.close(saved)
-
-
-def _supervise_hint(target: str) -> str:
-    if target.isdigit():
-        process = identify(int(target))
-        command = read_cmdline(process) if process is not None else []
-        if command:
-            return f"to have it supervised next time: stoker run -- {' '.join(command)}"
-    return "to have a job supervised: stoker run [torchrun's flags] SCRIPT"

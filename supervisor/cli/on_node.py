@@ -7,22 +7,29 @@ import hashlib
 import io
 import os
 import select
+import signal
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, assert_never
+from typing import Final, assert_never
 
 import msgspec
 
+from supervisor import __version__
+from supervisor.cli.common import complain, say, say_json
+from supervisor.cli.job_inputs import load_job, parse_words
 from supervisor.cluster.ssh.messages import Do, Facts, NodeStatus, Request, Said
+from supervisor.job.errors import JobError
+from supervisor.preflight.interpreter import find_interpreter
+from supervisor.run.journal import read_state
 from supervisor.run.jsonl import NOT_DECODED
-from supervisor.run.paths import RunPaths
-
-if TYPE_CHECKING:
-    from supervisor.run.paths import NodePaths
-    from supervisor.text.lines import LineSplitter
+from supervisor.run.ownership import has_keeper, holder_here
+from supervisor.run.paths import NodePaths, RunPaths
+from supervisor.run.state import Finished, Running
+from supervisor.sources.processes import ProcessId, environment_value, send_signal
+from supervisor.text.lines import LineSplitter
 
 MOST_REQUEST: Final = 1 << 20
 COMPARED: Final = (".py", ".toml", ".yaml", ".yml", ".json")
@@ -36,8 +43,6 @@ STARTED_BY: Final = "STOKER_STARTED_BY"
 
 def here() -> int:
     """Answer; 2 if there is no request, or its folder does not exist."""
-    from supervisor.cli.common import complain, say_json
-
     try:
         request = msgspec.json.decode(sys.stdin.buffer.read(MOST_REQUEST), type=Request)
     except NOT_DECODED:
@@ -75,11 +80,6 @@ def _answer(request: Request) -> Facts | NodeStatus | Said:
 
 def _facts(words: tuple[str, ...]) -> Facts:
     """The relevant versions, and a hash of each file in the command line."""
-    from supervisor import __version__
-    from supervisor.cli.job_inputs import load_job, parse_words
-    from supervisor.job.errors import JobError
-    from supervisor.preflight.interpreter import find_interpreter
-
     try:
         job = load_job(parse_words(words, os.environ), os.environ, Path.cwd())
         python = find_interpreter(job.spec, os.environ)
@@ -116,9 +116,6 @@ def _verb(words: tuple[str, ...]) -> Said:
 
 
 def _status(request: Request) -> NodeStatus:
-    from supervisor.run.journal import read_state
-    from supervisor.run.ownership import has_keeper
-    from supervisor.run.state import Finished, Running
 
     run = RunPaths(Path(request.run_dir))
     node, keeper = run.node(request.node), has_keeper(run, request.node)
@@ -144,11 +141,6 @@ def _status(request: Request) -> NodeStatus:
 
 def _end(request: Request) -> Said:
     """Send SIGTERM to this node's keeper, which holds the lock from this host. With a token, only to the one from this start."""
-    import signal
-
-    from supervisor.run.ownership import has_keeper, holder_here
-    from supervisor.sources.processes import ProcessId, environment_value, send_signal
-
     run = RunPaths(Path(request.run_dir))
     holder = holder_here(run.node(request.node).lock)
     if not has_keeper(run, request.node) or holder is None:
@@ -165,9 +157,6 @@ def _end(request: Request) -> Said:
 
 def _logs(request: Request) -> int:
     """The end of this node's logs of its newest attempt, then, if requested, new lines until its keeper is gone."""
-    from supervisor.cli.common import say
-    from supervisor.run.ownership import has_keeper
-
     run = RunPaths(Path(request.run_dir))
     reader = select.poll()
     reader.register(sys.stdout.fileno(), 0)  # an error there: who reads has gone
@@ -185,8 +174,6 @@ def _logs(request: Request) -> int:
 
 def _log_files(node: NodePaths) -> Iterator[tuple[str, Path]]:
     """torchrun's own output, then each rank's, by global rank if known."""
-    from supervisor.run.journal import read_state
-
     attempt = read_state(node.journal).attempt
     if attempt is None:
         return
@@ -200,7 +187,6 @@ def _log_files(node: NodePaths) -> Iterator[tuple[str, Path]]:
 
 
 def _news(files: dict[Path, LineSplitter], path: Path, lines: int, *, follows: bool) -> list[str]:
-    from supervisor.text.lines import LineSplitter
 
     first = path not in files
     try:

@@ -54,7 +54,7 @@ def show(
     if isinstance(state.condition, Finished):
         values = {"run": run.run_id, "outcome": state.condition.outcome, "reason": state.condition.reason}
         say(tr.sentence("parting", "over", values))
-        from supervisor.views.headless.trial_report import trial_lines  # no start waits for it
+        from supervisor.views.headless.story import trial_lines  # no start waits for it
 
         for line in trial_lines(state, run, tr):
             say(line)
@@ -83,19 +83,18 @@ def show(
                 f"its supervisor process is gone: {take} takes over what lives of it, {go_on} starts the next attempt"
             )
         )
-    return _code_of_failure(state.condition) if isinstance(state.condition, HeldOpen) else 0
-
-
-def _code_of_failure(waiting: HeldOpen) -> int:
-    """The exit code of a failed run that waits for a person, if nobody answers, as without a screen."""
+    if not isinstance(state.condition, HeldOpen):
+        return 0
     from supervisor.policy import EXIT_FAILED
 
-    return (waiting.decision.exit_code if waiting.decision is not None else None) or EXIT_FAILED
+    # As without a screen, if nobody answers.
+    decision = state.condition.decision
+    return (decision.exit_code if decision is not None else None) or EXIT_FAILED
 
 
 def load_app() -> Callable[..., None]:
     """Import the app and the library that draws it, which takes most of a start."""
-    from supervisor.views.tui.terminal import run_tui
+    from supervisor.views.tui.app import run_tui
 
     return run_tui
 
@@ -112,7 +111,7 @@ def continuer(env: Mapping[str, str]) -> Adopter:
     def examine(run: RunPaths) -> Offer:
         from supervisor.cli.continuing import next_attempt
 
-        return next_attempt(run, env)
+        return next_attempt(run, env)[0]
 
     def start(run: RunPaths) -> None:
         from supervisor.cli.continuing import start_next

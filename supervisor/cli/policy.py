@@ -15,11 +15,17 @@ from pathlib import Path
 import msgspec
 
 from supervisor.cli.common import add_recorded_run, complain, named_run, say
+from supervisor.cli.job_inputs import policy_of
 from supervisor.job.spec import JobSpec, RetrySettings
+from supervisor.keeper.planning.decisions import policy_input
+from supervisor.policy import ASKED_FOR, budget_text, decide
+from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import Decision
+from supervisor.run.records import Decision, DecisionKind
 from supervisor.run.runfile import BadRunFile, RunFile, read_run_file
 from supervisor.run.state import AttemptState
+from supervisor.views.format import date_and_time
+from supervisor.views.wording.kinds import changed_text, end_of_request
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,13 +75,6 @@ def run(args: argparse.Namespace) -> int:
 
 def explained(run_: RunPaths, record: RunFile, env: Mapping[str, str]) -> list[str]:
     """Policy's decision after each ended attempt of a run, and what was done if that differs."""
-    from supervisor.keeper.planning.decisions import policy_input
-    from supervisor.policy import ASKED_FOR, budget_text, decide
-    from supervisor.run.journal import read_state
-    from supervisor.run.records import DecisionKind
-    from supervisor.views.format import date_and_time
-    from supervisor.views.wording.kinds import end_of_request
-
     node = run_.node()
     state = read_state(node.journal)
     lines = []
@@ -139,8 +138,6 @@ def _measured(view: AttemptState) -> list[str]:
 
 def _asked(decision: Decision, by: str) -> str:
     """Who requested a restart and its changes, as on the timeline; empty if it changes nothing."""
-    from supervisor.views.wording.kinds import changed_text
-
     changed = changed_text(decision.change) if decision.change is not None else ""
     return f"{by} asked: restart with {changed}" if changed else ""
 
@@ -153,8 +150,6 @@ def _retry(job: JobSpec, args: argparse.Namespace) -> RetrySettings:
     """
     retry = job.retry
     if args.config:
-        from supervisor.cli.job_inputs import policy_of
-
         retry = policy_of(args.config, os.environ, Path.cwd())
     given = {
         "max_retries": args.max_retries,

@@ -7,6 +7,9 @@ import time
 from typing import Final
 
 from supervisor.cli.common import acted_on, add_recorded_run, complain, refuse, say
+from supervisor.run.events import RequestKind
+from supervisor.run.journal import StateReader
+from supervisor.run.ownership import NotRequested, ask, has_keeper
 
 ANSWERED_S: Final = 10.0
 """A keeper answers within 0.1 s."""
@@ -19,10 +22,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Send the request and print where the traces go. Exit 1 without an answer, 2 for no such run, 3 if refused."""
-    from supervisor.run.events import RequestKind
-    from supervisor.run.journal import StateReader
-    from supervisor.run.ownership import NotRequested, ask, has_keeper
-
     paths = acted_on("profile", args.run, args.runs_dir)
     if not has_keeper(paths):
         return refuse("profile", f"{paths.run_id} has no keeper", ["nothing of it is trained now"])

@@ -15,6 +15,8 @@ from supervisor.cli.common import (
     named_run,
     say,
 )
+from supervisor.views.model.replay import NothingRecorded, record_of
+from supervisor.views.wording.translate import words_in
 
 CLEAR_LINE = "\r\x1b[K"
 
@@ -41,14 +43,12 @@ def run(args: argparse.Namespace) -> int:
         return complain(
             "replay", "needs a terminal: `stoker diagnose` and `stoker export --chart` print instead"
         )
-    from supervisor.views.wording.translate import words_in
 
     tr = words_in(appearance.spoken)
     # What follows takes a second or more: loading the app, and reading all of the run.
     say(tr(f"reading the recording of {paths.run_id}…"), end="", flush=True)
     from supervisor.cli.open_app import kept_file
-    from supervisor.views.model.replay import NothingRecorded, record_of
-    from supervisor.views.tui.terminal import run_replay
+    from supervisor.views.tui.app import run_replay
 
     try:
         recording = record_of(paths)

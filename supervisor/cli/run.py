@@ -84,7 +84,7 @@ def _launch(job: Job) -> int:
 
 
 def _help() -> str:
-    from supervisor.job.arguments.flags import STOKER_FLAGS, help_text
+    from supervisor.job.arguments.run_arguments import STOKER_FLAGS, help_text
 
     parts = [USAGE]
     for group, title in GROUPS.items():

@@ -8,7 +8,9 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
 
 from supervisor.cli.common import (
     Parser,
@@ -21,33 +23,33 @@ from supervisor.cli.common import (
     say,
     say_json,
 )
+from supervisor.job.errors import JobError
+from supervisor.run.index import known_runs, runs_dir, those_under
+from supervisor.run.state import AttemptState, Finished, HeldOpen
+from supervisor.text.decode import printable
+from supervisor.views.format import day_and_time, short_id
+from supervisor.views.model.run_list import (
+    RunRow,
+    Scope,
+    batch_of,
+    newest_rate,
+    recovered_from,
+    rows_of,
+    watched_word,
+)
 
-if TYPE_CHECKING:
-    from supervisor.run.paths import RunPaths
-    from supervisor.run.state import AttemptState, RunState
-    from supervisor.views.model.run_list import RunRow
-
+# The columns in their order, the most cells of each on a terminal; `command` comes last and takes the rest.
 VERDICT_CELLS = 20  # cuda_oom→healthy
+SHOWN = {
+    "run": 999, "state": 999, "ended": 999, "attempt": 999, "step": 999, "verdict": VERDICT_CELLS, "name": 24, "note": 24,
+    "batch": 12, "rate": 12, "folder": 999, "command": 999,
+}  # fmt: skip
 # On a wider terminal, an error's own message gets a quarter of the extra width, up to this many cells.
 VERDICT_WIDER_FROM = 80
 MOST_VERDICT = 56
 LEAST_COMMAND = 12  # cells; with fewer, no command is printed
-SHOWN = (
-    "run",
-    "state",
-    "ended",
-    "attempt",
-    "step",
-    "verdict",
-    "name",
-    "note",
-    "batch",
-    "rate",
-    "folder",
-    "command",
-)
-# Columns dropped on a narrow terminal: `date` is that in the id, `total` that of the steps.
-GIVES_WAY = (
+# What is dropped on a narrow terminal, one after another: `date` is that in the id, `total` that of the steps.
+GIVES_WAY = [
     "folder",
     "command",
     "rate",
@@ -59,8 +61,7 @@ GIVES_WAY = (
     "total",
     "ended",
     "step",
-)
-MOST_CELLS = {"name": 24, "note": 24, "batch": 12, "rate": 12}
+]
 
 
 class Columns(NamedTuple):
@@ -105,8 +106,6 @@ def run(args: argparse.Namespace) -> int:
         return print_scaling([named_run(name, args.runs_dir) for name in args.scaling], as_csv=args.csv)
     if args.csv:
         return complain("runs", "--csv prints the table of --scaling RUN...: --json prints the list")
-    from supervisor.run.index import known_runs, runs_dir, those_under
-    from supervisor.views.model.run_list import rows_of
 
     appearance_from({}, os.environ)  # every verb that lists runs reports a fault in the settings
     place = runs_dir(args.runs_dir, os.environ)
@@ -148,19 +147,19 @@ RATES = ("samples_per_sec", "tokens_per_sec", "step_time_s", "data_wait_s")
 
 def columns_of(row: RunRow) -> Columns:
     """A run's line in the list."""
-    from supervisor.run.state import HeldOpen
-    from supervisor.text.decode import printable
-    from supervisor.views.model.run_list import batch_of, newest_rate, watched_word
-
     state, attempt = row.state, row.state.attempt
+    is_held = isinstance(state.condition, HeldOpen)
     word = watched_word(state, live=row.live) or _state_word(row)
-    if isinstance(state.condition, HeldOpen) and row.live:
-        word = f"failed, waiting{_cost(row.run)}"
+    if is_held and row.live:
+        word = "failed, waiting"
     elif state.is_over and state.failed_for is not None:
         word = "failed, stopped"
     step = "-" if state.last_step is None else str(state.last_step)
     step += "+" if row.is_cut else ""
     total = f"/{state.planned_steps}" if state.planned_steps else ""
+    ended_t = state.ended_t if isinstance(state.condition, Finished) else None
+    if is_held and attempt is not None:
+        ended_t = attempt.ended_t
     cells = (
         row.run.run_id,
         word,
@@ -172,7 +171,7 @@ def columns_of(row: RunRow) -> Columns:
         batch_of(attempt.shown_batch if attempt is not None else None),
         newest_rate(state, row.command),
         " ".join(row.command),
-        _ended_text(state),
+        day_and_time(ended_t, time.time()) if ended_t is not None else "",
         row.note,
         row.reason,
         row.summary.again if row.summary is not None else "",
@@ -180,20 +179,7 @@ def columns_of(row: RunRow) -> Columns:
     return Columns(*map(printable, cells))
 
 
-def _ended_text(state: RunState) -> str:
-    """When it ended, or when the attempt failed after which it waits for a person; empty during training."""
-    from supervisor.run.state import Finished, HeldOpen
-    from supervisor.views.format import day_and_time
-
-    ended_t = state.ended_t if isinstance(state.condition, Finished) else None
-    if isinstance(state.condition, HeldOpen) and state.attempt is not None:
-        ended_t = state.attempt.ended_t
-    return day_and_time(ended_t, time.time()) if ended_t is not None else ""
-
-
 def _state_word(row: RunRow) -> str:
-    from supervisor.run.state import Finished
-
     if isinstance(row.state.condition, Finished):
         return str(row.state.condition.outcome)
     return "live" if row.live else "no keeper"
@@ -201,10 +187,6 @@ def _state_word(row: RunRow) -> str:
 
 def facts_of(row: RunRow) -> dict[str, Any]:
     """The `--json` facts of a run: times in seconds since the epoch, None for unknown ones."""
-    import msgspec
-
-    from supervisor.views.model.run_list import newest_rate, recovered_from
-
     state, attempt, now, job = row.state, row.state.attempt, row.state.progress, row.summary
     batch = attempt.shown_batch if attempt is not None else None
     measured = attempt.measured if attempt is not None else None
@@ -255,69 +237,43 @@ def _not_finite_of(attempt: AttemptState | None) -> dict[str, Any] | None:
     }
 
 
-def _cost(run: RunPaths) -> str:
-    """The memory of a waiting process on this machine; empty if it runs elsewhere."""
-    import psutil
-
-    from supervisor.run.ownership import holder_here
-
-    holder = holder_here(run.node().lock)
-    if holder is None:
-        return ""
-    try:
-        return f" ({psutil.Process(holder.pid).memory_info().rss / 1e6:.0f} MB)"
-    except psutil.Error:
-        return ""
-
-
 def lines_of(runs: Sequence[Columns], width: int | None) -> list[str]:
     """One line per run, all in the same columns, of at most `width` cells; None: in full, as for a pipe (`--json` has the rest).
 
     On a terminal, empty columns are omitted. Those of `GIVES_WAY` are dropped in order until the lines fit;
     the command, the last one, takes the rest.
     """
-    from supervisor.views.format import short_id
-
     if width is None:
         return [
             f"{of.run:34} {of.state:10} {of.attempt:11} {of.step:17} {of.verdict:{VERDICT_CELLS}} "
             f"{of.folder}{of.name and f'  {of.name}'}{of.note and f'  note: {of.note}'}"
             for of in runs
         ]
-    most = MOST_CELLS | {
-        "verdict": min(VERDICT_CELLS + max(width - VERDICT_WIDER_FROM, 0) // 4, MOST_VERDICT)
-    }
-    cells = {
-        name: [_cut(getattr(of, name), most.get(name, 999)) for of in runs]
+    most = SHOWN | {"verdict": min(VERDICT_CELLS + max(width - VERDICT_WIDER_FROM, 0) // 4, MOST_VERDICT)}
+    texts = {
+        name: [_cut(getattr(of, name), most[name]) for of in runs]
         for name in SHOWN
         if any(getattr(of, name) for of in runs if of is not HEADER)
     }
-    if "verdict" in cells:
-        texts = [of.verdict if of is HEADER else of.reason or of.verdict for of in runs]
-        cells["verdict"] = [_cut(text, most["verdict"]) for text in texts]
+    if "verdict" in texts:
+        texts["verdict"] = [_cut(of.reason or of.verdict, most["verdict"]) for of in runs]
+    commands = texts.pop("command", None)
     for going in ("", *GIVES_WAY):
-        cells.pop(going, None)
+        texts.pop(going, None)
+        commands = None if going == "command" else commands
         if going == "date":
-            cells["run"] = [short_id(text) for text in cells["run"]]
+            texts["run"] = [short_id(text) for text in texts["run"]]
         elif going == "total":
-            cells["step"] = [text.partition("/")[0] for text in cells["step"]]
-        columns = [_column(texts) for name, texts in cells.items() if name != "command"]
-        lines = [" ".join(row).rstrip() for row in zip(*columns, strict=True)]
-        used = max(map(len, lines), default=0)
-        room = width - used - 1
-        if used <= width and ("command" not in cells or room >= LEAST_COMMAND):
+            texts["step"] = [text.partition("/")[0] for text in texts["step"]]
+        widths = [max(map(len, column)) for column in texts.values()]
+        used = sum(widths) + len(widths) - 1
+        if used + (LEAST_COMMAND + 1 if commands else 0) <= width:
             break
-    if "command" in cells and room >= LEAST_COMMAND:
-        lines = [
-            f"{line:{used}} {_cut(text, room)}".rstrip()
-            for line, text in zip(lines, cells["command"], strict=True)
-        ]
-    return [_cut(line, width) for line in lines]
-
-
-def _column(texts: Sequence[str]) -> list[str]:
-    widest = max(map(len, texts))
-    return [f"{text:{widest}}" for text in texts]
+    rows = zip(*texts.values(), strict=True)
+    lines = [" ".join(map(str.ljust, row, widths)) for row in rows]
+    if commands:
+        lines = [f"{line} {text}" for line, text in zip(lines, commands, strict=True)]
+    return [_cut(line.rstrip(), width) for line in lines]
 
 
 def _cut(text: str, cells: int) -> str:
@@ -326,9 +282,6 @@ def _cut(text: str, cells: int) -> str:
 
 def browse(argv: list[str]) -> int:
     """`stoker` alone on a terminal: open the list of runs until the person quits. Exit code 2: an unknown flag."""
-    from supervisor.job.errors import JobError
-    from supervisor.run.index import known_runs, runs_dir
-
     parser = Parser(
         prog="stoker", description="`stoker` alone on a terminal: the list of live and past runs."
     )
@@ -342,8 +295,7 @@ def browse(argv: list[str]) -> int:
     if not has_terminal():
         return complain("", "the list of runs needs a terminal: `stoker runs` prints it")
     from supervisor.cli.open_app import adopter, continuer, kept_file
-    from supervisor.views.model.run_list import Scope
-    from supervisor.views.tui.terminal import run_tui
+    from supervisor.views.tui.app import run_tui
 
     place = runs_dir(args.runs_dir, env)
     run_tui(

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from supervisor.cli.common import complain, say
+from supervisor.cli.common import complain, say_table
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import GPU, METRICS, RANKS, SeriesReader, highest
@@ -52,14 +52,7 @@ def print_scaling(runs: Sequence[RunPaths], *, as_csv: bool) -> int:
         csv.writer(sys.stdout, lineterminator="\n").writerows([HEAD, *rows])
         return 0
     head = ("run", "nodes", "ranks", unit, "per rank", "speedup", "efficiency", "memory")
-    shown = [head, *(_words(row) for row in rows)]
-    widths = [max(len(row[at]) for row in shown) for at in range(len(head))]
-    for row in shown:
-        cells = [
-            cell.ljust(width) if at == 0 else cell.rjust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        say("  ".join(cells).rstrip())
+    say_table([head, *map(_words, rows)], right=range(1, len(head)))
     return 0
 
 

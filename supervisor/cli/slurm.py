@@ -13,13 +13,25 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from supervisor.cli.common import EXIT_REFUSED, PROGRAM, Parser, complain, own_words, say, says_yes
-
-if TYPE_CHECKING:
-    from supervisor.cluster.slurm.programs import QueuedJob
-    from supervisor.cluster.slurm.script import Batch
+from supervisor.cluster.slurm.programs import (
+    ENDED,
+    JOB,
+    QueuedJob,
+    SlurmError,
+    cancel,
+    exclude,
+    job_record,
+    nodes_down,
+    queue,
+    submit,
+)
+from supervisor.cluster.slurm.script import WARN_S, BadBatch, Batch, batch_script, job_name
+from supervisor.diagnosis.processes import OUTCOMES
+from supervisor.text.decode import clean
+from supervisor.text.hostlist import host_names
 
 VERB: Final = "slurm"
 POLL_S: Final = 10.0
@@ -58,9 +70,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(argv: list[str]) -> int:
     """Exit 0; 1 if a watched job did not complete; 2 for bad input, with SLURM's own words if it refuses; 3 not confirmed."""
-    from supervisor.cluster.slurm.programs import SlurmError
-    from supervisor.cluster.slurm.script import BadBatch
-
     parser = Parser(prog=f"stoker {VERB}", description=__doc__)
     add_arguments(parser)
     own, words = own_words(parser, argv, ACTIONS)
@@ -69,7 +78,14 @@ def main(argv: list[str]) -> int:
         match args.action:
             case "script" | "submit":
                 batch = _batch(args, words)
-                return _script(batch) if args.action == "script" else _submit(batch)
+                if args.action == "submit":
+                    return _submit(batch)
+                say(*batch_script(batch).splitlines())
+                say(
+                    f"stoker slurm: mkdir -p {batch.logs} before sbatch, which makes no folders",
+                    file=sys.stderr,
+                )
+                return 0
             case "watch":
                 return _watch(_jobs(words), exclude_failed=args.exclude_failed)
             case "cancel":
@@ -81,8 +97,6 @@ def main(argv: list[str]) -> int:
 
 
 def _batch(args: argparse.Namespace, words: list[str]) -> Batch:
-    from supervisor.cluster.slurm.script import WARN_S, BadBatch, Batch
-    from supervisor.text.hostlist import host_names
 
     for name in ("nodes", "gpus", "cpus", "warn_s"):
         value = getattr(args, name)
@@ -111,43 +125,23 @@ def _batch(args: argparse.Namespace, words: list[str]) -> Batch:
     )
 
 
-def _script(batch: Batch) -> int:
-    from supervisor.cluster.slurm.script import batch_script
-
-    say(*batch_script(batch).splitlines())
-    say(f"stoker slurm: mkdir -p {batch.logs} before sbatch, which makes no folders", file=sys.stderr)
-    return 0
-
-
 def _submit(batch: Batch) -> int:
-    from supervisor.cluster.slurm.programs import submit
-    from supervisor.cluster.slurm.script import batch_script, job_name
-
-    script = batch_script(batch)
     folder = Path(batch.logs)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         return complain(VERB, f"{folder}: {error.strerror}: choose another folder with --log-dir")
-    job = submit(script)
-    log = f"{job_name(batch.name)}-{job}.out"
-    if batch.array is None:
-        _link(folder / "latest", log)
+    job = submit(batch_script(batch))
+    log, latest = f"{job_name(batch.name)}-{job}.out", folder / "latest"
+    if batch.array is None and (latest.is_symlink() or not latest.exists()):  # a file of that name is kept
+        new = folder / f".latest-{os.getpid()}"
+        new.symlink_to(log)
+        new.replace(latest)
     say(f"job {job}: log {folder / log}; `stoker slurm watch {job}`, `stoker slurm logs {job}`")
     return 0
 
 
-def _link(link: Path, name: str) -> None:
-    """`latest` points to the newest job's log; an existing file of that name is kept."""
-    if link.exists() and not link.is_symlink():
-        return
-    new = link.with_name(f".latest-{os.getpid()}")
-    new.symlink_to(name)
-    new.replace(link)
-
-
 def _jobs(words: Sequence[str]) -> tuple[str, ...]:
-    from supervisor.cluster.slurm.programs import JOB, SlurmError
 
     for word in words:
         if not JOB.fullmatch(word):
@@ -157,8 +151,6 @@ def _jobs(words: Sequence[str]) -> tuple[str, ...]:
 
 def _watch(jobs: tuple[str, ...], *, exclude_failed: bool) -> int:
     """Print each change of the jobs until none is left: one squeue call for all, every 10 s, up to 60 s without changes."""
-    from supervisor.cluster.slurm.programs import ENDED, SlurmError, job_record, queue
-
     jobs = jobs or tuple(queue())
     if not jobs:
         say("no job of yours waits or runs")
@@ -193,8 +185,6 @@ def _watch(jobs: tuple[str, ...], *, exclude_failed: bool) -> int:
 
 def _say_why_it_waits_again(job: QueuedJob, nodes: tuple[str, ...], *, exclude_failed: bool) -> None:
     """A waiting job that ran was requeued: on its own, or because one of its nodes is gone."""
-    from supervisor.cluster.slurm.programs import exclude, nodes_down
-
     down = nodes_down(nodes)
     if not down:
         say("  requeued: it continues with its run when it starts again")
@@ -210,9 +200,6 @@ def _say_why_it_waits_again(job: QueuedJob, nodes: tuple[str, ...], *, exclude_f
 
 def _said_end(job: QueuedJob) -> bool:
     """Print the meaning of the end; returns whether it is a success."""
-    from supervisor.cluster.slurm.programs import nodes_down
-    from supervisor.diagnosis.process_exits import OUTCOMES
-
     if job.state == "COMPLETED":
         return True
     if job.state == "NODE_FAIL":
@@ -239,7 +226,6 @@ _ADVICE: Final = {
 
 
 def _cancel(jobs: tuple[str, ...], *, sure: bool) -> int:
-    from supervisor.cluster.slurm.programs import ENDED, SlurmError, cancel, job_record
 
     if not jobs:
         return complain(VERB, "cancel: which job? `stoker slurm watch` lists them")
@@ -259,9 +245,6 @@ def _cancel(jobs: tuple[str, ...], *, sure: bool) -> int:
 
 def _logs(jobs: tuple[str, ...], lines: int) -> int:
     """The end of all nodes' logs, each line after its file's node."""
-    from supervisor.cluster.slurm.programs import SlurmError, job_record, queue
-    from supervisor.text.decode import clean
-
     for job in jobs or tuple(queue()):
         found = job_record(job)
         if found is None or not found.log:

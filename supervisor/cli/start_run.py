@@ -9,7 +9,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -127,7 +127,11 @@ def start(job: Job, env: Mapping[str, str]) -> int:
         link_latest(run)
     notable = tuple(f for f in findings if f.level is not FindingLevel.OK)
     if not record.settings.interactive:
-        return _foreground(run, record, parsed, env, notable)
+        from supervisor.keeper.__main__ import make_keeper
+
+        with _beginning(run, record):
+            keeper = make_keeper(run, record, env=env, findings=notable)
+        return carry_headless("run", keeper, run, record, env, as_json=parsed.switch("json"))
     return _detached(run, record, parsed, env, notable, appearance, has_screen=has_screen)
 
 
@@ -185,16 +189,6 @@ def user_name() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return str(os.getuid())
-
-
-def _foreground(
-    run: RunPaths, record: RunFile, parsed: ParsedRun, env: Mapping[str, str], findings: tuple[Finding, ...]
-) -> int:
-    from supervisor.keeper.make_keeper import make_keeper
-
-    with _beginning(run, record):
-        keeper = make_keeper(run, record, env=env, findings=findings)
-    return carry_headless("run", keeper, run, record, env, as_json=parsed.switch("json"))
 
 
 def carry_headless(
@@ -258,55 +252,34 @@ def _detached(
     *,
     has_screen: bool,
 ) -> int:
-    from supervisor.keeper.process.detach import teardown_warning
+    from supervisor.cli.open_app import load_app, show
+    from supervisor.keeper.process.detach import KeeperDidNotStart, start_detached, teardown_warning
 
     for finding in findings:
         if finding.level is FindingLevel.WARNING and parsed.switch("detach"):
             say(redact_text(f"stoker run: {finding.check}: {finding.what}"), file=sys.stderr)
     warning = teardown_warning(env)
-    if not has_screen:
-        _warn(warning)
-        if code := _start_keeper(run, record, env, findings):
-            return code
-        try:
-            say(run.run_id, flush=True)
-        except OSError:
-            say(f"stoker run: {run.run_id} has begun", file=sys.stderr)
-            raise
-        return 0
-    from supervisor.cli.open_app import load_app, show
-
+    if warning and not has_screen:
+        say(f"stoker run: {warning}", file=sys.stderr)
     try:
         # The app loads on a separate core while the keeper loads its modules.
-        code = _start_keeper(run, record, env, findings, meanwhile=load_app)
-        return code or show(run, read_only=parsed.switch("read_only"), env=env, appearance=appearance)
+        load = load_app if has_screen else None
+        with _beginning(run, record):
+            start_detached(run, env, record=record, entry=WITH_LOG, findings=findings, meanwhile=load)
+        if has_screen:
+            return show(run, read_only=parsed.switch("read_only"), env=env, appearance=appearance)
+    except KeeperDidNotStart as error:
+        return complain("run", error, 1)
     except KeyboardInterrupt:
         how = f"`stoker attach {run.run_id}` shows it, `stoker stop {run.run_id}` ends it"
         say(f"stoker run: interrupted, but the run has begun: {how}", file=sys.stderr)
         raise
     finally:
-        _warn(warning)  # earlier, the screen would cover it at once
-
-
-def _start_keeper(
-    run: RunPaths,
-    record: RunFile,
-    env: Mapping[str, str],
-    findings: tuple[Finding, ...],
-    *,
-    meanwhile: Callable[[], object] | None = None,
-) -> int:
-    """Start a detached keeper; exit code 1 and one line if it does not start, 2 without space."""
-    from supervisor.keeper.process.detach import KeeperDidNotStart, start_detached
-
+        if warning and has_screen:  # earlier, the screen would cover it at once
+            say(f"stoker run: {warning}", file=sys.stderr)
     try:
-        with _beginning(run, record):
-            start_detached(run, env, record=record, entry=WITH_LOG, findings=findings, meanwhile=meanwhile)
-    except KeeperDidNotStart as error:
-        return complain("run", error, 1)
+        say(run.run_id, flush=True)
+    except OSError:
+        say(f"stoker run: {run.run_id} has begun", file=sys.stderr)
+        raise
     return 0
-
-
-def _warn(warning: str | None) -> None:
-    if warning:
-        say(f"stoker run: {warning}", file=sys.stderr)

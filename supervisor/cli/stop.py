@@ -5,17 +5,22 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from supervisor.cli.common import acted_on, add_recorded_run, complain, refuse, say
 from supervisor.job.errors import JobError
-
-if TYPE_CHECKING:
-    from supervisor.run.paths import RunPaths
-    from supervisor.run.state import RunState
+from supervisor.run import events as ev
+from supervisor.run.events import RequestKind
+from supervisor.run.index import LEAST_PART, known_runs, named_runs, runs_dir, those_under
+from supervisor.run.journal import WAITS_FOR_SPACE, StateReader, facts_in, read_state
+from supervisor.run.ownership import NotRequested, ask, has_keeper, holder_here, place_of
+from supervisor.run.paths import RunPaths, is_run_directory
+from supervisor.run.state import Finished, RunState
+from supervisor.sources.processes import ProcessId, send_signal
+from supervisor.views.model.run_list import rows_of
 
 MAX_LISTED = 10
 SILENT_AFTER_S = 10.0
@@ -43,13 +48,6 @@ def run(args: argparse.Namespace) -> int:
     Exit 0 once the run has ended, 1 if it has not ended in time, 2 if no run or several match, 3 if there is
     no keeper.
     """
-    from supervisor.run.events import RequestKind
-    from supervisor.run.index import runs_dir
-    from supervisor.run.journal import WAITS_FOR_SPACE, StateReader
-    from supervisor.run.ownership import NotRequested, ask, has_keeper, holder_here, place_of
-    from supervisor.run.state import Finished
-    from supervisor.sources.processes import ProcessId, send_signal
-
     place = runs_dir(args.runs_dir, os.environ)
     meant = _meant(args.run, place, elsewhere=args.runs_dir is None)
     if len(meant) > 1:
@@ -115,7 +113,6 @@ def _stop_without_keeper(run: RunPaths, silent: str) -> int:
     """Kill the run's own processes, re-checked now, if its keeper does not answer. The request stays, so a keeper that wakes up ends the run."""
     from supervisor.keeper.process.child import alive_of, end_all
     from supervisor.keeper.process.members import label_of
-    from supervisor.run.journal import read_state
 
     state, run_dir = read_state(run.node().journal), os.path.realpath(run.root)
     paths = run.node().attempt(state.attempt.number if state.attempt is not None else 1)
@@ -131,8 +128,6 @@ def _stop_without_keeper(run: RunPaths, silent: str) -> int:
 
 def _still_running(run: RunPaths, state: RunState) -> list[str]:
     """The newest attempt's remaining processes: they would not end, or may not be the run's."""
-    from supervisor.run import events as ev
-    from supervisor.run.journal import facts_in
     from supervisor.views.headless.console import event_lines
 
     number = state.attempt.number if state.attempt is not None else 0
@@ -146,8 +141,6 @@ def _still_running(run: RunPaths, state: RunState) -> list[str]:
 
 def _what_to_do(run: RunPaths, state: RunState) -> str:
     """Where a run without a keeper would receive a stop request."""
-    import socket
-
     if state.host != socket.gethostname():
         return f"none that is seen from here: it ran on {state.host}: stop it there"
     return f"`stoker attach --adopt {run.run_id}` takes over what lives of it, then stop it"
@@ -158,11 +151,6 @@ def _meant(text: str | None, place: Path, *, elsewhere: bool) -> list[RunPaths]:
 
     A stopped run cannot resume where it was, so never guess between two.
     """
-    from supervisor.run.index import LEAST_PART, known_runs, named_runs, those_under
-    from supervisor.run.journal import read_state
-    from supervisor.run.ownership import has_keeper
-    from supervisor.run.paths import is_run_directory
-
     known = known_runs(place, os.environ, elsewhere=elsewhere)
     here = those_under(known, place)
     if text is None:
@@ -178,7 +166,6 @@ def _meant(text: str | None, place: Path, *, elsewhere: bool) -> list[RunPaths]:
 
 def _which(text: str | None, place: Path, meant: list[RunPaths]) -> int:
     from supervisor.cli.runs import columns_of
-    from supervisor.views.model.run_list import rows_of
 
     where = f"under {place}" if text is None else f"are called {text!r}"
     lines = [f"{len(meant)} live runs {where}: say which, by its id"]

@@ -1,8 +1,16 @@
-"""Turns hits into root candidates: drops quoted code and echoes, and uses frames and words to choose the class."""
+"""Turns hits into root candidates, and drops the errors that the job recovered from.
+
+A hit becomes a candidate unless it is quoted code or an echo; frames and words choose its class. Then three
+questions, in order. Does the line itself say that the program continued (a Python warning, "using … instead")? Did
+training's own lines follow it, or a good end? Is it only a mention of a failure that is raised elsewhere?
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 from supervisor.diagnosis.scan.frames import (
@@ -16,7 +24,7 @@ from supervisor.diagnosis.scan.frames import (
     raised_by_instrument,
     was_handled,
 )
-from supervisor.diagnosis.scan.log_timeline import day_of, is_progress, when
+from supervisor.diagnosis.scan.log_timeline import bar_states, bar_went_on, day_of, went_on, when
 from supervisor.diagnosis.scan.matched_lines import (
     Candidate,
     Hit,
@@ -26,9 +34,10 @@ from supervisor.diagnosis.scan.matched_lines import (
     is_logged_as_warning,
 )
 from supervisor.diagnosis.scan.signature_tables import WARNING_COSTS, Role, Strength, Trait
-from supervisor.diagnosis.vocabulary import ENOUGH, class_by_words
+from supervisor.diagnosis.vocabulary import class_by_words
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.patterns import Lazy
+from supervisor.text.prefixes import Origin
 
 _WARNING_LEVEL = Lazy(r"(?:^|[\s\[|:])W\d{3,4} \d\d:\d\d:\d\d\.\d+ \d+ (?!torch/distributed/elastic)")
 # A line with this ending tells what was done instead, whatever its level.
@@ -44,7 +53,7 @@ _OF_SOURCE = Lazy(r"\b(?:Name|UnboundLocal)Error\b|got an unexpected keyword arg
 _OWN_TYPE = Lazy(r"\b(?:Key|Type|Attribute|Index|Name|UnboundLocal)Error\b")
 # nbclient, nbconvert and papermill raise these with the cell's own traceback as message.
 _OF_CELL = Lazy(r"\b(?:CellExecution|PapermillExecution)Error\b")
-INFORMS = Lazy(r"(?:^|[\s\[(|:-])INFO(?:$|[\s\])|:-])")
+_INFORMS = Lazy(r"(?:^|[\s\[(|:-])INFO(?:$|[\s\])|:-])")
 
 # Types that are raised for anything; other types (KeyError, TypeError …) are the program's own.
 _ANY_TYPE = Lazy(
@@ -55,11 +64,6 @@ _ANY_TYPE = Lazy(
 FRAMES_STRENGTH = Strength.DECISIVE
 WORDS_STRENGTH = 55
 UNREAD_STRENGTH = 50
-# The same inside a data worker: by words, and for a path missing from the start.
-WORKER_WORDS_STRENGTH = 74
-WORKER_PATH_STRENGTH = 78
-# A score of words that outweighs the frames.
-CLEAR_WORDS = ENOUGH + 1
 _READS_FRAMES = frozenset((Trait.GENERIC, Trait.FRAMES_REQUIRED, Trait.COMPILER_FRAMES))
 # An end from outside raises nothing in the process.
 _NOT_RAISED = frozenset((FailureClass.WORKER_CRASH, FailureClass.TERMINATED))
@@ -89,12 +93,16 @@ def steps_seen(scans: Sequence[SourceScan]) -> bool:
     return any(scan.drew_bars or scan.steps for scan in scans)
 
 
-def candidates_of(scans: Sequence[SourceScan], *, stepped: bool) -> list[Candidate]:
-    """All candidates of a job, log by log. `stepped`: the result of `steps_seen`."""
+def candidates_of(scans: Sequence[SourceScan]) -> list[Candidate]:
+    """All candidates of a job, log by log."""
     made = []
     for scan in scans:
-        informs = _all_informed(scan)
-        made += [_candidate(hit, scans, stepped, informs=informs) for hit in _best_matches(scan)]
+        # A collector's record of a whole traceback is a line of many texts.
+        by_text: dict[tuple[int, str], list[Hit]] = {}
+        for hit in scan.hits:
+            by_text.setdefault((hit.line, hit.text), []).append(hit)
+        best = (best_match(by_text[place]) for place in sorted(by_text, key=lambda place: place[0]))
+        made += [_candidate(hit, scans) for hit in best if hit is not None]
     return _without_context([item for item in made if item is not None])
 
 
@@ -109,52 +117,28 @@ def _without_context(found: list[Candidate]) -> list[Candidate]:
     return [
         item
         for item, last in chained
-        if last is None or last.failure is item.failure or not _explains(last, item)
+        if last is None
+        or last.failure is item.failure
+        or (last.failure is FailureClass.CODE_ERROR and item.failure is not FailureClass.IMPORT_ERROR)
     ]
 
 
-def _explains(last: Candidate, item: Candidate) -> bool:
-    """Whether the last exception of a chain is more than a plain one, or the only result of a failed import."""
-    if last.failure is not FailureClass.CODE_ERROR:
-        return True
-    tried = not any("direct cause" in line for line in item.lines_until(last.line))
-    return tried and item.failure is FailureClass.IMPORT_ERROR
-
-
-def _best_matches(scan: SourceScan) -> Iterator[Hit]:
-    """For each text, its best hit. A collector's record of a whole traceback is a line of many texts."""
-    by_text: dict[tuple[int, str], list[Hit]] = {}
-    for hit in scan.hits:
-        by_text.setdefault((hit.line, hit.text), []).append(hit)
-    for place in sorted(by_text, key=lambda place: place[0]):
-        best = best_match(by_text[place])
-        if best is not None:
-            yield best
-
-
-def _all_informed(scan: SourceScan) -> bool:
-    """Whether every line has the label INFO. A log collector put it there, so it says nothing about the line."""
-    lines = [line for line in (*scan.head[:40], *scan.tail[-40:]) if line.strip()]
-    return bool(lines) and all(INFORMS.search(line[:120]) for line in lines)
-
-
-def _candidate(hit: Hit, scans: Sequence[SourceScan], stepped: bool, *, informs: bool) -> Candidate | None:
+def _candidate(hit: Hit, scans: Sequence[SourceScan]) -> Candidate | None:
     if is_quoted_code(hit.text) or below_its_frame(hit) or is_echo(hit):
         return None
-    if _is_wrapper(hit, scans):
+    quotes = hit.text.endswith(": Traceback (most recent call last):")
+    if quotes or (" in replica " in hit.text and "Caught " in hit.text):
+        return None  # it wraps an exception below
+    if _OF_CELL.search(hit.text) and any(hit.line < other.line for other in scans[hit.source].hits):
         return None
-    if hit.has(Trait.NOT_BELOW_SPAWN) and any(
-        "multiprocessing/spawn.py" in line for line in hit.lines_before(12)
-    ):
-        return None  # the parent was gone while its child was starting
-    if hit.has(Trait.ENDS_TRACEBACK) and (was_handled(hit) or frames_above(hit).ignored):
+    if hit.has(Trait.ENDS_TRACEBACK) and was_handled(hit):
         return None
     if (hit.signature.failure is FailureClass.CODE_ERROR or hit.has(Trait.LOST_CONNECTION)) and frames_above(
         hit
     ).in_passing:
         return None  # a message was not formatted; if it could not be written, a full disk shows up itself
-    settled = _settled(hit, scans, stepped)
-    soft = _is_soft(hit, settled, informs=informs)
+    settled = _settled(hit, scans)
+    soft = _is_soft(hit, settled)
     is_cause = hit.signature.role is Role.CAUSE
     if settled.failure is FailureClass.CODE_ERROR and raised_by_instrument(frames_above(hit), hit.text):
         settled = settled._replace(reason=Reason.INSTRUMENT)
@@ -173,26 +157,13 @@ def _candidate(hit: Hit, scans: Sequence[SourceScan], stepped: bool, *, informs:
     )
 
 
-def _is_wrapper(hit: Hit, scans: Sequence[SourceScan]) -> bool:
-    """Whether a replica's or notebook cell's report, or an exception with a traceback as its message, wraps a line below with its own signature."""
-    if _OF_CELL.search(hit.text):
-        return any(
-            hit.line < other.line and other.signature.role is Role.CAUSE for other in scans[hit.source].hits
-        )
-    quotes = hit.text.endswith(": Traceback (most recent call last):")
-    if not quotes and (" in replica " not in hit.text or "Caught " not in hit.text):
-        return False
-    inner = last_exception_after(hit)
-    return inner is not None and any(other.line == hit.line + inner[0] for other in scans[hit.source].hits)
-
-
-def _settled(hit: Hit, scans: Sequence[SourceScan], stepped: bool) -> _Settled:
+def _settled(hit: Hit, scans: Sequence[SourceScan]) -> _Settled:
     """The class of a hit: its signature's, unless the wrapped exception, frames or words show another."""
     signature = hit.signature
     plain = _Settled(signature.failure, signature.reason, signature.strength, hit.line, hit.text)
     if hit.has(Trait.WRAPS_INNER):
         inner = last_exception_after(hit)
-        return plain if inner is None else _in_worker(hit.line + inner[0], inner[1], hit, scans, stepped)
+        return plain if inner is None else _in_worker(hit.line + inner[0], inner[1], hit, scans)
     if signature.traits & _READS_FRAMES:
         return _by_frames_or_words(hit, plain)._replace(in_helper=in_helper(hit))
     if hit.has(Trait.PIPE_OWNER):
@@ -207,10 +178,10 @@ def _settled(hit: Hit, scans: Sequence[SourceScan], stepped: bool) -> _Settled:
 
 
 def _by_frames_or_words(hit: Hit, plain: _Settled) -> _Settled:
-    """A plain exception's class: clear words first, then frames, then other words."""
-    by_frames = None if _OF_SOURCE.search(hit.text) else class_by_frames(frames_above(hit), hit.text)
+    """A plain exception's class: by its words, otherwise by its frames."""
+    by_frames = None if _OF_SOURCE.search(hit.text) else class_by_frames(frames_above(hit))
     by_words = _class_of_words(hit)
-    if by_words is not None and (by_frames is None or by_words[1] >= CLEAR_WORDS):
+    if by_words is not None:
         return plain._replace(failure=by_words[0], strength=max(plain.strength, WORDS_STRENGTH))
     if by_frames is not None and not (
         hit.has(Trait.COMPILER_FRAMES) and by_frames is not FailureClass.COMPILE_ERROR
@@ -233,28 +204,20 @@ def _class_of_words(hit: Hit) -> tuple[FailureClass, int] | None:
     return None if found is not None and found[0] in _NOT_RAISED else found
 
 
-def _in_worker(line: int, text: str, hit: Hit, scans: Sequence[SourceScan], stepped: bool) -> _Settled:
+def _in_worker(line: int, text: str, hit: Hit, scans: Sequence[SourceScan]) -> _Settled:
     """The class of an exception in a data worker, by the given line: some keep their own class there."""
     inner = best_match(other for other in scans[hit.source].hits if other.line == line)
     if inner is not None and inner.signature.failure in _KEPT_IN_WORKER:
         found = inner.signature
         return _Settled(found.failure, found.reason, max(found.strength, Strength.FULL), line, text)
-    by_words = class_by_words(text, enough=CLEAR_WORDS)
-    if by_words is not None and by_words[0] in _KEPT_IN_WORKER:
-        return _Settled(by_words[0], None, WORKER_WORDS_STRENGTH, line, text)
-    if "FileNotFoundError" in text or "Errno 2]" in text:
-        # One missing sample in the middle of an epoch is the data's fault; from the start, the path is wrong.
-        before = [*scans[hit.source].head[: hit.line], *hit.lines_before(60)]
-        if not (stepped and any(is_progress(line) for line in before)):
-            return _Settled(FailureClass.MISSING_FILE, None, WORKER_PATH_STRENGTH, line, text)
     return _Settled(FailureClass.DATALOADER_WORKER, Reason.RAISED, hit.signature.strength, line, text)
 
 
-def _is_soft(hit: Hit, settled: _Settled, *, informs: bool) -> bool:
-    """Whether the line is a warning or a notice. `informs`: a collector put INFO before each line."""
+def _is_soft(hit: Hit, settled: _Settled) -> bool:
+    """Whether the line is a warning or a notice."""
     if hit.has(Trait.FIRM) or (hit.has(Trait.FIRM_WHEN_ENDING) and _ENDS.search(hit.text)):
         return False
-    text = INFORMS.sub(" ", hit.text) if informs else hit.text
+    text = hit.text
     return (
         settled.in_helper
         or (hit.has(Trait.ENDS_TRACEBACK) and frames_above(hit).logged)
@@ -270,8 +233,7 @@ def _pipe_owner(hit: Hit) -> FailureClass | None:
     paths = [frame.path for frame in frames_above(hit).frames]
     if not any("/multiprocessing/" in path for path in paths):
         return None
-    pickled = any("ForkingPickler" in line for line in hit.lines_before(3))
-    if pickled or any("torch/utils/data/" in path for path in paths):
+    if any("torch/utils/data/" in path for path in paths):
         return FailureClass.DATALOADER_WORKER
     return FailureClass.CODE_ERROR
 
@@ -290,3 +252,263 @@ def in_order(found: list[Candidate]) -> list[Candidate]:
     if len(sources) > 1 and len(stamped) == len(found):
         return sorted(found, key=lambda item: (item.order, item.hit.source, item.line))
     return sorted(found, key=lambda item: (item.hit.source, item.line))
+
+
+# -- errors that the job recovered from -------------------------------------------------------------
+
+# Training lines after an error that prove recovery: fewer if they more certainly belong to the job.
+STEPS_AFTER_NOTICE = 1  # after a line that is neither an exception nor an alarm
+STEPS_AFTER_CAUGHT = 2  # after a traceback printed by a logger, or an exception known only by its layout
+STEPS_AFTER_LINE = 3  # after a warning, a line without a traceback, or a traceback of a thread
+STEPS_AFTER_TRACEBACK = 6
+STEPS_BETWEEN_CAUSES = 6
+STEPS_ELSEWHERE = 12  # of other ranks, which step in sync; and after a kernel report about any process
+STEPS_AFTER_STOP = 25  # after a stop, which a long save may follow
+# A traceback in a job that failed: logs put together file by file show a rank's earlier steps after it.
+STEPS_AFTER_TRACEBACK_OF_FAILED = 60
+LINES_OF_ONE_MESSAGE = 4
+BAR_STATES = 12  # states of one bar, drawn in one line; after a line without a traceback
+INFORMED_AFTER_CAUGHT = 12  # below a logger's traceback; cleanup prints fewer
+INFORMED_AFTER_NOTICE = 2  # lines of level INFO
+_RAISED_AS_EXCEPTION = frozenset(
+    (
+        FailureClass.AUTH_OR_HUB, FailureClass.IMPORT_ERROR, FailureClass.CUDA_UNAVAILABLE, FailureClass.CODE_ERROR,
+        FailureClass.MISSING_FILE, FailureClass.PERMISSION_DENIED, FailureClass.CHECKPOINT_LOAD,
+    )
+)  # fmt: skip
+_MOSTLY_RAISED = frozenset(
+    (FailureClass.CUDA_OOM, FailureClass.FD_LIMIT, FailureClass.COMPILE_ERROR, FailureClass.PORT_IN_USE)
+)
+_ALARM = Lazy(r"\b(?:ERROR|CRITICAL|FATAL|Traceback|[Ee]rror:|NCCL WARN|[Uu]nhandled exception)")
+_EXCEPTION = Lazy(
+    r"^(?:\S{0,40} )?(?:(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure|NotFound|Iteration)\b|(?:[a-z_]\w*\.){2,}[A-Z]\w+: )"
+)
+# The output of `warnings.warn`: the program continued, whatever it says (Python: warnings.formatwarning). Lightning warns that it was
+# interrupted, and ends.
+_PYTHON_WARNING = Lazy(r"\.py:\d+: (?:[A-Za-z_]\w*\.)*\w*Warning: ")
+_INSTEAD = Lazy(r"\b(?:going to|using) \S.{0,40} instead\W*$")
+_DYING_WORDS = (
+    "failed (exitcode:",
+    "ChildFailedError",
+    "Sending process",
+    "Killing subprocess",
+    "exits with return code",
+    "Exited with exit code",
+)
+_TROUBLE = frozenset((Trait.TRACEBACK, Trait.LAUNCHER_REPORT, Trait.CRASH_REPORT, Trait.TASK_EXIT))
+
+
+def without_recovered(
+    found: list[Candidate], scans: Sequence[SourceScan], *, died: bool, stepped: bool
+) -> list[Candidate]:
+    """The candidates that may have caused the failure.
+
+    Args:
+        found: all candidates, log by log.
+        scans: the scans of their logs.
+        died: some process is known to have failed.
+        stepped: lines of training itself were seen.
+    """
+    steps = [scan.tail_steps() for scan in scans]
+    # A process ends only once, so it catches any exception type that it logged more than once.
+    times = Counter(_by_whom(item) for item in found if _is_exception(item) and frames_above(item.hit).caught)
+    left = [
+        item
+        for item in found
+        if (died or times[_by_whom(item)] < 2)
+        and not _went_on_to_next(item, found, steps[item.source])
+        and (item.failure is FailureClass.TERMINATED or not _PYTHON_WARNING.search(item.text))
+        and not _INSTEAD.search(item.text[-80:])
+        and not _recovered(item, scans[item.source], steps[item.source], died)
+    ]
+    left = [item for item in left if not _gave_way(item, left)]
+    traits = {trait for scan in scans for hit in scan.hits for trait in hit.signature.traits}
+    raised = any(map(_is_exception, left))
+    if died or raised or not _TROUBLE.isdisjoint(traits):
+        return left
+    return [item for item in left if not (is_notice(item) and (stepped or item.soft or _informed_on(item)))]
+
+
+def _gave_way(item: Candidate, found: Sequence[Candidate]) -> bool:
+    """Whether a line only mentions or logs a failure that is raised elsewhere, and another exception was raised.
+
+    A program that later used up memory can do without a failed import.
+    """
+    if not item.is_cause:
+        return False
+    raised = [other for other in found if other.is_cause and not other.soft and _is_exception(other)]
+    below = [other for other in raised if other.source == item.source and other.line > item.line]
+    if item.failure is FailureClass.IMPORT_ERROR:
+        return any(other.failure is FailureClass.CUDA_OOM for other in below)
+    if _is_exception(item):
+        # An exception was raised without a logger, or another line reports the end.
+        ended = any(not frames_above(other.hit).logged for other in raised) or any(
+            other.is_cause and other.failure is FailureClass.TERMINATED for other in found
+        )
+        return ended and frames_above(item.hit).logged
+    return _is_mention(item) and any(_is_another(item, other) for other in below)
+
+
+def _is_another(mention: Candidate, raised: Candidate) -> bool:
+    """Whether an exception below a mention differs from it, or says the same more exactly. Consequences are right below."""
+    if mention.failure is FailureClass.COMPILE_ERROR:
+        return False  # compilers print, and their callers raise
+    if raised.failure is mention.failure:
+        return mention.strength < Strength.EXACT
+    above = takewhile(lambda line: "Traceback" not in line, mention.lines_until(raised.line))
+    return sum(1 for line in above if not _ALARM.search(line)) >= LINES_OF_ONE_MESSAGE
+
+
+# -- notices ---------------------------------------------------------------------------------------
+
+
+def is_notice(item: Candidate) -> bool:
+    """A line of a class that shows up as exceptions, which is neither an exception nor an alarm."""
+    return _is_mention(item) and _ALARM.search(item.text) is None
+
+
+def _is_mention(item: Candidate) -> bool:
+    if item.has(Trait.OWN):
+        return False  # the user declared it a failure
+    return item.failure in _RAISED_AS_EXCEPTION | _MOSTLY_RAISED and not _is_exception(item)
+
+
+def _informed_on(item: Candidate, need: int = INFORMED_AFTER_NOTICE) -> bool:
+    """Whether the program then logged other things: a start before its first step, or a server."""
+    return sum(_INFORMS.search(line[:200]) is not None for line in item.hit.lines_after()) >= need
+
+
+def _by_whom(item: Candidate) -> tuple[int, Origin, str]:
+    """The source of an exception: the log, its rank and process, the exception's type."""
+    return item.source, item.hit.origin, item.text.split(":", 1)[0]
+
+
+def _is_exception(item: Candidate) -> bool:
+    """Whether a line ends a traceback, by its layout or an exception's name."""
+    return item.has(Trait.ENDS_TRACEBACK) or _EXCEPTION.match(item.text) is not None
+
+
+# -- exceptions that a process measured ------------------------------------------------------------
+
+
+def without_swallowed(found: list[Candidate], raised: Mapping[int, str]) -> list[Candidate]:
+    """Drop exceptions that a script survived: its process measured that another class ended it, which its log also shows.
+
+    Causes of that one stay: a full disk breaks the file being closed.
+
+    Args:
+        found: all candidates.
+        raised: see `JobEvidence`.
+    """
+    only = next(iter(raised)) if len(raised) == 1 else -1
+    of_rank = {
+        id(item): only if item.rank is None else item.rank
+        for item in found
+        if item.is_cause and _is_exception(item)
+    }
+    names = {id(item): item.hit.text.split(":", 1)[0].strip().rpartition(".")[2] for item in found}
+    ends = [item for item in found if raised.get(of_rank.get(id(item), -1)) == names[id(item)]]
+    ranks = {of_rank[id(item)] for item in ends}
+    lines = {(item.source, item.hit.line) for item in ends}
+    return [
+        item
+        for item in found
+        if of_rank.get(id(item), -1) not in ranks
+        or not lines.isdisjoint((item.source, line) for line in (item.hit.line, end_of_chain(item.hit)))
+    ]
+
+
+# -- training that continued -------------------------------------------------------------------------
+
+
+def _recovered(item: Candidate, scan: SourceScan, steps: list[tuple[int, str]], died: bool) -> bool:
+    """Whether training continued after it, or the run ended well."""
+    if not died and _outlived(item):
+        return True
+    if ends_well(scan, item.line, steps):
+        return True
+    after = [line for number, line in steps if number > item.line]
+    if item.line < scan.tail_line:
+        after = [*item.hit.lines_after(150)[item.line - item.hit.line :], *after]
+    need, may_be_dying = _steps_needed(item, died)
+    dies_soon = may_be_dying and any(
+        word in line for line in item.hit.lines_after(40) for word in _DYING_WORDS
+    )
+    return went_on(after, need=need) and not dies_soon
+
+
+def _outlived(item: Candidate) -> bool:
+    """Whether the program's bar or own words show that it continued."""
+    if not _is_exception(item):
+        return not frames_above(item.hit).found and bar_states(item.hit.after) >= BAR_STATES
+    if item.has(Trait.ENDS_TRACEBACK) and _informed_on(item):
+        return True
+    if frames_above(item.hit).caught and _informed_on(item, INFORMED_AFTER_CAUGHT):
+        return True
+    return item.rank is None and bar_went_on(item.hit.before, item.hit.after)
+
+
+def _steps_needed(item: Candidate, died: bool) -> tuple[int, bool]:
+    """How many training lines after it prove recovery, and whether the process may still be dying."""
+    if item.has(Trait.MACHINE_WIDE) or item.failure is FailureClass.GPU_FAULT:
+        return STEPS_ELSEWHERE, False
+    if item.failure is FailureClass.TERMINATED:
+        # The exception ends a program at once, or a notebook's cell; other words announce an end that may take long.
+        raised = not died and item.rank is None and item.text.startswith("KeyboardInterrupt")
+        return (STEPS_AFTER_TRACEBACK if raised else STEPS_AFTER_STOP), False
+    if not died and item.failure in _RAISED_AS_EXCEPTION and is_notice(item):
+        return STEPS_AFTER_NOTICE, False
+    frames = frames_above(item.hit)
+    if not died and (item.has(Trait.ENDS_TRACEBACK) or frames.caught):
+        return STEPS_AFTER_CAUGHT, True
+    of_thread = any(frame.function == "_bootstrap_inner" for frame in frames.frames[:1])  # it ended alone
+    if item.soft or not frames.found or (not died and of_thread):
+        return STEPS_AFTER_LINE, True
+    return (STEPS_AFTER_TRACEBACK_OF_FAILED if died else STEPS_AFTER_TRACEBACK), True
+
+
+def _went_on_to_next(item: Candidate, found: Sequence[Candidate], steps: list[tuple[int, str]]) -> bool:
+    """Whether training continued until a later cause on the same rank, which is then the cause of the failure."""
+    if not item.is_cause or item.failure is FailureClass.TERMINATED or item.strength >= Strength.FATAL:
+        return False
+    later = [
+        other.line
+        for other in found
+        if other.is_cause
+        and other.source == item.source
+        and (item.rank is None or other.rank in {None, item.rank})
+        and other.failure is not FailureClass.TERMINATED
+    ]
+    between = {line[:200] for number, line in steps if item.line < number < max(later)}
+    return len(between) >= STEPS_BETWEEN_CAUSES
+
+
+def ends_well(scan: SourceScan, after_line: int, steps: Sequence[tuple[int, str]] | None = None) -> bool:
+    """Whether the log shows a good end after a line, and no bad end after that.
+
+    A script's closing line ("All done") counts only if training had continued after that line: `set -e` is
+    rare, and a batch script's last `echo` comes after every failure.
+
+    Args:
+        scan: the log.
+        after_line: the start of the search.
+        steps: training's own lines in the tail, if already known.
+    """
+    ends = [hit for hit in scan.hits if hit.has(Trait.GOOD_END) and hit.line > after_line]
+    if not ends:
+        return False
+    trained = _trained_by(scan.tail_steps() if steps is None else steps, after_line)
+    good = [hit.line for hit in ends if not hit.has(Trait.CLOSING_LINE) or trained < hit.line]
+    bad = [hit.line for hit in scan.hits if hit.has(Trait.BAD_END) and hit.line > after_line]
+    return bool(good) and max(bad, default=0) < min(good)
+
+
+def _trained_by(steps: Sequence[tuple[int, str]], after_line: int) -> float:
+    """The line that shows training continuing after another; infinite if none. A bar is drawn once more as an exception closes it."""
+    seen: set[str] = set()
+    for number, line in steps:
+        if number > after_line:
+            seen.add(line[:400])
+            if len(seen) >= STEPS_AFTER_LINE:
+                return number
+    return math.inf

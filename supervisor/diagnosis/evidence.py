@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.memory_fit import MemoryTrial
+from supervisor.run.events import RanksAt
 from supervisor.text.prefixes import NOWHERE, Origin
 
 _ERROR_FILE_BYTES = 1 << 20
@@ -103,21 +104,6 @@ class RunValues(NamedTuple):
     divided_batch: str = ""
 
 
-class SeenGroup(NamedTuple):
-    """Ranks that the stacks showed at the same place: see `run.events.RanksAt`."""
-
-    ranks: tuple[int, ...]
-    doing: str
-    what: str
-    line_at: str | None = None
-    lines: tuple[int, ...] = ()
-
-    @property
-    def where(self) -> str:
-        """``in all_reduce at train.py:50``."""
-        return self.what if self.line_at is None else f"{self.what} at {self.line_at}"
-
-
 class SeenHang(NamedTuple):
     """The stacks of a live attempt that had stopped making progress.
 
@@ -132,7 +118,7 @@ class SeenHang(NamedTuple):
     collective: str | None
     path: str
     line: int
-    groups: tuple[SeenGroup, ...] = ()
+    groups: tuple[RanksAt, ...] = ()
     ended_for_it: bool = True
     silent_s: float | None = None
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from supervisor.diagnosis.attempt_facts import STOP_SIGNALS, Facts, Root
 from supervisor.diagnosis.candidates import REPLACED
-from supervisor.diagnosis.process_exits import Exit
+from supervisor.diagnosis.processes import Exit
 from supervisor.diagnosis.scan.frames import Frames, frames_above
 from supervisor.diagnosis.scan.log_timeline import (
     FAILS,
@@ -37,8 +37,6 @@ LINES_OF_TOTAL = 3
 # A shell's last words and the tracebacks of other ranks may follow a failure. With more lines than this, the program continued.
 MOST_BELOW = 20
 MOST_BELOW_SELDOM = 200
-# If the head of a traceback is out of view, one this deep was not handled.
-DEEP_FRAMES = 20
 _SELDOM_PRINTED = frozenset(
     (
         FailureClass.CUDA_OOM, FailureClass.HOST_OOM, FailureClass.CUDA_ERROR, FailureClass.GPU_FAULT,
@@ -177,7 +175,7 @@ def _begins_at_top(traceback: Frames) -> bool:
     """Whether a traceback begins at the top of a program, so that no function handled the exception."""
     frames = [frame for frame in traceback.frames if "runpy" not in frame.path]
     if not traceback.found or not frames:
-        return len(frames) >= DEEP_FRAMES
+        return False
     is_child = frames[0].path == "<string>" and any("/multiprocessing/" in one.path for one in frames[1:2])
     return frames[0].function == "<module>" and not is_child
 
@@ -203,11 +201,10 @@ def _continued(facts: Facts, hit: Hit) -> bool:
 
 
 def _says_instead(scan: SourceScan, hit: Hit) -> bool:
-    """Whether a program without training states right below an exception what it did instead. A restarting shell loop would repeat the exception."""
+    """Whether a program without training states right below an exception what it did instead."""
     above = (text for number, text in scan.numbered_tail() if number <= hit.line)
     return (
         scan.first_line == 1  # no other job was cut off above it in the file
         and any(REPLACED.search(text[-80:].lower()) for text in hit.lines_after(3))
-        and len({other.line for other in scan.hits if other.text == hit.text}) == 1
         and not any(map(_TRAINS.search, above))
     )

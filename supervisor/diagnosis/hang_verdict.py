@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from supervisor.diagnosis.attempt_facts import Facts, Root
-from supervisor.diagnosis.evidence import JobEvidence, SeenGroup, SeenHang, SeenRecorder
+from supervisor.diagnosis.evidence import JobEvidence, SeenHang, SeenRecorder
+from supervisor.run.events import RanksAt
 from supervisor.run.failures import FailureClass
 from supervisor.run.records import SURELY_OVER, Consequence
 
@@ -71,7 +72,7 @@ def timeout_by_stacks(facts: Facts, root: Root) -> Root | None:
 def _from_stacks(seen: SeenHang, root: Root) -> Root:
     rank = seen.ranks[0] if len(seen.ranks) == 1 else None
     at_fault = [group for group in seen.groups if seen.ranks and set(group.ranks) <= set(seen.ranks)]
-    named = [f"{_whose(group.ranks)} {group.where}" for group in at_fault[:MOST_GROUPS]]
+    named = [f"{_whose(group.ranks)} {_where(group)}" for group in at_fault[:MOST_GROUPS]]
     text = ", ".join(named) + (", …" if len(at_fault) > MOST_GROUPS else "")
     text = text or seen.text
     if seen.collective:
@@ -139,7 +140,7 @@ def waited(seen: SeenHang) -> tuple[Consequence, ...]:
         if set(group.ranks) <= set(seen.ranks):
             continue
         waits = group.doing in _WAITS and group.what.startswith("in ")
-        words = f"waited for {_who(seen.ranks)} {group.where}" if waits else f"was {group.where}"
+        words = f"waited for {_who(seen.ranks)} {_where(group)}" if waits else f"was {_where(group)}"
         named: Sequence[int | None] = group.ranks
         if len(group.ranks) > MOST_NAMED:
             named = (None,)
@@ -158,8 +159,8 @@ def advice_by_stacks(seen: SeenHang, general: Sequence[str]) -> tuple[str, ...]:
     return (_all_alike(seen) if first is None else _next_look(first), *general[1:])
 
 
-def _next_look(first: SeenGroup) -> str:
-    where = f"{_whose(first.ranks)} {first.where}"
+def _next_look(first: RanksAt) -> str:
+    where = f"{_whose(first.ranks)} {_where(first)}"
     match first.doing:
         case "own":
             return (
@@ -196,6 +197,11 @@ def _all_alike(seen: SeenHang) -> str:
         "Look at the network and at the ranks of other nodes: the stacks show all ranks here in the same collective, and "
         "none is missing."
     )
+
+
+def _where(group: RanksAt) -> str:
+    """``in all_reduce at train.py:50``."""
+    return group.what if group.line_at is None else f"{group.what} at {group.line_at}"
 
 
 def _whose(ranks: Sequence[int]) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from supervisor.diagnosis.evidence import JobEvidence, MachineRecords, RunValues, SeenGroup, SeenHang
+from supervisor.diagnosis.evidence import JobEvidence, MachineRecords, RunValues, SeenHang
 from supervisor.job.arguments.command_line import names_of
-from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, by_spelling
+from supervisor.job.arguments.run_arguments import STOKER_FLAGS, TORCHRUN_FLAGS, by_spelling
 from supervisor.job.knobs.conventions import find_loader
 from supervisor.job.knobs.set_batch import divided_flag
 from supervisor.job.spec import JobSpec
-from supervisor.run.events import PlanDiffers, RanksAt, StopWhy
-from supervisor.run.state import AttemptState, RankState, RunState
+from supervisor.run.events import PlanDiffers, StopWhy
+from supervisor.run.state import AttemptState, RunState
 
 # Stops that only we caused; "rank_died" and "hang" follow a failure.
 OUR_STOPS = frozenset((StopWhy.REQUEST, StopWhy.SIGNAL, StopWhy.RESTART, StopWhy.REQUEUE, StopWhy.TRIAL))
@@ -40,13 +40,25 @@ def with_journal_facts(
     last_steps = [own.last_step for own in views if own.last_step is not None]
     pids = (rank.pid for own in views for rank in own.ranks.values() if rank.pid is not None)
     our_stop, ended_for = _stops(views)
+    # How the attempt differed from its plan, if we ended it for that.
+    differs = view.differs if view.stop is not None and view.stop.why is StopWhy.PLAN_DIFFERS else None
+    # A job may restart with fewer ranks.
+    batch = view.shown_batch
+    ranks = batch.world_size if batch is not None and batch.ranks_known else None
+    codes = {
+        rank.rank: rank.exit_code
+        for own in views
+        for rank in own.ranks.values()
+        if rank.rank is not None and rank.exit_code is not None
+    }
+    ends = [own.exit_code for own in views if own.exit_code is not None]
     return job._replace(
-        exit_codes={**job.exit_codes, **_exit_codes(views)},
-        launcher_exit=_launcher_exit(views, job.launcher_exit),
+        exit_codes={**job.exit_codes, **codes},
+        launcher_exit=next((code for code in ends if code != 0), ends[0] if ends else job.launcher_exit),
         launcher_signal=_launcher_signal(views),
         stop_reason=our_stop,
-        not_resumed=_not_resumed(view),
-        plan_differs=_plan_differs(view),
+        not_resumed=_not_resumed(view, differs),
+        plan_differs=differs.text if differs is not None and not differs.of_resume else "",
         last_step=max(last_steps, default=None),
         total_steps=None if view.has_unread else state.total_steps,
         is_total_declared=_is_total_declared(state, spec),
@@ -55,7 +67,7 @@ def with_journal_facts(
         ended_t=view.ended_t,
         earlier_step=_earlier_step(state, views),
         final_checkpoint=checkpoint is not None and checkpoint.attempt == view.number and checkpoint.final,
-        world_size=_ranks_of(view) or state.world_size or job.world_size,
+        world_size=ranks or state.world_size or job.world_size,
         ranks_per_node=len(view.ranks) or job.ranks_per_node,
         run_values=run_values_of(state, view, pids, spec),
         hang=_hang(views, run_root) or _silence(state, view, run_root),
@@ -96,18 +108,8 @@ def _earlier_step(state: RunState, views: Sequence[AttemptState]) -> tuple[int, 
     return (number, max(step, resumed, saved)) if step >= 0 else None
 
 
-def _plan_differs(view: AttemptState) -> str:
-    differs = _differs(view)
-    return differs.text if differs is not None and not differs.of_resume else ""
-
-
-def _differs(view: AttemptState) -> PlanDiffers | None:
-    """How the attempt differed from its plan, if we ended it for that."""
-    return view.differs if view.stop is not None and view.stop.why is StopWhy.PLAN_DIFFERS else None
-
-
-def _not_resumed(view: AttemptState) -> str:
-    missed, stop, differs = view.missed, view.stop, _differs(view)
+def _not_resumed(view: AttemptState, differs: PlanDiffers | None) -> str:
+    missed, stop = view.missed, view.stop
     if differs is not None and differs.of_resume:
         return differs.text
     if missed is None or stop is None or stop.why is not StopWhy.NOT_RESUMED:
@@ -115,23 +117,11 @@ def _not_resumed(view: AttemptState) -> str:
     return f"did not resume: began at step {missed.began}, not after checkpoint {missed.step}"
 
 
-def _ranks_of(view: AttemptState) -> int | None:
-    """How many ranks this attempt had: a job may restart with fewer."""
-    return (
-        view.shown_batch.world_size if view.shown_batch is not None and view.shown_batch.ranks_known else None
-    )
-
-
 def _stops(views: Sequence[AttemptState]) -> tuple[str | None, str | None]:
     """Why we stopped the attempt ourselves; otherwise the failure for which we ended the rest of it."""
     stops = [own.stop.why for own in views if own.stop is not None]
     ours = next((why.value for why in stops if why in OUR_STOPS), None)
     return (ours, None) if ours is not None else (None, next((why.value for why in stops), None))
-
-
-def _launcher_exit(views: Sequence[AttemptState], known: int | None) -> int | None:
-    exits = [own.exit_code for own in views if own.exit_code is not None]
-    return next((code for code in exits if code != 0), exits[0] if exits else known)
 
 
 def _launcher_signal(views: Sequence[AttemptState]) -> int | None:
@@ -155,7 +145,7 @@ def _hang(views: Iterable[AttemptState], run_root: str) -> SeenHang | None:
         found = view.hang
         if found is not None and view.stop is not None and view.stop.why is StopWhy.HANG:
             path = f"{run_root}/{found.artifact}" if found.artifact is not None else ""
-            groups = _groups(found.groups)
+            groups = tuple(found.groups)
             return SeenHang(found.ranks, found.text, found.collective, path, found.line or 0, groups)
     return None
 
@@ -168,7 +158,7 @@ def _silence(state: RunState, view: AttemptState, run_root: str) -> SeenHang | N
     if step is not None and step.attempt == view.number and step.t >= taken.t:
         return None
     path = f"{run_root}/{taken.artifact}" if taken.artifact is not None else ""
-    groups = _groups(taken.groups)
+    groups = tuple(taken.groups)
     line = next((group.lines[0] for group in groups if taken.odd[0] in group.ranks and group.lines), None)
     stopped = step is not None and step.attempt == view.number and view.stop is not None
     silent_s = view.stop.t - step.t if stopped and step is not None and view.stop is not None else None
@@ -182,17 +172,6 @@ def _silence(state: RunState, view: AttemptState, run_root: str) -> SeenHang | N
         ended_for_it=False,
         silent_s=silent_s,
     )
-
-
-def _groups(found: Iterable[RanksAt]) -> tuple[SeenGroup, ...]:
-    return tuple(SeenGroup(at.ranks, at.doing, at.what, at.line_at, at.lines) for at in found)
-
-
-def _exit_codes(views: Iterable[AttemptState]) -> dict[int, int]:
-    ended: list[RankState] = [rank for view in views for rank in view.ranks.values()]
-    return {
-        rank.rank: rank.exit_code for rank in ended if rank.rank is not None and rank.exit_code is not None
-    }
 
 
 # -- the run's own values --------------------------------------------------------------------------

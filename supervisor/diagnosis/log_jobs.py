@@ -15,7 +15,6 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from supervisor.diagnosis.root_cause import plain_form
-from supervisor.diagnosis.scan.log_timeline import bar_went_on
 from supervisor.diagnosis.scan.matched_lines import Hit, SourceScan
 from supervisor.diagnosis.scan.signature_tables import Trait
 from supervisor.text.patterns import Lazy
@@ -36,9 +35,6 @@ _MAIN = Lazy(r", in (?:<module>|_run_module_as_main)$")  # the outermost frame o
 # A chained or logged exception ended nothing.
 _NO_END = Lazy(
     r"During handling of the above|direct cause of the following|\b(?:INFO|WARN(?:ING)?|DEBUG|ERROR|CRITICAL)\b|Exception ignored in"
-)
-_OF_A_CHILD = Lazy(
-    r"ChildFailedError|CalledProcessError|SignalException|RayTaskError|ProcessRaisedException|ProcessExitedException"
 )
 # Output that belongs to an end and does not begin a program.
 _NO_START = Lazy(
@@ -81,8 +77,6 @@ def _starts_between_ends(scan: SourceScan) -> Iterator[int]:
     """
     ends = [end for hit in scan.hits if (end := _end_of_program(hit)) is not None]
     for one, other in pairwise(ends):
-        if other.hit.line <= one.last:
-            continue
         below = enumerate(one.hit.lines_after(400), start=one.hit.line + 1)
         own = [(n, line) for n, line in below if one.last < n < other.hit.line and not _NO_START.search(line)]
         if len(ends) >= ENDS_OF_A_SWEEP:
@@ -90,8 +84,8 @@ def _starts_between_ends(scan: SourceScan) -> Iterator[int]:
                 yield own[0][0] if own else other.hit.line
             continue
         above = (*scan.head[:BEFORE_LINES], *one.hit.lines_before(BEFORE_LINES))
-        if one.is_usage or {plain_form(line) for _, line in own} & {plain_form(line) for line in above}:
-            yield own[0][0] if own else other.hit.line
+        if {plain_form(line) for _, line in own} & {plain_form(line) for line in above}:
+            yield own[0][0]
 
 
 class _End(NamedTuple):
@@ -99,26 +93,20 @@ class _End(NamedTuple):
 
     hit: Hit
     last: int
-    raised: str = ""
-    is_usage: bool = False
+    raised: str
 
 
 def _end_of_program(hit: Hit) -> _End | None:
-    """An uncaught exception of a program's main thread, or an argument parser's last words."""
-    if hit.has(Trait.USAGE_EXIT):
-        return _End(hit, hit.line, is_usage=True)
-    if not hit.text.startswith("Traceback") or bar_went_on(hit.before, hit.after):
+    """An uncaught exception of a program's main thread."""
+    if not hit.text.startswith("Traceback"):
         return None
     above = next((line for line in reversed(hit.lines_before(4)) if line.strip()), "")
     below = hit.lines_after(200)
     if not below or not _MAIN.search(below[0]) or _NO_END.search(above):
         return None
-    raised = next(
-        (n for n, line in enumerate(below) if line.strip() and not line.startswith((" ", "\t"))), None
-    )
-    if raised is None or _OF_A_CHILD.search(below[raised]):
-        return None
-    return _End(hit, hit.line + 1 + raised, plain_form(below[raised]))
+    rows = ((n, line) for n, line in enumerate(below) if line.strip() and not line.startswith((" ", "\t")))
+    row, raised = next(rows, (0, ""))
+    return _End(hit, hit.line + 1 + row, plain_form(raised)) if raised else None
 
 
 def parts_of(scan: SourceScan, starts: list[int]) -> list[SourceScan]:
@@ -133,11 +121,16 @@ def parts_of(scan: SourceScan, starts: list[int]) -> list[SourceScan]:
 
 def _part(scan: SourceScan, first: int, last: int) -> SourceScan:
     """The same scan restricted to these lines."""
+
+    def without_earlier(hit: Hit) -> Hit:
+        lines = hit.before.split(b"\n")
+        return hit._replace(before=b"\n".join(lines[-(hit.line - first + 1) :]))
+
     head = scan.head[max(first - scan.first_line, 0) : max(last + 1 - scan.first_line, 0)]
     tail = scan.tail[max(first - scan.tail_line, 0) : max(last + 1 - scan.tail_line, 0)]
     steps = tuple(step for step in scan.steps if first <= step <= last)
     return scan._replace(
-        hits=tuple(_below(hit, first) for hit in scan.hits if first <= hit.line <= last),
+        hits=tuple(without_earlier(hit) for hit in scan.hits if first <= hit.line <= last),
         lines=last,
         head=head,
         tail=tail or head,
@@ -146,9 +139,3 @@ def _part(scan: SourceScan, first: int, last: int) -> SourceScan:
         drew_bars=scan.drew_bars and bool(steps),
         steps=steps,
     )
-
-
-def _below(hit: Hit, first: int) -> Hit:
-    """The same hit without the lines above the first line of its job."""
-    lines = hit.before.split(b"\n")
-    return hit._replace(before=b"\n".join(lines[-(hit.line - first + 1) :]))

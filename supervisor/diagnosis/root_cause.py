@@ -12,9 +12,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from supervisor.diagnosis.attempt_facts import Facts, Root, far_below
-from supervisor.diagnosis.process_exits import Exit
-from supervisor.diagnosis.rank_of_lines import device_of
-from supervisor.diagnosis.recovered_errors import is_notice
+from supervisor.diagnosis.candidates import is_notice
+from supervisor.diagnosis.processes import Exit, device_of
 from supervisor.diagnosis.scan.frames import frames_above
 from supervisor.diagnosis.scan.matched_lines import Candidate
 from supervisor.diagnosis.scan.signature_tables import Strength, Trait
@@ -45,16 +44,11 @@ def plain_form(text: str) -> str:
 
 def fingerprint(failure: FailureClass, reason: Reason | None, text: str) -> str:
     """16 hexadecimal digits that stay the same across attempts and runs of the same failure."""
-    form = f"{failure}|{reason or ''}|{plain_form(text)}"
-    return f"{_fnv1a(form.encode()):016x}"
-
-
-def _fnv1a(data: bytes) -> int:
-    """FNV-1a, 64 bits: hashlib's import costs more than the whole of it over 300 bytes."""
+    # FNV-1a, 64 bits: hashlib's import costs more than the whole of it over 300 bytes.
     value = 0xCBF29CE484222325
-    for byte in data:
+    for byte in f"{failure}|{reason or ''}|{plain_form(text)}".encode():
         value = ((value ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
-    return value
+    return f"{value:016x}"
 
 
 # -- confidence of a line --------------------------------------------------------------------------
@@ -64,8 +58,8 @@ _BY_STRENGTH = (
     (Strength.CLEAR, 0.96),
     (Strength.PLAIN, 0.93),
     (Strength.SUGGESTIVE, 0.85),
+    (-100, 0.66),
 )
-WEAK = 0.66
 # A line with more text below it than this was not the end of its program, unless something reports its end.
 MOST_LINES_BELOW = 200
 _TOLD = frozenset((Trait.BAD_END, Trait.SCHEDULER_REPORT, Trait.TASK_EXIT, Trait.LAUNCHER_END))
@@ -125,10 +119,6 @@ class Limit(NamedTuple):
     why: str
 
 
-def _is_vague(chosen: Chosen) -> bool:
-    return chosen.item.has(Trait.GENERIC) and _VAGUE.search(chosen.item.text) is not None
-
-
 def _in_unknown_words(chosen: Chosen) -> bool:
     item = chosen.item
     # Python names the module of a class, except the script's own (traceback.TracebackException).
@@ -141,11 +131,6 @@ def _words_lead_elsewhere(chosen: Chosen) -> bool:
         return False
     leader = class_by_words(chosen.item.text)
     return leader is not None and leader[0] is not chosen.item.failure
-
-
-def _only_a_warning(chosen: Chosen) -> bool:
-    alike = (other for other in chosen.peers if other.failure is chosen.item.failure)
-    return chosen.item.soft and all(other.soft for other in alike)
 
 
 def _end_not_shown(chosen: Chosen) -> bool:
@@ -166,11 +151,11 @@ LIMITS = (
           "The exception is of a kind that libraries raise for their own troubles, in words that no table knows."),
     Limit("log_continues", lambda chosen: _log_continues(chosen) and ended_by(chosen.facts) is not Ended.TOLD, 0.65,  # 0 of 2
           "The log continues for long below the line, and nothing reports that the program ended."),
-    Limit("only_a_warning", _only_a_warning, 0.78,
+    Limit("only_a_warning", lambda chosen: all(one.soft for one in chosen.peers if one.failure is chosen.item.failure), 0.78,
           "The line is only a warning, and no other line of its class is more."),
     Limit("ended_later", _log_continues, 0.8,  # 4 of 6
           "The program ended, but the log continues for long below the line."),
-    Limit("vague_type", _is_vague, 0.86,
+    Limit("vague_type", lambda chosen: chosen.item.has(Trait.GENERIC) and _VAGUE.search(chosen.item.text) is not None, 0.86,
           "The exception is raised for anything: arguments, files, versions. Its message does not name more."),
     # With the very signature of a line held out, most confident errors were of this kind: an
     # uncorrectable ECC error is a "CUDA error" too, a full /dev/shm also says "No space left on device".
@@ -186,15 +171,9 @@ LIMITS = (
 )  # fmt: skip
 
 
-def level(strength: int, levels: Sequence[tuple[Strength, float]], otherwise: float) -> float:
-    """The value of the highest level reached by a strength."""
-    return next((value for at_least, value in levels if strength >= at_least), otherwise)
-
-
-def confidence_of(chosen: Chosen) -> float:
-    """The confidence of a chosen line."""
-    value = level(chosen.item.strength, _BY_STRENGTH, WEAK)
-    return min([value, *(limit.at_most for limit in limits_of(chosen))])
+def _by_strength(item: Candidate, levels: Sequence[tuple[int, float]]) -> float:
+    """The value of the highest level that a line's strength reaches."""
+    return next(value for at_least, value in levels if item.strength >= at_least)
 
 
 def limits_of(chosen: Chosen) -> list[Limit]:
@@ -203,13 +182,11 @@ def limits_of(chosen: Chosen) -> list[Limit]:
 
 
 # Only peers' complaints.
-_COMPLAINT_BY_STRENGTH = ((Strength.DECISIVE, 0.9), (Strength.COMPLAINT, 0.8))
-WEAK_COMPLAINT_CONFIDENCE = 0.65
+_COMPLAINT_BY_STRENGTH = ((Strength.DECISIVE, 0.9), (Strength.COMPLAINT, 0.8), (-100, 0.65))
 # The outcome of the whole job, or a fact without a line.
 _OF_NO_RANK = frozenset(
     (FailureClass.HEALTHY, FailureClass.UNKNOWN, FailureClass.TERMINATED, FailureClass.RENDEZVOUS)
 )
-WARNING_COSTS = 0.15  # the complaint is only a warning
 
 # -- roots from lines ------------------------------------------------------------------------------
 
@@ -218,6 +195,8 @@ def from_candidate(item: Candidate, peers: Sequence[Candidate], facts: Facts) ->
     """A root from a chosen line: its rank, or the ranks that failed alike."""
     item = _own_line(item, peers)
     alike = [other for other in peers if other.failure is item.failure]
+    limits = limits_of(Chosen(item, peers, facts))
+    confidence = min([_by_strength(item, _BY_STRENGTH), *(limit.at_most for limit in limits)])
     ranks = _ranks_alike(alike, facts)
     rank: int | None = None
     if not ranks:
@@ -225,7 +204,7 @@ def from_candidate(item: Candidate, peers: Sequence[Candidate], facts: Facts) ->
         ranks = (rank,) if rank is not None else ()
     return Root(
         item.failure, item.reason, rank, ranks, facts.ranks.node_of(item.hit.origin),
-        facts.scans[item.source].path, item.line, item.text, confidence_of(Chosen(item, peers, facts)), item,
+        facts.scans[item.source].path, item.line, item.text, confidence, item,
     )  # fmt: skip
 
 
@@ -244,14 +223,11 @@ def _rank_of(item: Candidate, alike: Sequence[Candidate], facts: Facts) -> int |
         rank = facts.ranks.of(item.hit, item.failure)
     if rank is not None or item.hit.origin.local_rank is not None:
         return rank
-    if item.failure is not FailureClass.TERMINATED or _is_one_process(facts):
+    # Nothing in the logs shows another process: no launcher, and no rank.
+    is_one_process = not facts.launch.distributed and not facts.ranks.seen
+    if item.failure is not FailureClass.TERMINATED or is_one_process:
         return _rank_otherwise(item, alike, facts)
     return None
-
-
-def _is_one_process(facts: Facts) -> bool:
-    """Whether nothing in the logs shows another process: no launcher, and no rank unless the world is known to be one."""
-    return not facts.launch.distributed and (not facts.ranks.seen or facts.launch.world_size == 1)
 
 
 def _own_line(item: Candidate, peers: Sequence[Candidate]) -> Candidate:
@@ -269,20 +245,8 @@ def _own_line(item: Candidate, peers: Sequence[Candidate]) -> Candidate:
         return next(earlier, item)
     if origin.rank is not None:
         return item
-    own = (
-        other
-        for other in of_ranks
-        if other.source != item.source and other.failure is item.failure and _same_words(other, item)
-    )
-    return next(own, item)
-
-
-def _same_words(one: Candidate, other: Candidate) -> bool:
-    return (
-        plain_form(one.text) == plain_form(other.text)
-        or one.text.strip() in other.text
-        or other.text.strip() in one.text
-    )
+    alike = (other for other in of_ranks if other.failure is item.failure)
+    return next((other for other in alike if plain_form(other.text) == plain_form(item.text)), item)
 
 
 def _rank_otherwise(item: Candidate, alike: Sequence[Candidate], facts: Facts) -> int | None:
@@ -333,10 +297,10 @@ def from_complaint(item: Candidate, facts: Facts) -> Root:
         rank = rank if rank is not None else facts.ranks.of(item.hit, item.failure)
         rank = rank if rank is not None else facts.ranks.blamed()
     rank = rank if rank is not None else facts.ranks.only_speaker()
-    confidence = level(item.strength, _COMPLAINT_BY_STRENGTH, WEAK_COMPLAINT_CONFIDENCE)
+    confidence = _by_strength(item, _COMPLAINT_BY_STRENGTH)
     return Root(
         item.failure, item.reason, rank, (rank,) if rank is not None else (), facts.ranks.node_of(item.hit.origin),
-        facts.scans[item.source].path, item.line, item.text, confidence - (WARNING_COSTS if item.soft else 0), item,
+        facts.scans[item.source].path, item.line, item.text, confidence, item,
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from supervisor.diagnosis.attempt_facts import STOP_SIGNALS, Facts, Root
+from supervisor.diagnosis.attempt_facts import STOP_SIGNALS, Facts, Root, first_complaint
 from supervisor.diagnosis.evidence import ErrorFile, read_error_file
 from supervisor.diagnosis.exit_zero import (
     planned_end,
@@ -27,7 +27,7 @@ from supervisor.diagnosis.exit_zero import (
     standing_exit,
 )
 from supervisor.diagnosis.hang_verdict import hang_by_recorder, hang_by_stacks, timeout_by_stacks
-from supervisor.diagnosis.process_exits import OUTCOMES, Exit
+from supervisor.diagnosis.processes import OUTCOMES, Exit
 from supervisor.diagnosis.root_cause import (
     Chosen,
     Limit,
@@ -37,9 +37,10 @@ from supervisor.diagnosis.root_cause import (
     limits_of,
     own_complaint,
 )
+from supervisor.diagnosis.scan.log_timeline import ends_in_nan, silence
 from supervisor.diagnosis.scan.signature_tables import Role, Strength, Trait
 from supervisor.diagnosis.vocabulary import Guess, guess
-from supervisor.diagnosis.waiting import lagging_rank
+from supervisor.diagnosis.waiting import hang_place, lagging_rank
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.run.records import SURELY_OVER
 from supervisor.text.decode import clean
@@ -49,6 +50,11 @@ METRIC_ROWS = 5
 MOST_EXIT_CODE = 127
 # The confidence of a SIGKILL without any text.
 BARE_KILL = 0.7
+# A silence before a stop is a hang if it lasted at least this long, and at least this many usual intervals.
+SILENCE_S = 900.0
+SILENCE_INTERVALS = 25
+# And this many times the longest earlier pause, such as a save or an evaluation.
+SILENCE_PAUSES = 2
 SHM_FULL_SHARE = 0.98
 # With less free space than this, a traceback no longer fits.
 FULL_BYTES = 16 * 1024
@@ -64,6 +70,7 @@ _FROM_OUTSIDE = frozenset((1, 2, 9, 15))
 _WARNED = "requeue"  # the wire name of a stop that a batch system requested (`run.events.StopWhy`)
 _RANK_DIED = "rank_died"  # likewise, of a stop of the rest after one part failed
 _BY_SOMEBODY = frozenset((Reason.TIME_LIMIT, Reason.USER, Reason.OUTSIDE))
+_WAITING = (FailureClass.NCCL_TIMEOUT, FailureClass.HANG, FailureClass.RENDEZVOUS)
 _QUIET = frozenset((FailureClass.HEALTHY, FailureClass.UNKNOWN))
 _ENDS = frozenset((FailureClass.WORKER_CRASH, FailureClass.HOST_OOM, FailureClass.TERMINATED))
 _COMPLAINTS = frozenset((FailureClass.NCCL_ERROR, FailureClass.NCCL_TIMEOUT, FailureClass.RENDEZVOUS))
@@ -139,7 +146,7 @@ def _stack_dump(facts: Facts, _: Root) -> Root | None:
     cause = facts.best_cause
     if cause is not None and cause.strength >= Strength.DECISIVE:
         return None
-    place = facts.dumped_stack
+    place = hang_place(facts.scans, facts.ranks)
     if place is None:
         return None
     rank = place.rank
@@ -155,7 +162,8 @@ def _earliest_cause(facts: Facts, _: Root) -> Root | None:
 
 
 def _scheduler_stop(facts: Facts, _: Root) -> Root | None:
-    item = facts.scheduler_stop
+    hard = (Reason.NODE_FAIL, Reason.PREEMPTED)
+    item = next((item for item in facts.stops if item.reason in hard), None)
     return from_candidate(item, facts.stops, facts) if item is not None else None
 
 
@@ -187,12 +195,25 @@ def _killed(facts: Facts, _: Root) -> Root | None:
     return _of_exit(facts, item) if item is not None and item.code == -9 else None
 
 
-def _fatal_signal(facts: Facts, _: Root) -> Root | None:
-    return _of_exit(facts, facts.unexplained_signal)
-
-
 def _silent_exit(facts: Facts, _: Root) -> Root | None:
-    return _of_exit(facts, facts.silent_exit)
+    """A process that exited with an unusual code and no output, while its peers only report a lost connection."""
+    if any(item.failure in _WAITING and not item.soft for item in facts.consequences):
+        return None
+    complaining = {item.rank for item in facts.consequences if not item.soft}
+    by_itself = any(item.code > 0 for item in facts.launch.exits)
+    for item in facts.launch.exits:
+        usual = (
+            item.code in {0, 1}
+            or (item.code == -6 and None in complaining)
+            or (item.code in STOP_SIGNALS and by_itself)
+            or item.pid in facts.launch.sigtermed
+        )
+        rank = facts.ranks.of_exit(item) if item.task is None else item.rank
+        if not usual and rank is not None and rank not in complaining:
+            # A program prints KeyboardInterrupt on SIGINT, which needs no firmer evidence.
+            stop = facts.firm_stop or (next(iter(facts.stops), None) if item.code == -2 else None)
+            return None if stop is not None and stop.line < item.hit.line else _of_exit(facts, item)
+    return None
 
 
 def _all_signalled(facts: Facts, _: Root) -> Root | None:
@@ -214,14 +235,21 @@ def _exit_code(facts: Facts, _: Root) -> Root | None:
 def _silence(facts: Facts, _: Root) -> Root | None:
     if facts.stop_before_complaints is None or facts.stops[0].reason not in _BY_SOMEBODY:
         return None
-    return Root(FailureClass.HANG, path=facts.silent_log) if facts.silent_log is not None else None
+    for source, scan in enumerate(facts.scans):
+        stop = next((item.line for item in facts.stops if item.source == source), scan.lines)
+        found = silence(scan.tail[: max(stop + 1 - scan.tail_line, 0)])
+        if found is not None and found.gap_s >= max(
+            SILENCE_S, SILENCE_INTERVALS * found.median_s, SILENCE_PAUSES * found.longest_s
+        ):
+            return Root(FailureClass.HANG, path=scan.path)
+    return None
 
 
 def _nan(facts: Facts, _: Root) -> Root | None:
-    if facts.nan_row is None:
+    rows = ((scan, row) for scan in facts.scans if (row := ends_in_nan(scan.tail)) is not None)
+    scan, row = next(rows, (None, 0))
+    if scan is None:
         return None
-    source, row = facts.nan_row
-    scan = facts.scans[source]
     rank = scan.origin.rank
     if rank is None:
         rank = facts.ranks.from_local(scan.origin.local_rank or 0, scan.origin.node)
@@ -232,9 +260,10 @@ def _nan(facts: Facts, _: Root) -> Root | None:
 
 
 def _complaint(facts: Facts, _: Root) -> Root | None:
-    if facts.complaint is None:
+    found = first_complaint(facts.consequences)
+    if found is None or (found.soft and facts.any_progress and not facts.died):
         return None
-    return from_complaint(own_complaint(facts.complaint, facts.consequences), facts)
+    return from_complaint(own_complaint(found, facts.consequences), facts)
 
 
 def _unexplained_end(facts: Facts, _: Root) -> Root | None:
@@ -377,33 +406,24 @@ def _aborted_at_exit(facts: Facts, root: Root) -> Root | None:
     aborted = root.failure is FailureClass.WORKER_CRASH or (
         root.failure is FailureClass.NCCL_ERROR and any(item.code == -6 for item in facts.launch.exits)
     )
-    if not aborted or not _had_finished(facts, root):
+    if not aborted:
         return None
-    return _as(root, FailureClass.WORKER_CRASH, Reason.AT_EXIT)
-
-
-def _had_finished(facts: Facts, root: Root) -> bool:
     job = facts.job
-    if job.final_checkpoint:
-        return True
-    if job.total_steps is not None and job.last_step is not None and job.last_step >= job.total_steps:
-        return True
-    own = (scan for scan in facts.scans if scan.path == root.path)
-    return any(hit.has(Trait.GOOD_END) and hit.line < root.line for scan in own for hit in scan.hits)
-
-
-def _stopped_for_slurm(facts: Facts, root: Root) -> Root | None:
-    return _slurm_state(facts, root) if _stopped_by_us(facts, root) else None
-
-
-def _warned_of_limit(facts: Facts, root: Root) -> Root | None:
-    if not _stopped_by_us(facts, root) or facts.job.stop_reason != _WARNED:
-        return None
-    return Root(FailureClass.TERMINATED, Reason.TIME_LIMIT)
+    finished = job.final_checkpoint or (
+        job.total_steps is not None and job.last_step is not None and job.last_step >= job.total_steps
+    )
+    own = (hit for scan in facts.scans if scan.path == root.path for hit in scan.hits)
+    finished = finished or any(hit.has(Trait.GOOD_END) and hit.line < root.line for hit in own)
+    return _as(root, FailureClass.WORKER_CRASH, Reason.AT_EXIT) if finished else None
 
 
 def _stopped(facts: Facts, root: Root) -> Root | None:
     return Root(FailureClass.TERMINATED, Reason.USER) if _stopped_by_us(facts, root) else None
+
+
+def _warned_of_limit(facts: Facts, root: Root) -> Root | None:
+    warned = facts.job.stop_reason == _WARNED and _stopped_by_us(facts, root)
+    return Root(FailureClass.TERMINATED, Reason.TIME_LIMIT) if warned else None
 
 
 def _stopped_by_us(facts: Facts, root: Root) -> bool:
@@ -431,13 +451,10 @@ def _made_no_step(facts: Facts, root: Root) -> Root | None:
     job = facts.job
     if root.failure is not FailureClass.HEALTHY or job.launcher_exit != 0 or job.final_checkpoint:
         return None
-    if (
-        job.earlier_step is None
-        or job.total_steps is None
-        or job.earlier_step[1] >= NEARLY_DONE * job.total_steps
-    ):
+    if job.earlier_step is None or job.total_steps is None:
         return None
-    return _as(root, FailureClass.UNKNOWN, Reason.NO_STEP)
+    is_far = job.earlier_step[1] < NEARLY_DONE * job.total_steps
+    return _as(root, FailureClass.UNKNOWN, Reason.NO_STEP) if is_far else None
 
 
 # -- words, stacks ---------------------------------------------------------------------------------
@@ -508,7 +525,7 @@ RULES = (
          "A node failed or the scheduler pre-empted the job, and nothing had failed before."),
     Rule("killed", _S.LOGS, _killed,
          "A process was killed (SIGKILL) and nobody here sent that; most often the kernel did, for want of memory.", BARE_KILL),
-    Rule("fatal_signal", _S.LOGS, _fatal_signal,
+    Rule("fatal_signal", _S.LOGS, lambda facts, _: _of_exit(facts, facts.unexplained_signal),
          "A process died by a signal that it raised itself, and printed no cause.", 0.9),
     Rule("silent_exit", _S.LOGS, _silent_exit,
          "A process left with an unusual exit code or by a signal and printed nothing, while its peers only lost the connection to it.", 0.8),
@@ -553,7 +570,7 @@ RULES = (
          LAUNCHER_SIGNAL, Weight.COMPLAINT),
     Rule("aborted_at_exit", _S.AFTER_THE_END, _aborted_at_exit,
          "The crash came after the last step or the final checkpoint: training had finished.", 0.93),
-    Rule("stopped_for_slurm", _S.OWN_KNOWLEDGE, _stopped_for_slurm,
+    Rule("stopped_for_slurm", _S.OWN_KNOWLEDGE, lambda facts, root: _slurm_state(facts, root) if _stopped_by_us(facts, root) else None,
          "SLURM was ending the job, so stoker stopped the run.", 0.95),
     Rule("warned_of_limit", _S.OWN_KNOWLEDGE, _warned_of_limit,
          "The batch system warned of its limit, so stoker stopped the run.", 0.95),

@@ -5,7 +5,7 @@ space" or errno 28, a port "in use", a worker a "data loader worker". Each phras
 for nothing else); a class's score is the sum over its rows, and only the leading class counts.
 
 Phrases are compared with lines in plain form: camel case and punctuation opened to blanks, lower case.
-``*`` at an end leaves that end of the word open.
+``*`` leaves the end of a word open.
 """
 
 from __future__ import annotations
@@ -74,12 +74,10 @@ def _table() -> tuple[tuple[FailureClass, int, tuple[str, ...]], ...]:
         (c.WORKER_CRASH, 4, "segmentation fault, segfault, sigsegv, sigabrt, sigfpe, sigill, sigbus, core dumped, double free, free invalid*, munmap chunk, corrupted size, corrupted double*, heap corruption, stack smashing, fatal python error, access violation, 0xc0000005, malloc invalid*, malloc consolidate*, malloc memory corruption, malloc corrupted*, malloc unaligned*, illegal instruction, floating point exception, aborted, assertion failed, terminate called"),
     )  # fmt: skip
     return tuple(
-        (cls, weight, tuple(_shape(word) for word in words.split(", "))) for cls, weight, words in rows
+        # Whole words, unless a star leaves the end open.
+        (cls, weight, tuple(f" {word} ".removesuffix("* ") for word in words.split(", ")))
+        for cls, weight, words in rows
     )
-
-
-def _shape(word: str) -> str:
-    return ("" if word.startswith("*") else " ") + word.strip("*") + ("" if word.endswith("*") else " ")
 
 
 def plain_words(text: str) -> str:

@@ -9,8 +9,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from supervisor.diagnosis.hang.stacks import parse_stack
-from supervisor.diagnosis.process_exits import Launch
-from supervisor.diagnosis.rank_of_lines import Ranks, inline_rank, only_absent
+from supervisor.diagnosis.processes import Launch, Ranks, inline_rank, only_absent
 from supervisor.diagnosis.scan.matched_lines import Candidate, SourceScan
 from supervisor.diagnosis.scan.signature_tables import Trait
 from supervisor.run.failures import FailureClass
@@ -101,19 +100,14 @@ def _group_in(text: str) -> str:
     return next(part for part in found.groups() if part) if found else "0"
 
 
-def _named_as_missing(text: str) -> list[int]:
-    """The ranks that a message names as awaited."""
-    found = (pattern.search(text) for pattern in _WAITED_FOR)
-    return [whole(part) for match in found if match for part in match.group(1).replace(",", " ").split()]
-
-
 def _read_complaints(candidates: Sequence[Candidate], ranks: Ranks) -> tuple[list[int], _Progress]:
     """The ranks that messages name as awaited, and how far each rank reports to have come."""
     waited_for: list[int] = []
     progress = _Progress()
     for item in candidates:
         text = item.hit.text
-        waited_for += _named_as_missing(text)
+        named = (match[1] for pattern in _WAITED_FOR if (match := pattern.search(text)))
+        waited_for += [whole(part) for ranks_named in named for part in ranks_named.replace(",", " ").split()]
         rank = item.rank if item.rank is not None else inline_rank(text)
         if rank is not None and not item.is_cause and item.failure in _WAITING:
             progress.read(rank, text)
@@ -171,7 +165,9 @@ def hang_place(scans: Sequence[SourceScan], ranks: Ranks) -> HangPlace | None:
             below, text, in_collective = found
             rank = ranks.of_prefix(hit)
             if rank is None and hit.origin.local_rank is None:
-                rank = _rank_named(hit.lines_before(8), hit.text)
+                above = (hit.text, *reversed(hit.lines_before(8)))
+                named = (re.search(r"\brank[ =:_]?(\d+)", line, re.IGNORECASE) for line in above)
+                rank = next((whole(match[1]) for match in named if match), None)
             place = HangPlace(hit.source, hit.line + below, text, rank)
             if not in_collective:
                 return place
@@ -196,10 +192,3 @@ def _waiting_frame(lines: Sequence[str], hosts: Collection[str]) -> tuple[int, s
             below = at
             break
     return below, texts[below - 1].strip(), in_collective
-
-
-def _rank_named(before: Sequence[str], text: str) -> int | None:
-    for line in (text, *reversed(before)):
-        if match := re.search(r"\brank[ =:_]?(\d+)", line, re.IGNORECASE):
-            return whole(match.group(1))
-    return None

@@ -12,20 +12,47 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
-from supervisor.keeper.loop import Keeper
-from supervisor.keeper.make_keeper import make_keeper
+from supervisor.keeper.loop import Group, Keeper
 from supervisor.keeper.process.detach import taken_over
+from supervisor.run.node_files import LEADER
 from supervisor.run.ownership import LockTaken
 from supervisor.run.paths import RunPaths
+from supervisor.run.records import Finding
 from supervisor.run.runfile import BadRunFile, RunFile
 from supervisor.sources.processes import become_subreaper
 from supervisor.text.decode import printable
 from supervisor.text.redact import redact_text
+
+
+def make_keeper(
+    run: RunPaths,
+    record: RunFile,
+    *,
+    env: Mapping[str, str],
+    findings: tuple[Finding, ...] = (),
+    continued_by: str = "",
+) -> Keeper:
+    """The keeper of a run on one machine, or on this node of several.
+
+    Raises:
+        LockTaken, OSError: as `Keeper`.
+    """
+    group: Group | None = None
+    if record.settings.shared and record.node == LEADER:
+        from supervisor.keeper.leader import Leading
+
+        group = Leading(run, record, continued_by=continued_by)
+    elif record.settings.shared:
+        from supervisor.keeper.follower import Following, quiet
+
+        record, continued_by = quiet(record), ""
+        group = Following(run, record)
+    return Keeper(run, record, env=env, findings=findings, continued_by=continued_by, group=group)
 
 
 class Beside(Protocol):

@@ -37,7 +37,6 @@ from supervisor.run.records import FailureClass
 from supervisor.sources.kernel_memory import memory_kills
 from supervisor.sources.processes import is_alive
 from supervisor.sources.signature_files import EngineLoader
-from supervisor.sources.tail.tailer import Backlog
 
 PROVISIONAL_DELAY_S = 0.4
 FAILING_DELAY_S = 0.05
@@ -104,13 +103,12 @@ class AttemptMonitor:
             context.node.series,
             lambda since_t: concurrent_runs(context.run, since_t, context.env),
             self._measured,
-            lambda: context.ledger.apart_s,
         )
         self._recorder = Recorder(
             context.node.series,
             context.ledger.emit,
             context.clock,
-            self._backlog,
+            lambda: self._collector.logs.backlog() if self._collector is not None else None,
             redact=context.ledger.redactor.text,
             apart_s=lambda: context.ledger.apart_s,
         )
@@ -194,12 +192,20 @@ class AttemptMonitor:
         self._found.close()
 
     def _observe(self, observation: Observation) -> None:
-        if self._collector is None or self._is_our_signal(observation):
+        live = self._live
+        if self._collector is None:
             return
-        if self._live is not None:
-            self._live.sends_telemetry = self._live.sends_telemetry or is_telemetry(observation)
+        if live is not None:
+            if (
+                live.stop_sequence is not None
+                and isinstance(observation, EvidenceLine)
+                and observation.failure is FailureClass.TERMINATED
+                and observation.stop_signal
+            ):
+                return  # it only echoes the SIGTERM of our own stop, which is journalled already
+            live.sends_telemetry = live.sends_telemetry or is_telemetry(observation)
             if isinstance(observation, RankGone) and observation.exit_code is not None:
-                self._live.exit_codes[observation.local_rank] = observation.exit_code
+                live.exit_codes[observation.local_rank] = observation.exit_code
             self._failures.observe(observation)
         self._found.hear(observation)
         self._take(self._measured.hear(observation))
@@ -207,19 +213,6 @@ class AttemptMonitor:
     def _take(self, observation: Observation) -> None:
         self._recorder.record(self._number, observation)
         self._health.observe(observation)
-
-    def _backlog(self) -> Backlog | None:
-        return self._collector.logs.backlog() if self._collector is not None else None
-
-    def _is_our_signal(self, observation: Observation) -> bool:
-        """Whether a line only echoes the SIGTERM of our own stop, which is journalled already."""
-        stopping = self._live is not None and self._live.stop_sequence is not None
-        return (
-            stopping
-            and isinstance(observation, EvidenceLine)
-            and observation.failure is FailureClass.TERMINATED
-            and observation.stop_signal
-        )
 
     # -- its beginning ---------------------------------------------------------------------------
 
@@ -271,7 +264,6 @@ class AttemptMonitor:
             clock=self._clock,
             interval_s=self._record.settings.sample_interval_s,
             engine=self._engine.get,
-            engine_ready=lambda: self._engine.ready,
             job=self._record.job,
         )
         self._recorder.begin(number, adopted=adopted)
@@ -282,19 +274,10 @@ class AttemptMonitor:
 
     def follow(self, child: Child, number: int, *, adopted: st.RunState | None = None) -> None:
         """Watch a running command: one just started, or one `adopted` in the given state."""
-        job = self._record.job
         collector = self._sense(child.paths, number, adopted=adopted)
-        self._live = LiveAttempt(
-            number,
-            child,
-            run_dir=self._mark,
-            clock=self._clock,
-            local_world_size=next_job(job, self._ledger.state).job.nproc_per_node,
-            one_node=job.nnodes == "1",
-            death_grace_s=job.timing.death_grace_s,
-            ends=collector.agent_is_ending,
-            whole_tree=job.entry_kind is EntryKind.COMMAND,
-        )
+        job = next_job(self._record.job, self._ledger.state).job
+        ends = collector.agent_is_ending
+        self._live = LiveAttempt(number, child, run_dir=self._mark, clock=self._clock, job=job, ends=ends)
         # A count that another keeper began cannot be continued, because the control group may be another one now.
         self._kills_before = memory_kills() if adopted is None else None
         self._health.begin(number, adopted=adopted)
@@ -322,7 +305,7 @@ class AttemptMonitor:
         self._measured.look(self._ledger.state)
         self._foretell()
         self._stepped(self._ledger.state)
-        self._found.look(self._ledger.state, watched=self.is_watched())
+        self._found.look(self._ledger.state)
         self._drop_copies()
         if live.is_over():
             self._begin_end(live.number, live.exit or ExitStatus(None), collector)

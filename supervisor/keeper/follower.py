@@ -18,7 +18,7 @@ from supervisor.keeper.base.background import Background
 from supervisor.keeper.loop import TICK_S, Group, Keeper
 from supervisor.keeper.planning.attempt_evidence import CUT_OFF
 from supervisor.keeper.planning.common_launch import RendezvousWatch, meeting_point, plan_on_node
-from supervisor.keeper.planning.launching import StillAlive
+from supervisor.keeper.planning.launch_plans import StillAlive
 from supervisor.policy import EXIT_FAILED, EXIT_LOST, EXIT_STOPPED
 from supervisor.run import events as ev
 from supervisor.run import node_files as nd
@@ -59,6 +59,8 @@ class Following(Group):
         self._record, self._job, self._session = record, record.job, new_session()
         self._leader, self._leader_node = Pulse(run.node(LEADER)), run.node(LEADER)
         self._order: Order | None = None
+        self._old_end: int | None = None
+        """The number of the order that ended the run before this keeper started."""
         self._reported: Report | None = None
         self._look_due = float("-inf")
         self._end_since: tuple[int, float] | None = None
@@ -76,7 +78,16 @@ class Following(Group):
         self._node = self._context.node
         self._heartbeat = Heartbeat(self._node, self._session)
         self._rendezvous = RendezvousWatch(self._clock, keeper.emit)
-        self._old_end = self._end_before_us()
+        order = read_order(self._leader_node)
+        self._patience_s = min(self._job.timing.node_timeout_s, nd.CONTINUED_WITHIN_S)
+        if order is not None and order.want is Want.OVER:
+            self._old_end = order.seq
+            log.warning(
+                "the run is over (%s): waiting up to %.0f s for %s to continue it",
+                order.reason,
+                self._patience_s,
+                BY,
+            )
 
     @property
     def _state(self) -> st.RunState:
@@ -142,16 +153,11 @@ class Following(Group):
         found = read_order(self._leader_node)
         if found is not None and (self._order is None or found.seq > self._order.seq):
             self._order = found
-        silent = self._is_leader_silent(now)
-        view = self._state.attempt
+        silent, view = self._leader.silent_s(now) > nd.SILENT_S, self._state.attempt
         if silent and not self._was_silent and view is not None:
             text = f"the keeper of node {LEADER} shows no sign of life for {nd.SILENT_S:.0f} s: what runs here continues, nothing new is started"
-            code = f"{SILENT}_{view.number}"
-            self._keeper.emit(ev.Advisory(t=self._clock.wall(), attempt=view.number, code=code, text=text))
+            self._context.advise(view.number, f"{SILENT}_{view.number}", text)
         self._was_silent = silent
-
-    def _is_leader_silent(self, now: float) -> bool:
-        return self._leader.silent_s(now) > nd.SILENT_S
 
     # -- orders ---------------------------------------------------------------------------------------
 
@@ -159,96 +165,57 @@ class Following(Group):
         """Stop the local attempt if the leader orders it, or if the leader's node is gone."""
         order, view = self._order, self._state.find(number)
         monitor = self._keeper.monitor
-        if view is None or not monitor.is_stoppable:
+        if view is None or view.stop is not None or not monitor.is_stoppable:
             return
         grace_s = self._job.timing.death_grace_s
-        passed = order is not None and (
-            order.attempt > number or (order.attempt == number and order.want is not Want.RUN)
-        )
-        if order is not None and passed:
-            asked = order.attempt == number and order.why in st.REQUESTED_STOPS
-            if asked and order.why is not None and view.stop is None:
+        is_same = order is not None and order.attempt == number
+        if order is not None and (order.attempt > number or (is_same and order.want is not Want.RUN)):
+            if is_same and order.why is not None and order.why in st.REQUESTED_STOPS:
                 monitor.stop(order.why, order.by or BY, grace_s=self._job.timing.grace_s)
                 return
             if self._end_since is None or self._end_since[0] != number:
                 self._end_since = (number, now)
             # Its ranks notice on their own that their peers are gone and log it: give them a moment.
-            if view.stop is None and now - self._end_since[1] > grace_s:
+            if now - self._end_since[1] > grace_s:
                 monitor.stop(ev.StopWhy.RANK_DIED, BY, grace_s=grace_s)
-        elif view.stop is None and self._leader_is_gone(now):
+        elif self._leader_is_gone(now):
             log.error(
                 "node %d is gone: neither its keeper nor its port answers: what runs here is ended", LEADER
             )
             monitor.stop(ev.StopWhy.RANK_DIED, f"{BY} is gone", grace_s=grace_s)
 
     def _wait_for_orders(self, now: float) -> None:
-        """Nothing runs here: take over the leader's decision, start the next attempt, or exit."""
-        order, view = self._order, self._state.attempt
-        number = view.number if view is not None else 0
+        """Nothing runs here: take over the leader's verdict and decision, the only ones there are, start the next attempt, or exit."""
+        order, view, told = self._order, self._state.attempt, self._told_to_stop
+        number, t = view.number if view is not None else 0, self._clock.wall()
         if order is not None and view is not None and order.attempt == number:
-            self._take_up(order, view)
-        if (
-            order is not None
-            and order.want is Want.RUN
-            and order.attempt > number
-            and self._told_to_stop is None
-        ):
+            if order.verdict is not None and (view.verdict is None or view.verdict_provisional):
+                self._keeper.emit(ev.Diagnosed(t=t, attempt=number, verdict=order.verdict))
+            if order.decision is not None and view.decision != order.decision:
+                decided = ev.Decided(t=t, attempt=number, decision=order.decision, by=BY)
+                self._keeper.emit(decided, durable=True)
+        silent_s, most_s = self._leader.silent_s(now), self._job.timing.node_timeout_s
+        is_over = order is not None and order.want is Want.OVER
+        # Of a run that ended before this keeper started: node 0, alive or waited for, may be about to continue it.
+        waits = order is not None and order.seq == self._old_end and silent_s <= self._patience_s
+        if order is not None and order.want is Want.RUN and order.attempt > number and told is None:
             self._start(order)
-        elif order is not None and order.want is Want.OVER and not self._may_be_continued(order, now):
-            self._keeper.end(
-                order.outcome or ev.Outcome.LOST,
-                order.exit_code if order.exit_code is not None else EXIT_LOST,
-                order.reason,
-            )
-        elif self._told_to_stop is not None and now - self._told_to_stop[2] > STOPPED_ALONE_S:
-            self._keeper.end(ev.Outcome.STOPPED, EXIT_STOPPED, f"stopped by {self._told_to_stop[1]}")
-        elif self._leader.silent_s(now) > self._job.timing.node_timeout_s:
-            waited_s = self._job.timing.node_timeout_s
-            reason = f"node {LEADER} has shown no sign of life for {waited_s:.0f} s: `stoker continue` on it takes the run up"
+        elif order is not None and is_over and not waits:
+            code = order.exit_code if order.exit_code is not None else EXIT_LOST
+            self._keeper.end(order.outcome or ev.Outcome.LOST, code, order.reason)
+        elif told is not None and now - told[2] > STOPPED_ALONE_S:
+            self._keeper.end(ev.Outcome.STOPPED, EXIT_STOPPED, f"stopped by {told[1]}")
+        elif silent_s > most_s:
+            reason = f"node {LEADER} has shown no sign of life for {most_s:.0f} s: `stoker continue` on it takes the run up"
             self._keeper.end(ev.Outcome.LOST, EXIT_LOST, reason)
-
-    def _end_before_us(self) -> int | None:
-        """The number of the order that ended the run before this keeper started; None if there was none."""
-        order = read_order(self._leader_node)
-        if order is None or order.want is not Want.OVER:
-            return None
-        log.warning(
-            "the run is over (%s): waiting up to %.0f s for %s to continue it",
-            order.reason,
-            self._patience_with_an_end_s(),
-            BY,
-        )
-        return order.seq
-
-    def _may_be_continued(self, order: Order, now: float) -> bool:
-        """Whether the run ended before this keeper started and node 0, alive or waited for, may be about to continue it.
-
-        Nothing starts before an order with a higher number.
-        """
-        return order.seq == self._old_end and self._leader.silent_s(now) <= self._patience_with_an_end_s()
-
-    def _patience_with_an_end_s(self) -> float:
-        return min(self._job.timing.node_timeout_s, nd.CONTINUED_WITHIN_S)
-
-    def _take_up(self, order: Order, view: st.AttemptState) -> None:
-        """Journal the leader's verdict and decision on this attempt, the only ones there are."""
-        if order.verdict is not None and (view.verdict is None or view.verdict_provisional):
-            self._keeper.emit(ev.Diagnosed(t=self._clock.wall(), attempt=view.number, verdict=order.verdict))
-        if order.decision is not None and view.decision != order.decision:
-            self._keeper.emit(
-                ev.Decided(t=self._clock.wall(), attempt=view.number, decision=order.decision, by=BY),
-                durable=True,
-            )
 
     def _start(self, order: Order) -> None:
         launch = order.launch
         if launch is None or self._record.node not in launch.nodes:
             return
-        paths = self._node.attempt(order.attempt)
+        run, paths, env = self._context.run, self._node.attempt(order.attempt), self._context.env
         try:
-            plan = plan_on_node(
-                self._record, launch, order.attempt, self._context.run, paths, self._context.env
-            )
+            plan = plan_on_node(self._record, launch, order.attempt, run, paths, env)
             child = self._keeper.launching.launch_planned(order.attempt, plan, launch.reason)
         except (JobError, StillAlive) as error:
             log.error("attempt %d: %s", order.attempt, error)
@@ -260,7 +227,7 @@ class Following(Group):
 
     def _leader_is_gone(self, now: float) -> bool:
         """Whether neither its keeper's heartbeat nor its port responded for `node_timeout_s`. If only its keeper died, its agent does."""
-        if not self._is_leader_silent(now):
+        if self._leader.silent_s(now) <= nd.SILENT_S:
             self._answered_t = now
             return False
         where = meeting_point(self._job, self._order)
@@ -283,16 +250,13 @@ class Following(Group):
         if view.number not in self._watched - {self._routed} or view.exit_code in {None, 0}:
             return
         self._routed = view.number
-        if where is None or asked:
-            return
-        error = connection_error(*where)
+        error = connection_error(*where) if where is not None and not asked else None
         # A machine that refuses is reachable.
-        if error is not None and not isinstance(error, ConnectionRefusedError):
+        if where is not None and error is not None and not isinstance(error, ConnectionRefusedError):
             text = (
                 f"node {LEADER} could not be reached at {where[0]} once attempt {view.number} had failed here"
             )
-            code = f"{CUT_OFF}_{view.number}"
-            self._keeper.emit(ev.Advisory(t=self._clock.wall(), attempt=view.number, code=code, text=text))
+            self._context.advise(view.number, f"{CUT_OFF}_{view.number}", text)
 
     # -- reports -----------------------------------------------------------------------------------------
 
@@ -307,9 +271,19 @@ class Following(Group):
             phase = NodePhase.RUNNING
         elif view is not None:
             self._look_for_a_route(view)
-        stop, by = self._stopped_here(view) if view is not None and not lives else (None, "")
+        ended = view if view is not None and not lives else None
+        stop, by = None, ""
         if self._told_to_stop is not None:
             stop, by, _ = self._told_to_stop
+        elif (
+            # A request to this keeper, not an earlier one; no order of the leader.
+            ended is not None
+            and ended.stop is not None
+            and ended.number in self._watched
+            and ended.stop.by != BY
+            and ended.stop.why in {ev.StopWhy.SIGNAL, ev.StopWhy.REQUEUE}
+        ):
+            stop, by = ended.stop.why, ended.stop.by
         report = Report(
             node=self._record.node,
             session=self._session,
@@ -318,7 +292,7 @@ class Following(Group):
             phase=phase,
             seq=self._order.seq if self._order is not None else 0,
             attempt=view.number if view is not None else 0,
-            exit_code=view.exit_code if view is not None and not lives else None,
+            exit_code=ended.exit_code if ended is not None else None,
             stop=stop,
             by=by,
         )
@@ -330,17 +304,6 @@ class Following(Group):
             log.error("%s: %s: it is written at the next look", self._node.report, error.strerror)
             return
         self._reported = report
-
-    def _stopped_here(self, view: st.AttemptState) -> tuple[ev.StopWhy | None, str]:
-        """A request to this keeper, not an earlier one, to stop this attempt, and who made it; not an order of the leader."""
-        stop = view.stop
-        ours = (
-            stop is not None
-            and view.number in self._watched
-            and stop.by != BY
-            and stop.why in {ev.StopWhy.SIGNAL, ev.StopWhy.REQUEUE}
-        )
-        return (stop.why, stop.by) if stop is not None and ours else (None, "")
 
     # -- signals ---------------------------------------------------------------------------------------
 

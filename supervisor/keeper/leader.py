@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from supervisor.job.batch import BatchChange, describe_change
 from supervisor.job.errors import JobError
 from supervisor.job.launch.plan import LaunchPlan
-from supervisor.keeper.base.ledger import RunContext
 from supervisor.keeper.loop import TICK_S, Group, Keeper
 from supervisor.keeper.planning.common_launch import (
     RendezvousWatch,
@@ -45,7 +44,6 @@ from supervisor.run.node_files import (
     read_report,
 )
 from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths
-from supervisor.run.records import Decision
 from supervisor.run.runfile import RunFile
 
 log = logging.getLogger("stoker.keeper")
@@ -99,6 +97,8 @@ class Leading(Group):
             for number in range(1, record.job.most_nodes)
         }
         self.others = tuple(self._members)
+        self._nodes: tuple[int, ...] = (LEADER, *self._members)
+        self._launch: Launch | None = None
         # A continued run was already over, so earlier stop requests to its nodes no longer count.
         reports = (read_report(member.paths) for member in self._members.values() if continued_by)
         self._settled = {report.node: report for report in reports if report is not None}
@@ -115,7 +115,6 @@ class Leading(Group):
         session = new_session()
         self._heartbeat = Heartbeat(self._context.node, session)
         self._orders = Orders(self._context.node, session)
-        self.planner = self._planning = _Planning(self._context, self._orders)
         self._rendezvous = RendezvousWatch(self._clock, keeper.emit)
 
     @property
@@ -149,6 +148,19 @@ class Leading(Group):
         if not self._choose(self._absent(self._clock.mono())):
             return None
         return reason + self._in_place_of_all()
+
+    def plan(self, number: int, paths: AttemptPaths) -> LaunchPlan:
+        """This node's plan; the others derive theirs from the same launch."""
+        context = self._context
+        record, run, env = context.record, context.run, context.env
+        self._launch, copy = common_launch(record, self._state, run, env, self._nodes)
+        return dataclasses.replace(plan_on_node(record, self._launch, number, run, paths, env), copy=copy)
+
+    def announce(self, number: int, reason: str) -> None:
+        """Order the launch. Raises Superseded, in which case nothing starts here either."""
+        assert self._launch is not None, "planned before"
+        launch = replace(self._launch, reason=reason)
+        self._orders.give(Order(seq=0, leader="", want=Want.RUN, attempt=number, launch=launch))
 
     def step(self, *, hurried: bool) -> bool:
         """Check on the others; returns whether to wait for them."""
@@ -210,25 +222,20 @@ class Leading(Group):
         lives, view = member.lives(now), self._state.attempt
         sight = before.sight if before is not None else None
         gone = sight in {ev.NodeSight.SILENT, ev.NodeSight.LEFT}
-        if sight is None and lives:
-            self._see(member, ev.NodeSight.JOINED)
-        elif sight is not None and report.phase is NodePhase.LEFT:
-            if sight is not ev.NodeSight.LEFT and member.pulse.moved():
-                self._see(member, ev.NodeSight.LEFT)
-        elif gone and lives:
-            self._see(member, ev.NodeSight.BACK)
-        elif sight is not None and not gone and not lives and member.pulse.silent_s(now) > nd.SILENT_S:
-            self._see(member, ev.NodeSight.SILENT)
+        if sight is None:
+            seen = ev.NodeSight.JOINED if lives else None
+        elif report.phase is NodePhase.LEFT:
+            seen = ev.NodeSight.LEFT if member.pulse.moved() else None
+        elif lives:
+            seen = ev.NodeSight.BACK if gone else None
+        else:
+            seen = ev.NodeSight.SILENT if not gone and member.pulse.silent_s(now) > nd.SILENT_S else None
+        if seen is not None and seen is not sight:
+            self._see(member, seen)
         # A stop there first ends the attempt here (`_follow_others`), so it counts as the reason only if the attempt ended on its own.
-        known = view is not None and (
-            report.stop is None or view.stop is not None or view.ended_t is not None
-        )
-        if (
-            view is not None
-            and known
-            and member.has_ended(view.number)
-            and member.node not in view.node_exits
-        ):
+        if view is None or not member.has_ended(view.number) or member.node in view.node_exits:
+            return
+        if report.stop is None or view.stop is not None or view.ended_t is not None:
             self._see(member, ev.NodeSight.ENDED)
 
     def _see(self, member: Member, sight: ev.NodeSight) -> None:
@@ -290,7 +297,7 @@ class Leading(Group):
         for count in range(len(there), self._job.least_nodes - 1, -1):
             with contextlib.suppress(JobError):
                 batch_on(now, count)
-                self._planning.nodes = there[:count]
+                self._nodes = there[:count]
                 return True
         return False
 
@@ -313,20 +320,16 @@ class Leading(Group):
             self._ended_since = (number, now)
             self._look_due = float("-inf")  # journal pending reports before the verdict
             return True
-        waited_s = now - self._ended_since[1]
-        newest = self._orders.newest
+        waited_s, newest = now - self._ended_since[1], self._orders.newest
         took_part = self._orders.take_part(number)
+        told = newest is not None and newest.want is not Want.RUN
         for member in self._members.values():
             if took_part is not None and member.node not in took_part:
                 continue
-            ended = member.has_ended(number) or (
-                newest is not None
-                and newest.want is not Want.RUN
-                and member.lives(now)
-                and member.is_idle(newest.seq)
-            )
+            idle = told and newest is not None and member.lives(now) and member.is_idle(newest.seq)
             silent = not member.pulse.lives(now) and waited_s > nd.SILENT_S
-            if not ended and not silent and waited_s <= self._job.timing.node_timeout_s:
+            ended = member.has_ended(number) or idle or silent
+            if not ended and waited_s <= self._job.timing.node_timeout_s:
                 self._waits_since = now if self._waits_since is None else self._waits_since
                 return True
         view = self._state.find(number)
@@ -339,63 +342,49 @@ class Leading(Group):
 
     def _follow_others(self, number: int, now: float) -> None:
         """If one part of the attempt was stopped or failed, stop the other parts, including this one."""
-        view = self._state.find(number)
-        if view is None or not self._keeper.monitor.is_stoppable:
+        view, monitor = self._state.find(number), self._keeper.monitor
+        if view is None or view.stop is not None or not monitor.is_stoppable:
             return
+        grace_s = self._job.timing.death_grace_s
+        bound_s = max(self._job.timing.node_timeout_s, nd.SILENT_S)
+        took_part = self._orders.take_part(number) or ()
+        met = any(rank.pid for rank in view.ranks.values())
         for member in self._members.values():
-            report = member.report
-            if self._never_came(member, view, now):
-                grace_s = self._job.timing.death_grace_s
-                self._keeper.monitor.stop(
-                    ev.StopWhy.RANK_DIED, f"node {member.node} is gone", grace_s=grace_s
-                )
+            # A node that is gone before the ranks have met: torchrun would wait 15 minutes for it, and no work can be lost.
+            if not met and member.node in took_part and member.pulse.silent_s(now) > bound_s:
+                monitor.stop(ev.StopWhy.RANK_DIED, f"node {member.node} is gone", grace_s=grace_s)
                 return
-            if report is None or report.attempt != number or not member.has_ended(number):
+            report = member.report
+            if report is None or not member.has_ended(number):
                 continue
-            if report.stop is not None and view.stop is None:
+            if report.stop is not None:
                 self._keeper.stop(report.stop, ev.on_node(member.node, report.by))
                 return
-            if report.exit_code == 0 or view.stop is not None:
+            if report.exit_code == 0:
                 continue
             if self._failed_since is None or self._failed_since[0] != number:
                 self._failed_since = (number, now)
-            elif now - self._failed_since[1] > self._job.timing.death_grace_s:
+            elif now - self._failed_since[1] > grace_s:
                 # Its peers would wait in a collective until a timeout of half an hour.
-                grace_s = self._job.timing.death_grace_s
-                self._keeper.monitor.stop(ev.StopWhy.RANK_DIED, f"node {member.node}", grace_s=grace_s)
+                monitor.stop(ev.StopWhy.RANK_DIED, f"node {member.node}", grace_s=grace_s)
                 return
-
-    def _never_came(self, member: Member, view: st.AttemptState, now: float) -> bool:
-        """Whether a node is gone before the ranks have met: torchrun would wait 15 minutes for it, and no work can be lost."""
-        bound_s = max(self._job.timing.node_timeout_s, nd.SILENT_S)
-        took_part = self._orders.take_part(view.number) or ()
-        met = any(rank.pid for rank in view.ranks.values())
-        return (
-            not met
-            and view.stop is None
-            and member.node in took_part
-            and member.pulse.silent_s(now) > bound_s
-        )
 
     def _pass_on_stops(self) -> None:
         """End the run if a node was told to stop between two attempts."""
         view = self._state.attempt
         for member in self._members.values():
-            report = member.report
+            report, old = member.report, self._settled.get(member.node)
             if report is None or report.stop is None or view is None or report.attempt != view.number:
                 continue
-            if self._is_settled(report):
-                continue
-            if member.pulse.moved():  # otherwise it was told so before this keeper started
+            # It predates the continuation of the run; a new keeper there repeats it from its journal.
+            if old is not None and (old.attempt, old.stop, old.by) == (view.number, report.stop, report.by):
+                is_old = report.session == old.session or report.phase is not NodePhase.LEFT
+            else:
+                is_old = False
+            # Or the node was told so before this keeper started.
+            if not is_old and member.pulse.moved():
                 self._keeper.end_stopped(ev.on_node(member.node, report.by), report.stop)
                 return
-
-    def _is_settled(self, report: Report) -> bool:
-        """Whether a stop predates the continuation of the run; a new keeper there repeats it from its journal."""
-        old = self._settled.get(report.node)
-        if old is None or (report.attempt, report.stop, report.by) != (old.attempt, old.stop, old.by):
-            return False
-        return report.session == old.session or report.phase is not NodePhase.LEFT
 
     # -- orders to the others ----------------------------------------------------------------------------
 
@@ -409,43 +398,33 @@ class Leading(Group):
 
     def _wanted(self) -> Order | None:
         condition, view = self._state.condition, self._state.attempt
-        number = view.number if view is not None else 0
-        known = view is not None and not view.verdict_provisional
-        verdict = view.verdict if view is not None and known else None
-        decision: Decision | None = view.decision if view is not None else None
         stop = view.stop if view is not None else None
         asked = stop if stop is not None and stop.why in st.REQUESTED_STOPS else None
+        verdict = view.verdict if view is not None and not view.verdict_provisional else None
         end = Order(
             seq=0,
             leader="",
             want=Want.END,
-            attempt=number,
+            attempt=view.number if view is not None else 0,
             why=asked.why if asked is not None else None,
             by=asked.by if asked is not None else "",
             verdict=verdict,
-            decision=decision if verdict is not None else None,
+            decision=view.decision if view is not None and verdict is not None else None,
         )
         match condition:
             case st.Preflight() | st.Launching() | st.Running():
                 return None
             case st.Ended() if view is not None and view.exit_code == 0 and asked is None:
                 since = self._ended_since
-                late = since is not None and self._clock.mono() - since[1] > PEERS_S
-                return end if late else None
-            case st.Finished():
-                return replace(
-                    end,
-                    want=Want.OVER,
-                    outcome=condition.outcome,
-                    exit_code=condition.exit_code,
-                    reason=condition.reason,
-                )
+                return end if since is not None and self._clock.mono() - since[1] > PEERS_S else None
+            case st.Finished(outcome=outcome, exit_code=code, reason=reason):
+                return replace(end, want=Want.OVER, outcome=outcome, exit_code=code, reason=reason)
             case _:
                 return end
 
     def _in_place_of_all(self) -> str:
         """What a launch without all nodes changes, in words; empty if all take part."""
-        nodes, now = self._planning.nodes, next_job(self._job, self._state)
+        nodes, now = self._nodes, next_job(self._job, self._state)
         missing = sorted(self._members.keys() - set(nodes))
         before, after = now.current_batch, batch_on(now, len(nodes))
         if not missing or before is None or after is None:
@@ -453,26 +432,3 @@ class Leading(Group):
         names = ", ".join(map(str, missing))
         word = "node" if len(missing) == 1 else "nodes"
         return f"; without {word} {names}: {describe_change(BatchChange(before, after))}"
-
-
-class _Planning:
-    """Plans for all nodes, derived from one: made here, announced before the launch (`launching.Planner`)."""
-
-    def __init__(self, context: RunContext, orders: Orders) -> None:
-        self._context, self._orders = context, orders
-        self._launch: Launch | None = None
-        self.nodes: tuple[int, ...] = (LEADER, *context.others)
-
-    def plan(self, number: int, paths: AttemptPaths) -> LaunchPlan:
-        """This node's plan; the others derive theirs from the same launch."""
-        context = self._context
-        state = context.ledger.state
-        self._launch, copy = common_launch(context.record, state, context.run, context.env, self.nodes)
-        plan = plan_on_node(context.record, self._launch, number, context.run, paths, context.env)
-        return dataclasses.replace(plan, copy=copy)
-
-    def announce(self, number: int, reason: str) -> None:
-        """Order the launch. Raises Superseded, in which case nothing starts here either."""
-        assert self._launch is not None, "planned before"
-        launch = replace(self._launch, reason=reason)
-        self._orders.give(Order(seq=0, leader="", want=Want.RUN, attempt=number, launch=launch))

@@ -23,7 +23,7 @@ from supervisor.keeper.base.job_secrets import redactor_of
 from supervisor.keeper.base.keeper_clock import SET_S, Clock, ClockWatch, SystemClock
 from supervisor.keeper.base.ledger import Ledger, RunContext
 from supervisor.keeper.planning import launch_plans as plans
-from supervisor.keeper.planning.launching import Launching, Planner, StillAlive
+from supervisor.keeper.planning.launch_plans import Launching, StillAlive
 from supervisor.keeper.process.child import Child, ExitStatus, own_identity, read_exit
 from supervisor.keeper.process.takeover import recorded_processes
 from supervisor.keeper.recording.start_events import LaterChecks, opening
@@ -39,13 +39,14 @@ from supervisor.run.answers import (
 from supervisor.run.fold import fold
 from supervisor.run.node_files import Superseded
 from supervisor.run.ownership import KeeperLock
-from supervisor.run.paths import RunPaths, make_private
+from supervisor.run.paths import AttemptPaths, RunPaths, make_private
 from supervisor.run.records import Decision, DecisionKind, Finding
 from supervisor.run.runfile import RunFile
 from supervisor.sources.processes import boot_id, is_alive
 from supervisor.sources.signature_files import EngineLoader
 
 if TYPE_CHECKING:
+    from supervisor.job.launch.plan import LaunchPlan
     from supervisor.keeper.attempt_monitor import AttemptMonitor
     from supervisor.keeper.components import Components
 
@@ -70,13 +71,11 @@ class Group:
         alone: there is no other node.
         leads: this node decides, and answers requests.
         others: the nodes whose evidence counts for a verdict.
-        planner: plans for all nodes; None: the keeper plans only for its own.
     """
 
     alone = True
     leads = True
     others: tuple[int, ...] = ()
-    planner: Planner | None = None
 
     def join(self, keeper: Keeper) -> None:
         """The keeper holds its lock and is about to start."""
@@ -100,6 +99,14 @@ class Group:
         """The reason for a launch, as journalled; None if nothing may launch now."""
         return reason
 
+    def plan(self, number: int, paths: AttemptPaths) -> LaunchPlan | None:
+        """This node's plan of the next attempt; None: as on one machine."""
+        del number, paths
+        return None
+
+    def announce(self, number: int, reason: str) -> None:
+        """The launch is in the journal and about to start."""
+
     def stop(self, why: ev.StopWhy, by: str, *, now: bool) -> bool:
         """A stop was requested; returns whether the group carries it out."""
         del why, by, now
@@ -113,6 +120,9 @@ class Keeper:
     """Runs one run from its current state to its end. Holds the lock from construction to `close`.
 
     `group`: the nodes of the run; None: it runs on one machine.
+
+    Attributes:
+        astray: what happened to the run directory if it is missing: deleted or moved.
 
     Raises (on construction):
         LockTaken: another keeper is alive.
@@ -138,33 +148,25 @@ class Keeper:
         self._continued_by, self._superseded = continued_by, ""
         self._group = group or Group()
         self._life_due = float("-inf")
-        self._astray, self._told_late = "", 0
+        self._told_late = 0
+        self.astray = ""
         self._watched_t = self._clock.mono()
         for folder in (self._node.root, run.control, run.artifacts):
             make_private(folder)
         me = own_identity()
         self._lock = KeeperLock(self._node.lock, start_time=me.start_time)
         self._ledger = Ledger(self._node, redactor_of(record.job, self._env))
-        self._same_boot = self._ledger.state.boot_id in {None, boot_id()}
+        self._same_boot = self.state.boot_id in {None, boot_id()}
         self._engine = EngineLoader(begin=False, own=record.job.signatures)
         self._control = ControlInput(run, self, self._clock, actor=self, answers=self._group.leads)
         self._clock_watch = ClockWatch(self._clock, self.emit)
         others = self._group.others
         self.context = RunContext(run, self._node, record, self._env, self._clock, self._ledger, others)
         self._group.join(self)
-        self.launching = Launching(self.context, self._group.planner)
+        self.launching = Launching(self.context, self._group)
         self._made: Components | None = None
         self._later_checks = LaterChecks(self.context)
-        for fact in opening(
-            run.run_id,
-            record,
-            me,
-            self._clock.wall(),
-            adopted=self.adopted,
-            findings=findings,
-            env=self._env,
-            continued_by=continued_by,
-        ):
+        for fact in opening(self.context, me, findings, continued_by=continued_by):
             self.emit(fact)
 
     @property
@@ -174,9 +176,9 @@ class Keeper:
         The imports take 0.2 s on a separate core, and a first launch need not wait for them.
         """
         if self._made is None:
-            from supervisor.keeper.components import make_components
+            from supervisor.keeper.components import Components
 
-            self._made = make_components(self.context, self._engine, same_boot=self._same_boot)
+            self._made = Components(self.context, self._engine, same_boot=self._same_boot)
         return self._made
 
     @property
@@ -193,11 +195,6 @@ class Keeper:
     def adopted(self) -> bool:
         """Whether another keeper started this run."""
         return self._ledger.adopted
-
-    @property
-    def astray(self) -> str:
-        """What happened to the run directory if it is missing: deleted or moved."""
-        return self._astray
 
     def emit(self, event: ev.Event, *, durable: bool = False) -> None:
         """Journal an event, then fold it."""
@@ -241,16 +238,10 @@ class Keeper:
                 self.monitor.look()
             elif any(map(is_alive, recorded_processes(self._node, self.state))):
                 # Not known to belong to the run, so it is not waited for. A person was asked about it.
-                number = self._attempt_number()
+                number, now = self._attempt_number(), self._clock.wall()
                 status = read_exit(self._node.attempt(number)) or ExitStatus(None)
-                self.emit(
-                    ev.AttemptEnded(
-                        t=self._clock.wall(),
-                        attempt=number,
-                        exit_code=status.exit_code,
-                        exit_t=status.t,
-                    )
-                )
+                code = status.exit_code
+                self.emit(ev.AttemptEnded(t=now, attempt=number, exit_code=code, exit_t=status.t))
             else:
                 self.monitor.adopt()
         if isinstance(self.state.condition, st.Ended):
@@ -259,7 +250,7 @@ class Keeper:
         if isinstance(self.state.condition, st.DiagnosedAs) and view is not None:
             decision = view.decision or self._components.decide()
             if decision.kind is DecisionKind.SUCCEED:
-                self.emit(ev.Decided(t=self._clock.wall(), attempt=view.number, decision=decision))
+                self._decided(view.number, decision)
                 self._apply(view.number, decision)
 
     def _go_on(self, by: str) -> None:
@@ -270,59 +261,53 @@ class Keeper:
         if isinstance(condition, st.Finished) and condition.outcome is ev.Outcome.SUCCEEDED:
             return
         if view is not None:
-            decision = plans.continuing(self._record, self.state, self._env, by)
-            now = self._clock.wall()
-            self.emit(ev.Decided(t=now, attempt=view.number, decision=decision, by=by), durable=True)
+            self._decided(view.number, plans.continuing(self._record, self.state, self._env, by), by)
             self.start_now()
         elif isinstance(condition, st.Finished):  # it ended before any launch
             self.launch(f"{by} continued it")
 
     def _show_life(self) -> None:
         """Show hosts that the lock does not reach that the keeper is alive: they wait longer than `LIFE_S`."""
-        if (now := self._clock.mono()) >= self._life_due:
-            self._life_due = now + LIFE_S
-            self._ledger.flush()
-            self._lock.show_life()
-            self._look_for_folder()
-            self._report_trouble()
+        if (now := self._clock.mono()) < self._life_due:
+            return
+        self._life_due = now + LIFE_S
+        self._ledger.flush()
+        self._lock.show_life()
+        self._look_for_folder()
+        trouble, view = self._ledger.trouble, self.state.attempt
+        if trouble and view is not None and self._told_late != view.number:
+            # Once per attempt: this explains a gap in its times.
+            self._told_late = view.number
+            text = f"the journal could not be written for a while ({trouble}): its events were kept, and written later"
+            self.context.advise(view.number, f"{LATE}{view.number}", text)
 
     def _look_for_folder(self) -> None:
         """Notice that the run folder was deleted or moved. Training continues; nothing is created at the old place."""
         where = self._ledger.astray()
-        if where and not self._astray:
+        if where and not self.astray:
             time.sleep(AGAIN_S)
             where = self._ledger.astray()
-        if where and where != self._astray:
-            log.error(
-                "%s was %s: training continues, and no other attempt will be started", self._node.root, where
-            )
-        elif self._astray and not where:
-            log.warning("%s is in its place again", self._node.root)
-        self._astray = where
-
-    def _report_trouble(self) -> None:
-        """Report once per attempt that the journal could not be written: this explains a gap in its times."""
-        trouble, view = self._ledger.trouble, self.state.attempt
-        if trouble and view is not None and self._told_late != view.number:
-            self._told_late = view.number
-            text = f"the journal could not be written for a while ({trouble}): its events were kept, and written later"
-            code = f"{LATE}{view.number}"
-            self.emit(ev.Advisory(t=self._clock.wall(), attempt=view.number, code=code, text=text))
+        if where != self.astray:
+            what = f"was {where}: training continues, and no other attempt will be started"
+            log.error("%s %s", self._node.root, what if where else "is in its place again")
+        self.astray = where
 
     def _end_without_folder(self, condition: st.Condition) -> None:
         """Without its folder nothing can be read or started, so the run ends with its attempt."""
-        view, reason = self.state.attempt, f"the run directory was {self._astray}"
-        if view is not None and view.ended_t is not None and view.exit_code == 0:
+        view, reason = self.state.attempt, f"the run directory was {self.astray}"
+        ended = view.exit_code if view is not None else None
+        if view is not None and view.ended_t is not None and ended == 0:
             self.end(ev.Outcome.SUCCEEDED, 0, f"the command ended with exit code 0; {reason}")
         elif view is not None and view.stop is not None and view.stop.why in st.REQUESTED_STOPS:
-            code = EXIT_INTERRUPTED if self._control.interrupts else EXIT_STOPPED
-            self.end(ev.Outcome.STOPPED, code, f"stopped by {view.stop.by}; {reason}")
+            self.end(ev.Outcome.STOPPED, self._stopped_code(), f"stopped by {view.stop.by}; {reason}")
         elif isinstance(condition, st.Ended) and condition.exit_code is None:
             self.end(ev.Outcome.LOST, EXIT_LOST, f"how the command ended is not known: {reason}")
         else:
-            ended = view.exit_code if view is not None else None
             how = f"the command ended with exit code {ended}, and why cannot be read: " if ended else ""
             self.end(ev.Outcome.FAILED, EXIT_FAILED, f"{how}{reason}")
+
+    def _stopped_code(self, otherwise: int = EXIT_STOPPED) -> int:
+        return EXIT_INTERRUPTED if self._control.interrupts else otherwise
 
     def _launches_first(self) -> bool:
         """Whether nothing runs yet and nothing must be tried before the first launch."""
@@ -352,11 +337,8 @@ class Keeper:
                 return MIN_TICK_S
             case st.Running() if self.monitor.is_about_to_end:
                 return ENDING_TICK_S
-            case st.Backoff(until=until):
-                left_s = until - self._clock.wall()
-                if left_s > 0 or self.state.waiting is None:
-                    return min(max(left_s, MIN_TICK_S), TICK_S)
-                return TICK_S
+            case st.Backoff(until=until) if self.state.waiting is None:
+                return min(max(until - self._clock.wall(), MIN_TICK_S), TICK_S)
             case _:
                 return TICK_S
 
@@ -401,16 +383,7 @@ class Keeper:
             case st.Backoff():
                 self._wait(condition)
             case st.HeldOpen():
-                left_s = None if condition.until is None else condition.until - self._clock.wall()
-                if left_s is not None and left_s > self._record.job.timing.hold_s + SET_S:
-                    self.hold(condition.reason)  # a keeper held it before the machine's clock was set back
-                elif self._is_left_alone(condition):
-                    code = (condition.decision.exit_code if condition.decision else None) or EXIT_FAILED
-                    self.end(ev.Outcome.FAILED, code, f"nobody watched: {condition.reason}")
-                elif left_s is not None and left_s <= 0:
-                    code = (condition.decision.exit_code if condition.decision else None) or EXIT_FAILED
-                    outcome = ev.Outcome.GAVE_UP if code == EXIT_GAVE_UP else ev.Outcome.FAILED
-                    self.end(outcome, code, f"nobody answered: {condition.reason}")
+                self._hold_on(condition)
             case st.Finished():
                 return
             case _ as unreachable:
@@ -423,50 +396,54 @@ class Keeper:
             return False
         if not isinstance(condition, st.HeldOpen):  # which may take hours, with a check every few seconds
             self._look_for_folder()
-        return bool(self._astray)
+        return bool(self.astray)
 
-    def _is_left_alone(self, held: st.HeldOpen) -> bool:
-        """Whether a run that no restart can help went unwatched for a while: a typo must not keep a process for a day."""
+    def _hold_on(self, held: st.HeldOpen) -> None:
+        """End a held run after its time, or once nobody has watched it for a while if only an edit helps: a typo must not keep a process for a day."""
         view, now = self.state.find(held.attempt), self._clock.mono()
         verdict = view.verdict if view is not None else None
         stays = verdict is None or rule_for(verdict.failure, verdict.reason).held_unwatched
         if stays or self.monitor.is_watched():
             self._watched_t = now
-        return now - self._watched_t >= UNWATCHED_S
+        left_s = None if held.until is None else held.until - self._clock.wall()
+        unwatched = now - self._watched_t >= UNWATCHED_S
+        if left_s is not None and left_s > self._record.job.timing.hold_s + SET_S:
+            self.hold(held.reason)  # a keeper held it before the machine's clock was set back
+        elif unwatched or (left_s is not None and left_s <= 0):
+            code = (held.decision.exit_code if held.decision else None) or EXIT_FAILED
+            gave_up = code == EXIT_GAVE_UP and not unwatched
+            who = "watched" if unwatched else "answered"
+            self.end(
+                ev.Outcome.GAVE_UP if gave_up else ev.Outcome.FAILED, code, f"nobody {who}: {held.reason}"
+            )
 
     def _wait(self, condition: st.Backoff) -> None:
+        from supervisor.keeper.planning.readiness import Way  # not before a first launch
+
         left_s, delay_s = condition.until - self._clock.wall(), condition.delay_s
         if delay_s is not None and left_s > delay_s + SET_S:
             # The keeper that started the wait did so before the machine's clock was set back, so restart it.
-            now = self._clock.wall()
-            until = now + delay_s
-            self.emit(ev.BackoffStarted(t=now, attempt=condition.attempt, until=until, delay_s=delay_s))
-        elif left_s <= 0:
-            self._leave_backoff(condition)
-
-    def _leave_backoff(self, condition: st.Backoff) -> None:
-        from supervisor.keeper.planning.readiness import (
-            Way,  # loads with the components, not before a first launch
-        )
-
-        if not self._components.copies.ready(condition):
-            return
-        match self._components.readiness.way(self.state, condition):
-            case Way.GO:
+            self._back_off(condition.attempt, delay_s)
+        elif left_s <= 0 and self._components.copies.ready(condition):
+            way = self._components.readiness.way(self.state, condition)
+            if way is Way.GO:
                 self.launch(condition.decision.reason)
-            case Way.WAIT:
-                return
-            case Way.NEVER:
+            elif way is Way.NEVER:
                 self.hold_or_fail(condition.attempt, self._components.readiness.refusal, condition.decision)
-            case _ as unreachable:
-                assert_never(unreachable)
+
+    def _back_off(self, number: int, delay_s: float) -> None:
+        now = self._clock.wall()
+        self.emit(ev.BackoffStarted(t=now, attempt=number, until=now + delay_s, delay_s=delay_s))
+
+    def _decided(self, number: int, decision: Decision, by: str = "policy") -> None:
+        self.emit(ev.Decided(t=self._clock.wall(), attempt=number, decision=decision, by=by), durable=True)
 
     def hold_or_fail(self, number: int, reason: str, decided: Decision | None = None) -> None:
         """The decision cannot be carried out now: wait for a person, or end a headless run."""
         kind = DecisionKind.HOLD if self._record.settings.interactive else DecisionKind.FAIL
         before = decided or Decision(kind, reason)
         decision = replace(before, kind=kind, reason=reason, exit_code=EXIT_FAILED, show_first=())
-        self.emit(ev.Decided(t=self._clock.wall(), attempt=number, decision=decision), durable=True)
+        self._decided(number, decision)
         self._apply(number, decision)
 
     def launch(self, reason: str) -> None:
@@ -475,17 +452,11 @@ class Keeper:
         if allowed is None:
             return
         try:
-            child = self.launching.launch(allowed)
-        except NotResumableError as error:
-            self.hold_or_fail(self._attempt_number(), error.message)
-            return
+            self.follow(self.launching.launch(allowed))
+        except (NotResumableError, StillAlive) as error:
+            self.hold_or_fail(self._attempt_number(), str(error))
         except JobError as error:
             self.end(ev.Outcome.FAILED, error.exit_code, error.message)
-            return
-        except StillAlive as alive:
-            self.hold_or_fail(self._attempt_number(), str(alive))
-            return
-        self.follow(child)
 
     def follow(self, child: Child | None) -> None:
         """Watch the attempt that just started."""
@@ -518,9 +489,16 @@ class Keeper:
         view = self.state.attempt
         assert view is not None, "a verdict belongs to an attempt"
         if view.decision is None:
-            self._take_known_answers(view)
-            decision = self._components.decide()
-            self.emit(ev.Decided(t=self._clock.wall(), attempt=view.number, decision=decision), durable=True)
+            from supervisor.keeper.planning import decisions  # not before a first launch
+
+            # Known answers, and answers that may be tried, if a smaller batch needs them.
+            while decisions.needs_smaller_batch(self._record, self.state, view):
+                now = self._clock.wall()
+                told = decisions.next_answer(self._record, self.state, self._env, now, tries=True)
+                if told is None:
+                    break
+                self.emit(told, durable=True)
+            self._decided(view.number, self._components.decide())
             return
         self._apply(view.number, view.decision)
 
@@ -528,9 +506,7 @@ class Keeper:
         match decision.kind:
             case DecisionKind.RESTART:
                 self._components.recovery_report.say_change(self.state)
-                now = self._clock.wall()
-                until = now + decision.delay_s
-                self.emit(ev.BackoffStarted(t=now, attempt=number, until=until, delay_s=decision.delay_s))
+                self._back_off(number, decision.delay_s)
             case DecisionKind.HOLD:
                 self._ask(number, decision)
                 self.hold(decision.reason)
@@ -543,20 +519,10 @@ class Keeper:
             case DecisionKind.GIVE_UP:
                 self.end(ev.Outcome.GAVE_UP, decision.exit_code or EXIT_GAVE_UP, decision.reason)
             case DecisionKind.STOP | DecisionKind.REQUEUE:
-                code = EXIT_INTERRUPTED if self._control.interrupts else decision.exit_code or EXIT_STOPPED
+                code = self._stopped_code(decision.exit_code or EXIT_STOPPED)
                 self.end(ev.Outcome.STOPPED, code, decision.reason)
             case _ as unreachable:
                 assert_never(unreachable)
-
-    def _take_known_answers(self, view: st.AttemptState) -> None:
-        """Apply known answers, and answers that may be tried, if a smaller batch needs them."""
-        from supervisor.keeper.planning import decisions  # not before a first launch
-
-        while decisions.needs_smaller_batch(self._record, self.state, view):
-            told = decisions.next_answer(self._record, self.state, self._env, self._clock.wall(), tries=True)
-            if told is None:
-                return
-            self.emit(told, durable=True)
 
     def _ask(self, number: int, decision: Decision) -> None:
         """Ask the open question, once per attempt; a headless run prints which flag answers it."""
@@ -570,10 +536,8 @@ class Keeper:
     def end(self, outcome: ev.Outcome, exit_code: int, reason: str) -> None:
         """End the run."""
         has_copies = self.state.kept or any(view.resume_copy for view in self.state.attempts)
-        self.emit(
-            ev.RunEnded(t=self._clock.wall(), outcome=outcome, exit_code=exit_code, reason=reason),
-            durable=True,
-        )
+        ended = ev.RunEnded(t=self._clock.wall(), outcome=outcome, exit_code=exit_code, reason=reason)
+        self.emit(ended, durable=True)
         if has_copies:
             self._components.copies.release(over=True)
 
@@ -592,9 +556,8 @@ class Keeper:
 
     def stop_attempt(self, why: ev.StopWhy, by: str, *, now: bool) -> bool:
         """Begin the stop sequence; False if no attempt is alive."""
-        if not self.monitor.is_active and isinstance(
-            self.state.condition, st.Launching | st.Running | st.Stopping
-        ):
+        lives = isinstance(self.state.condition, st.Launching | st.Running | st.Stopping)
+        if lives and not self.monitor.is_active:
             self.monitor.adopt()
         if not self.monitor.is_stoppable:
             return False
@@ -607,13 +570,10 @@ class Keeper:
         self._finish_now()
         if isinstance(self.state.condition, st.Finished):
             return
-        batch = why is ev.StopWhy.REQUEUE or (
-            why is ev.StopWhy.SIGNAL and scheduler_of(self._env).job is not None
-        )
+        in_job = why is ev.StopWhy.SIGNAL and scheduler_of(self._env).job is not None
+        batch = in_job or why is ev.StopWhy.REQUEUE
         code = EXIT_REQUEUE if batch and self.state.checkpoint is not None else EXIT_STOPPED
-        if self._control.interrupts:
-            code = EXIT_INTERRUPTED
-        self.end(ev.Outcome.STOPPED, code, f"stopped by {by} between attempts")
+        self.end(ev.Outcome.STOPPED, self._stopped_code(code), f"stopped by {by} between attempts")
 
     def _finish_now(self) -> None:
         """Decide after an attempt whose command has ended, without waiting for all of its logs to be read."""
@@ -628,8 +588,7 @@ class Keeper:
         """Relaunch with a person's changes. Raises BadChange."""
         change = plans.requested_change(self._record, self.state, args, self._env)
         decision = Decision(DecisionKind.RESTART, f"{by} asked for it", change=change)
-        number = self._attempt_number()
-        self.emit(ev.Decided(t=self._clock.wall(), attempt=number, decision=decision, by=by), durable=True)
+        self._decided(self._attempt_number(), decision, by)
         if stop_first:
             self.stop(ev.StopWhy.RESTART, by)
         else:
@@ -641,14 +600,10 @@ class Keeper:
             self._finish_now()
             if not isinstance(self.state.condition, st.Backoff):
                 raise Refused("no restart is waiting")
-        now = self._clock.wall()
         view = self.state.attempt
         if view is not None and view.decision is not None and view.decision.show_first:
-            decision = replace(view.decision, show_first=())
-            self.emit(
-                ev.Decided(t=now, attempt=view.number, decision=decision, by=view.decided_by), durable=True
-            )
-        self.emit(ev.BackoffStarted(t=now, attempt=self._attempt_number(), until=now, delay_s=0.0))
+            self._decided(view.number, replace(view.decision, show_first=()), view.decided_by)
+        self._back_off(self._attempt_number(), 0.0)
 
     def hold(self, reason: str) -> None:
         """Wait for a person, at most the job's `hold_s`."""
@@ -683,7 +638,7 @@ class Keeper:
         if isinstance(self.state.condition, st.Running):
             return  # it is for a failure that may come
         decision = self._components.decide()
-        self.emit(ev.Decided(t=self._clock.wall(), attempt=number, decision=decision), durable=True)
+        self._decided(number, decision)
         self._apply(number, decision)
 
     def _attempt_number(self) -> int:

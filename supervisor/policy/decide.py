@@ -54,9 +54,7 @@ def decide(history: PolicyInput) -> Decision:
     if stopped is not None:
         return stopped
     if now.missed:
-        if now.refuted and history.knobs.can_change_batch:
-            return _replanned(history)
-        return replace(_hold(history, now.missed, SpecChange()), asks=now.refuted and history.question)
+        return _not_as_planned(history)
     verdict = now.verdict
     failure = verdict.failure if verdict else FailureClass.UNKNOWN
     if now.exit_code == 0 and (ended := _ended_with_zero(history, verdict)) is not None:
@@ -169,14 +167,16 @@ def _stopped_by_us(history: PolicyInput, now: PastAttempt) -> Decision | None:
             assert_never(now.stop)
 
 
-def _replanned(history: PolicyInput) -> Decision:
-    """Repeat the plan of a restart that had another batch, with the setting that was answered since."""
+def _not_as_planned(history: PolicyInput) -> Decision:
+    """Repeat the plan of a restart that had another batch, with the setting that was answered since; else wait for a person."""
+    now, knobs = history.now, history.knobs
+    if not (now.refuted and knobs.can_change_batch):
+        return replace(_hold(history, now.missed, SpecChange()), asks=now.refuted and history.question)
     decided = _restart_or_not(history, FailureClass.USAGE_ERROR, Rule(Answer.RESTART))
     if decided.kind is not DecisionKind.RESTART:
         return decided
-    knobs = history.knobs
     settings = " and ".join(filter(None, (knobs.batch, knobs.accumulation)))
-    return replace(decided, reason=f"{history.now.missed}; the same plan with {settings}")
+    return replace(decided, reason=f"{now.missed}; the same plan with {settings}")
 
 
 def _trial_over(history: PolicyInput) -> Decision:

@@ -38,11 +38,10 @@ class Seen:
     @property
     def used(self) -> tuple[GpuSample, ...]:
         """The GPUs that ranks will use: as many as there are ranks, or all if that is unknown."""
-        mine = self.survey.samples if self.mine is None else self.mine
+        if self.mine is None:
+            return self.survey.samples
         spec = self.context.spec
-        return (
-            mine if spec.entry_kind is EntryKind.COMMAND or self.mine is None else mine[: spec.nproc_per_node]
-        )
+        return self.mine if spec.entry_kind is EntryKind.COMMAND else self.mine[: spec.nproc_per_node]
 
 
 def check_gpus(context: CheckContext) -> Iterator[Finding]:
@@ -66,34 +65,32 @@ def check_gpus(context: CheckContext) -> Iterator[Finding]:
 def _enough(seen: Seen) -> Iterator[Finding]:
     """At least as many GPUs as requested ranks."""
     spec, named = seen.context.spec, seen.env.get(VISIBLE)
-    there = len(seen.survey.samples)
+    there, ranks = len(seen.survey.samples), spec.nproc_per_node
     if seen.mine is None:
-        if spec.nproc_per_node > 1 and spec.entry_kind is not EntryKind.COMMAND:
-            # https://docs.nvidia.com/datacenter/tesla/mig-user-guide/: CUDA sees one instance.
-            ranks = spec.nproc_per_node
-            what = f"{VISIBLE} names MIG instances: {named}; each of {ranks} ranks sees the first alone"
-            yield warn("GPUs", what, "one rank")
+        # https://docs.nvidia.com/datacenter/tesla/mig-user-guide/: CUDA sees one instance.
+        what = f"{VISIBLE} names MIG instances: {named}"
+        if ranks > 1 and spec.entry_kind is not EntryKind.COMMAND:
+            yield warn("GPUs", f"{what}; each of {ranks} ranks sees the first alone", "one rank")
         else:
-            yield note("GPUs", f"{VISIBLE} names MIG instances: {named}")
+            yield note("GPUs", what)
         return
-    if named is not None:
-        entries = [part.strip() for part in named.split(",")]
-        bad = entries[len(seen.mine)] if len(seen.mine) < len(entries) else ""
-        if bad and not bad.startswith("-"):  # -1 ends the list on purpose
-            what = f"{VISIBLE} names {bad}, which is none of the {there} GPUs here or is named twice: it and what follows are not seen"
-            yield warn("GPUs", what, "name each once, as `nvidia-smi -L` lists them")
-    ranks = spec.nproc_per_node
+    mine = len(seen.mine)
+    entries = [part.strip() for part in (named or "").split(",")]
+    bad = entries[mine] if named is not None and mine < len(entries) else ""
+    if bad and not bad.startswith("-"):  # -1 ends the list on purpose
+        what = f"{VISIBLE} names {bad}, which is none of the {there} GPUs here or is named twice: it and what follows are not seen"
+        yield warn("GPUs", what, "name each once, as `nvidia-smi -L` lists them")
     if spec.entry_kind is EntryKind.COMMAND:
-        yield ok("GPUs", f"{len(seen.mine)} of {there} GPUs are visible")
-    elif not seen.mine:
+        yield ok("GPUs", f"{mine} of {there} GPUs are visible")
+    elif not mine:
         yield note("GPUs", f"none of {there} GPUs is visible to the ranks ({VISIBLE}={named})")
-    elif ranks > len(seen.mine) and spec.entry_kind is EntryKind.TRAINER:
-        yield note("GPUs", f"{ranks} ranks share {len(seen.mine)} GPUs, and meet over gloo")
-    elif ranks > len(seen.mine):
-        what = f"{ranks} ranks, visible GPUs: {len(seen.mine)}; NCCL needs a GPU for each rank"
-        yield warn("GPUs", what, f"--nproc-per-node {len(seen.mine)}")
-    elif ranks < len(seen.mine):
-        yield note("GPUs", f"{ranks} of {len(seen.mine)} visible GPUs will be used")
+    elif ranks > mine and spec.entry_kind is EntryKind.TRAINER:
+        yield note("GPUs", f"{ranks} ranks share {mine} GPUs, and meet over gloo")
+    elif ranks > mine:
+        what = f"{ranks} ranks, visible GPUs: {mine}; NCCL needs a GPU for each rank"
+        yield warn("GPUs", what, f"--nproc-per-node {mine}")
+    elif ranks < mine:
+        yield note("GPUs", f"{ranks} of {mine} visible GPUs will be used")
     else:
         yield ok("GPUs", f"{ranks} GPUs for as many ranks")
 
@@ -121,26 +118,17 @@ def _free(seen: Seen) -> Iterator[Finding]:
 def _sound(seen: Seen) -> Iterator[Finding]:
     """Lost cards, memory errors, and cards that run slower than they should."""
     for sample in seen.used:
+        name, slowed = _name(sample), sorted(SLOWED.intersection(sample.throttle or ()))
         if sample.lost:
-            yield warn(
-                "GPU health",
-                f"{_name(sample)} is lost: it does not answer the driver",
-                "reset or reboot, or leave it out with CUDA_VISIBLE_DEVICES",
-            )
+            fix = "reset or reboot, or leave it out with CUDA_VISIBLE_DEVICES"
+            yield warn("GPU health", f"{name} is lost: it does not answer the driver", fix)
         if sample.ecc_uncorrected:
-            what = f"{_name(sample)}: {sample.ecc_uncorrected} uncorrected memory errors since the driver was loaded"
-            yield warn(
-                "GPU health",
-                what,
-                "a run may get wrong numbers or end with Xid 48 or 94: reset the GPU, or leave it out",
-            )
-        slowed = sorted(SLOWED.intersection(sample.throttle or ()))
+            what = f"{name}: {sample.ecc_uncorrected} uncorrected memory errors since the driver was loaded"
+            fix = "a run may get wrong numbers or end with Xid 48 or 94: reset the GPU, or leave it out"
+            yield warn("GPU health", what, fix)
         if slowed:
-            yield warn(
-                "GPU health",
-                f"{_name(sample)} is slowed down now ({', '.join(slowed)})",
-                "look at cooling and power: all ranks wait for the slowest",
-            )
+            fix = "look at cooling and power: all ranks wait for the slowest"
+            yield warn("GPU health", f"{name} is slowed down now ({', '.join(slowed)})", fix)
 
 
 def _set_up(seen: Seen) -> Iterator[Finding]:

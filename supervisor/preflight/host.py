@@ -66,9 +66,7 @@ def check_disk(context: CheckContext) -> Iterator[Finding]:
     if free < NO_DISK_BYTES:
         what = f"{size_words(free)} left at {parent}"
         yield refuse("disk", what, "free some space, or choose another --runs-dir")
-    elif (
-        entries.f_files and entries.f_favail < FEW_ENTRIES
-    ):  # 0: a filesystem that makes them as it needs them
+    elif entries.f_files and entries.f_favail < FEW_ENTRIES:  # 0: made as they are needed
         what = f"{entries.f_favail} more files fit at {parent} (its inodes are used up)"
         yield refuse("disk", what, "remove files there, or choose another --runs-dir")
     elif free < LOW_DISK_BYTES:
@@ -102,12 +100,8 @@ def check_checkpoint_space(context: CheckContext) -> Iterator[Finding]:
             continue  # it saved nothing, or that was deleted
         free = shutil.disk_usage(path).free
         what = f"{size_words(free)} free at {path.parent}, and a checkpoint of {run.run_id} takes {size_words(size)}"
-        if free < CHECKPOINTS_AHEAD * size:
-            yield warn(
-                "checkpoints", what, "free some space, or save elsewhere: a failed save ends most scripts"
-            )
-        else:
-            yield ok("checkpoints", what)
+        fix = "free some space, or save elsewhere: a failed save ends most scripts"
+        yield warn("checkpoints", what, fix) if free < CHECKPOINTS_AHEAD * size else ok("checkpoints", what)
         return
 
 
@@ -118,23 +112,19 @@ def check_host_memory(context: CheckContext) -> Iterator[Finding]:
     from supervisor.sources.kernel_memory import read_cgroup_memory
 
     ranks = context.spec.nproc_per_node
-    free, limit = int(psutil.virtual_memory().available), None
+    free, within = int(psutil.virtual_memory().available), ""
+    fix = "end what else runs here, or start fewer ranks"
     group = read_cgroup_memory()
     if group is not None and group.limit_bytes is not None:
-        limit = group.limit_bytes
-        free = min(free, max(limit - (group.used_bytes or 0), 0))
-    what = f"{size_words(free)} free for {ranks} ranks"
-    if limit is not None:
-        what = f"{size_words(free)} free for {ranks} ranks, within the control group's {size_words(limit)}"
+        free = min(free, max(group.limit_bytes - (group.used_bytes or 0), 0))
+        within = f", within the control group's {size_words(group.limit_bytes)}"
+        fix = "raise the limit (docker run --memory, SLURM --mem), or start fewer ranks"
+    what = f"{size_words(free)} free for {ranks} ranks{within}"
     if free >= ranks * RANK_BYTES:
         yield ok("host memory", what)
-        return
-    fix = "end what else runs here, or start fewer ranks"
-    if limit is not None:
-        fix = "raise the limit (docker run --memory, SLURM --mem), or start fewer ranks"
-    yield warn(
-        "host memory", f"{what}; a rank with torch takes about {size_words(RANK_BYTES)} before any data", fix
-    )
+    else:
+        needs = f"a rank with torch takes about {size_words(RANK_BYTES)} before any data"
+        yield warn("host memory", f"{what}; {needs}", fix)
 
 
 def check_shm(context: CheckContext) -> Iterator[Finding]:
@@ -143,11 +133,9 @@ def check_shm(context: CheckContext) -> Iterator[Finding]:
         usage = shutil.disk_usage("/dev/shm")  # noqa: S108 - its size is the question; nothing is written
     except OSError:
         return
-    spec = context.spec
-    workers = _workers(spec)
-    wanted = LOW_SHM_BYTES
-    if workers is not None:
-        wanted = max(wanted, spec.nproc_per_node * workers * 2 * BATCH_BYTES) if workers else 0
+    workers = _workers(context.spec)
+    wanted = max(LOW_SHM_BYTES, context.spec.nproc_per_node * (workers or 0) * 2 * BATCH_BYTES)
+    wanted = wanted if workers != 0 else 0
     if usage.free >= wanted:
         yield ok("shared memory", f"{size_words(usage.free)} free in /dev/shm")
         return

@@ -52,18 +52,15 @@ class Failed:
 
 def connect(host: str, port: int, address: str | None = None) -> socket.socket | Failed:
     """A connection, for the caller to close; or the reason why there is none. `address`: the host's, if known."""
-    if address is None:
-        found = resolved(host)
-        if not found:
-            none = f"no machine is known by the name {host}"
-            late = f"{host} was not resolved within {RESOLVE_S:.0f} s"
-            return Failed(
-                Way.UNKNOWN_NAME, late if found is None else none, "look for a typo, or name its address"
-            )
-        address = found[0]
-    where = f"{host}:{port}" if address == host else f"{host}:{port} ({address})"
+    found = resolved(host) if address is None else [address]
+    if not found:
+        what = f"no machine is known by the name {host}"
+        if found is None:
+            what = f"{host} was not resolved within {RESOLVE_S:.0f} s"
+        return Failed(Way.UNKNOWN_NAME, what, "look for a typo, or name its address")
+    where = f"{host}:{port}" if found[0] == host else f"{host}:{port} ({found[0]})"
     try:
-        return socket.create_connection((address, port), CONNECT_S)
+        return socket.create_connection((found[0], port), CONNECT_S)
     except TimeoutError:
         what = f"no answer from {where} within {CONNECT_S:.0f} s: what is sent there is dropped"
         fix = f"open the port in the firewall of {host}, or name the address that it has on the nodes' own network"
@@ -73,12 +70,11 @@ def connect(host: str, port: int, address: str | None = None) -> socket.socket |
             what = f"{host} is there and refuses {where}: nothing listens there yet"
             fix = "start node 0 first to see more; if it runs, its port is another one, or a firewall rejects this"
             return Failed(Way.REFUSED, what, fix)
-        if error.errno in _UNREACHABLE:
-            fix = "look for a typo in the address, and whether this machine is on the same network"
-            return Failed(Way.UNREACHABLE, f"{where} cannot be reached: {error.strerror}", fix)
-        return Failed(
-            Way.OTHER, f"{where}: {error.strerror or error}", "see the address, and this machine's network"
-        )
+        what, fix = f"{where}: {error.strerror or error}", "see the address, and this machine's network"
+        if error.errno not in _UNREACHABLE:
+            return Failed(Way.OTHER, what, fix)
+        fix = "look for a typo in the address, and whether this machine is on the same network"
+        return Failed(Way.UNREACHABLE, f"{where} cannot be reached: {error.strerror}", fix)
 
 
 def why_not(host: str, port: int) -> Failed | None:
@@ -113,8 +109,10 @@ def check_meeting(context: CheckContext) -> Iterator[Finding]:
         yield level("meeting", connection.what, connection.fix)
         return
     took_ms = (time.monotonic() - began) * 1000
-    with closing(connection):
-        words = _first_words(connection)
+    words = ""
+    with closing(connection), suppress(OSError):
+        connection.settimeout(LISTEN_S)
+        words = connection.recv(64).decode("ascii", "replace").strip()
     if words:
         what = f"{where} answers, and is no store of PyTorch: it says {words!r}"
         yield warn("meeting", what, "name another port: ranks would wait there in silence")
@@ -123,15 +121,6 @@ def check_meeting(context: CheckContext) -> Iterator[Finding]:
         yield warn("meeting", what, "unless that is this very job on another node, name another port")
     else:
         yield ok("meeting", f"{where} answers within {took_ms:.0f} ms")
-
-
-def _first_words(connection: socket.socket) -> str:
-    connection.settimeout(LISTEN_S)
-    try:
-        said = connection.recv(64)
-    except OSError:
-        return ""
-    return said.decode("ascii", "replace").strip()
 
 
 def _way_to(address: str, port: int) -> str:

@@ -35,9 +35,9 @@ def check_port(context: CheckContext) -> Iterator[Finding]:
             holder = port_holder(spec.master_port)
             what = f"port {spec.master_port} is taken" + (f" by {holder}" if holder else "")
             yield refuse("port", what, "name another with --master-port, or leave it out: stoker finds one")
-    host, port = endpoint_of(context.spec)
+    host, port = endpoint_of(spec)
     if port is None:
-        what = f"--rdzv-endpoint={endpoint_named(context.spec)}: a port is a whole number below 65536"
+        what = f"--rdzv-endpoint={endpoint_named(spec)}: a port is a whole number below 65536"
         yield refuse("port", what, "HOST:PORT, and an IPv6 address in brackets: [::1]:29400")
     elif host and is_own_host(host) and not is_free(port):
         # Not refused: a second agent of the same job joins the first one's store.
@@ -48,30 +48,30 @@ def check_port(context: CheckContext) -> Iterator[Finding]:
 
 def check_master(context: CheckContext) -> Iterator[Finding]:
     """The machine of the rendezvous: whether its name resolves, to an address that other machines can reach."""
-    host = _master(context)
-    if host is None:
-        return
+    spec = context.spec
+    host = spec.master_addr or endpoint_of(spec)[0]
+    if spec.entry_kind is EntryKind.COMMAND or not host:
+        return  # one machine, and nobody named it
     found = resolved(host)
     if found is None:
-        yield warn(
-            "rendezvous",
-            f"{host} was not resolved within {RESOLVE_S:.0f} s",
-            "name an address instead; a name server does not answer",
+        what = f"{host} was not resolved within {RESOLVE_S:.0f} s"
+        yield warn("rendezvous", what, "name an address instead; a name server does not answer")
+        return
+    if not found:
+        fix = (
+            "an IPv6 address stands in brackets: [::1]:29400"
+            if ":" in host
+            else "look for a typo, or name its address"
         )
-    elif not found:
-        fix = "look for a typo, or name its address"
-        if ":" in host:
-            fix = "an IPv6 address stands in brackets: [::1]:29400"
         yield warn("rendezvous", f"no machine is known by the name {host}", fix)
-    elif context.spec.several_nodes and all(ip_address(address).is_loopback for address in found):
+        return
+    addresses = [ip_address(address) for address in found]
+    if spec.several_nodes and all(address.is_loopback for address in addresses):
         fix = "name the address that the other machines know it by; /etc/hosts often has 127.0.1.1 for a machine's own name"
         yield warn("rendezvous", f"{host} is {found[0]}, which other machines take for themselves", fix)
-    elif all(ip_address(address).version == 6 for address in found) and not socket.has_dualstack_ipv6():
-        yield warn(
-            "rendezvous",
-            f"{host} has IPv6 addresses alone ({found[0]}), and this machine speaks none",
-            "name its IPv4 address",
-        )
+    elif all(address.version == 6 for address in addresses) and not socket.has_dualstack_ipv6():
+        what = f"{host} has IPv6 addresses alone ({found[0]}), and this machine speaks none"
+        yield warn("rendezvous", what, "name its IPv4 address")
     else:
         yield ok("rendezvous", f"the ranks meet at {host} ({found[0]})")
 
@@ -88,17 +88,15 @@ def check_interfaces(context: CheckContext) -> Iterator[Finding]:
 
 def _told(variable: str, named: str, there: set[str], up: set[str]) -> Finding:
     """The interfaces in a variable: gloo takes whole names (it creates a device for each), NCCL patterns."""
-    words = [word for word in named.split(",") if word]
-    chosen = (
-        _chosen(named, there) if variable.startswith("NCCL") else [name for name in words if name in there]
-    )
-    unknown = [] if variable.startswith("NCCL") else [name for name in words if name not in there]
+    words, is_nccl = [word for word in named.split(",") if word], variable.startswith("NCCL")
+    chosen = _chosen(named, there) if is_nccl else [name for name in words if name in there]
+    unknown = [] if is_nccl else [name for name in words if name not in there]
     if unknown or not chosen:
         meant = ", ".join(unknown) or named
         what = f"{variable}={named}: no interface of this machine is meant by {meant} ({', '.join(sorted(there))})"
         return warn("interface", what, "name one that `ip -br link` lists")
     down = [name for name in chosen if name not in up]
-    if down and (len(down) == len(chosen) or not variable.startswith("NCCL")):
+    if down and (len(down) == len(chosen) or not is_nccl):
         what = f"{variable}={named}: {', '.join(down)}: down"
         return warn("interface", what, "name one that is up, or bring it up")
     return ok("interface", f"{variable}={named} means {', '.join(sorted(set(chosen) & up))}")
@@ -125,26 +123,13 @@ def resolved(host: str, timeout_s: float | None = None) -> list[str] | None:
     return answers[0] if answers else None
 
 
-def _master(context: CheckContext) -> str | None:
-    """The host of the rendezvous; None if there is one machine and nobody named it."""
-    spec = context.spec
-    if spec.entry_kind is EntryKind.COMMAND:
-        return None
-    return spec.master_addr or endpoint_of(context.spec)[0] or None
-
-
 def is_own_host(host: str) -> bool:
     """Whether a name or address is this machine's, as far as known without a name server."""
-    return host in _own_names()
-
-
-def _own_names() -> set[str]:
-    """This machine's names, without a name server."""
     import psutil
 
     each_of = psutil.net_if_addrs().values()
     own = {address.address.partition("%")[0] for group in each_of for address in group}
-    return {"localhost", socket.gethostname(), *own}
+    return host in {"localhost", socket.gethostname(), *own}
 
 
 def _chosen(named: str, there: set[str]) -> list[str]:
@@ -166,10 +151,11 @@ def _chosen(named: str, there: set[str]) -> list[str]:
 # -- ports ---------------------------------------------------------------------------------------------
 
 TRIES: Final = 10
-# Above the well-known services, below Linux's default ephemeral range (32768-60999): the kernel hands out
-# ports of that range to any client at any moment, so that one found free there may be gone at launch.
-LOWEST: Final = 20_000
-HIGHEST: Final = 32_000
+# Linux's default ephemeral range begins at 32768: the kernel hands out ports of that range to any client at any
+# moment, so that one found free there may be gone at launch.
+EPHEMERAL: Final = 32_768
+BELOW: Final = 12_000
+"""So many ports below that range are candidates, none of the well-known services."""
 
 
 def free_port(*, tries: int = TRIES) -> int:
@@ -201,7 +187,7 @@ def is_free(port: int) -> bool:
                 probe.bind((address, port))
                 probe.listen(1)
             except OSError as error:
-                if family == socket.AF_INET6 and not _taken(error):
+                if family == socket.AF_INET6 and error.errno not in {errno.EADDRINUSE, errno.EACCES}:
                     continue  # IPv6 compiled in but switched off
                 return False
     return True
@@ -228,11 +214,6 @@ def _range_outside_ephemeral() -> tuple[int, int]:
     try:
         first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
     except (OSError, ValueError, IndexError):
-        return LOWEST, HIGHEST
-    if first > LOWEST + 1000:
-        return LOWEST, min(HIGHEST, first - 1)
-    return (max(1024, first - 8000), first - 1) if first > 2048 else (LOWEST, HIGHEST)
-
-
-def _taken(error: OSError) -> bool:
-    return error.errno in {errno.EADDRINUSE, errno.EACCES}
+        first = EPHEMERAL
+    first = first if first > 2048 else EPHEMERAL
+    return max(1024, first - BELOW), first - 1

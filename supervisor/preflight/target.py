@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import re
 import subprocess
@@ -64,30 +65,22 @@ def check_knobs(context: CheckContext) -> Iterator[Finding]:
         return
     missing: list[str] = []
     fixes: list[str] = []
-    plan = oom_plan(spec)
-    later = is_measured_later(spec)
-    if isinstance(plan, OomRefusal) and spec.batch is None and spec.knobs.can_change_batch and not later:
-        missing.append(f"no smaller restart after out of memory: {plan.why} ({plan.help})")
-    elif isinstance(plan, OomRefusal) and not spec.knobs.can_change_batch and not later:
-        missing.append(f"no smaller restart after out of memory: {why_not_changeable(spec.knobs)}")
-    resumes = spec.knobs.resume_is_set or spec.knobs.self_resuming
-    flag = spec.knobs.start or spec.knobs.resume_step
+    knobs, plan, later = spec.knobs, oom_plan(spec), is_measured_later(spec)
+    if isinstance(plan, OomRefusal) and not later and (spec.batch is None or not knobs.can_change_batch):
+        why = f"{plan.why} ({plan.help})" if knobs.can_change_batch else why_not_changeable(knobs)
+        missing.append(f"no smaller restart after out of memory: {why}")
+    flag = knobs.start or knobs.resume_step
     awaits: Finding | None = None
-    if not resumes and not spec.retry.restart_from_scratch and flag is not None:
-        awaits = _awaits_checkpoint(flag, spec.knobs)
-    elif not resumes and not spec.retry.restart_from_scratch:
-        missing.append(
-            "no restart after a crash beyond the first step: no resume flag is known (--resume-knob)"
-        )
-        fixes.append(
-            "name it: --resume-knob FLAG=PATH (PATH: the newest complete checkpoint that stoker finds)"
-        )
-    elif spec.knobs.resumes == NAMED_UNSEEN:
-        bare = spec.knobs.resume
-        missing.append(f"{bare} is set without a value, and whether it takes one is not known")
-        fixes.append(
-            f"if it takes a path: --resume-knob '{bare}=PATH' (PATH: the newest complete checkpoint that stoker finds)"
-        )
+    if not (knobs.resume_is_set or knobs.self_resuming or spec.retry.restart_from_scratch):
+        if flag is not None:
+            awaits = _awaits_checkpoint(flag, knobs)
+        else:
+            why = "no restart after a crash beyond the first step: no resume flag is known (--resume-knob)"
+            missing.append(why)
+            fixes.append(f"name it: --resume-knob FLAG=PATH ({_MEANT})")
+    elif knobs.resumes == NAMED_UNSEEN:
+        missing.append(f"{knobs.resume} is set without a value, and whether it takes one is not known")
+        fixes.append(f"if it takes a path: --resume-knob '{knobs.resume}=PATH' ({_MEANT})")
     if missing:
         yield warn(KNOBS_CHECK, "; ".join(missing), "; ".join(fixes))
     if awaits is not None:
@@ -95,6 +88,9 @@ def check_knobs(context: CheckContext) -> Iterator[Finding]:
     elif not missing:
         measured = "batch known after the first step, resume flag known"
         yield ok(KNOBS_CHECK, measured if later else "batch and resume flags are known")
+
+
+_MEANT: Final = "PATH: the newest complete checkpoint that stoker finds"
 
 
 def _awaits_checkpoint(flag: str, knobs: Knobs) -> Finding:
@@ -120,15 +116,11 @@ def check_resume(context: CheckContext) -> Iterator[Finding]:
 
         path = Path(spec.cwd, os.path.expanduser(given))
         if not path.exists():
-            yield warn(
-                "resume",
-                f"{flag} names {given}, and there is no such file or folder",
-                "name one that exists, or leave the flag out",
-            )
+            what = f"{flag} names {given}, and there is no such file or folder"
+            yield warn("resume", what, "name one that exists, or leave the flag out")
         elif (found := whole_at(str(path))) is None:
-            yield note(
-                "resume", f"{flag} names {given}: not a whole checkpoint of a layout that stoker knows"
-            )
+            what = f"{flag} names {given}: not a whole checkpoint of a layout that stoker knows"
+            yield note("resume", what)
         else:
             step = f", step {found.step}" if found.step is not None else ""
             yield ok("resume", f"{given}: a whole checkpoint ({found.layout}{step})")
@@ -177,14 +169,11 @@ def check_allocation(context: CheckContext) -> Iterator[Finding]:
         return
     if place.nodes > 1 and spec.nnodes == "1" and spec.entry_kind is not EntryKind.COMMAND:
         what = f"the {scheduler.name} job has {place.nodes} nodes, and this start uses one of them"
-        yield warn(
-            "SLURM", what, "srun --ntasks-per-node=1 stoker run …: started on each node, it finds its place"
-        )
+        fix = "srun --ntasks-per-node=1 stoker run …: started on each node, it finds its place"
+        yield warn("SLURM", what, fix)
     if place.tasks_here > 1 and spec.nproc_per_node > 1:
-        what = (
-            f"srun starts {place.tasks_here * place.nodes} tasks on {place.nodes} nodes, "
-            f"and each would start {spec.nproc_per_node} ranks"
-        )
+        tasks = f"srun starts {place.tasks_here * place.nodes} tasks on {place.nodes} nodes"
+        what = f"{tasks}, and each would start {spec.nproc_per_node} ranks"
         yield warn("SLURM", what, "--ntasks-per-node=1: torchrun starts the ranks")
     if (left_s := scheduler.time_left_s(time.time())) is not None and left_s < SHORT_S:
         what = f"{max(int(left_s // 60), 0)} minutes of the SLURM job are left"
@@ -226,12 +215,8 @@ def check_memory(context: CheckContext) -> Iterator[Finding]:
     usable = set(candidates(spec.batch))
     failed = {line.trial.micro_batch: line.t for line in lines if not line.trial.fitted}
     least = min(failed, default=None)
-    fitted = [
-        line.trial.micro_batch
-        for line in lines
-        if line.trial.fitted and (least is None or line.trial.micro_batch < least)
-    ]
-    best = max((m for m in fitted if m in usable), default=None)
+    fitted = {line.trial.micro_batch for line in lines if line.trial.fitted} & usable
+    best = max((m for m in fitted if least is None or m < least), default=None)
     if least is not None and micro >= least:
         day = time.strftime("%Y-%m-%d", time.localtime(failed[least]))
         what = f"micro-batch {least} ran out of memory in an earlier run ({day}), this one asks for {micro}"
@@ -247,17 +232,14 @@ def check_memory(context: CheckContext) -> Iterator[Finding]:
 def kind_of(job: JobSpec) -> JobKind:
     """The properties that this job shares with others that need the same memory."""
     own = {job.knobs.batch, job.knobs.accumulation, job.knobs.global_batch, job.knobs.resume}
-    words = [
-        f"{name}={value_of(job.entry_args, name)}"
-        for name in names_of(job.entry_args)
-        if name not in own and not _is_free(name)
-    ]
+    held = {name: value_of(job.entry_args, name) for name in names_of(job.entry_args)}
+    words = [f"{name}={value}" for name, value in held.items() if name not in own and not _is_free(name)]
     for file in config_words(job.entry_args):
-        words += [
-            f"{key}={value}"
-            for key, value in read_values(file, _text(Path(job.cwd, file))).items()
-            if f"{file}#{key}" not in own and not _is_free(key)
-        ]
+        text = ""
+        with contextlib.suppress(OSError):
+            text = Path(job.cwd, file).read_text(encoding="utf-8", errors="replace")
+        keys = read_values(file, text).items()
+        words += [f"{key}={value}" for key, value in keys if f"{file}#{key}" not in own and not _is_free(key)]
     folder = Path(job.cwd).resolve()
     match job.entry_kind:
         case EntryKind.SCRIPT:
@@ -281,10 +263,3 @@ def kind_of(job: JobSpec) -> JobKind:
 
 def _is_free(name: str) -> bool:
     return any(_FREE.fullmatch(word) for word in words_of(name))
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

@@ -13,13 +13,6 @@ import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from supervisor.diagnosis.scan.matcher import (
-    HyperscanMatcher,
-    Matcher,
-    compile_matcher,
-    engine_name,
-    load_matcher,
-)
 from supervisor.diagnosis.scan.signature_tables import (
     Signatures,
     digest_of,
@@ -28,7 +21,18 @@ from supervisor.diagnosis.scan.signature_tables import (
     unpack,
     with_own,
 )
-from supervisor.diagnosis.scan.windows import LARGE_LOG_BYTES, Matched, Window, match_in_turn, match_window
+from supervisor.diagnosis.scan.windows import (
+    LARGE_LOG_BYTES,
+    HyperscanMatcher,
+    Matched,
+    Matcher,
+    Window,
+    compile_matcher,
+    engine_name,
+    load_matcher,
+    match_in_turn,
+    match_window,
+)
 from supervisor.run.regular import open_regular
 
 if TYPE_CHECKING:

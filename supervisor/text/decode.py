@@ -13,7 +13,7 @@ import shlex
 import unicodedata
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from itertools import groupby
+from itertools import chain, groupby
 
 from supervisor.text.patterns import Lazy
 
@@ -144,7 +144,7 @@ def plain_chunks(
             break
     if not head:
         return
-    whole = _joined(head, source)
+    whole = chain((head,), source)
     if head.startswith(_GZIP_MAGIC):
         if depth >= MOST_NESTED:
             on_torn()
@@ -165,22 +165,13 @@ def plain_chunks(
         yield tail.encode("utf-8", "replace")
 
 
-def _joined(head: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
-    yield head
-    yield from rest
-
-
 def strip_escapes(text: str) -> str:
     """Remove ANSI/OSC sequences and every control character except tab, newline and carriage return."""
     if "\x1b" in text or not text.isascii():
         text = _ESCAPES.sub("", text)
     if text.isascii() and text.isprintable():
         return text
-    return _CONTROLS.sub(_keep_cr, text)
-
-
-def _keep_cr(match: re.Match[str]) -> str:
-    return "\r" if match.group() == "\r" else ""
+    return _CONTROLS.sub(lambda found: "\r" if found[0] == "\r" else "", text)
 
 
 def clean(raw: bytes, cap_bytes: int = LINE_CAP_BYTES) -> str:
@@ -190,8 +181,9 @@ def clean(raw: bytes, cap_bytes: int = LINE_CAP_BYTES) -> str:
     are dropped, and text longer than `cap_bytes` is cut with a visible mark.
     """
     if b"\r" in raw:
-        # Fold before decoding: from a 100 MB progress flood only the last state is needed.
-        raw = _last_segment(raw)
+        # Fold before decoding: from a 100 MB progress flood only the last state is needed, as a terminal would show it.
+        raw = raw.rstrip(b"\r \t")
+        raw = raw[raw.rfind(b"\r") + 1 :]
     cut = len(raw) > cap_bytes
     text = (raw[:cap_bytes] if cut else raw).decode("utf-8", "replace")
     if not (text.isascii() and text.isprintable()):
@@ -209,12 +201,12 @@ def printable(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     shown = _UNSHOWN.sub(lambda found: found[0].encode("unicode_escape").decode(), text.replace("\t", "    "))
-    return _MARKS.sub(_few_marks, shown)
 
+    def few_marks(found: re.Match[str]) -> str:
+        rows = groupby(found[0], lambda char: unicodedata.category(char)[0] == "M")
+        return "".join("".join(row)[: MOST_MARKS if of_marks else None] for of_marks, row in rows)
 
-def _few_marks(found: re.Match[str]) -> str:
-    rows = groupby(found[0], lambda char: unicodedata.category(char)[0] == "M")
-    return "".join("".join(row)[: MOST_MARKS if of_marks else None] for of_marks, row in rows)
+    return _MARKS.sub(few_marks, shown)
 
 
 def shell_word(word: str) -> str:
@@ -239,15 +231,3 @@ def ascii_json(line: str) -> str:
     return _NOT_ASCII.sub(
         lambda found: re.sub("(....)", r"\\u\1", found[0].encode("utf-16-be", "surrogatepass").hex()), line
     )
-
-
-def _last_segment(raw: bytes) -> bytes:
-    """The last state that a terminal would show of a redrawn line (tqdm and the like)."""
-    end = len(raw)
-    while end > 0:
-        start = raw.rfind(b"\r", 0, end) + 1
-        part = raw[start:end]
-        if part.strip():
-            return part
-        end = start - 1
-    return b""

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from supervisor.text.patterns import Lazy, whole
 
@@ -33,46 +33,46 @@ class Origin(NamedTuple):
 
     def over(self, other: Origin) -> Origin:
         """This origin, its unknown parts filled from `other`."""
-        return Origin(
-            self.rank if self.rank is not None else other.rank,
-            self.local_rank if self.local_rank is not None else other.local_rank,
-            self.node if self.node is not None else other.node,
-            self.stream or other.stream,
-            self.task if self.task is not None else other.task,
-            self.pid if self.pid is not None else other.pid,
-        )
+        known = {name: mine for name, mine in self._asdict().items() if mine is not None}
+        return other._replace(**known)
 
     def agrees(self, other: Origin) -> bool:
         """Whether both may be the same process: no rank, task or process that both name differs."""
-        pairs = (
-            (self.rank, other.rank),
-            (self.local_rank, other.local_rank),
-            (self.task, other.task),
-            (self.pid, other.pid),
-        )
+        numbers = (self.rank, self.local_rank, self.task, self.pid)
+        others = (other.rank, other.local_rank, other.task, other.pid)
+        pairs = zip(numbers, others, strict=True)
         return all(mine is None or theirs is None or mine == theirs for mine, theirs in pairs)
 
 
 NOWHERE = Origin()
 
-_RANK = Lazy(r"\[(?:rank[ :=]{0,2}(\d{1,6})|([A-Za-z_][A-Za-z_-]{1,24}?)(\d{1,4}))\](:? ?)", re.IGNORECASE)
+# The groups of these patterns are the parts of an `Origin`; without any, the prefix names no writer.
+_RANK = Lazy(r"\[rank[ :=]{0,2}(?P<rank>\d{1,6})\]:? ?", re.IGNORECASE)
+# torchrun's --tee puts no blank after its colon: any blank after it is the line's own indentation.
+_LOCAL = Lazy(r"\[[A-Za-z_][A-Za-z_-]{1,24}?(?P<local_rank>\d{1,4})\]:")
 _RAY = Lazy(
-    r"\([A-Za-z_][\w.:/-]*(?:\([^()]{1,60}\))?(?: rank=(\d{1,6}))?,? ?pid=(\d+)(?:, ip=([^\s,)]+))?\) ?"
+    r"\([A-Za-z_][\w.:/-]*(?:\([^()]{1,60}\))?(?: rank=(?P<rank>\d{1,6}))?,? ?pid=(?P<pid>\d+)(?:, ip=(?P<node>[^\s,)]+))?\) ?"
 )
-_MPI = Lazy(r"\[\d+,(\d{1,6})\]<std(out|err|diag)>: ?")
-_TASK = Lazy(r"\s{0,4}(\d{1,5}): (?=\S|$|  )")
-_POD = Lazy(r"\[pod/([\w.-]+)/[\w.-]+\] ?")
+_MPI = Lazy(r"\[\d+,(?P<task>\d{1,6})\]<(?P<stream>std(?:out|err|diag))>: ?")
+_TASK = Lazy(r"\s{0,4}(?P<task>\d{1,5}): (?=\S|$|  )")
+_POD = Lazy(r"\[pod/(?P<node>[\w.-]+)/[\w.-]+\] ?")
 _NODE = Lazy(
-    r"\[?((?:node|host|worker|gpu|dgx|ip|pod|trainer|compute|nid|cn|gn)[_-]?[\w.-]{0,40}?\d[\w.-]{0,20}|n\d{1,5})(?:\]:? | {0,20}\| |: |:(?=\[)|:$)"
+    r"\[?(?P<node>(?:node|host|worker|gpu|dgx|ip|pod|trainer|compute|nid|cn|gn)[_-]?[\w.-]{0,40}?\d[\w.-]{0,20}|n\d{1,5})(?:\]:? | {0,20}\| |: |:(?=\[)|:$)"
 )
 _TIME = Lazy(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d) ")
+# A logger's or collector's prefix before a traceback's own lines, which have no time of their own.
 _WRAPPED = Lazy(
     r"(?:\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]?(?: (?:- )?(?:INFO|ERROR|WARNING)(?: -|:|\]))?|[A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d [\w.-]{1,63} [\w./-]{1,40}(?:\[\d{1,7}\])?:|stderr:|stdout:|\[\d{3,7}\]) "
+    r"(?=(?:\S+ )?(?:Traceback \(most recent call last\)|  File \"|    \S|(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|NotFound)(?:: |$)|\[rank\d))"
 )
-# A wrapped line must continue like this: a traceback's own lines have no time.
-_TRACE = Lazy(
-    r"(?:\S+ )?(?:Traceback \(most recent call last\)|  File \"|    \S|(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|NotFound)(?:: |$)|\[rank\d)"
-)
+# The possible styles of a line, by its first character (0: a digit or a blank), in the order of trying.
+_STYLES = {
+    "[": (_RANK, _LOCAL, _MPI, _POD, _NODE, _WRAPPED),
+    "(": (_RAY,),
+    "0": (_TASK, _TIME, _WRAPPED),
+    **dict.fromkeys("sADFJMNOS", (_WRAPPED, _NODE)),  # "stderr:", "stdout:", a month's name
+}
+_OTHER_STYLES = (_NODE,)
 _HOST = Lazy(r"(?:\[([\w.-]{1,63})\]|\(([\w.-]{1,63})\)|([\w.-]{1,63}))(?::| \|| ?\||) ")
 _BARE_TASK = Lazy(r"\[(\d{1,5})\]:? ")
 _NOT_HOSTS = frozenset(
@@ -81,8 +81,6 @@ _NOT_HOSTS = frozenset(
         "frame", "file", "default",
     )
 )  # fmt: skip
-# How a line begins that `_WRAPPED` may take a prefix off, digits and brackets aside: "stderr:", "stdout:", a month's name.
-_WRAPPED_FIRST = frozenset("sADFJMNOS")
 # Names that lead so large a share of the lines together, and are so many, are the hosts of one cluster.
 MIN_HOSTS = 2
 MIN_HOST_SHARE = 0.34
@@ -139,95 +137,25 @@ def _one(text: str, hosts: Collection[str], so_far: Origin) -> tuple[Origin | No
     """The outermost prefix of a line and the text after it; None without one."""
     template = next((host for host in hosts if host[0] == "^"), None)
     if template is not None and so_far.local_rank is None and (match := re.match(template, text)):
-        parts = match.groupdict()
-        rank, local_rank = (int(parts[name]) if parts.get(name) else None for name in ("rank", "local_rank"))
-        return Origin(rank, local_rank, parts.get("node")), text[match.end() :]
-    for read in _STYLES.get(_kind_of(text[:1]), _OTHER_STYLES):
-        if (found := read(text, so_far)) is not None:
-            origin, end = found
-            return origin, text[end:]
-    if hosts and (match := _HOST.match(text)) and (name := _host_in(match)) in hosts:
+        return _origin_in(match), text[match.end() :]
+    first = text[:1]
+    for style in _STYLES.get("0" if first.isdigit() or first == " " else first, _OTHER_STYLES):
+        if style is _TASK and so_far.task is not None:
+            continue
+        if (match := style.match(text)) is not None:
+            return _origin_in(match), text[match.end() :]
+    if hosts and (match := _HOST.match(text)) and (name := match[match.lastindex or 1]) in hosts:
         return Origin(node=name), text[match.end() :]
     if NUMBERED in hosts and so_far.task is None and (match := _BARE_TASK.match(text)):
         return Origin(task=int(match.group(1))), text[match.end() :]
     return None, text
 
 
-def _kind_of(head: str) -> str:
-    """The possible prefix styles of a line, by its first character."""
-    return "0" if head.isdigit() or head == " " else head
-
-
-_Found: TypeAlias = tuple[Origin, int] | None
-"""Who said it, and where what was said begins."""
-
-
-def _rank(text: str, _so_far: Origin) -> _Found:
-    match = _RANK.match(text)
-    if match is None or not (match.group(1) or match.group(4).startswith(":")):
-        return None
-    if match.group(1) is not None:
-        return Origin(rank=int(match.group(1))), match.end()
-    # torchrun's --tee puts no blank after its colon: any blank after it is the line's own indentation.
-    return Origin(local_rank=int(match.group(3))), match.start(4) + 1
-
-
-def _mpi(text: str, _so_far: Origin) -> _Found:
-    match = _MPI.match(text)
-    return (Origin(task=int(match.group(1)), stream="std" + match.group(2)), match.end()) if match else None
-
-
-def _pod(text: str, _so_far: Origin) -> _Found:
-    match = _POD.match(text)
-    return (Origin(node=match.group(1)), match.end()) if match else None
-
-
-def _node_in_brackets(text: str, _so_far: Origin) -> _Found:
-    match = _NODE.match(text)
-    return (Origin(node=match.group(1)), match.end()) if match and text[match.end(1)] == "]" else None
-
-
-def _node(text: str, _so_far: Origin) -> _Found:
-    match = _NODE.match(text)
-    return (Origin(node=match.group(1)), match.end()) if match and text[match.end(1)] in ": |" else None
-
-
-def _ray(text: str, _so_far: Origin) -> _Found:
-    match = _RAY.match(text)
-    if match is None:
-        return None
-    rank, pid, address = match.groups()
-    return Origin(rank=int(rank) if rank else None, pid=whole(pid), node=address), match.end()
-
-
-def _task(text: str, so_far: Origin) -> _Found:
-    match = _TASK.match(text) if so_far.task is None else None
-    return (Origin(task=int(match.group(1))), match.end()) if match else None
-
-
-def _time(text: str, _so_far: Origin) -> _Found:
-    match = _TIME.match(text)
-    return (NOWHERE, match.end()) if match else None
-
-
-def _logger(text: str, _so_far: Origin) -> _Found:
-    """A logger's or collector's prefix before a traceback's own lines."""
-    match = _WRAPPED.match(text)
-    return (NOWHERE, match.end()) if match and _TRACE.match(text[match.end() :]) else None
-
-
-def _logger_in_brackets(text: str, so_far: Origin) -> _Found:
-    return _logger(text, so_far) if text[1:2].isdigit() else None
-
-
-# The possible styles of a line, by its first character (0: a digit or a blank), in the order of trying.
-_STYLES: dict[str, tuple[Callable[[str, Origin], _Found], ...]] = {
-    "[": (_rank, _mpi, _pod, _node_in_brackets, _logger_in_brackets),
-    "(": (_ray,),
-    "0": (_task, _time, _logger),
-    **dict.fromkeys(_WRAPPED_FIRST, (_logger, _node)),
-}
-_OTHER_STYLES: tuple[Callable[[str, Origin], _Found], ...] = (_node,)
+def _origin_in(match: re.Match[str]) -> Origin:
+    """The writer that a pattern's groups name."""
+    parts = {name: part for name, part in match.groupdict().items() if part}
+    numbers = {name: whole(part) for name, part in parts.items() if name not in {"node", "stream"}}
+    return Origin(node=parts.get("node"), stream=parts.get("stream"), **numbers)
 
 
 def rank_mark(text: str) -> int | None:
@@ -255,9 +183,8 @@ def learn_hosts(lines: Iterable[str]) -> frozenset[str]:
     where a bare number in brackets leads the lines, as Intel MPI and Hydra print; a pattern that begins with ``^``
     where torchrun's prefix follows a template of the user's.
     """
-    families: dict[
-        tuple[str, str], Counter[str]
-    ] = {}  # by the signs around the name and what its cluster shares
+    # By the signs around the name, and what its cluster shares.
+    families: dict[tuple[str, str], Counter[str]] = {}
     total = bare = 0
     # By form: the numbers, and the rank that the line names behind them.
     templates: dict[str, list[tuple[tuple[int, ...], int | None]]] = {}
@@ -273,13 +200,15 @@ def learn_hosts(lines: Iterable[str]) -> frozenset[str]:
         bare += _BARE_TASK.match(rest) is not None
         # A collector may stand before the hosts, and hosts before the ranks.
         match = _HOST.match(line) or _HOST.match(rest)
-        if match is None or not _may_be_host(name := _host_in(match)):
+        if match is None or not _may_be_host(name := match[match.lastindex or 1]):
             continue
         group = match.lastindex or 1
         around = (
             match.string[match.start() : match.start(group)] + match.string[match.end(group) : match.end()]
         )
-        families.setdefault((around, _family(name)), Counter())[name] += 1
+        # What a cluster's names share: all but their last digits, or their last single letter.
+        shared = re.sub(r"\d+", "#", name) if any(c.isdigit() for c in name) else name[:-1]
+        families.setdefault((around, shared), Counter())[name] += 1
     found = {
         name
         for names in families.values()
@@ -326,18 +255,9 @@ def _template_pattern(form: str, roles: Mapping[int, str]) -> str:
     return pattern
 
 
-def _host_in(match: re.Match[str]) -> str:
-    return match.group(1) or match.group(2) or match.group(3)
-
-
 def _may_be_host(name: str) -> bool:
     known_word = name.rstrip("0123456789").lower() in _NOT_HOSTS
     return not name.isdigit() and not known_word and (name[0].isalpha() or name.count(".") == 3)
-
-
-def _family(name: str) -> str:
-    """The common part of a cluster's host names: the name without its last digits or last single letter."""
-    return re.sub(r"\d+", "#", name) if any(c.isdigit() for c in name) else name[:-1]
 
 
 def origin_of_path(path: str) -> Origin:

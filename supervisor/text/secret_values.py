@@ -33,16 +33,8 @@ STEMS: Final = word_set("key token tkn pass pw secret cred auth bearer webhook p
 _CAMEL = Lazy(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _BETWEEN = Lazy(r"\d*[^a-z0-9]+|(?<=[a-z])(?=(?:token|tkn)\d*[^a-z0-9])")
 # Secrets by themselves, also at the end of a word: `MYSQLPASSWORD`.
-_ENDS: Final = (
-    "password",
-    "passwords",
-    "passwort",
-    "passwd",
-    "passphrase",
-    "secret",
-    "secrets",
-    "credential",
-    "credentials",
+_ENDS: Final = tuple(
+    word_set("password passwords passwort passwd passphrase secret secrets credential credentials")
 )
 _WORDS: Final = word_set("pwd passcode cred creds bearer authorization webhook")
 # Secrets if they belong to something, as a word of its own or in one piece with it: `api_key`, `apikey`, `DBPASS`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import calendar
 import re
-from bisect import bisect_left
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -33,9 +33,8 @@ _SHORT = re.compile(
 )
 # A year before this one, of two digits that stand first, is a day.
 FIRST_YEAR = 2010
-# The most common form of a date, for cases that need no parsing: found fast in this many bytes.
+# The most common form of a date, for cases that need no parsing.
 _DATE = re.compile(rb"20\d\d[-/]\d\d[-/]\d\d[T_ ]\d\d:\d\d:\d\d")
-DATES_BYTES = 4096
 _GLOG = re.compile(r"\b[IWEFD](\d{4})?(\d\d)(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?")
 # Month and day, as mmengine writes them: elsewhere than at the head two numbers are a counter.
 _MONTH_DAY = re.compile(
@@ -113,39 +112,35 @@ class LineClock:
         self._latest_t = latest_t
         self._day_t: float | None = None  # of the newest line whose day is known
         self._data = b""
-        self._dates: list[int] | None = None
+        self._at = 0  # dates before it are known
 
     def enter(self, data: bytes) -> None:
         """The next text of the log, in whole lines."""
-        for begin in (max(len(self._data) - DATES_BYTES, 0), 0):
-            places = [match.start() for match in _DATE.finditer(self._data, begin)]
-            if places:
-                self._heed(self._date_at(places[-1]))
-                break
-        self._data, self._dates = data, None
+        self._read_dates(len(self._data))
+        self._data, self._at = data, 0
 
     def read(self, text: str, place: int) -> float | None:
-        """The stamp of a line that starts at `place` of that text."""
-        if (t := whole_date(text, self._latest_t)) is None:
-            if self._dates is None:
-                self._dates = [match.start() for match in _DATE.finditer(self._data)]
-            before = bisect_left(self._dates, place)
-            if before:
-                self._heed(self._date_at(self._dates[before - 1]))
+        """The stamp of a line that starts at `place` of that text; places only grow."""
+        t = known_t = whole_date(text, self._latest_t)
+        if t is None:
+            self._read_dates(place)
             day_t = self._latest_t if self._day_t is None else self._day_t
             t = stamp_of(text, day_t, self._latest_t)
-        if t is not None and (self._day_t is not None or whole_date(text, self._latest_t) is not None):
+        if t is not None and (self._day_t is not None or known_t is not None):
             self._day_t = t
         return t
 
-    def _heed(self, t: float | None) -> None:
+    def _read_dates(self, to: int) -> None:
+        """Take the day from the last date up to a place of the text, at the head of its line."""
+        places = [match.start() for match in _DATE.finditer(self._data, self._at, to)]
+        self._at = max(self._at, to)
+        if not places:
+            return
+        begin = max(self._data.rfind(sign, 0, places[-1]) for sign in (b"\n", b"\r")) + 1
+        head = self._data[begin : begin + HEAD_CHARS].decode("utf-8", "replace")
+        t = whole_date(head, self._latest_t)
         if t is not None and (self._day_t is None or t > self._day_t):
             self._day_t = t
-
-    def _date_at(self, place: int) -> float | None:
-        """The time of a date at the head of its line."""
-        begin = max(self._data.rfind(b"\n", 0, place), self._data.rfind(b"\r", 0, place)) + 1
-        return whole_date(self._data[begin : begin + HEAD_CHARS].decode("utf-8", "replace"), self._latest_t)
 
 
 def day_of_path(path: str, latest_t: float) -> float | None:
@@ -173,8 +168,7 @@ def shift_of(last_stamp_t: float, written_t: float) -> float:
 
 def local_shift(t: float) -> float:
     """The shift from this machine's local stamps to wall time."""
-    offset = datetime.fromtimestamp(t, UTC).astimezone().utcoffset()
-    return -offset.total_seconds() if offset is not None else 0.0
+    return -float(time.localtime(t).tm_gmtoff)
 
 
 class Span(NamedTuple):
@@ -217,18 +211,12 @@ def span_of(head: Sequence[str], tail: Sequence[str], written_t: float, path: st
     return Span(first[0] + shift, last_t + shift, known_t is not None or agrees, is_end and not agrees)
 
 
-def _month_day(head: str) -> re.Match[str] | None:
-    """A stamp of month and day at the head; a first number above 12 is not a month."""
-    match = _MONTH_DAY.match(head)
-    return match if match is not None and 1 <= int(match[1]) <= 12 else None
-
-
 def _of_some_year(head: str) -> tuple[str | None, list[int], str | None] | None:
     """Year, if named, month to second, and fraction of a stamp whose format may omit the year."""
     if match := _GLOG.search(head):
         year, *date, fraction = match.groups()
         return year, [int(part) for part in date], fraction
-    if match := _month_day(head):
+    if (match := _MONTH_DAY.match(head)) and 1 <= int(match[1]) <= 12:
         *date, fraction = match.groups()
         return None, [int(part) for part in date], fraction
     if match := _SYSLOG.search(head):
@@ -242,7 +230,10 @@ def _dated(head: str, latest_t: float) -> float | None:
     if match := _ISO.search(head):
         *date, fraction, zone = match.groups()
         t = _seconds([int(part) for part in date], fraction)
-        return t - _zone_s(zone) if zone else t
+        if zone is None or zone == "Z":
+            return t
+        ahead_s = int(zone[1:3]) * 3600 + int(zone[-2:]) * 60
+        return t - ahead_s if zone[0] == "+" else t + ahead_s
     if not (match := _SHORT.search(head)):
         return None
     *found, fraction = match.groups()
@@ -271,10 +262,3 @@ def _seconds(parts: Sequence[int], fraction: str | None) -> float:
     if parts[3] > 23 or parts[4] > 59 or parts[5] > 60 or not 1 <= parts[1] <= 12 or not 1 <= parts[2] <= 31:
         raise ValueError("no time")
     return calendar.timegm((*parts, 0, 0, 0)) + (float(f"0.{fraction}") if fraction else 0.0)
-
-
-def _zone_s(zone: str) -> float:
-    if zone == "Z":
-        return 0.0
-    digits = zone[1:].replace(":", "")
-    return (1 if zone[0] == "+" else -1) * (int(digits[:2]) * 3600 + int(digits[2:4]) * 60)

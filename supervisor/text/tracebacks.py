@@ -167,8 +167,10 @@ def _end_of_group(after: bytes, hosts: Collection[str]) -> TracebackEnd | None:
     found = NO_END
     for below, start, stop, line in rows_of(after):
         text = split_prefix(line, hosts)[1].strip().removeprefix("| ")
-        if HEAD in text or set(text) == {"+", "-"}:
-            return NO_END if HEAD in text else found
+        if HEAD in text:
+            return NO_END
+        if set(text) == {"+", "-"}:
+            return found
         if found is NO_END and is_exception(text):
             found = TracebackEnd(below, start, stop, text)
     return None
@@ -194,20 +196,16 @@ def end_without_head(lines: Sequence[str], hosts: Collection[str] = ()) -> tuple
     speaker, _ = split_prefix(lines[last], hosts)
     if frames_above(lines[: last + 1], speaker, hosts, most_between=0)[1] is not None:
         return None
-    stamp = _without_digits(lines[last][: frame.start()])
+    stamp = re.sub(r"\d", "0", lines[last][: frame.start()])
     for row in range(last + 1, len(lines)):
         origin, text = split_prefix(lines[row], hosts)
         # A logger puts its stamp in front of each line.
-        if stamp and _without_digits(lines[row][: frame.start()]) == stamp:
+        if stamp and re.sub(r"\d", "0", lines[row][: frame.start()]) == stamp:
             text = lines[row][frame.start() :].removeprefix(" ")
         if origin.agrees(speaker) and text.strip() and not text.startswith(_INSIDE):
             raised = _is_raised(text.rstrip(), lines[last : last + 3])
             return (row, text.rstrip(), origin) if raised else None
     return None
-
-
-def _without_digits(text: str) -> str:
-    return re.sub(r"\d", "0", text)
 
 
 def _is_raised(text: str, frame: Sequence[str]) -> bool:

@@ -61,6 +61,7 @@ class Appearance:
 
 
 USUAL = Appearance()
+SWITCHES = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
 
 
 def appearance_of(sources: list[tuple[str, Mapping[str, object]]], env: Mapping[str, str]) -> Appearance:
@@ -74,17 +75,25 @@ def appearance_of(sources: list[tuple[str, Mapping[str, object]]], env: Mapping[
         BadAppearance: a value is outside the allowed ones.
     """
 
-    def first(name: str) -> tuple[str, object] | None:
+    def first(name: str) -> tuple[str, str] | None:
+        """Where a setting was found, and its value; None: nowhere."""
         given = ((where, values.get(name)) for where, values in sources)
-        return next(((where, value) for where, value in given if value not in {None, ""}), None)
+        return next(((where, str(value)) for where, value in given if value not in {None, ""}), None)
 
     def choice(name: str, of: type[Choice]) -> Choice | None:
-        found = first(name)
-        return _choice(found[0], name, found[1], of) if found is not None else None
+        if (found := first(name)) is None:
+            return None
+        try:
+            return of(found[1])
+        except ValueError as error:
+            raise BadAppearance(f"{found[0]}: {name} = {found[1]}: choose {', '.join(of)}") from error
 
     def switch(name: str, *, usual: bool) -> bool:
-        found = first(name)
-        return _switch(found[0], name, found[1]) if found is not None else usual
+        if (found := first(name)) is None:
+            return usual
+        if found[1].lower() not in SWITCHES:
+            raise BadAppearance(f"{found[0]}: {name} = {found[1]}: choose true, false")
+        return SWITCHES[found[1].lower()]
 
     return Appearance(
         choice("theme", ThemeName),
@@ -94,22 +103,6 @@ def appearance_of(sources: list[tuple[str, Mapping[str, object]]], env: Mapping[
         switch("bell", usual=USUAL.bell),
         choice("notice", NoticeKind) or USUAL.notice,
     )
-
-
-def _choice(where: str, name: str, value: object, of: type[Choice]) -> Choice:
-    try:
-        return of(str(value))
-    except ValueError as error:
-        raise BadAppearance(f"{where}: {name} = {value}: choose {', '.join(of)}") from error
-
-
-def _switch(where: str, name: str, value: object) -> bool:
-    text = str(value).lower()
-    if text in {"1", "true", "yes", "on"}:
-        return True
-    if text in {"0", "false", "no", "off"}:
-        return False
-    raise BadAppearance(f"{where}: {name} = {value}: choose true, false")
 
 
 def _locale(env: Mapping[str, str]) -> Lang:

@@ -23,7 +23,7 @@ from supervisor.run.journal import JournalReader, read_state
 from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.views.appearance import USUAL
-from supervisor.views.tui import terminal
+from supervisor.views.tui import app
 from tests.conftest import wait_until
 
 
@@ -61,7 +61,7 @@ def test_a_log_is_watched_once_the_screen_is_painted(
         seen.append(run)
 
     is_painted = painted
-    monkeypatch.setattr(terminal, "run_tui", show)
+    monkeypatch.setattr(app, "run_tui", show)
     monkeypatch.setattr(observe_target, "_keyboard_as_stdin", lambda _: nullcontext(True))
     args = SimpleNamespace(interval=60.0, keep=keep, read_only=False, no_ui=False, json=False)
     assert observe_target.observe(str(log), cast("Any", args), USUAL) == 0

@@ -57,15 +57,6 @@ def test_a_packed_log_that_was_not_unpacked_to_its_end_is_no_success(
     assert NOT_UNPACKED in capsys.readouterr().out
 
 
-def test_a_recoded_log_without_an_end_is_judged_by_what_it_says(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    log = tmp_path / "train.log"
-    log.write_bytes("step 1 | loss 2.5\nstep 2 | loss 2.25\n".encode("utf-16"))
-    assert main(["attach", "--no-ui", str(log)]) == 0
-    assert "no line says how the job ended" in capsys.readouterr().out
-
-
 def test_unpacking_leaves_the_disk_some_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(targets, "FREE_BYTES", 1 << 60)
     packed = tmp_path / "train.log.gz"
@@ -77,14 +68,6 @@ def test_a_binary_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.pt").write_bytes(bytes(range(256)) * 20)
     with pytest.raises(BadInputError, match="a binary file, not a log"):
         target_of(str(tmp_path / "model.pt"), tmp_path)
-
-
-def test_text_behind_the_hole_that_a_truncation_left_is_a_log(tmp_path: Path) -> None:
-    log = tmp_path / "train.log"
-    with log.open("wb") as out:
-        out.seek(1 << 20)
-        out.write(b"step 1\n")
-    assert target_of(str(log), tmp_path).logs[0].path == str(log)
 
 
 def test_a_folders_logs_have_their_ranks(tmp_path: Path) -> None:
@@ -145,3 +128,11 @@ def test_where_no_directory_can_be_made_it_is_refused(
     monkeypatch.setenv("XDG_STATE_HOME", str(log))
     assert main(["attach", "--no-ui", str(log)]) == 2
     assert "set XDG_STATE_HOME to a folder of yours" in capsys.readouterr().err
+
+
+def test_text_behind_the_hole_that_a_truncation_left_is_a_log(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    with log.open("wb") as out:
+        out.seek(1 << 20)
+        out.write(b"step 1\n")
+    assert target_of(str(log), tmp_path).logs[0].path == str(log)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import struct
 import subprocess
 import sys
@@ -12,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from supervisor.cli.main import main
-from trainer.data import checkdata
 
 
 def bin_file(path: Path, ids: list[int], *, kind: str = "H", header: tuple[int, int] | None = None) -> str:
@@ -76,31 +74,6 @@ def test_a_token_file_at_fault(
     assert err.startswith(f"{path}: ")
     assert says in err
     assert err.count("\n") == 1
-
-
-def test_the_vocabulary_noted_beside_a_file_holds(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    path = bin_file(tmp_path / "x.bin", [1, 256])
-    (tmp_path / "x.bin.json").write_text('{"vocab_size": 256}')
-    assert check(capfd, "--data", path)[0] == 2
-    assert check(capfd, "--data", path, "--vocab-size=257")[0] == 0
-
-
-def test_broken_lines_are_named_and_many_of_them_counted(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "x.jsonl"
-    path.write_bytes(b'{"text": "good"}\n{"text": 3}\n[1]\n\xff\n{"text": "cut\n' + b"{}\n" * 40)
-    code, out, err = check(capfd, "--data", str(path))
-    assert (code, out) == (2, "")
-    lines = err.splitlines()
-    assert lines[0] == f'{path}:2: wants an object with "text": "…"'
-    assert lines[1].startswith(f"{path}:3: wants")
-    assert lines[2].startswith(f"{path}:4: no JSON")
-    assert lines[3].startswith(f"{path}:5: no JSON")
-    assert lines[-1] == f"{path}: and 34 more"
-    assert len(lines) == checkdata.FAULTS_SHOWN + 1
-    path.write_text(json.dumps({"body": "good"}) + "\n")
-    assert check(capfd, "--data", str(path), "--field=body")[0] == 0
 
 
 def test_one_bad_file_does_not_hide_the_others(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

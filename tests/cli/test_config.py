@@ -63,15 +63,6 @@ def test_the_theme_that_was_chosen_last(
     assert told(capsys, "theme")["value"] == "safe"
 
 
-def test_what_nothing_sets_stands_at_its_default(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["config", "explain", "--json", "train.py"]) == 0
-    listed = {each["key"]: each for each in json.loads(capsys.readouterr().out)["settings"]}
-    assert (listed["policy.max_retries"]["value"], listed["policy.max_retries"]["origin"]) == ("3", "default")
-    assert listed["policy.max_retries"]["overrode"] == []
-    assert len([key for key, each in listed.items() if each["origin"] == "default"]) > 20
-    assert [each["origin"] for each in listed["policy.hold_s"]["overrode"]] == ["default"]
-
-
 @pytest.mark.parametrize("name", ["policy.grace_s", "grace_s", "grace", "STOKER_GRACE"])
 def test_any_name_of_a_setting_will_do(folder: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     assert main(["config", "explain", name]) == 0
@@ -157,11 +148,3 @@ def test_a_wrong_name_is_one_line(
     out, err = capsys.readouterr()
     assert (out, len(err.splitlines())) == ("", 1)
     assert said in err
-
-
-def test_lines_of_yaml_and_py(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "job.yaml").write_text("run:\n  script: train.py\nhang:\n  flag_s: 4\npolicy:\n  grace_s: 3\n")
-    (folder / "job.py").write_text('run = {\n    "script": "train.py",\n}\npolicy = {"grace_s": 3}\n')
-    for name, line in (("job.yaml", 6), ("job.py", 4)):
-        assert main(["config", "explain", "grace_s", "--config", name, "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["origin"] == f"job file {name}:{line}"

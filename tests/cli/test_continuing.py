@@ -6,7 +6,6 @@ import getpass
 import io
 import socket
 import sys
-import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +14,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from supervisor.cli import open_app
+from supervisor.cli import continuing, open_app
 from supervisor.cli.common import WITH_LOG
 from supervisor.cli.main import main
-from supervisor.cluster import scheduler
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import EntryKind, Knobs, KnobScope
 from supervisor.keeper.process import detach, takeover
@@ -106,15 +104,6 @@ def test_what_is_not_continued_says_why_and_starts_nothing(
     assert not started
 
 
-def test_a_run_that_is_not_there_and_a_theme_that_is_none(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["continue", "no-such-run", "--runs-dir", str(tmp_path)]) == 2
-    assert "no run" in capsys.readouterr().err
-    assert main(["continue", str(failed_run(tmp_path).root), "--theme", "neon"]) == 2
-    assert "neon" in capsys.readouterr().err
-
-
 def test_the_next_attempt_is_printed_and_detached(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], started: list[dict[str, Any]]
 ) -> None:
@@ -139,22 +128,6 @@ def test_the_next_attempt_is_printed_and_detached(
 
 def replace_verdict(**changes: Any) -> ev.Diagnosed:
     return ev.Diagnosed(t=T, attempt=1, verdict=replace(verdict_of(), **changes))
-
-
-def test_a_long_cause_is_cut_and_one_that_the_title_says_is_not_said_twice(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], started: list[dict[str, Any]]
-) -> None:
-    facts = [
-        replace_verdict(title="RuntimeError: x", cause=Cause("a", 1, "RuntimeError: x")),
-        replace_verdict(cause=Cause("a", 1, "y" * 500)),
-    ]
-    lines = []
-    for number, diagnosed in enumerate(facts):
-        run = failed_run(tmp_path / str(number), None, STARTED, INTENDED, RUNS, ENDED, diagnosed, GAVE_UP)
-        assert main(["continue", "--yes", "--detach", str(run.root)]) == 0
-        lines.append(capsys.readouterr().err.splitlines()[0])
-    assert lines == ["run-1: attempt 1: RuntimeError: x", f"run-1: attempt 1: it broke: {'y' * 200}"]
-    assert len(started) == 2
 
 
 def test_an_end_that_nobody_knows_is_settled_first(
@@ -273,8 +246,8 @@ def test_what_ran_elsewhere_is_listened_to_and_asked_about(
     answer: str | None,
     said: str | None,
 ) -> None:
-    monkeypatch.setattr(takeover, "other_host_with_keeper", lambda _run: written)
-    monkeypatch.setattr(scheduler, "scheduler_asked", lambda job: {"12": squeue}[job])
+    monkeypatch.setattr(continuing, "other_host_with_keeper", lambda _run: written)
+    monkeypatch.setattr(continuing, "scheduler_asked", lambda job: {"12": squeue}[job])
     run = failed_run(tmp_path, None, *ELSEWHERE)
     if answer is not None:
         typed(answer)
@@ -334,26 +307,6 @@ def test_where_it_goes_on_from_is_said(
     said = capsys.readouterr().err
     assert "\nattempt 2 resumes from its checkpoint at step 4:\n" in said
     assert said.endswith("train.py --resume_from=auto\n")
-    assert len(started) == 1
-
-
-def test_a_newer_checkpoint_that_is_not_continued_from_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], started: list[dict[str, Any]]
-) -> None:
-    record = job_of(
-        tmp_path,
-        "train.py",
-        entry_kind=EntryKind.SCRIPT,
-        outputs=("a", "checkpoints"),
-        output_prefixes=("a",),
-    )
-    (tmp_path / "checkpoints").mkdir()
-    with zipfile.ZipFile(tmp_path / "checkpoints" / "step_10.pt", "w") as archive:
-        archive.writestr("c/data.pkl", b"X\x09\x00\x00\x00optimizer")
-    run = failed_run(tmp_path, record)
-    assert main(["continue", "--yes", "--detach", str(run.root)]) == 0
-    newer = "checkpoints/step_10.pt (step 10) is newer and was not taken: this run writes to a"
-    assert f":\n  {newer}\n" in capsys.readouterr().err
     assert len(started) == 1
 
 

@@ -61,15 +61,6 @@ def test_no_story_where_the_keeper_crashed_or_its_folder_is_gone(
     assert f"directory {run.root}" not in lines(run)
 
 
-def test_a_keeper_that_took_over_tells_what_is_new(tmp_path: Path) -> None:
-    run = run_of(tmp_path)
-    log = log_of(run, tmp_path, keeper(adopted=True))
-    append(run, OVER)
-    log.finish(ended=True)
-    assert "first launch" not in lines(run).partition("directory")[0].splitlines()[0]
-    assert "s3cret-Tr0ub4dor is bad" in lines(run)
-
-
 def test_lines_come_while_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detached, "BEGIN_S", 0.01)
     run = run_of(tmp_path)

@@ -137,26 +137,6 @@ def test_a_container_is_told_what_it_must_mount_and_pass(
     assert "# container: " not in unmeasured
 
 
-def test_show_config_has_the_variables_of_the_job_with_their_reasons(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
-    (tmp_path / "train.py").write_text(SCRIPT)
-    words = ["--deterministic", "--env", "API_KEY=hunter2hunter2", "train.py"]
-    assert main(["run", "--show-config", *words]) == 0
-    settings, _, variables = capsys.readouterr().out.partition("\nvariables of the job:\n")
-    assert any(line.split()[:2] == ["run.deterministic", "True"] for line in settings.splitlines())
-    rows = {line.split()[0]: line for line in variables.splitlines()}
-    assert rows["CUBLAS_WORKSPACE_CONFIG"].split(maxsplit=2)[1:] == [
-        ":4096:8",
-        "--deterministic: what a script cannot set for itself",
-    ]
-    assert "buffer is full" in rows["PYTHONUNBUFFERED"]
-    assert "hunter2" not in settings + variables
-    assert not (tmp_path / "runs").exists()
-
-
 @pytest.mark.parametrize(
     ("preset", "ranks", "variable"),
     [
@@ -178,23 +158,3 @@ def test_presets_of_a_first_and_of_a_talkative_run(
     said = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert any(line.startswith(ranks) for line in said)
     assert any(line.startswith(variable) for line in said)
-
-
-@pytest.mark.parametrize(
-    ("level", "effective"), [("DEBUG", "debug env LOG_LEVEL"), ("20", "info default"), ("", "info default")]
-)
-def test_log_level_of_the_shell_counts_where_it_is_one_of_ours(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    level: str,
-    effective: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LOG_LEVEL", level)
-    (tmp_path / "train.py").write_text(SCRIPT)
-    assert main(["run", "--show-config", "train.py"]) == 0
-    said = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert f"run.log_level {effective}" in said
-    assert main(["run", "--show-config", "--log-level", "error", "train.py"]) == 0
-    assert "run.log_level error flag --log-level" in " ".join(capsys.readouterr().out.split())

@@ -47,16 +47,6 @@ def test_nothing_is_asked_with_yes(folder: Path, capsys: pytest.CaptureFixture[s
     assert "# out of memory: known after the first step" in capsys.readouterr().out
 
 
-def test_nothing_is_asked_where_all_is_given(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines(monkeypatch, "")
-    words = ["--out", "j.toml", "--nproc-per-node", "2", "--nnodes", "1", "--resume-knob", "--resume"]
-    assert main(["init", *words, "train.py", "--batch_size", "16"]) == 0
-    assert written(folder, "j.toml") == {
-        "run": {"script": "train.py", "args": ["--batch_size", "16"], "nproc_per_node": 2, "nnodes": 1},
-        "resume": {"knob": "--resume"},
-    }
-
-
 def test_answers_from_a_pipe(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -189,14 +179,6 @@ def test_a_wrong_answer_on_a_terminal_is_asked_again(folder: Path) -> None:
         child.close()
     assert child.exitstatus == 0
     assert written(folder)["run"]
-
-
-def test_chinese(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    lines(monkeypatch, "\n" * 9)
-    assert main(["init", "--lang", "zh"]) == 0
-    out = capsys.readouterr().out
-    assert "训练" in out
-    assert "which" not in out
 
 
 def test_run_with_nothing_is_one_line_off_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -75,18 +75,6 @@ def test_each_drawn_state_of_a_bar_is_a_point_and_belongs_to_its_line(tmp_path: 
     assert found == 90_001  # and the heading
 
 
-def test_the_states_of_a_line_come_in_the_order_in_which_they_were_drawn(tmp_path: Path) -> None:
-    log = tmp_path / "train.log"
-    # Their shapes differ in turn; and the line is longer than what is kept of one.
-    bar = "\r{}/1500 [00:01<00:02, 9.50it/s, loss={}{}, note={}]"
-    states = [bar.format(n, n, ".5e-1" if n % 2 else ".5", "x" * 50) for n in range(1, 1501)]
-    log.write_text("".join(states) + "\n", encoding="utf-8")
-    rows = [json.loads(line) for line in run_verb(str(log), "--json").stdout.splitlines()]
-    assert [row["step"] for row in rows] == list(range(1, 1501))
-    table = run_verb(str(log), "--csv").stdout.decode().splitlines()
-    assert [int(row.split(",")[2]) for row in table[1:]] == list(range(1, 1501))
-
-
 def test_of_two_states_of_one_step_or_one_loss_the_later_one_is_right(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     bar = "\r{}/9 [00:01<00:02, 9.50it/s, loss={}.5]"
@@ -149,11 +137,6 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path, make: str) -> None:
     assert path.name.encode() in done.stderr
 
 
-def test_holes_of_a_truncated_log_are_no_binary_file(tmp_path: Path) -> None:
-    (tmp_path / "a.log").write_bytes(b"\0" * 6000 + b"\nstep 1 loss 2.5\n")
-    assert json.loads(run_verb(str(tmp_path / "a.log"), "--json").stdout)["step"] == 1
-
-
 def test_both_forms_hold_the_same_numbers(tmp_path: Path) -> None:
     # Several shapes, NaN, a value that is none (0 steps a second), other names alone, and a name that CSV must quote.
     text = (
@@ -196,18 +179,6 @@ def test_a_pipe_is_answered_as_it_grows() -> None:
         assert json.loads(verb.stdout.readline())["step"] == 5
         verb.stdin.close()
         assert verb.wait(60) == 0
-
-
-def test_nothing_found_prints_nothing_and_bad_input_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "a.log").write_bytes(b"no metrics here\n")
-    for form in ("--json", "--csv"):
-        done = run_verb(str(tmp_path / "a.log"), form)
-        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
-    for bad in (str(tmp_path / "none"),):
-        done = run_verb(bad)
-        assert done.returncode == 2
-        assert done.stdout == b""
-        assert len(done.stderr.splitlines()) == 1
 
 
 def test_the_older_part_of_what_a_run_measured_is_read_too(tmp_path: Path) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import io
 import sys
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from supervisor.cli import attach_targets as targets
 from supervisor.cli import common, policy
 from supervisor.cli.job_logs import BadInputError
-from supervisor.cli.main import VERBS, main
+from supervisor.cli.main import main
 from supervisor.cli.runs import browse
 from supervisor.job.spec import RetrySettings
 from supervisor.run import events as ev
@@ -50,11 +50,6 @@ def explained(tmp_path: Path, *facts: ev.Event, **settings: Any) -> list[str]:
     record = job_of(tmp_path, **settings)
     run = own_run_in(tmp_path, record, STARTED, INTENDED, RUNS, *facts)
     return policy.explained(run, record, {})
-
-
-def test_an_attempt_that_has_not_ended_is_not_explained(tmp_path: Path) -> None:
-    assert explained(tmp_path) == []
-    assert explained(tmp_path / "x", ENDED) == [], "nobody has judged it"
 
 
 def test_each_ended_attempt_is_a_line(tmp_path: Path) -> None:
@@ -174,16 +169,3 @@ def test_a_terminal_as_the_pipe_is_refused(tmp_path: Path, monkeypatch: pytest.M
 
 
 # -- help -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("words", [*((verb,) for verb in VERBS), ("config", "explain")], ids=" ".join)
-def test_help_has_lines(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        code = main([*words, "--help"])
-    except SystemExit as end:  # argparse's way
-        code = cast("int", end.code)
-    out = capsys.readouterr().out
-    assert code == 0
-    assert len(out.splitlines()) > 2
-    assert r"\n" not in out
-    assert out.startswith(f"usage: stoker {words[0]}")

@@ -60,9 +60,9 @@ def frozen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holder: subprocess.P
     assert found is not None
     holder.send_signal(signal.SIGSTOP)
     assert wait_until(lambda: psutil.Process(holder.pid).status() == psutil.STATUS_STOPPED, 20)
-    monkeypatch.setattr("supervisor.run.ownership.has_keeper", lambda *_: True)
+    monkeypatch.setattr("supervisor.cli.stop.has_keeper", lambda *_: True)
     monkeypatch.setattr("supervisor.run.ownership.keeper_is_alive", lambda *_: True)
-    monkeypatch.setattr("supervisor.run.ownership.holder_here", lambda _lock: found)
+    monkeypatch.setattr("supervisor.cli.stop.holder_here", lambda _lock: found)
     monkeypatch.setattr(stop, "SILENT_AFTER_S", 0.05)
     return run
 
@@ -127,10 +127,10 @@ def test_a_silent_keeper_is_gone_round_whatever_its_lock_says(
 ) -> None:
     """The name in the lock file can be rewritten, and a keeper can hang without being stopped."""
     if lock_says == "nobody":
-        monkeypatch.setattr("supervisor.run.ownership.holder_here", lambda _lock: None)
+        monkeypatch.setattr("supervisor.cli.stop.holder_here", lambda _lock: None)
     elif lock_says == "another":
         forged = ProcessId(1, 0.1)
-        monkeypatch.setattr("supervisor.run.ownership.holder_here", lambda _lock: forged)
+        monkeypatch.setattr("supervisor.cli.stop.holder_here", lambda _lock: forged)
     else:
         holder.send_signal(signal.SIGCONT)
         assert wait_until(lambda: psutil.Process(holder.pid).status() != psutil.STATUS_STOPPED, 20)
@@ -176,7 +176,7 @@ def test_a_control_folder_that_cannot_be_written_is_one_line(
     def denied(*_args: object, **_named: object) -> str:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("supervisor.run.ownership.ask", denied)
+    monkeypatch.setattr("supervisor.cli.stop.ask", denied)
     try:
         assert main(["stop", str(run.root)]) == 1
     finally:
@@ -202,7 +202,7 @@ def test_a_stop_of_a_run_that_ends_meanwhile_succeeds(
             raise NotRequested("the supervisor process is gone: nobody would do it")
         return "late"
 
-    monkeypatch.setattr("supervisor.run.ownership.ask", late)
+    monkeypatch.setattr("supervisor.cli.stop.ask", late)
     try:
         assert main(["stop", str(run.root)]) == 0
     finally:
@@ -219,14 +219,14 @@ def test_a_stop_that_cannot_be_written_is_a_signal(
 ) -> None:
     run = run_of(tmp_path)
     found = identify(holder.pid)
-    monkeypatch.setattr("supervisor.run.ownership.holder_here", lambda _lock: found)
+    monkeypatch.setattr("supervisor.cli.stop.holder_here", lambda _lock: found)
     lock = KeeperLock(run.node().lock, start_time=1.0)
 
     def full(*_args: object, **_named: object) -> str:
         append(run, OVER)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("supervisor.run.ownership.ask", full)
+    monkeypatch.setattr("supervisor.cli.stop.ask", full)
     try:
         assert main(["stop", str(run.root)]) == 0
     finally:

@@ -13,7 +13,7 @@ PAGE = (ROOT / "docs" / "gpu-unverified.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| `(\w+\.py)` \| `(.+?)` \|", PAGE, re.MULTILINE)
 # Tables of settings, the pure decisions (40 described machines), and an import.
 ELSEWHERE = {"config.py", "settings.py", "machine.py"}
-MODULES = sorted(path for path in (ROOT / "trainer").rglob("*.py") if path.parent.name != "examples")
+MODULES = sorted((ROOT / "trainer").rglob("*.py"))
 OF_A_GPU = re.compile(
     r"\btorch\.cuda\b|[\"']cuda[\"']|\bbackends\.cuda\b|[\"']nccl[\"']|pin_memory|is_pinned|is_cuda|rng_cuda"
 )

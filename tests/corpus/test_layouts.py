@@ -9,6 +9,7 @@ from supervisor.diagnosis.verdict import diagnose
 from supervisor.sources.signature_files import Engine
 from tests.corpus.layouts import LAYOUTS
 from tests.corpus.scoring import NOT_FAILURES, records
+from tests.tiers import first
 
 # Classes and lines that a layout may lose; each other one loses none but for the one line that is wrong without it too.
 MAY_LOSE = {
@@ -45,7 +46,7 @@ RENAMED = ("torchrun --tee", "srun --label", "Open MPI", "Lightning", "time and 
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", first(12, LAYOUTS))
 def test_a_layout_changes_no_verdict(layout: str, engine: Engine) -> None:
     classes, lines, ranks = [], [], []
     for record in records():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from supervisor.diagnosis.evidence import JobEvidence, LogSource, SeenGroup, SeenHang
+from supervisor.diagnosis.evidence import JobEvidence, LogSource, SeenHang
 from supervisor.diagnosis.journal_facts import with_journal_facts
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.run import events as ev
+from supervisor.run.events import RanksAt
 from supervisor.run.fold import replay
 from supervisor.run.records import FailureClass, Reason, Verdict
 from supervisor.sources.signature_files import Engine
@@ -52,8 +54,10 @@ def test_our_own_signals_and_peers_complaints_follow_from_the_hang(engine: Engin
     )
 
 
-WAITING = SeenGroup((0, 2, 3), "backward", "in backward", "train.py:23", (9, 39, 49))
-READING = SeenGroup((1,), "own", "in read()", "data.py:41", (28,))
+WAITING = RanksAt(
+    ranks=(0, 2, 3), doing="backward", what="in backward", line_at="train.py:23", lines=(9, 39, 49)
+)
+READING = RanksAt(ranks=(1,), doing="own", what="in read()", line_at="data.py:41", lines=(28,))
 TOLD = SEEN._replace(groups=(READING, WAITING))
 TIMED_OUT_IN_NCCL = "[rank{0}]:[E101 00:10:00.1 ProcessGroupNCCL.cpp:629] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600012 milliseconds before timing out.\n"
 TIMED_OUT = "[rank{}]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 10000ms for recv operation to complete\n"
@@ -87,14 +91,18 @@ def test_the_rank_that_is_elsewhere_is_the_cause_and_those_that_wait_are_what_fo
     ],
 )
 def test_the_advice_goes_on_from_what_the_stacks_show(engine: Engine, doing: str, expected: str) -> None:
-    verdict = judge(engine, STEPS, SEEN._replace(groups=(READING._replace(doing=doing), WAITING)))
+    verdict = judge(
+        engine, STEPS, SEEN._replace(groups=(msgspec.structs.replace(READING, doing=doing), WAITING))
+    )
     assert expected in verdict.advice[0]
 
 
 def test_where_all_wait_for_each_other_the_advice_says_so(engine: Engine) -> None:
     verdict = judge(engine, STEPS, SEEN._replace(ranks=(), groups=(WAITING,)))
     assert "network" in verdict.advice[0]
-    barrier = WAITING._replace(ranks=(1,), doing="collective", what="in barrier", line_at="train.py:9")
+    barrier = msgspec.structs.replace(
+        WAITING, ranks=(1,), doing="collective", what="in barrier", line_at="train.py:9"
+    )
     parted = judge(engine, STEPS, SEEN._replace(ranks=(), groups=(WAITING, barrier)))
     assert "the branch that parts the ranks" in parted.advice[0]
     assert verdict.rank is None

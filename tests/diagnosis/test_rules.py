@@ -8,12 +8,12 @@ from supervisor.diagnosis.evidence import (
     ErrorFile,
     JobEvidence,
     LogSource,
-    SeenGroup,
     SeenHang,
     SeenRecorder,
 )
 from supervisor.diagnosis.root_rules import RULES
 from supervisor.diagnosis.verdict import Examination, examine
+from supervisor.run.events import RanksAt
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.sources.signature_files import Engine
 
@@ -34,7 +34,14 @@ def one(text: str) -> JobEvidence:
     return JobEvidence(logs=(LogSource("log", (text.encode(),)),))
 
 
-HUNG = SeenHang((1,), "rank 1 in read_it()", None, "stacks.txt", 3, (SeenGroup((1,), "own", "in read_it()"),))
+HUNG = SeenHang(
+    (1,),
+    "rank 1 in read_it()",
+    None,
+    "stacks.txt",
+    3,
+    (RanksAt(ranks=(1,), doing="own", what="in read_it()"),),
+)
 KEY_ERROR = b'{"message": {"message": "KeyError: \'x\'", "extraInfo": {"timestamp": "1700000000"}}}'
 
 BY_OTHER_EVIDENCE: dict[str, tuple[JobEvidence, FailureClass]] = {

@@ -6,13 +6,13 @@ import pytest
 from supervisor.diagnosis.class_texts import class_texts
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.scan.frames import UNCAUGHT
-from supervisor.diagnosis.scan.matcher import Re2Matcher, compile_matcher
 from supervisor.diagnosis.scan.signature_tables import (
     Signatures,
     TableError,
     Trait,
     parse_tables,
 )
+from supervisor.diagnosis.scan.windows import Re2Matcher, compile_matcher
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.run.records import FailureClass
 from supervisor.sources.signature_files import load_engine, read_tables

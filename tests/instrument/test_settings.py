@@ -18,7 +18,7 @@ from supervisor.instrument.wire import is_secret
 from supervisor.text import secret_values
 from supervisor.text.secret_values import is_secret_name
 from tests.instrument.child import PACKAGE, Ended, run
-from tests.text.labelled import SECRETS
+from tests.text.secrets import SECRETS
 
 # What torch's hooks do at the first sign of training. A script that is not measured has none of ours.
 TRAINS = """

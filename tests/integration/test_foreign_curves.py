@@ -73,6 +73,7 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
+@pytest.mark.e2e
 def test_numbers_in_dicts_beside_a_bar_as_hugging_face_prints_them(tmp_path: Path) -> None:
     told = run_script("hf_trainer", tmp_path)
     loss = told.curve("loss")
@@ -86,6 +87,7 @@ def test_numbers_in_dicts_beside_a_bar_as_hugging_face_prints_them(tmp_path: Pat
     assert told.curve("val_loss") == {n: told.steps[n]["loss"] + 1.0 for n in (20, 40)}
 
 
+@pytest.mark.e2e
 def test_the_same_in_one_file_that_is_read_when_it_is_over(tmp_path: Path) -> None:
     with (tmp_path / "train.log").open("wb") as out:
         words = (sys.executable, str(SCRIPTS / "hf_trainer.py"), "--tell", "told.jsonl")

@@ -92,6 +92,7 @@ def test_without_the_library_a_run_is_none_the_worse(tmp_path: Path) -> None:
     assert gpu_rows(run.node().series) == {}
 
 
+@pytest.mark.e2e
 def test_memory_far_from_what_the_job_file_expects_is_said_at_the_end(nvml: StandIn, tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(TWENTY_STEPS)
     (tmp_path / "job.toml").write_text(

@@ -28,6 +28,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished, HeldOpen, RunState
 from tests.conftest import wait_until
 from tests.integration.harness import SCRIPTS, facts, run_headless, stoker, wait_for_state
+from tests.tiers import first
 
 pytestmark = pytest.mark.e2e
 
@@ -288,7 +289,7 @@ def torchrun_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 
 
-@pytest.mark.parametrize("name", STYLES)
+@pytest.mark.parametrize("name", first(5, STYLES))
 def test_a_script_that_nobody_declared_restarts_rightly_or_waits(tmp_path: Path, name: str) -> None:
     style = STYLES[name]
     run = launched(tmp_path / "job", style, ())
@@ -298,7 +299,7 @@ def test_a_script_that_nobody_declared_restarts_rightly_or_waits(tmp_path: Path,
         check_restarted(run, style)
 
 
-@pytest.mark.parametrize("name", STYLES)
+@pytest.mark.parametrize("name", first(4, reversed(STYLES)))
 def test_a_declared_script_restarts_with_the_planned_batch(tmp_path: Path, name: str) -> None:
     style = STYLES[name]
     if style.in_bash:

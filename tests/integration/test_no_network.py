@@ -32,6 +32,7 @@ if os.environ["STOKER_ATTEMPT"] == "1":
 """
 
 
+@pytest.mark.e2e
 @pytest.mark.fault(
     "secrets and access",
     "a run that fails, restarts and is looked at",

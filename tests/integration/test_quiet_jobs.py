@@ -154,6 +154,7 @@ def test_a_pause_survives_however_the_run_is_watched_and_whether_or_not_it_resum
         assert not [fact for fact in told if isinstance(fact, ev.HangCountdown | ev.HangFound)], mode
 
 
+@pytest.mark.e2e
 def test_a_lock_that_nobody_gives_back_is_counted_down_and_ended(tmp_path: Path) -> None:
     words = job(tmp_path, "lock")
     with background("run", "--no-ui", "--no-retry", *RESUME, *words, cwd=tmp_path) as keeper:
@@ -175,6 +176,7 @@ def test_a_lock_that_nobody_gives_back_is_counted_down_and_ended(tmp_path: Path)
     assert countdown.t - flagged.since >= 2.0
 
 
+@pytest.mark.e2e
 def test_without_a_resume_it_is_counted_down_once_somebody_looks_and_esc_keeps_waiting(
     tmp_path: Path,
 ) -> None:

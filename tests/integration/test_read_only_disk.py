@@ -11,6 +11,7 @@ from tests.disks import small_disk
 from tests.integration.harness import only_run, stoker
 
 
+@pytest.mark.e2e
 @pytest.mark.fault(
     "journal and disk",
     "a read-only mount: every verb",

@@ -15,6 +15,7 @@ from supervisor.run.events import Outcome
 from supervisor.run.records import DecisionKind, FailureClass
 from supervisor.run.state import Finished, RunState
 from tests.integration.harness import SCRIPTS, Done, facts, run_headless
+from tests.tiers import first
 
 STYLES = SCRIPTS / "styles"
 # Global batch 48 on one rank: 16 does not fit. What failed says no numbers of memory, so the next is the half, 8.
@@ -132,7 +133,7 @@ def test_an_argparse_script_restarts_at_the_half(tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("style", OTHERS, ids=lambda s: s.script.removesuffix("_style.py"))
+@pytest.mark.parametrize("style", first(2, OTHERS), ids=lambda s: s.script.removesuffix("_style.py"))
 def test_each_style_restarts_smaller_with_its_own_words(tmp_path: Path, style: Style) -> None:
     check_style(tmp_path, style)
 
@@ -180,6 +181,7 @@ for step in range(1, 31):
 """
 
 
+@pytest.mark.e2e
 def test_a_script_that_dies_at_step_4_is_not_called_fitting(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(DIES_LATER, encoding="utf-8")
     words = ("--nproc-per-node=1", "--fit-batch", "--", sys.executable, "train.py")

@@ -143,6 +143,7 @@ for step in range(3 if "--resume" in sys.argv else 1, 5):
 """
 
 
+@pytest.mark.e2e
 def test_explain_says_what_was_and_what_would_have_been_decided(tmp_path: Path) -> None:
     (tmp_path / "crash.py").write_text(CRASH_ONCE, encoding="utf-8")
     done, run, state = run_headless(
@@ -173,6 +174,7 @@ def test_explain_says_what_was_and_what_would_have_been_decided(tmp_path: Path) 
     assert stoker("policy", "explain", run.run_id, "--config", "missing.toml", cwd=tmp_path).code == 2
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("flag", [True, False], ids=["with a flag", "without"])
 def test_a_silent_scripts_checkpoint_is_gone_on_from_or_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flag: bool

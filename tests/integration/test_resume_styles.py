@@ -25,6 +25,7 @@ from tests.integration.harness import (
     wait_for_state,
     wait_for_step,
 )
+from tests.tiers import first
 
 # Rank 1 runs out once a checkpoint is there and a step after it was made. Each rank says what it trains with, and from where.
 LOOP = """
@@ -254,11 +255,12 @@ def check(cwd: Path, style: Style) -> None:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("style", sorted(STYLES))
+@pytest.mark.parametrize("style", first(4, sorted(STYLES)))
 def test_each_style_goes_on_from_its_checkpoint(tmp_path: Path, style: str) -> None:
     check(tmp_path, STYLES[style])
 
 
+@pytest.mark.e2e
 def test_where_nothing_is_known_of_a_resume_nothing_restarts_by_itself_after_a_step(tmp_path: Path) -> None:
     style = Style(STYLES["declared"].source, (*BATCH, "--batch-scope", "per_rank", "--no-instrument"))
     done, _run, state = run_headless(
@@ -291,6 +293,7 @@ def test_a_held_run_is_restarted_with_its_offer_by_one_request(tmp_path: Path) -
     assert told(tmp_path) == [(8, 2, 0), (4, 4, 10)]
 
 
+@pytest.mark.e2e
 def test_b_on_a_live_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     words = ("run", "--no-ui", "--python", sys.executable, "--nproc-per-node", "2", "--env", "LIMIT=99")
     slow = replace(STYLES["a path"], source=STYLES["a path"].source.replace("0.03", "0.15"))

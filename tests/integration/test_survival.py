@@ -115,6 +115,7 @@ def test_a_keeper_killed_after_the_ranks_ended_still_learns_their_exit_status(tm
     assert stoker("stop", run.run_id, cwd=tmp_path).code == 0
 
 
+@pytest.mark.e2e
 @pytest.mark.fault(
     "processes", "a rank ignores SIGTERM", "the stop sequence continues to SIGKILL within its bound"
 )
@@ -134,6 +135,7 @@ def test_a_rank_that_ignores_sigterm_is_ended_by_sigkill(tmp_path: Path) -> None
     assert intent < first_step, "the intent is journalled before the act"
 
 
+@pytest.mark.e2e
 def test_a_detached_failure_is_held_until_a_person_restarts_or_stops_it(tmp_path: Path) -> None:
     run = start_detached(tmp_path, JOB, "--mode", "exception")
     state = wait_for_state(run, HeldOpen)

@@ -59,7 +59,7 @@ CASES: dict[str, tuple[str, bytes, list[str], list[str]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("rank", ["0", pytest.param("1", marks=pytest.mark.e2e)])
+@pytest.mark.parametrize("rank", ["0", pytest.param("1", marks=pytest.mark.thorough)])
 def test_bad_input_is_one_line_before_ranks_meet(case: str, rank: str, tmp_path: Path) -> None:
     name, data, args, says = CASES[case]
     given = flags(total_batch_size=128 * 32)

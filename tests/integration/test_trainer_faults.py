@@ -86,6 +86,7 @@ def started(folder: Path, fault: str) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
+@pytest.mark.e2e
 def test_a_hang_is_before_the_collectives_and_stays(tmp_path: Path) -> None:
     with started(tmp_path, "hang@2") as process:
         proc = psutil.Process(process.pid)
@@ -95,6 +96,7 @@ def test_a_hang_is_before_the_collectives_and_stays(tmp_path: Path) -> None:
         assert max(r["step"] for r in records(tmp_path)) == 2
 
 
+@pytest.mark.e2e
 def test_sigstop_freezes_the_process_and_sigcont_lets_it_go_on(tmp_path: Path) -> None:
     with started(tmp_path, "sigstop@2") as process:
         proc = psutil.Process(process.pid)
@@ -110,6 +112,7 @@ def test_a_slow_rank_is_slow_from_its_step_on(tmp_path: Path) -> None:
     assert times[4] - times[3] >= 0.3
 
 
+@pytest.mark.e2e
 def test_an_abort_at_exit_comes_after_all_work(tmp_path: Path) -> None:
     done = run(1, *flags(telemetry_dir="tel", checkpoint_dir="ck", fault="abort_at_exit@0"), cwd=tmp_path)
     assert done.returncode == -signal.SIGABRT

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished, HeldOpen, RunState
 from tests.conftest import wait_until
@@ -67,10 +66,6 @@ def advised(state: RunState) -> list[str]:
     return [advisory.text for advisory in state.advisories if advisory.code == "shared_output"]
 
 
-def is_found(run: RunPaths, path: Path) -> bool:
-    return any(found.path == str(path) for found in read_state(run.node().journal).checkpoints)
-
-
 @pytest.mark.e2e
 def test_each_of_two_runs_with_an_output_of_its_own_resumes_from_its_own(folder: Path) -> None:
     runs = {name: started(folder, name, "--out", name) for name in ("a", "b")}
@@ -93,14 +88,13 @@ def test_continue_names_a_newer_checkpoint_that_may_be_another_runs(folder: Path
     mine = started(folder, "a", flags=("--no-retry",))
     wait_for_step(mine, 7)
     older = folder / "ckpt_step5.pt"
-    assert wait_until(lambda: is_found(mine, older), 60)
-    assert wait_until(lambda: time.time() > older.stat().st_mtime + 2.5, 10)
+    assert wait_until(lambda: older.exists() and time.time() > older.stat().st_mtime + 2.5, 60)
     # It trains without a checkpoint of its own meanwhile: which of the two wrote the next one cannot be seen.
     other = started(folder, "b", "--resume", str(older), flags=("--no-retry",))
     wait_for_step(other, 7)
     go(folder, "a", 7, 12)
     state = wait_for_state(mine, HeldOpen, 120)
-    assert [Path(found.path).name for found in state.checkpoints] == ["ckpt_step5.pt"]
+    assert state.checkpoints == (), "the end alone shows what lies there, and by then both trained"
     assert advised(state)
     newer = f"ckpt_step10.pt (step 10) is newer and was not taken: run {other.run_id} may have written it"
     assert isinstance(state.condition, HeldOpen)

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, help_text
-from supervisor.job.arguments.run_arguments import parse_run_argv
+from supervisor.job.arguments.run_arguments import STOKER_FLAGS, TORCHRUN_FLAGS, help_text, parse_run_argv
 from supervisor.job.errors import JobError
 from supervisor.job.spec import EntryKind
 

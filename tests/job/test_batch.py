@@ -18,7 +18,7 @@ from supervisor.job.batch import (
     with_world_size,
 )
 from supervisor.job.errors import JobError
-from supervisor.job.memory_fit import choose_smaller, memory_point
+from supervisor.job.memory_fit import memory_point
 
 GIB = 2**30
 specs = st.builds(
@@ -29,26 +29,6 @@ specs = st.builds(
     st.sampled_from(BatchUnit),
     st.sampled_from([1, 7, 256, 2048]),
 )
-
-
-def smaller_than(spec: BatchSpec, point: MemoryPoint | None = None, minimum: int = 1) -> BatchSpec | None:
-    """What `choose_smaller` chooses."""
-    choice = choose_smaller(spec, point, minimum=minimum)
-    return choice.batch if choice is not None else None
-
-
-@settings(deadline=None)
-@given(specs, st.integers(1, 64))
-def test_shrinking_ends_at_the_minimum_and_never_changes_the_global_batch(
-    spec: BatchSpec, minimum: int
-) -> None:
-    seen = [spec]
-    while (smaller := smaller_than(seen[-1], None, minimum)) is not None:
-        assert smaller.micro_batch_per_rank < seen[-1].micro_batch_per_rank
-        assert smaller.micro_batch_per_rank >= minimum
-        assert smaller.global_batch == spec.global_batch
-        seen.append(smaller)
-    assert len(seen) <= 64
 
 
 @settings(deadline=None)

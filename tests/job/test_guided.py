@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from supervisor.job.arguments.flags import INIT_FLAGS
-from supervisor.job.arguments.run_arguments import parse_run_argv
+from supervisor.job.arguments.run_arguments import INIT_FLAGS, parse_run_argv
 from supervisor.job.errors import JobError
 from supervisor.job.launch.guided import (
     Around,

@@ -305,7 +305,7 @@ RECORD = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.lists(RECORD, max_size=14))
 def test_no_records_raise(records: list[Record]) -> None:
     """They are a job's: whatever stands in the file, the supervisor process lives on."""

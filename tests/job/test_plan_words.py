@@ -9,8 +9,7 @@ import pytest
 from supervisor.job.batch import (
     BatchSpec,
 )
-from supervisor.job.launch.oom_plan import answer, four_lines
-from supervisor.job.launch.plan import build_plan
+from supervisor.job.launch.oom_plan import four_lines
 from supervisor.job.spec import AccumulationCounts, EntryKind, FoundNumber, JobSpec, Knobs, KnobScope
 
 BATCH = BatchSpec(8, 1, 2)
@@ -89,36 +88,4 @@ def test_a_dry_run_in_four_lines(spec: JobSpec, lines: tuple[str, ...]) -> None:
     assert four_lines(spec) == lines
 
 
-# -- batches --------------------------------------------------------------------------------------------------
-
-
 # -- places -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("knobs", "batch", "total", "unit"),
-    [
-        (KNOBS, BATCH, 16, "samples"),
-        (KNOBS, None, None, "samples"),
-        (replace(KNOBS, found=(FoundNumber("total", 64, "default"),)), None, 64, "samples"),
-        (replace(KNOBS, found=(FoundNumber("total", 64, "default"),)), BATCH, 16, "samples"),
-        (replace(KNOBS, accumulation=None, global_batch="--total"), None, None, None),
-        (replace(KNOBS, accumulation=None, global_batch="--total"), BATCH, 16, "samples"),
-        (
-            replace(KNOBS, accumulation=None, global_batch="--total"),
-            replace(BATCH, ranks_known=False),
-            None,
-            None,
-        ),
-        (KNOBS, replace(BATCH, ranks_known=False), None, "samples"),
-    ],
-)
-def test_the_global_batch_of_a_dry_run(
-    knobs: Knobs, batch: BatchSpec | None, total: int | None, unit: str | None
-) -> None:
-    spec = job(knobs, batch)
-    plan = build_plan(
-        spec, attempt=1, interpreter="python", run_dir="/r", attempt_dir="/r/1", base_env={}, port=29500
-    )
-    shown = answer(spec, plan)["batch"]
-    assert (shown["global"], shown["unit"]) == (total, unit)

@@ -46,23 +46,6 @@ def test_every_key_arrives() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ('[policy.worker_crash]\nshow_first = ["memory"]\n', "gpu_memory, port, disk"),
-        ('[policy.worker_crash]\nchange = "smaller"\n', "shrink"),
-        ("[policy.worker_crash]\nmax_times = 2\n", "unknown key"),
-        ("[policy]\nflap_max = 0\n", "at least 1"),
-        ("[policy.worker_crash]\nwait_s = -4\n", "at least 0"),
-        ("[policy.worker_crash]\nmax = -1\n", "at least 0"),
-    ],
-)
-def test_a_wrong_one_is_one_line(text: str, words: str) -> None:
-    with pytest.raises(JobError, match=words) as caught:
-        retry_of(text)
-    assert "\n" not in caught.value.message
-
-
-@pytest.mark.parametrize(
     ("argv", "words"),
     [
         (["--min-ranks", "9", "--nproc-per-node=2", "train.py"], "more than the 2"),
@@ -73,15 +56,3 @@ def test_a_wrong_one_is_one_line(text: str, words: str) -> None:
 def test_a_flag_that_can_mean_nothing_is_refused(argv: list[str], words: str) -> None:
     with pytest.raises(JobError, match=words):
         resolve_job(JobInputs(parse_run_argv(argv), {}, "/w"))
-
-
-def test_the_screens_table_stands_beside_the_others_in_settings_but_in_no_job_file() -> None:
-    text = '[ui]\ntheme = "light"\n'
-    file = ConfigFile("stoker.toml", parse_config("stoker.toml", text.encode()), text)
-    assert resolve_job(JobInputs(parse_run_argv(["train.py"]), {}, "/w", project=file)).entry == "train.py"
-    with pytest.raises(JobError, match=r"\[ui\] belongs in"):
-        resolve_job(JobInputs(parse_run_argv(["train.py"]), {}, "/w", job_file=file))
-    wrong = text.replace("light", "pink")
-    file = ConfigFile("stoker.toml", parse_config("stoker.toml", wrong.encode()), wrong)
-    with pytest.raises(JobError, match="dark, light, safe"):
-        resolve_job(JobInputs(parse_run_argv(["train.py"]), {}, "/w", user=file))

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import example, given, reject
 from hypothesis import strategies as st
 
-from supervisor.job.arguments.flags import OWNED, STOKER_FLAGS, TORCHRUN_FLAGS, Flag
-from supervisor.job.arguments.run_arguments import parse_run_argv
+from supervisor.job.arguments.run_arguments import OWNED, STOKER_FLAGS, TORCHRUN_FLAGS, Flag, parse_run_argv
 from supervisor.job.config.resolve import JobInputs, resolve_job
 from supervisor.job.config.setting_values import ConfigFile
 from supervisor.job.errors import JobError
@@ -71,19 +70,6 @@ def test_a_job_of_a_file_names_the_file_and_what_was_said_besides(line: str, fil
     assert "train.py" not in command
     again = resolved(command.removeprefix("stoker run "), file)
     assert replace(again, origins=()) == replace(job, origins=())
-
-
-@pytest.mark.parametrize(
-    ("line", "file", "command"),
-    [
-        ("--nproc-per-node 2 train.py --lr 1", None, "stoker run --nproc-per-node 2 train.py --lr 1"),
-        ("--no-retry -m pkg.train", None, "stoker run --no-retry -m pkg.train"),
-        ("--env A='x y' train.py", None, "stoker run --env 'A=x y' train.py"),
-        ("--num_iterations=50", TRAINER, "stoker run --config demo.toml --num_iterations=50"),
-    ],
-)
-def test_it_reads_as_a_person_writes_it(line: str, file: ConfigFile | None, command: str) -> None:
-    assert command_of(resolved(line, file)) == command
 
 
 REPEATED = [

@@ -17,7 +17,6 @@ from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.events import Outcome, RequestKind, StopWhy
-from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import RunFile
 from supervisor.run.series import JOB_KEY, METRICS, SeriesReader, SeriesWriter
@@ -59,14 +58,6 @@ def test_a_journal_torn_in_its_first_line_is_begun_again(tmp_path: Path, torn: b
     assert (code, outcome(state), state.mode) == (0, (Outcome.SUCCEEDED, 1), "launched")
 
 
-def test_adopted_between_intent_and_launch_it_is_launched_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("supervisor.keeper.attempt_monitor.ADOPT_WAIT_S", 0.1)
-    code, state = carry(run_in(tmp_path, STARTED, INTENDED), job_of(tmp_path))
-    assert (code, outcome(state)) == (0, (Outcome.SUCCEEDED, 2))
-
-
 @pytest.mark.fault(
     "processes",
     "the launcher is killed before it has written down what it started, alone or with the keeper",
@@ -103,14 +94,6 @@ def test_a_command_that_nobody_wrote_down_is_ended(
     assert not any(map(identify, orphans))
 
 
-def test_adopted_while_launching_its_child_is_found(tmp_path: Path) -> None:
-    run = run_in(tmp_path, STARTED, INTENDED)
-    child = child_in(run, "raise SystemExit(0)")
-    code, state = carry(run, job_of(tmp_path))
-    assert (code, outcome(state)) == (0, (Outcome.SUCCEEDED, 1))
-    assert wait_until(lambda: child.poll() is not None, 5)
-
-
 @pytest.mark.fault(
     "processes",
     "the keeper dies between the launch and its journal line",
@@ -132,21 +115,6 @@ def test_a_launch_that_the_journal_missed_is_not_made_twice(
         "what an earlier keeper wrote is not written again"
     )
     assert state.attempts[0].pid == child.pid.pid
-    assert wait_until(lambda: child.poll() is not None, 5)
-
-
-def test_adopted_while_running_it_ends_with_the_childs_own_code(tmp_path: Path) -> None:
-    run = run_in(tmp_path, STARTED, INTENDED)
-    gate = tmp_path / "gate"
-    child = child_in(
-        run, f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\nos._exit(0)"
-    )
-    append(run, journalled(child))
-    keeper = Keeper(run, job_of(tmp_path), env=os.environ)
-    gate.touch()
-    assert keeper.run_to_end() == 0
-    keeper.close()
-    assert read_state(run.node().journal).attempts[0].exit_code == 0
     assert wait_until(lambda: child.poll() is not None, 5)
 
 

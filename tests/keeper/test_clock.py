@@ -20,10 +20,8 @@ from supervisor.keeper.monitoring.observations import from_telemetry
 from supervisor.run import events as ev
 from supervisor.run.failure_history import recovery_of
 from supervisor.run.fold import replay
-from supervisor.run.journal import JournalWriter, read_state
-from supervisor.run.paths import RunPaths
+from supervisor.run.journal import read_state
 from supervisor.run.records import Decision, DecisionKind, SpecChange
-from supervisor.run.series import METRICS, SeriesWriter
 from supervisor.views.model.replay import ReplayReader, record_of
 from tests.keeper.fakes import Emitted, facts_of, job_of, run_in, verdict_of
 from tests.keeper.test_stalls import make
@@ -155,33 +153,6 @@ def test_steps_told_with_a_clock_that_was_set_are_neither_old_nor_of_the_future(
     bench.health.close()
 
 
-def test_a_keeper_that_adopts_with_a_clock_set_back_hears_the_steps(tmp_path: Path) -> None:
-    """What an earlier keeper saw is an hour ahead by its clock: what comes now is no less a sign of life."""
-    bench = make(tmp_path, HangSettings())
-    node, clock = RunPaths(tmp_path).node(), bench.clock
-    ahead = clock.wall() + HOUR_S
-    past: list[ev.Event] = [
-        ev.LaunchIntended(t=ahead - 40, attempt=1, argv=(), reason="first"),
-        ev.AttemptStarted(t=ahead - 40, attempt=1, pid=1, start_time=1.0),
-        ev.Progress(t=ahead - 35, attempt=1, step=1),
-    ]
-    journal = JournalWriter(node.journal)
-    for fact in past:
-        journal.append(fact)
-    journal.close()
-    series = SeriesWriter(node.series)
-    for step in range(1, 26):
-        series.append(METRICS, ahead - 35 + 0.2 * step, "job", 1, {"step": float(step)})
-    series.close()
-    bench.health.begin(1, adopted=replay(past))
-    bench.wait(4)
-    bench.step = 25
-    bench.steps(400)
-    assert not bench.facts(ev.HangFound)
-    assert len(bench.facts(ev.StallFlagged)) == len(bench.facts(ev.StallEnded))
-    bench.health.close()
-
-
 @pytest.mark.fault(
     "journal and disk",
     "a rank reports a checkpoint, and the clock is set back before that is read",
@@ -217,18 +188,6 @@ def test_a_recovery_over_a_clock_that_was_set_back_is_not_negative() -> None:
     assert found is not None
     spans = [found.total_s, found.spawn_s, found.first_step_s]
     assert all(span is None or span >= 0 for span in spans)
-
-
-def test_a_player_has_the_facts_own_clock(tmp_path: Path) -> None:
-    facts: list[ev.Event] = [
-        ev.RunStarted(t=1000.0, run_id="run-1", name="job", mode="launched", host="box"),
-        ev.ClockSet(t=1001.0, ahead_s=HOUR_S),
-        ev.NoteAdded(t=1002.0, text="later", by="kim"),
-    ]
-    recording = record_of(run_in(tmp_path, *facts))
-    state = ReplayReader(recording, lambda: recording.end_t).refresh().state
-    assert state.timeline, "the setting itself is told"
-    assert state.now(recording.end_t) == recording.end_t
 
 
 @pytest.mark.fault(

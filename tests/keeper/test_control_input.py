@@ -215,18 +215,6 @@ def test_a_note_is_kept_up_to_its_bound(tmp_path: Path, monkeypatch: pytest.Monk
     assert (note.text, note.by) == ("n" * 500, "kim")
 
 
-def test_requests_are_looked_for_a_few_times_a_second(tmp_path: Path) -> None:
-    seen, actor, clock, run = input_of(tmp_path, state_in(CONDITIONS["running"]))
-    seen.look()
-    control.send(run.control, RequestKind.STOP)
-    clock.now += CONTROL_INTERVAL_S - 0.01
-    seen.look()
-    assert actor.told == []
-    clock.now += 0.02
-    seen.look()
-    assert len(actor.told) == 1
-
-
 def test_what_an_earlier_keeper_answered_is_only_taken_away(tmp_path: Path) -> None:
     seen, actor, _, run = input_of(tmp_path, state_in(CONDITIONS["running"]))
     for take in (seen.look, lambda: seen.refuse_waiting("asked before")):

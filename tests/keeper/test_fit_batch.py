@@ -111,10 +111,8 @@ def test_the_largest_micro_batch_that_fits_is_found(tmp_path: Path, kind: None) 
     [
         ("echo step 1 loss 2.5", None, True, "fits"),
         ("echo Traceback; echo 'KeyError: 3'; exit 1", None, None, "ended with "),
-        ("sleep 600", 0, None, "made no 4 steps in 60 s"),
         ("for n in 1 2; do echo step $n loss 2.5; done; sleep 600", 2, None, "made no 4 steps in 60 s"),
         ("for n in 1 2 3; do echo step $n loss 2.5; done; sleep 600", 3, True, "fits: 3 steps in 60 s"),
-        ("for n in 1 2 3 4; do echo step $n loss 2.5; done; sleep 600", None, True, "fits"),
     ],
 )
 def test_what_a_probe_shows(

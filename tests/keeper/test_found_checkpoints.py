@@ -17,8 +17,7 @@ from supervisor.job.arguments.command_line import settings_of
 from supervisor.job.knobs.resume_settings import USUAL_OUTPUTS, find_outputs
 from supervisor.job.spec import JobSpec, RetrySettings
 from supervisor.keeper.monitoring.found_checkpoints import (
-    LOOK_EVERY_MOST_S,
-    LOOK_EVERY_S,
+    REWRITTEN_S,
     SETTLE_S,
     ConcurrentRun,
     FoundCheckpoints,
@@ -37,7 +36,7 @@ from supervisor.run.fold import replay
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import DecisionKind
-from supervisor.run.runfile import read_run_file, write_run_file
+from supervisor.run.runfile import write_run_file
 from supervisor.run.series import METRICS, SeriesWriter
 from supervisor.sources.checkpoint_layouts import FoundCheckpoint
 from tests.conftest import wait_until
@@ -80,7 +79,7 @@ def test_each_is_journalled_once(tmp_path: Path) -> None:
     assert all(one.attempt == 1 and one.t == clock.wall() and not one.step_by_time for one in saved(told))
     made._take(([found(t=T + 5)], None), BEGUN)
     assert len(saved(told)) == 2, "a file that is kept up to date is journalled once a minute"
-    clock.now += LOOK_EVERY_MOST_S
+    clock.now += REWRITTEN_S
     made._take(([found(t=T + 9)], None), BEGUN)
     assert len(saved(told)) == 3, "written again"
     known = replay((STARTED, INTENDED, RUNS, *saved(told)))
@@ -90,17 +89,6 @@ def test_each_is_journalled_once(tmp_path: Path) -> None:
     made._take(None, BEGUN)
     made._take(([found("/out/c7", 7)], None), st.RunState())
     assert len(saved(told)) == 3
-
-
-def test_of_what_is_saved_between_two_looks_the_newest_are_journalled(tmp_path: Path) -> None:
-    trains = replay((STARTED, INTENDED, RUNS, ev.Progress(t=T, attempt=1, step=100)))
-    many = [found(f"/out/c{step}", step, T + step) for step in range(1, 11)]
-    made, _, told = follower(tmp_path)
-    for _ in range(2):
-        made._take((many, None), trains, trains=True)
-        assert [one.step for one in saved(told)] == [8, 9, 10], "the others do not come later, out of order"
-    made._take(([*many, found("/out/c11", 11, T + 11), found("/out/c12", 12, T + 12)], None), trains)
-    assert [one.step for one in saved(told)][3:] == [11, 12]
 
 
 def test_one_whose_name_says_no_step_is_of_the_step_at_its_time(tmp_path: Path) -> None:
@@ -120,7 +108,7 @@ def test_one_whose_name_says_no_step_is_of_the_step_at_its_time(tmp_path: Path) 
     ):
         clock.ahead = ahead_s
         made._take(([found(step=None, t=T + t)], None), state)
-        clock.now += LOOK_EVERY_MOST_S
+        clock.now += REWRITTEN_S
     assert [one.step for one in saved(told)] == [2, 1, 1, 3, 0]
     assert all(one.step_by_time for one in saved(told))
 
@@ -135,26 +123,19 @@ def looked(made: FoundCheckpoints, monkeypatch: pytest.MonkeyPatch) -> list[floa
     return begun
 
 
-def test_a_look_is_taken_every_few_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_are_searched_at_the_end_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, clock, _ = follower(tmp_path)
     begun = looked(made, monkeypatch)
-    made.look(BEGUN)
-    clock.now += LOOK_EVERY_S - 1
-    made.look(BEGUN)
-    assert begun == []
-    clock.now += 1
+    clock.now += 100.0
     clock.ahead = -30.0
     made.look(BEGUN)
-    assert wait_until(lambda: begun == [T - SETTLE_S - 30.0], 10.0)
-    assert wait_until(lambda: not made._looker.working, 10.0)
-    made.look(BEGUN)
-    assert len(begun) == 1
+    assert begun == []
     made.finish(BEGUN)
-    assert len(begun) == 2, "what an attempt left decides how the next one starts"
+    assert begun == [T - SETTLE_S - 30.0], "what an attempt left decides how the next one starts"
     reported = ev.CheckpointCommitted(t=T, attempt=1, step=5, path="/out/c5")
     made.finish(replay((STARTED, INTENDED, RUNS, reported)))
     made.finish(st.RunState())
-    assert len(begun) == 2, "a script that reports its checkpoints is not searched for"
+    assert len(begun) == 1, "a script that reports its checkpoints is not searched for"
     made.close()
 
 
@@ -403,29 +384,6 @@ def test_whose_a_checkpoint_is_by_what_each_run_names(
     saved_by_torch(tmp_path / path, T)
     found = search(of(ours), 0.0, lambda _since_t: [ConcurrentRun("able-ant", Outputs.of(of(theirs)))])
     assert (bool(found.ours), found.shared_with is not None) == (taken, shared)
-
-
-@pytest.mark.parametrize(
-    ("outputs", "prefixes"),
-    [(USUAL_OUTPUTS, ("a",)), (("a", *USUAL_OUTPUTS), ()), (("a", *USUAL_OUTPUTS), ("a",))],
-)
-def test_what_a_run_of_an_earlier_version_names_is_read_from_either_field(
-    tmp_path: Path, outputs: tuple[str, ...], prefixes: tuple[str, ...]
-) -> None:
-    record = job_of(tmp_path)
-    job = replace(record.job, cwd=str(tmp_path), outputs=outputs, output_prefixes=prefixes)
-    write_run_file(tmp_path / "run.json", msgspec.structs.replace(record, job=job))
-    assert Outputs.of(read_run_file(tmp_path / "run.json").job).named == (tmp_path / "a",)
-
-
-def test_a_run_that_ended_right_before_this_one_is_no_other_run(tmp_path: Path) -> None:
-    """Files are looked for from a second before the start, since stamps are coarse; runs are asked for from the start itself."""
-    job = replace(job_of(tmp_path).job, cwd=str(tmp_path), outputs=("a",))
-    saved_by_torch(tmp_path / "a" / "ckpt.pt", T)
-    asked: list[float] = []
-    began_t = T - 5
-    search(job, began_t - SETTLE_S, lambda since_t: asked.append(since_t) or [])  # type: ignore[func-returns-value]
-    assert asked == [began_t]
 
 
 def test_a_hold_names_a_newer_checkpoint_that_was_not_taken(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ import pytest
 
 from supervisor.job.spec import EntryKind, Knobs
 from supervisor.keeper.base.ledger import Ledger, RunContext
-from supervisor.keeper.planning import kept_copies
-from supervisor.keeper.planning.kept_copies import FICLONE, KEPT_NAME, KeptCopies
+from supervisor.keeper.planning import readiness as kept_copies
+from supervisor.keeper.planning.readiness import FICLONE, KEPT_NAME, KeptCopies
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.journal import read_state
@@ -169,7 +169,7 @@ def test_a_copy_that_fails_keeps_nothing_from_being_launched(
 def test_a_long_copy_leaves_the_loop_free_and_is_given_up(
     resuming: Resuming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept_copies, "WAIT_S", 0.01)
+    monkeypatch.setattr(kept_copies, "COPY_WAIT_S", 0.01)
     monkeypatch.setattr(kept_copies, "CHUNK_BYTES", 64)
     goes_on = threading.Event()
 

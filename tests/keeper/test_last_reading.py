@@ -57,15 +57,6 @@ def searched(of: LastReading) -> Callable[[], bool]:
     return done
 
 
-def test_where_nobody_holds_them_open_they_are_read_to_their_end_at_once(looks: list[bool]) -> None:
-    looks[:] = [False]
-    logs, clock = Logs(), FakeClock()
-    last = reading(logs, clock)
-    assert not last.look(), "whether somebody writes is not known yet"
-    assert wait_until(lambda: last.look(), 5)
-    assert logs.finished
-
-
 def test_a_writer_is_waited_for_until_it_falls_quiet(looks: list[bool]) -> None:
     logs, clock = Logs(), FakeClock()
     last = reading(logs, clock)
@@ -91,12 +82,3 @@ def test_a_writer_that_goes_on_and_on_is_waited_for_a_minute(looks: list[bool]) 
     clock.now += 1.0
     logs.size_bytes += 1
     assert last.look()
-
-
-def test_who_is_in_a_hurry_waits_for_nobody(looks: list[bool]) -> None:
-    logs, clock = Logs(), FakeClock()
-    last = reading(logs, clock)
-    assert not last.look()
-    last.hurry()
-    assert last.look()
-    assert wait_until(lambda: last._search.poll() is not None, 5)

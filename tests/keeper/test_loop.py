@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -200,21 +199,6 @@ def test_a_stop_that_comes_as_the_job_has_just_finished_does_not_spoil_it(tmp_pa
     assert state.answered == {request: "done"}
 
 
-def test_a_job_that_has_finished_is_not_stopped_and_its_end_is_that_of_its_exit(tmp_path: Path) -> None:
-    run = run_in(tmp_path, STARTED, INTENDED)
-    child = child_in(run, "pass")
-    append(run, journalled(child))
-    assert wait_until(lambda: child.poll() is not None, 10)
-    exit_t = json.loads(child.paths.exit.read_bytes())["t"]
-    assert wait_until(lambda: time.time() > exit_t + 1.0, 5)
-    run.control.mkdir()
-    control.send(run.control, RequestKind.STOP)
-    code, state = carry(run, job_of(tmp_path))
-    assert (code, outcome(state)) == (0, (Outcome.SUCCEEDED, 1))
-    assert state.attempt is not None
-    assert state.attempt.ended_t == exit_t
-
-
 @pytest.mark.parametrize("first", [RequestKind.RESTART, None])
 def test_who_asks_for_a_stop_gets_one(tmp_path: Path, first: RequestKind | None) -> None:
     """Also while the attempt ends for a restart, or because a rank died."""
@@ -231,14 +215,6 @@ def test_who_asks_for_a_stop_gets_one(tmp_path: Path, first: RequestKind | None)
     assert (code, outcome(state)) == (5, (Outcome.STOPPED, 1))
     assert set(state.answered.values()) == {"done"}
     assert wait_until(lambda: child.poll() is not None, 5)
-
-
-def test_a_restart_asked_of_a_run_that_had_died_unseen_is_made(tmp_path: Path) -> None:
-    run = run_in(tmp_path, STARTED, INTENDED, RUNS)
-    run.control.mkdir()
-    control.send(run.control, RequestKind.RESTART)
-    code, state = carry(run, job_of(tmp_path, interactive=True))
-    assert (code, outcome(state)) == (0, (Outcome.SUCCEEDED, 2))
 
 
 @pytest.mark.parametrize(
@@ -286,22 +262,6 @@ def test_a_restart_is_made_with_what_was_asked_for(tmp_path: Path) -> None:
     code, state = carry(run, job_of(tmp_path, sys.executable, "-c", "raise SystemExit(9)"))
     assert (code, outcome(state)) == (0, (Outcome.SUCCEEDED, 2))
     assert state.attempts[0].decided_by != "policy"
-
-
-def test_what_is_journalled_before_a_wait_is_not_dated_after_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A replay plays events in the order of their times: the change would come after the wait that it is made in."""
-    monkeypatch.setattr(
-        "supervisor.keeper.planning.launch_plans.planned_change", lambda *_args: ("env: A = 1",)
-    )
-    run = run_in(tmp_path, STARTED, INTENDED, RUNS, *WAITS[:3])
-    carry(run, job_of(tmp_path, sys.executable, "-c", "raise SystemExit(0)"))
-    facts = facts_of(run)
-    planned = next(fact for fact in facts if isinstance(fact, ev.ChangePlanned))
-    waits = next(fact for fact in facts if isinstance(fact, ev.BackoffStarted))
-    assert facts.index(planned) < facts.index(waits)
-    assert planned.t <= waits.t
 
 
 @pytest.mark.fault(

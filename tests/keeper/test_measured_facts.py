@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from supervisor.job.batch import BatchSpec
-from supervisor.job.knobs.measured import MeasuredBatch, measured_batch
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.monitoring import measured_facts
 from supervisor.keeper.monitoring.measured_facts import (
-    MOST_LOOK_S,
     SILENT_S,
     MeasuredFacts,
     PlanCheck,
@@ -23,7 +20,6 @@ from supervisor.keeper.monitoring.observations import FactSeen, Observation, Sam
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.fold import replay
-from supervisor.sources.telemetry import measured_record
 from supervisor.views.headless.console import event_lines
 from tests.keeper.fakes import FakeClock, job_of
 
@@ -87,26 +83,6 @@ def test_the_batch_and_its_setting_are_journalled_once_when_three_steps_agree() 
     assert event.accumulation_setting == "none"
     [(_, line)] = event_lines(event)
     assert line == "measured: micro-batch 8 × accumulation 1 × 2 ranks = global batch 16, set by --batch-size"
-
-
-def test_what_a_first_forward_shows_is_journalled_at_the_end() -> None:
-    attempt = Attempt()
-    attempt.record(kind="phase", pid=1, world_size=1)
-    attempt.record(**SETTING)
-    attempt.record(**LOADER)
-    attempt.record(kind="shape", step=0, loader=1, shapes=[[8, 16]], of="batch")
-    attempt.record(kind="shape", step=0, loader=1, shapes=[[8, 16]], of="forward", module="Net")
-    attempt.facts.look(st.RunState())
-    assert attempt.events == []
-    attempt.facts.look(st.RunState(), is_over=True)
-    [event] = attempt.events
-    assert isinstance(event, ev.BatchMeasured)
-    assert (event.micro_batch, event.accumulation, event.setting, event.batch) == (
-        8,
-        None,
-        "--batch-size",
-        None,
-    )
 
 
 def test_an_adopting_keeper_does_not_repeat_what_stands_in_the_journal() -> None:
@@ -196,24 +172,6 @@ def test_answers_that_change_with_every_look_fill_no_journal(monkeypatch: pytest
     assert found[1].t - found[0].t < 2.0, "what is seen at the start is soon put right"
 
 
-def test_settled_answers_are_derived_again_more_and_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    derived: list[float] = []
-    attempt = Attempt()
-
-    def count(*args: Any, **named: Any) -> MeasuredBatch:
-        derived.append(attempt.clock.now)
-        return measured_batch(*args, **named)
-
-    monkeypatch.setattr(measured_facts, "measured_batch", count)
-    attempt.train(2400)  # 20 minutes
-    assert len(derived) < 60
-    assert all(after - before <= MOST_LOOK_S + 0.5 for before, after in pairwise(derived))
-    assert [event.counts_steps for event in attempt.events if isinstance(event, ev.BatchMeasured)] == [
-        False,
-        True,
-    ]
-
-
 def logged(attempt: Attempt, step: float, rank: int | None = 0, **values: float) -> dict[str, float]:
     """What is taken of a log's line."""
     line = StepSeen(attempt.clock.wall(), rank, {"step": step, **values}, from_telemetry=False)
@@ -232,16 +190,6 @@ def test_what_was_measured_replaces_the_rates_that_a_log_prints_and_not_its_step
     assert seen["step_time_s"] == 9.0, "what a step of the script is in optimizer steps is not known yet"
     assert {sample.key for sample in attempt.samples} == {"0", "1"}, "rank 1 prints nothing"
     assert attempt.samples[-1].values == {"samples_per_sec": 32.0, "memory_peak_bytes": 4096.0}
-
-
-def test_times_of_the_steps_before_a_logs_first_line_are_not_those_of_its_steps() -> None:
-    attempt = Attempt()
-    attempt.train(10)
-    logged(attempt, 10_000.0)
-    attempt.train(1, first=11)
-    seen = logged(attempt, 11_000.0)
-    assert "step_time_s" not in seen
-    assert seen["samples_per_sec"] == 32.0
 
 
 def test_the_trainers_own_telemetry_is_not_replaced() -> None:
@@ -293,19 +241,6 @@ def test_of_any_other_counter_it_is_not_known_what_it_counts(counter: Any) -> No
         ratio.log(step * 0.5, counter(step))
         ratio.count(step * 0.5 + 0.1, step)
     assert ratio.value is None
-
-
-def test_the_time_before_the_first_collective_is_one_of_the_values() -> None:
-    attempt = Attempt()
-    line = b'{"v":1,"t_wall":9.5,"t_mono":3.0,"kind":"timing","step":4,"compute_s":0.125,"rank":1}'
-    record = measured_record(line)
-    assert record is not None
-    attempt.train(4)
-    attempt.facts.hear(FactSeen(attempt.clock.wall(), 1, record))
-    attempt.train(60, first=5)
-    newest = {seen.rank: seen.values for seen in attempt.steps}
-    assert newest[1]["compute_s"] == 0.125
-    assert "compute_s" not in newest[0]
 
 
 @pytest.mark.parametrize(

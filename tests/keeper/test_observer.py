@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -183,34 +182,6 @@ def test_an_end_that_was_taken_back_must_last_the_next_time(
     assert ends[1] - back[0] > 2.0
 
 
-def test_a_line_that_names_a_failure_is_judged_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(observer_module, "QUIET_S", 600.0)
-    log = written(tmp_path, "step 1/90 loss: 2.5\n")
-    with watching(log, ended=True) as (observer, _):
-        assert wait_until(lambda: attempt_of(observer).last_step == 1, 60)
-        add(log, FAILS)
-        assert wait_until(lambda: attempt_of(observer).verdict is not None, 30)
-
-
-def test_what_a_verdict_has_read_does_not_revive_the_job(tmp_path: Path) -> None:
-    """The log is looked at once a second: a failure is judged sooner than that."""
-    log = written(tmp_path, "step 1/90 loss: 2.5\n")
-    with watching(log, ended=True) as (observer, run):
-        assert wait_until(lambda: attempt_of(observer).last_step == 1, 60)
-        assert wait_until(lambda: observer._words_decide, 30)
-        observer._stat_at = time.monotonic() + 600.0  # the look that comes behind the verdict
-        add(log, FAILS)
-        assert wait_until(lambda: attempt_of(observer).ended_t is not None, 30)
-        observer._stat_at = 0.0
-        assert wait_until(lambda: observer._stat_at > 0.0, 30)
-        assert attempt_of(observer).ended_t is not None
-    facts = facts_of(run)
-    ended = next(n for n, fact in enumerate(facts) if isinstance(fact, ev.AttemptEnded))
-    assert not [fact for fact in facts[ended:] if isinstance(fact, ev.LogQuiet)]
-
-
 def test_a_failure_that_is_logged_while_a_verdict_is_made_is_judged_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -352,17 +323,6 @@ def test_of_two_watched_processes_the_one_that_is_killed_is_told_at_once(tmp_pat
             process.wait()
 
 
-def test_leaving_ends_nothing(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", SLEEP]) as process:
-        known = identify(process.pid)
-        assert known is not None
-        with observing(tmp_path, Target("job", "pid", processes=((0, known),))) as (_observer, run):
-            pass
-        assert process.poll() is None
-        process.kill()
-    assert ending(run) == (Outcome.STOPPED, 0)
-
-
 def test_requests_that_would_act_are_refused(tmp_path: Path) -> None:
     log = written(tmp_path, "hello\n")
     with watching(log) as (observer, run):
@@ -428,24 +388,6 @@ def test_a_log_that_is_left_before_it_was_read_is_no_success(tmp_path: Path, end
         assert attempt.log_read_bytes is not None
         assert 0 < attempt.log_read_bytes < len(LARGE) == attempt.log_size_bytes
         assert unread_text(attempt) in condition.reason
-
-
-@pytest.mark.usefixtures("slow_reader")
-def test_a_finished_log_is_read_to_its_end_however_long_it_takes(tmp_path: Path) -> None:
-    log = written(tmp_path, LARGE, old=True)
-    with watching(log, ended=True) as (observer, run):
-        observer.end_when_read()
-        note = control.send(run.control, RequestKind.NOTE, args=control.RequestArgs(text="hi"))
-        assert wait_until(lambda: note in observer.state.answered, 10), "requests are answered meanwhile"
-        assert observer.join(0.0) is False
-        assert observer.join(90)
-    assert ending(run) == (Outcome.LOST, 0)
-    attempt = read_state(run.node().journal).attempt
-    assert attempt is not None
-    assert (attempt.last_step, attempt.has_unread) == (400, False)
-    progress = [fact for fact in facts_of(run) if isinstance(fact, ev.Progress)]
-    assert any(fact.lag_bytes for fact in progress)
-    assert max(b.t - a.t for a, b in pairwise(progress)) < 20, "at least every 10 s, on a busy machine too"
 
 
 @pytest.mark.usefixtures("slow_reader")
@@ -528,30 +470,6 @@ def test_the_bar_of_an_evaluation_within_a_finished_log_is_no_step_of_the_traini
     assert {sample["step_time_s"] for sample in job_samples(run) if "step_time_s" in sample} == {5.0}
 
 
-def test_a_resumed_job_stands_where_its_bar_starts(tmp_path: Path) -> None:
-    log = written(tmp_path, "Training Progress:   0%|     | 200/563250 [00:00<?, ?it/s]\nloading\n")
-    with watching(log) as (observer, _):
-        assert wait_until(lambda: attempt_of(observer).last_step == 200, 15)
-        assert observer.state.total_steps == 563250
-
-
-def test_what_a_backlog_says_last_of_each_number_is_kept(tmp_path: Path) -> None:
-    log = tmp_path / "x.log"
-    lines = "".join(f"epoch 1 loss {2 + n % 7 / 10:.1f} val_loss {3 + n % 5 / 10:.1f}\n" for n in range(2000))
-    more = "epoch 1 loss 2.75\n" * 600
-    log.write_text(
-        f"{lines}val_loss 3.25\n{more}epoch 1 loss 2.35\nepoch 1 accuracy 0.5\n",
-        encoding="utf-8",
-    )
-    make_old(log)
-    with watching(log, ended=True) as (observer, run):
-        observer.end_when_read()
-        assert observer.join(60)
-    samples = job_samples(run)
-    for name, last in (("loss", 2.35), ("val_loss", 3.25)):
-        assert [sample[name] for sample in samples if name in sample][-1] == last
-
-
 def test_what_stood_in_a_log_bears_its_lines_own_clocks_and_what_comes_none(tmp_path: Path) -> None:
     """Reading times are no step times: only what is read as it is written is timed by that."""
     log = written(tmp_path, "step 1 loss 2.5\n2026-11-21 10:00:07 step 2 loss 2.4\n")
@@ -630,13 +548,11 @@ def test_a_clear_failure_at_the_end_of_a_large_log_is_shown_before_the_rest_is_r
 @pytest.mark.parametrize(
     ("text", "ended", "old"),
     [
-        (STEPS, True, True),  # no failure
         (STEPS + OOM, True, False),  # it may be written still
         (STEPS + OOM, False, True),
-        (OOM, True, True),  # a short log is read in a moment
         (STEPS + OOM + "step 9 loss 2.0\n" * 400, True, True),  # it continued
     ],
-    ids=["no failure", "lately written", "live", "short", "continued"],
+    ids=["lately written", "live", "continued"],
 )
 def test_any_other_end_waits_for_the_whole_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, ended: bool, old: bool

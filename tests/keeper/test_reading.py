@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from supervisor.job.spec import RetrySettings
-from supervisor.keeper.base.background import Background
 from supervisor.keeper.base.keeper_clock import SystemClock
 from supervisor.keeper.monitoring import log_monitor as last_reading
 from supervisor.keeper.monitoring.log_monitor import LastReading, LogKey, LogKind, LogWatch
@@ -99,29 +98,6 @@ def reads_on(state: st.RunState) -> bool:
 
 def ended_of(run: RunPaths) -> ev.AttemptEnded:
     return next(fact for fact in facts_of(run) if isinstance(fact, ev.AttemptEnded))
-
-
-@pytest.mark.fault(
-    "logs and load", "the job ends while its logs are far from read", "all is read, and how far is journalled"
-)
-def test_all_is_read_however_long_it_takes_and_the_lag_is_journalled(
-    tmp_path: Path, slowly: Callable[[float], None]
-) -> None:
-    slowly(0.1)
-    run = RunPaths(tmp_path / "run-1")
-    code, state = carry(run, job_of(tmp_path, sys.executable, "-c", BIG))
-    assert (code, outcome(state)) == (0, (Outcome.SUCCEEDED, 1))
-    ended = ended_of(run)
-    assert (ended.last_step, ended.log_read_bytes, ended.log_size_bytes) == (STEPS, None, None)
-    (gone,) = [fact for fact in facts_of(run) if isinstance(fact, ev.ProcessesGone)]
-    assert gone.exit_code == 0
-    assert ended.exit_t is not None
-    assert state.attempts[0].ended_t == ended.exit_t <= gone.t, "reading is no part of the job's time"
-    lags = [fact.lag_bytes for fact in facts_of(run) if isinstance(fact, ev.Progress)]
-    assert any(lag is not None and lag > 1 << 20 for lag in lags)
-    assert lags[-1] is None, "all is read"
-    assert state.progress is not None
-    assert not unread_text(state.progress)
 
 
 @pytest.mark.fault("logs and load", "a request comes while logs are read", "it is answered at once")
@@ -286,7 +262,7 @@ def test_what_a_process_writes_that_outlives_the_job_is_read_till_it_falls_quiet
 def test_a_verdict_on_large_logs_is_made_beside_the_loop() -> None:
     gate, asked = threading.Event(), list[tuple[int, bool]]()
 
-    def judge(number: int, *, whole: bool) -> Verdict:
+    def judge(number: int, whole: bool) -> Verdict:
         asked.append((number, whole))
         assert gate.wait(10)
         return verdict_of()
@@ -298,16 +274,6 @@ def test_a_verdict_on_large_logs_is_made_beside_the_loop() -> None:
     gate.set()
     assert wait_until(lambda: judging.look(1, whole=True) is not None, 10)
     assert asked == [(1, False), (1, True)]
-
-
-def test_a_verdict_that_cannot_be_made_is_heard_of() -> None:
-    def judge(number: int, *, whole: bool) -> Verdict:
-        raise RuntimeError(f"no tables for {number}, {whole}")
-
-    judging = BackgroundVerdict(judge)
-    with pytest.raises(RuntimeError, match="no tables"):
-        wait_until(lambda: judging.look(1, whole=True), 10)
-    assert isinstance(judging._making, Background)
 
 
 def test_in_a_hurry_a_large_log_is_judged_by_its_ends_and_lines_keep_their_numbers(
@@ -322,8 +288,8 @@ def test_in_a_hurry_a_large_log_is_judged_by_its_ends_and_lines_keep_their_numbe
         monkeypatch.setattr(judgement, name, size)
     log = tmp_path / "agent.log"
     log.write_bytes(b"".join(b"line %d\n" % n for n in range(1, 1001)))
-    assert b"".join(judgement._chunks(log)) == log.read_bytes()
-    read = b"".join(judgement._ends(log)).split(b"\n")
+    assert b"".join(judgement._chunks(log, whole=True)) == log.read_bytes()
+    read = b"".join(judgement._chunks(log, whole=False)).split(b"\n")
     assert read[0] == b"line 1"
     assert read[999] == b"line 1000"
     assert read[500] == b"", "what lies between is only counted"

@@ -384,21 +384,6 @@ def watched(log: Path) -> Iterator[list[Observation]]:
         watch.close()
 
 
-def test_losses_of_held_out_data_are_not_called_as_the_trainings(tmp_path: Path) -> None:
-    log = tmp_path / "stdout.log"
-    log.write_text(
-        "Train epoch 1 step 20 loss_g: 1.250 loss_d: 0.750 lr: 0.1\n"
-        "Test - Epoch: [1/20] [10/90] eta: 0:01:02 loss_g: 1.500 (1.600) loss_d: 0.800 (0.900)\n",
-        encoding="utf-8",
-    )
-    with watched(log) as seen:
-        assert wait_until(lambda: sum(isinstance(one, StepSeen) for one in seen) == 2, 20)
-        train, test = (one.values for one in seen if isinstance(one, StepSeen))
-    assert {"loss_g", "loss_d"} <= train.keys()
-    assert {"val loss_g", "val loss_d"} <= test.keys()
-    assert not {"loss_g", "loss_d"} & test.keys()
-
-
 def test_where_the_bar_stands_is_known_also_where_it_was_wiped_for_the_last_line(tmp_path: Path) -> None:
     log = tmp_path / "nohup.out"
     bars = "".join(f"\r {n}%|#####     | {n}/30 [00:02<00:02,  7.11it/s]" for n in (14, 15))

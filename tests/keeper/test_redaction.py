@@ -17,12 +17,12 @@ from supervisor.run.records import Cause, Consequence, FailureClass
 from supervisor.text.redact import HIDDEN, Redactor
 from tests.keeper.fakes import FakeClock, verdict_of
 from tests.keeper.runs import INTENDED, RUNS, STARTED
-from tests.text.planted import IN_TEXT, Planted
+from tests.text.secrets import IN_TEXT, Planted
 
 KNOWN = "hunter2-of-the-job"
 
 
-@pytest.mark.parametrize("planted", IN_TEXT[::6], ids=lambda planted: planted.shape)
+@pytest.mark.parametrize("planted", IN_TEXT[::6], ids=lambda planted: planted.of)
 @pytest.mark.fault(
     "secrets and access", "a log line with a secret becomes evidence", "journal and verdict hold it redacted"
 )

@@ -17,7 +17,6 @@ from supervisor.job.knobs.conventions import HF
 from supervisor.job.launch.plan import LaunchPlan
 from supervisor.job.spec import NAMED, EntryKind, Knobs
 from supervisor.keeper.planning import launch_plans as plans
-from supervisor.keeper.planning import readiness as preconditions
 from supervisor.keeper.planning import resume_points
 from supervisor.keeper.planning.decisions import policy_input
 from supervisor.keeper.planning.resume_points import drop_copies, usable_checkpoint
@@ -28,9 +27,9 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
 from supervisor.run.runfile import RunFile
 from supervisor.run.state import RunState
-from supervisor.sources.checkpoint_layouts import HOLDERS, whole_at
+from supervisor.sources.checkpoint_layouts import whole_at
 from tests.keeper.fakes import BATCH, KNOBS, job_of, verdict_of
-from tests.sources.test_checkpoints import megatron, saved, torn, transformers
+from tests.sources.test_checkpoints import saved, torn, transformers
 
 BASE = replace(KNOBS, resume=None, declared=False)
 SMALLER = SpecChange(batch=BatchChange(BATCH, with_micro_batch(BATCH, 8)))
@@ -202,16 +201,6 @@ def test_a_checkpoint_that_could_not_be_loaded_is_passed_over(tmp_path: Path) ->
     assert policy_input(record, state, env={}).newest_checkpoint == str(second)
 
 
-def test_room_for_another_checkpoint_is_that_of_one_also_in_a_folder_of_many(tmp_path: Path) -> None:
-    for step in (5, 10):
-        megatron(tmp_path / "out", step)
-    (tmp_path / "out" / "iter_0000005" / "big").write_bytes(b"x" * 1_000_000)
-    state = state_of(tmp_path / "out")
-    assert state.checkpoint is not None
-    assert state.checkpoint.layout in HOLDERS
-    assert 0 < preconditions._checkpoint_bytes(state.checkpoint) < 100_000
-
-
 # -- transformers ----------------------------------------------------------------------------------------
 
 
@@ -299,16 +288,6 @@ def plans_decision(known: object) -> Decision:
 
     assert isinstance(known, PolicyInput)
     return decide(known)
-
-
-def test_where_hard_links_cannot_be_made_it_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    record = record_of(tmp_path, HF_PATH, version="4.57.1")
-    state = state_of(trainers(tmp_path / "out"))
-    monkeypatch.setattr(resume_points, "_can_link", lambda _source, _parent: False)
-    with pytest.raises(NotResumableError, match="cannot be hard-linked"):
-        next_plan(tmp_path, record, state)
 
 
 def test_a_copy_that_fails_half_way_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from supervisor.keeper.monitoring.collector import (
     gpu_values,
     own_values,
 )
-from supervisor.keeper.recording.start_events import _world_size
+from supervisor.keeper.recording.start_events import world_size_of
 from supervisor.sources.gpu import GpuDevice, GpuNote, GpuNoteCode, GpuProcess, GpuSample
 from supervisor.sources.machine import HostSample, ProcessSample
 from supervisor.sources.processes import ProcessId
@@ -63,11 +63,11 @@ def use(*held: int | None, own: int = 1) -> Use:
 
 def test_the_ranks_of_the_whole_job(tmp_path: Path) -> None:
     job = job_of(tmp_path).job
-    assert _world_size(replace(job, batch=BatchSpec(1, 1, 8), world_size=4, nproc_per_node=2)) == 8
-    assert _world_size(replace(job, batch=None, world_size=4, nproc_per_node=2)) == 4
+    assert world_size_of(replace(job, batch=BatchSpec(1, 1, 8), world_size=4, nproc_per_node=2)) == 8
+    assert world_size_of(replace(job, batch=None, world_size=4, nproc_per_node=2)) == 4
     unknown = replace(job, batch=None, world_size=None, nproc_per_node=2)
-    assert _world_size(unknown) is None, "a command may start any number of its own"
-    assert _world_size(replace(unknown, entry_kind=EntryKind.SCRIPT)) == 2
+    assert world_size_of(unknown) is None, "a command may start any number of its own"
+    assert world_size_of(replace(unknown, entry_kind=EntryKind.SCRIPT)) == 2
 
 
 # -- work beside the loop ---------------------------------------------------------------------------------------

@@ -128,17 +128,6 @@ def test_a_request_for_stacks_keeps_nobody_waiting_and_is_answered_when_they_are
     assert len(bench.answers()) == 2
 
 
-def test_ten_that_ask_at_once_get_one_round_and_an_answer_each(bench: Bench) -> None:
-    asked = {control.send(bench.run.control, RequestKind.STACKS) for _ in range(10)}
-    bench.look()
-    bench.taker.let_go.set()
-    assert wait_until(lambda: not bench.stacks.working, 5)
-    bench.look()
-    assert {a.request_id for a in bench.answers() if isinstance(a, ev.RequestDone)} == asked
-    assert bench.taker.taken == 1
-    assert sum(isinstance(fact, ev.StacksTaken) for fact in bench.told.facts) == 1
-
-
 def test_the_watch_and_a_person_never_hold_one_process_at_the_same_time(bench: Bench) -> None:
     assert bench.stacks.start()
     assert wait_until(lambda: bench.taker.inside == 1, 5)
@@ -202,15 +191,3 @@ def test_the_users_own_innermost_frame_is_pointed_at_and_secrets_are_taken_out(t
     assert lines[written.lines[3] - 1] == told[4]
     assert lines[3:9] == list(told)
     assert lines[-1] == "api_key='<redacted>'"
-
-
-@pytest.mark.parametrize("source", [StackSource.PROC, StackSource.NONE])
-def test_where_no_frame_is_known_the_stack_begins_below_its_head(tmp_path: Path, source: StackSource) -> None:
-    stacks = {
-        r: Stack(own_identity(), source, ("thread 1 'python': state S, waits in -, system call 0",))
-        for r in (0, 1)
-    }
-    written = write_stacks(tmp_path, 1, 1.0, "head", stacks, [])
-    lines = (tmp_path / "stacks-1-1.txt").read_text(encoding="utf-8").splitlines()
-    assert all(lines[at - 1].startswith("thread 1") for at in written.lines.values())
-    assert len(set(written.lines.values())) == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,22 +10,18 @@ import pytest
 
 from supervisor.diagnosis.hang.stack_groups import RankStack, StackRound, stack_round
 from supervisor.job.spec import HangSettings
-from supervisor.keeper.base.keeper_clock import SystemClock
-from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
-from supervisor.keeper.monitoring.observations import EvidenceLine, LinesSeen, Sampled, StepSeen
+from supervisor.keeper.monitoring.observations import StepSeen
 from supervisor.keeper.process.child import own_identity
 from supervisor.keeper.stalls.hang_watch import HangContext
 from supervisor.keeper.stalls.health import Health
 from supervisor.keeper.stalls.stack_rounds import Round, Targets
-from supervisor.policy.health.stall import Activity, printed
+from supervisor.policy.health.stall import Activity
 from supervisor.run import events as ev
 from supervisor.run.events import Phase
 from supervisor.run.fold import replay
 from supervisor.run.journal import JournalWriter
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import METRICS, SeriesWriter
-from supervisor.sources.signature_files import default_cache_dir, load_engine
-from supervisor.text.prefixes import Origin
 from tests.conftest import wait_until
 from tests.keeper.fakes import Emitted, FakeClock
 
@@ -203,15 +198,6 @@ def test_helpers_that_work_are_no_hang_until_they_stop(bench: Bench) -> None:
     assert bench.wait(400)
 
 
-def test_a_stall_that_ends_by_itself_is_told_and_advised_of_once(bench: Bench) -> None:
-    bench.steps(30)
-    for _ in range(3):
-        assert not bench.wait(25)
-        bench.steps(200)
-    assert len(bench.facts(ev.StallEnded)) == len(bench.facts(ev.StallFlagged)) >= 1
-    assert len(bench.facts(ev.Advisory)) == 1
-
-
 def test_a_keeper_that_slept_looks_at_the_logs_before_it_speaks(bench: Bench) -> None:
     bench.steps(30)
     bench.clock.now += 300
@@ -223,16 +209,6 @@ def test_a_keeper_that_slept_looks_at_the_logs_before_it_speaks(bench: Bench) ->
     bench.health.observe(seen)
     assert not bench.wait(1.5)
     assert not bench.facts(ev.StallFlagged)
-
-
-def test_samples_of_sensors_become_advice(bench: Bench) -> None:
-    for _ in range(40):
-        bench.clock.now += 1
-        values: dict[str, float | None] = {"temperature_c": 95.0, "memory_used_bytes": None, "throttle": 1.0}
-        bench.health.observe(Sampled(bench.clock.wall(), "gpu", "0", values))
-    (advice,) = bench.facts(ev.Advisory)
-    assert isinstance(advice, ev.Advisory)
-    assert advice.code == "gpu_throttled_0"
 
 
 @pytest.mark.parametrize(("from_telemetry", "named"), [(False, [1]), (True, [])])
@@ -288,65 +264,9 @@ def test_an_adopting_keeper_knows_the_pace_and_since_when_it_is_silent(tmp_path:
     assert isinstance(flagged, ev.StallFlagged)
     assert flagged.waited_s == pytest.approx(33, abs=3)
     assert flagged.pace_s == pytest.approx(0.2, rel=0.2)
-    assert not bench.wait(320), "the keeper before did not flag it: for the end it counts from here on"
+    assert not bench.wait(285), "300 s of silence, and 30 s more"
     assert bench.wait(20)
     bench.health.close()
-
-
-def test_steps_keep_their_times_while_the_signature_engine_is_still_loading(tmp_path: Path) -> None:
-    seen: list[object] = []
-    ready, stop = threading.Event(), threading.Event()
-    engine = load_engine(default_cache_dir())
-    watch = LogWatch(
-        stop,
-        put=seen.append,
-        clock=SystemClock(),
-        engine=lambda: engine,
-        rank_of=lambda _origin: 0,
-        engine_ready=ready.is_set,
-    )
-    log = tmp_path / "stdout.log"
-    log.write_text("step 1/9 loss: 3.0 lr: 1.0e-03\nKeyError: 'labels'\n", encoding="utf-8")
-    watch.follow(LogKey("stdout.log", LogKind.RANK, Origin(local_rank=0)), str(log))
-    watch.start()
-    try:
-        assert wait_until(lambda: any(isinstance(item, StepSeen) for item in seen), 10)
-        assert not any(isinstance(item, EvidenceLine) for item in seen)
-        ready.set()
-        watch.finish()
-        assert wait_until(lambda: watch.finished, 10)
-        assert any(isinstance(item, EvidenceLine) for item in seen), "what waited is scanned in the end"
-    finally:
-        stop.set()
-        watch.close()
-
-
-BEAT = "10:00:01 INFO heartbeat phase=training seq={n}"
-
-
-def beats(bench: Bench, n: int, *more: str) -> None:
-    lines = tuple(printed(text.encode()) for text in (BEAT.format(n=n), *more))
-    bench.health.observe(LinesSeen(bench.clock.wall(), "0/stderr.log", lines))
-
-
-def test_a_hang_behind_a_heartbeat_is_flagged_and_ended_as_one_without(bench: Bench) -> None:
-    for n in range(30):
-        bench.steps(1)
-        beats(bench, n)
-    for n in range(3):
-        assert not bench.wait(1.0)
-        beats(bench, 30 + n)
-    (flagged,) = bench.facts(ev.StallFlagged)
-    assert isinstance(flagged, ev.StallFlagged)
-    assert flagged.waited_s < 2.5
-    ended = False
-    for n in range(340):
-        ended = ended or bench.wait(1.0)
-        beats(bench, 50 + n)
-    assert ended
-    (found,) = bench.facts(ev.HangFound)
-    assert isinstance(found, ev.HangFound)
-    assert found.waited_s == pytest.approx(330, abs=5)
 
 
 def test_steps_and_metrics_that_are_told_again_are_no_progress_and_epochs_are(tmp_path: Path) -> None:

@@ -68,7 +68,3 @@ def test_rungs_never_go_down_and_end_within_a_bounded_time(
     assert [order.index(r) for r in taken] == sorted({order.index(r) for r in taken})
     assert taken[-1] is StopStep.SURVIVORS
     assert StopStep.SIGKILL in taken
-
-
-def test_the_dead_need_no_rung() -> None:
-    assert stop_sequence(now=True).tick(1e9, alive=False) is None

@@ -16,7 +16,6 @@ import pytest
 from supervisor.job.batch import BatchSpec, MemoryPoint
 from supervisor.job.memory_fit import Measure, MemoryTrial
 from supervisor.job.spec import FitSettings
-from supervisor.keeper.monitoring.found_checkpoints import ranks_of
 from supervisor.keeper.monitoring.observations import (
     MAX_LINE_BYTES,
     AdviceSeen,
@@ -258,14 +257,6 @@ def test_a_line_of_telemetry_has_bounds() -> None:
 
 
 # -- checkpoints and probes ---------------------------------------------------------------------------------------
-
-
-def test_how_many_ranks_write(tmp_path: Path) -> None:
-    job = job_of(tmp_path).job
-    assert ranks_of(replace(job, nnodes="2", world_size=4)) is None
-    assert ranks_of(replace(job, world_size=4)) == 4
-    assert ranks_of(replace(job, batch=BatchSpec(1, 1, 6))) == 6
-    assert ranks_of(job) is None
 
 
 def fitter(

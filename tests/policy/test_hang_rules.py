@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.diagnosis.hang.stacks import BY_KIND, Kind
+from supervisor.job.spec import HangSettings
 from supervisor.policy.health.ending import GROUNDS, RULES, Act, LateRank, Silence, Wait, judge
 
 AT = "at train.py:30"
+ENDS = HangSettings(end_hangs=True)
 
 
 def late(kind: Kind = Kind.LOCK, rank: int = 1, *, computes: bool = False) -> LateRank:
@@ -20,10 +22,9 @@ def late(kind: Kind = Kind.LOCK, rank: int = 1, *, computes: bool = False) -> La
 
 # A real hang that nothing speaks against: rank 0 waits in a collective for rank 1, which waits for a lock.
 HANG = Silence(
+    HangSettings(),
     silent_s=310.0,
     act_s=300.0,
-    busy_act_s=1800.0,
-    rounds_apart_s=60.0,
     seen=2,
     here=2,
     world=2,
@@ -37,7 +38,7 @@ FORBIDDEN: dict[str, tuple[dict[str, object], float | None]] = {
     "switched_off": ({"act_s": None}, None),
     "kept_waiting": ({"kept": True}, None),
     "before_first_step": ({"stepped": False}, None),
-    "not_looked": ({"looked": False}, 300.0),
+    "not_looked": ({"seen": 0}, 300.0),
     "no_python_stacks": ({"blind": ("there is no Python stack of rank 1",)}, None),
     "not_all_seen": ({"seen": 1}, None),
     "nobody_waits": ({"waiting": False}, None),
@@ -69,7 +70,7 @@ def test_each_rule_forbids_the_end_for_its_own_reason(name: str) -> None:
         ({"late": (late(Kind.PEERS),)}, "other_collective"),
         ({"late": ()}, "all_wait"),
         ({"late": (late(Kind.RUNS),), "silent_s": 1801.0}, "computes_for_ever"),
-        ({"late": (late(Kind.UNKNOWN, computes=True),), "end_hangs": True}, "computes_for_ever"),
+        ({"late": (late(Kind.UNKNOWN, computes=True),), "settings": ENDS}, "computes_for_ever"),
     ],
 )
 def test_what_it_is_ended_as(changes: dict[str, object], ground: str) -> None:
@@ -92,7 +93,13 @@ MAY_COME = [
 @pytest.mark.parametrize("end_hangs", [False, True])
 def test_a_rank_of_which_something_may_come_is_only_flagged_for_ever(kind: Kind, end_hangs: bool) -> None:
     found = judge(
-        replace(HANG, late=(late(), late(kind, 3)), silent_s=1e7, end_hangs=end_hangs, watched=True)
+        replace(
+            HANG,
+            late=(late(), late(kind, 3)),
+            silent_s=1e7,
+            settings=replace(ENDS, end_hangs=end_hangs),
+            watched=True,
+        )
     )
     assert isinstance(found, Wait)
     assert (found.rule, found.until_s) == ("late_may_come", None)
@@ -101,27 +108,23 @@ def test_a_rank_of_which_something_may_come_is_only_flagged_for_ever(kind: Kind,
 
 def test_end_hangs_lifts_two_rules_and_no_other() -> None:
     for name, (changes, _) in FORBIDDEN.items():
-        found = judge(replace(HANG, **changes, end_hangs=True))  # type: ignore[arg-type]
+        found = judge(replace(HANG, **changes, settings=ENDS))  # type: ignore[arg-type]
         assert isinstance(found, Act) == (name in {"late_computes", "unwatched"}), name
-
-
-def test_a_viewer_or_a_known_resume_is_enough() -> None:
-    for changes in ({"watched": True}, {"can_resume": True}, {"end_hangs": True}):
-        unwatched = replace(HANG, can_resume=False, watched=False)
-        assert isinstance(judge(unwatched), Wait)
-        assert isinstance(judge(replace(unwatched, **changes)), Act)  # type: ignore[arg-type]
 
 
 silences = st.builds(
     Silence,
+    settings=st.builds(
+        HangSettings,
+        busy_act_s=st.floats(0, 1e4),
+        rounds_apart_s=st.floats(0.1, 100),
+        end_hangs=st.booleans(),
+    ),
     silent_s=st.floats(0, 1e5),
     act_s=st.none() | st.floats(0, 1e4),
-    busy_act_s=st.floats(0, 1e4),
-    rounds_apart_s=st.floats(0.1, 100),
     group_timeout_s=st.none() | st.floats(600, 1e5),
     stepped=st.booleans(),
     kept=st.booleans(),
-    looked=st.booleans(),
     blind=st.sampled_from([(), ("rank 1",)]),
     seen=st.integers(0, 3),
     here=st.none() | st.integers(1, 3),
@@ -134,7 +137,6 @@ silences = st.builds(
     changed=st.sampled_from(["", "the stacks change"]),
     watched=st.booleans(),
     can_resume=st.booleans(),
-    end_hangs=st.booleans(),
 )
 
 
@@ -153,11 +155,11 @@ def test_what_is_ended_breaks_no_promise(silence: Silence) -> None:
     assert not silence.kept
     assert not silence.blind
     assert not silence.changed
-    assert silence.alike_s >= silence.rounds_apart_s
+    assert silence.alike_s >= silence.settings.rounds_apart_s
     assert silence.here is not None
     assert silence.seen >= silence.here
-    assert silence.watched or silence.can_resume or silence.end_hangs
+    assert silence.watched or silence.can_resume or silence.settings.end_hangs
     for rank in silence.late:
         assert rank.kind not in MAY_COME or (rank.kind is Kind.UNKNOWN and rank.computes)
         if rank.computes:
-            assert silence.end_hangs or silence.silent_s >= silence.busy_act_s
+            assert silence.settings.end_hangs or silence.silent_s >= silence.settings.busy_act_s

@@ -1,39 +1,24 @@
-"""Early signs and stragglers: said when they are there, not said of healthy runs, and not repeated."""
+"""Early signs, creeping levels, stragglers and stalls at their bounds: one reading fewer, one byte less says nothing."""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable
 
 import pytest
 
 from supervisor.job.memory_fit import Measure, MemoryTrial
-from supervisor.policy.health.early_signs import Advice, EarlySigns, unexpected_memory
+from supervisor.policy.health.early_signs import (
+    PAUSE_S,
+    Advice,
+    EarlySigns,
+    Quota,
+    unexpected_memory,
+)
 from supervisor.policy.health.straggler import WINDOW, Stragglers
 from supervisor.run.failures import FailureClass
 
 GIB = float(1 << 30)
-
-
-def codes(advice: Iterable[Advice]) -> set[str]:
-    return {item.code for item in advice}
-
-
-def test_memory_that_creeps_to_the_limit_is_told_and_a_cache_that_fills_is_not() -> None:
-    early = EarlySigns()
-    found: list[Advice] = []
-    for at in range(60):
-        used = (60 + 0.3 * at) * GIB
-        found += early.gpu("0", 20.0 * at, {"memory_used_bytes": used, "memory_total_bytes": 80 * GIB})
-    assert "gpu_memory_creeping" in codes(found)
-    assert "min" in found[-1].text
-    cache = EarlySigns()
-    quiet: list[Advice] = []
-    for at in range(60):
-        used = min(40 + 4 * at, 76) * GIB
-        quiet += cache.gpu("0", 20.0 * at, {"memory_used_bytes": used, "memory_total_bytes": 80 * GIB})
-    assert quiet == []
 
 
 def test_a_healthy_training_gets_no_advice() -> None:
@@ -44,9 +29,8 @@ def test_a_healthy_training_gets_no_advice() -> None:
         grad = abs(rng.gauss(1.0, 0.4)) * (8 if rng.random() < 0.01 else 1)
         values = {"step": step, "loss": loss, "grad_norm": grad, "step_time_s": 0.2, "data_wait_s": 0.01}
         found += early.step(0, 0.2 * step, {**values, "loss_scale": 65536.0 / 2 ** (step % 700 == 3)})
-        found += early.gpu(
-            "0", 0.2 * step, {"util_ratio": 0.97, "temperature_c": 70.0 + rng.random() * 10, "throttle": 0.0}
-        )
+        cache = {"memory_used_bytes": min(40 + 4 * step, 76) * GIB, "memory_total_bytes": 80 * GIB}
+        found += early.gpu("0", 20.0 * step, {"util_ratio": 0.97, "throttle": 0.0, **cache})
         found += early.machine(
             0.2 * step,
             {"memory_used_bytes": 8 * GIB, "memory_total_bytes": 64 * GIB, "disk_free_bytes": 500 * GIB},
@@ -73,32 +57,6 @@ def test_a_checkpoint_that_could_not_be_saved_is_told_once_the_run_goes_on() -> 
     assert (found.code, found.rank) == ("checkpoint_not_saved", 0)
     assert FULL in found.text
     assert not list(early.step(0, 20.0, {"step": 42.0})), "once"
-
-
-def feed(stragglers: Stragglers, *, slow: int | None, data_s: float = 0.0, outside_s: float = 0.0) -> None:
-    """Ranks in step with each other, as DDP makes them: all gaps alike; the others wait within their step."""
-    rng, now, extra = random.Random(1), 0.0, data_s + outside_s
-    for step in range(WINDOW + 1):
-        now += 0.2 + extra + rng.random() * 0.01
-        for rank in range(4):
-            took = 0.2 + extra - (outside_s if rank == slow else 0.0)
-            wait = data_s if rank == slow else 0.001
-            values = {"step": float(step), "step_time_s": took, "data_wait_s": wait}
-            stragglers.step(rank, now + rank * 0.0001, values, from_telemetry=True)
-
-
-def test_the_culprit_is_the_one_that_waits_least() -> None:
-    outside = Stragglers()
-    feed(outside, slow=2, outside_s=0.5)
-    found = outside.find()
-    assert found is not None
-    assert found.rank == 2
-    assert "outside of the step" in found.advice.text
-    data = Stragglers()
-    feed(data, slow=1, data_s=0.3)
-    found = data.find()
-    assert found is not None
-    assert (found.rank, "fetching data" in found.advice.text) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -132,21 +90,6 @@ def test_the_rank_that_looks_at_the_stacks_find_elsewhere_is_named(
         assert found.lost_s == pytest.approx(0.05 * looks.count(1))
 
 
-def printed(took: dict[int, float], *, late_s: dict[int, float], every: int = 1) -> Stragglers:
-    """Ranks that print step times of their own kind, in lockstep: a step of 1 s, its lines so much after its end."""
-    found = Stragglers()
-    for step in range(every, (WINDOW + 3) * every, every):
-        for rank, took_s in took.items():
-            values = {"step": float(step), "step_time_s": took_s}
-            found.step(rank, step + late_s.get(rank, 0.0), values, from_telemetry=False)
-    return found
-
-
-def test_printed_step_times_that_differ_alone_name_nobody() -> None:
-    """Rank 0 may be slow and measure its own work, or wait for rank 1 within what it measures."""
-    assert printed({0: 1.0, 1: 0.3}, late_s={}).find() is None
-
-
 def test_steps_around_an_evaluation_are_no_measure() -> None:
     stragglers = Stragglers()
     for step in range(100):
@@ -178,3 +121,159 @@ def test_memory_is_held_against_what_the_configuration_expects(
     assert (advice is None) == (text is None)
     if advice is not None and text is not None:
         assert text in advice.text
+
+
+# -- levels and typical values ----------------------------------------------------------------------
+
+
+# -- early signs -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("used", "total", "warned"),
+    [(84.9, 100, False), (85.0, 100, True), (99.0, 0, False), (99.0, None, False)],
+)
+def test_memory_is_near_its_limit_from_85_percent(used: float, total: float | None, warned: bool) -> None:
+    early = EarlySigns()
+    found: list[Advice] = []
+    for at in range(60):
+        now = (used - 0.0001 * (59 - at)) * GIB
+        values = {"memory_used_bytes": now, "memory_total_bytes": None if total is None else total * GIB}
+        found += early.gpu("0", 20.0 * at, values)
+    assert found == [], "so slow that it is full in hours"
+    steep = EarlySigns()
+    found = []
+    for at in range(60):
+        now = (used - 0.5 * (59 - at)) * GIB
+        values = {"memory_used_bytes": now, "memory_total_bytes": None if total is None else total * GIB}
+        found += steep.gpu("0", 20.0 * at, values)
+    assert bool(found) is warned
+
+
+def test_new_memory_errors_are_told_and_old_ones_are_not() -> None:
+    early = EarlySigns()
+    told = [len(list(early.gpu("0", 0.0, {"ecc_uncorrected": count}))) for count in (5.0, 5.0, 6.0, 6.0, 7.0)]
+    assert told == [0, 0, 1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("frees", "size", "told"),
+    [
+        ([10.0], 11, ["no further checkpoint fits"]),
+        ([10.0], 10, []),
+        ([10.0], 6, []),
+        ([16.0, 10.0], 6, ["1 more checkpoint fit "]),
+        ([13.0, 10.0], 6, ["1 more checkpoint fit "]),
+        ([12.9, 10.0], 6, []),
+        ([16.0, 10.0], 5, ["2 more checkpoints fit"]),
+        ([16.0, 9.0], 3, []),
+        ([10.0], 0, []),
+    ],
+)
+def test_how_many_checkpoints_fit_where_old_ones_are_kept(
+    frees: list[float], size: int, told: list[str]
+) -> None:
+    early = EarlySigns()
+    found: list[Advice] = []
+    for free in frees:
+        list(early.machine(0.0, {"disk_free_bytes": free * GIB}))
+        found += early.checkpoint(int(size * GIB))
+    assert len(found) == len(told)
+    for item, text in zip(found, told, strict=True):
+        assert text.strip() in item.text
+    assert list(EarlySigns().checkpoint(1)) == [], "nothing is known of the disk"
+
+
+def data_bound(wait_s: float, step_s: float, util: float | None, gpus: int = 10, steps: int = 30) -> str:
+    early = EarlySigns()
+    text = ""
+    for _ in range(gpus):
+        list(early.gpu("0", 0.0, {"util_ratio": util}))
+    for at in range(steps):
+        for item in early.step(0, float(at), {"step_time_s": step_s, "data_wait_s": wait_s}):
+            text = item.text
+    return text
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "util", "gpus", "text"),
+    [
+        (0.51, None, 10, "51 % of a step is waiting for data: "),
+        (0.50, None, 10, ""),
+        (0.31, 0.59, 10, "31 % of a step is waiting for data, the GPUs are busy 59 % of the time: "),
+        (0.31, 0.60, 10, ""),
+        (0.30, 0.10, 10, ""),
+        (0.31, 0.10, 9, ""),
+    ],
+)
+def test_a_run_waits_for_data(wait_s: float, util: float | None, gpus: int, text: str) -> None:
+    said = data_bound(wait_s, 1.0, util, gpus)
+    assert said.startswith(text)
+    assert bool(said) is bool(text)
+    assert data_bound(wait_s, 1.0, util, gpus, steps=29) == "", "one step fewer is too few"
+    assert data_bound(wait_s, 0.0, util, gpus) == ""
+    assert data_bound(math.nan, 1.0, util, gpus) == ""
+
+
+@pytest.mark.parametrize(("steps", "high", "told"), [(30, 3, 1), (29, 3, 0), (30, 2, 0), (30, 9, 1)])
+@pytest.mark.parametrize(("name", "factor"), [("loss", 2.0), ("grad_norm", 10.0)])
+def test_a_spike_lasts_three_steps_and_is_far_above_what_was_usual(
+    name: str, factor: float, steps: int, high: int, told: int
+) -> None:
+    def spikes(value: float, rank: int | None = 0) -> int:
+        early = EarlySigns()
+        for at in range(steps):
+            list(early.step(rank, float(at), {name: 1.0}))
+        return sum(len(list(early.step(rank, 99.0, {name: value}))) for _ in range(high))
+
+    assert spikes(factor * 1.01) == told
+    assert spikes(factor * 1.01, rank=None) == told
+    assert spikes(factor * 1.01, rank=1) == 0, "the numbers of one rank are enough"
+    assert spikes(factor) == 0
+    assert spikes(math.inf) == 0, "that is a failure, no sign of one"
+
+
+def test_advice_is_said_again_after_its_pause() -> None:
+    quota = Quota()
+    assert quota.allows("x", 0.0)
+    assert not quota.allows("x", PAUSE_S - 1)
+    assert quota.allows("x", PAUSE_S)
+    told = Quota()
+    told.said("x", 0.0)
+    assert not told.allows("x", PAUSE_S - 1)
+
+
+# -- stragglers ---------------------------------------------------------------------------------------
+
+
+def fed(
+    own_s: dict[int, float], *, steps: int = WINDOW + 1, gap_s: float = 1.0, data: bool = False
+) -> Stragglers:
+    """Ranks whose steps end together; each spends `own_s` before it comes, of `gap_s`."""
+    found = Stragglers()
+    for step in range(steps):
+        for rank, own in own_s.items():
+            took = gap_s if data else gap_s - own
+            values = {"step": float(step), "step_time_s": took, "data_wait_s": own if data else 0.0}
+            found.step(rank, step * gap_s, values, from_telemetry=True)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("own_s", "steps", "who"),
+    [
+        ({0: 0.0, 1: 0.25}, WINDOW + 1, 1),
+        ({0: 0.0, 1: 0.2421875}, WINDOW + 1, None),
+        ({0: 0.0, 1: 1.0}, WINDOW, None),
+        ({0: 1.0}, WINDOW + 1, None),
+        ({0: 0.25, 1: 1.0, 2: 0.25}, WINDOW + 1, 1),
+    ],
+)
+def test_a_rank_holds_the_others_up_from_a_fifth_of_a_step_on(
+    own_s: dict[int, float], steps: int, who: int | None
+) -> None:
+    for data in (False, True):
+        slow = fed(own_s, steps=steps, gap_s=1.25, data=data).find()
+        assert (slow.rank if slow is not None else None) == who
+        if slow is not None:
+            assert ("fetching data" if data else "outside of the step") in slow.advice.text

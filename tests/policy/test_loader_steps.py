@@ -8,9 +8,9 @@ import pytest
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.memory_fit import MemoryTrial
-from supervisor.job.spec import ClassOverride, Knobs, LoaderKnobs, RetrySettings
-from supervisor.policy import RULES, Gpus, PastAttempt, PolicyInput, decide
-from supervisor.run.records import DecisionKind, FailureClass, Precondition, Reason, SpecChange
+from supervisor.job.spec import Knobs, LoaderKnobs, RetrySettings
+from supervisor.policy import PastAttempt, PolicyInput, decide
+from supervisor.run.records import DecisionKind, FailureClass, Reason, SpecChange
 from tests.policy.cases import TRAINER, ended, one, restarted
 
 F = FailureClass
@@ -51,25 +51,6 @@ def test_a_full_dev_shm_shares_through_files_then_halves_the_workers() -> None:
     ]  # fmt: skip
 
 
-GPUS = Gpus(("0", "1", "2", "3"), faulty=2)
-
-
-def test_a_faulty_gpu_is_left_out_only_where_fewer_are_allowed() -> None:
-    fault = ended(F.GPU_FAULT, last=5, batch=BatchSpec(4, 3, 4))
-    stays = one(fault, gpus=GPUS)
-    assert stays.kind is DecisionKind.RESTART
-    assert stays.change is not None
-    assert stays.change.nproc_per_node is None
-    assert "--min-ranks" in stays.reason
-    fewer = one(fault, gpus=GPUS, retry=RetrySettings(min_ranks=2))
-    assert fewer.change is not None
-    assert fewer.change.nproc_per_node == 3
-    assert fewer.change.env == (("CUDA_VISIBLE_DEVICES", "0,1,3"),)
-    assert fewer.change.batch is not None
-    assert fewer.change.batch.after == BatchSpec(4, 4, 3)
-    assert fewer.change.batch.after.global_batch == 48
-
-
 def test_a_run_that_restarts_too_often_is_given_up_although_it_makes_progress() -> None:
     retry = RetrySettings(flap_max=3, flap_window_s=100.0)
     attempts: tuple[PastAttempt, ...] = ()
@@ -84,27 +65,6 @@ def test_a_run_that_restarts_too_often_is_given_up_although_it_makes_progress() 
     assert (
         decide(PolicyInput((*attempts[:-1], later), knobs=TRAINER, retry=retry)).kind is DecisionKind.RESTART
     )
-
-
-def test_what_must_be_shown_first_is_said() -> None:
-    crash = one(ended(F.WORKER_CRASH, Reason.SIGNAL, last=4))
-    assert crash.show_first == (Precondition.GPU_MEMORY,)
-    full = one(ended(F.DISK_FULL, last=4))
-    assert (full.kind, Precondition.DISK in full.show_first) == (DecisionKind.RESTART, True)
-    assert full.wait_s > crash.wait_s > 0
-    assert RULES[F.PORT_IN_USE].show_first == (Precondition.GPU_MEMORY, Precondition.PORT)
-
-
-def test_the_users_table_sets_every_part_of_a_rule() -> None:
-    table = ClassOverride("code_error", "restart", 2, 7.0, "fewer_workers", ("disk",), 3.0)
-    decision = one(ended(F.CODE_ERROR, last=4), retry=RetrySettings(overrides=(table,)), loader=LOADER)
-    assert decision.kind is DecisionKind.RESTART
-    assert (decision.delay_s, decision.show_first, decision.wait_s) == (7.0, (Precondition.DISK,), 3.0)
-    assert decision.change is not None
-    assert decision.change.set_args == (("--sharing", "file_system"),)
-    plain = ClassOverride("cuda_oom", change="none")
-    oom = one(ended(F.CUDA_OOM, last=4, batch=BatchSpec(8, 1, 1)), retry=RetrySettings(overrides=(plain,)))
-    assert oom.change == SpecChange()
 
 
 NAN = replace(ended(F.NAN_LOSS, last=60, saved=(40,)), lost_at=57)
@@ -131,18 +91,6 @@ def test_a_run_goes_back_once_for_a_loss_that_is_no_number(lost_at: int, at: int
     assert held.kind is DecisionKind.HOLD
     by_person = replace(restarted(NAN, first), by_person=True)
     assert decide(replace(again, attempts=(by_person, now))).kind is DecisionKind.RESTART
-
-
-def test_a_crash_after_the_numbers_went_bad_goes_back_once_too() -> None:
-    crashed = replace(ended(F.WORKER_CRASH, Reason.SIGNAL, last=66), lost_at=57)
-    first = one(crashed, newest_checkpoint="c/40")
-    assert first.kind is DecisionKind.RESTART
-    again = PolicyInput(
-        (restarted(crashed, first), replace(crashed, resumed_at=40)),
-        knobs=TRAINER,
-        newest_checkpoint="c/40",
-    )
-    assert "the first time came 17 steps after" in decide(again).reason
 
 
 @pytest.mark.parametrize("failure", [F.NAN_LOSS, F.WORKER_CRASH, F.NCCL_ERROR, F.CHECKPOINT_LOAD])

@@ -59,7 +59,7 @@ inputs = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(inputs, st.lists(attempts_, min_size=1, max_size=8))
 def test_whatever_happens_the_rules_hold(base: PolicyInput, ends: list[PastAttempt]) -> None:
     batch = BatchSpec(16, 2, 2)

@@ -76,6 +76,7 @@ LOADER = LoaderKnobs(
     (lambda: one(ended(F.WORKER_CRASH, Reason.SIGNAL, seen=True), FOREIGN), "restart", "worker_crash: restart", None),
     (lambda: one(ended(F.WORKER_CRASH, Reason.SILENT)), "fail", "worker_crash: no known cause, so no restart by itself", 1),
     (lambda: one(ended(F.PORT_IN_USE), port_named=True), "fail", "port_in_use: the port was chosen by a person and is never moved; name a free port, or none: then stoker picks one", 1),
+    (lambda: one(ended(F.PORT_IN_USE), leads=False), "fail", "port_in_use: the port was chosen by a person and is never moved; name a free port, or none: then stoker picks one", 1),
     (lambda: one(ended(F.PORT_IN_USE)), "restart", "port_in_use: the port was taken: another one", None),
     (lambda: one(ended(F.LIBUV, seen=False), FOREIGN), "restart", "libuv: this PyTorch has no libuv: USE_LIBUV=0 for agent and workers", None),
     (lambda: one(ended(F.FD_LIMIT, last=4)), "restart", "fd_limit: too many open files: soft limit up to the hard one", None),

@@ -10,8 +10,7 @@ import pytest
 
 from scripts.failures_page import done_about
 from supervisor.job.spec import ClassOverride
-from supervisor.policy.rule_words import sentence
-from supervisor.policy.rules import RULES, Answer, Rule, override_for, rule_for
+from supervisor.policy.rules import RULES, Answer, override_for, rule_for
 from supervisor.run.records import FailureClass, Precondition
 
 F = FailureClass
@@ -26,35 +25,6 @@ def test_the_guide_says_of_every_class_what_its_rules_do() -> None:
         )
     )
     assert said == {failure.value: done_about(failure) for failure in FailureClass}
-
-
-@pytest.mark.parametrize(
-    ("rule", "said"),
-    [
-        (Rule(Answer.STOP, advice_if_not_restarted="mend it"), "Stop: mend it."),
-        (Rule(Answer.HOLD, advice_if_not_restarted="look"), "Hold: look."),
-        (Rule(Answer.REQUEUE, advice_if_not_restarted="x"), "Exit 75 with a checkpoint, else 5."),
-        (
-            Rule(Answer.RESTART, advice_if_not_restarted="x"),
-            "Restart from the newest checkpoint (while `--max-retries` lasts).",
-        ),
-        (
-            Rule(Answer.RESTART, max_times=1, requires_progress=True, advice_if_not_restarted="x"),
-            "Restart from the newest checkpoint (once, only after progress).",
-        ),
-        (
-            Rule(
-                Answer.NEW_PORT,
-                max_times=5,
-                advice_if_not_restarted="x",
-                show_first=(Precondition.GPU_MEMORY, Precondition.PORT, Precondition.DISK),
-            ),
-            "Restart on another port, unless a person named it (5 times at most; first it waits for the port and the disk).",
-        ),
-    ],
-)
-def test_a_rule_is_one_sentence(rule: Rule, said: str) -> None:
-    assert sentence(rule) == said
 
 
 @pytest.mark.parametrize(

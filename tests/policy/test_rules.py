@@ -9,9 +9,8 @@ import pytest
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import ClassOverride, RetrySettings, TrialSettings
 from supervisor.policy import RULES, PastAttempt, PolicyInput, StopCause, decide
-from supervisor.run.records import DecisionKind, FailureClass, Reason, SpecChange
+from supervisor.run.records import DecisionKind, FailureClass, Reason
 from tests.policy.cases import (
-    FOREIGN,
     NEVER,
     NEVER_TOO,
     TRAINER,
@@ -42,24 +41,6 @@ def test_a_trial_ends_with_its_steps_and_is_never_restarted() -> None:
     assert one(ended(F.NCCL_ERROR, last=7, saved=(5,))).kind is DecisionKind.RESTART
     by_itself = one(ended(None, exit_code=0, last=20), trial=trial)
     assert by_itself.reason == "trial of 20 steps: finished at step 20"
-
-
-def test_a_taken_port_moves_unless_somebody_named_it() -> None:
-    moved = one(ended(F.PORT_IN_USE, seen=False), FOREIGN)
-    assert moved.kind is DecisionKind.RESTART
-    assert moved.change is not None
-    assert moved.change.new_port
-    assert one(ended(F.PORT_IN_USE), FOREIGN, port_named=True).kind is DecisionKind.FAIL
-    assert one(ended(F.PORT_IN_USE), FOREIGN, leads=False).kind is DecisionKind.FAIL
-
-
-def test_libuv_is_switched_off_once() -> None:
-    now = ended(F.LIBUV, seen=False)
-    first = one(now, FOREIGN)
-    assert first.change is not None
-    assert ("USE_LIBUV", "0") in first.change.env
-    second = decide(PolicyInput(attempts=(restarted(now, first), now), knobs=FOREIGN))
-    assert second.kind is DecisionKind.GIVE_UP
 
 
 @pytest.mark.parametrize("failure", [*NEVER, *NEVER_TOO])
@@ -150,17 +131,6 @@ def test_exit_0_without_a_step_is_not_reported_as_plain_success() -> None:
     assert unsure.reason == "finished without a step; attempt 1 had reached step 30"
 
 
-def test_nan_loss_fails_even_with_exit_0_and_is_resumed_earlier_at_most_once() -> None:
-    assert one(ended(F.NAN_LOSS, exit_code=0, last=9)).exit_code == 1
-    now = ended(F.NAN_LOSS, last=9, saved=(3, 6))
-    assert one(now).kind is DecisionKind.FAIL
-    first = one(now, newest_checkpoint="ckpt/3")
-    assert first.change == SpecChange(), "the plan itself passes over what was written after it"
-    assert "resume from" in first.reason
-    again = PolicyInput((restarted(now, first), now), knobs=TRAINER, newest_checkpoint="ckpt/3")
-    assert decide(again).kind is DecisionKind.GIVE_UP
-
-
 def test_a_lost_exit_status_is_lost_unless_the_work_was_done() -> None:
     assert one(ended(None, exit_code=None, last=5)).exit_code == 6
     assert one(ended(F.UNKNOWN, exit_code=None, last=5), total_steps=5).exit_code == 0
@@ -187,24 +157,3 @@ def test_back_off() -> None:
     assert one(oom, watched=True).delay_s == 0.0
     override = RetrySettings(overrides=(ClassOverride("worker_crash", delay_s=3.5),))
     assert one(crash, retry=override).delay_s == 3.5
-
-
-def test_a_signature_of_the_user_is_answered_as_it_says() -> None:
-    """Its action comes before that of the class; another failure of that class is answered as ever."""
-    retry = RetrySettings(
-        overrides=(
-            ClassOverride("signature:ours", "hold"),
-            ClassOverride("signature:flicker", "restart", 1, change="none"),
-            ClassOverride("code_error", "stop"),
-        )
-    )
-
-    def kind(signature: str) -> tuple[DecisionKind, str]:
-        attempt = ended(F.CODE_ERROR)
-        assert attempt.verdict is not None
-        decision = one(replace(attempt, verdict=replace(attempt.verdict, signature=signature)), retry=retry)
-        return decision.kind, decision.reason
-
-    assert kind("ours") == (DecisionKind.FAIL, "code_error: [[signature]] says hold")
-    assert kind("flicker")[0] is DecisionKind.RESTART
-    assert kind("") == kind("unheard-of") == (DecisionKind.FAIL, "code_error: [policy] says stop")

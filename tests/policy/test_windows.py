@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from supervisor.job.spec import Knobs, LoaderKnobs
+from supervisor.job.spec import Knobs
 from supervisor.policy import PastAttempt, PolicyInput, restarts_since_progress
-from supervisor.policy.changes import KILLED, SHARED, next_step
 from supervisor.policy.history import is_resume_known
-from supervisor.run.records import Decision, DecisionKind, SpecChange
+from supervisor.run.records import Decision, DecisionKind
 
 AGAIN = Decision(DecisionKind.RESTART, "again")
 HOLD = Decision(DecisionKind.HOLD, "held")
@@ -84,32 +83,3 @@ def test_whether_a_restart_goes_on(knobs: Knobs, path: str | None, number: int |
     history = PolicyInput((after(5),), knobs=knobs, newest_checkpoint=path, newest_number=number)
     assert history.resume_known is known
     assert replace(history, not_now="the file is being written").resume_known is False
-
-
-@pytest.mark.parametrize(
-    ("loader", "steps", "change", "line"),
-    [
-        (LoaderKnobs(workers=("-w", 9)), KILLED, ("-w", "4"), "DataLoader workers 9 → 4"),
-        (LoaderKnobs(workers=("-w", 1)), KILLED, ("-w", "0"), "DataLoader workers 1 → 0"),
-        (LoaderKnobs(workers=("-w", 0)), KILLED, None, ""),
-        (LoaderKnobs(prefetch=("-p", 2)), KILLED, ("-p", "1"), "prefetch 2 → 1"),
-        (LoaderKnobs(prefetch=("-p", 1)), KILLED, None, ""),
-        (LoaderKnobs(pinned=("-m", True)), KILLED, ("-m", "false"), "pinned memory off"),
-        (LoaderKnobs(pinned=("-m", False)), KILLED, None, ""),
-        (LoaderKnobs(pinned=("-m", True)), SHARED, None, ""),
-        (
-            LoaderKnobs(sharing=("-s", "file_descriptor")),
-            SHARED,
-            ("-s", "file_system"),
-            "tensors shared through files (file_system)",
-        ),
-        (LoaderKnobs(sharing=("-s", "file_system")), SHARED, None, ""),
-    ],
-)
-def test_each_step_against_a_full_memory(
-    loader: LoaderKnobs, steps: Any, change: tuple[str, str] | None, line: str
-) -> None:
-    found = next_step(loader, (), steps)
-    assert found == (None if change is None else (SpecChange(set_args=(change,)), line))
-    if change is not None and loader.workers is None:
-        assert next_step(loader, [SpecChange(set_args=(change,))], steps) is None, "each once"

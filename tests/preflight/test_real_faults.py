@@ -167,23 +167,7 @@ def test_ptrace_denied(tmp_path: Path) -> None:
     assert said["allowed"] == ("ok", "py-spy may look into ranks")
 
 
-# -- names and interfaces ------------------------------------------------------------------------------------------
-
-
 # -- the job --------------------------------------------------------------------------------------------------------
-
-
-def test_a_broken_venv_does_not_run(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
-    python = tmp_path / "venv" / "bin" / "python3"
-    python.unlink()
-    python.symlink_to("/usr/bin/python-that-was-upgraded-away")
-    done = subprocess.run(
-        [sys.executable, "-m", "supervisor", "check", "--python", str(python), "--", "true"],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode == 3
-    assert f"x interpreter: --python {python}: no such interpreter" in done.stdout
 
 
 @pytest.mark.e2e  # torch is imported

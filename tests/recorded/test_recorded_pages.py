@@ -23,7 +23,7 @@ from supervisor.views.tui.panels.failure_card import FailureCard
 from supervisor.views.tui.panels.header import HeaderPanel
 from supervisor.views.tui.panels.notice import NoticeBar, TimelinePanel
 from supervisor.views.tui.panels.ranks_table import RanksPanel
-from supervisor.views.tui.panels.trends import TilesPanel
+from supervisor.views.tui.panels.tiles import TilesPanel
 from supervisor.views.tui.runs.table import RunsPanel
 from supervisor.views.tui.widgets.paint import Row, Span
 from supervisor.views.tui.widgets.panel import Panel, View

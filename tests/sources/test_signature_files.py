@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.diagnosis.scan.matcher import engine_name
 from supervisor.diagnosis.scan.signature_tables import digest_of
+from supervisor.diagnosis.scan.windows import engine_name
 from supervisor.sources import signature_files as module
 from supervisor.sources.signature_files import (
     AheadMatcher,

@@ -68,12 +68,6 @@ def test_a_signal_ends_in_a_checkpoint_and_75(how: signal.Signals, tmp_path: Pat
     ("args", "says"),
     [
         (["--dept=3"], "did you mean --depth?"),
-        (
-            ["--device_batch_size=16", "--total_batch_size=49152", "--max_seq_len=2048"],
-            "that works: 12, 6, 4",
-        ),
-        (["--fault=boom@1"], "--fault wants"),
-        (["--train_data_path=/nowhere.bin"], "/nowhere.bin: No such file"),
         (["--device=cpu", "--backend=nccl"], "needs a GPU"),
     ],
 )
@@ -119,7 +113,7 @@ def test_as_a_module(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("fault", "code"),
-    [("exit:3@1", 3), ("sigkill@1", -9), ("sigsegv@1", -11), ("sigabrt@1", -6)],
+    [("exit:3@1", 3), ("sigsegv@1", -11)],
 )
 def test_faults_end_a_process_as_they_say(fault: str, code: int) -> None:
     script = (
@@ -159,7 +153,7 @@ def test_a_fault_that_cannot_be_read(text: str) -> None:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("how", ["stop file", "SIGTERM to torchrun", "SIGUSR1 to one rank"])
+@pytest.mark.parametrize("how", ["stop file", "SIGTERM to torchrun"])
 def test_all_ranks_agree_to_stop_whoever_was_asked(how: str, tmp_path: Path) -> None:
     settings = flags(num_iterations=100_000, telemetry_dir="tel", checkpoint_dir="ck")
     stop = tmp_path / "stop"
@@ -173,13 +167,10 @@ def test_all_ranks_agree_to_stop_whoever_was_asked(how: str, tmp_path: Path) -> 
     ) as process:
         paths = [tmp_path / "tel" / f"rank{rank}.jsonl" for rank in (0, 1)]
         assert wait_until(lambda: all(p.exists() and '"kind":"step"' in p.read_text() for p in paths), 60)
-        match how:
-            case "stop file":
-                stop.touch()
-            case "SIGTERM to torchrun":
-                process.terminate()
-            case _:
-                os.kill(records(tmp_path, rank=1)[0]["pid"], signal.SIGUSR1)
+        if how == "stop file":
+            stop.touch()
+        else:
+            process.terminate()
         process.communicate(timeout=60)
     ends = [records(tmp_path, rank=rank)[-1] for rank in (0, 1)]
     assert [(end["kind"], end["exit_code"], end["reason"]) for end in ends] == [("exit", 75, "stopped")] * 2

@@ -18,7 +18,6 @@ from trainer.distributed.machine import Decision
 from trainer.distributed.place import Place
 from trainer.reporting import memory
 from trainer.reporting.memory import MemoryCap
-from trainer.sample import tokens_after
 
 PLACE = Place(1, 2, 1, "torchrun")
 GIB = 1 << 30
@@ -116,26 +115,3 @@ def test_batches_are_pinned_for_a_gpu_alone() -> None:
     for device, pin, wanted in ((CUDA, True, True), (CUDA, False, False), (torch.device("cpu"), True, False)):
         feed = Feed(SimpleNamespace(), device, pin=pin)  # type: ignore[arg-type]
         assert feed._pin is wanted
-
-
-def test_sampling_follows_the_models_device() -> None:
-    asked: list[Any] = []
-
-    class Fake:
-        shape = SimpleNamespace(max_seq_len=8)
-        blocks = ()
-        embed = SimpleNamespace(weight=torch.zeros(1, device="meta"))
-
-        def __call__(self, tokens: torch.Tensor, *, past: Any) -> torch.Tensor:
-            asked.append(tokens.device.type)
-            return torch.zeros(1, 1, 4)
-
-    how: dict[str, Any] = {"count": 1, "temperature": 0, "top_k": 0, "generator": torch.Generator()}
-    past = pytest.MonkeyPatch()
-    past.setattr("trainer.sample.Past", lambda: ())
-    Fake.blocks = (None,)  # type: ignore[assignment]
-    try:
-        assert len(list(tokens_after(Fake(), [1], **how))) == 1  # type: ignore[arg-type]
-    finally:
-        past.undo()
-    assert asked == ["meta"]

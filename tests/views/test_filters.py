@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.run.state import AttemptState, RankState
 from supervisor.views.logs.query import BadQueryError, Query
-from supervisor.views.model.run_filter import filter_trouble
+from supervisor.views.model.run_list import filter_trouble
 from supervisor.views.wording.phrases import place_of
 
 ROOT = Path(__file__).parents[2]

@@ -70,40 +70,14 @@ def test_a_time_longer_than_any_step_is_the_one_since_the_start() -> None:
     assert means(shown(made).metrics["step_time_s"]) == []
 
 
-@pytest.mark.parametrize(
-    ("names", "shown_as"),
-    [
-        (["d_loss", "g_loss"], "d_loss"),
-        (["g_loss", "loss"], "loss"),
-        (["test_d_loss", "closs", "reward"], "loss"),
-        (["G_GAN", "data"], "loss"),
-        (["acc", "Train Loss mse", "Train Loss ce"], "Train Loss mse"),
-        (["M0_BboxAcc", "M0_BboxLoss"], "M0_BboxLoss"),
-        (["loss_scale", "loss weight"], "loss"),
-        (["acc", "Train error"], "Train error"),
-        (["val_mse", "NLL", "mse"], "NLL"),
-        (["l_pix", "l_freq"], "l_pix"),
-        (["accuracy", "RMSE"], "RMSE"),
-        (["PERPLEXITY", "TRAIN CROSS-ENTROPY"], "TRAIN CROSS-ENTROPY"),
-        (["mem total", "total_reward", "train_acc"], "loss"),
-        (["predict_loss", "predict_mse"], "loss"),
-        (["acc", "val_loss"], "val_loss"),
-        (["val_loss", "RMSE"], "RMSE"),
-        (["val_rmse", "best_mae", "total_time", "l_rate", "error rate"], "loss"),
-    ],
-)
-def test_of_several_losses_without_a_sum_the_first_is_charted_under_its_name(
-    names: list[str], shown_as: str
-) -> None:
+def test_without_a_loss_the_validation_loss_is_charted_under_its_name() -> None:
     made = Gatherer()
-    for step in range(3):
-        values: dict[str, Any] = {name: 2.0 + at for at, name in enumerate(names)}
-        made.take(METRICS, sample(step, step=float(step), **values))
+    made.take(METRICS, sample(1, step=1.0, acc=0.5, d_loss=3.0))
+    assert shown(made).loss_name == "loss"
+    made.take(METRICS, sample(2, step=2.0, val_loss=2.0))
     snapshot = shown(made)
-    assert snapshot.loss_name == shown_as
-    expected = [2.0 + names.index(shown_as)] * 3 if shown_as in names else []
-    assert means(snapshot.metrics["loss"]) == expected
-    assert len(snapshot.smoothed) == len(expected)
+    assert snapshot.loss_name == "val_loss"
+    assert means(snapshot.metrics["loss"]) == [2.0]
 
 
 def test_minutes_that_are_older_than_all_samples() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.views.model.thinned_series import Recent, Whole, median, single, smooth
+from supervisor.views.model.thinned_series import Recent, Whole, single, smooth
 
 values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=400)
 
@@ -38,18 +38,6 @@ def test_the_whole_range_stays_evenly_spread_however_many_samples_come() -> None
     assert max(gaps) <= 100_000 / 64, "no point stands for a large part of the range"
     assert max(p.high for p in view[1:]) == 0.5, "the first value spreads over no other point"
     assert gaps[-64:] == [1.0] * 64, "the newest are as they came"
-
-
-def test_a_merged_point_keeps_least_and_greatest_beside_minutes_of_many_samples() -> None:
-    whole = Whole(64)
-    for minute in range(100):
-        whole.add(single(float(minute), float(minute), 5.0, 1)._replace(weight=6000, high=9.0))
-    for step in range(10_000):
-        whole.add(single(100.0 + step, 100.0 + step, 1.0, 1))
-    view = whole.view()
-    assert len(view) <= 64
-    assert len([p for p in view if p.high == 9.0]) >= 16, "the minutes keep their share of the points"
-    assert sum(p.weight for p in view) == 610_000
 
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=300))
@@ -84,22 +72,7 @@ def test_smooth_begins_anew_with_each_attempt() -> None:
     assert smooth(points)[50] == 1.0
 
 
-def test_median_of_two_is_the_quicker() -> None:
-    assert median([118.0, 3.0]) == 3.0
-    assert median([]) is None
-
-
 def test_a_smoothed_line_runs_amid_a_falling_one_and_not_behind_it() -> None:
     falling = [single(i, i, 100.0 - i, 1) for i in range(100)]
     smoothed = smooth(falling)
     assert smoothed[50] == pytest.approx(50.0, abs=0.01)
-
-
-@pytest.mark.parametrize(("count", "span"), [(60, 3), (90, 3), (900, 30)])
-def test_a_jump_is_smoothed_over_a_thirtieth_of_what_is_shown(count: int, span: int) -> None:
-    smoothed = smooth([single(i, i, float(i >= count // 2), 1) for i in range(count)])
-    keep = 1 - 2 / (span + 1)
-    for beyond in range(5):
-        level = 1 - keep ** (beyond + 1) / (1 + keep)
-        assert smoothed[count // 2 + beyond] == pytest.approx(level, abs=1e-6)
-        assert smoothed[count // 2 - 1 - beyond] == pytest.approx(1 - level, abs=1e-6)

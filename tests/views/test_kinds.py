@@ -117,7 +117,6 @@ EXAMPLES: list[tuple[list[ev.Event], str]] = [
     ([ev.ClockSet(t=1.0, ahead_s=3600.4)], CLOCK.format("forward")),
     ([ev.ClockSet(t=1.0, ahead_s=-3600.4)], CLOCK.format("back")),
     (started(), "attempt 1: first launch"),
-    ([*started(), decided(DecisionKind.RESTART, SMALLER, "ada"), *started(2)], "attempt 2: as asked"),
     (
         [
             *started(
@@ -145,10 +144,6 @@ EXAMPLES: list[tuple[list[ev.Event], str]] = [
         f"rank 1: cuda_oom — {('{0}' * 99)[:160]}",
     ),
     (
-        [one(ev.EvidenceSeen, failure=FailureClass.CUDA_OOM, role="cause", text="boom", path="p")],
-        "cuda_oom — boom",
-    ),
-    (
         [one(ev.RankFailing, local_rank=1, sign=ev.FailureSign.EXITING, text="boom")],
         "rank 1 is exiting after an error",
     ),
@@ -156,9 +151,7 @@ EXAMPLES: list[tuple[list[ev.Event], str]] = [
     ([one(ev.StopStepTaken, step=ev.StopStep.SURVIVORS, pids=(4, 5))], "processes that would not end: 4, 5"),
     ([left(ev.LeftWhy.AFTER_SUCCESS, 2)], "left running after exit 0: 1, 2 python"),
     ([*started(), ended(None)], "attempt 1 ended"),
-    ([*started(), ended(-9)], "attempt 1 ended, exit -9"),
     ([*stopped(ev.StopWhy.REQUEST), ended(1)], "attempt 1 ended: stopped by ada"),
-    ([*stopped(ev.StopWhy.REQUEST, ""), ended(1)], "attempt 1 ended: stopped"),
     (
         [*started(), one(ev.Diagnosed, verdict=verdict_of(FailureClass.CUDA_OOM))],
         f"verdict: {verdict_of(FailureClass.CUDA_OOM).title}",
@@ -359,9 +352,6 @@ def test_each_kind_has_its_words_and_the_values_that_they_need(lang: Lang) -> No
         assert names_in(OPTIONAL.sub("", text)) <= moment.values.keys() <= names_in(text)
         specs = {spec for _, _, spec, _ in Formatter().parse(OPTIONAL.sub(r"\1", text)) if spec}
         assert all(spec == "t" or spec in tables or spec.startswith(".") for spec in specs)
-
-
-# Events without a moment of their own that the console prints all the same.
 
 
 def test_every_kind_of_event_has_its_place_in_the_fold() -> None:

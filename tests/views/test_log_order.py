@@ -197,21 +197,6 @@ def test_equal_tracebacks_fold_whole_and_others_not_at_all(tmp_path: Path) -> No
         assert {who for who, _ in said[at : at + 6]} == {(rank,)}
 
 
-def test_pages_up_and_down_show_the_same_rows(tmp_path: Path) -> None:
-    run = failed(tmp_path)
-    everything = [row.text for row in rows_of(run)]
-    for height in (3, 7, 20):
-        with view_of(run, height) as view:
-            place, upward = view.logs.ends, list[str]()
-            while before := rows_before(view.logs.streams, place, height):
-                upward, place = [row.text for row in before] + upward, before[0].place
-            assert upward == everything
-            view.page()
-            view.scroll(-height)
-            view.scroll(height)
-            assert [row.text for row in view.page().rows] == everything[-height:]
-
-
 LINES = st.lists(
     st.sampled_from(
         [

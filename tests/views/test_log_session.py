@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.run.journal import read_state
+from supervisor.views.logs import file, session, stream
 from supervisor.views.logs import reading as lc
 from supervisor.views.logs.merge import Row
 from supervisor.views.logs.query import Query
@@ -50,7 +51,7 @@ class Read:
     def find(self, words: str, start: Row | None) -> None:
         self.session.ask(lambda view: view.find(Query.search(words), start))
 
-    def match(self, start: Row | None, way: int = 1) -> None:
+    def match(self, start: Row | None, way: int = -1) -> None:
         self.session.ask(lambda view: view.match(start, way), waits=True)
 
     def until(self, condition: Callable[[], bool]) -> None:
@@ -117,11 +118,11 @@ def test_matches_that_are_not_there_are_said_once_and_end(tmp_path: Path) -> Non
         assert len(read.told) < count + 20
 
 
-def test_matches_go_on_the_way_the_search_ran_and_start_over_at_the_other_end(tmp_path: Path) -> None:
+def test_matches_go_up_and_down_and_start_over_at_the_other_end(tmp_path: Path) -> None:
     """Those who stood on the newest match and pressed n got no further, or did not see where it led."""
     with reading(tmp_path) as read:
 
-        def leads(line: int, ordinal: int, note: str, search_way: int = -1) -> Row | None:
+        def leads(line: int, ordinal: int, note: str) -> Row | None:
             def is_there() -> bool:
                 page, here = read.page, read.here
                 tally = page.search if page is not None else None
@@ -131,7 +132,7 @@ def test_matches_go_on_the_way_the_search_ran_and_start_over_at_the_other_end(tm
             page = read.page
             assert page is not None
             assert page.search is not None
-            assert (page.search.ordinal, page.search_way) == (ordinal, search_way)
+            assert page.search.ordinal == ordinal
             assert [remark.text for remark in read.remarks()] == [note] * bool(note)
             read.told.clear()
             return page.rows[page.cursor or 0]
@@ -140,10 +141,10 @@ def test_matches_go_on_the_way_the_search_ran_and_start_over_at_the_other_end(tm
         read.find("999", None)
         here = leads(4999, 5, "")
         for way, line, ordinal, note in (
-            (1, 3999, 4, ""),
-            (-1, 4999, 5, ""),
-            (-1, 999, 1, PAST_NEWEST),
-            (1, 4999, 5, PAST_OLDEST),
+            (-1, 3999, 4, ""),
+            (1, 4999, 5, ""),
+            (1, 999, 1, PAST_NEWEST),
+            (-1, 4999, 5, PAST_OLDEST),
         ):
             read.match(here, way)
             here = leads(line, ordinal, note)
@@ -153,13 +154,13 @@ def test_matches_go_on_the_way_the_search_ran_and_start_over_at_the_other_end(tm
         first = read.here
         read.told.clear()
         read.find("999", first)
-        here = leads(999, 1, "", 1)  # from the first line a search runs down
-        read.match(here)
-        here = leads(1999, 2, "", 1)
+        here = leads(999, 1, "")  # nothing is above
+        read.match(here, 1)
+        here = leads(1999, 2, "")
         read.find("line 5000", here)
-        here = leads(5000, 1, "", 1)  # nothing is above
+        here = leads(5000, 1, "")
         read.match(here)
-        leads(5000, 1, ONLY_MATCH, 1)
+        leads(5000, 1, ONLY_MATCH)
 
 
 def test_a_search_that_finds_nothing_is_back_where_it_began(tmp_path: Path) -> None:
@@ -219,3 +220,13 @@ def test_a_page_that_cannot_be_made_is_reported_and_the_next_one_comes(
             file.write(b"line %d\n" % (LINES + 1))
         read.until(lambda: read.last_line == LINES + 1)
         assert any("no such row" in remark.text for remark in read.remarks())
+
+
+def test_a_long_search_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "PATIENCE_S", -1.0)
+    monkeypatch.setattr(file, "CHUNK_BYTES", 4096)
+    monkeypatch.setattr(stream, "CHUNK_BYTES", 4096)
+    with reading(tmp_path) as read:
+        read.session.ask(lambda view: view.show(Query.parse("zzz")))
+        read.until(lambda: read.page is not None and read.page.empty_why.startswith("no line matches"))
+        assert [remark.text for remark in read.remarks() if "% searched; Esc gives up" in remark.text]

@@ -18,7 +18,6 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.state import RunState
 from supervisor.views.logs import reading as lc
 from supervisor.views.logs.file import Change
-from supervisor.views.logs.merge import rows_before
 from supervisor.views.logs.open_logs import NothingThereError
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.viewport import LogViewport
@@ -241,61 +240,46 @@ def test_a_limited_log_reads_like_one_that_ends_there(tmp_path: Path, data: byte
         file.close()
 
 
-# -- the same query, the same lines ------------------------------------------------------------------------
-
-QUERIES = [
-    "",
-    "step",
-    "STEP 3",
-    '"step 3"',
-    "-step",
-    "-step -warning",
-    "/^step [24]/",
-    "/STEP/",
-    "-/step|slow/",
-    "r0",
-    "r0-1",
-    "r1 step",
-    "ragent",
-    "level:warn",
-    "level:error",
-    "level:warn -error",
-    "stream:stdout",
-    "stream:stderr",
-    "stream:stderr level:error r1",
-    "stream:agent",
-    "zzz",
-]
+# -- whose lines a query lets through ------------------------------------------------------------------------
 
 
-NO_LINES = {"zzz", "/STEP/", "stream:stderr level:error r1"}
-
-
-def mixed(root: Path) -> RunPaths:
-    """Steps of two ranks, a warning, a traceback, the launcher's lines."""
-    run = RunPaths(root)
-    for rank in (0, 1):
-        write(run, 1, f"{rank}/stdout.log", [f"step {n} loss {2 / n:.2f}" for n in range(1, 6)])
-        write(
-            run, 1, f"{rank}/stderr.log", ["UserWarning: slow disk"] if rank else trace(None, "ValueError: x")
-        )
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [
+        ("r1", {"step 1", "UserWarning: slow", "step 9 by prefix"}),
+        ("r0-1 step", {"step 1", "step 9 by prefix"}),
+        ("ragent", {"starting"}),
+        ("stream:stderr", {"ValueError: x", "UserWarning: slow"}),
+        ("stream:agent", {"starting", "step 9 by prefix"}),
+        ("stream:stderr level:error r1", set()),
+        ("level:warn -error", {"UserWarning: slow"}),
+    ],
+)
+def test_a_query_by_rank_stream_and_level(tmp_path: Path, typed: str, shown: set[str]) -> None:
+    run = RunPaths(tmp_path)
+    for rank, said in enumerate(("ValueError: x", "UserWarning: slow")):
+        write(run, 1, f"{rank}/stdout.log", ["step 1"])
+        write(run, 1, f"{rank}/stderr.log", [said])
     write(run, 1, "agent.log", ["starting", "[rank1]: step 9 by prefix"])
-    return run
+    with view_of(run, state_of(1, 2)) as view:
+        view.show(Query.parse(typed))
+        assert set(texts(view)) == shown
 
 
-@pytest.mark.parametrize("typed", QUERIES)
-def test_each_query_lets_the_same_lines_through_in_both_views(tmp_path: Path, typed: str) -> None:
-    run = mixed(tmp_path)
-    found = []
-    for newest in (0, 2):
-        with view_of(run, state_of(1, 2), newest=newest) as view:
-            view.show(Query.parse(typed))
-            page = view.page()
-            found.append([(row.who, row.text, row.tone) for row in page.rows])
-            upward = rows_before(view.logs.streams, view.logs.ends, 100)
-            assert list(page.rows) == upward
-    assert found[0] == found[1]
-    assert bool(found[0]) == (typed not in NO_LINES)
+def test_what_happens_to_a_file_is_said_and_the_page_follows_it(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path)
+    path = write(run, 1, "0/stdout.log", [f"line {n}" for n in range(500)])
+    with view_of(run, state_of(1, 1, ended=False)) as view:
+        view.page()
+        path.write_bytes(b"cut short\n")
+        assert notes_of(view) == ["0/stdout.log was cut or replaced; it is read again"]
+        assert texts(view) == ["cut short"]
+        path.unlink()
+        assert notes_of(view) == ["0/stdout.log was removed; what was open is still shown"]
+        assert texts(view) == ["cut short"]
+        path.write_bytes(b"back again\n")
+        notes_of(view)
+        assert texts(view) == ["back again"]
 
 
 # -- where a person goes -----------------------------------------------------------------------------------

@@ -15,8 +15,7 @@ from supervisor.views.headless.story import story
 from supervisor.views.logs import open_logs
 from supervisor.views.logs.query import BadQueryError, Query
 from supervisor.views.logs.viewport import LogViewport
-from supervisor.views.model.other_nodes import NodesReader
-from supervisor.views.model.reader import SnapshotReader
+from supervisor.views.model.reader import NodesReader, SnapshotReader
 from supervisor.views.model.snapshot import Snapshot
 from tests.views.logs_on_disk import never
 from tests.views.tui import recorded

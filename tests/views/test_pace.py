@@ -27,7 +27,6 @@ from supervisor.views.model.step_pace import (
 )
 from supervisor.views.model.thinned_series import Track, single
 from supervisor.views.tui.panels.header import eta_s
-from supervisor.views.tui.panels.trends import trends
 from tests.views.tui.recording import Recording
 
 
@@ -167,12 +166,6 @@ def test_an_eta_needs_steps_of_the_attempt_that_runs(
     assert eta_s(replace(seen, state=state, pace=pace, pace_s=0.5 if gaps else None)) == left_s
 
 
-def test_what_the_log_says_itself_comes_first(tmp_path: Path) -> None:
-    snapshot = said(plain(tmp_path / "run"), 10, 0.5, step_time_s=0.45)
-    assert snapshot.step_time_s == (0.45, False)
-    assert snapshot.ranks["0"].pace_s is None
-
-
 @pytest.mark.parametrize(("steps", "logged_s"), [(10, 0.08), (10, 5.0)])
 def test_a_ranks_own_time_of_a_step_is_not_the_pace_of_the_run(
     steps: int, logged_s: float, tmp_path: Path
@@ -182,8 +175,6 @@ def test_a_ranks_own_time_of_a_step_is_not_the_pace_of_the_run(
     took_s, is_derived = snapshot.step_time_s
     assert took_s == pytest.approx(0.5)
     assert is_derived
-    (chart,) = [trend for trend in trends(snapshot) if "step time" in trend.name]
-    assert (chart.name, chart.latest) == ("logged step time", logged_s)
 
 
 def test_what_a_pipe_brings_first_was_written_before(tmp_path: Path) -> None:

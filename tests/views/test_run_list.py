@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind
 from supervisor.run.state import AttemptState, Moment, MomentKind, RunState, Tone
-from supervisor.views.model.run_filter import filtered
 from supervisor.views.model.run_list import (
     LOOK_S,
     SLICE_S,
@@ -20,6 +19,7 @@ from supervisor.views.model.run_list import (
     RunsReader,
     Scope,
     SortKey,
+    filtered,
     note_of,
     ordered,
     sort_named,
@@ -108,12 +108,6 @@ def test_a_filter_takes_a_day_of_the_start_a_name_and_a_note(runs: list[RunPaths
     assert found("note:yester") == [2]
 
 
-def test_sorted_by_loss_puts_the_least_first(runs: list[RunPaths]) -> None:
-    rows = RunsReader(lambda: runs).refresh().rows
-    found = [row.state.best_loss or 0.0 for row in ordered(rows, SortKey.LOSS, NOW)]
-    assert found == sorted(found)
-
-
 def test_the_other_order_keeps_what_is_unknown_last(runs: list[RunPaths]) -> None:
     rows = RunsReader(lambda: runs).refresh().rows
     unknown = RunRow(runs[0], RunState(name="z"), live=False)
@@ -155,11 +149,6 @@ def test_a_name_that_was_given_later_counts(runs: list[RunPaths]) -> None:
     names[str(row.run.root)] = "baseline"
     reader.look_again()
     assert reader.refresh().rows[0].given == "baseline"
-
-
-def test_nothing_new_is_the_same_revision(runs: list[RunPaths]) -> None:
-    reader = RunsReader(lambda: runs)
-    assert reader.refresh().revision == reader.refresh().revision
 
 
 def test_each_sort_key(runs: list[RunPaths]) -> None:

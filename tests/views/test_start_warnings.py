@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.run.series import HOST, METRICS, RANKS
+from supervisor.run.series import METRICS, RANKS
 from supervisor.views.model.reader import SnapshotReader
-from supervisor.views.model.thinned_series import Whole, single
 from tests.views.tui.recording import Recording
 
 SAID = ("loss", "lr", "grad_norm", "tokens_per_sec", "step_time_s", "data_wait_s")
@@ -41,28 +40,10 @@ def test_a_new_attempt_has_no_loss_pace_or_steps_until_it_says_them(again: Recor
     assert snapshot.pace_s is not None
 
 
-def test_what_a_process_takes_says_nothing_of_its_steps(again: Recording) -> None:
-    again.series.append(HOST, again.t, "0", 2, {"cpu_ratio": 0.5, "rss_bytes": 1e9})
-    rank = SnapshotReader(again.run).refresh().ranks["0"]
-    assert rank.values == {"cpu_ratio": 0.5, "rss_bytes": 1e9}
-    assert rank.stepped_t is None
-    assert rank.seen_t == pytest.approx(again.t)
-
-
 def test_a_sample_of_the_attempt_before_that_comes_late_changes_nothing(again: Recording) -> None:
     again.steps(1, 2)
     again.series.append(RANKS, again.t + 1, "0", 1, {"step": 30.0, "step_time_s": 9.0})
     assert SnapshotReader(again.run).refresh().ranks["0"].values["step"] == 2
-
-
-def test_an_ended_attempt_keeps_what_it_said(tmp_path: Path) -> None:
-    rec = Recording(tmp_path / "run")
-    rec.launch("first start")
-    rec.steps(1, 29)
-    rec.out_of_memory()
-    snapshot = SnapshotReader(rec.run).refresh()
-    assert snapshot.latest("loss") == rec.loss(29)
-    assert snapshot.ranks["0"].values["step"] == 29
 
 
 def test_the_newest_loss_is_the_best_before_the_journal_says_so(tmp_path: Path) -> None:
@@ -95,12 +76,3 @@ def test_the_best_of_losses_that_name_no_step_has_none(tmp_path: Path) -> None:
     snapshot = SnapshotReader(rec.run).refresh()
     assert snapshot.state.best_step is not None, "of the progress bar beside them"
     assert snapshot.best_loss == (snapshot.state.best_loss, None)
-
-
-@pytest.mark.parametrize("attempts", [1, 2, 3])
-def test_the_newest_point_is_never_merged(attempts: int) -> None:
-    whole = Whole(8)
-    for number in range(400):
-        attempt = 1 + number * attempts // 400
-        whole.add(single(float(number), float(number), float(number), attempt))
-        assert whole.view()[-1] == single(float(number), float(number), float(number), attempt)

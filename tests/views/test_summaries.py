@@ -23,8 +23,7 @@ from supervisor.run.regular import Mark, mark_of
 from supervisor.run.runfile import write_run_file
 from supervisor.run.summaries import FEW_LINES, INDEX
 from supervisor.views.model import run_list
-from supervisor.views.model.run_filter import filtered
-from supervisor.views.model.run_list import READ_S, RunRow, RunsReader, SortKey, ordered, rows_of
+from supervisor.views.model.run_list import READ_S, RunRow, RunsReader, SortKey, filtered, ordered, rows_of
 from tests.keeper.fakes import job_of
 from tests.views.tui import recorded
 

@@ -11,7 +11,7 @@ from supervisor.run import events as ev
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import GPU, HOST, METRICS, SeriesWriter
-from supervisor.views.headless.trial_report import step_time_s, trial_lines
+from supervisor.views.headless.story import step_time_s, trial_lines
 from supervisor.views.wording.translate import english
 from tests.keeper.fakes import job_of, own_run_in
 

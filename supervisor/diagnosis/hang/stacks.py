@@ -253,13 +253,15 @@ def kind_of_wait(
         for_ever: it waits for a lock without a time limit; None: unknown, or no lock.
     """
     called = called_frames(thread.frames)
-    if (found := _by_files(called)) is not None:
-        return found
+    for frame in called:
+        for waiting in WAITINGS:
+            if waiting.files is not None and waiting.files.match(_module_file(frame)):
+                return waiting.kind
     name = CALL_NAMES.get(call or "")
     for waiting in WAITINGS:
         if name in waiting.calls:
             return waiting.kind
-    if _is_locked(called) and all(_LOCKING.match(_module_file(frame)) for frame in called):
+    if called and called[0].name in _LOCKED and all(_LOCKING.match(_module_file(frame)) for frame in called):
         match for_ever:
             case None:
                 return Kind.UNKNOWN
@@ -288,18 +290,6 @@ def _module_file(frame: Frame) -> str:
     """A library's file relative to its install folder: ``huggingface_hub/file_download.py``."""
     above = _ABOVE.match(frame.file)
     return frame.file[above.end() :] if above is not None else frame.file
-
-
-def _by_files(frames: Sequence[Frame]) -> Kind | None:
-    for frame in frames:
-        for waiting in WAITINGS:
-            if waiting.files is not None and waiting.files.match(_module_file(frame)):
-                return waiting.kind
-    return None
-
-
-def _is_locked(called: Sequence[Frame]) -> bool:
-    return bool(called) and called[0].name in _LOCKED
 
 
 def _is_idle(thread: ThreadStack) -> bool:

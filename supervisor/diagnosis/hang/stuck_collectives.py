@@ -24,8 +24,6 @@ MOST_NAMED = 16
 MOST_SHOWN = 4
 # No rank gets the result of one of these before all have taken part; a broadcast's source may finish long before.
 _BY_ALL = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier", re.IGNORECASE)
-# For these, all ranks pass tensors of the same size; gathers and exchanges may be uneven.
-_EVEN = re.compile(r"all_?reduce|broadcast", re.IGNORECASE)
 # torch/csrc/distributed/c10d/ProcessGroup.hpp: the description of a group without one.
 _NAMELESS = frozenset(("", "undefined"))
 
@@ -90,7 +88,10 @@ def stuck_collectives(dumps: Mapping[int, Mapping[str, Any]]) -> tuple[Collectiv
     groups = _groups(dumps)
     waiting = [group for group in groups.values() if group.pending]
     several = Counter(key.description for key in groups)
-    words = {group.key: _group_words(group.key, several[group.key.description]) for group in waiting}
+    words = {}
+    for key in (group.key for group in waiting):
+        named = f"{key.description} ({key.name})" if several[key.description] > 1 else key.description
+        words[key] = f"group {key.name}" if key.description in _NAMELESS else named
     if differing := [item for group in waiting if (item := _differing(group, words[group.key])) is not None]:
         return tuple(differing)
     found = _kept_waiting(waiting, words)
@@ -114,7 +115,7 @@ def _kept_waiting(waiting: Sequence[_Group], words: Mapping[GroupKey, str]) -> l
     found: list[Collective] = []
     # Each rank is named once, in the group that most of them keep waiting, or the one that waits longest.
     while at_fault:
-        holding = [(group, sorted(at_fault & group.late())) for group in waiting]
+        holding = [(group, sorted(at_fault & (group.behind | group.unfinished))) for group in waiting]
         group, ranks = max(holding, key=lambda item: (len(item[1]), -item[0].waits_since_ns()))
         found.append(_collective(group, words[group.key], ranks))
         at_fault -= set(ranks)
@@ -132,7 +133,6 @@ class _Entry(NamedTuple):
     """One collective of one rank."""
 
     op: str
-    sizes: object
     created_ns: int
     place: str | None
 
@@ -153,6 +153,15 @@ class _Group:
     unrecorded: bool = False
     behind: set[int] = field(default_factory=set)
     unfinished: set[int] = field(default_factory=set)
+
+    def take_in(self, rank: int, seq: int, entry: Mapping[str, Any]) -> None:
+        """Take in one collective that a rank called."""
+        self.last[rank] = max(seq, self.last.get(rank, seq))
+        if entry.get("state") == "completed" or entry.get("retired") is True:
+            self.done[rank] = max(seq, self.done.get(rank, seq))
+            return
+        op = (_text(entry.get("profiling_name"), 400) or "collective").rpartition(":")[2][:80]
+        self.pending[rank][seq] = _Entry(op, _whole(entry.get("time_created_ns")) or 0, _place(entry))
 
     def work_out_late(self, recorded: set[int], dumped: set[int]) -> None:
         """Work out who is late, once all dumps are read. `recorded`: the members, if the dumps list them."""
@@ -189,10 +198,6 @@ class _Group:
         """Whether all members of a group of several wait in one collective, not for a rank."""
         return len(self.members) > 1 and self.members == set(self.pending) and not self.unrecorded
 
-    def late(self) -> set[int]:
-        """All ranks that keep this group waiting."""
-        return self.behind | self.unfinished
-
     def waits_since_ns(self) -> int:
         """When the earliest pending collective was called."""
         return min(
@@ -215,13 +220,20 @@ def _groups(dumps: Mapping[int, Mapping[str, Any]]) -> dict[GroupKey, _Group]:
         for key, members in config.items():
             recorded[key] |= members
         numbers: dict[str, GroupKey] = {}
-        for entry in _entries(dump):
-            key, seq = _key(entry), _whole(entry.get("collective_seq_id"))
-            numbers[_text(entry.get("pg_id"))] = key
+        entries = dump.get("entries")
+        for entry in entries[-_MAX_ENTRIES:] if isinstance(entries, list) else ():
+            if not isinstance(entry, dict):
+                continue
+            number, seq = _text(entry.get("pg_id")), _whole(entry.get("collective_seq_id"))
+            group_names = entry.get("process_group")
+            key = GroupKey(number, "")
+            if isinstance(group_names, list | tuple) and len(group_names) >= 2:
+                key = GroupKey(_text(group_names[0]), _text(group_names[1]))
+            numbers[number] = key
             if entry.get("is_p2p") is True:
                 with_p2p.add(key)
             elif seq is not None:
-                _take_in(groups.setdefault(key, _Group(key)), rank, seq, entry)
+                groups.setdefault(key, _Group(key)).take_in(rank, seq, entry)
         status += [(rank, *row) for row in _status(dump, config, numbers)]
     for rank, key, called, done in status:
         # Sends and receives of a group are counted separately, and the status does not show which it counts.
@@ -232,16 +244,6 @@ def _groups(dumps: Mapping[int, Mapping[str, Any]]) -> dict[GroupKey, _Group]:
     for group in groups.values():
         group.work_out_late(recorded[group.key], dumped)
     return groups
-
-
-def _take_in(group: _Group, rank: int, seq: int, entry: Mapping[str, Any]) -> None:
-    group.last[rank] = max(seq, group.last.get(rank, seq))
-    if entry.get("state") == "completed" or entry.get("retired") is True:
-        group.done[rank] = max(seq, group.done.get(rank, seq))
-        return
-    op = (_text(entry.get("profiling_name"), 400) or "collective").rpartition(":")[2][:80]
-    created_ns = _whole(entry.get("time_created_ns")) or 0
-    group.pending[rank][seq] = _Entry(op, entry.get("input_sizes"), created_ns, _place(entry))
 
 
 def _status(
@@ -268,10 +270,8 @@ def _status(
         key = known.get(_text(number))
         if key is None or not isinstance(row, dict):
             continue
-        called, done = (
-            _whole(row.get("last_enqueued_collective")),
-            _whole(row.get("last_completed_collective")),
-        )
+        called = _whole(row.get("last_enqueued_collective"))
+        done = _whole(row.get("last_completed_collective"))
         if called is not None and done is not None and called >= 0:
             rows.append((key, called, done))
     return rows
@@ -284,7 +284,7 @@ def _differing(group: _Group, words: str) -> Collective | None:
         for seq, entry in entries.items():
             by_seq[seq][rank] = entry
     for seq, entries in sorted(by_seq.items()):
-        called = {rank: _what(entry) for rank, entry in entries.items()}
+        called = {rank: entry.op for rank, entry in entries.items()}
         kinds = Counter(called.values()).most_common()
         if len(kinds) < 2:
             continue
@@ -296,20 +296,6 @@ def _differing(group: _Group, words: str) -> Collective | None:
         at_fault = () if kinds[1][1] == agreed else tuple(odd)
         return Collective(words, seq, usual, at_fault, tuple(came), entries[came[0]].place, False, instead)
     return None
-
-
-def _what(entry: _Entry) -> str:
-    """``all_reduce``, with its size if all must pass the same."""
-    sizes = _sizes(entry.sizes)
-    return f"{entry.op} of {sizes[:60]}" if sizes and _EVEN.search(entry.op) else entry.op
-
-
-def _sizes(value: object) -> str:
-    """``[[4, 8]]``: sizes as a list of short lists of numbers; empty for anything else."""
-    if not isinstance(value, list) or not all(isinstance(size, list) for size in value[:MOST_NAMED]):
-        return ""
-    numbers = [[_whole(number) for number in size[:MOST_NAMED]] for size in value[:MOST_NAMED]]
-    return str(numbers)
 
 
 def _collective(group: _Group, words: str, ranks: Sequence[int]) -> Collective:
@@ -331,12 +317,6 @@ def _who(ranks: Sequence[int]) -> str:
     return f"ranks {', '.join(map(str, ranks[:MOST_NAMED]))}" + (" …" if len(ranks) > MOST_NAMED else "")
 
 
-def _group_words(key: GroupKey, of_this_description: int) -> str:
-    if key.description in _NAMELESS:
-        return f"group {key.name}"
-    return f"{key.description} ({key.name})" if of_this_description > 1 else key.description
-
-
 def _place(entry: Mapping[str, Any]) -> str | None:
     frames = entry.get("frames")
     for frame in frames if isinstance(frames, list) else ():
@@ -346,18 +326,6 @@ def _place(entry: Mapping[str, Any]) -> str | None:
         if file and "site-packages/" not in file and "torch/distributed/" not in file:
             return f"{file.rpartition('/')[2]}:{_text(frame.get('line'))}"[:120]
     return None
-
-
-def _entries(dump: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    found = dump.get("entries")
-    return [e for e in found[-_MAX_ENTRIES:] if isinstance(e, dict)] if isinstance(found, list) else []
-
-
-def _key(entry: Mapping[str, Any]) -> GroupKey:
-    group = entry.get("process_group")
-    if isinstance(group, list | tuple) and len(group) >= 2:
-        return GroupKey(_text(group[0]), _text(group[1]))
-    return GroupKey(_text(entry.get("pg_id")), "")
 
 
 def _config(dump: Mapping[str, Any]) -> dict[GroupKey, set[int]]:
@@ -382,12 +350,10 @@ def _whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-_COMMUNICATOR = re.compile(r"^#\d+-\d+ \([0-9a-f]+\)")
-_KIND = re.compile(r"different (?:collective|(\w+)) operation counts")
-_MANY = re.compile(r"^\s+(\d+) ranks? ha(?:s|ve) launched up to operation (\d+)")
-_NONE = re.compile(r"^\s+(\d+) ranks? ha(?:s|ve) not launched any operations")
-_ONE = re.compile(r"^\s+Rank (\d+) has launched up to operation (\d+)")
-_ONE_NONE = re.compile(r"^\s+Rank (\d+) has not launched any operations")
+_SECTION = re.compile(r"^#\d+-\d+ \([0-9a-f]+\)|different (?:collective|(\w+)) operation counts")
+_LAUNCHED = r"(?:launched up to operation (\d+)|not launched any operations)"
+_MANY = re.compile(rf"^\s+(\d+) ranks? ha(?:s|ve) {_LAUNCHED}")
+_ONE = re.compile(rf"^\s+Rank (\d+) has {_LAUNCHED}")
 _LISTED = re.compile(r"^\s+Rank (\d+) -- GPU")
 
 
@@ -403,40 +369,30 @@ class RasLag:
     @property
     def text(self) -> str:
         """One line for people."""
-        who = f"rank {self.ranks[0]}" if len(self.ranks) == 1 else f"ranks {', '.join(map(str, self.ranks))}"
         what = self.operation or "collective"
-        return f"NCCL: {who} launched {what} {self.launched}, the others {self.others_launched}"
+        return f"NCCL: {_who(self.ranks)} launched {what} {self.launched}, the others {self.others_launched}"
 
 
 def read_ras(text: str) -> tuple[RasLag, ...]:
     """The ranks that are behind, by communicator; empty if all are even or the text is not a report."""
-    found: list[RasLag] = []
-    operation: str | None = None
-    counts: dict[int, tuple[int, list[int]]] = {}
+    sections: list[tuple[str | None, dict[int, list[int]]]] = [(None, {})]
     current: int | None = None
-
-    def close() -> None:
-        if len(counts) > 1:
-            most = max(counts)
-            for count in sorted(counts)[:-1]:
-                ranks = counts[count][1]
-                if ranks:
-                    found.append(RasLag(tuple(ranks), count, most, operation))
-
     for line in text.splitlines():
-        if _COMMUNICATOR.match(line) is not None:
-            close()
-            operation, counts, current = None, {}, None
-        elif (kind := _KIND.search(line)) is not None:
-            close()
-            operation, counts, current = kind[1], {}, None
-        elif (many := _MANY.match(line) or _NONE.match(line)) is not None:
-            current = whole(many[2]) if many.re is _MANY else 0
-            counts[current] = (whole(many[1]), [])
-        elif (one := _ONE.match(line) or _ONE_NONE.match(line)) is not None:
-            current = int(one[2]) if one.re is _ONE else 0
-            counts.setdefault(current, (1, []))[1].append(int(one[1]))
+        counts = sections[-1][1]
+        if (begins := _SECTION.search(line)) is not None:
+            sections.append((begins[1], {}))
+            current = None
+        elif (many := _MANY.match(line)) is not None:
+            current = whole(many[2] or "0")
+            counts[current] = []
+        elif (one := _ONE.match(line)) is not None:
+            current = whole(one[2] or "0")
+            counts.setdefault(current, []).append(whole(one[1]))
         elif (listed := _LISTED.match(line)) is not None and current is not None:
-            counts[current][1].append(whole(listed[1]))
-    close()
-    return tuple(found)
+            counts[current].append(whole(listed[1]))
+    return tuple(
+        RasLag(tuple(counts[count]), count, max(counts), operation)
+        for operation, counts in sections
+        for count in sorted(counts)[:-1]
+        if counts[count]
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from supervisor.diagnosis.scan.log_timeline import is_progress
@@ -13,7 +13,7 @@ from supervisor.run.failures import FailureClass
 from supervisor.text import tracebacks
 from supervisor.text.patterns import Lazy, whole
 from supervisor.text.prefixes import split_prefix
-from supervisor.text.tracebacks import HEAD, NAMED_HEAD, RAISED, Frame, end_below, rows_of
+from supervisor.text.tracebacks import HEAD, NAMED_HEAD, Frame, end_below, rows_of
 
 _HELPERS = (
     "/tensorboard", "/wandb/", "/tqdm/", "/comet_ml/", "/mlflow/", "/neptune/", "/swanlab/", "multiprocessing/queues.py",
@@ -92,34 +92,23 @@ def frames_above(hit: Hit) -> Frames:
     above = next((line for line in reversed(lines[:head]) if line.strip(" -")), "")
     ignored = _IGNORED.search(above) is not None
     quoted = re.search(r"\(RANK (\d+)\)", lines[head])
+    # torch.multiprocessing names its process above the traceback, a logger or torch_xla the rank: ``[rank 1] ERROR uncaught``.
+    texts = (split_prefix(line, hit.hosts)[1] for line in lines[max(head - 6, 0) : head])
+    process = next((match for text in texts if (match := _PROCESS.search(text))), None)
+    alarms = (line for line in reversed(lines[max(head - 2, 0) : head]) if _ALARM.search(line))
+    announced = next((match for line in alarms if (match := _RANK.search(line))), None)
     heads = lines[max(head - 1, 0) : head + 1]
     return Frames(
         True,
         frames,
-        _spawn_rank(lines[max(head - 6, 0) : head], hit.hosts),
-        _announced(lines[max(head - 2, 0) : head]),
+        (whole(process[1]) if process[1] else whole(process[2]) - 1) if process else None,
+        whole(next(group for group in announced.groups() if group)) if announced else None,
         whole(quoted[1]) if quoted else None,
         logged=ignored or bool(_LOGGED.search(lines[head]) or _WARNED.search(above)),
         caught=any(_CAUGHT.search(line[:200]) and not is_progress(line) for line in heads),
         ignored=ignored,
         in_passing=_IN_PASSING.search(above) is not None,
     )
-
-
-def _spawn_rank(lines: Sequence[str], hosts: Collection[str]) -> int | None:
-    """The torch.multiprocessing process named above its traceback."""
-    for line in lines:
-        if match := _PROCESS.search(split_prefix(line, hosts)[1]):
-            return whole(match[1]) if match[1] else whole(match[2]) - 1
-    return None
-
-
-def _announced(lines: Sequence[str]) -> int | None:
-    """The rank that a logger or torch_xla names right above a traceback: ``[rank 1] ERROR uncaught``."""
-    for line in reversed(lines):
-        if _ALARM.search(line) and (match := _RANK.search(line)):
-            return whole(next(group for group in match.groups() if group))
-    return None
 
 
 def was_handled(hit: Hit) -> bool:
@@ -150,10 +139,7 @@ def _chain(hit: Hit) -> Iterator[tuple[int, int, str]]:
 
 
 def last_exception_after(hit: Hit) -> tuple[int, str] | None:
-    """The exception line that ends the traceback quoted below a line or in it: (lines below, text)."""
-    if hit.text.endswith(f": {HEAD}:"):
-        end = end_below(hit.text, hit.after, hit.hosts)
-        return (end.below, end.text) if end is not None and end.below else None
+    """The exception line that ends the traceback quoted below a line: (lines below, text)."""
     for below, _, stop, line in rows_of(hit.after):
         if HEAD in line and split_prefix(line, hit.hosts)[0].agrees(hit.origin):
             end = end_below(line, hit.after[stop + 1 :], hit.hosts)
@@ -181,15 +167,13 @@ def is_quoted_code(text: str) -> bool:
     """Whether a line is source code quoted in a traceback: its words are in a file, nobody printed them."""
     if re.match(r"\s*raise \w", text):
         return True
-    if match := re.match(r"(?:-+> ?)?\d{1,6}(?= {3,}\S)", text):
-        text = text[match.end() :]  # IPython numbers the quoted lines
     if not text.startswith((" ", "\t", "│", "|", "❱")):
         return False
     if '"message":' in text or text.lstrip().startswith(
         ("size mismatch", "Missing key", "Unexpected key", "what():", "reason:")
     ):
         return False
-    return _QUOTED.match(text) is not None and RAISED.match(text.strip()) is None
+    return _QUOTED.match(text) is not None
 
 
 def below_its_frame(hit: Hit) -> bool:
@@ -215,14 +199,12 @@ def raised_by_instrument(frames: Frames, text: str) -> bool:
 class _FrameRule(NamedTuple):
     """The class of a frame: `paths` are parts of its file's path, `names` its function; empty: any.
 
-    If the exception's text contains `unless`, the frame shows nothing, and no other frame is tried.
     `innermost`: only if this very frame raised, because the program runs below such frames.
     """
 
     failure: FailureClass
     paths: tuple[str, ...] = ()
     names: frozenset[str] = frozenset()
-    unless: str = ""
     innermost: bool = False
 
     def matches(self, frame: Frame) -> bool:
@@ -235,13 +217,11 @@ _FRAME_RULES = (
         FailureClass.CHECKPOINT_LOAD,
         paths=("torch/serialization.py",),
         names=frozenset(("load", "_load", "_legacy_load", "find_class", "persistent_load", "_get_restore_location")),
-        unless="No such file",
     ),
-    _FrameRule(FailureClass.CHECKPOINT_LOAD, paths=("safetensors/",), unless="No such file"),
+    _FrameRule(FailureClass.CHECKPOINT_LOAD, paths=("safetensors/",)),
     _FrameRule(
         FailureClass.CHECKPOINT_LOAD,
         names=frozenset(("load_state_dict", "load_checkpoint", "_load_state_dict", "_load_zero_checkpoint", "load_pretrained_weights")),
-        unless="No such file",
     ),
     _FrameRule(
         FailureClass.COMPILE_ERROR,
@@ -261,23 +241,12 @@ _FRAME_RULES = (
 )  # fmt: skip
 
 
-def class_by_frames(frames: Frames, text: str) -> FailureClass | None:
+def class_by_frames(frames: Frames) -> FailureClass | None:
     """The class from the code that raised, beyond a plain exception's type: the innermost frame with a rule."""
     # A wrapper around any function that is not to be compiled, or is already: it raises nothing itself.
     known = [frame for frame in frames.frames if not frame.path.endswith("torch/_dynamo/eval_frame.py")]
-    if _at_import(known):
-        return FailureClass.IMPORT_ERROR
     for place, frame in enumerate(reversed(known)):
         for rule in _FRAME_RULES:
             if rule.matches(frame) and not (rule.innermost and place):
-                return None if rule.unless and rule.unless in text else rule.failure
+                return rule.failure
     return None
-
-
-def _at_import(frames: Sequence[Frame]) -> bool:
-    """Whether an installed package raised during its import: only module bodies are above."""
-    return (
-        len(frames) >= 2
-        and ("site-packages/" in frames[-1].path or "dist-packages/" in frames[-1].path)
-        and all(one.function == "<module>" or one.path.startswith("<frozen importlib") for one in frames)
-    )

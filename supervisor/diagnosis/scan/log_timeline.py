@@ -20,10 +20,7 @@ BAR_BYTES: Final = 8192
 
 
 _BAR = Lazy(r"\d+/\d+ \[\d+:\d\d")
-_DATE = Lazy(
-    r"\d{4}[-/]\d\d[-/]\d\d[T_ ]\d\d:\d\d:\d\d|\b[IWEF]\d{4} \d\d:\d\d:\d\d|\b[A-Z][a-z]{2} +\d\d? \d\d:\d\d:\d\d"
-)
-DOUBLED_LINES: Final = 3
+_NOT_TRAINING = ("slurmstepd", "Traceback", "Error: ", "Namespace(")
 _NUMBER = Lazy(r"[-+]?\d[\d.,]*(?:[eE][-+]?\d+)?")
 
 
@@ -74,23 +71,19 @@ def day_of(lines: Iterable[str]) -> float:
 
 
 def is_progress(text: str) -> bool:
-    """Whether a line is training's own: a step, an epoch, a bar."""
-    return _patterns()["progress"].search(text.lower()) is not None and not _not_training(text)
+    """Whether a line is training's own: a step, an epoch, a bar; not one of a scheduler, a tracker or a traceback that names one too."""
+    if _patterns()["progress"].search(text.lower()) is None or "wandb: " in text[:40]:
+        return False
+    is_settings = (
+        text.lstrip(" [{(").lower().startswith(("config", "args", "arguments", "hparams", "hyperparam"))
+    )
+    return not is_settings and not any(word in text for word in _NOT_TRAINING)
 
 
 def rows_of_one_form(lines: Iterable[str]) -> int:
     """How many different lines differ only in their numbers, in the most frequent form: rows of a table, counters."""
     forms = Counter(_NUMBER.sub("0", line).strip() for line in set(lines))
     return max((count for form, count in forms.items() if "0" in form), default=0)
-
-
-def _not_training(text: str) -> bool:
-    """Lines of schedulers, trackers and tracebacks that also name steps and losses."""
-    return (
-        "slurmstepd" in text or "wandb: " in text[:40] or "srun:" in text or text.startswith("  File ") or "Traceback" in text
-        or "Error: " in text or "rank      :" in text or "Namespace(" in text
-        or text.lstrip(" [{(").lower().startswith(("config", "args", "arguments", "hparams", "hyperparam"))
-    )  # fmt: skip
 
 
 def is_bar(text: str) -> bool:
@@ -177,10 +170,6 @@ def silence(lines: Sequence[str]) -> Silence | None:
 
 def _stamps(lines: Sequence[str]) -> list[tuple[int, float]]:
     """The rows with a time, by one clock: a bare one (a bar's, too) names no day and is useless beside dates."""
-    second = [[match.start() for match in _DATE.finditer(line[:200])][1:2] for line in lines]
-    if sum(map(len, second)) >= DOUBLED_LINES:
-        # A collector's time is when a line passed: the program's own comes after it.
-        lines = [line[at[0] :] if at else "" for line, at in zip(lines, second, strict=True)]
     day_t = day_of(lines)
     for bare_clock in (False, True):
         times = ((row, when(line, day_t, bare_clock=bare_clock)) for row, line in enumerate(lines))
@@ -212,9 +201,7 @@ def ends_in_nan(lines: Sequence[str]) -> int | None:
             first, count, numbers = None, 0, True
     if first is None:
         return None
-    if not numbers and is_progress(lines[first]) and "nan" in lines[first].lower():
-        return first
-    return first if count >= 3 else None
+    return first if count >= 3 or not numbers else None
 
 
 # -- last words ------------------------------------------------------------------------------------
@@ -288,16 +275,17 @@ def says_why_it_ends(scan: SourceScan, *, merged: bool) -> bool:
 
     `merged`: a shell's own lines are among them, so a word for the end may be the shell's.
     """
-    return any(_is_leaving(line, merged=merged) for line in _last_words(scan)[1])
+    return any(
+        # The checkpoint of the last step has its number; the saved model usually has none.
+        _LEAVES.search(line) or is_evaluation(line) or (not merged and is_closing(line))
+        for line in _last_words(scan)[1]
+        if not FAILS.search(line)
+    )
 
 
 def _last_words(scan: SourceScan) -> tuple[str, list[str]]:
     """Training's last step, and the lines below it whose form does not occur above."""
-    steps = [
-        (number, text)
-        for number, text in scan.tail_steps()
-        if not (is_evaluation(text) or is_closing(text) or _LEAVES.search(text))
-    ]
+    steps = [(number, text) for number, text in scan.tail_steps() if not is_evaluation(text)]
     if not steps:
         return "", []
     # "Keeping the weights of step 40" is not a step: step lines have a recurring form.
@@ -307,15 +295,6 @@ def _last_words(scan: SourceScan) -> tuple[str, list[str]]:
     return step, [
         line for number, line in scan.numbered_tail() if number > last and form_of(line) not in above
     ]
-
-
-def _is_leaving(line: str, *, merged: bool) -> bool:
-    if len(line) > MAX_CHARS or FAILS.search(line):
-        return False
-    if _LEAVES.search(line) or _OF_TRAINING.search(line):
-        return True
-    # The checkpoint of the last step has its number; the saved model usually has none.
-    return (_DIGITS.search(line) is not None and is_evaluation(line)) or (not merged and is_closing(line))
 
 
 def form_of(line: str) -> str:

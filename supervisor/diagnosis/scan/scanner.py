@@ -16,11 +16,11 @@ from typing import NamedTuple
 from supervisor.diagnosis.scan.frames import UNCAUGHT, below_its_frame, is_quoted_code, was_handled
 from supervisor.diagnosis.scan.log_timeline import is_progress
 from supervisor.diagnosis.scan.matched_lines import SHOWN_BYTES, Hit, SourceScan, best_match, is_echo
-from supervisor.diagnosis.scan.matcher import Matcher, line_pattern
 from supervisor.diagnosis.scan.signature_tables import Role, Signatures, Trait
 from supervisor.diagnosis.scan.windows import (
     Cutter,
     Matched,
+    Matcher,
     Window,
     cut_windows,
     match_window,
@@ -88,7 +88,6 @@ class SourceScanner:
         self._waiting: list[Hit] = []
         self._open: list[_OpenTraceback] = []
         self._hosts: frozenset[str] | None = None
-        self._patterns: dict[int, re.Pattern[str]] = {}
 
     def feed(self, data: bytes) -> list[Hit]:
         """Take the next bytes; returns the hits in the lines that they complete."""
@@ -102,10 +101,9 @@ class SourceScanner:
         """All results. Call after `finish`."""
         for hit in self._waiting:
             self._keep(hit)
-        self._waiting = []
         hits = [hit for kept in self._kept.values() for hit in (*kept.first, *kept.last)]
-        head = [clean(raw, SHOWN_BYTES) for raw in _unwrapped(self._head).split(b"\n")[:400]]
-        raw_tail = _unwrapped(self._tail).split(b"\n")
+        head = [clean(raw, SHOWN_BYTES) for raw in unwrapped_records(self._head).split(b"\n")[:400]]
+        raw_tail = unwrapped_records(self._tail).split(b"\n")
         if raw_tail and not raw_tail[-1]:
             raw_tail.pop()
         last_line = self._line - 1 if not self._tail or self._tail.endswith(b"\n") else self._line
@@ -146,8 +144,10 @@ class SourceScanner:
             self._head += text[: HEAD_BYTES - len(self._head)]
         if self._hosts is None:
             self._hosts = learn_hosts(clean(raw, 300) for raw in text[:HEAD_BYTES].split(b"\n")[:240])
-        if self._waiting:
-            self._fill_waiting(text)
+        waiting, self._waiting = self._waiting, []
+        self._keep_or_wait(
+            hit._replace(after=hit.after + text[: AFTER_BYTES - len(hit.after)]) for hit in waiting
+        )
         self._open = [
             one._replace(below=one.below + text[: TRACEBACK_BYTES - len(one.below)]) for one in self._open
         ]
@@ -156,8 +156,8 @@ class SourceScanner:
         self._keep_or_wait(hits)
         self._line += window.count(b"\n")
         self._bytes += len(window) - matched.window.again
-        self._past = _last(self._past, text, BEFORE_BYTES)
-        self._tail = _last(self._tail, _without_redraws(text), TAIL_BYTES)
+        self._past = (self._past + text[-BEFORE_BYTES:])[-BEFORE_BYTES:]
+        self._tail = (self._tail + _without_redraws(text)[-TAIL_BYTES:])[-TAIL_BYTES:]
         return hits
 
     def _hits(self, text: bytes, matches: list[tuple[int, int]]) -> list[Hit]:
@@ -184,17 +184,14 @@ class SourceScanner:
                 left[index] -= 1
                 hits.append(hit)
         for end, index, start in sorted(place for places in later.values() for place in places):
-            hit = self._hit(text, end, index, text.count(b"\n", 0, start), start)
-            if hit is not None:
+            if (hit := self._hit(text, end, index, text.count(b"\n", 0, start), start)) is not None:
                 hits.append(hit)
         return hits
 
     def _keep_or_wait(self, hits: Iterable[Hit]) -> None:
-        """Keep hits; those without lines below them wait for these."""
+        """Keep hits; those without all the lines below them wait for these."""
         for hit in hits:
-            kept = self._kept.get(hit.signature.place)
-            full = kept is not None and len(kept.first) > FIRST_HITS
-            if full or len(hit.after) >= AFTER_BYTES or len(self._waiting) >= MOST_WAITING:
+            if len(hit.after) >= AFTER_BYTES or len(self._waiting) >= MOST_WAITING:
                 self._keep(hit)
             else:
                 self._waiting.append(hit)
@@ -260,25 +257,9 @@ class SourceScanner:
         shown = clean(raw)
         if not self._entries[index].confirm:
             return shown
-        pattern = self._patterns.get(index)
-        if pattern is None:
-            pattern = self._patterns[index] = line_pattern(self._entries[index].regex)
-        if (
-            pattern.search(shown) is None
-            and pattern.search(split_prefix(shown, self._hosts or ())[1]) is None
-        ):
-            return None
-        return shown
-
-    def _fill_waiting(self, window: bytes) -> None:
-        still: list[Hit] = []
-        for hit in self._waiting:
-            filled = hit._replace(after=hit.after + window[: AFTER_BYTES - len(hit.after)])
-            if len(filled.after) >= AFTER_BYTES:
-                self._keep(filled)
-            else:
-                still.append(filled)
-        self._waiting = still
+        regex = self._entries[index].regex
+        bare = split_prefix(shown, self._hosts or ())[1]
+        return shown if re.search(regex, shown) or re.search(regex, bare) else None
 
     def _keep(self, hit: Hit) -> None:
         kept = self._kept.setdefault(hit.signature.place, _Kept())
@@ -301,31 +282,16 @@ def _without_redraws(text: bytes) -> bytes:
     """The same lines with only the last states of bars: one drawn a million times would fill the tail."""
     if b"\r" not in text:
         return text
-    return b"\n".join(_last_states(line) if len(line) > LONG_LINE else line for line in text.split(b"\n"))
-
-
-def _last_states(line: bytes) -> bytes:
-    at = len(line)
-    for _ in range(LAST_STATES):
-        at = line.rfind(b"\r", 0, at)
-        if at < 0:
-            return line
-    return line[at + 1 :]
+    return b"\n".join(
+        b"\r".join(line.rsplit(b"\r", LAST_STATES)[1:]) if len(line) > LONG_LINE and b"\r" in line else line
+        for line in text.split(b"\n")
+    )
 
 
 @cache
 def _bar() -> re.Pattern[bytes]:
     """tqdm's count and elapsed time, with at least one step done."""
     return re.compile(rb"\b[1-9]\d*/\d+ \[\d\d:\d\d")
-
-
-def _unwrapped(text: bytes) -> bytes:
-    """Kept lines of windows without a hit may still be a collector's records."""
-    return unwrapped_records(text) if b'{"' in text else text
-
-
-def _last(before: bytes, window: bytes, size: int) -> bytes:
-    return window[-size:] if len(window) >= size else (before + window)[-size:]
 
 
 def scan_source(

@@ -31,7 +31,7 @@ import re
 import zlib
 from collections.abc import Mapping, Sequence
 from enum import IntEnum, StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.patterns import Lazy
@@ -95,9 +95,6 @@ class Trait(StrEnum):
     COMPILER_FRAMES = "compiler_frames"  # of the frames above it, only a compiler's change the class
     PIPE_OWNER = "pipe_owner"  # a broken pipe: frames of multiprocessing show its owner
     WRAPS_INNER = "wraps_inner"  # reports an exception below it, which decides class and line
-    NOT_BELOW_SPAWN = (
-        "not_below_spawn"  # below multiprocessing/spawn.py it only says that the parent was gone
-    )
     # Warnings and advice.
     FIRM = "firm"  # a warning level does not weaken it
     FIRM_WHEN_ENDING = "firm_when_ending"  # nor here, if the line says that the program ends
@@ -132,7 +129,6 @@ class Trait(StrEnum):
         "machine_wide"  # may be about any process of the machine: long steps after it clear the job
     )
     NAMES_TASK = "names_task"  # the task is named in this line or right below
-    MAY_RECOVER = "may_recover"  # a hang that may end by itself
     STACK_DUMP = "stack_dump"  # starts the stack of a waiting process
     REPEATED = "told_again"  # a data worker's last words; the loader's own line, later, names its pid
     LOST_CONNECTION = "lost_connection"  # a connection broke, whoever ended it; `lost` says to whom
@@ -186,12 +182,11 @@ _OUTSIDE_SUBSET = Lazy(r"(?<!\\)\(\?(?!:|[ims]+\))|\\[1-9]|[*+?}]\+|\\[pPXkKGZ]"
 def digest_of(tables: Mapping[str, bytes]) -> str:
     """A content hash of the raw tables, cheap enough for every start."""
     # Not a secret: it distinguishes versions of the tables, and importing hashlib alone costs 2 ms.
-    check = 1
-    size = 0
+    check = size = 0
     for name in sorted(tables):
         check = zlib.crc32(tables[name], zlib.crc32(name.encode(), check))
         size += len(tables[name])
-    return f"{check:08x}-{zlib.adler32(b''.join(tables[name] for name in sorted(tables))):08x}-{size}"
+    return f"{check:08x}-{size}"
 
 
 def parse_tables(tables: Mapping[str, bytes], own: Sequence[OwnSignature] = ()) -> Signatures:
@@ -317,23 +312,9 @@ def pack(signatures: Signatures) -> bytes:
     """The parsed set as compact bytes, so that a start need not parse and check TOML again; samples and notes are not in it."""
     import json
 
-    rows = [
-        {
-            "id": entry.id,
-            "class": entry.failure,
-            "role": entry.role,
-            "reason": entry.reason,
-            "strength": entry.strength,
-            "regex": entry.regex,
-            "samples": [],
-            "traits": sorted(entry.traits),
-            "lost": entry.lost,
-            "title": entry.title,
-            "start": entry.start,
-        }
-        for entry in signatures.entries
-    ]
-    return json.dumps([signatures.digest, rows]).encode("utf-8")
+    bare = {"triggers": (), "must_not": "", "samples": (), "near_misses": (), "family": ""}
+    rows = [{**entry._asdict(), **bare} for entry in signatures.entries]
+    return json.dumps([signatures.digest, rows], default=sorted).encode("utf-8")
 
 
 def unpack(raw: bytes) -> Signatures:
@@ -346,7 +327,16 @@ def unpack(raw: bytes) -> Signatures:
 
     try:
         digest, rows = json.loads(raw)
-        entries = tuple(_read(row, "", place) for place, row in enumerate(rows))
+        entries = tuple(_unpacked(row) for row in rows)
     except (TypeError, KeyError, ValueError) as error:
         raise ValueError(f"not a packed signature set: {error}") from error
     return Signatures(entries, str(digest))
+
+
+def _unpacked(row: Mapping[str, Any]) -> Signature:
+    return Signature(**row)._replace(
+        failure=FailureClass(row["failure"]),
+        role=Role(row["role"]),
+        reason=Reason(row["reason"]) if row["reason"] is not None else None,
+        traits=frozenset(map(Trait, row["traits"])),
+    )

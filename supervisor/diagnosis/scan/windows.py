@@ -1,7 +1,10 @@
-"""Cuts a log into windows of whole lines and finds the matches in each: the stateless part of a scan.
+"""Cuts a log into windows of whole lines and finds all signatures in each with one engine: the stateless part of a scan.
 
 The matches in a window depend only on its bytes, so windows may be matched ahead and in another thread;
 positions, surroundings and floods over the whole log are handled in order, by `scanner`.
+
+The engine is Hyperscan, or re2 on platforms without its wheel. Hyperscan's compiled form takes 130-230 ms to
+make and 0.3 ms to load: `dump` returns it for a cache.
 
 Additions by log collectors are removed first: a prefix before each line, or a JSON object around it. A
 traceback's own lines have no prefix. If some do, it is the collector's or the launcher's, whatever it looks
@@ -11,14 +14,18 @@ printed, and lines keep their numbers.
 
 from __future__ import annotations
 
+import os
 import re
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+import sys
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import NOWHERE, learn_hosts, split_prefix
+
+if TYPE_CHECKING:
+    from supervisor.diagnosis.scan.signature_tables import Signatures
 
 # 256 KiB scanned 20 % faster than 1 MiB here, and 64 KiB no faster.
 WINDOW_BYTES = 1 << 18
@@ -27,12 +34,8 @@ WINDOW_BYTES = 1 << 18
 LARGE_LOG_BYTES = 8 << 20
 LARGE_WINDOW_BYTES = 1 << 20
 OVERLAP_BYTES = 512
-PIECE_BYTES = 1 << 17
-SMALL_BYTES = 1 << 16
-# Per signature and window: of a flood (an assert on each thread) only the first and last matches count.
-FLOOD_FIRST, FLOOD_LAST = 4000, 100
 
-Find = Callable[[bytes, Callable[[int, int], None]], None]
+Find = Callable[[bytes, Callable[[int, int], None]], object]
 """An engine's scan: calls back with (signature index, end offset) for each match in a block."""
 
 
@@ -123,22 +126,9 @@ def match_window(find: Find, window: Window) -> Matched:
 
 
 def _matches(find: Find, text: bytes) -> list[tuple[int, int]]:
-    """All matches in a text, of a flood the first and the last, sorted."""
+    """All matches in a text as (end, signature index), sorted."""
     matches: list[tuple[int, int]] = []
-    counts: dict[int, int] = {}
-    late: dict[int, deque[tuple[int, int]]] = {}
-
-    def found(index: int, end: int) -> None:
-        count = counts[index] = counts.get(index, 0) + 1
-        if count <= FLOOD_FIRST:
-            matches.append((end, index))
-        elif index in late:
-            late[index].append((end, index))
-        else:
-            late[index] = deque([(end, index)], FLOOD_LAST)
-
-    find(text, found)
-    matches.extend(place for places in late.values() for place in places)
+    find(text, lambda index, end: matches.append((end, index)))
     matches.sort()
     return matches
 
@@ -153,44 +143,32 @@ def without_escapes(data: bytes) -> bytes:
     """Remove what `text.decode.clean` removes from a line, except tabs and carriage returns: escape codes and invisible characters.
 
     They also occur within words, from a coloring logger, a copied web page, or on purpose: the text that a
-    person reads counts. In pieces, because a flood of escape codes temporarily costs ten times its size.
+    person reads counts.
     """
     # A file with a hole is full of NUL: `re` takes 20 times as long.
     if any(control in data for control in _COMMON_CONTROLS):
         data = data.translate(None, _DROPPED)
-    if not data.isascii() and _has_hidden(data):
-        for usual in _USUAL_HIDDEN:
-            data = data.replace(usual, b"")
-        if _has_hidden(data):
-            data = _hidden().sub(b"", _csi().sub(b"", data) if b"\xc2" in data else data)
+    # A bar of block characters has none of these beginnings: only text that has one is searched, at 40 MB/s.
+    if not data.isascii() and any(begin in data for begin in _HIDDEN_BEGINS):
+        data = _hidden().sub(b"", _csi().sub(b"", data) if b"\xc2" in data else data)
     if b"\x1b" in data:
-        data = b"".join(_escapes_cut(data))
+        data = _csi().sub(b"", data)
     return data.translate(None, b"\x07") if b"\x07" in data else data
-
-
-def _escapes_cut(data: bytes) -> Iterator[bytes]:
-    start = 0
-    while start < len(data):
-        stop = start + PIECE_BYTES
-        if stop < len(data):  # no code crosses a line's end, and none begins within another
-            line, code = data.rfind(b"\n", start, stop) + 1, data.rfind(b"\x1b", start + 1, stop)
-            stop = max(line, code) if max(line, code) > start else stop
-        yield _csi().sub(b"", data[start:stop])
-        start = stop
 
 
 # All controls but BEL (it ends an OSC, and goes last), tab, newline, carriage return and ESC; only those in the log are searched, at 20 GB/s.
 _DROPPED = bytes([*range(7), 8, 11, 12, *range(14, 27), *range(28, 32), 127])
 _COMMON_CONTROLS = (b"\0", b"\x08", b"\x7f")
-# The rest of an emoji, zero-width space and joiner, BOM: `replace` removes them at 1 GB/s, `re` at 40 MB/s.
-_USUAL_HIDDEN = (b"\xef\xb8\x8f", b"\xe2\x80\x8b", b"\xe2\x80\x8d", b"\xef\xbb\xbf")
-# UTF-8 of the characters above ASCII that `text.decode` removes.
+# UTF-8 of the characters above ASCII that `text.decode` removes, and how these begin.
 _HIDDEN = (
     r"\xc2[\x80-\x9f\xad]|\xcd\x8f|\xd8\x9c|\xe1(?:\x85[\x9f\xa0]|\x9e[\xb4\xb5]|\xa0[\x8b-\x8f])"
     r"|\xe2(?:\x80[\x8b-\x8f\xa8-\xae]|\x81[\xa0-\xa9])|\xe3\x85\xa4"
     r"|\xef(?:\xb8[\x80-\x8f]|\xbb\xbf|\xbe\xa0|\xbf[\xb9-\xbb])"
     r"|\xf0(?:\x9b\xb2[\xa0-\xa3]|\x9d\x85[\xb3-\xba])|\xf3\xa0[\x80-\xbf][\x80-\xbf]"
 )
+_HIDDEN_BEGINS = (
+    b"\xc2", b"\xcd", b"\xd8", b"\xe1", b"\xe2\x80", b"\xe2\x81", b"\xe3\x85", b"\xef", b"\xf0\x9b", b"\xf0\x9d", b"\xf3",
+)  # fmt: skip
 
 
 @cache
@@ -199,37 +177,146 @@ def _hidden() -> re.Pattern[bytes]:
 
 
 @cache
-def _hidden_database() -> Any:
-    """Hyperscan's version: at 2 GB/s it shows that there is none, where `re` takes 20 times as long."""
-    try:
-        import hyperscan
-    except ImportError:
-        return None
-    database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
-    database.compile(expressions=[_HIDDEN.encode("ascii")], ids=[0], flags=hyperscan.HS_FLAG_SINGLEMATCH)
-    return database
-
-
-def _has_hidden(data: bytes) -> bool:
-    database = _hidden_database() if len(data) > SMALL_BYTES else None  # making it takes 10 ms
-    if database is None:
-        return _hidden().search(data) is not None
-    import hyperscan
-
-    found: list[int] = []
-    # Several threads scan at once, and a scratch serves one.
-    database.scan(
-        data, match_event_handler=lambda *match: found.append(match[2]), scratch=hyperscan.Scratch(database)
-    )
-    return bool(found)
-
-
-@cache
 def _csi() -> re.Pattern[bytes]:
     return re.compile(
         rb"(?:\x1b\[|\xc2\x9b)[0-?]*[ -/]*[@-~]"
         rb"|(?:\x1b[\]PX^_]|\xc2[\x90\x98\x9d\x9e\x9f])[^\x07\x1b\n]{0,500}(?:\x07|\x1b\\|\xc2\x9c)?|\x1b[ -/]*[0-~]?"
     )
+
+
+# -- the engine ----------------------------------------------------------------------------------
+
+
+class Matcher(Protocol):
+    """Finds all signatures in a block of whole lines. Several threads may scan at once."""
+
+    def scan(self, block: bytes, found: Callable[[int, int], None]) -> None:
+        """Call `found(signature index, end offset of the match)` for the matches in a block, in any order."""
+
+    def each(self, windows: Iterable[Window]) -> Generator[Matched, None, None]:
+        """Match window after window; results come in the same order. May read ahead."""
+
+
+def _for_bytes(regex: str) -> bytes:
+    # A line may end in a carriage return (Windows, progress): an end-of-line anchor must see past it.
+    return regex.replace("$", r"\r?$").encode("utf-8")
+
+
+class HyperscanMatcher:
+    """All signatures in one Hyperscan database."""
+
+    def __init__(self, database: Any) -> None:
+        self._database = database
+        # A scratch serves one scan at a time (Hyperscan's guide, "Scratch space"), so each thread has its own.
+        self._scratches: list[Any] = []
+
+    def scan(self, block: bytes, found: Callable[[int, int], None]) -> None:
+        """See `Matcher.scan`."""
+
+        def on_match(index: int, _start: int, end: int, _flags: int, _context: object) -> None:
+            found(index, end)
+
+        try:
+            scratch = self._scratches.pop()
+        except IndexError:
+            import hyperscan
+
+            scratch = hyperscan.Scratch(self._database)
+        try:
+            self._database.scan(block, match_event_handler=on_match, scratch=scratch)
+        finally:
+            self._scratches.append(scratch)
+
+    def each(self, windows: Iterable[Window]) -> Generator[Matched, None, None]:
+        """See `Matcher.each`."""
+        return match_in_turn(self.scan, windows)
+
+    def dump(self) -> bytes:
+        """The compiled database, for this machine and this version of Hyperscan."""
+        import hyperscan
+
+        return bytes(hyperscan.dumpb(self._database))
+
+
+def engine_name() -> str:
+    """The engine of this installation, with its version: part of a cache's key."""
+    try:
+        import hyperscan
+    except ImportError:
+        return "re2"
+    # importlib.metadata would cost 20 ms, so use the binding's own number, whatever type stubs call it.
+    version = getattr(hyperscan, "__version__", "?")
+    return f"hyperscan-{version}-{os.uname().machine if hasattr(os, 'uname') else sys.platform}"
+
+
+def compile_matcher(signatures: Signatures) -> HyperscanMatcher | Re2Matcher:
+    """Build the engine from patterns."""
+    try:
+        import hyperscan
+    except ImportError:
+        return Re2Matcher([entry.regex for entry in signatures.entries])
+    database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
+    database.compile(
+        expressions=[_for_bytes(entry.regex) for entry in signatures.entries],
+        ids=[entry.place for entry in signatures.entries],
+        flags=hyperscan.HS_FLAG_MULTILINE,
+    )
+    return HyperscanMatcher(database)
+
+
+def load_matcher(dumped: bytes) -> HyperscanMatcher:
+    """Load the output of `HyperscanMatcher.dump`.
+
+    Raises:
+        ValueError: the bytes were made by another version or are damaged.
+    """
+    import hyperscan
+
+    try:
+        database = hyperscan.loadb(dumped, mode=hyperscan.HS_MODE_BLOCK)
+    except (hyperscan.error, TypeError) as error:
+        raise ValueError(f"not a usable Hyperscan database: {error}") from error
+    return HyperscanMatcher(database)
+
+
+class Re2Matcher:
+    """The fallback: one alternation finds candidate lines, a set finds which signatures."""
+
+    def __init__(self, regexes: Sequence[str]) -> None:
+        import re2
+
+        options = re2.Options()
+        options.never_nl = False
+        options.log_errors = False
+        options.max_mem = 256 << 20
+        self._set: Any = re2.Set.SearchSet(options)  # type: ignore[no-untyped-call]
+        for regex in regexes:
+            self._set.Add(_for_bytes("(?m)" + regex).decode("utf-8"))
+        self._set.Compile()
+
+    def scan(self, block: bytes, found: Callable[[int, int], None]) -> None:
+        """See `Matcher.scan`."""
+        # The set tells which match, not where: halve a block down to single lines, so that quiet text is cheap.
+        self._scan(block, 0, found)
+
+    def each(self, windows: Iterable[Window]) -> Generator[Matched, None, None]:
+        """See `Matcher.each`."""
+        return match_in_turn(self.scan, windows)
+
+    def _scan(self, block: bytes, base: int, found: Callable[[int, int], None]) -> None:
+        matches = self._set.Match(block.decode("utf-8", "replace"))
+        if not matches:
+            return
+        middle = block.find(b"\n", len(block) // 2)
+        if middle < 0 or middle + 1 >= len(block):
+            middle = block.rfind(b"\n", 0, max(len(block) - 1, 0))
+        if middle < 0 or middle + 1 >= len(block):
+            end = base + len(block.rstrip(b"\n"))
+            for index in matches:
+                found(index, end)
+            return
+        self._scan(block[: middle + 1], base, found)
+        self._scan(block[middle + 1 :], base + middle + 1, found)
 
 
 # -- additions by collectors -----------------------------------------------------------------------
@@ -249,10 +336,7 @@ _ANY: Final = "any message"
 MOST_PREFIX: Final = 160
 MOST_SHAPES: Final = 24
 MOST_LOOKS: Final = 400
-MOST_PREFIXES: Final = 4096
 _LEARNT_BYTES: Final = 65536
-# A program that logs its own JSON does so from the start.
-FIRST_RECORDS: Final = 8
 # The keys of records whose message is a line of another program. With any other key, the record is the program's own.
 _MESSAGE: Final = ("log", "message", "msg")
 _COLLECTORS: Final = frozenset(
@@ -261,6 +345,8 @@ _COLLECTORS: Final = frozenset(
 # The level counts for a line by itself; a traceback's lines are weighed by their exception.
 _GRAVE: Final = ("WARN", "ERROR", "CRITICAL", "FATAL")
 _CONTINUES: Final = (" ", "\t", "Traceback ", "[rank")
+_GLOG_WARNING: Final = re.compile(rb"(?:\[rank\d+\]:)?W\d{4} ")
+_CLOCK: Final = re.compile(rb"(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?")
 _SEPARATORS: Final = Lazy(r"[ \t]|(?<=[\]>|:])(?=[\[(\w])")
 
 
@@ -284,16 +370,12 @@ class _Record(NamedTuple):
 def _without_records(text: bytes) -> bytes:
     lines = text.split(b"\n")
     taken: dict[int, _Record] = {}
-    looked = 0
     for row, raw in enumerate(lines):
         if not raw.startswith(b'{"') or not raw.rstrip().endswith(b"}"):
             continue
-        looked += 1
         record = _record(raw)
         if record is not None:
             taken[row] = record
-        elif looked >= FIRST_RECORDS and not taken:
-            return text
     if not taken:
         return text
     # A single level on all lines comes from the collector, for a stream; several are the program's.
@@ -335,26 +417,14 @@ def _without_prefixes(text: bytes) -> bytes:
     def kept(match: re.Match[bytes]) -> bytes:
         """The writer of a line (computed once for prefixes that differ only in time), and that it is a warning."""
         prefix, following = match.group(), match.string[match.end() : match.end() + 1]
-        untimed = _clock().sub(b"", prefix)
+        untimed = _CLOCK.sub(b"", prefix)
         who = known.get(untimed)
         if who is None:
-            who = _who(prefix.decode("utf-8", "replace"), hosts).encode("utf-8", "replace")
-            if len(known) < MOST_PREFIXES:
-                known[untimed] = who
-        warns = (b"WARN" in prefix or _glog_warning().match(prefix)) and following not in {b" ", b"\t"}
+            who = known[untimed] = _who(prefix.decode("utf-8", "replace"), hosts).encode("utf-8", "replace")
+        warns = (b"WARN" in prefix or _GLOG_WARNING.match(prefix)) and following not in {b" ", b"\t"}
         return who + b"WARNING " if warns else who
 
     return pattern.sub(kept, text)
-
-
-@cache
-def _glog_warning() -> re.Pattern[bytes]:
-    return re.compile(rb"(?:\[rank\d+\]:)?W\d{4} ")
-
-
-@cache
-def _clock() -> re.Pattern[bytes]:
-    return re.compile(rb"(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?")
 
 
 def _shapes(text: bytes) -> list[bytes]:

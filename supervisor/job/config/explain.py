@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, Flag, nearest
+from supervisor.job.arguments.run_arguments import STOKER_FLAGS, TORCHRUN_FLAGS, Flag, nearest
 from supervisor.job.config.trainer_table import ALIASES, TRAINER_KEYS
 from supervisor.job.errors import JobError
 from supervisor.job.launch.env import (
@@ -60,15 +60,23 @@ def explain(name: str, spec: JobSpec, env: Mapping[str, str], classes: Collectio
     """
     key = _key_of(name)
     if (setting := setting_of(key, classes)) is not None:
-        return _explained(key, setting, spec)
+        sources = [Source(redact(key, value), origin) for value, origin in spec.sources(key)]
+        of_trainer, default = key in TRAINER_KEYS, setting.default
+        if (of_trainer or not sources) and default is not None:
+            sources.insert(0, Source(shown(default), DEFAULT))
+        if of_trainer and spec.entry_kind is not EntryKind.TRAINER:
+            sources = []
+        named = other_names(key), tuple(sources)
+        usual = shown(default) if default is not None else ""
+        return Explained(key, setting.meaning, setting.takes, unit_of(key), usual, *named)
     variable = name.removeprefix(_ENV)
-    sources = tuple(_of_variable(variable, spec, env))
+    of_launch = tuple(_of_variable(variable, spec, env))
     known = {*_SET_BY, *WIRE_NAMES, *(change.name for change in environment_layers(spec, base=env, wire={}))}
-    if sources or variable in known:
-        return Explained(variable, _SET_BY.get(variable, "a variable of the job"), sources=sources)
+    if of_launch or variable in known:
+        return Explained(variable, _SET_BY.get(variable, "a variable of the job"), sources=of_launch)
     if variable.isidentifier() and variable.isupper() and not nearest(variable, known):
         return Explained(variable, "a variable of the job")
-    names = [*every_name(), *known]
+    names = [*SETTINGS, *TRAINER_KEYS, *(name for name, _ in _names()), *known]
     near_key = nearest(key, names) or nearest(key.rpartition(".")[2], names)
     hint = f"did you mean {near_key!r}?" if near_key else "`stoker config explain` lists all that are set"
     raise JobError(f"no setting {name!r}: {hint}")
@@ -86,33 +94,10 @@ def other_names(key: str) -> tuple[str, ...]:
     return tuple(name for name, meant in _names() if meant == key)
 
 
-def every_name() -> list[str]:
-    """Each key and each other name."""
-    return [*SETTINGS, *TRAINER_KEYS, *(name for name, _ in _names())]
-
-
 def variables(spec: JobSpec, env: Mapping[str, str]) -> list[Explained]:
     """The variables that a launch changes for the job, in the order of `environment`."""
     names = {change.name: None for change in reversed(environment_layers(spec, base=env, wire={}))}
     return [Explained(name, "", sources=tuple(_of_variable(name, spec, env))) for name in reversed(names)]
-
-
-def _explained(key: str, setting: Setting, spec: JobSpec) -> Explained:
-    sources = [Source(redact(key, value), origin) for value, origin in spec.sources(key)]
-    of_trainer = key in TRAINER_KEYS
-    if (of_trainer or not sources) and setting.default is not None:
-        sources.insert(0, Source(shown(setting.default), DEFAULT))
-    if of_trainer and spec.entry_kind is not EntryKind.TRAINER:
-        sources = []
-    return Explained(
-        key,
-        setting.meaning,
-        setting.takes,
-        unit_of(key),
-        shown(setting.default) if setting.default is not None else "",
-        other_names(key),
-        tuple(sources),
-    )
 
 
 def _of_variable(name: str, spec: JobSpec, env: Mapping[str, str]) -> Iterator[Source]:

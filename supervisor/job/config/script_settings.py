@@ -99,7 +99,11 @@ def with_knobs(
             raise JobError(f"--global-batch {total} cannot be set: {kn.why_not_changeable(knobs)}")
         for name, value in kn.batch_values(knobs, batch, local_world_size=spec.nproc_per_node):
             args, where = _set_knob(args, where, set_knobs, name, value)
-    _note_origins(look, knobs)
+    origin = "declared" if knobs.declared else "found on the command line"
+    used = {"batch": knobs.batch, "accumulation": knobs.accumulation, "global batch": knobs.global_batch}
+    for label, setting_name in {**used, "resume": knobs.start}.items():
+        if setting_name is not None:
+            look.note(f"knob.{label}", setting_name, origin)
     written = find_outputs(settings_of(args))
     trial = spec.trial
     if trial is not None:
@@ -160,10 +164,13 @@ def _world(spec: JobSpec, look: Resolver, world: int | None, launch: Launch, gpu
 
 def _declared_files(given: Knobs, read: Callable[[str], str | None]) -> dict[str, Mapping[str, Scalar]]:
     """The files in declared names, each by its place in such a name."""
-    named = (given.batch, given.accumulation, given.global_batch)
-    files = {name.partition("#")[0] for name in named if name is not None and place_of(name) is Place.FILE}
-    texts = {file: read(config_file(file)) for file in files}
-    return {file: read_values(config_file(file), text) for file, text in texts.items() if text is not None}
+    found: dict[str, Mapping[str, Scalar]] = {}
+    for name in (given.batch, given.accumulation, given.global_batch):
+        if name is not None and place_of(name) is Place.FILE:
+            file = name.partition("#")[0]
+            text = read(config_file(file)) if file not in found else None
+            found |= {file: read_values(config_file(file), text)} if text is not None else {}
+    return found
 
 
 def _batch(
@@ -206,20 +213,6 @@ def _without_smaller_global(knobs: Knobs, instead: str) -> Knobs:
         return knobs
     why = knobs.refusal.replace(f" ({knobs.help})", f" ({instead})" if instead else "")
     return replace(knobs, refusal=why, help=instead)
-
-
-def _note_origins(look: Resolver, knobs: Knobs) -> None:
-    """Record in the settings which knobs are used, and whether a person named them."""
-    origin = "declared" if knobs.declared else "found on the command line"
-    named = {
-        "batch": knobs.batch,
-        "accumulation": knobs.accumulation,
-        "global batch": knobs.global_batch,
-        "resume": knobs.start,
-    }
-    for label, knob in named.items():
-        if knob is not None:
-            look.note(f"knob.{label}", knob, origin)
 
 
 def _set_knob(

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, nearest
-from supervisor.job.arguments.run_arguments import ParsedRun
+from supervisor.job.arguments.run_arguments import STOKER_FLAGS, TORCHRUN_FLAGS, ParsedRun, nearest
 from supervisor.job.config.files import line_of
 from supervisor.job.config.trainer_table import ALIASES, TRAINER_KEYS
 from supervisor.job.errors import JobError
@@ -53,6 +52,45 @@ class ConfigFile:
     def error(self, key: str, what: str) -> JobError:
         """A one-line error at `key`."""
         return JobError(f"{self.at(key)}: {what}")
+
+    def unknown(self, key: str, known: Iterable[str]) -> JobError:
+        """The error for a key that nothing takes."""
+        near = nearest(key, known)
+        hint = f"did you mean {near!r}?" if near else "see configs/README.md for every key"
+        return self.error(key, f"unknown key {key!r}: {hint}")
+
+    def converted(self, key: str, setting: Setting, value: object) -> int | float | str | bool:
+        """A value as its setting holds it. Raises JobError."""
+        try:
+            return setting.held(key, value)
+        except JobError as error:
+            raise self.error(key, error.message) from None
+
+    def table(self, key: str, value: object) -> Mapping[str, Any]:
+        """A value that has to be a table. Raises JobError."""
+        if not isinstance(value, dict):
+            raise self.error(key, f"{key} is a table of settings, got {value!r}")
+        return value
+
+    def held(self, where: str, table: Mapping[str, Any], known: Mapping[str, Setting]) -> dict[str, Any]:
+        """A table with only `known` keys, each as its setting holds it. Raises JobError."""
+        for key in table:
+            if key not in known:
+                raise self.unknown(f"{where}.{key}", [f"{where}.{each}" for each in known])
+        return {key: self.converted(f"{where}.{key}", known[key], value) for key, value in table.items()}
+
+    def tables(self, key: str, value: object, known: Mapping[str, Setting]) -> list[dict[str, Any]]:
+        """A list of such tables. Raises JobError."""
+        if not isinstance(value, list) or not all(isinstance(table, dict) for table in value):
+            raise self.error(key, f"{key} is a list of tables: [[{key}]] with {', '.join(known)}")
+        return [self.held(key, table, known) for table in value]
+
+    def pattern(self, what: str, regex: str) -> LinearPattern:
+        """A regular expression of the file. Raises JobError."""
+        try:
+            return compile_linear(regex)
+        except ValueError as error:
+            raise self.error("regex", f"{what}: {regex!r} {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,83 +157,61 @@ class _Checked:
 
     def add(self, key: str, value: object) -> None:
         """One key at the top of the file."""
-        file = self.file
+        file, found = self.file, self.found
+        name = ALIASES.get(key, key)
         if key == METRICS:
-            self.found["metrics"] = _metric_rules(file, value)
+            found["metrics"] = _metric_rules(file, value)
         elif key == SIGNATURE:
-            self.found["signatures"] = own_signatures(file, value, self.known_classes)
+            found["signatures"] = own_signatures(file, value, self.known_classes)
         elif key == "env":
-            self.found["env"] = {
-                n: _env_value(file, n, inner) for n, inner in _table(file, key, value).items()
-            }
+            pairs = file.table(key, value).items()
+            found["env"] = {name: _env_value(file, name, inner) for name, inner in pairs}
         elif key in LAUNCH_SECTIONS or (key in OF_NO_JOB and not self.is_job):
-            for name, inner in _table(file, key, value).items():
-                self.attempt(self._in_section, key, name, inner)
+            for inner_name, inner in file.table(key, value).items():
+                self.attempt(self._in_section, key, inner_name, inner)
         elif self.is_job and key in FLAT:
-            self.found["settings"][FLAT[key]] = _converted(file, key, SETTINGS[FLAT[key]], value)
-            self.found["spelt"][FLAT[key]] = key
-        elif self.is_job and (name := ALIASES.get(key, key)) in TRAINER_KEYS:
-            self._of_trainer(key, name, value)
+            found["settings"][FLAT[key]] = file.converted(key, SETTINGS[FLAT[key]], value)
+            found["spelt"][FLAT[key]] = key
+        elif self.is_job and name in TRAINER_KEYS:
+            if name in found["trainer"]:
+                raise file.error(key, f"{key!r} is another name of {name!r}, which is set too")
+            found["trainer"][name] = file.converted(key, TRAINER_KEYS[name], value)
+            found["spelt"][name] = key
         elif key in OF_NO_JOB:
             where = "stoker.toml or ~/.config/stoker/config.toml"
             raise file.error(key, f"[{key}] belongs in {where}: it is of {OF_NO_JOB[key]}, not of one job")
         else:
             of_job = (*TRAINER_KEYS, *FLAT) if self.is_job else (*OF_NO_JOB,)
-            raise _unknown(file, key, [*LAUNCH_SECTIONS, METRICS, SIGNATURE, *of_job, *ALIASES])
+            raise file.unknown(key, [*LAUNCH_SECTIONS, METRICS, SIGNATURE, *of_job, *ALIASES])
 
     def _in_section(self, section: str, name: str, value: object) -> None:
-        dotted = f"{section}.{name}"
+        dotted, file = f"{section}.{name}", self.file
+        classes = self.known_classes if section == "policy" else ()
         if dotted == "run.args":
-            self.found["args"] = _args(self.file, value)
+            if not isinstance(value, list) or any(isinstance(v, list | dict) or v is None for v in value):
+                raise file.error("args", f"run.args is a list of arguments, got {value!r}")
+            self.found["args"] = tuple(map(str, value))
         elif dotted in SETTINGS:
-            self.found["settings"][dotted] = _converted(self.file, dotted, SETTINGS[dotted], value)
-        elif section == "policy" and name in self.known_classes:
-            self.found["classes"][name] = _class_table(self.file, name, _table(self.file, dotted, value))
+            self.found["settings"][dotted] = file.converted(dotted, SETTINGS[dotted], value)
+        elif name in classes:
+            self.found["classes"][name] = _class_table(file, dotted, file.table(dotted, value))
         else:
-            raise _unknown(self.file, dotted, _siblings(section, self.known_classes))
-
-    def _of_trainer(self, key: str, name: str, value: object) -> None:
-        if name in self.found["trainer"]:
-            raise self.file.error(key, f"{key!r} is another name of {name!r}, which is set too")
-        self.found["trainer"][name] = _converted(self.file, key, TRAINER_KEYS[name], value)
-        self.found["spelt"][name] = key
+            own = [key for key in SETTINGS if key.startswith(f"{section}.")]
+            own += ["run.args"] if section == "run" else []
+            raise file.unknown(dotted, own + [f"policy.{each}" for each in classes])
 
 
 def _metric_rules(file: ConfigFile, value: object) -> tuple[tuple[str, str], ...]:
     """``[[metrics]]`` tables as (name, regex with one group)."""
     rules = []
-    for table in _tables(file, METRICS, value, METRIC_KEYS):
+    for table in file.tables(METRICS, value, METRIC_KEYS):
         if len(table) < len(METRIC_KEYS):
             raise file.error(METRICS, "each [[metrics]] has a name and a regex")
         name, regex = table["name"], table["regex"]
-        if _compiled(file, f"metric {name!r}", regex).groups < 1:
+        if file.pattern(f"metric {name!r}", regex).groups < 1:
             raise file.error("regex", f"metric {name!r}: {regex!r} has no group: put the number in (...)")
         rules.append((name, regex))
     return tuple(rules)
-
-
-def _tables(file: ConfigFile, key: str, value: object, known: Mapping[str, Setting]) -> list[dict[str, Any]]:
-    """A list of tables, each with only `known` keys."""
-    if not isinstance(value, list) or not all(isinstance(table, dict) for table in value):
-        raise file.error(key, f"{key} is a list of tables: [[{key}]] with {', '.join(known)}")
-    return [_held(file, key, table, known) for table in value]
-
-
-def _held(
-    file: ConfigFile, where: str, table: Mapping[str, Any], known: Mapping[str, Setting]
-) -> dict[str, Any]:
-    """A table with only `known` keys, each converted for its setting."""
-    for key in table:
-        if key not in known:
-            raise _unknown(file, f"{where}.{key}", [f"{where}.{each}" for each in known])
-    return {key: _converted(file, f"{where}.{key}", known[key], value) for key, value in table.items()}
-
-
-def _compiled(file: ConfigFile, what: str, regex: str) -> LinearPattern:
-    try:
-        return compile_linear(regex)
-    except ValueError as error:
-        raise file.error("regex", f"{what}: {regex!r} {error}") from None
 
 
 # The package itself has 185, the longest with 1,366 characters, which take some 2 s to compile.
@@ -217,7 +233,7 @@ def own_signatures(
         JobError: a key is unknown or missing, or has an invalid value.
     """
     of_class = replace(SIGNATURE_KEYS["class"], choices=tuple(sorted(classes - _NO_FAILURE)))
-    tables = _tables(file, SIGNATURE, value, {**SIGNATURE_KEYS, "class": of_class})
+    tables = file.tables(SIGNATURE, value, {**SIGNATURE_KEYS, "class": of_class})
     if len(tables) > MOST_SIGNATURES:
         raise file.error(SIGNATURE, f"{len(tables)} signatures, more than {MOST_SIGNATURES}")
     found: dict[str, tuple[OwnSignature, ClassOverride | None]] = {}
@@ -249,7 +265,7 @@ def _own_signature(file: ConfigFile, table: Mapping[str, str]) -> OwnSignature:
         raise file.error("id", f"{what}: its id is lower-case words joined by hyphens")
     if len(regex) > LONGEST_REGEX:
         raise file.error("regex", f"{what}: its regex is longer than {LONGEST_REGEX} characters")
-    if _compiled(file, what, regex).search("") is not None:
+    if file.pattern(what, regex).search("") is not None:
         raise file.error("regex", f"{what}: {regex!r} matches any line")
     if not failure and not title:
         raise file.error("id", f"{what} needs a class or a name of your own")
@@ -267,8 +283,7 @@ def _own_override(
         raise file.error("action", what)
     if action is None and recurs is None:
         return None
-    if action is None:
-        action = "hold" if recurs == "yes" else "restart"
+    action = action or ("hold" if recurs == "yes" else "restart")
     most = 1 if recurs == "no" else None
     if action not in ANSWERS:
         return ClassOverride(signature_key(name), "restart", most, change=action)
@@ -351,25 +366,6 @@ def _shown(key: str, origin: str) -> str:
     return name if kind in {"flag", "env"} else f"{name}: {key}"
 
 
-def _converted(file: ConfigFile, key: str, setting: Setting, value: object) -> int | float | str | bool:
-    try:
-        return setting.held(key, value)
-    except JobError as error:
-        raise file.error(key, error.message) from None
-
-
-def _table(file: ConfigFile, key: str, value: object) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise file.error(key, f"{key} is a table of settings, got {value!r}")
-    return value
-
-
-def _args(file: ConfigFile, value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or any(isinstance(v, list | dict) or v is None for v in value):
-        raise file.error("args", f"run.args is a list of arguments, got {value!r}")
-    return tuple(str(v) for v in value)
-
-
 def _env_value(file: ConfigFile, name: str, value: object) -> str:
     if not name.isidentifier():
         raise file.error(name, f"env: {name!r} is no name of a variable")
@@ -380,27 +376,12 @@ def _env_value(file: ConfigFile, name: str, value: object) -> str:
     return str(value)
 
 
-def _class_table(file: ConfigFile, name: str, table: Mapping[str, Any]) -> Mapping[str, Any]:
-    where, first = f"policy.{name}", table.get("show_first")
-    checked = _held(file, where, {k: v for k, v in table.items() if k != "show_first"}, CLASS_KEYS)
+def _class_table(file: ConfigFile, where: str, table: Mapping[str, Any]) -> Mapping[str, Any]:
+    first = table.get("show_first")
+    checked = file.held(where, {k: v for k, v in table.items() if k != "show_first"}, CLASS_KEYS)
     if first is None:
         return checked
     if not isinstance(first, list) or not set(first) <= set(PRECONDITIONS):
         what = f"{where}.show_first is a list of {', '.join(PRECONDITIONS)}, got {first!r}"
         raise file.error("show_first", what)
     return {**checked, "show_first": tuple(first)}
-
-
-def _siblings(section: str, classes: frozenset[str]) -> list[str]:
-    own = [k for k in SETTINGS if k.startswith(f"{section}.")]
-    return (
-        own
-        + (["run.args"] if section == "run" else [])
-        + ([f"policy.{c}" for c in classes] if section == "policy" else [])
-    )
-
-
-def _unknown(file: ConfigFile, key: str, known: list[str]) -> JobError:
-    near = nearest(key, known)
-    hint = f"did you mean {near!r}?" if near else "see configs/README.md for every key"
-    return file.error(key, f"unknown key {key!r}: {hint}")

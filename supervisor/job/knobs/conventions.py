@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from supervisor.job.arguments.command_line import names_of, value_of
+from supervisor.job.arguments.command_line import settings_of, value_of
 from supervisor.job.knobs.setting_names import words_of
 from supervisor.job.spec import LoaderKnobs
 
@@ -106,51 +106,38 @@ def find_convention(names: Sequence[str], program: str | None) -> Convention | N
         names: settings of the command line.
         program: the console program or module.
     """
-    return next((row for row in CONVENTIONS if _applies(row, names, program)), None)
-
-
-def _applies(row: Convention, names: Sequence[str], program: str | None) -> bool:
-    if program and any(program == p or (p.endswith(".") and program.startswith(p)) for p in row.programs):
-        return True
-    return bool(row.given) and all(any(re.search(each, name) for name in names) for each in row.given)
+    for row in CONVENTIONS:
+        if program and any(program == p or (p.endswith(".") and program.startswith(p)) for p in row.programs):
+            return row
+        if row.given and all(any(re.search(each, name) for name in names) for each in row.given):
+            return row
+    return None
 
 
 def find_loader(args: Sequence[str]) -> LoaderKnobs:
     """A command line's DataLoader settings that cost host memory: workers, prefetch, pinning, sharing."""
     found: dict[str, tuple[str, str]] = {}
-    for name in names_of(args):
-        kind, value = _of_loader(name), value_of(args, name)
-        if kind and kind not in found and value is not None:
-            found[kind] = (name, value)
-    pinned = found.get("pinned")
-    on = pinned[1].lower() if pinned else ""
-    return LoaderKnobs(
-        workers=_counted(found.get("workers")),
-        prefetch=_counted(found.get("prefetch")),
-        pinned=(pinned[0], on in {"true", "1", "yes"})
-        if pinned and on in {"true", "false", "1", "0", "yes", "no"}
-        else None,
-        sharing=found.get("sharing"),
-    )
+    for setting in settings_of(args):
+        words, value = words_of(setting.name), value_of(args, setting.name)
+        kind = next((kind for kind, first, last in _LOADER if first in words and words[-1] in last), None)
+        if kind is not None and value is not None:
+            found.setdefault(kind, (setting.name, value))
+    numbers = {
+        kind: (name, int(text)) for kind, (name, text) in found.items() if text.isascii() and text.isdigit()
+    }
+    name, text = found.get("pinned", ("", ""))
+    on = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}.get(text.lower())
+    pinned = (name, on) if on is not None else None
+    return LoaderKnobs(numbers.get("workers"), numbers.get("prefetch"), pinned, found.get("sharing"))
 
 
-def _of_loader(name: str) -> str | None:
-    words = words_of(name)
-    if words[-1:] == ("workers",):
-        return "workers"
-    if "prefetch" in words and words[-1] in {"factor", "prefetch"}:
-        return "prefetch"
-    if words[-2:] == ("pin", "memory"):
-        return "pinned"
-    if "sharing" in words and words[-1] in {"strategy", "sharing"}:
-        return "sharing"
-    return None
-
-
-def _counted(found: tuple[str, str] | None) -> tuple[str, int] | None:
-    if found is None or not (found[1].isascii() and found[1].isdigit()):
-        return None
-    return found[0], int(found[1])
+# What a setting is for: a word of its name, and those that it may end in.
+_LOADER: Final = (
+    ("workers", "workers", {"workers"}),
+    ("prefetch", "prefetch", {"factor", "prefetch"}),
+    ("pinned", "pin", {"memory"}),
+    ("sharing", "sharing", {"strategy", "sharing"}),
+)
 
 
 NCCL_DEFAULT_TIMEOUT_S: Final = 600.0
@@ -159,15 +146,10 @@ NCCL_DEFAULT_TIMEOUT_S: Final = 600.0
 
 def longer_than_usual(seconds: object) -> float | None:
     """`seconds` if it is a number above PyTorch's default."""
-    number = _number(seconds)
-    return number if number is not None and number > NCCL_DEFAULT_TIMEOUT_S else None
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float | str):
         return None
     try:
-        number = float(value)
+        number = float(seconds)
     except (ValueError, OverflowError):
         return None
-    return number if 0 < number < 1e15 else None
+    return number if NCCL_DEFAULT_TIMEOUT_S < number < 1e15 else None

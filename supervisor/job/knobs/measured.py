@@ -232,15 +232,19 @@ def measured_batch(
     times, accumulated = _accumulation(first, micro, world, settings)
     if _differ(times, (_accumulation(rank, micro, world, settings)[0] for rank in ranks)):
         times, accumulated = None, _refused(Why.RANKS_DIFFER)
-    fed_by = loader or Loader()
-    uncut = fed_by.batch_size if seen.why is Why.PIECES else None
+    uncut = loader.batch_size if loader is not None and seen.why is Why.PIECES else None
     local = first.local_world_size or local_world_size
     numbers = _Numbers(micro, times, world, local, _length(first, micro), unit, uncut)
     setting, scope, set_by = _named_batch(numbers, settings, given) or _setting_of(numbers, settings, loader)
     by_name = _named_accumulation(numbers, settings, given, accumulated.why)
     knob, answer, accumulated_by = by_name or _accumulation_setting(numbers, settings, setting)
-    if setting is None and knob is not None and len(cut := _cut(settings, uncut)) == 1:
+    # The settings of a rank's batch that the loop cuts into as many pieces as another setting says.
+    cut = [s for s in settings if s.is_input and _fit(s) and uncut is not None and s.number == uncut]
+    if setting is None and knob is not None and len(cut) == 1:
         setting, scope, set_by = cut[0], KnobScope.PER_RANK, _measured(Why.PIECES)
+    # One rank's passes, or those of all.
+    counts_ranks = times is None and given.counts is AccumulationCounts.ALL_RANKS
+    is_own = knob is None or (knob.number == (times or knob.number) and not counts_ranks)
     return MeasuredBatch(
         micro_batch=micro,
         accumulation=times,
@@ -253,21 +257,14 @@ def measured_batch(
         counts_accumulation=setting is not None and _is_total(setting, numbers, settings),
         accumulation_setting=answer,
         accumulation_knob=knob,
-        accumulation_scope=None if knob is None else _counted_on(knob, times, given),
+        accumulation_scope=None if knob is None else KnobScope.PER_RANK if is_own else KnobScope.GLOBAL,
         has_loaded=bool(facts.loaded),
-        loader_at=fed_by.at,
+        loader_at=loader.at if loader is not None else None,
         micro=seen,
         accumulated=accumulated,
         set_by=set_by,
         accumulated_by=accumulated_by,
     )
-
-
-def _counted_on(knob: Setting, times: int | None, given: Knobs) -> KnobScope:
-    """Whether the accumulation's setting counts the passes of one rank or of all."""
-    counts_ranks = times is None and given.counts is AccumulationCounts.ALL_RANKS
-    is_own = knob.number == (times or knob.number) and not counts_ranks
-    return KnobScope.PER_RANK if is_own else KnobScope.GLOBAL
 
 
 def first_steps(facts: Facts, *, accumulates: bool) -> tuple[int | None, int | None, int | None]:
@@ -329,11 +326,7 @@ def _micro_batch(rank: Rank, settings: Sequence[Setting]) -> tuple[int | None, B
     if loader.batch_size is not None:
         if loader.lead > 1 and loader.batch_size == loader.lead * (rank.world_size or 1) > loader.lead:
             # One batch split among the ranks, or rows packed into fewer.
-            return (
-                None,
-                samples,
-                _asked(Why.SCOPE, ()),
-            )
+            return None, samples, _asked(Why.SCOPE, ())
         return loader.batch_size, samples, _measured(Why.LOADER)
     if len(loader.fed) == 1 and loader.fed.total() >= STEPS_THAT_AGREE:
         return loader.lead, samples, _measured(Why.FED)
@@ -415,60 +408,40 @@ def _setting_of(
         budget = next(s for s in settings if is_tokens(s.name) and s.number == numbers.micro)
         return budget, KnobScope.PER_RANK, _measured(Why.TOKENS)
     text = "" if loader is None or numbers.uncut is not None else loader.text or ""
-    in_call = _in_call(text, settings)
+    # For ``cfg.TRAIN.BATCH`` only the settings of that section, if there are any.
+    names = attributes_in(text)
+    in_call = [s for s in settings if s.number is not None and last_part(s.name) in names]
+    in_call = [s for s in in_call if "." in s.name and is_path_in(s.name, text)] or in_call
+    # The value gives the micro-batch on a rank, a node or all ranks; otherwise that of the whole step.
+    fits = [s for s in named if numbers.scope(s.number) is not None]
+    fits, why = fits or [s for s in named if numbers.is_global(s.number)], Why.NAME_AND_VALUE
     if in_call:
         fits = [s for s in in_call if numbers.scope(s.number) is not None and (_fit(s) or is_one_name(text))]
         why = Why.CALL_TEXT
         if not fits:
             return None, None, _asked(Why.ARITHMETIC, in_call)
-    else:
-        fits, why = _fitting(numbers, named), Why.NAME_AND_VALUE
-    others = _of_other_names(numbers, settings)
+    # A fitting value whose name says nothing is only useful for a question.
+    others = [s for s in settings if numbers.scope(s.number) is not None and not _fit(s) and _may_be_batch(s)]
     given = [s for s in fits if s.is_input]
-    return _best(numbers, given, others, why) if given else (None, None, _not_given(text, fits, others))
-
-
-def _fitting(numbers: _Numbers, named: Sequence[Setting]) -> list[Setting]:
-    """Settings whose value gives the micro-batch on a rank, a node or all ranks; otherwise those of the whole step."""
-    direct = [s for s in named if numbers.scope(s.number) is not None]
-    return direct or [s for s in named if numbers.is_global(s.number)]
-
-
-def _of_other_names(numbers: _Numbers, settings: Sequence[Setting]) -> list[Setting]:
-    """Settings with a fitting value whose name says nothing: only useful for a question."""
-    return [s for s in settings if numbers.scope(s.number) is not None and not _fit(s) and _may_be_batch(s)]
-
-
-def _not_given(text: str, fits: Sequence[Setting], others: Sequence[Setting]) -> Derivation:
-    """The result if no option, environment variable or key has a fitting name and value.
-
-    A constant in the loader's call belongs to the code; any other variable may be set by an executed configuration.
-    """
+    if given:
+        return _best(numbers, given, others, why)
     if not fits:
-        return _asked(Why.BY_VALUE, others) if others else _refused(Why.FIXED_IN_CODE)
+        return None, None, _asked(Why.BY_VALUE, others) if others else _refused(Why.FIXED_IN_CODE)
+    # A constant in the loader's call belongs to the code; any other variable may be set by an executed configuration.
     fixed = plain(text) in {plain(setting.name) for setting in fits}
-    return _refused(Why.FIXED_IN_CODE) if fixed else _asked(Why.GLOBAL_VARIABLE, fits)
-
-
-def _cut(settings: Sequence[Setting], uncut: int | None) -> list[Setting]:
-    """The settings of a rank's batch that the loop cuts into as many pieces as another setting says."""
-    return [s for s in settings if s.is_input and _fit(s) and uncut is not None and s.number == uncut]
+    return None, None, _refused(Why.FIXED_IN_CODE) if fixed else _asked(Why.GLOBAL_VARIABLE, fits)
 
 
 def is_named(setting: Setting, name: str) -> bool:
     """Whether `name`, as a person spells a setting, is this one."""
-    wanted = bare(name)
     if name.startswith(ENV) != (setting.by == "env"):
         return False
-    if place_of(name) is Place.FILE and not _is_file(setting, config_file(name.partition("#")[0])):
-        return False
-    return plain(wanted) in {plain(word) for word in (setting.name, *setting.words)}
-
-
-def _is_file(setting: Setting, named: str) -> bool:
-    """Whether a setting was read from the file `named`: as spelled in the command, or by its last folders."""
-    parts = [part for part in normpath(named).split("/") if part != ".."]
-    return named == setting.shown or (setting.file or "").split("/")[-len(parts) :] == parts
+    if place_of(name) is Place.FILE:  # as spelled in the command, or by its last folders
+        file = config_file(name.partition("#")[0])
+        parts = [part for part in normpath(file).split("/") if part != ".."]
+        if file != setting.shown and (setting.file or "").split("/")[-len(parts) :] != parts:
+            return False
+    return plain(bare(name)) in {plain(word) for word in (setting.name, *setting.words)}
 
 
 def _named_batch(
@@ -502,13 +475,6 @@ def _named_accumulation(
     return mine[0], mine[0].name, _measured(Why.DECLARED)
 
 
-def _in_call(text: str, settings: Sequence[Setting]) -> list[Setting]:
-    """Settings named in the text of the loader's call; for ``cfg.TRAIN.BATCH`` only those of that section, if there are any."""
-    named = attributes_in(text)
-    found = [s for s in settings if s.number is not None and last_part(s.name) in named]
-    return [s for s in found if "." in s.name and is_path_in(s.name, text)] or found
-
-
 def _best(
     numbers: _Numbers, given: Sequence[Setting], others: Sequence[Setting], why: Why
 ) -> tuple[Setting | None, KnobScope | None, Derivation]:
@@ -519,16 +485,13 @@ def _best(
     nearer = [s for s in given if s.number == numbers.micro and _fit(s) > BatchName.ODD and s not in best]
     if len(best) > 1 or (nearer and scope is not KnobScope.PER_RANK):
         return None, None, _asked(Why.SEVERAL, [*best, *nearer, *others])
-    if numbers.is_unclear(first.number) or _name_says_other(first, scope, numbers.world or 1):
+    # A name says one rank's and the value says all ranks', or vice versa.
+    says_other = _fit(first) is BatchName.ONE_RANK
+    if scope is KnobScope.PER_RANK:
+        says_other = is_total(first.name) and (numbers.world or 1) > 1
+    if numbers.is_unclear(first.number) or says_other:
         return None, None, _asked(Why.SCOPE, best)
     return first, scope, _measured(why)
-
-
-def _name_says_other(setting: Setting, scope: KnobScope, world: int) -> bool:
-    """Whether a name says one rank's and the value says all ranks', or vice versa."""
-    if scope is KnobScope.PER_RANK:
-        return is_total(setting.name) and world > 1
-    return _fit(setting) is BatchName.ONE_RANK
 
 
 def _is_total(setting: Setting, numbers: _Numbers, settings: Sequence[Setting]) -> bool:
@@ -557,15 +520,9 @@ def _accumulation_setting(
         return fits[0], fits[0].name, _measured(Why.NAME_AND_VALUE)
     if named:
         return None, None, _asked(Why.SEVERAL if fits else Why.BY_NAME, fits or named)
+    # No name accumulates: a total that it follows from, another setting with its value, or nothing.
     others = [s for s in settings if s is not batch and s.is_input]
-    return _without_accumulation(numbers, others)
-
-
-def _without_accumulation(
-    numbers: _Numbers, others: Sequence[Setting]
-) -> tuple[Setting | None, str | None, Derivation]:
-    """The result if no name accumulates: a total that it follows from, another setting with its value, or nothing."""
-    several = numbers.times is not None and numbers.times > 1
+    several = numbers.times > 1
     wholes = [s for s in others if numbers.is_whole(s.number) and (_fit(s) or is_tokens(s.name))]
     if (several and wholes) or any(is_total(s.name) for s in wholes):
         return None, "derived", Derivation(Certainty.MEASURED, Why.DERIVED, tuple(wholes[:1]))

@@ -82,40 +82,33 @@ class RankProcess:
 
 def with_measured(job: JobSpec, seen: MeasuredSettings) -> JobSpec:
     """`job` with the measurements, unless a person said otherwise."""
-    seen = _on_one_rank(seen)
+    if seen.counts_accumulation and seen.scope is KnobScope.PER_RANK and seen.batch is not None:
+        # A rank's batch that the loop cuts: the whole step of that rank's own numbers.
+        alone = replace(seen.batch, world_size=1, ranks_known=False)
+        seen = replace(seen, batch=alone, scope=KnobScope.GLOBAL)
     given, measured = job.knobs, seen.batch
     if job.entry_kind is EntryKind.TRAINER or seen == MeasuredSettings():
         return job
-    if (
-        measured is None
-        and seen.setting is not None
-        and seen.setting == given.batch
-        and given.can_change_batch
-    ):
+    is_same = seen.setting is not None and seen.setting == given.batch
+    if measured is None and is_same and given.can_change_batch:
         return job  # no step has shown the accumulation, and a declaration or convention has one
-    is_sized = given.can_change_batch and job.batch is not None and job.batch.ranks_known
-    if is_sized and job.batch is not None and measured is not None and not seen.refusal:
-        if _numbers(measured) != _numbers(job.batch) and given.declared and given.batch is not None:
-            text = f"{given.batch} would make {factors(job.batch)}, and {factors(measured)} was measured"
+    declared = job.batch if given.can_change_batch and job.batch is not None else None
+    if declared is not None and declared.ranks_known and measured is not None and not seen.refusal:
+        agrees = factors(measured) == factors(declared)
+        if not agrees and given.declared and given.batch is not None:
+            text = f"{given.batch} would make {factors(declared)}, and {factors(measured)} was measured"
             return replace(job, knobs=replace(given, refusal=text, help="name the setting that makes it"))
-        if _numbers(measured) == _numbers(job.batch) and given.batch_scope is not KnobScope.GLOBAL:
+        if agrees and given.batch_scope is not KnobScope.GLOBAL:
             # Declared or conventional, and confirmed by measurement; perhaps the number of ranks was unknown.
             return replace(job, batch=measured)
     return replace(job, knobs=_measured_knobs(given, seen), batch=measured or job.batch)
 
 
-def _on_one_rank(seen: MeasuredSettings) -> MeasuredSettings:
-    """A rank's batch that the loop cuts, as the whole step of that rank's own numbers; any other unchanged."""
-    if not seen.counts_accumulation or seen.scope is not KnobScope.PER_RANK or seen.batch is None:
-        return seen
-    alone = replace(seen.batch, world_size=1, ranks_known=False)
-    return replace(seen, batch=alone, scope=KnobScope.GLOBAL)
-
-
 def _measured_knobs(given: Knobs, seen: MeasuredSettings) -> Knobs:
     named = given if given.declared else Knobs()
-    batch, accumulation = named.batch or seen.setting, named.accumulation
-    scope = _scope(named, seen, batch)
+    batch, accumulation, scope = named.batch or seen.setting, named.accumulation, named.batch_scope
+    if scope is KnobScope.UNKNOWN and batch == seen.setting and seen.scope is not None:
+        scope = seen.scope
     if accumulation is None and seen.accumulation not in {DERIVED, NONE}:
         accumulation = seen.accumulation
     derived = accumulation is None and seen.accumulation == DERIVED and seen.total is not None
@@ -123,7 +116,9 @@ def _measured_knobs(given: Knobs, seen: MeasuredSettings) -> Knobs:
     stays = total is not None and (derived or total == batch)
     counts_ranks = seen.accumulation_counts_ranks and accumulation == seen.accumulation
     is_known = batch is not None and scope is not KnobScope.UNKNOWN and seen.batch is not None
-    refusal, help_ = _refusal(given, seen, is_known=is_known)
+    refusal, help_ = (seen.refusal, seen.help) if is_known or seen.refusal else (given.refusal, given.help)
+    if given.unsafe:
+        refusal, help_ = given.unsafe, ""
     makes = accumulation is not None or derived
     whole = total if derived else named.global_batch
     return replace(
@@ -142,30 +137,8 @@ def _measured_knobs(given: Knobs, seen: MeasuredSettings) -> Knobs:
     )
 
 
-def _refusal(given: Knobs, seen: MeasuredSettings, *, is_known: bool) -> tuple[str, str]:
-    """Why the batch cannot be changed, and what would allow it. `is_known`: setting, scope and size are known."""
-    if given.unsafe:
-        return given.unsafe, ""
-    return (seen.refusal, seen.help) if is_known or seen.refusal else (given.refusal, given.help)
-
-
-def _scope(named: Knobs, seen: MeasuredSettings, batch: str | None) -> KnobScope:
-    """What the setting `batch` counts."""
-    if named.batch_scope is not KnobScope.UNKNOWN or batch != seen.setting or seen.scope is None:
-        return named.batch_scope
-    return seen.scope
-
-
-def _numbers(batch: BatchSpec) -> tuple[int, int]:
-    return batch.micro_batch_per_rank, batch.accumulation_steps
-
-
 def _found(
-    seen: MeasuredSettings,
-    batch: str | None,
-    accumulation: str | None,
-    scope: KnobScope | None,
-    total: str | None,
+    seen: MeasuredSettings, batch: str | None, accumulation: str | None, scope: KnobScope, total: str | None
 ) -> tuple[FoundNumber, ...]:
     """The values of the settings."""
     now = seen.batch

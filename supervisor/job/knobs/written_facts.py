@@ -127,7 +127,12 @@ class Rank:
                 self.world_size = _whole(record.get("world_size")) or self.world_size
                 self.local_world_size = _whole(record.get("local_world_size"))
             case "loader":
-                self._loader(record)
+                number = _whole(record.get("id"))
+                if number in self.loaders or (number is not None and len(self.loaders) < MOST_LOADERS):
+                    loader = self.loaders.setdefault(number, Loader())
+                    size = _whole(record.get("batch_size")) or _whole(record.get("sampler_batch_size"))
+                    loader.batch_size, loader.at = size, _text(record.get("at"))
+                    loader.text = _text(record.get("expression"))
             case "shape":
                 self._shape(record)
             case "step":
@@ -144,14 +149,6 @@ class Rank:
             case _:
                 pass
 
-    def _loader(self, record: Mapping[str, object]) -> None:
-        number = _whole(record.get("id"))
-        if number is None or (number not in self.loaders and len(self.loaders) >= MOST_LOADERS):
-            return
-        loader = self.loaders.setdefault(number, Loader())
-        loader.batch_size = _whole(record.get("batch_size")) or _whole(record.get("sampler_batch_size"))
-        loader.at, loader.text = _text(record.get("at")), _text(record.get("expression"))
-
     def _shape(self, record: Mapping[str, object]) -> None:
         shapes = record.get("shapes")
         first = shapes[0] if isinstance(shapes, Sequence) and shapes else None
@@ -159,14 +156,19 @@ class Rank:
         if not shape:
             return
         loader = self.loaders.get(_whole(record.get("loader")) or 0)
-        of, forward = record.get("of"), record.get("of") == "forward"
-        counts = loader.fed if loader is not None and of == "batch" else None
-        counts = {"forward": self.forwards, "backward": self.before_backward}.get(str(of), counts)
+        of, dtypes = record.get("of"), record.get("dtypes")
+        of_loader = {"batch": loader.fed} if loader is not None else {}
+        counts = {"forward": self.forwards, "backward": self.before_backward, **of_loader}.get(str(of))
         if counts is not None and (shape in counts or len(counts) < MOST_SHAPES):
             counts[shape] += 1
-            if forward and _may_be_token_ids(shape, record.get("dtypes")):
+            if (
+                of == "forward"
+                and len(shape) == 2
+                and isinstance(dtypes, Sequence)
+                and dtypes[:1] in _EMBEDDED
+            ):
                 self.token_ids.add(shape)
-        if loader is not None and forward:
+        if loader is not None and of == "forward":
             loader.forwards += 1
         elif loader is not None and (step := _whole(record.get("step")) or 0) < CLOSE_STEPS:
             loader.drawn[step] += 1
@@ -296,11 +298,8 @@ class Facts:
     @property
     def ranks(self) -> tuple[Rank, ...]:
         """The ranks that reported, by number."""
-        return tuple(
-            rank
-            for _, rank in sorted(self.by_rank.items())
-            if rank.pid is not None or rank.steps or rank.forwards
-        )
+        by_number = (rank for _, rank in sorted(self.by_rank.items()))
+        return tuple(rank for rank in by_number if rank.pid is not None or rank.steps or rank.forwards)
 
     @property
     def world_size(self) -> int | None:
@@ -319,7 +318,8 @@ def one_each(settings: Iterable[Setting]) -> tuple[Setting, ...]:
     """
     kept: list[Setting] = []
     by_key: dict[str, list[int]] = {}
-    for setting in sorted(settings, key=_source):
+    order = {"argv": 1, "env": 2, **dict.fromkeys(FILES, 3), "deepspeed": 4, "main": 5}
+    for setting in sorted(settings, key=lambda each: order.get(each.by, 0)):
         keys = {last_part(setting.name), *_names(setting)}
         near = sorted({at for key in keys for at in by_key.get(key, ())})
         at = next((at for at in near if _is_same(kept[at], setting)), None)
@@ -346,15 +346,6 @@ def _is_same(held: Setting, setting: Setting) -> bool:
         given = held.given is not False or held.number == setting.number
         return given and (named or last_part(held.name) == last_part(setting.name))
     return named or (setting.by == "main" and last_part(held.name) == last_part(setting.name))
-
-
-def _source(setting: Setting) -> int:
-    """The precedence of a setting's source."""
-    return {"argv": 1, "env": 2, "deepspeed": 4, "main": 5}.get(setting.by, 3 if setting.by in FILES else 0)
-
-
-def _may_be_token_ids(shape: tuple[int, ...], dtypes: object) -> bool:
-    return len(shape) == 2 and isinstance(dtypes, Sequence) and dtypes[:1] in _EMBEDDED
 
 
 def _whole(value: object) -> int | None:

@@ -107,36 +107,33 @@ def question_of(
 
 
 def _answer(job: JobSpec, one: OpenAnswer, *, is_wrong: bool) -> BatchAnswer:
+    """What an out-of-memory failure would then change, perhaps the global batch; or why nothing."""
+    change, why = None, ""
     if is_wrong:
-        change, refusal = None, "a restart with it had another batch than planned"
+        why = "a restart with it had another batch than planned"
     elif one.value == IN_CODE:  # nobody has answered yet, and the next reason says so
-        change, refusal = None, "no restart can change it"
+        why = "no restart can change it"
     elif one.then.asks is not None:
-        change, refusal = None, one.then.refusal
+        why = one.then.refusal
     else:
-        change, refusal = _change(with_measured(job, one.then))
-    return BatchAnswer(one.value, change, refusal, one.number)
-
-
-def _change(job: JobSpec) -> tuple[BatchChange | None, str]:
-    """What an out-of-memory failure would change, perhaps the global batch; or why nothing."""
-    allowed = replace(job, retry=replace(job.retry, allow_smaller_global=True))
-    plan, batch = oom_plan(allowed, is_measured=True), job.batch
-    if isinstance(plan, OomRefusal) or batch is None:
-        return None, plan.why if isinstance(plan, OomRefusal) else ""
-    after = next_batch(job, batch, smaller_global=plan.smaller_global)
-    return BatchChange(batch, after) if after is not None else None, ""
+        job = with_measured(job, one.then)
+        plan = oom_plan(replace(job, retry=replace(job.retry, allow_smaller_global=True)), is_measured=True)
+        if isinstance(plan, OomRefusal):
+            why = plan.why
+        elif job.batch is not None:
+            after = next_batch(job, job.batch, smaller_global=plan.smaller_global)
+            change = BatchChange(job.batch, after) if after is not None else None
+    return BatchAnswer(one.value, change, why, one.number)
 
 
 def to_try(seen: MeasuredSettings, wrong: Collection[str]) -> str | None:
     """The answer that a restart may try before asking a person: the likeliest one named for a batch or an accumulation; None if none."""
     if len(wrong) >= MOST_TRIALS or seen.asks in {None, Unread.SCOPE}:
         return None
-    says_so = is_accumulation if seen.asks is Unread.ACCUMULATION else _says_batch
     names = (one.value for one in seen.answers if one.value != IN_CODE and one.value not in wrong)
-    return next((name for name in names if says_so(bare(name).lstrip("-+"))), None)
-
-
-def _says_batch(name: str) -> bool:
-    """Whether `name` has a batch word, and no word for another number: heads, layers, a width, a length, steps."""
-    return batch_name(name) > BatchName.NONE
+    for name in names:
+        own = bare(name).lstrip("-+")
+        # A batch word, and no word for another number: heads, layers, a width, a length, steps.
+        if is_accumulation(own) if seen.asks is Unread.ACCUMULATION else batch_name(own) > BatchName.NONE:
+            return name
+    return None

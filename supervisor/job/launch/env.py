@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from supervisor.job.arguments.flags import OWNED
+from supervisor.job.arguments.run_arguments import OWNED
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.setting_names import Place, place_of
 from supervisor.job.spec import EntryKind, JobSpec

@@ -13,10 +13,9 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final, TypeAlias, assert_never
+from typing import Final, TypeAlias
 
-from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS
-from supervisor.job.arguments.run_arguments import ParsedRun, check_nproc
+from supervisor.job.arguments.run_arguments import STOKER_FLAGS, TORCHRUN_FLAGS, ParsedRun, check_nproc
 from supervisor.job.errors import JobError
 from supervisor.job.launch.oom_plan import four_lines, resume_plan
 from supervisor.job.setting_keys import SETTINGS
@@ -73,7 +72,7 @@ _RESUMES: Final = (
     Option("scratch", "it begins at step 0 again"),
     Option("self", "the script finds its newest checkpoint itself"),
 )
-_RESUME_KEYS: Final = ("resume.knob", "resume.self_resuming", "policy.restart_from_scratch")
+_RESUME_KEYS: Final = frozenset(("resume.knob", "resume.self_resuming", "policy.restart_from_scratch"))
 _KEYS: Final = {
     Topic.SCRIPT: "run.script",
     Topic.PYTHON: "run.python",
@@ -153,14 +152,9 @@ class Choices:
         return str(self.settings.get("run.script") or self.settings.get("run.module") or "")
 
     @property
-    def nodes(self) -> str:
-        """The number of nodes, as given."""
-        return str(self.settings.get("run.nnodes", "1"))
-
-    @property
     def several(self) -> bool:
         """Whether it runs on several machines."""
-        return self.nodes not in {"1", "1:1"}
+        return str(self.settings.get("run.nnodes", "1")) not in {"1", "1:1"}
 
 
 def likely_scripts(texts: Mapping[str, str]) -> tuple[str, ...]:
@@ -189,11 +183,15 @@ def slurm_of(env: Mapping[str, str], *, installed: bool) -> Slurm | None:
 def found_in(spec: JobSpec) -> Found:
     """The facts in a resolved draft about the script's batch, out-of-memory failures, resume and outputs."""
     batch, smaller, then, resume = four_lines(spec)
-    lines = [("batch", batch), ("out of memory", smaller), ("then", then), ("resume", resume)]
-    lines.append(
-        ("checkpoints", f"looked for in {', '.join(spec.outputs)}" if spec.outputs else "not looked for")
+    where = f"looked for in {', '.join(spec.outputs)}" if spec.outputs else "not looked for"
+    lines = (
+        ("batch", batch),
+        ("out of memory", smaller),
+        ("then", then),
+        ("resume", resume),
+        ("checkpoints", where),
     )
-    return Found(tuple(lines), resume_plan(spec.knobs).how)
+    return Found(lines, resume_plan(spec.knobs).how)
 
 
 def choices_of(parsed: ParsedRun, file: str = "") -> Choices:
@@ -254,32 +252,27 @@ def _question(topic: Topic, around: Around, choices: Choices, found: Found) -> Q
     match topic:
         case Topic.SCRIPT:
             options = tuple(map(Option, around.scripts))
-            first = around.scripts[0] if around.scripts else ""
-            return Question(topic, "which script trains?", first, options)
+            return Question(topic, "which script trains?", next(iter(around.scripts), ""), options)
         case Topic.ARGUMENTS:
             return Question(topic, f"what follows {choices.entry} on its command line?")
-        case Topic.PYTHON:
-            text = "which Python has torch? (empty: looked for again when it starts)"
-            return None if around.python else Question(topic, text)
+        case Topic.PYTHON if not around.python:
+            return Question(topic, "which Python has torch? (empty: looked for again when it starts)")
         case Topic.RANKS:
             text = "how many ranks on each machine (one for each GPU)?"
             return Question(topic, text, str(around.gpus or 1))
         case Topic.NODES:
             return Question(topic, "how many machines?", str(slurm.nodes))
-        case Topic.ADDRESS:
+        case Topic.ADDRESS if choices.several:
             text = "name or address of the first machine, as the others reach it?"
-            return Question(topic, text, slurm.first) if choices.several else None
-        case Topic.RESUME:
-            if found.resume not in {"none", "unknown"} or any(
-                key in choices.settings for key in _RESUME_KEYS
-            ):
-                return None
+            return Question(topic, text, slurm.first)
+        case Topic.RESUME if found.resume in {"none", "unknown"} and _RESUME_KEYS.isdisjoint(
+            choices.settings
+        ):
             text = "how does the script continue from a checkpoint? (or name its flag, as --resume=auto)"
             return Question(topic, text, _RESUMES[0].value, _RESUMES)
         case Topic.FILE:
             return Question(topic, "write the job file as?", _free_name(choices.entry, around.files))
-        case _:
-            assert_never(topic)
+    return None
 
 
 def _free_name(entry: str, taken: frozenset[str]) -> str:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from supervisor.job.arguments.command_line import differing, set_value, value_of
-from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS
+from supervisor.job.arguments.run_arguments import STOKER_FLAGS, TORCHRUN_FLAGS
 from supervisor.job.batch import BatchSpec, describe
 from supervisor.job.errors import JobError, NotResumableError
 from supervisor.job.knobs import set_batch as kn
@@ -92,9 +92,6 @@ def build_plan(
     env: Sequence[tuple[str, str]] = (),
     set_args: Sequence[tuple[str, str]] = (),
     resume: bool | None = None,
-    telemetry_dir: str | None = None,
-    stop_file: str | None = None,
-    torchrun_dir: str | None = None,
     node_dir: str | None = None,
     rank: RankProcess | None = None,
     confirm: bool = False,
@@ -115,9 +112,6 @@ def build_plan(
         set_args: (flag, value) pairs added the same way; an empty value makes a switch.
         resume: whether to resume; None means from attempt 2 on. Pass False for a start from scratch, and
             while nothing is committed in a job that names its own initial checkpoint.
-        telemetry_dir: where ranks send reports; default ``<attempt_dir>/telemetry``.
-        stop_file: its existence asks the trainer to stop; default ``<attempt_dir>/stop``.
-        torchrun_dir: torchrun's --log-dir; default ``<attempt_dir>/torchrun``.
         node_dir: this node's folder in a run directory that several nodes share.
         rank: a measured rank process: settings beyond the reach of this launch's words are changed inside the next ones.
         confirm: saves of this attempt wait until it trains as planned.
@@ -146,8 +140,8 @@ def build_plan(
     wire = {
         "STOKER_RUN_DIR": run_dir,
         "STOKER_ATTEMPT": str(attempt),
-        "STOKER_TELEMETRY_DIR": telemetry_dir or f"{attempt_dir}/telemetry",
-        "STOKER_STOP_FILE": stop_file or f"{attempt_dir}/stop",
+        "STOKER_TELEMETRY_DIR": f"{attempt_dir}/telemetry",
+        "STOKER_STOP_FILE": f"{attempt_dir}/stop",
     }
     if node_dir is not None:
         wire["STOKER_NODE_DIR"] = node_dir
@@ -160,7 +154,7 @@ def build_plan(
     log_dir = chosen = None
     under_torchrun = spec.entry_kind is not EntryKind.COMMAND
     if under_torchrun:
-        log_dir = torchrun_dir or f"{attempt_dir}/torchrun"
+        log_dir = f"{attempt_dir}/torchrun"
         chosen = spec.master_port if spec.master_port is not None or not wants_port(spec) else port
         head = (
             *(interpreter, "-m", "torch.distributed.run"),

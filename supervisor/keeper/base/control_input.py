@@ -106,7 +106,12 @@ class ControlInput:
     def look(self) -> None:
         """Process what arrived since the last call."""
         while not self._signals.empty():
-            self._signalled(signal.Signals(self._signals.get()))
+            number = signal.Signals(self._signals.get())
+            self.interrupts += number is signal.SIGINT
+            why = ev.StopWhy.REQUEUE if number is signal.SIGUSR1 else ev.StopWhy.SIGNAL
+            by = ev.CTRL_C if number is signal.SIGINT else number.name
+            if self._actor is not None:
+                self._actor.stop(why, by, now=self.interrupts >= 2)
         now = self._clock.mono()
         if self._answers and now >= self._next_look:
             self._next_look = now + CONTROL_INTERVAL_S
@@ -124,7 +129,7 @@ class ControlInput:
         for request in control.pending(self._run.control):
             if isinstance(request, control.Request):
                 if request.id not in self._keeper.state.answered:
-                    self._refuse(request.id, request.kind, _who(request), reason)
+                    self._refuse(request, reason)
                 self._take_away(request.id)
 
     def close(self) -> None:
@@ -139,21 +144,14 @@ class ControlInput:
             with contextlib.suppress(OSError):
                 control.remove(self._run.control, request_id)
 
-    def _signalled(self, number: signal.Signals) -> None:
-        self.interrupts += number is signal.SIGINT
-        why = ev.StopWhy.REQUEUE if number is signal.SIGUSR1 else ev.StopWhy.SIGNAL
-        by = ev.CTRL_C if number is signal.SIGINT else number.name
-        if self._actor is not None:
-            self._actor.stop(why, by, now=self.interrupts >= 2)
-
     def _answer(self, request: control.Request | control.BadRequest) -> None:
         if isinstance(request, control.BadRequest):
-            self._refuse(request.id, "?", "?", request.reason)
+            self._refuse(request, request.reason)
             return
         try:
             task = self._carry_out(request)
         except (Refused, OSError) as refused:
-            self._refuse(request.id, request.kind, _who(request), str(refused))
+            self._refuse(request, str(refused))
             return
         if task is not None:
             self._tasks[request.id] = (request, task)
@@ -166,27 +164,25 @@ class ControlInput:
         try:
             answer = task.poll()
         except OSError as error:
-            self._refuse(request.id, request.kind, _who(request), str(error))
+            self._refuse(request, str(error))
         else:
             if answer is None:
-                self._refuse(
-                    request.id, request.kind, _who(request), "the supervisor process left before it was done"
-                )
+                self._refuse(request, "the supervisor process left before it was done")
             else:
                 self._done(request, answer)
         self._take_away(request.id)
 
     def _done(self, request: control.Request, detail: str = "") -> None:
-        now = self._clock.wall()
-        self._keeper.emit(
-            ev.RequestDone(
-                t=now, request_id=request.id, request=request.kind, by=_who(request), detail=detail
-            )
-        )
+        now, by = self._clock.wall(), _who(request)
+        done = ev.RequestDone(t=now, request_id=request.id, request=request.kind, by=by, detail=detail)
+        self._keeper.emit(done)
 
-    def _refuse(self, request_id: str, kind: str, by: str, reason: str) -> None:
-        now = self._clock.wall()
-        self._keeper.emit(ev.RequestRefused(t=now, request_id=request_id, request=kind, by=by, reason=reason))
+    def _refuse(self, request: control.Request | control.BadRequest, reason: str) -> None:
+        kind, by = "?", "?"
+        if isinstance(request, control.Request):
+            kind, by = request.kind, _who(request)
+        t = self._clock.wall()
+        self._keeper.emit(ev.RequestRefused(t=t, request_id=request.id, request=kind, by=by, reason=reason))
 
     def _carry_out(self, request: control.Request) -> BackgroundTask[Any, str] | None:
         """Carry out a request; returns a task if it takes a while.
@@ -213,7 +209,14 @@ class ControlInput:
                 _require(isinstance(condition, st.Running), "nothing runs")
                 actor.profile()
             case RequestKind.KEEP_WAITING:
-                _keep_waiting(actor, state, by)
+                is_held = isinstance(condition, st.HeldOpen) and condition.until is not None
+                ends = state.attempt is not None and state.attempt.countdown is not None
+                if isinstance(condition, st.HeldOpen) and is_held:
+                    actor.hold(condition.reason)
+                elif isinstance(condition, st.Running) and ends:
+                    actor.keep_waiting(by)
+                else:
+                    raise Refused("neither a hang nor a run that waits for you is about to be ended")
             case RequestKind.ANSWER:
                 question = state.open_question
                 if question is None:
@@ -230,7 +233,12 @@ class ControlInput:
             case RequestKind.RESTART | RequestKind.RESTART_WITH:
                 lives = isinstance(condition, st.Launching | st.Running)
                 if not lives and not isinstance(condition, st.Backoff | st.HeldOpen | st.Ended):
-                    raise Refused(_why_no_restart(condition))
+                    reason = "a decision is being made: ask again"
+                    if isinstance(condition, st.Stopping):
+                        reason = "it is stopping: ask again when it has ended"
+                    elif isinstance(condition, st.Finished):
+                        reason = "the run is over: start it again with `stoker run`"
+                    raise Refused(reason)
                 actor.restart(request.args, by, stop_first=lives)
             case RequestKind.START_NOW:
                 _require(isinstance(condition, st.Backoff | st.Ended), "no restart is waiting")
@@ -243,27 +251,9 @@ class ControlInput:
         return None
 
 
-def _keep_waiting(actor: Actor, state: st.RunState, by: str) -> None:
-    condition, attempt = state.condition, state.attempt
-    if isinstance(condition, st.HeldOpen) and condition.until is not None:
-        actor.hold(condition.reason)
-    elif isinstance(condition, st.Running) and attempt is not None and attempt.countdown is not None:
-        actor.keep_waiting(by)
-    else:
-        raise Refused("neither a hang nor a run that waits for you is about to be ended")
-
-
 def _require(holds: bool, refusal: str) -> None:
     if not holds:
         raise Refused(refusal)
-
-
-def _why_no_restart(condition: st.Condition) -> str:
-    if isinstance(condition, st.Stopping):
-        return "it is stopping: ask again when it has ended"
-    if isinstance(condition, st.Finished):
-        return "the run is over: start it again with `stoker run`"
-    return "a decision is being made: ask again"
 
 
 def _who(request: control.Request) -> str:

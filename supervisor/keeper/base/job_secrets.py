@@ -15,7 +15,7 @@ import msgspec
 from supervisor.job.errors import JobError
 from supervisor.job.launch.env import APPLY
 from supervisor.job.launch.plan import LaunchPlan
-from supervisor.job.spec import JobSpec, TrialSettings
+from supervisor.job.spec import JobSpec
 from supervisor.run.runfile import RunFile
 from supervisor.text.redact import HIDDEN, Redactor, redact, redact_argv, redact_text
 
@@ -37,14 +37,17 @@ def redactor_of(job: JobSpec, env: Mapping[str, str]) -> Redactor:
 
 def without_secrets(record: RunFile) -> RunFile:
     """The record as it is written to disk."""
-    spec = record.job
+    spec, trial = record.job, record.job.trial
+    if trial is not None:
+        args = redact_argv((spec.entry, *trial.args))[1:]
+        trial = replace(trial, args=args, flags=redact_argv(trial.flags))
     job = replace(
         spec,
         name=redact_text(spec.name),
         env=tuple((name, redact(name, value)) for name, value in spec.env),
         entry_args=redact_argv((spec.entry, *spec.entry_args))[1:],
         torchrun_flags=redact_argv(spec.torchrun_flags),
-        trial=_trial_without_secrets(spec),
+        trial=trial,
         set_knobs=tuple((name, redact(name, value)) for name, value in spec.set_knobs),
         origins=tuple(
             (key, redact(key.removeprefix("env."), value), redact_text(origin))
@@ -53,14 +56,6 @@ def without_secrets(record: RunFile) -> RunFile:
         notes=tuple(map(redact_text, spec.notes)),
     )
     return msgspec.structs.replace(record, job=job)
-
-
-def _trial_without_secrets(spec: JobSpec) -> TrialSettings | None:
-    trial = spec.trial
-    if trial is None:
-        return None
-    args = redact_argv((spec.entry, *trial.args))[1:]
-    return replace(trial, args=args, flags=redact_argv(trial.flags))
 
 
 def missing_secrets(job: JobSpec, env: Mapping[str, str]) -> tuple[Missing, ...]:

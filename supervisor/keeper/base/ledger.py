@@ -164,3 +164,7 @@ class RunContext:
     def mark(self) -> str:
         """The folder that marks this keeper's processes, see `process.members`."""
         return str(self.node.root if self.record.settings.shared else self.run.root)
+
+    def advise(self, attempt: int, code: str, text: str) -> None:
+        """Journal a remark about an attempt."""
+        self.ledger.emit(ev.Advisory(t=self.clock.wall(), attempt=attempt, code=code, text=text))

@@ -46,7 +46,6 @@ class Collector:
         interval_s: float,
         engine: Callable[[], Engine],
         job: JobSpec,
-        engine_ready: Callable[[], bool] = lambda: True,
     ) -> None:
         self._paths = paths
         kind = job.entry_kind
@@ -68,7 +67,6 @@ class Collector:
             measure=kind is not EntryKind.TRAINER,
             rules=job.metric_rules,
             on_agent=self._on_agent,
-            engine_ready=engine_ready,
             arrived=self._arrivals.note,
             read_before=self._arrivals.end_of,
         )
@@ -169,9 +167,8 @@ class Sensors:
         self._other_gpu_users = OtherGpuUsers()
         self._named: set[GpuDevice] = set()
         self._gpus = GpuSampler(stop, self._on_gpus, on_note=self._on_gpu_note, interval_s=interval_s)
-        own = {OWN: me} if (me := identify(os.getpid())) is not None else {}
-        read = lambda: self._watched() | own  # noqa: E731
-        self._host = HostSampler(stop, read, self._on_host, disks=(SHM, disk), interval_s=interval_s)
+        self._own = {OWN: own} if (own := identify(os.getpid())) is not None else {}
+        self._host = HostSampler(stop, self._read, self._on_host, disks=(SHM, disk), interval_s=interval_s)
 
     def start(self) -> None:
         """Begin to sample."""
@@ -191,6 +188,9 @@ class Sensors:
     def _watched(self) -> dict[str, ProcessId]:
         with self._lock:
             return dict(self._processes)
+
+    def _read(self) -> dict[str, ProcessId]:
+        return self._watched() | self._own
 
     def _on_gpus(self, samples: Sequence[GpuSample]) -> None:
         watched = {process.pid for process in self._watched().values()}
@@ -312,7 +312,8 @@ class Use:
             who = f"{who} ({name})"
         if user:
             who = f"{who} of {user}"
-        text = f"GPU {self.index} is shared: {who} holds {_held(greatest) / GIB:.1f} GiB of its memory"
+        size = f"{_held(greatest) / GIB:.1f} GiB"
+        text = f"GPU {self.index} is shared: {who} holds {size} of its memory"
         return text if len(self.others) == 1 else f"{text}; {len(self.others) - 1} more"
 
 

@@ -1,14 +1,13 @@
 """Checkpoints of a script that reports none itself: found beside the keeper's loop, and journalled once complete.
 
-A save that was measured in a process belongs to this run. Folders are searched only if nothing is measured (``--no-instrument``) or no
-measured save was complete at the end; such a search skips checkpoints that another run on this machine may have written.
+A save that was measured in a process belongs to this run. Folders are searched only at the end, if no measured save was complete
+(``--no-instrument``); such a search skips checkpoints that another run on this machine may have written.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -37,9 +36,8 @@ from supervisor.sources.checkpoint_layouts import (
     whole_saved,
 )
 
-LOOK_EVERY_S, LOOK_EVERY_MOST_S, WATCHED_EVERY_S = 5.0, 60.0, 1.0
-LOOK_SHARE, WATCHED_SHARE = 0.01, 0.2
-"""The part of the time that a look may take; more while a screen is open, whose person may be asked whether to restart."""
+LOOK_EVERY_S, REWRITTEN_S = 1.0, 60.0
+"""Seconds between two looks while saves are measured, and between two reports of a file that is written again and again."""
 NEWEST = 3
 """Journalled of what was saved between two looks while it trains: a restart may need one before the newest."""
 LAST_LOOK_S = 10.0
@@ -248,7 +246,6 @@ class FoundCheckpoints:
         series: the samples of this node, which give the step at a time; None: no such samples.
         others: gives the runs that trained since a time.
         measured: the optimizer steps of the live attempt.
-        apart_s: the current minimum seconds between reports of one kind.
     """
 
     def __init__(
@@ -259,23 +256,21 @@ class FoundCheckpoints:
         series: Path | None = None,
         others: Others = lambda _since_t: (),
         measured: MeasuredFacts | None = None,
-        apart_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._job, self._clock, self._emit, self._series = job, clock, emit, series
-        self._others, self._measured, self._apart_s = others, measured, apart_s
+        self._others, self._measured = others, measured
         self._saved: dict[str, tuple[float, int | None]] = {}
         """Path to when it was saved, and after how many steps of its process."""
-        self._is_measured = self._is_new = self._warned = False
+        self._is_new = self._warned = False
         self._looker: Background[tuple[list[FoundCheckpoint], str | None]] = Background("stoker-checkpoints")
         self._journalled: set[tuple[str, int | None, float]] = set()
         self._taken: dict[str, float] = {}  # path to the time it was last journalled
-        self._last_look, self._took_s = clock.mono(), 0.0
+        self._next_look = 0.0
 
     def hear(self, seen: Observation) -> None:
         """A process of this run saved something: check its path, wherever it is."""
         if not isinstance(seen, FactSeen):
             return
-        self._is_measured = True
         path, counted, t = (seen.record.get(name) for name in ("path", "step", "t_wall"))
         if seen.record.get("kind") != "saved" or not isinstance(path, str):
             return
@@ -288,14 +283,12 @@ class FoundCheckpoints:
         if len(self._saved) > MOST_SAVED:
             del self._saved[next(iter(self._saved))]
 
-    def look(self, state: RunState, *, watched: bool = False) -> None:
-        """Call at each tick: starts a search every few seconds and journals its results. `watched`: a screen is open."""
+    def look(self, state: RunState) -> None:
+        """Call at each tick: checks new measured saves, and journals those that are complete. Folders are searched at the end only."""
         self._take(self._looker.poll(), state, trains=True)
-        now, share = self._clock.mono(), WATCHED_SHARE if watched else LOOK_SHARE
-        least_s = WATCHED_EVERY_S if watched or self._is_new else max(LOOK_EVERY_S, self._apart_s())
-        wait_s = min(max(self._took_s / share, least_s), LOOK_EVERY_MOST_S)
-        if now >= self._last_look + wait_s and self._begin(state):
-            self._last_look = now
+        now = self._clock.mono()
+        if self._is_new and now >= self._next_look and self._begin(state):
+            self._next_look = now + LOOK_EVERY_S
 
     def finish(self, state: RunState) -> None:
         """The attempt has ended: find what it left, because the next one may start from it."""
@@ -306,7 +299,6 @@ class FoundCheckpoints:
             self._taken.clear()
             self._take(self._looker.poll(LAST_LOOK_S), state)
             self._saved.clear()
-            self._is_measured = False
 
     def close(self) -> None:
         """Wait briefly for a search in progress."""
@@ -323,15 +315,13 @@ class FoundCheckpoints:
         until_t = math.inf if is_over else self._clock.wall() + self._clock.ahead_s() - SETTLE_S
         saved = {path: save for path, save in self._saved.items() if save[0] <= until_t}
         self._is_new = len(saved) < len(self._saved)
-        searches = is_over or not self._is_measured
-        self._looker.start(lambda: self._find(since_t, until_t, saved, searches=searches))
+        self._looker.start(lambda: self._find(since_t, until_t, saved, searches=is_over))
         return True
 
     def _find(
         self, since_t: float, until_t: float, saved: Mapping[str, tuple[float, int | None]], *, searches: bool
     ) -> tuple[list[FoundCheckpoint], str | None]:
         """Runs in the search thread: finds measured saves, or else checkpoints in folders, and who else may write there."""
-        began_s = time.perf_counter()
         found: dict[str, FoundCheckpoint] = {}  # by path with links resolved
         for path, (saved_t, counted) in saved.items():
             one = whole_saved(path, since_t, saved_t + SAVED_S, ranks=ranks_of(self._job))
@@ -342,7 +332,6 @@ class FoundCheckpoints:
         if searches and not found and self._job.outputs:
             ours, _, shared_with = search(self._job, since_t, self._others)
             found = {one.path: one for one in ours}
-        self._took_s = time.perf_counter() - began_s
         settled = (one for one in found.values() if one.t <= until_t)
         return sorted(settled, key=_age)[-MAX_FOUND:], shared_with
 
@@ -373,7 +362,7 @@ class FoundCheckpoints:
         now = self._clock.mono()
         for one in new:
             # A file that is rewritten again and again is reported once a minute, enough to know where a restart begins.
-            if now - self._taken.get(one.path, -math.inf) < LOOK_EVERY_MOST_S:
+            if now - self._taken.get(one.path, -math.inf) < REWRITTEN_S:
                 continue
             self._taken[one.path] = now
             self._journalled.add((one.path, one.step, one.t))

@@ -5,6 +5,7 @@ All parsing happens in the tail thread; what is handed over is small.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -59,7 +60,6 @@ from supervisor.text.stamps import LineClock
 
 # How many lines and bar states of a batch (what was written within 50 ms) are checked for what they say, at 10 µs each.
 MOST_LINES = 16
-MAX_WAITING_BYTES = 16 << 20
 # Observations that may wait for the keeper's loop (some 10 MB, half a second of its work). Beyond that, reading waits too, so that
 # what counts as read really gets to the journal.
 MOST_WAITING = 20_000
@@ -112,9 +112,7 @@ class LogWatch:
     Args:
         put: takes the observations, in the tail thread.
         waiting: how many of them are still queued.
-        engine: gives the signature engine; asked in the tail thread.
-        engine_ready: whether the engine is available without delay. Until then lines wait to be scanned, but not to be measured:
-            compiling it on a busy machine takes tens of seconds, and steps must keep their times.
+        engine: gives the signature engine; asked in the tail thread, where the first lines are scanned.
         rank_of: the global rank of a log's origin, where it is known.
         measure: read metrics from log lines; off for a trainer whose telemetry says them exactly.
         rules: the user's own metrics, as (name, regex).
@@ -136,7 +134,6 @@ class LogWatch:
         measure: bool = True,
         rules: tuple[tuple[str, str], ...] = (),
         on_agent: Callable[[bytes], None] = lambda _data: None,
-        engine_ready: Callable[[], bool] = lambda: True,
         late: bool = False,
         waiting: Callable[[], int] = lambda: 0,
         arrived: Callable[[str, int, float, float], None] = lambda *_batch: None,
@@ -157,9 +154,6 @@ class LogWatch:
         self._measures = measure
         self._rules = compile_rules(rules)
         self._on_agent = on_agent
-        self._engine_ready = engine_ready
-        self._unscanned: list[tuple[LogKey, Batch]] = []
-        self._unscanned_bytes = 0
         self._tailer = Tailer(stop, self._on_batch, on_note=self._on_note)
         self._scanner: LiveScanner | None = None
         self._arrived, self._read_before = arrived, read_before
@@ -180,7 +174,10 @@ class LogWatch:
             self._before[key.name] = self._read_before(key.name)
             self._paths.append(path)
             if self._late:
-                size, changed_t = _standing(path)
+                size, changed_t = 0, 0.0
+                with contextlib.suppress(OSError):
+                    info = os.stat(path)
+                    size, changed_t = info.st_size, info.st_mtime
                 self._standing[key.name] = (sys.maxsize if ended else size, changed_t)
             self._tailer.add(path, key.name)
 
@@ -199,7 +196,7 @@ class LogWatch:
 
     def finish(self) -> None:
         """Read everything up to its current end; returns at once (see `finished`)."""
-        self._drain = self._tailer.ask_drain(self._scan_rest)
+        self._drain = self._tailer.ask_drain()
 
     @property
     def finished(self) -> bool:
@@ -243,7 +240,7 @@ class LogWatch:
                 lines = tuple(printed(line.raw) for line in newest) or (printed(batch.data),)
                 again = batch.offset < self._before[key.name]
                 self._put(LinesSeen(self._clock.wall(), key.name, lines, again))
-                self._scan(key, batch)  # last, because the first scan may wait seconds for the signatures
+                self._scan(key, batch)  # last, because the first scan may wait for the signatures
             case _ as unreachable:
                 assert_never(unreachable)
 
@@ -252,23 +249,6 @@ class LogWatch:
         self._arrived(name, batch.offset + len(batch.data), now - POLL_S, now)
 
     def _scan(self, key: LogKey, batch: Batch) -> None:
-        if self._scanner is None and not self._engine_ready() and self._unscanned_bytes < MAX_WAITING_BYTES:
-            self._unscanned.append((key, batch))
-            self._unscanned_bytes += len(batch.data)
-            return
-        self._scan_waiting()
-        self._scan_now(key, batch)
-
-    def _scan_rest(self) -> None:
-        if not self._stop.is_set():  # otherwise nobody is waiting
-            self._scan_waiting()
-
-    def _scan_waiting(self) -> None:
-        waiting, self._unscanned, self._unscanned_bytes = self._unscanned, [], 0
-        for key, batch in waiting:
-            self._scan_now(key, batch)
-
-    def _scan_now(self, key: LogKey, batch: Batch) -> None:
         if self._scanner is None:
             engine = self._engine()
             self._scanner = LiveScanner(engine.signatures, engine.matcher)
@@ -376,7 +356,13 @@ class LogWatch:
         rank = sample.rank if sample.rank is not None else self._rank_of(key.origin)
         other = sample.other
         if sample.evaluates:
-            other = {_held_out(name): value for name, value in other.items()}
+            # So that one of several losses on held-out data is not mistaken for the training's.
+            other = {
+                name
+                if "loss" not in name.lower() or EVAL_WORDS & set(words_of(name))
+                else f"val {name}": value
+                for name, value in other.items()
+            }
         values = {**other, **sample.values}
         if sample.off_curve:
             for name in LOSSES:  # a loss curve must not end with a mean, or with the loss of the test set
@@ -420,9 +406,10 @@ class LogWatch:
             if wanted is not None and begin + match.end(1) not in wanted:
                 continue
             for group in (1, 2):
-                state = match[group]
-                drawn = _drawn_state(state) if state is not None else None
-                sample = reader.feed(clean(drawn)) if drawn is not None else None
+                state = match[group] or b""
+                whole = None if state.endswith(b"]") else _STATE.match(state)
+                drawn = whole[0] if whole is not None else state
+                sample = reader.feed(clean(drawn)) if drawn.endswith(b"]") else None
                 if sample is not None and STEP in sample.values:
                     done = match.end(group)
                     rank = sample.rank if sample.rank is not None else self._rank_of(key.origin)
@@ -445,23 +432,6 @@ def _line_ends(batch: Batch) -> dict[int, int]:
     }
 
 
-def _drawn_state(text: bytes) -> bytes | None:
-    """A bar's state without what follows it; None if it is incomplete."""
-    if text.endswith(b"]"):
-        return text
-    found = _STATE.match(text)
-    return found[0] if found is not None else None
-
-
-def _standing(path: str) -> tuple[int, float]:
-    """A file's size in bytes and mtime; zeros if it does not exist."""
-    try:
-        info = os.stat(path)
-    except OSError:
-        return 0, 0.0
-    return info.st_size, info.st_mtime
-
-
 Row: TypeAlias = tuple[int, Columns, int, float | None]
 """Index of the line, its columns of numbers and the row in them, and its loss."""
 
@@ -479,12 +449,6 @@ def with_headings(rows: Sequence[Row], kept: Sequence[int]) -> list[Row]:
         found.append(rows[place])
         before = place
     return found
-
-
-def _held_out(name: str) -> str:
-    """The name of a metric on held-out data, so that one of several losses is not mistaken for the training's."""
-    is_clear = "loss" not in name.lower() or not EVAL_WORDS.isdisjoint(words_of(name))
-    return name if is_clear else f"val {name}"
 
 
 def last_of_each(rows: Sequence[Row]) -> set[int]:

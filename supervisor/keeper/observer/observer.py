@@ -11,7 +11,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
@@ -41,7 +41,7 @@ from supervisor.run import events as ev
 from supervisor.run.records import Action, FailureClass, Reason, Verdict
 from supervisor.run.runfile import SAMPLE_INTERVAL_S
 from supervisor.run.state import RunState
-from supervisor.sources.processes import ProcessId, is_alive
+from supervisor.sources.processes import is_alive
 from supervisor.sources.signature_files import EngineLoader
 from supervisor.sources.stacks.python_stacks import collect_stacks
 from supervisor.sources.tail.tailer import Backlog
@@ -197,13 +197,19 @@ class Observer:
         if not self._target.processes:
             raise Refused("a log has no processes to look into")
         processes = dict(self._target.processes)
-        return BackgroundTask("stoker-stacks-asked", lambda: self._take_stacks(processes), _name_of)
 
-    def _take_stacks(self, processes: Mapping[int, ProcessId]) -> StackFile:
-        stacks = dict(zip(processes, collect_stacks(list(processes.values())), strict=True))
-        ranks = [RankStack(rank, s.source, s.lines, s.process.pid, s.main_call) for rank, s in stacks.items()]
-        head = stack_round(ranks).text
-        return write_stacks(self._observed.run.artifacts, ATTEMPT, self._clock.wall(), head, stacks, [])
+        def take() -> StackFile:
+            stacks = dict(zip(processes, collect_stacks(list(processes.values())), strict=True))
+            ranks = [RankStack(r, s.source, s.lines, s.process.pid, s.main_call) for r, s in stacks.items()]
+            head, folder = stack_round(ranks).text, self._observed.run.artifacts
+            return write_stacks(folder, ATTEMPT, self._clock.wall(), head, stacks, [])
+
+        def name_of(written: StackFile) -> str:
+            if written.name is None:
+                raise OSError("the stacks could not be written")
+            return written.name
+
+        return BackgroundTask("stoker-stacks-asked", take, name_of)
 
     # -- the thread --------------------------------------------------------------------------------
 
@@ -402,7 +408,7 @@ class Observer:
         if not self._judging.busy:
             self._hit, self._judging_of = False, () if of_end else self._extent()
             self._began_judging = self._clock.mono()
-            self._judging.start(self._verdict_on_end if of_end else self._verdict)
+            self._judging.start(lambda: self._verdict(of_end=of_end))
 
     def _current_verdict(self) -> Verdict | None:
         """The newest verdict, if nothing was written since. A new one is shown first."""
@@ -439,10 +445,7 @@ class Observer:
         self._show(verdict, provisional=True)
 
     def _shows_end(self, verdict: Verdict) -> bool:
-        """Whether the log's contents show an end; a withdrawn end must then be stable for `LATELY_S`.
-
-        Otherwise each line below an apparent failure would end and revive it.
-        """
+        """Whether the log's contents show an end. After one that was withdrawn, the next must be stable for `LATELY_S`."""
         return verdict.shows_end and not (self._reopened and self._is_lately_written())
 
     def _decide_end(self, verdict: Verdict) -> None:
@@ -464,28 +467,24 @@ class Observer:
                 found.append(os.stat(path).st_size)
         return tuple(found)
 
-    def _verdict(self) -> Verdict:
-        """The verdict on the current logs."""
+    def _verdict(self, *, of_end: bool = False) -> Verdict:
+        """The verdict on the current logs. If all watched processes were seen to end with 0, that and the job's progress count, too."""
         engine = self._engine.get()
+        if of_end:
+            job = JobEvidence(
+                logs=tuple(LogSource(log.name, end_of(log), log.origin) for log in self._target.logs)
+            )
+            return self._word(diagnose(job, engine.signatures, engine.matcher))
         try:
-            job = self._with_end(self._read())
+            job = self._read()
+            view, codes = self.state.attempt, self._ranks.codes
+            all_seen = bool(codes) and len(codes) == len(self._target.processes)
+            if view is not None and all_seen and not any(codes.values()):
+                job = with_journal_facts(job._replace(launcher_exit=0), [(self.state, view)])
+                job = job._replace(is_code_own=True)
             return self._word(diagnose(job, engine.signatures, engine.matcher))
         except (OSError, ValueError):  # a log was removed during the watch, so there is nothing to judge
             return diagnose(JobEvidence(logs=()), engine.signatures, engine.matcher)
-
-    def _verdict_on_end(self) -> Verdict:
-        engine = self._engine.get()
-        logs = tuple(LogSource(log.name, end_of(log), log.origin) for log in self._target.logs)
-        return self._word(diagnose(JobEvidence(logs=logs), engine.signatures, engine.matcher))
-
-    def _with_end(self, job: JobEvidence) -> JobEvidence:
-        """Add exit code 0 and the job's progress to the evidence, if all watched processes were seen to end with 0."""
-        view, codes = self.state.attempt, self._ranks.codes
-        seen = bool(codes) and len(codes) == len(self._target.processes)
-        if view is None or not seen or any(codes.values()):
-            return job
-        job = with_journal_facts(job._replace(launcher_exit=0), [(self.state, view)])
-        return job._replace(is_code_own=True)
 
     def _show(self, verdict: Verdict, *, provisional: bool) -> None:
         known = self.state.attempt.verdict if self.state.attempt else None
@@ -495,6 +494,9 @@ class Observer:
 
     # -- the end -----------------------------------------------------------------------------------
 
+    def _is_gone(self) -> bool:
+        return self._is_over() or self._target.ended
+
     def _is_over(self) -> bool:
         """Whether the end was seen: of the pipe, of the processes, or of the logs' writers."""
         if self._pipe is not None:
@@ -502,10 +504,6 @@ class Observer:
         if self._target.processes:
             return not any(is_alive(process) for _, process in self._target.processes)
         return self._writers.gone
-
-    @property
-    def _is_gone(self) -> bool:
-        return self._is_over() or self._target.ended
 
     def _close_attempt(self, verdict: Verdict) -> None:
         """The target is over: journal that, and why. If logs are partly unread, the reason is unknown."""
@@ -534,7 +532,7 @@ class Observer:
         if self._pipe is not None and self._pipe.torn:
             return "its pipe was not read to its end"
         backlog = self._logs.backlog()
-        if backlog.unread_bytes and (self._is_gone or not done):
+        if backlog.unread_bytes and (self._is_gone() or not done):
             return read_to(backlog.read_bytes, backlog.size_bytes)
         return "" if done else "its log was not read to its end"
 
@@ -543,30 +541,37 @@ class Observer:
         verdict = self._closed[0] if self._closed is not None else self._leave_off()
         if self._cut:
             gone, left = f"{self._cut}: how it ended is not known", f"no longer watched; {self._cut}"
-            outcome, code, reason = ev.Outcome.LOST, EXIT_LOST, gone if self._is_gone else left
+            outcome, code, reason = ev.Outcome.LOST, EXIT_LOST, gone if self._is_gone() else left
         elif verdict is not None and verdict.reason is Reason.ENDED_EARLY:
             outcome, code, reason = ev.Outcome.FAILED, EXIT_ENDED_EARLY, verdict.title
         elif verdict is not None and verdict.failure not in {FailureClass.HEALTHY, FailureClass.UNKNOWN}:
             outcome, code, reason = ev.Outcome.FAILED, EXIT_FAILED, verdict.title
         elif verdict is not None and verdict.shows_end:
             outcome, code, reason = ev.Outcome.SUCCEEDED, 0, "the log reports the end of the job"
-        elif self._is_gone:
-            outcome, code, reason = self._gone_without_a_word()
+        elif self._is_gone():
+            # No log line shows how it ended, so the exit codes of watched processes count, if they were seen.
+            codes, processes = self._ranks.codes, self._target.processes
+            failed = next((exit_code for exit_code in codes.values() if exit_code), 0)
+            if failed:
+                outcome, code, reason = (
+                    ev.Outcome.FAILED,
+                    EXIT_FAILED,
+                    f"exit code {failed} of a watched process",
+                )
+            elif processes and len(codes) == len(processes):
+                reason = "the watched processes ended with exit code 0"
+                outcome, code = ev.Outcome.SUCCEEDED, 0
+            else:
+                # No failure was seen, so 0; but no end was seen either, so nobody can call it a success.
+                how = (
+                    "the watched job ended; how cannot be seen"
+                    if processes
+                    else "no line says how the job ended"
+                )
+                outcome, code, reason = ev.Outcome.LOST, 0, how
         else:
             outcome, code, reason = ev.Outcome.STOPPED, 0, "no longer watched"
         self.emit(ev.RunEnded(t=self._clock.wall(), outcome=outcome, exit_code=code, reason=reason))
-
-    def _gone_without_a_word(self) -> tuple[ev.Outcome, int, str]:
-        """No log line shows how it ended, so use the exit codes of watched processes, if they were seen."""
-        codes = self._ranks.codes
-        if failed := next((code for code in codes.values() if code), 0):
-            return ev.Outcome.FAILED, EXIT_FAILED, f"exit code {failed} of a watched process"
-        if not self._target.processes:
-            # No failure was seen, so 0; but no end was seen either, so nobody can call it a success.
-            return ev.Outcome.LOST, 0, "no line says how the job ended"
-        if len(codes) == len(self._target.processes):
-            return ev.Outcome.SUCCEEDED, 0, "the watched processes ended with exit code 0"
-        return ev.Outcome.LOST, 0, "the watched job ended; how cannot be seen"
 
     def _leave_off(self) -> Verdict | None:
         """The observer was told to leave: judge what it can read in the time left, and report the rest."""
@@ -577,7 +582,7 @@ class Observer:
             self._take(ENDING_TICK_S)
             self._recorder.tick()
             verdict = self._last_verdict(reading)
-        done, gone = verdict is not None or reading.look(), self._is_gone
+        done, gone = verdict is not None or reading.look(), self._is_gone()
         self._stop.set()
         self._logs.close()
         while not self._queue.empty():
@@ -592,12 +597,6 @@ class Observer:
             self._recorder.flush()
             self._show(verdict, provisional=True)
         return verdict
-
-
-def _name_of(written: StackFile) -> str:
-    if written.name is None:
-        raise OSError("the stacks could not be written")
-    return written.name
 
 
 def _rank_of(origin: Origin) -> int | None:

@@ -9,10 +9,10 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from supervisor.cluster.scheduler import scheduler_of
 from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords, RunValues
@@ -24,18 +24,20 @@ from supervisor.job.errors import JobError
 from supervisor.job.memory_fit import Measure, MemoryTrial, memory_point
 from supervisor.job.spec import JobSpec
 from supervisor.keeper.base.background import Background, within
+from supervisor.keeper.base.ledger import RunContext
+from supervisor.keeper.planning.readiness import read_gpus
 from supervisor.keeper.process.members import pids_are_the_drivers, user_of
 from supervisor.preflight.network import free_port
 from supervisor.preflight.target import kind_of
 from supervisor.run.answers import JobKind, MemoryLine, recall_memory, remember_memory
 from supervisor.run.events import StopWhy
 from supervisor.run.journal import read_state
-from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths
+from supervisor.run.paths import AttemptPaths, NodePaths
 from supervisor.run.records import OUT_OF_MEMORY, FailureClass, Verdict
 from supervisor.run.regular import open_regular
 from supervisor.run.series import GPU, HOST, MACHINE_KEY, RANKS, SeriesReader, highest
 from supervisor.run.state import AttemptState, RunState
-from supervisor.sources.gpu import GpuReader, GpuSample, NvmlUnavailableError, visible_devices
+from supervisor.sources.gpu import visible_devices
 from supervisor.sources.kernel_memory import oom_kills, read_cgroup_memory
 from supervisor.sources.machine import disk_fill
 from supervisor.sources.signature_files import Engine
@@ -74,33 +76,17 @@ class NodeAttempt:
     view: AttemptState
 
 
-def others_of(run: RunPaths, others: Sequence[int], number: int) -> list[NodeAttempt]:
-    """Attempt `number` on each other node that started it."""
-    found = []
-    for other in others:
-        state = read_state(run.node(other).journal)
-        view = state.find(number)
-        if view is not None:
-            found.append(NodeAttempt(other, run.node(other), state, view))
-    return found
-
-
-def diagnose_attempt(
-    node: NodePaths,
-    state: RunState,
-    number: int,
-    job: JobSpec,
-    engine: Engine,
-    *,
-    whole: bool = True,
-    others: Sequence[NodeAttempt] = (),
-) -> Verdict:
-    """The verdict on attempt `number` from all its evidence; unless `whole`, only both ends of large logs.
-
-    `others`: the same attempt on the other nodes of the run.
-    """
+def diagnose_attempt(context: RunContext, number: int, engine: Engine, *, whole: bool = True) -> Verdict:
+    """The verdict on attempt `number` from all its evidence on all nodes; unless `whole`, only both ends of large logs."""
+    node, state = context.node, context.ledger.state
     view = next(a for a in state.attempts if a.number == number)
-    evidence = evidence_of(node, view, state, job, whole=whole, others=others)
+    others = []
+    for other in context.others:
+        there = read_state(context.run.node(other).journal)
+        part = there.find(number)
+        if part is not None:  # it started it
+            others.append(NodeAttempt(other, context.run.node(other), there, part))
+    evidence = evidence_of(node, view, state, context.record.job, whole=whole, others=others)
     verdict = diagnose(evidence, engine.signatures, engine.matcher)
     return with_node(verdict, (NodeAttempt(0, node, state, view), *others)) if others else verdict
 
@@ -117,25 +103,28 @@ def evidence_of(
 ) -> JobEvidence:
     """An attempt's logs, error files, exit codes, and its facts from the journal.
 
-    `paths`: the attempt's files, if not where `node` keeps attempts (a probe). `whole`, `others`: see `diagnose_attempt`.
+    `paths`: the attempt's files, if not where `node` keeps attempts (a probe). `whole`: see `diagnose_attempt`.
+    `others`: the same attempt on the other nodes of the run.
     """
     paths = paths or node.attempt(view.number)
-    mine = "node0" if others else None
-    logs = list(_logs(paths, view, whole=whole, node=mine))
-    errors = list(_error_files(paths, view, node=mine))
-    raised = _raised(paths)
-    for other in others:
-        there, of_node = other.node.attempt(view.number), f"node{other.number}"
-        logs += _logs(there, other.view, whole=whole, node=of_node, base=paths.root)
-        errors += _error_files(there, other.view, node=of_node, base=paths.root)
+    parts = [(paths, view, "node0" if others else None)]
+    parts += [(other.node.attempt(view.number), other.view, f"node{other.number}") for other in others]
+    logs: list[LogSource] = []
+    errors: list[ErrorFile] = []
+    raised: dict[int, str] = {}
+    for there, seen, name in parts:
+        logs += _logs(there, seen, whole=whole, node=name, base=paths.root)
+        errors += _error_files(there, seen, node=name, base=paths.root)
         raised |= _raised(there)
+    by_scheduler, scheduler = None, scheduler_of(os.environ)
+    stopped = view.stop is not None and view.stop.why is StopWhy.SIGNAL
+    if whole and scheduler.job is not None and stopped:  # it sent the SIGTERM
+        by_scheduler = scheduler.end_of(scheduler.job) or None
     found = JobEvidence(
         logs=tuple(logs),
         error_files=tuple(errors),
         raised=raised,
-        machine=machine_records(node, view, state)._replace(
-            slurm_state=_end_by_scheduler(view) if whole else None
-        ),
+        machine=machine_records(node, view, state)._replace(slurm_state=by_scheduler),
     )
     pairs = [(state, view), *((other.state, other.view) for other in others)]
     found = with_journal_facts(found, pairs, spec=job)
@@ -159,13 +148,19 @@ def machine_records(node: NodePaths, view: AttemptState, state: RunState) -> Mac
                 last = sample.v
                 count = sample.v.get("cgroup_oom_kills")
                 kills += [count] if count is not None else []
+    # The kernel log's entries about our ranks being killed for memory since they started. Start times count from boot including
+    # sleep; the log's do not, so a time is never too late.
+    pids = {
+        rank.pid: rank.start_time for rank in view.ranks.values() if rank.pid and rank.start_time is not None
+    }
+    asleep_s = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
     memory = read_cgroup_memory()
     if memory is not None and memory.oom_kills is not None:
         kills.append(memory.oom_kills)
     fill = disk_fill(str(node.root))
     return MachineRecords(
         cgroup_oom_kills=int(kills[-1] - kills[0]) if len(kills) > 1 else None,
-        kernel_log=_kernel_log(view),
+        kernel_log=oom_kills(pids, since_s=min(pids.values()) - asleep_s - 1.0) if pids else "",
         gpu_xids=tuple(
             (int(found[1]), int(found[2]))
             for advisory in state.advisories
@@ -177,45 +172,34 @@ def machine_records(node: NodePaths, view: AttemptState, state: RunState) -> Mac
     )
 
 
-def _end_by_scheduler(view: AttemptState) -> str | None:
-    """Why the scheduler, which sent SIGTERM to the job's processes, is ending it; None if it did not or gives no reason."""
-    scheduler = scheduler_of(os.environ)
-    if scheduler.job is None or view.stop is None or view.stop.why is not StopWhy.SIGNAL:
-        return None
-    return scheduler.end_of(scheduler.job) or None
-
-
-def _kernel_log(view: AttemptState) -> str:
-    """The kernel log's entries about our ranks being killed for memory since they started."""
-    pids = {
-        rank.pid: rank.start_time for rank in view.ranks.values() if rank.pid and rank.start_time is not None
-    }
-    # Start times count from boot including sleep; the log's do not, so a time is never too late.
-    asleep_s = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
-    return oom_kills(pids, since_s=min(pids.values()) - asleep_s - 1.0) if pids else ""
-
-
 def _logs(
-    paths: AttemptPaths,
-    view: AttemptState,
-    *,
-    whole: bool,
-    node: str | None = None,
-    base: Path | None = None,
+    paths: AttemptPaths, view: AttemptState, *, whole: bool, node: str | None, base: Path
 ) -> Iterator[LogSource]:
-    """`node`: as the lines' origin names it. `base`: the folder that names are relative to, if not the attempt's."""
-    chunks = _chunks if whole else _ends
+    """`node`: as the lines' origin names it. `base`: the folder that names are relative to."""
     if paths.agent_log.is_file():
-        name = os.path.relpath(paths.agent_log, base or paths.root)
-        yield LogSource(name, chunks(paths.agent_log), Origin(node=node))
+        chunks = _chunks(paths.agent_log, whole=whole)
+        yield LogSource(os.path.relpath(paths.agent_log, base), chunks, Origin(node=node))
     for local_rank, folder in paths.rank_folders().items():
-        known = view.ranks.get(local_rank)
-        rank = known.rank if known is not None else None
         for stream in ("stdout", "stderr"):
             file = folder / f"{stream}.log"
             if file.is_file():
-                origin = Origin(rank=rank, local_rank=local_rank, stream=stream, node=node)
-                yield LogSource(os.path.relpath(file, base or paths.root), chunks(file), origin)
+                origin = _origin(view, local_rank, node)._replace(stream=stream)
+                yield LogSource(os.path.relpath(file, base), _chunks(file, whole=whole), origin)
+
+
+def _error_files(
+    paths: AttemptPaths, view: AttemptState, *, node: str | None, base: Path
+) -> Iterator[ErrorFile]:
+    for local_rank, folder in paths.rank_folders().items():
+        file = folder / "error.json"
+        with contextlib.suppress(OSError), open_regular(file) as stream:
+            content = stream.read(MAX_ERROR_FILE_BYTES)
+            yield ErrorFile(os.path.relpath(file, base), content, _origin(view, local_rank, node))
+
+
+def _origin(view: AttemptState, local_rank: int, node: str | None) -> Origin:
+    known = view.ranks.get(local_rank)
+    return Origin(rank=known.rank if known is not None else None, local_rank=local_rank, node=node)
 
 
 def _raised(paths: AttemptPaths) -> dict[int, str]:
@@ -233,37 +217,12 @@ def _raised(paths: AttemptPaths) -> dict[int, str]:
     return found
 
 
-def _error_files(
-    paths: AttemptPaths, view: AttemptState, *, node: str | None = None, base: Path | None = None
-) -> Iterator[ErrorFile]:
-    for local_rank, folder in paths.rank_folders().items():
-        file = folder / "error.json"
-        try:
-            with open_regular(file) as stream:
-                content = stream.read(MAX_ERROR_FILE_BYTES)
-        except OSError:
-            continue
-        known = view.ranks.get(local_rank)
-        rank = known.rank if known is not None else None
-        origin = Origin(rank=rank, local_rank=local_rank, node=node)
-        yield ErrorFile(os.path.relpath(file, base or paths.root), content, origin)
-
-
-def _chunks(path: Path) -> Iterator[bytes]:
-    try:
-        with open_regular(path) as file:
-            while chunk := file.read(CHUNK_BYTES):
-                yield chunk
-    except OSError:
-        return
-
-
-def _ends(path: Path) -> Iterator[bytes]:
-    """A large log's head and tail, with the number of newlines between them, so that lines keep their numbers."""
+def _chunks(path: Path, *, whole: bool) -> Iterator[bytes]:
+    """A log; unless `whole`, only both ends of a large one, with the newlines between them, so that lines keep their numbers."""
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
-            if size > ENDS_FROM_BYTES:
+            if size > ENDS_FROM_BYTES and not whole:
                 yield file.read(HEAD_BYTES)
                 while (left := size - TAIL_BYTES - file.tell()) > 0:
                     yield b"\n" * file.read(min(left, COUNT_BYTES)).count(b"\n")
@@ -328,32 +287,19 @@ def with_machine(values: RunValues, job: JobSpec, env: Mapping[str, str]) -> Run
 
 def other_gpu_users(own: frozenset[int], job: JobSpec, env: Mapping[str, str]) -> tuple[str, ...]:
     """Other processes on the GPUs that the run may use, as ``process 4711 of alice (5.0 GiB on GPU 0)``."""
-    try:
-        reader = GpuReader(lambda _note: None)
-    except NvmlUnavailableError:
-        return ()
-    try:
-        visible = dict(job.env).get("CUDA_VISIBLE_DEVICES", env.get("CUDA_VISIBLE_DEVICES"))
-        mine = visible_devices(visible, reader.devices)
-        if mine is None:
-            return ()
-        indices = [device.index for device in mine[: job.nproc_per_node]]
-        samples = [sample for sample in reader.read() if sample.device.index in indices]
-    finally:
-        reader.close()
-    return tuple(line for sample in samples for line in _others(sample, own))[:_OTHERS_SHOWN]
-
-
-def _others(sample: GpuSample, own: frozenset[int]) -> list[str]:
+    samples = read_gpus()
+    visible = dict(job.env).get("CUDA_VISIBLE_DEVICES", env.get("CUDA_VISIBLE_DEVICES"))
+    mine = visible_devices(visible, [sample.device for sample in samples]) or ()
+    indices = [device.index for device in mine[: job.nproc_per_node]]
     found = []
-    for process in sample.processes or ():
-        if process.pid not in own and process.pid != os.getpid():
-            user, used = user_of(process.pid), process.memory_used_bytes
-            held = f"{used / (1 << 30):.1f} GiB on " if used else "on "
-            found.append(
-                f"process {process.pid}{f' of {user}' if user else ''} ({held}GPU {sample.device.index})"
-            )
-    return found
+    for sample in samples:
+        for process in sample.processes or () if sample.device.index in indices else ():
+            if process.pid not in own and process.pid != os.getpid():
+                user, used = user_of(process.pid), process.memory_used_bytes
+                held = f"{used / (1 << 30):.1f} GiB on " if used else "on "
+                by = f" of {user}" if user else ""
+                found.append(f"process {process.pid}{by} ({held}GPU {sample.device.index})")
+    return tuple(found[:_OTHERS_SHOWN])
 
 
 # -- what an attempt, and earlier runs of the same kind, showed about its micro-batch ---------------
@@ -440,21 +386,13 @@ def _kind(job: JobSpec) -> JobKind | None:
 # -- when a verdict is made: scanning a log of 600 MB takes a second, on a busy machine ten ----------
 
 
-class Judge(Protocol):
-    """The verdict on an attempt from the evidence so far; unless `whole`, only both ends of large logs."""
-
-    def __call__(self, number: int, *, whole: bool) -> Verdict:
-        """Make it."""
-        ...
-
-
 class BackgroundVerdict:
     """Makes one verdict at a time, in a thread; waits if the log is small. Used by the keeper's only thread.
 
-    `judge` makes a verdict in that thread.
+    `judge` makes the verdict on an attempt in that thread; unless its second argument is true, from both ends of large logs.
     """
 
-    def __init__(self, judge: Judge) -> None:
+    def __init__(self, judge: Callable[[int, bool], Verdict]) -> None:
         self._judge = judge
         self._making: Background[Verdict] = Background("stoker-verdict")
         self._wanted: tuple[int, bool] | None = None
@@ -469,13 +407,13 @@ class BackgroundVerdict:
         wait_s = 0.0
         if not self._making.busy:
             self._wanted, wait_s = (number, whole), AT_ONCE_S
-            self._making.start(lambda: self._judge(number, whole=whole))
+            self._making.start(lambda: self._judge(number, whole))
         verdict, mine = self._making.poll(wait_s), self._wanted == (number, whole)
         if not self._making.is_idle() or not mine:
             return None
         # A failure in the thread is raised here.
-        return verdict if verdict is not None else self.at_once(number, whole=whole)
+        return verdict if verdict is not None else self._judge(number, whole)
 
-    def at_once(self, number: int, *, whole: bool = False) -> Verdict:
-        """The verdict now; blocks until it is made."""
-        return self._judge(number, whole=whole)
+    def at_once(self, number: int) -> Verdict:
+        """The verdict on both ends of the logs now; blocks until it is made."""
+        return self._judge(number, False)

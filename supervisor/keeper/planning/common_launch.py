@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from msgspec import structs
+
 from supervisor.job.arguments.command_line import value_of
 from supervisor.job.batch import BatchSpec, with_world_size
 from supervisor.job.errors import JobError
@@ -18,7 +20,7 @@ from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.base.background import Background
 from supervisor.keeper.base.job_secrets import with_hidden_words, with_secrets
 from supervisor.keeper.base.keeper_clock import Clock
-from supervisor.keeper.planning.launch_plans import next_resume_point, plan_with, settings_of
+from supervisor.keeper.planning.launch_plans import next_launch, plan_with
 from supervisor.preflight.meeting import CONNECT_S, Failed, Way, why_not
 from supervisor.preflight.network import free_port
 from supervisor.run import events as ev
@@ -48,24 +50,18 @@ def common_launch(
     """
     now = next_job(with_secrets(record.job, env), state)
     now = replace(now, batch=batch_on(now, len(nodes)))
-    number = len(state.attempts) + 1
-    point = next_resume_point(record, state, run, now, env)
+    launch, copy = next_launch(record, state, run, now, env)
     flags = record.job.torchrun_flags
     meets = any(flag.startswith(RDZV) for flag in flags)
-    launch = Launch(
+    named = next((flag.partition("=")[2] for flag in flags if flag.partition("=")[0] == RDZV_ID), "")
+    launch = structs.replace(
+        launch,
         nodes=nodes,
-        args=now.job.entry_args if now.is_typed else None,
-        batch=now.batch,
-        env=tuple(now.env.items()),
-        set_args=settings_of(now, point),
-        resume=point.switch,
-        resume_at=point.at,
-        raise_open_files=now.raise_open_files,
         master_port=record.job.master_port or (None if meets else free_port()),
         # An agent of an earlier attempt must not meet those of this one.
-        rdzv_id=f"{_named(flags) or run.run_id}-{number}" if meets else None,
+        rdzv_id=f"{named or run.run_id}-{len(state.attempts) + 1}" if meets else None,
     )
-    return launch, point.copy
+    return launch, copy
 
 
 def batch_on(now: NextJob, nodes: int) -> BatchSpec | None:
@@ -99,42 +95,20 @@ def plan_on_node(
     Raises:
         JobError: a change cannot be applied to this node's job, or a secret is unknown here.
     """
-    job = job_on_node(with_secrets(record.job, env), launch, record.node)
-    return plan_with(
-        record,
-        job,
-        number,
-        run,
-        paths,
-        env,
-        batch=launch.batch,
-        changed_env=launch.env,
-        set_args=launch.set_args,
-        resume=launch.resume,
-        resume_at=launch.resume_at,
-        node_dir=str(run.node(record.node).root),
-    )
-
-
-def job_on_node(job: JobSpec, launch: Launch, node: int) -> JobSpec:
-    """The job with the leader's choices: participating nodes, rendezvous, and a person's arguments."""
+    job = with_secrets(record.job, env)
     flags = job.torchrun_flags
     if launch.rdzv_id is not None:
         kept = (flag for flag in flags if flag.partition("=")[0] != RDZV_ID)
         flags = (*kept, f"{RDZV_ID}={launch.rdzv_id}")
-    args = job.entry_args if launch.args is None else with_hidden_words(launch.args, job.entry_args)
-    return replace(
+    job = replace(
         job,
         nnodes=str(len(launch.nodes)),
-        node_rank=launch.nodes.index(node),
+        node_rank=launch.nodes.index(record.node),
         master_port=launch.master_port,
         torchrun_flags=flags,
-        entry_args=args,
+        entry_args=job.entry_args if launch.args is None else with_hidden_words(launch.args, job.entry_args),
     )
-
-
-def _named(flags: tuple[str, ...]) -> str:
-    return next((flag.partition("=")[2] for flag in flags if flag.partition("=")[0] == RDZV_ID), "")
+    return plan_with(record, job, launch, number, run, paths, env, node_dir=str(run.node(record.node).root))
 
 
 # -- the rendezvous, which logs nothing until the ranks have started ------------------------------------
@@ -156,12 +130,9 @@ class RendezvousWatch:
 
     def look(self, view: st.AttemptState | None, where: tuple[str, int] | None) -> None:
         """Call often. `where`: see `meeting_point`."""
-        if (
-            view is None
-            or where is None
-            or view.started_t is None
-            or any(rank.pid for rank in view.ranks.values())
-        ):
+        if view is None or where is None or view.started_t is None:
+            return
+        if any(rank.pid for rank in view.ranks.values()):
             return
         now = self._clock.mono()
         if view.number != self._attempt:
@@ -175,7 +146,9 @@ class RendezvousWatch:
                 return
             if found is not None and found.way not in self._said:
                 self._said.add(found.way)
-                self._say(view.number, found)
+                text = f"waiting for the rendezvous: {found.what}; {found.fix}"
+                code = f"{CODE}_{view.number}_{found.way.value}"
+                self._emit(ev.Advisory(t=self._clock.wall(), attempt=view.number, code=code, text=text))
         elif now >= self._due:
             self._due = now + EVERY_S
             self._probe.start(lambda: why_not(*where))
@@ -183,11 +156,6 @@ class RendezvousWatch:
     def close(self) -> None:
         """Wait for a probe in progress."""
         self._probe.close(CONNECT_S)
-
-    def _say(self, number: int, failed: Failed) -> None:
-        text = f"waiting for the rendezvous: {failed.what}; {failed.fix}"
-        code = f"{CODE}_{number}_{failed.way.value}"
-        self._emit(ev.Advisory(t=self._clock.wall(), attempt=number, code=code, text=text))
 
 
 def meeting_point(job: JobSpec, order: Order | None) -> tuple[str, int] | None:

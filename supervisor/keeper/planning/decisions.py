@@ -84,20 +84,15 @@ def next_answer(
     question, seen = batch_question(record.job, state), state.measured
     if question is None or seen is None:
         return None
-    known = recalled(question, env)
-    if known is not None and known.value in {answer.value for answer in question.answers} - set(state.wrong):
-        return with_batch(
-            record, state, BatchAnswered(t=t, question=question, value=known.value, day=known.day)
-        )
-    value = to_try(seen.settings.answered(state.values_answered), state.wrong) if tries else None
-    if value is None or not _loses_nothing(record, state, seen):
-        return None
-    trial = len(state.wrong) + 1
-    return with_batch(record, state, BatchAnswered(t=t, question=question, value=value, trial=trial))
-
-
-def with_batch(record: RunFile, state: RunState, told: BatchAnswered) -> BatchAnswered:
-    """Add the batch that the attempts so far ran with according to this answer."""
+    known, answers = recalled(question, env), {answer.value for answer in question.answers}
+    if known is not None and known.value in answers - set(state.wrong):
+        told = BatchAnswered(t=t, question=question, value=known.value, day=known.day)
+    else:
+        value = to_try(seen.settings.answered(state.values_answered), state.wrong) if tries else None
+        if value is None or not _loses_nothing(record, state, seen):
+            return None
+        told = BatchAnswered(t=t, question=question, value=value, trial=len(state.wrong) + 1)
+    # With the batch that the attempts so far ran with according to this answer.
     return structs.replace(told, batch=fold(state, told).answered_job(record.job).batch)
 
 
@@ -122,7 +117,7 @@ def policy_input(
     """
     job, now = state.answered_job(record.job), next_job(record.job, state)
     arguments = now.job.entry_args
-    newest = state.attempts[-1]
+    newest, saved = state.attempts[-1], state.checkpoint
     trusted = Unread.EXIT_CODE in state.answers
     failure = newest.verdict.failure if newest.verdict is not None else None
     newest_saved = usable_checkpoint(job, state.sound_checkpoints) if on_disk else state.resumable
@@ -137,7 +132,7 @@ def policy_input(
         knobs=job.knobs,
         interactive=record.settings.interactive,
         total_steps=state.total_steps,
-        final_checkpoint=_has_final_checkpoint(state, newest),
+        final_checkpoint=saved is not None and saved.attempt == newest.number and saved.final,
         memory=memory_point_of(newest, newest.shown_batch or now_batch),
         trials=known_trials(job, state, env) if failure in OUT_OF_MEMORY else (),
         port_named=job.master_port is not None,
@@ -214,12 +209,14 @@ def _loader(job: JobSpec, arguments: tuple[str, ...]) -> LoaderKnobs:
 
 
 def _past(view: AttemptState, state: RunState) -> PastAttempt:
-    progress = state.progress
+    progress, lost_at, lived_s = state.progress, view.lost_at, None
     # A bar that has not moved shows that a step would have been seen.
     awaited = progress is not None and progress.attempt == view.number and progress.total_steps is not None
-    lived = None
     if view.started_t is not None and view.ended_t is not None:
-        lived = max(view.ended_t - view.started_t, 0.0)
+        lived_s = max(view.ended_t - view.started_t, 0.0)
+    failure = view.verdict.failure if view.verdict is not None else None
+    if lost_at is None and failure is FailureClass.NAN_LOSS and view.last_step is not None:
+        lost_at = view.last_step + 1  # a script that refuses such a loss ends before it logs it
     return PastAttempt(
         verdict=view.verdict,
         exit_code=view.job_exit_code,
@@ -228,42 +225,28 @@ def _past(view: AttemptState, state: RunState) -> PastAttempt:
         checkpoint_steps=view.checkpoint_steps,
         batch=view.shown_batch,
         stop=StopCause(view.stop.why.value) if view.stop is not None else None,
-        lived_s=lived,
+        lived_s=lived_s,
         steps_seen=view.first_step is not None or awaited,
         decision=view.decision,
         by_person=view.decision is not None and view.decided_by != "policy",
         ended_t=view.ended_t,
         missed=_missed_text(view, state),
         refuted=view.differs is not None and view.differs.wrong is not None,
-        lost_at=_lost_at(view),
+        lost_at=lost_at,
         resumed_at=view.resume_at,
         unread=read_to(view.log_read_bytes, view.log_size_bytes),
     )
 
 
-def _lost_at(view: AttemptState) -> int | None:
-    """The first step whose loss was NaN or Inf; a script that refuses such a loss ends before it logs it."""
-    refused = view.verdict is not None and view.verdict.failure is FailureClass.NAN_LOSS
-    if view.lost_at is not None or not refused or view.last_step is None:
-        return view.lost_at
-    return view.last_step + 1
-
-
 def _missed_text(view: AttemptState, state: RunState) -> str:
     """How an attempt failed to resume or ran another batch than planned, and whether a copy exists; empty if as planned."""
     missed, differs = view.missed, view.differs
-    step: int | None
-    if missed is not None:
-        step, how = missed.step, f"did not resume: began at step {missed.began}"
-    elif differs is not None and differs.of_resume:
-        step, how = view.resume_at, differs.text
-    else:
+    if missed is None and (differs is None or not differs.of_resume):
         return differs.text if differs is not None else ""
+    how = differs.text if differs is not None else ""
+    if missed is not None:
+        how = f"did not resume: began at step {missed.began}"
+    step = missed.step if missed is not None else view.resume_at
     kept = next((k for k in reversed(state.kept) if k.step == step), None)
     copy = f"is kept as a copy: {kept.copy}" if kept is not None and kept.copy else "is not protected"
     return f"{how}; checkpoint {step} {copy}"
-
-
-def _has_final_checkpoint(state: RunState, view: AttemptState) -> bool:
-    found = state.checkpoint
-    return found is not None and found.attempt == view.number and found.final

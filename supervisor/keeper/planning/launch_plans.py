@@ -1,4 +1,4 @@
-"""Makes the next launch plan from the job and the journal, with the changes of all attempts so far.
+"""Makes the next launch plan from the job and the journal, with the changes of all attempts so far, and starts it.
 
 Everything here is derived from run.json and the folded state, so that a keeper that adopts a run plans
 exactly what the dead one would have.
@@ -7,14 +7,15 @@ exactly what the dead one would have.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Protocol
 
 import msgspec
 
-from supervisor.job.batch import BatchChange, BatchSpec, with_micro_batch
+from supervisor.job.batch import BatchChange, with_micro_batch
 from supervisor.job.config.files import read_values
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.measured_knobs import RankProcess
@@ -31,12 +32,26 @@ from supervisor.job.launch.plan import (
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.base.control_input import Refused
 from supervisor.keeper.base.job_secrets import require_nothing_hidden, with_hidden_words, with_secrets
+from supervisor.keeper.base.ledger import RunContext
+from supervisor.keeper.process.child import (
+    Child,
+    SpawnError,
+    adopt,
+    alive_of,
+    end_all,
+    raise_open_files_limit,
+    spawn,
+    started,
+)
+from supervisor.keeper.process.members import label_of
 from supervisor.preflight.network import free_port
+from supervisor.run import events as ev
 from supervisor.run.control import RequestArgs
 from supervisor.run.events import CheckpointCommitted, Decided
 from supervisor.run.fold import fold
 from supervisor.run.jsonl import NOT_DECODED
 from supervisor.run.next_job import NextJob, next_job
+from supervisor.run.node_files import Launch
 from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths, make_own, replace_file
 from supervisor.run.records import Action, Decision, DecisionKind, FailureClass, Reason, SpecChange, Verdict
 from supervisor.run.regular import read_regular, read_text
@@ -44,7 +59,7 @@ from supervisor.run.runfile import RunFile
 from supervisor.run.state import Backoff, HeldOpen, RunState
 from supervisor.text.redact import redact, redact_argv
 
-Pairs: TypeAlias = tuple[tuple[str, str], ...]
+log = logging.getLogger("stoker.keeper")
 
 
 class BadChange(Refused):
@@ -67,11 +82,6 @@ class ResumePoint:
     copy: CheckpointCopy | None = None
     checkpoint: CheckpointCommitted | None = None
 
-    @property
-    def at(self) -> int | None:
-        """Its step."""
-        return self.checkpoint.step if self.checkpoint is not None else None
-
 
 def plan_next(
     record: RunFile, state: RunState, run: RunPaths, paths: AttemptPaths, env: Mapping[str, str]
@@ -84,32 +94,33 @@ def plan_next(
     known = with_secrets(record.job, env)
     now = next_job(known, state)
     job = replace(now.job, entry_args=with_hidden_words(now.job.entry_args, known.entry_args))
-    attempt = len(state.attempts) + 1
+    launch, copy = next_launch(record, state, run, now, env)
+    measured = (view.measured for view in reversed(state.attempts))
+    rank = next((RankProcess(seen.argv, seen.words) for seen in measured if seen and seen.argv), None)
+    port, number = free_port() if wants_port(job) else None, len(state.attempts) + 1
+    return replace(plan_with(record, job, launch, number, run, paths, env, port=port, rank=rank), copy=copy)
+
+
+def next_launch(
+    record: RunFile, state: RunState, run: RunPaths, now: NextJob, env: Mapping[str, str]
+) -> tuple[Launch, CheckpointCopy | None]:
+    """What the next attempt changes on each of its nodes, and the checkpoint to copy first.
+
+    Raises:
+        JobError: it cannot resume as it has to.
+    """
     point = next_resume_point(record, state, run, now, env)
-    plan = plan_with(
-        record,
-        job,
-        attempt,
-        run,
-        paths,
-        env,
+    launch = Launch(
+        nodes=(),
+        args=now.job.entry_args if now.is_typed else None,
         batch=now.batch,
-        changed_env=tuple(now.env.items()),
-        set_args=settings_of(now, point),
+        env=tuple(now.env.items()),
+        set_args=tuple({**now.set_args, **dict(point.settings)}.items()),
         resume=point.switch,
-        resume_at=point.at,
-        port=free_port() if wants_port(job) else None,
-        rank=measured_rank(state),
+        resume_at=point.checkpoint.step if point.checkpoint is not None else None,
+        raise_open_files=now.raise_open_files,
     )
-    return replace(plan, copy=point.copy)
-
-
-def measured_rank(state: RunState) -> RankProcess | None:
-    """The process of a rank of the newest attempt that reported one."""
-    for view in reversed(state.attempts):
-        if view.measured is not None and view.measured.argv:
-            return RankProcess(view.measured.argv, view.measured.words)
-    return None
+    return launch, point.copy
 
 
 def next_resume_point(
@@ -123,29 +134,20 @@ def next_resume_point(
     return resume_point(record, state, run, now, env)
 
 
-def settings_of(now: NextJob, point: ResumePoint) -> Pairs:
-    """The settings of the next command line, from changes and from the resume point."""
-    return tuple({**now.set_args, **dict(point.settings)}.items())
-
-
 def plan_with(
     record: RunFile,
     job: JobSpec,
+    launch: Launch,
     attempt: int,
     run: RunPaths,
     paths: AttemptPaths,
     env: Mapping[str, str],
     *,
-    batch: BatchSpec | None,
-    changed_env: Pairs,
-    set_args: Pairs,
-    resume: bool | None,
-    resume_at: int | None,
     port: int | None = None,
     node_dir: str = "",
     rank: RankProcess | None = None,
 ) -> LaunchPlan:
-    """The plan of an attempt of this run. For the changes see `build_plan`; for `resume_at`, `ResumePoint.at`.
+    """The plan of an attempt of this run. `port`, `node_dir`, `rank`: see `build_plan`.
 
     Raises:
         JobError: the changes cannot be applied to this job, or a secret is unknown here.
@@ -159,19 +161,16 @@ def plan_with(
         base_env=env,
         port=port,
         trainer_main=record.trainer_main,
-        batch=batch,
-        env=changed_env,
-        set_args=set_args,
-        resume=resume,
-        telemetry_dir=str(paths.telemetry),
-        stop_file=str(paths.stop_file),
-        torchrun_dir=str(paths.torchrun),
+        batch=launch.batch,
+        env=launch.env,
+        set_args=launch.set_args,
+        resume=launch.resume,
         node_dir=node_dir,
         rank=rank,
         confirm=attempt > 1 and job.instrument,
     )
     require_nothing_hidden(plan)
-    return replace(plan, resume_at=resume_at)
+    return replace(plan, resume_at=launch.resume_at)
 
 
 def requested_change(
@@ -184,33 +183,43 @@ def requested_change(
             requested change cannot be passed on or contains a secret, which the journal would keep.
     """
     _check_words(args)
-    if args.offered:
-        return _offered(record, state, env or {})
     now, batch = next_job(record.job, state), None
+    waiting = state.attempts[-1].decision if state.attempts else None
+    if args.offered:
+        # The plan that the waiting run shows on its card: for a decision, or for a restart that a person stopped.
+        if waiting is None or waiting.change is None or not isinstance(state.condition, HeldOpen):
+            raise BadChange("nothing is on offer")
+        _require_batch(record, state, waiting.change.batch, now, env or {})
+        return waiting.change
     try:
         if args.argv is not None:
             now.typed_batch(args.argv)
             now = now.after(SpecChange(argv=args.argv), len(state.attempts))
         if args.micro_batch is not None:
-            batch = _with_micro_batch(record, state, now, args.micro_batch, env or {})
+            before, knobs = now.current_batch, now.job.knobs
+            if not knobs.can_change_batch:
+                raise BadChange(why_not_changeable(knobs))
+            if before is None:
+                raise BadChange(": ".join(why_size_unknown(knobs)))
+            batch = BatchChange(before, with_micro_batch(before, args.micro_batch))
     except JobError as error:
         raise BadChange(error.message) from error
+    _require_batch(record, state, batch, now, env or {})
     change = SpecChange(batch=batch, env=tuple(args.env.items()), argv=args.argv)
     is_edit = args.micro_batch is None and (args.argv is not None or bool(args.env))
-    return _with_pending(change, state, now) if is_edit else change
+    waits = waiting is not None and waiting.kind is DecisionKind.RESTART
+    if waiting is None or waiting.change is None or not (is_edit and waits):
+        return change
+    return _with_pending(change, waiting.change, state, now)
 
 
-def _with_pending(change: SpecChange, state: RunState, now: NextJob) -> SpecChange:
+def _with_pending(change: SpecChange, pending: SpecChange, state: RunState, now: NextJob) -> SpecChange:
     """Add the change of a restart that is waiting or that a person stopped to edit: the edited text contained it.
 
     Other parts (variables, a copy of a config) stay unless the person set them; typed arguments with another batch win.
     """
-    decision = state.attempts[-1].decision if state.attempts else None
-    if decision is None or decision.kind is not DecisionKind.RESTART or decision.change is None:
-        return change
     if not isinstance(state.condition, (Backoff, HeldOpen)):
         return change
-    pending = decision.change
     batch = pending.batch if pending.batch is not None and now.current_batch == pending.batch.after else None
     merged = replace(pending, batch=batch, env=tuple({**dict(pending.env), **dict(change.env)}.items()))
     if change.argv is None:
@@ -220,56 +229,32 @@ def _with_pending(change: SpecChange, state: RunState, now: NextJob) -> SpecChan
     return replace(merged, argv=change.argv, set_args=kept, from_scratch=False)
 
 
-def _with_micro_batch(
-    record: RunFile, state: RunState, now: NextJob, micro_batch: int, env: Mapping[str, str]
-) -> BatchChange:
-    before, knobs = now.current_batch, now.job.knobs
-    if not knobs.can_change_batch:
-        raise BadChange(why_not_changeable(knobs))
-    if before is None:
-        raise BadChange(": ".join(why_size_unknown(knobs)))
-    batch = BatchChange(before, with_micro_batch(before, micro_batch))
-    from supervisor.keeper.planning.resume_points import batch_refusal
+def _require_batch(
+    record: RunFile, state: RunState, batch: BatchChange | None, now: NextJob, env: Mapping[str, str]
+) -> None:
+    """Raises BadChange if the script would resume with another batch than `batch`."""
+    if batch is not None:
+        from supervisor.keeper.planning.resume_points import batch_refusal
 
-    if refused := batch_refusal(record, state, batch.after, now.job.entry_args, env):
-        raise BadChange(refused)
-    return batch
-
-
-def _offered(record: RunFile, state: RunState, env: Mapping[str, str]) -> SpecChange:
-    """The plan that the waiting run shows on its card: for a decision, or for a restart that a person stopped."""
-    from supervisor.keeper.planning.resume_points import batch_refusal
-
-    decision = state.attempts[-1].decision if state.attempts else None
-    if decision is None or decision.change is None or not isinstance(state.condition, HeldOpen):
-        raise BadChange("nothing is on offer")
-    change = decision.change
-    arguments = next_job(record.job, state).job.entry_args
-    if change.batch is not None and (
-        refused := batch_refusal(record, state, change.batch.after, arguments, env)
-    ):
-        raise BadChange(refused)
-    return change
+        if refused := batch_refusal(record, state, batch.after, now.job.entry_args, env):
+            raise BadChange(refused)
 
 
 def continuing(record: RunFile, state: RunState, env: Mapping[str, str], by: str) -> Decision:
     """A person's restart of a halted run, with the changes that policy had decided but not made, or would have made."""
-    view, reason = state.attempts[-1], f"{by} continued it"
-    if view.decision is not None and (
-        view.decision.kind is DecisionKind.RESTART or view.decided_by != "policy"
-    ):
-        waits = view.decision.kind is DecisionKind.RESTART
-        change = view.decision.change if waits else None
-        return Decision(DecisionKind.RESTART, reason, change=change or SpecChange())
-    if view.failure is None:
-        return Decision(DecisionKind.RESTART, reason, change=SpecChange())
-    from supervisor.keeper.planning.decisions import policy_input  # not before a first launch
-    from supervisor.policy.decide import planned_change
+    view, reason, change = state.attempts[-1], f"{by} continued it", SpecChange()
+    decided = view.decision
+    restarts = decided is not None and decided.kind is DecisionKind.RESTART
+    if decided is not None and (restarts or view.decided_by != "policy"):
+        change = (decided.change if restarts else None) or change
+    elif view.failure is not None:
+        from supervisor.keeper.planning.decisions import policy_input  # not before a first launch
+        from supervisor.policy.decide import planned_change
 
-    planned = planned_change(policy_input(record, state, env=env))
-    if planned is None:
-        return Decision(DecisionKind.RESTART, reason, change=SpecChange())
-    return Decision(DecisionKind.RESTART, f"{reason}: {planned[1]}", change=planned[0])
+        planned = planned_change(policy_input(record, state, env=env))
+        if planned is not None:
+            change, reason = planned[0], f"{reason}: {planned[1]}"
+    return Decision(DecisionKind.RESTART, reason, change=change)
 
 
 def plan_continued(
@@ -289,21 +274,17 @@ def plan_continued(
 
 
 def _check_words(args: RequestArgs) -> None:
+    kept = "holds a secret, which the journal would keep: start the job again with it"
     for name, value in args.env.items():
         if not name or "=" in name or "\0" in name + value:
             raise BadChange(f"{name!r} is not the name and value of a variable")
         if redact(name, value) != value:
-            raise BadChange(
-                f"{name} holds a secret, which the journal would keep: start the job again with it"
-            )
-    if args.argv is None:
-        return
-    if any("\0" in word for word in args.argv):
+            raise BadChange(f"{name} {kept}")
+    argv = args.argv or ()
+    if any("\0" in word for word in argv):
         raise BadChange("an argument holds a NUL byte")
-    if redact_argv(args.argv) != args.argv:
-        raise BadChange(
-            "an argument holds a secret, which the journal would keep: start the job again with it"
-        )
+    if redact_argv(argv) != argv:
+        raise BadChange(f"an argument {kept}")
 
 
 def write_plan(paths: AttemptPaths, plan: LaunchPlan) -> None:
@@ -316,32 +297,18 @@ def planned_change(
     record: RunFile, state: RunState, run: RunPaths, node: NodePaths, env: Mapping[str, str]
 ) -> tuple[str, ...]:
     """The changes from the newest launch to the next, as a diff; empty if there are none or no plan."""
-    before = node.attempt(len(state.attempts)).plan
+    values: dict[str, Scalar] = {}
     try:
         plan = plan_next(record, state, run, node.attempt(len(state.attempts) + 1), env)
-        old = msgspec.json.decode(read_regular(before))
-        values = {name: value for name, _ in plan.applied if (value := _held(plan.cwd, name)) is not None}
+        old = msgspec.json.decode(read_regular(node.attempt(len(state.attempts)).plan))
+        for name in (name for name, _ in plan.applied if place_of(name) is Place.FILE):
+            file, _, key = name.partition("#")
+            file = config_file(file)
+            value = read_values(file, read_text(Path(plan.cwd, file))).get(key)
+            values |= {name: value} if value is not None else {}
     except (JobError, OSError, *NOT_DECODED):
         return ()
     return diff_lines(old, plan_as_record(plan), values)
-
-
-def _held(cwd: str, name: str) -> Scalar:
-    """The value of a config file's key; None for any other setting, or if the file lacks the key.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
-    if place_of(name) is not Place.FILE:
-        return None
-    file, _, key = name.partition("#")
-    file = config_file(file)
-    return read_values(file, read_text(Path(cwd, file))).get(key)
-
-
-def journal_argv(plan: LaunchPlan) -> tuple[str, ...]:
-    """The plan's argv without secrets."""
-    return redact_argv(plan.argv)
 
 
 def script_hash(job: JobSpec) -> str | None:
@@ -385,3 +352,130 @@ def spawn_verdict(message: str, *, disk_full: bool = False, killed: bool = False
         action=action,
         fingerprint="spawn",
     )
+
+
+# -- starting an attempt: the plan, its files, the intent, the spawn -------------------------------------
+
+
+class StillAlive(Exception):  # noqa: N818 - a state of affairs, not an error
+    """Processes of an earlier attempt are alive, so nothing is launched beside them. One line."""
+
+
+class Planner(Protocol):
+    """The nodes of a run, see `loop.Group`."""
+
+    def plan(self, number: int, paths: AttemptPaths) -> LaunchPlan | None:
+        """The plan of attempt `number` on this node; None: as on one machine. Raises JobError."""
+
+    def announce(self, number: int, reason: str) -> None:
+        """Tell the other nodes about the launch: it is in the journal and about to start."""
+
+
+class Launching:
+    """Starts one attempt after another; journals each intent before the act.
+
+    Attributes:
+        took_over: the newest attempt was launched by an earlier keeper, whose journal lacks it.
+    """
+
+    def __init__(self, context: RunContext, group: Planner) -> None:
+        self._context, self._run, self._node, self._record = (
+            context,
+            context.run,
+            context.node,
+            context.record,
+        )
+        self._env, self._clock, self._ledger = context.env, context.clock, context.ledger
+        self._mark, self._group, self.took_over = context.mark, group, False
+
+    def launch(self, reason: str) -> Child | None:
+        """Plan the next attempt and start it; None if it did not start, which is then diagnosed.
+
+        Raises:
+            JobError: the decision cannot be applied to this job.
+            StillAlive: another attempt is still alive.
+        """
+        number = len(self._ledger.state.attempts) + 1
+        paths = self._node.attempt(number)
+        missed = self._missed(number, number - 1)
+        plan = self._group.plan(number, paths)
+        if plan is None:
+            plan = plan_next(self._record, self._ledger.state, self._run, paths, self._env)
+        return self._start(number, plan, reason, missed)
+
+    def launch_planned(self, number: int, plan: LaunchPlan, reason: str) -> Child | None:
+        """Start an attempt that another node planned. See `launch`.
+
+        Raises:
+            JobError, StillAlive: see `launch`.
+        """
+        last = self._ledger.state.attempt
+        return self._start(
+            number, plan, reason, self._missed(number, last.number if last is not None else number)
+        )
+
+    def _missed(self, number: int, last: int) -> Child | None:
+        """This attempt, if it runs already: a keeper that died with the disk full could not journal its launch.
+
+        Raises:
+            StillAlive: attempt `last` is still alive.
+        """
+        missed = adopt(self._node.attempt(number), self._mark)
+        left = alive_of(self._mark, self._node.attempt(last)) if missed is None and last else ()
+        if left:
+            names = ", ".join(map(label_of, left))
+            raise StillAlive(
+                f"processes of this run are still alive and could not be ended: {names}: end them, then restart"
+            )
+        return missed
+
+    def _start(self, number: int, plan: LaunchPlan, reason: str, missed: Child | None) -> Child | None:
+        paths = self._node.attempt(number)
+        if plan.copy is not None:
+            from supervisor.keeper.planning.resume_points import make_copy  # not before a first launch
+
+            make_copy(plan.copy)
+        try:
+            write_plan(paths, plan)
+        except OSError as error:
+            log.error("%s: %s: the plan was not written", paths.plan, error.strerror)
+        self._intend(number, plan, reason)
+        self._group.announce(number, reason)
+        if next_job(self._record.job, self._ledger.state).raise_open_files:
+            raise_open_files_limit()
+        self.took_over = missed is not None
+        child = missed or self._spawn(number, plan, paths)
+        if child is not None:
+            self._ledger.emit(started(child, number, self._clock.wall()))
+        return child
+
+    def _intend(self, number: int, plan: LaunchPlan, reason: str) -> None:
+        self._ledger.emit(
+            ev.LaunchIntended(
+                t=self._clock.wall(),
+                attempt=number,
+                argv=redact_argv(plan.argv),
+                reason=reason,
+                batch=plan.batch,
+                resume=plan.resume,
+                script_hash=script_hash(self._record.job),
+                resume_at=plan.resume_at,
+                resume_copy=plan.copy.target if plan.copy is not None else None,
+            ),
+            durable=True,
+        )
+        if script_was_edited(self._ledger.state):
+            # Code edited between attempts is an unplanned change, so report it.
+            text = "the script was edited since the last attempt"
+            self._context.advise(number, "script_edited", text)
+
+    def _spawn(self, number: int, plan: LaunchPlan, paths: AttemptPaths) -> Child | None:
+        try:
+            return spawn(plan, paths, self._env)
+        except SpawnError as error:
+            log.error("attempt %d: %s", number, error)
+            end_all(self._mark, paths)
+            self._ledger.emit(ev.AttemptEnded(t=self._clock.wall(), attempt=number, exit_code=127))
+            verdict = spawn_verdict(str(error), disk_full=error.disk_full, killed=error.killed)
+            self._ledger.emit(ev.Diagnosed(t=self._clock.wall(), attempt=number, verdict=verdict))
+            return None

@@ -1,4 +1,4 @@
-"""What a due launch waits for: GPU memory to be freed, a free port, space on the disk.
+"""What a due launch waits for: GPU memory to be freed, a free port, space on the disk, a copy of its checkpoint.
 
 The checks run in a thread of their own: a driver whose GPU just failed, or a file server that is unreachable, may never answer, and the
 keeper must still react to a stop.
@@ -6,23 +6,35 @@ keeper must still react to a stop.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import shutil
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import IO, Final
 
+from supervisor.job.errors import JobError
 from supervisor.job.memory_fit import size
 from supervisor.job.spec import JobSpec
-from supervisor.keeper.base.background import Background
+from supervisor.keeper.base.background import Background, within
 from supervisor.keeper.base.keeper_clock import Clock
+from supervisor.keeper.base.ledger import RunContext
+from supervisor.keeper.planning.launch_plans import next_resume_point
+from supervisor.keeper.planning.resume_points import drop_copies
 from supervisor.preflight.network import is_free, port_holder
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.events import CheckpointCommitted
-from supervisor.run.paths import NodePaths
-from supervisor.run.records import Precondition
+from supervisor.run.next_job import next_job
+from supervisor.run.paths import NodePaths, make_private
+from supervisor.run.records import Decision, Precondition
 from supervisor.run.series import GPU, at_first
-from supervisor.run.state import RunState
+from supervisor.run.state import Backoff, RunState
 from supervisor.sources.checkpoint_layouts import files_of
 from supervisor.sources.gpu import GpuReader, GpuSample, NvmlUnavailableError, visible_devices
 from supervisor.sources.machine import disk_fill
@@ -81,25 +93,20 @@ class ReadinessCheck:
         if now < self._next_look and not self._looker.busy:
             return Way.WAIT
         self._next_look = now + POLL_S
-        waited_s = max(self._clock.wall() - backoff.until, 0.0)
+        t = self._clock.wall()
+        waited_s = max(t - backoff.until, 0.0)
         found = self._find(decision.show_first, state, attempt)
         if found is not None and waited_s < decision.wait_s:
             if state.waiting is None or state.waiting.precondition is not found.precondition:
                 text = f"waiting, {decision.wait_s:.0f} s at most: {found.text}"
-                self._emit(
-                    ev.WaitingFor(
-                        t=self._clock.wall(), attempt=attempt, precondition=found.precondition, text=text
-                    )
-                )
+                self._emit(ev.WaitingFor(t=t, attempt=attempt, precondition=found.precondition, text=text))
             return Way.WAIT
         self._next_look = 0.0
         if found is not None and found.fatal:
             self.refusal = f"waited {waited_s:.0f} s: {found.text}"
             return Way.NEVER
         text = f"launched after {waited_s:.0f} s all the same: {found.text}" if found is not None else ""
-        self._emit(
-            ev.LaunchCleared(t=self._clock.wall(), attempt=attempt, waited_s=round(waited_s, 3), text=text)
-        )
+        self._emit(ev.LaunchCleared(t=t, attempt=attempt, waited_s=round(waited_s, 3), text=text))
         return Way.GO
 
     def close(self) -> None:
@@ -146,15 +153,10 @@ def missing(
 def read_gpus() -> list[GpuSample]:
     """Read all GPUs once; empty without a driver."""
     try:
-        reader = GpuReader(lambda _note: None)
+        with contextlib.closing(GpuReader(lambda _note: None)) as reader:
+            return reader.read()
     except NvmlUnavailableError:
         return []
-    try:
-        return reader.read()
-    except NvmlUnavailableError:
-        return []
-    finally:
-        reader.close()
 
 
 def _gpu_memory(
@@ -173,32 +175,24 @@ def _gpu_memory(
     seen = dict(job.env).get("CUDA_VISIBLE_DEVICES", env.get("CUDA_VISIBLE_DEVICES"))
     visible = visible_devices(seen, [sample.device for sample in samples])
     wanted = {device.index for device in visible} if visible is not None else None
-    first = _first_readings(node, view.number)
+    # The memory in use on each GPU when the attempt began, before its ranks had loaded torch.
+    first = at_first(node.series, GPU, view.number, "memory_used_bytes")
     for sample in samples:
         index, used = sample.device.index, sample.memory_used_bytes
         if (wanted is not None and index not in wanted) or used is None:
             continue
         holders = sample.processes or ()
         left = [p for p in holders if p.pid in dead]
+        over = used - first.get(str(index), used) - SLACK_BYTES
+        text = ""
         if left:
             held = sum(p.memory_used_bytes or 0 for p in left)
-            return Missing(
-                Precondition.GPU_MEMORY,
-                f"GPU {index}: {size(held)} of pid {left[0].pid} (ended) are not back yet",
-            )
-        over = used - first.get(index, used) - SLACK_BYTES
-        strangers = [p for p in holders if p.pid not in dead and _is_new(p.pid, view.started_t)]
-        if over > 0 and not strangers:
-            return Missing(
-                Precondition.GPU_MEMORY, f"GPU {index}: {size(over)} more in use than before the launch"
-            )
+            text = f"GPU {index}: {size(held)} of pid {left[0].pid} (ended) are not back yet"
+        elif over > 0 and not any(_is_new(p.pid, view.started_t) for p in holders):
+            text = f"GPU {index}: {size(int(over))} more in use than before the launch"
+        if text:
+            return Missing(Precondition.GPU_MEMORY, text)
     return None
-
-
-def _first_readings(node: NodePaths, attempt: int) -> dict[int, int]:
-    """The memory in use on each GPU when the attempt began, before its ranks had loaded torch."""
-    found = at_first(node.series, GPU, attempt, "memory_used_bytes")
-    return {int(key): int(used) for key, used in found.items() if key.isdigit()}
 
 
 def _is_new(pid: int, since_t: float | None) -> bool:
@@ -231,3 +225,132 @@ def _checkpoint_bytes(saved: CheckpointCommitted) -> int:
         )
     except OSError:
         return 0
+
+
+# -- the copy of the checkpoint that it resumes from --------------------------------------------------
+
+# Before an attempt resumes, the keeper copies its checkpoint, so that the attempt cannot overwrite it.
+#
+# A script that fails to resume begins at step 0 and overwrites its checkpoints. `torch.save` truncates the file in place, so a hard link
+# would lose its bytes too. The copy lies in the attempt's own folder, hidden and without the name of a checkpoint, because a script might
+# search any other folder for its newest one. It shares its blocks with the original if the file system supports reflinks. Otherwise it is a
+# real copy if twice its size is free; if not, the journal says why there is none. A missing copy never blocks a launch.
+
+KEPT_NAME: Final = ".stoker-kept-"
+FICLONE: Final = 0x40049409
+"""The Linux ioctl that makes a file share the blocks of another: Btrfs, XFS, bcachefs, and overlays on these."""
+COPY_WAIT_S: Final = 0.5
+"""How long the keeper's loop waits for a copy: a reflink takes milliseconds."""
+MOST_S: Final = 600.0
+"""A longer copy is abandoned: 1 TB at 2 GB/s takes 500 s, and nothing trains meanwhile."""
+CHUNK_BYTES: Final = 16 << 20
+REMOVE_S: Final = 2.0
+
+
+class KeptCopies:
+    """Makes the copies in a thread of their own, and removes them. Only the keeper's thread calls this."""
+
+    def __init__(self, context: RunContext) -> None:
+        self._context, self._ledger, self._clock = context, context.ledger, context.clock
+        self._copier: Background[ev.CheckpointKept | None] = Background("stoker-copy")
+        self._given_up = threading.Event()
+        self._began = 0.0
+        self._done_for: tuple[int, Decision] | None = None
+
+    def ready(self, backoff: Backoff) -> bool:
+        """Whether the next attempt may launch: its checkpoint has a copy, or will have none. Poll until it is True."""
+        state = self._ledger.state
+        number = len(state.attempts) + 1
+        if self._done_for == (number, backoff.decision):
+            return True
+        if not self._copier.busy:
+            self._given_up.clear()
+            self._began = self._clock.mono()
+            self._copier.start(lambda: self._keep(state, number))
+        kept = self._copier.poll(COPY_WAIT_S)
+        if kept is None and self._copier.working:
+            if self._clock.mono() - self._began > MOST_S:
+                self._given_up.set()
+            if state.waiting is None:
+                text = "copying the checkpoint before the next attempt resumes from it"
+                now, disk = self._clock.wall(), Precondition.DISK
+                self._ledger.emit(ev.WaitingFor(t=now, attempt=number - 1, precondition=disk, text=text))
+            return False
+        self._done_for = number, backoff.decision
+        if kept is not None:
+            self._ledger.emit(kept)
+        return True
+
+    def release(self, *, over: bool = False) -> None:
+        """Remove copies that the journal no longer mentions, and changed copies once a newer checkpoint exists or the run is `over`."""
+        state, folder = self._ledger.state, self._context.node.attempt(1).root.parent
+        drop_copies(state, over=over)
+        kept = {one.copy for one in state.kept}
+        for copy in folder.glob(f"*/{KEPT_NAME}*"):
+            if str(copy) not in kept:
+                within(REMOVE_S, partial(_remove, copy), "stoker-remove")
+
+    def close(self) -> None:
+        """Abandon the copy in progress."""
+        self._given_up.set()
+        self._copier.close(REMOVE_S)
+
+    def _keep(self, state: RunState, number: int) -> ev.CheckpointKept | None:
+        """Runs in the copier's thread. None: nothing to resume from, or an earlier attempt left a copy."""
+        context, now = self._context, next_job(self._context.record.job, state)
+        try:
+            saved = next_resume_point(context.record, state, context.run, now, context.env).checkpoint
+        except JobError:  # the launch reports it
+            return None
+        if saved is None:
+            return None
+        path, step = saved.path, saved.step
+        if any((k.path, k.step) == (path, step) and os.path.exists(k.copy) for k in state.kept):
+            return None
+        target = context.node.attempt(number).root / f"{KEPT_NAME}{step}"
+        why = self._copied(saved, target)
+        if why:
+            _remove(target)
+        t, copy = self._clock.wall(), "" if why else str(target)
+        return ev.CheckpointKept(t=t, attempt=number, step=step, path=path, copy=copy, why=why)
+
+    def _copied(self, saved: ev.CheckpointCommitted, target: Path) -> str:
+        """Copy the checkpoint. Returns why that failed; empty: it is copied."""
+        try:
+            files = files_of(saved.path, saved.layout, saved.number)
+            needed = sum(os.stat(file).st_size for file in files.values())
+            make_private(target.parent)
+            _remove(target)
+            disk = os.statvfs(target.parent)
+            has_room = disk.f_bavail * disk.f_frsize >= 2 * needed
+            for name, file in files.items():
+                copy = target / name if name else target
+                copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                with open(file, "rb") as source, open(copy, "xb") as made:
+                    if not _shares_blocks(source, made):
+                        if not has_room:
+                            return f"{target.parent} has less free space than twice its {size(needed)}"
+                        while chunk := source.read(CHUNK_BYTES):
+                            if self._given_up.is_set():
+                                return f"copying its {size(needed)} takes longer than {MOST_S:.0f} s"
+                            made.write(chunk)
+                shutil.copystat(file, copy)
+        except OSError as error:
+            return error.strerror or str(error)
+        return "" if files else "its files are gone"
+
+
+def _shares_blocks(source: IO[bytes], made: IO[bytes]) -> bool:
+    """Make a file share the blocks of another; False if the file system cannot."""
+    try:
+        fcntl.ioctl(made.fileno(), FICLONE, source.fileno())
+    except OSError:
+        return False
+    return True
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -57,16 +57,14 @@ def usable_checkpoint(job: JobSpec, checkpoints: Sequence[CheckpointCommitted]) 
 
     The failure may have left it half overwritten, or it may have been rotated away.
     """
-    ranks = ranks_of(job)
+    ranks, newest = ranks_of(job), reversed(checkpoints)
 
     def is_there() -> CheckpointCommitted | None:
-        return next(
-            (one for one in reversed(checkpoints) if not one.found or whole_at(one.path, ranks=ranks)), None
-        )
+        return next((one for one in newest if not one.found or whole_at(one.path, ranks=ranks)), None)
 
-    if checkpoints and not checkpoints[-1].found:
-        return checkpoints[-1]
-    return within(LOOK_S, is_there, "stoker-checkpoint") if checkpoints else None
+    if not checkpoints or not checkpoints[-1].found:
+        return checkpoints[-1] if checkpoints else None
+    return within(LOOK_S, is_there, "stoker-checkpoint")
 
 
 def start_checkpoint(job: JobSpec, arguments: tuple[str, ...]) -> CheckpointCommitted | None:
@@ -92,24 +90,17 @@ def start_checkpoint(job: JobSpec, arguments: tuple[str, ...]) -> CheckpointComm
 
 def why_not_now(job: JobSpec) -> str:
     """Why the resume flag that a person named cannot be set yet; empty if it can."""
-    knobs = job.knobs
-    if knobs.resume is None or not knobs.resume_is_named or not _is_path(knobs.resume_value):
+    knobs, value = job.knobs, job.knobs.resume_value
+    is_path = "/" in value or os.path.splitext(value)[1].lower() in {".pt", ".pth", ".ckpt", ".tar", ".bin"}
+    if knobs.resume is None or not knobs.resume_is_named or not is_path:
         return ""
-    if os.path.exists(os.path.join(job.cwd, os.path.expanduser(knobs.resume_value))):
+    if os.path.exists(os.path.join(job.cwd, os.path.expanduser(value))):
         return ""
-    return f"{knobs.resume}={knobs.resume_value}: there is no {knobs.resume_value} yet"
-
-
-def _is_path(value: str) -> bool:
-    return "/" in value or os.path.splitext(value)[1].lower() in {".pt", ".pth", ".ckpt", ".tar", ".bin"}
+    return f"{knobs.resume}={value}: there is no {value} yet"
 
 
 def resume_point(
-    record: RunFile,
-    state: RunState,
-    run: RunPaths,
-    now: NextJob,
-    env: Mapping[str, str],
+    record: RunFile, state: RunState, run: RunPaths, now: NextJob, env: Mapping[str, str]
 ) -> ResumePoint:
     """Where the next attempt after those in `state` continues.
 
@@ -128,20 +119,24 @@ def resume_point(
     if not state.attempts:
         return ResumePoint()
     arguments, batch = now.job.entry_args, now.current_batch
-    since = _pinned_after(state, knobs.start)
-    sound = tuple(one for one in state.sound_checkpoints if one.attempt > since)
-    newest = usable_checkpoint(job, sound)
+    # An earlier version of stoker fixed a checkpoint after that attempt, so that older ones do not count.
+    changes = ((a.number, a.decision.change) for a in state.attempts if a.decision is not None)
+    since = max((at for at, change in changes if change and knobs.start in dict(change.set_args)), default=0)
+    newest = usable_checkpoint(job, [one for one in state.sound_checkpoints if one.attempt > since])
     if since and knobs.start is not None and not now.from_scratch:
         path = newest.path if newest is not None else now.set_args.get(knobs.start, "")
         return ResumePoint(((knobs.start, path),), checkpoint=newest)
     if now.from_scratch:
         if knobs.self_resuming and newest is not None and batch is not None:
-            _require_no_copy(record, state, newest, batch, env)
+            # A script that resumes by itself would also do so when it should start from scratch.
+            folder = record.path or job.cwd
+            if _plan_copy(record, state, folder, newest, batch, env) is not None:
+                again = "it is to start again, and the script would resume with the old micro-batch"
+                raise NotResumableError(again)
         return ResumePoint(switch=False)
     # A start that a person typed after the newest checkpoint was made takes precedence.
-    by_hand = (
-        newest is not None and now.start_typed_after is not None and newest.attempt <= now.start_typed_after
-    )
+    typed = now.start_typed_after
+    by_hand = newest is not None and typed is not None and newest.attempt <= typed
     begins_at = newest if newest is not None and not by_hand else start_checkpoint(job, arguments)
     if begins_at is not None and batch is not None and can_go_on(knobs, begins_at):
         folder = str(run.node().attempt(len(state.attempts) + 1).root)
@@ -150,16 +145,36 @@ def resume_point(
             flag, copy = copied
             return ResumePoint(((flag, copy.target),), switch=False, copy=copy, checkpoint=begins_at)
     if newest is None:
-        lost = begins_at is None and not can_go_on(knobs, None)
-        if lost and _stepped(state) and (bad := _passed_over(state, None)):
-            raise NotResumableError(
-                f"cannot resume from {shown_path(job, bad[-1].path)}: the script would begin at step 0"
-            )
-        if lost and _was_to_go_on(state):
-            raise NotResumableError("its newest checkpoint is incomplete: the script would begin at step 0")
-        return ResumePoint(switch=_may_set_unseen(job, state, arguments))
+        return ResumePoint(switch=_without_checkpoint(state, job, arguments, begins_at))
     if by_hand:
         return ResumePoint(switch=False)
+    return _at_checkpoint(state, knobs, newest)
+
+
+def _without_checkpoint(
+    state: RunState, job: JobSpec, arguments: tuple[str, ...], begins_at: CheckpointCommitted | None
+) -> bool | None:
+    """Whether the resume flag may be set though no checkpoint can be used: only one that a person named, or the trainer's own.
+
+    Raises:
+        NotResumableError: the script would lose its steps, and nobody asked for that.
+    """
+    knobs, has_stepped = job.knobs, _stepped(state)
+    if begins_at is None and has_stepped and not can_go_on(knobs, None):
+        if bad := _passed_over(state, None):
+            where = shown_path(job, bad[-1].path)
+            raise NotResumableError(f"cannot resume from {where}: the script would begin at step 0")
+        if state.sound_checkpoints and state.attempts[-1].decided_by == "policy":
+            raise NotResumableError("its newest checkpoint is incomplete: the script would begin at step 0")
+    if knobs.resume is None:
+        return None
+    if not knobs.resume_is_set or any(word.split("=")[0] == knobs.resume for word in arguments):
+        return False  # the command line takes precedence
+    return False if knobs.resume_is_named and (why_not_now(job) or not has_stepped) else None
+
+
+def _at_checkpoint(state: RunState, knobs: Knobs, newest: CheckpointCommitted) -> ResumePoint:
+    """How the script is told to continue from its newest usable checkpoint."""
     if knobs.self_resuming and knobs.resume_path is None:
         return ResumePoint(checkpoint=newest)
     if knobs.resume is not None and (_passed_over(state, newest) and _path_flag(knobs)):
@@ -172,12 +187,6 @@ def resume_point(
     if knobs.resume_step is not None and number is not None:
         return ResumePoint(((knobs.resume_step, str(number)),), checkpoint=newest)
     return ResumePoint()
-
-
-def _pinned_after(state: RunState, knob: str | None) -> int:
-    """The attempt after which an earlier version of stoker fixed a checkpoint, so that older ones do not count; 0: none."""
-    changes = ((a.number, a.decision.change) for a in state.attempts if a.decision is not None)
-    return max((at for at, change in changes if change and knob in dict(change.set_args)), default=0)
 
 
 def number_of(checkpoint: CheckpointCommitted | None) -> int | None:
@@ -213,37 +222,17 @@ def unsound_text(
     job: JobSpec, state: RunState, newest: CheckpointCommitted | None, *, on_disk: bool = True
 ) -> str:
     """Why a restart would continue with NaN or Inf, and what to move away; empty if an option chooses the checkpoint."""
-    knobs, lost = (
-        job.knobs,
-        next((a.lost_at for a in reversed(state.attempts) if a.lost_at is not None), None),
-    )
+    knobs, losses = job.knobs, [a.lost_at for a in state.attempts if a.lost_at is not None]
     finds_own = (knobs.self_resuming or knobs.resume is not None) and _path_flag(knobs) is None
     bad = _passed_over(state, newest, on_disk=on_disk)
-    if not finds_own or lost is None or not bad:
+    if not finds_own or not losses or not bad:
         return ""
     names = ", ".join(shown_path(job, one.path) for one in bad)
-    return f"the script loads its newest checkpoint, written after the loss became NaN or Inf at step {lost}: move {names} away, then restart"
-
-
-def _may_set_unseen(job: JobSpec, state: RunState, arguments: tuple[str, ...]) -> bool | None:
-    """Whether the resume flag may be set without a known checkpoint: only one that a person named, or the trainer's own."""
-    knobs = job.knobs
-    if knobs.resume is None:
-        return None
-    if not knobs.resume_is_set or any(word.split("=")[0] == knobs.resume for word in arguments):
-        return False  # the command line takes precedence
-    if knobs.resume_is_named and (why_not_now(job) or not _stepped(state)):
-        return False
-    return None
+    return f"the script loads its newest checkpoint, written after the loss became NaN or Inf at step {losses[-1]}: move {names} away, then restart"
 
 
 def _stepped(state: RunState) -> bool:
     return any(view.first_step is not None or view.last_step is not None for view in state.attempts)
-
-
-def _was_to_go_on(state: RunState) -> bool:
-    """Whether stoker restarted it because of a checkpoint that existed a moment ago."""
-    return _stepped(state) and bool(state.sound_checkpoints) and state.attempts[-1].decided_by == "policy"
 
 
 # -- transformers, where it takes the micro-batch from the checkpoint ------------------------------------
@@ -258,7 +247,15 @@ def batch_refusal(
     record = structs.replace(record, job=state.answered_job(record.job))
     newest = usable_checkpoint(record.job, state.sound_checkpoints) or start_checkpoint(record.job, arguments)
     if newest is None:
-        return _unseen_refusal(record, state, env)
+        # A Trainer that resumes by itself from an unknown folder may find a checkpoint that stoker does not see.
+        job = record.job
+        named = [name for name in job.outputs if name not in USUAL_OUTPUTS]
+        if job.knobs.framework != HF or not job.knobs.self_resuming or named or not _stepped(state):
+            return ""
+        version = _version(record, env)
+        if version is not None and not takes_old_batch(version):
+            return ""
+        return f"{_named(version)} may resume with the old micro-batch, and its output folder is not known"
     if not can_go_on(record.job.knobs, newest):
         return ""  # it starts from scratch
     try:
@@ -266,18 +263,6 @@ def batch_refusal(
     except NotResumableError as error:
         return error.message
     return ""
-
-
-def _unseen_refusal(record: RunFile, state: RunState, env: Mapping[str, str]) -> str:
-    """A Trainer that resumes by itself from an unknown folder may find a checkpoint that stoker does not see."""
-    job = record.job
-    named = [name for name in job.outputs if name not in USUAL_OUTPUTS]
-    if job.knobs.framework != HF or not job.knobs.self_resuming or named or not _stepped(state):
-        return ""
-    version = _version(record, env)
-    if version is not None and not takes_old_batch(version):
-        return ""
-    return f"{_named(version)} may resume with the old micro-batch, and its output folder is not known"
 
 
 def takes_old_batch(version: str) -> bool:
@@ -299,14 +284,6 @@ def _version(record: RunFile, env: Mapping[str, str]) -> str | None:
 @lru_cache(maxsize=4)
 def _asked(interpreter: str, env: tuple[tuple[str, str], ...]) -> str | None:
     return installed_version(interpreter, "transformers", dict(env))
-
-
-def _require_no_copy(
-    record: RunFile, state: RunState, newest: CheckpointCommitted, batch: BatchSpec, env: Mapping[str, str]
-) -> None:
-    """A script that resumes by itself would also do so when it should start from scratch."""
-    if _plan_copy(record, state, record.path or record.job.cwd, newest, batch, env) is not None:
-        raise NotResumableError("it is to start again, and the script would resume with the old micro-batch")
 
 
 def _plan_copy(

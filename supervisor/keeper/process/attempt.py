@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.process.child import Child, ExitStatus, kill_all
 from supervisor.keeper.process.members import Members, find_members, is_marked, mark_in
@@ -53,32 +54,25 @@ class LiveAttempt:
         *,
         run_dir: str,
         clock: Clock,
-        local_world_size: int,
-        one_node: bool,
-        death_grace_s: float,
+        job: JobSpec,
         ends: Callable[[], bool] = lambda: False,
-        whole_tree: bool = False,
     ) -> None:
         """`ends()`: true once the agent's log says that it is ending its workers because one failed.
 
         `exit_codes` of ranks, by local rank, are filled in by the code that waits for their processes. `run_dir`: the
-        run's directory as passed to its processes. `whole_tree`: a plain command, which may not pass signals on (a shell
-        does not), so a stop goes to all of its processes; its number of ranks is unknown.
+        run's directory as passed to its processes.
         """
-        self.number = number
-        self.child = child
+        self.number, self.child = number, child
         self.stop_sequence: StopSequence | None = None
         self.ranks: dict[int, ProcessId] = {}
         self.exit: ExitStatus | None = None
-        self.sends_telemetry = False
-        self._run_dir = run_dir
-        self._clock = clock
-        self._local_world_size = local_world_size
-        self._one_node = one_node
-        self._death_grace_s = death_grace_s
-        self._ends = ends
-        self._whole_tree = whole_tree
         self.exit_codes: dict[int, int] = {}
+        self.sends_telemetry = False
+        self._run_dir, self._clock = run_dir, clock
+        self._local_world_size, self._one_node = job.nproc_per_node, job.nnodes == "1"
+        self._death_grace_s, self._ends = job.timing.death_grace_s, ends
+        # A plain command may not pass signals on (a shell does not), so a stop goes to all of its processes; its number of ranks is unknown.
+        self._whole_tree = job.entry_kind is EntryKind.COMMAND
         self._exited: set[int] = set()
         self._vanished: dict[int, float] = {}
         self._folders: set[int] = set()
@@ -89,9 +83,7 @@ class LiveAttempt:
         self._exit_mono: float | None = None
         self._crash_deadline: float | None = None
         self._doomed: list[ProcessId] = []
-        self._orphans_asked = False
-        self._given_up = False
-        self._over = False
+        self._orphans_asked = self._given_up = self._over = False
 
     def know(self, view: AttemptState) -> None:
         """Take over what an earlier keeper learned about the ranks, for those known to belong to the run."""
@@ -223,43 +215,40 @@ class LiveAttempt:
         facts: list[ev.Event] = []
         for process in () if complete else processes:
             env = read_environ(process)
-            local_rank, rank = env.get("LOCAL_RANK", ""), env.get("RANK", "")
-            mark = mark_in(env)
+            name, rank, mark = env.get("LOCAL_RANK", ""), env.get("RANK", ""), mark_in(env)
             nested = bool(mark) and not is_marked(mark, self._run_dir)
-            if local_rank.isdecimal() and int(local_rank) not in self.ranks and not nested:
-                self.ranks[int(local_rank)] = process
-                facts.append(
-                    ev.RankStarted(
-                        t=self._clock.wall(),
-                        attempt=self.number,
-                        local_rank=int(local_rank),
-                        pid=process.pid,
-                        start_time=process.start_time,
-                        rank=int(rank) if rank.isdecimal() else None,
-                    )
+            if not name.isdecimal() or int(name) in self.ranks or nested:
+                continue
+            self.ranks[int(name)] = process
+            facts.append(
+                ev.RankStarted(
+                    t=self._clock.wall(),
+                    attempt=self.number,
+                    local_rank=int(name),
+                    pid=process.pid,
+                    start_time=process.start_time,
+                    rank=int(rank) if rank.isdecimal() else None,
                 )
+            )
         return facts
 
     def _find_folders(self) -> list[ev.Event]:
         if len(self._folders) >= self._local_world_size:
             return []
-        facts: list[ev.Event] = []
-        for local_rank, folder in self.paths.rank_folders().items():
-            if local_rank in self._folders:
-                continue
-            self._folders.add(local_rank)
-            place = folder.relative_to(self.paths.root)
-            facts.append(
-                ev.RankStarted(
-                    t=self._clock.wall(),
-                    attempt=self.number,
-                    local_rank=local_rank,
-                    rank=local_rank if self._one_node else None,
-                    stdout=str(place / "stdout.log"),
-                    stderr=str(place / "stderr.log"),
-                )
+        new = {k: folder for k, folder in self.paths.rank_folders().items() if k not in self._folders}
+        self._folders |= new.keys()
+        places = {local_rank: folder.relative_to(self.paths.root) for local_rank, folder in new.items()}
+        return [
+            ev.RankStarted(
+                t=self._clock.wall(),
+                attempt=self.number,
+                local_rank=local_rank,
+                rank=local_rank if self._one_node else None,
+                stdout=str(place / "stdout.log"),
+                stderr=str(place / "stderr.log"),
             )
-        return facts
+            for local_rank, place in places.items()
+        ]
 
     def _missed_ranks(self, now: float) -> list[ev.Event]:
         facts: list[ev.Event] = []
@@ -272,12 +261,8 @@ class LiveAttempt:
                 continue  # a thread waits for it and may have the code in a moment
             self._exited.add(local_rank)
             # Exits caused by our own signals show nothing; torchrun reports those of its own.
-            code = code if self.stop_sequence is None else None
-            facts.append(
-                ev.RankExited(
-                    t=self._clock.wall(), attempt=self.number, local_rank=local_rank, exit_code=code
-                )
-            )
+            code, t = code if self.stop_sequence is None else None, self._clock.wall()
+            facts.append(ev.RankExited(t=t, attempt=self.number, local_rank=local_rank, exit_code=code))
         return facts
 
     # -- how it ends -----------------------------------------------------------------------------
@@ -290,8 +275,7 @@ class LiveAttempt:
             self._crash_deadline = now + self._death_grace_s
         if now < self._crash_deadline:
             return []
-        intent = self.stop(ev.StopWhy.RANK_DIED, "keeper", grace_s=self._death_grace_s)
-        assert intent is not None
+        intent = self._stop_peers()
         assert self.stop_sequence is not None
         # torchrun has sent the SIGTERM. Kill only the ranks: torchrun then writes its report and exits on its
         # own, or goes through the stop sequence after another grace period.
@@ -303,33 +287,30 @@ class LiveAttempt:
         """The command failed and left processes behind: end them, as torchrun would have done."""
         if self.exit is None or self.exit.exit_code == 0 or not self.alive() or not self._settled(now):
             return []
+        return [self._stop_peers()]
+
+    def _stop_peers(self) -> ev.StopIntended:
         intent = self.stop(ev.StopWhy.RANK_DIED, "keeper", grace_s=self._death_grace_s)
-        return [intent] if intent is not None else []
+        assert intent is not None, "nothing stops it yet, and it did not end with 0"
+        return intent
 
     def _settled(self, now: float) -> bool:
         return self._exit_mono is not None and now - self._exit_mono >= SETTLE_S
 
     def _climb(self, now: float) -> list[ev.Event]:
-        if self.stop_sequence is None:
-            return []
+        stop = self.stop_sequence
+        assert stop is not None, "it is being stopped"
         if self._doomed:
             killed, self._doomed = kill_all(self._doomed), []
             return [self._step_taken(ev.StopStep.SIGKILL, killed)]
         alive = self.alive()
-        if self._orphans_are_due(self.stop_sequence, alive):
+        begun = stop.step in {ev.StopStep.ASK, ev.StopStep.SIGTERM} and not stop.now
+        if begun and self.exit is not None and alive and not (self._orphans_asked or self._whole_tree):
             # The command has exited, so nobody else passes the signal on.
             self._orphans_asked = True
             return [self._step_taken(ev.StopStep.SIGTERM, kill_all(alive, signal.SIGTERM))]
-        step = self.stop_sequence.tick(now, alive=bool(alive) or self.exit is None)
-        if step is None:
-            return []
-        return [self._step_taken(step, self._take(step, alive))]
-
-    def _orphans_are_due(self, stop: StopSequence, alive: Sequence[ProcessId]) -> bool:
-        asked = stop.step in {ev.StopStep.ASK, ev.StopStep.SIGTERM} and not stop.now
-        return (
-            asked and self.exit is not None and bool(alive) and not (self._orphans_asked or self._whole_tree)
-        )
+        step = stop.tick(now, alive=bool(alive) or self.exit is None)
+        return [self._step_taken(step, self._take(step, alive))] if step is not None else []
 
     def _step_taken(self, step: ev.StopStep, reached: list[ProcessId]) -> ev.StopStepTaken:
         stuck = filter(is_uninterruptible, reached) if step is ev.StopStep.SURVIVORS else ()
@@ -382,18 +363,13 @@ class LiveAttempt:
             (ev.LeftWhy.NESTED, [p for p in self._others.nested if is_alive(p)]),
             (ev.LeftWhy.UNKNOWN, [p for p in self._others.unknown if is_alive(p)]),
         ]
-        return [
-            ev.ProcessesLeft(
-                t=self._clock.wall(),
-                attempt=self.number,
-                why=why,
-                processes=tuple(
-                    ev.LeftProcess(pid=p.pid, command=command_of(p.pid) or "") for p in processes
-                ),
-            )
-            for why, processes in left
-            if processes
-        ]
+        facts: list[ev.Event] = []
+        for why, processes in left:
+            named = tuple(ev.LeftProcess(pid=p.pid, command=command_of(p.pid) or "") for p in processes)
+            if named:
+                t = self._clock.wall()
+                facts.append(ev.ProcessesLeft(t=t, attempt=self.number, why=why, processes=named))
+        return facts
 
 
 # -- the stop sequence: ask, SIGTERM, grace, SIGKILL, bounded wait, survivors ---------------------- Each

@@ -74,15 +74,8 @@ class Child:
         launcher: the tiny launcher above it, which adopts the command's orphans; `NOBODY` likewise.
     """
 
-    def __init__(
-        self,
-        paths: AttemptPaths,
-        pid: ProcessId,
-        launcher: ProcessId = NOBODY,
-    ) -> None:
-        self.paths = paths
-        self.pid = pid
-        self.launcher = launcher
+    def __init__(self, paths: AttemptPaths, pid: ProcessId, launcher: ProcessId = NOBODY) -> None:
+        self.paths, self.pid, self.launcher = paths, pid, launcher
         self._gone_since: float | None = None
         self._reaped: ExitStatus | None = None
 
@@ -96,7 +89,8 @@ class Child:
         code = reap_child(self.pid)  # our child since its launcher was killed
         if code is None:
             # Its folder was deleted, moved, or not writable.
-            code = _said_by(reap_child(self.launcher))
+            said = reap_child(self.launcher)  # its own exit code is the command's, if that is a number
+            code = said if said is not None and 0 <= said < NO_NUMBER else None
         if code is not None:
             # The file may have been written since the last check, with its time.
             self._reaped = read_exit(self.paths) or ExitStatus(code)
@@ -137,18 +131,17 @@ def spawn(plan: LaunchPlan, paths: AttemptPaths, env: Mapping[str, str]) -> Chil
     Raises:
         SpawnError: the interpreter or the launcher could not be started.
     """
-    pid_path = paths.root / "pid"
-    command = [
+    launcher_argv = (
         sys.executable,
         "-I",
         "-S",
-        str(LAUNCHER),
-        str(paths.exit),
-        str(pid_path),
-        str(paths.agent_log),
+        LAUNCHER,
+        paths.exit,
+        paths.root / "pid",
+        paths.agent_log,
         "--",
-        *plan.argv,
-    ]
+    )
+    command = [*map(str, launcher_argv), *plan.argv]
     try:
         for folder in (paths.root, paths.telemetry, Path(plan.torchrun_log_dir or paths.telemetry)):
             make_own(folder)
@@ -170,10 +163,10 @@ def spawn(plan: LaunchPlan, paths: AttemptPaths, env: Mapping[str, str]) -> Chil
     except ValueError as error:  # a NUL byte in an argument, "=" in a variable's name
         raise SpawnError(f"cannot start {plan.argv[0]}: {error}") from error
     reported = _first_line(launcher)
-    if (command_id := _command_in(reported)) is not None:
+    if (command_id := _identity(reported)) is not None:
         # From here on it is known and reaped by pid and start time: a Popen complains if dropped alive.
         launcher.returncode = 0
-        return Child(paths, command_id, _launcher_in(reported) or NOBODY)
+        return Child(paths, command_id, _identity(reported, "launcher_") or NOBODY)
     if reported or launcher.poll() is not None:
         _reap(launcher)
         if not reported and (found := read_pid(paths)) is not None:
@@ -215,12 +208,12 @@ def adopt(paths: AttemptPaths, run_dir: str, *, wait_s: float = 0.0) -> Child | 
 
 def read_pid(paths: AttemptPaths) -> ProcessId | None:
     """Identity of the launched command, from the launcher's pid file."""
-    return _command_in(_read_json(paths.root / "pid") or {})
+    return _identity(_read_json(paths.root / "pid") or {})
 
 
 def read_launcher(paths: AttemptPaths) -> ProcessId | None:
     """Identity of the launcher itself, from its pid file."""
-    return _launcher_in(_read_json(paths.root / "pid") or {})
+    return _identity(_read_json(paths.root / "pid") or {}, "launcher_")
 
 
 def alive_of(run_dir: str, paths: AttemptPaths) -> tuple[ProcessId, ...]:
@@ -308,26 +301,13 @@ def _first_line(launcher: subprocess.Popen[bytes]) -> dict[str, object]:
     return record if isinstance(record, dict) else {}
 
 
-def _command_in(record: Mapping[str, object]) -> ProcessId | None:
-    return _identity(record, "pid", "start_ticks")
-
-
-def _launcher_in(record: Mapping[str, object]) -> ProcessId | None:
-    return _identity(record, "launcher_pid", "launcher_start_ticks")
-
-
-def _identity(record: Mapping[str, object], pid_key: str, ticks_key: str) -> ProcessId | None:
-    pid, ticks = record.get(pid_key), record.get(ticks_key)
+def _identity(record: Mapping[str, object], of: str = "") -> ProcessId | None:
+    pid, ticks = record.get(f"{of}pid"), record.get(f"{of}start_ticks")
     if not isinstance(pid, int) or not isinstance(ticks, int):
         return None
     if record.get("boot_id") != boot_id():
         return NOBODY  # the process did not outlive its boot, and its pid may have been reused
     return ProcessId(pid, ticks / os.sysconf("SC_CLK_TCK"))
-
-
-def _said_by(launcher: int | None) -> int | None:
-    """The command's exit code from its launcher's; None if the launcher was killed, is alive, or reports no number."""
-    return launcher if launcher is not None and 0 <= launcher < NO_NUMBER else None
 
 
 def _read_json(path: Path) -> dict[str, object] | None:

@@ -83,21 +83,14 @@ def start_detached(
         if keeper_is_alive(paths.lock):
             return process.pid
         if process.poll() is not None:
-            raise KeeperDidNotStart(
-                f"the keeper {_end_of(process.returncode)} before it was ready: see {paths.log}"
-            )
+            code, known = process.returncode, {number.value: number.name for number in signal.Signals}
+            by = known.get(-code, f"signal {-code}")
+            how = f"ended with exit code {code}" if code >= 0 else f"was ended by {by}"
+            raise KeeperDidNotStart(f"the keeper {how} before it was ready: see {paths.log}")
         time.sleep(0.02)
     process.kill()  # it has no lock, so it has launched nothing; later it might
     process.wait()
     raise KeeperDidNotStart(f"the keeper did not start within {START_DEADLINE_S:.0f} s: see {paths.log}")
-
-
-def _end_of(code: int) -> str:
-    """How a process ended: ``was ended by SIGKILL``, ``ended with exit code 2``."""
-    known = {number.value: number.name for number in signal.Signals}
-    return (
-        f"ended with exit code {code}" if code >= 0 else f"was ended by {known.get(-code, f'signal {-code}')}"
-    )
 
 
 def handover(record: RunFile, findings: Sequence[Finding], continued_by: str = "") -> bytes:
@@ -123,19 +116,15 @@ def teardown_warning(env: Mapping[str, str]) -> str | None:
     """Why a detached process would end with its session; None: no reason is known."""
     if (why := scheduler_of(env).detach_warning) is not None:
         return why
-    if _logind_kills(env.get("USER", "")):
-        return (
-            "the login manager kills what is left at logout (KillUserProcesses=yes): "
-            "start it as `systemd-run --user --scope stoker run --detach …` with lingering enabled"
-        )
-    return None
-
-
-def _logind_kills(user: str) -> bool:
     try:
         with open(LOGIND_CONF, encoding="utf-8") as file:
             lines = {line.strip().replace(" ", "").lower() for line in file}
     except (OSError, ValueError):
-        return False
+        return None
     kills = not lines.isdisjoint(f"killuserprocesses={yes}" for yes in ("yes", "true", "1", "on"))
-    return kills and not os.path.exists(os.path.join(LINGERING, user))
+    if not kills or os.path.exists(os.path.join(LINGERING, env.get("USER", ""))):
+        return None
+    return (
+        "the login manager kills what is left at logout (KillUserProcesses=yes): "
+        "start it as `systemd-run --user --scope stoker run --detach …` with lingering enabled"
+    )

@@ -131,21 +131,19 @@ def _nested(
     found: Mapping[int, ProcessId], marks: Mapping[int, str], run_dir: str, table: Mapping[int, ProcessStat]
 ) -> dict[int, ProcessId]:
     """Keepers of other runs among `found`, the processes they launched, and all descendants of either."""
-    tops = [
-        process
-        for pid, process in found.items()
-        if (pid in marks and not is_marked(marks[pid], run_dir)) or _keeps_another(pid, run_dir)
-    ]
+    tops = []
+    for pid, process in found.items():
+        is_other = pid in marks and not is_marked(marks[pid], run_dir)
+        # A keeper holds the lock file of its run open.
+        if is_other or any(
+            path.endswith(f"/{LOCK_NAME}") and not path.startswith(f"{run_dir}/")
+            for _, path in open_files(pid)
+        ):
+            tops.append(process)
     nested = {process.pid: process for process in tops}
     for top in tops:
         nested |= {process.pid: process for process in descendants(top, table)}
     return nested
-
-
-def _keeps_another(pid: int, run_dir: str) -> bool:
-    """Whether a process holds the lock file of another run's keeper open."""
-    paths = (path for _, path in open_files(pid))
-    return any(path.endswith(f"/{LOCK_NAME}") and not path.startswith(f"{run_dir}/") for path in paths)
 
 
 def pids_are_the_drivers() -> bool:

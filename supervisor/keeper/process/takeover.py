@@ -7,6 +7,7 @@ counts only if the processes confirm it (`members`).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
@@ -24,6 +25,7 @@ from supervisor.run.events import Outcome
 from supervisor.run.journal import read_state
 from supervisor.run.ownership import Offer, check_folder, keeper_is_alive, read_holder
 from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths
+from supervisor.run.regular import open_regular
 from supervisor.run.runfile import BadRunFile, RunFile, read_run_file
 from supervisor.sources.processes import ProcessId, boot_id, command_of
 
@@ -63,24 +65,15 @@ class Continuation:
 
 def recorded_processes(node: NodePaths, state: st.RunState) -> list[ProcessId]:
     """The processes that the journal and pid files name, unverified."""
-    return list(dict.fromkeys(_recorded(node, state)))
-
-
-def _recorded(node: NodePaths, state: st.RunState) -> Iterator[ProcessId]:
-    for view in state.attempts:
-        if view.pid and view.start_time is not None:
-            yield ProcessId(view.pid, view.start_time)
-        for rank in view.ranks.values():
-            if rank.pid and rank.start_time is not None:
-                yield ProcessId(rank.pid, rank.start_time)
+    named = [(view.pid, view.start_time) for view in state.attempts]
+    named += [(rank.pid, rank.start_time) for view in state.attempts for rank in view.ranks.values()]
+    found = [ProcessId(pid, start_time) for pid, start_time in named if pid and start_time is not None]
     numbers = range(1, len(state.attempts) + 2)  # one more: a launch that the journal missed
     folders = [node.attempt(number) for number in numbers]
-    probes = (number + 1 for number in range(len(state.probes) + 1))
+    probes = range(1, len(state.probes) + 2)
     folders += [AttemptPaths(node.root / "probes" / str(number)) for number in probes]
-    for folder in folders:
-        found = read_pid(folder)
-        if found is not None and found != NOBODY:
-            yield found
+    found += [pid for folder in folders if (pid := read_pid(folder)) is not None and pid != NOBODY]
+    return list(dict.fromkeys(found))
 
 
 def examine_adoption(run: RunPaths) -> tuple[Offer, RunFile | None]:
@@ -153,23 +146,20 @@ def examine_continuation(run: RunPaths) -> Continuation:
     if isinstance(state.condition, st.Finished) and _has_succeeded(state):
         why = f"it succeeded: {state.condition.reason}: there is nothing to continue"
         return replace(found, refusals=(why,), record=None)
-    here = state.host == socket.gethostname()
-    return _continued_here(run, record, found) if here else _continued_elsewhere(found)
-
-
-def _continued_here(run: RunPaths, record: RunFile, found: Continuation) -> Continuation:
-    members = _members(run, record, found.state)
+    if state.host != socket.gethostname():
+        return _continued_elsewhere(found)
+    members = _members(run, record, state)
     doubts = tuple(
         f"the run's files name {_named([process])}, which lives, and whose it is cannot be seen. Is it none of this run's?"
         for process in members.unknown
     )
-    if members.ours and isinstance(found.state.condition, st.Finished):
+    if not members.ours:
+        return replace(found, doubts=doubts)
+    if isinstance(state.condition, st.Finished):
         left = f"left by its earlier attempts, and alive: {_named(members.ours)}"
         return replace(found, warnings=(*found.warnings, left), doubts=doubts)
-    if members.ours:
-        take = f"`stoker attach --adopt {run.run_id}` takes it over"
-        return replace(found, refusals=(f"it lives: {_named(members.ours)}: {take}",), doubts=doubts)
-    return replace(found, doubts=doubts)
+    take = f"`stoker attach --adopt {run.run_id}` takes it over"
+    return replace(found, refusals=(f"it lives: {_named(members.ours)}: {take}",), doubts=doubts)
 
 
 def _continued_elsewhere(found: Continuation) -> Continuation:
@@ -207,15 +197,9 @@ def _marks(run: RunPaths) -> dict[Path, tuple[int, int, int]]:
     node = run.node()
     found: dict[Path, tuple[int, int, int]] = {}
     for path in (node.lock, node.journal, node.log, *node.series.glob("*.jsonl")):
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            continue
-        try:
-            info = os.fstat(fd)
+        with contextlib.suppress(OSError), open_regular(path) as file:
+            info = os.fstat(file.fileno())
             found[path] = (info.st_ino, info.st_mtime_ns, info.st_size)
-        finally:
-            os.close(fd)
     return found
 
 
@@ -237,16 +221,12 @@ def _examine(run: RunPaths) -> Continuation:
         state = with_fields(state, mode="launched", host=record.host)
     if state.mode != "launched":
         return Continuation(("stoker did not start this job: it only watches",), warnings)
-    return Continuation(_other_keeper(run), warnings, record=record, state=state)
-
-
-def _other_keeper(run: RunPaths) -> tuple[str, ...]:
-    if not keeper_is_alive(run.node().lock):
-        return ()
-    holder = read_holder(run.node().lock)
-    if holder is None:
-        return ("a supervisor process looks after it",)
-    return (f"a supervisor process looks after it (pid {holder.pid} on {holder.host})",)
+    keeper: tuple[str, ...] = ()
+    if keeper_is_alive(run.node().lock):
+        holder = read_holder(run.node().lock)
+        who = f" (pid {holder.pid} on {holder.host})" if holder is not None else ""
+        keeper = (f"a supervisor process looks after it{who}",)
+    return Continuation(keeper, warnings, record=record, state=state)
 
 
 def _has_succeeded(state: st.RunState) -> bool:

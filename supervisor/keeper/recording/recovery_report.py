@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Final
 
 from supervisor.job.batch import BatchSpec
-from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import RESTARTS, FitSettings, steps_seen
 from supervisor.keeper.base.ledger import RunContext
 from supervisor.keeper.planning import launch_plans as plans
 from supervisor.keeper.planning.attempt_evidence import memory_point_of, remember_trial, trial_of
 from supervisor.policy.health.early_signs import unexpected_memory
-from supervisor.policy.same_training import Judgement, Restart, began_below, judge
+from supervisor.policy.same_training import Restart, began_below, judge
 from supervisor.run import events as ev
 from supervisor.run.answers import remember_unmeasured
 from supervisor.run.failure_history import recovery_of
@@ -34,8 +33,8 @@ class RecoveryReport:
     """Called by the keeper's only thread; emits events."""
 
     def __init__(self, context: RunContext) -> None:
-        self._run, self._node, self._record = context.run, context.node, context.record
-        self._env, self._clock, self._emit = context.env, context.clock, context.ledger.emit
+        self._context, self._record, self._node = context, context.record, context.node
+        self._clock, self._emit = context.clock, context.ledger.emit
         self._told = 0
         self._blamed = any(advisory.code == BLAMED for advisory in context.ledger.state.advisories)
         self._comparison = ResumeComparison(context)
@@ -44,36 +43,37 @@ class RecoveryReport:
         """Record whether the newest attempt was the same training, and whether its micro-batch fit, for the next plan and for later runs."""
         self._comparison.look(state, final=True)
         self._say_blame(state)
-        view = state.attempts[-1]
+        view, job, now = state.attempts[-1], self._record.job, self._clock.wall()
         trial = trial_of(self._node, view, view.shown_batch, memory_point_of(view, view.shown_batch))
-        if trial is not None:
-            now = self._clock.wall()
-            self._emit(ev.MemoryMeasured(t=now, attempt=view.number, trial=trial))
-            remember_trial(self._record.job, state, trial, self._env, now)
-            self._compare_memory(view, trial)
-
-    def _compare_memory(self, view: AttemptState, trial: MemoryTrial) -> None:
-        """Report once per attempt if its memory is far from what the configuration expects."""
-        job = self._record.job
+        if trial is None:
+            return
+        self._emit(ev.MemoryMeasured(t=now, attempt=view.number, trial=trial))
+        remember_trial(job, state, trial, self._context.env, now)
+        # Its memory may be far from what the configuration expects.
         same = job.batch is not None and trial.micro_batch == job.batch.micro_batch_per_rank
         enough = trial.fitted and steps_seen(view.first_step, view.last_step) >= LEAST_STEPS
-        if job.expected_memory_bytes is None or not same or not enough:
-            return
-        advice = unexpected_memory(trial, job.expected_memory_bytes)
-        if advice is not None:
-            told = ev.Advisory(t=self._clock.wall(), attempt=view.number, code=advice.code, text=advice.text)
-            self._emit(told)
+        if job.expected_memory_bytes is not None and same and enough:
+            advice = unexpected_memory(trial, job.expected_memory_bytes)
+            if advice is not None:
+                self._context.advise(view.number, advice.code, advice.text)
 
     def say_change(self, state: RunState) -> None:
         """Journal what the next launch changes, before it is made."""
-        lines = plans.planned_change(self._record, state, self._run, self._node, self._env)
+        context = self._context
+        lines = plans.planned_change(context.record, state, context.run, context.node, context.env)
         if lines:
             number = state.attempts[-1].number
             self._emit(ev.ChangePlanned(t=self._clock.wall(), attempt=number, lines=lines))
 
     def look(self, state: RunState) -> None:
         """Called while an attempt runs, to report what its first steps show."""
-        self.say_recovery(state)
+        view = state.attempt
+        if view is not None and view.number > 1 and view.first_step is not None and self._told != view.number:
+            # How long it took since the failure, and where the time went.
+            self._told = view.number
+            found = recovery_of(facts_in(self._node.journal), view.number) if view.recovery is None else None
+            if found is not None:
+                self._emit(found)
         self._say_blame(state)
         self._comparison.look(state)
 
@@ -83,33 +83,20 @@ class RecoveryReport:
         if self._blamed or trial is None or trial[1] is not state.attempt or not got_further(*trial):
             return
         self._blamed = True
-        now, number = self._clock.wall(), trial[1].number
         text = f"without stoker's measurements it got further than attempt {trial[0].number}"
         try:
-            remember_unmeasured(self._record.job, self._env, now)
+            remember_unmeasured(self._record.job, self._context.env, self._clock.wall())
         except OSError as error:
             text += f"; this could not be remembered ({error.strerror}): start it with --no-instrument"
         else:
             text += ": later runs of this script start without them (--instrument: with them)"
-        self._emit(ev.Advisory(t=now, attempt=number, code=BLAMED, text=text))
-
-    def say_recovery(self, state: RunState) -> None:
-        """Once a restarted attempt has made a step, report how long it took since the failure, and where the time went."""
-        view = state.attempt
-        if view is None or view.number < 2 or view.first_step is None or view.recovery is not None:
-            return
-        if self._told == view.number:
-            return
-        self._told = view.number
-        found = recovery_of(facts_in(self._node.journal), view.number)
-        if found is not None:
-            self._emit(found)
+        self._context.advise(trial[1].number, BLAMED, text)
 
 
 # -- whether the resumed attempt is the same training --------------------------------------------------
 
 LOOK_EVERY_S: Final = 1.0
-EARLY_ROWS: Final = (8, 24)
+EARLY_ROWS: Final = 8
 """After this many logged steps, record a difference that further steps cannot change; anything else waits."""
 NEW_ROWS: Final = 20
 """The final judgement uses all steps that were trained twice, and this many new ones."""
@@ -129,53 +116,58 @@ class ResumeComparison:
     """Judges each attempt in turn, from its first logged step on. Only the keeper's thread calls this."""
 
     def __init__(self, context: RunContext) -> None:
-        self._node, self._record, self._env = context.node, context.record, context.env
+        self._node, self._record = context.node, context.record
         self._clock, self._emit = context.clock, context.ledger.emit
         self._tables: _Tables | None = None
         self._next_look = -math.inf
-        self._early = 0
 
     def look(self, state: RunState, *, final: bool = False) -> None:
         """Judge the newest attempt once its log holds enough. `final`: it has ended, so no more will come."""
-        view = state.attempt
-        now = self._clock.mono()
+        view, now = state.attempt, self._clock.mono()
         if (
             view is None
             or view.number < 2
             or view.first_step is None
-            or view.missed is not None
-            or view.differs is not None
             or (now < self._next_look and not final)
         ):
             return
+        known = view.compared
+        is_decided = known is not None and known.result is not Sameness.UNKNOWN
+        if view.missed is not None or view.differs is not None or (is_decided and not final):
+            return
         self._next_look = now + LOOK_EVERY_S
         if self._tables is None or self._tables.attempt != view.number:
-            self._tables, self._early = _Tables(self._node.series, view.number), 0
+            self._tables = _Tables(self._node.series, view.number)
         tables = self._tables
-        if tables.done or (view.compared is not None and not final and _is_decided(view.compared)):
-            return
-        caught_up = tables.read(final=final)
-        if not tables.before or not tables.after or not caught_up:
-            tables.done = final
+        if tables.done or not tables.read(final=final) or not tables.before or not tables.after:
+            tables.done = tables.done or final
             return
         if (began := self._began_below(state, view, tables)) is not None:
             planned, measured = f"a resume from checkpoint {view.resume_at}", f"began at step {began}"
-            now, number = self._clock.wall(), view.number
+            t, number = self._clock.wall(), view.number
             self._emit(
-                ev.PlanDiffers(t=now, attempt=number, planned=planned, measured=measured, of_resume=True)
+                ev.PlanDiffers(t=t, attempt=number, planned=planned, measured=measured, of_resume=True)
             )
             return  # this implies that the training differs
-        last = max(tables.before)
-        beyond = sum(step > last for step in tables.after)
-        rows = len(tables.after)
-        if final or rows >= MOST_ROWS or beyond >= NEW_ROWS:
-            tables.done = True
-            self._record_judgement(view, judge(tables.before, tables.after, self._restart(state, view)))
-        elif self._early < len(EARLY_ROWS) and rows >= EARLY_ROWS[self._early]:
-            self._early += 1
-            found = judge(tables.before, tables.after, self._restart(state, view))
-            if found.certain:
-                self._record_judgement(view, found)
+        rows, last = len(tables.after), max(tables.before)
+        tables.done = final or rows >= MOST_ROWS or sum(step > last for step in tables.after) >= NEW_ROWS
+        if not tables.done and rows < EARLY_ROWS:
+            return
+        found = judge(tables.before, tables.after, self._restart(state, view, tables))
+        is_known = known is not None and (known.result, known.difference) == (found.result, found.difference)
+        if (tables.done or found.certain) and not is_known:
+            self._emit(
+                ev.ResumeCompared(
+                    t=self._clock.wall(),
+                    attempt=view.number,
+                    result=found.result,
+                    difference=found.difference,
+                    text=found.text,
+                    numbers={name: value for name, value in found.numbers if math.isfinite(value)},
+                    steps_twice=found.twice,
+                    steps_new=found.new,
+                )
+            )
 
     def _began_below(self, state: RunState, view: AttemptState, tables: _Tables) -> int | None:
         """The step at which an attempt began that was not seen to load its checkpoint, if that is below it.
@@ -194,53 +186,27 @@ class ResumeComparison:
         finds_own = job.knobs.self_resuming or job.knobs.resume is not None
         return None if began and finds_own else began
 
-    def _record_judgement(self, view: AttemptState, found: Judgement) -> None:
-        known = view.compared
-        if known is not None and (known.result, known.difference) == (found.result, found.difference):
-            return
-        self._emit(
-            ev.ResumeCompared(
-                t=self._clock.wall(),
-                attempt=view.number,
-                result=found.result,
-                difference=found.difference,
-                text=found.text,
-                numbers={name: value for name, value in found.numbers if math.isfinite(value)},
-                steps_twice=found.twice,
-                steps_new=found.new,
-            )
-        )
-
-    def _restart(self, state: RunState, view: AttemptState) -> Restart:
+    def _restart(self, state: RunState, view: AttemptState, tables: _Tables) -> Restart:
         """What is known about the restart that began the attempt."""
-        before = next(
-            (a for a in reversed(state.attempts) if a.number < view.number and a.first_step is not None), None
-        )
+        earlier = [a for a in state.attempts if a.number < view.number and a.first_step is not None]
+        before = earlier[-1] if earlier else None
         saved = next((c for c in reversed(state.checkpoints) if c.attempt < view.number), None)
         old, new = before.shown_batch if before is not None else None, view.shown_batch
 
         def pair(of: Callable[[BatchSpec], int]) -> tuple[int, int] | None:
             return (of(old), of(new)) if old is not None and new is not None else None
 
+        decision = before.decision if before is not None else None
+        change = decision.change if decision is not None else None
+        from_scratch = change is not None and change.from_scratch
         instructed = view.resume is not None or state.answered_job(self._record.job).knobs.self_resuming
         return Restart(
             resumes_at=view.resumed_step if view.resumed_step is not None else saved.step if saved else None,
-            expected=instructed and not _from_scratch(before),
+            expected=instructed and not from_scratch,
             accumulation=pair(lambda batch: batch.accumulation_steps),
             micro=pair(lambda batch: batch.micro_batch_per_rank),
-            total_steps=self._tables.totals if self._tables is not None else None,
+            total_steps=tables.totals,
         )
-
-
-def _from_scratch(before: AttemptState | None) -> bool:
-    """Whether the attempt was planned to start from scratch."""
-    decision = before.decision if before is not None else None
-    return decision is not None and decision.change is not None and decision.change.from_scratch
-
-
-def _is_decided(compared: ev.ResumeCompared) -> bool:
-    """Whether an earlier keeper, or an early look, already reached a judgement."""
-    return compared.result is not Sameness.UNKNOWN
 
 
 class _Tables:
@@ -273,13 +239,7 @@ class _Tables:
     def _take(self, samples: list[Sample]) -> None:
         for sample in samples:
             step = sample.v.get("step")
-            if (
-                sample.k != JOB_KEY
-                or sample.a > self.attempt
-                or step is None
-                or not math.isfinite(step)
-                or step < 0
-            ):
+            if sample.k != JOB_KEY or sample.a > self.attempt or step is None or not 0 <= step < math.inf:
                 continue
             mine = sample.a == self.attempt
             values = {n: v for n, v in sample.v.items() if v is not None and n != "step"}

@@ -102,7 +102,10 @@ class StepSense:
         """Take one sample; yields completed samples in the order in which they were printed."""
         rank = self._ranks.setdefault(seen.rank, _Rank())
         if "step" not in seen.values:
-            _count_losses_beside(rank, seen.values)
+            if rank.losses_beside is not None and "loss" in seen.values:
+                rank.losses_beside += 1
+                if rank.losses_beside >= LOSSES_BESIDE:
+                    rank.bar_total = None
             if seen.values.keys() - CONTEXT <= HEADING:
                 rank.heading = {n: v for n, v in seen.values.items() if n in HEADING}
                 yield _at(seen, rank.step)  # later output has later steps, so there is no step to wait for
@@ -111,7 +114,10 @@ class StepSense:
             return
         if (seen.drawn or seen.bar) and _is_second_bar(rank, seen.values):
             return
-        if not LOSSES.isdisjoint(seen.values) or _is_of_later_epoch(rank, seen.values):
+        # A bar of a later epoch than the line that waits for one.
+        waits_of = rank.waiting[0].seen.values.get(EPOCH) if rank.waiting else None
+        is_later = waits_of is not None and waits_of < seen.values.get(EPOCH, waits_of)
+        if is_later or not LOSSES.isdisjoint(seen.values):
             yield from _overtaken(rank, seen.log)
         values = seen.values
         if seen.plain_time and values["step"] - 1 != rank.step:  # it may be the time of many steps
@@ -254,12 +260,6 @@ def _moved(values: dict[str, float], behind: float, total: float | None) -> dict
     return kept if total is None else {**kept, "total_steps": total}
 
 
-def _is_of_later_epoch(rank: _Rank, values: dict[str, float]) -> bool:
-    """Whether a bar is from a later epoch than the line that waits for one."""
-    epoch = values.get(EPOCH)
-    return epoch is not None and bool(rank.waiting) and rank.waiting[0].seen.values.get(EPOCH, epoch) < epoch
-
-
 def _overtaken(rank: _Rank, log: str) -> Iterator[StepSeen]:
     """Waiting samples whose step the next loss of their log already has: released later, they would look like the newest."""
     while rank.waiting and log and rank.waiting[0].seen.log == log:
@@ -277,13 +277,6 @@ def _is_second_bar(rank: _Rank, values: dict[str, float]) -> bool:
         return True
     rank.bar_total, rank.losses_beside = total, None
     return False
-
-
-def _count_losses_beside(rank: _Rank, values: dict[str, float]) -> None:
-    if rank.losses_beside is not None and "loss" in values:
-        rank.losses_beside += 1
-        if rank.losses_beside >= LOSSES_BESIDE:
-            rank.bar_total = None
 
 
 def _at(seen: StepSeen, step: float | None) -> StepSeen:

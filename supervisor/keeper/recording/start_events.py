@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from supervisor import __version__
 from supervisor.cluster.scheduler import scheduler_of
@@ -13,32 +13,24 @@ from supervisor.keeper.base.background import Background
 from supervisor.keeper.base.ledger import RunContext
 from supervisor.run import events as ev
 from supervisor.run.records import Finding, FindingLevel
-from supervisor.run.runfile import RunFile
 from supervisor.sources.processes import ProcessId, boot_id
 
 
 def opening(
-    run_id: str,
-    record: RunFile,
-    keeper: ProcessId,
-    now: float,
-    *,
-    adopted: bool,
-    findings: tuple[Finding, ...],
-    env: Mapping[str, str] | None = None,
-    continued_by: str = "",
+    context: RunContext, keeper: ProcessId, findings: tuple[Finding, ...] = (), *, continued_by: str = ""
 ) -> Iterator[ev.Event]:
-    """The events of a keeper that starts on a run: new, `adopted`, or `continued_by` a person. `now`: wall seconds."""
-    job = record.job
+    """The events of a keeper that starts on a run: new, adopted, or `continued_by` a person."""
+    record, job, now = context.record, context.record.job, context.clock.wall()
+    adopted = context.ledger.adopted
     if not adopted:
         yield ev.RunStarted(
             t=now,
-            run_id=run_id,
+            run_id=context.run.run_id,
             name=job.name,
             mode="launched",
             host=record.host,
             total_steps=job.total_steps,
-            world_size=_world_size(job),
+            world_size=world_size_of(job),
         )
         if (known := job.answered) is not None:
             yield ev.BatchAnswered(
@@ -49,7 +41,7 @@ def opening(
         pid=keeper.pid,
         boot_id=boot_id(),
         host=socket.gethostname() if adopted else None,
-        slurm_job=scheduler_of(env or {}).job,
+        slurm_job=scheduler_of(context.env).job,
         continued_by=continued_by,
         start_time=keeper.start_time,
         version=__version__,
@@ -60,7 +52,7 @@ def opening(
         yield ev.PreflightFound(t=now, finding=finding)
 
 
-def _world_size(job: JobSpec) -> int | None:
+def world_size_of(job: JobSpec) -> int | None:
     """The ranks of the whole job. For the user's own launcher, by its arguments; None if these do not say."""
     if job.batch is not None and job.batch.ranks_known:
         return job.batch.world_size

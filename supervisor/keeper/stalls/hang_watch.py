@@ -69,18 +69,11 @@ class HangWatch:
     def begin(self, attempt: int) -> None:
         """Another attempt."""
         self._attempt = attempt
-        self._known_since = float("-inf")
         self._clear()
 
-    def adopt(self, view: AttemptState, read_again: float, written_t: float | None) -> None:
-        """Take over a silence that another keeper may have flagged.
-
-        `read_again`: when this keeper has read the logs again. `written_t`: wall time of the last change of any rank's log.
-        """
+    def adopt(self, view: AttemptState, read_again: float) -> None:
+        """Take over a silence that another keeper may have flagged. `read_again`: when this keeper has read the logs again."""
         now, wall = self._clock.mono(), self._clock.wall()
-        # Without a flag there was no silence yet, and what was written while there was no keeper may be a sign of life.
-        since = wall if view.stall is None else max(view.stall.since, written_t or wall)
-        self._known_since = now - (wall - since)
         self._kept = view.kept is not None
         if view.countdown is not None:
             # The countdown is kept, but this keeper first takes two rounds of its own.
@@ -114,7 +107,6 @@ class HangWatch:
     def over(self, stalled_s: float) -> None:
         """It moves again."""
         self._clear()
-        self._known_since = float("-inf")
         self._emit(ev.StallEnded(t=self._clock.wall(), attempt=self._attempt, stalled_s=stalled_s))
 
     def keep_waiting(self, by: str) -> None:
@@ -149,23 +141,20 @@ class HangWatch:
         self._gap_s = ROUND_GAP_S
 
     def _silence(self, watch: StallWatch, limit: Threshold, now: float) -> Silence:
-        settings, newest = self._settings, self._rounds[-1] if self._rounds else None
+        newest = self._rounds[-1] if self._rounds else None
         asked_s = watch.asked_s()
         silent_s = watch.silent_s(now) if asked_s is None else watch.stalled_s(now)
         silence = Silence(
-            silent_s=max(min(silent_s, now - self._known_since), 0.0),
+            settings=self._settings,
+            silent_s=silent_s,
             act_s=limit.act_s if asked_s is None else asked_s,
             asked=asked_s is not None,
-            busy_act_s=settings.busy_act_s,
-            rounds_apart_s=settings.rounds_apart_s,
             group_timeout_s=self._around.group_timeout_s(),
             stepped=watch.stepped,
             kept=self._kept,
-            looked=newest is not None,
             changed=self._changed,
             watched=self._around.watched(),
             can_resume=self._around.can_resume(),
-            end_hangs=settings.end_hangs,
         )
         if newest is None:
             return silence
@@ -275,7 +264,11 @@ class HangWatch:
             self._start_round(now)  # a second round may show what the first did not
         elif due and not self._kept:
             # Another look may be all that is missing, or it may show something else.
-            apart = self._rounds[0].mono + silence.rounds_apart_s if ruling.passing and self._rounds else now
+            apart = (
+                self._rounds[0].mono + self._settings.rounds_apart_s
+                if ruling.passing and self._rounds
+                else now
+            )
             if now >= max(self._next_round, apart):
                 self._start_round(now)
                 if not (ruling.passing or self._changed):

@@ -5,10 +5,9 @@ It receives what the sensors saw and is updated at every tick of the loop. Paces
 
 from __future__ import annotations
 
-import contextlib
+import math
 import random
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from itertools import chain
 from pathlib import Path
 
@@ -34,8 +33,8 @@ from supervisor.policy.health.stall import Paces, StallWatch
 from supervisor.policy.health.straggler import Stragglers
 from supervisor.run import events as ev
 from supervisor.run.journal import facts_in
-from supervisor.run.paths import AttemptPaths, NodePaths
-from supervisor.run.series import GPU, HOST, MACHINE_KEY, METRICS, Sample, SeriesReader
+from supervisor.run.paths import NodePaths
+from supervisor.run.series import GPU, HOST, MACHINE_KEY, METRICS, SeriesReader
 from supervisor.run.state import AttemptState, RunState
 from supervisor.sources.checkpoint_layouts import tree_bytes
 
@@ -65,6 +64,7 @@ class Health:
     _flagged_before: ev.StallFlagged | None
     _slow: int | None
     _last_tick: float
+    _past_t: float | None
 
     def __init__(
         self,
@@ -98,12 +98,11 @@ class Health:
         view = adopted.attempt if adopted is not None else None
         if adopted is None or view is None:
             return
-        self._watch, past = resumed_watch(self._node, view, self._paces, self._settings, self._mono)
-        self._past = past
+        self._watch, self._past_t = resumed_watch(self._node, view, self._paces, self._settings, self._mono)
         self._read_again = self._replayed = now + READ_AGAIN_S
         for advisory in adopted.advisories:
             self._quota.said(advisory.code, now)
-        self._hangs.adopt(view, self._read_again, past.written_t)
+        self._hangs.adopt(view, self._read_again)
         self._flagged_before = view.stall
         if view.slow_rank is not None:
             self._slow = view.slow_rank.rank
@@ -199,7 +198,7 @@ class Health:
         self._stacks.begin(attempt)
         self._early = EarlySigns()
         self._stragglers = Stragglers()
-        self._past = Past()
+        self._past_t = None
         self._read_again = self._replayed = float("-inf")
         self._wire = False
         self._last_tick = self._clock.mono()
@@ -224,8 +223,8 @@ class Health:
 
     def _is_past(self, t: float) -> bool:
         """Whether an earlier keeper saw it. Only while files are read again, because its clock may have differed."""
-        known = self._past.last_t
-        return known is not None and t <= known and self._clock.mono() < self._replayed
+        is_known = self._past_t is not None and t <= self._past_t
+        return is_known and self._clock.mono() < self._replayed
 
     # -- signs of life ---------------------------------------------------------------------------
 
@@ -337,18 +336,13 @@ class Health:
 TAIL_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Past:
-    """How far the attempt was. `last_t`: wall time of the last step or phase change. `written_t`: of the last change of any log."""
-
-    last_t: float | None = None
-    written_t: float | None = None
-
-
 def resumed_watch(
     node: NodePaths, view: AttemptState, paces: Paces, settings: HangSettings, mono: Callable[[float], float]
-) -> tuple[StallWatch, Past]:
-    """The watch of an adopted attempt, from its newest samples; other paces are learned again. `mono` converts a wall time to the keeper's clock."""
+) -> tuple[StallWatch, float | None]:
+    """The watch of an adopted attempt, and the wall time of its last step or change of phase, from its newest samples.
+
+    Other paces are learned again. `mono` converts a wall time to the keeper's clock.
+    """
     watch = StallWatch(paces, settings, started=mono(view.started_t or view.planned_t))
     if view.first_step_t is not None:
         watch.step(mono(view.first_step_t))
@@ -358,28 +352,19 @@ def resumed_watch(
                 paces.returned_s, fact.stalled_s
             )  # a later silence as long is not ended either
     last_t, resumed = view.first_step_t, False
-    for sample in _steps(node, view.number):
+    reader = SeriesReader(node.series, METRICS)
+    reader.seek_tail(TAIL_BYTES)
+    for sample in chain.from_iterable(iter(reader.read, [])):
+        if sample.a != view.number or sample.v.get("step") is None:
+            continue
         at = mono(sample.t)
         if not resumed:  # earlier samples are not read, so it ends no gap
             watch.resume(None, at)
         watch.step(at)
         resumed, last_t = True, sample.t
+    if not resumed:  # no sample shows when it last stepped, so the silence begins now
+        watch.progress(mono(math.inf))
     if view.phase is not None and view.phase_t is not None and view.phase_t >= (last_t or 0.0):
         watch.enter(view.phase, mono(view.phase_t))
         last_t = view.phase_t
-    return watch, Past(last_t, _last_change(node.attempt(view.number)))
-
-
-def _last_change(paths: AttemptPaths) -> float | None:
-    found = []
-    for log in (*paths.logs(), *paths.telemetry.glob("rank*.jsonl")):
-        with contextlib.suppress(OSError):
-            found.append(log.stat().st_mtime)
-    return max(found, default=None)
-
-
-def _steps(node: NodePaths, attempt: int) -> Iterator[Sample]:
-    reader = SeriesReader(node.series, METRICS)
-    reader.seek_tail(TAIL_BYTES)
-    samples = chain.from_iterable(iter(reader.read, []))
-    return (sample for sample in samples if sample.a == attempt and sample.v.get("step") is not None)
+    return watch, last_t

@@ -17,8 +17,7 @@ from statistics import median
 from supervisor.job.memory_fit import Measure, MemoryTrial
 from supervisor.run.failures import FailureClass
 
-FIRST_PAUSE_S = 1800.0
-LONGEST_PAUSE_S = 86_400.0
+PAUSE_S = 7200.0
 POINTS, SPACING_S = 60, 20.0
 THIRDS = 3
 NEAR_LIMIT = 0.85
@@ -53,26 +52,21 @@ class Advice:
 
 
 class Quota:
-    """Limits how often one kind of advice is given: again after half an hour, then after an hour, and so on, doubling."""
+    """Limits how often one kind of advice is given: again after two hours."""
 
     def __init__(self) -> None:
-        self._last: dict[str, tuple[float, float]] = {}
+        self._last: dict[str, float] = {}
 
     def allows(self, code: str, now: float) -> bool:
         """Whether `code` may be given at `now` (monotonic seconds); if so, it counts as given."""
-        known = self._last.get(code)
-        if known is None:
-            self._last[code] = (now, FIRST_PAUSE_S)
-            return True
-        last, pause = known
-        if now - last < pause:
-            return False
-        self._last[code] = (now, min(2 * pause, LONGEST_PAUSE_S))
-        return True
+        allowed = now - self._last.get(code, float("-inf")) >= PAUSE_S
+        if allowed:
+            self._last[code] = now
+        return allowed
 
     def said(self, code: str, now: float) -> None:
         """An earlier process gave this advice."""
-        self._last[code] = (now, FIRST_PAUSE_S)
+        self._last[code] = now
 
 
 class Creep:

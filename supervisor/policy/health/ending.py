@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from supervisor.diagnosis.hang.stacks import BY_KIND, Kind
+from supervisor.job.spec import HangSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,35 +43,30 @@ class Silence:
     """The inputs of the rules. Times are in seconds.
 
     Attributes:
+        settings: the limits, and whether a person allows ending hangs.
         silent_s: time without new output; if a person set the limit, time without progress.
         act_s: the silence after which it may be ended, from pace, settings and earlier silences, or from a person; None: never.
         asked: a person set that limit, so what the ranks do does not matter.
-        busy_act_s: the same for a late rank that computes.
-        rounds_apart_s: the least time between two rounds of stacks.
         group_timeout_s: the timeout of the job's process groups, if it is longer than PyTorch's default.
         stepped: this attempt has completed a step.
         kept: a person chose to keep waiting.
-        looked: there is a round of stacks.
         blind: what is known about each rank without a Python stack.
-        seen, here, world: ranks in the round, on this node, in the job; None: unknown.
+        seen, here, world: ranks in the newest round of stacks (0: there is none), on this node, in the job; None: unknown.
         waiting: some rank waits for others, in a collective or in DDP's backward pass.
         late: the ranks that it waits for.
         alike_s: the time between the first and the last of the identical rounds; 0: there is only one.
         changed: how the newest round differs from the one before, in words; empty: it does not.
         watched: a screen that can act is open.
         can_resume: a restart would continue from a checkpoint, or may start from scratch.
-        end_hangs: ``--end-hangs``.
     """
 
+    settings: HangSettings
     silent_s: float
     act_s: float | None
-    busy_act_s: float
-    rounds_apart_s: float
     asked: bool = False
     group_timeout_s: float | None = None
     stepped: bool = True
     kept: bool = False
-    looked: bool = True
     blind: tuple[str, ...] = ()
     seen: int = 0
     here: int | None = None
@@ -81,7 +77,6 @@ class Silence:
     changed: str = ""
     watched: bool = False
     can_resume: bool = False
-    end_hangs: bool = False
 
     @property
     def barring(self) -> tuple[LateRank, ...]:
@@ -137,7 +132,7 @@ def _until_group(s: Silence) -> float:
 
 
 def _until_busy(s: Silence) -> float:
-    return max(s.busy_act_s, s.act_s or 0.0)
+    return max(s.settings.busy_act_s, s.act_s or 0.0)
 
 
 def _first(late: tuple[LateRank, ...]) -> str:
@@ -161,7 +156,7 @@ RULES: Final = (
     Rule("before_first_step", lambda s: not s.stepped, lambda _: "no step of this attempt is done yet"),
     Rule(
         "not_looked",
-        lambda s: not s.looked and not (s.asked and s.silent_s > _until_act(s) + LOOK_S),
+        lambda s: not s.seen and not (s.asked and s.silent_s > _until_act(s) + LOOK_S),
         lambda _: "no stacks are there yet",
         _until_act,
         reported=False,
@@ -192,8 +187,8 @@ RULES: Final = (
     ),
     Rule(
         "one_look",
-        lambda s: s.alike_s < s.rounds_apart_s,
-        lambda s: f"stacks that lie {s.rounds_apart_s:g} s apart must be alike",
+        lambda s: s.alike_s < s.settings.rounds_apart_s,
+        lambda s: f"stacks that lie {s.settings.rounds_apart_s:g} s apart must be alike",
         _until_act,
         reported=False,
         passing=True,
@@ -206,13 +201,13 @@ RULES: Final = (
     ),
     Rule(
         "late_computes",
-        lambda s: bool(s.computing) and not s.end_hangs and s.silent_s < _until_busy(s),
+        lambda s: bool(s.computing) and not s.settings.end_hangs and s.silent_s < _until_busy(s),
         lambda s: _first(s.computing),
         _until_busy,
     ),
     Rule(
         "unwatched",
-        lambda s: not (s.watched or s.can_resume or s.end_hangs),
+        lambda s: not (s.watched or s.can_resume or s.settings.end_hangs),
         lambda _: UNWATCHED_WHY,
     ),
 )

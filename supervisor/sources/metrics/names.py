@@ -8,7 +8,7 @@ because nothing but "loss" is left, and `packet loss` is none because "packet" i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -344,19 +344,3 @@ def is_step_rate(unit: str) -> bool:
         and top in {"it", "its", "iter", "iters", "step", "steps", "batch", "batches"}
         and bottom in {"s", "sec", "second"}
     )
-
-
-# Not a training loss, although it is called one or is minimized.
-_NO_STAND_IN = EVAL_WORDS | {"scale", "weight", "best", "time", "rate"}
-# In this order: names called a loss first.
-_STAND_INS = tuple(
-    map(frozenset, (("loss",), ("xent", "nll", "bce", "ce", "entropy"), ("l",), ("mse", "rmse", "mae"), ("cost", "objective", "elbo"), ("perplexity", "ppl"), ("err", "error")))
-)  # fmt: skip
-
-
-def loss_stand_in(names: Iterable[str]) -> str | None:
-    """If none of a log's losses is the whole: the name of the value that its training minimizes; None if there is none."""
-    known = [(name, words) for name in names if _NO_STAND_IN.isdisjoint(words := words_of(name))]
-    known = [(name, words) for name, words in known if not any(word.startswith("pred") for word in words)]
-    found = (name for kind in _STAND_INS for name, words in known if not kind.isdisjoint(words))
-    return next(found, None)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -139,23 +140,18 @@ class ConsoleView:
     def _follow(self) -> None:
         while not self._stop.wait(POLL_S):
             self._print_news()
-            self._look_for_folder()
-
-    def _look_for_folder(self) -> None:
-        """Report once that the run directory was deleted or moved, so nothing more is read from it here."""
-        gone = not self._run.root.is_dir()
-        if gone and not self._gone:
-            text = f"the run directory is gone: {self._run.root} was deleted or moved; what runs continues, and is not shown here"
-            self._print(time.time(), Level.ERROR, text)
-        self._gone = gone
+            gone = not self._run.root.is_dir()
+            if gone and not self._gone:
+                text = f"the run directory is gone: {self._run.root} was deleted or moved; what runs continues, and is not shown here"
+                self._print(time.time(), Level.ERROR, text)
+            self._gone = gone
 
     def _print_news(self) -> None:
         while news := self._reader.refresh():
             if (left_out := self._reader.left_out) and not self._is_cut:
                 self._is_cut = True
-                everything = f"`stoker attach --no-ui --json {self._run.run_id}` prints all"
-                text = f"the first {left_out / 1e6:.0f} MB of the journal are left out: {everything}"
-                self._print(news[0].t, Level.INFO, text)
+                text = f"the first {left_out / 1e6:.0f} MB of the journal are left out: `stoker attach --no-ui --json"
+                self._print(news[0].t, Level.INFO, f"{text} {self._run.run_id}` prints all")
             for event in news:
                 if self._settings.as_json:
                     shown = without_secrets(event, self._settings.redactor)
@@ -306,19 +302,10 @@ def _measured(event: ev.BatchMeasured) -> Iterable[Line]:
         yield Level.INFO, text
 
 
-def _attempt_started(event: ev.AttemptStarted) -> Iterable[Line]:
-    if event.pid:  # a watched log has no process
-        yield Level.INFO, f"attempt {event.attempt} started (pid {event.pid})"
-
-
 def _evidence(event: ev.EvidenceSeen) -> Iterable[Line]:
     where = f" ({event.path}:{event.line})" if event.line else ""
     who = f"rank {event.rank}: " if event.rank is not None else ""
     yield Level.WARNING, f"{who}{event.text.strip()[:200]}{where}"
-
-
-def _failing(event: ev.RankFailing) -> Iterable[Line]:
-    yield Level.ERROR, failing_line(event)
 
 
 def _stopping(event: ev.StopIntended) -> Iterable[Line]:
@@ -331,11 +318,7 @@ def _stop_step(event: ev.StopStepTaken) -> Iterable[Line]:
     if event.step is ev.StopStep.SIGKILL and event.pids:
         yield Level.WARNING, f"killing what is left (SIGKILL): pids {event.labels}"
     if event.step is ev.StopStep.SURVIVORS:
-        why = (
-            ": state D: they wait in the kernel, for a GPU, a disk or a network"
-            if event.uninterruptible
-            else ""
-        )
+        why = ": they wait in the kernel, for a GPU, a disk or a network" if event.uninterruptible else ""
         yield Level.ERROR, f"would not end: pids {event.labels}{why}"
 
 
@@ -375,11 +358,6 @@ def _advisory(event: ev.Advisory) -> Iterable[Line]:
     yield Level.INFO if event.code == f"{ev.ON_OOM}restarts" else Level.WARNING, event.text
 
 
-def _backoff(event: ev.BackoffStarted) -> Iterable[Line]:
-    if event.delay_s > 0:
-        yield Level.INFO, f"next attempt in {event.delay_s:.0f} s"
-
-
 def _run_ended(event: ev.RunEnded) -> Iterable[Line]:
     outcome = english.sentence("outcome", event.outcome)
     level = OUTCOME_LEVELS.get(event.outcome, Level.ERROR)
@@ -393,10 +371,11 @@ def _run_ended(event: ev.RunEnded) -> Iterable[Line]:
 MADE: Mapping[type[ev.Event], Callable[[Any], Iterable[Line]]] = {
     ev.PreflightFound: _finding,
     ev.LaunchIntended: _launch,
-    ev.AttemptStarted: _attempt_started,
+    # A watched log has no process.
+    ev.AttemptStarted: lambda e: [(Level.INFO, f"attempt {e.attempt} started (pid {e.pid})")] * bool(e.pid),
     ev.BatchMeasured: _measured,
     ev.EvidenceSeen: _evidence,
-    ev.RankFailing: _failing,
+    ev.RankFailing: lambda event: [(Level.ERROR, failing_line(event))],
     ev.StopIntended: _stopping,
     ev.StopStepTaken: _stop_step,
     ev.ProcessesGone: _processes_gone,
@@ -404,7 +383,7 @@ MADE: Mapping[type[ev.Event], Callable[[Any], Iterable[Line]]] = {
     ev.BatchAsked: _asked,
     ev.Advisory: _advisory,
     ev.ChangePlanned: lambda event: [(Level.INFO, f"change: {line}") for line in event.lines],
-    ev.BackoffStarted: _backoff,
+    ev.BackoffStarted: lambda e: [(Level.INFO, f"next attempt in {e.delay_s:.0f} s")] * (e.delay_s > 0),
     ev.RunEnded: _run_ended,
 }
 
@@ -426,40 +405,27 @@ def verdict_lines(verdict: Verdict, run: RunPaths, attempt: int) -> Iterator[Lin
         yield Level.ERROR, f"cause  {place}{text}"
         if code := code_text(verdict.cause, run, attempt):
             yield Level.ERROR, f"code   {code}"
-    if verdict.consequences:
-        counts: dict[str, int] = {}
-        for item in verdict.consequences:
-            counts[item.words] = counts.get(item.words, 0) + 1
+    if counts := Counter(item.words for item in verdict.consequences):
         folded = ", ".join(f"{name} ×{count}" for name, count in counts.items())
         yield Level.INFO, f"what followed: {folded}"
     for advice in verdict.advice[:3]:
         yield Level.INFO, f"advice: {advice}"
 
 
-def progress_text(
-    progress: ev.Progress,
-    total_steps: int | None = None,
-    *,
-    lost: str = "",
-) -> str:
+def progress_text(progress: ev.Progress, total_steps: int | None = None, *, lost: str = "") -> str:
     """One line of progress, from the known values. `total_steps`: used if it has none. `lost`: the word for a non-finite loss."""
-    parts: list[str] = []
-
-    def add(value: float | None, form: Callable[[float], str]) -> None:
-        if value is not None:
-            parts.append(form(value))
-
     steps = progress.total_steps or total_steps
-    total = f"/{steps}" if steps else ""
-    add(progress.step, lambda v: f"step {v:.0f}{total}")
+    known: Sequence[tuple[float | None, Callable[[float], str]]] = (
+        (progress.step, lambda v: f"step {v:.0f}{f'/{steps}' if steps else ''}"),
+        (None if lost else progress.loss, lambda v: f"loss {v:.4f}"),
+        (progress.val_loss, lambda v: f"val {v:.4f}"),
+        (progress.lr, lambda v: f"lr {v:.2e}"),
+        (progress.tokens_per_sec, lambda v: f"{v:,.0f} tokens/s"),
+        (progress.samples_per_sec, lambda v: f"{v:,.1f} samples/s"),
+        (progress.step_time_s, lambda v: f"{v * 1000:.0f} ms/step"),
+    )
+    parts = [form(value) for value, form in known if value is not None]
     if lost:
-        parts.append(f"loss {lost}")
-    else:
-        add(progress.loss, lambda v: f"loss {v:.4f}")
-    add(progress.val_loss, lambda v: f"val {v:.4f}")
-    add(progress.lr, lambda v: f"lr {v:.2e}")
-    add(progress.tokens_per_sec, lambda v: f"{v:,.0f} tokens/s")
-    add(progress.samples_per_sec, lambda v: f"{v:,.1f} samples/s")
-    add(progress.step_time_s, lambda v: f"{v * 1000:.0f} ms/step")
+        parts.insert(progress.step is not None, f"loss {lost}")
     parts.append(unread_text(progress))
     return " · ".join(filter(None, parts)) or "alive, no step seen yet"

@@ -286,13 +286,6 @@ class OpenLogs:
         return is_wanted and any(stream.file.count() for stream in included)
 
     @property
-    def counted_ratio(self) -> float:
-        """The counted share of the lines."""
-        files = [stream.file for stream in self.included]
-        size = sum(file.size for file in files)
-        return sum(file.counted_bytes for file in files) / size if size else 1.0
-
-    @property
     def line_count(self) -> int | None:
         """All lines of the included logs; None: not counted."""
         return _sum_of([stream.file.line_count for stream in self.included])

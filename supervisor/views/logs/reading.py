@@ -42,14 +42,6 @@ class LogAt(msgspec.Struct, frozen=True):
     offset: int | None = None
 
 
-class LogPoint(msgspec.Struct, frozen=True):
-    """A line as a chart knows it: by its step, or by the time at which it was most likely written."""
-
-    attempt: int
-    step: float | None
-    t: float | None
-
-
 class CauseLine(msgspec.Struct, frozen=True):
     """The line that a verdict names: kept in sight while following the newest lines. `line` counts from 1."""
 
@@ -84,7 +76,6 @@ class Page(msgspec.Struct, frozen=True):
     """The visible page.
 
     Attributes:
-        made: counts the pages; a later one replaces an earlier one.
         rows: as many as fit, fewer where the logs end.
         logs: the logs being read, in the order of `Row.place`.
         cursor: the row that was jumped to; `jump` counts the jumps.
@@ -96,9 +87,8 @@ class Page(msgspec.Struct, frozen=True):
         line_count: all lines of all logs; None: not counted.
         below: lines after the page that pass the query; None: not counted.
         place_ratio: share of the bytes above the page's end.
-        counted_ratio: counted share of the lines.
         shown: how many lines pass the query; None: no query.
-        search: matches; None: no search. `search_way`: the direction of the search, up (-1) or down (1).
+        search: matches; None: no search.
         last_lines: of each rank of the newest attempt, if requested.
         nodes: of a run on several nodes, those whose logs are read, out of `node_count`.
         empty_why: why the page has no rows.
@@ -106,7 +96,6 @@ class Page(msgspec.Struct, frozen=True):
         alone: the only log that the query includes, if there is just one.
     """
 
-    made: int
     rows: tuple[Row, ...]
     logs: tuple[LogRef, ...]
     cursor: int | None
@@ -123,7 +112,6 @@ class Page(msgspec.Struct, frozen=True):
     line_count: int | None
     below: int | None
     place_ratio: float
-    counted_ratio: float
     size_bytes: int
     shown: Tally | None
     search: Tally | None
@@ -133,13 +121,12 @@ class Page(msgspec.Struct, frozen=True):
     node_count: int = 0
     ranks: tuple[str, ...] = ()
     alone: int | None = None
-    search_way: int = -1
     grows: bool = True
 
     @property
     def key_facts(self) -> tuple[object, ...]:
         """The facts that change what keys do."""
-        return self.following, self.grows, self.search_way
+        return self.following, self.grows
 
     def attempt_of(self, row: Row) -> int:
         """The attempt of a row."""
@@ -172,7 +159,7 @@ class Copied(msgspec.Struct, frozen=True):
     lines: int
 
 
-Answer: TypeAlias = Page | Remark | Copied | LogPoint
+Answer: TypeAlias = Page | Remark | Copied | LogAt
 
 
 # -- what a person types after a colon --------------------------------------------------------------------

@@ -25,8 +25,7 @@ OPEN_SHARE = 1 / 3
 BELOW_CAUSE_SHARE = 1 / 3
 # How many lines from a log's end to search for the line that a verdict names.
 CAUSE_LINES = 2000
-# A terminal passes no more to the clipboard.
-COPY_LINES = 5000
+# A terminal passes no more characters to the clipboard.
 COPY_CHARS = 500_000
 # One of this many lines names a step.
 STEP_LINES = 200
@@ -60,8 +59,7 @@ class LogViewport:
         self._following = True
         self._cursor: At | None = None  # the target of the newest jump
         self._is_match = False  # whether that is a match of the search
-        self._jump = self._made = 0
-        self._search_way = -1  # up: from the newest line back
+        self._jump = 0
         self._cause: lc.CauseLine | None = None
         self._cause_at: At | None = None
         self._cause_passed = False
@@ -114,11 +112,9 @@ class LogViewport:
         filled = [stream for stream in logs.included if stream.file.size]
         one = filled[0] if len(filled) == 1 else None
         size = sum(logs.ends)
-        self._made += 1
         cursor = _row_of(rows, self._cursor)
         found_at = rows[cursor].place if cursor is not None and self._is_match else None
         return lc.Page(
-            made=self._made,
             rows=tuple(rows),
             logs=tuple(stream.ref for stream in streams),
             cursor=cursor,
@@ -136,11 +132,9 @@ class LogViewport:
             line_count=logs.line_count,
             below=None if self._following and not at_cause else logs.below(after),
             place_ratio=min(sum(after) / size, 1.0) if size else 1.0,
-            counted_ratio=logs.counted_ratio,
             size_bytes=size,
             shown=logs.shown(),
             search=logs.found(found_at) if logs.searched else None,
-            search_way=self._search_way,
             last_lines=self._last_lines() if self._tells_last else {},
             empty_why=self._why_empty() if not rows else "",
             nodes=logs.nodes_read if logs.node_count else (),
@@ -380,7 +374,7 @@ class LogViewport:
             self._place, self._cursor = self._beside(*cursor.parts[0]), None
 
     def find(self, query: Query, cursor: Row | None) -> None:
-        """Search up from the cursor (or from the end); down from the first line or if nothing is above.
+        """Search up from the cursor (or from the end), or down if nothing is above.
 
         If nothing is found, the page returns to where the search began: earlier keystrokes may have moved it.
         """
@@ -388,15 +382,12 @@ class LogViewport:
         self._cursor = None  # earlier matches do not count for this search
         if not query:
             return
-        first = 1 if cursor is not None and not any(cursor.place) else -1
-        for way in (first, -first) if cursor is not None else (first,):
-            self._search_way = way
-            place = self.logs.ends
-            if cursor is not None:
-                place = cursor.place if way > 0 else place_after(cursor)
-            if (found := self._nearest_match(place, way)) is not None:
-                self._go_to_match(found)
-                return
+        found = self._nearest_match(place_after(cursor) if cursor is not None else self.logs.ends, -1)
+        if found is None and cursor is not None:
+            found = self._nearest_match(cursor.place, 1)
+        if found is not None:
+            self._go_to_match(found)
+            return
         if cursor is None:
             self.follow()
         else:
@@ -404,11 +395,7 @@ class LogViewport:
         raise NothingThereError("not found")
 
     def match(self, cursor: Row | None, way: int) -> None:
-        """The next match in the direction of the search (1) or the other (-1), from a row, or else from the last visited line.
-
-        Wraps around after the last one.
-        """
-        way *= self._search_way
+        """The next match up (-1) or down (1), from a row, or else from the last visited one; wraps around after the last."""
         if cursor is None and self._is_match:
             rows = self._rows_from(self._place, self.height)
             cursor = next((row for row in rows if _row_of([row], self._cursor) is not None), None)
@@ -447,21 +434,21 @@ class LogViewport:
         texts: list[str] = []
         size = 0
         rows = rows_from(self.logs.streams, first.place, stop=place_after(last))
-        for row in itertools.islice(rows, COPY_LINES):
+        for row in rows:
             size += len(row.text) + 1
             if size > COPY_CHARS:
                 break
             texts.append(row.text)
         return lc.Copied("\n".join(redact_lines(texts)), len(texts))
 
-    def point(self, row: Row) -> lc.LogPoint:
+    def point(self, row: Row) -> lc.LogAt:
         """The step named by a row or the lines above it, and when the row was written."""
         index, line = row.parts[0]
         stream = self.logs.streams[index]
         above = itertools.islice(stream.file.backward(line.offset), STEP_LINES_BACK)
         texts = itertools.chain([row.text], (split_rank(x.text, stream.ref.who)[1] for x in above))
         step = next((step for text in texts if (step := _step_of(text)) is not None), None)
-        return lc.LogPoint(stream.ref.attempt, step, stream.time_of(line))
+        return lc.LogAt(attempt=stream.ref.attempt, step=step, t=stream.time_of(line))
 
     def _last_lines(self) -> dict[str, str]:
         """The newest line of each rank of the newest attempt, regardless of the query."""

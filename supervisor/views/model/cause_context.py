@@ -98,11 +98,13 @@ class NearbyReader:
         self._artifacts_mtime = mtime
         if newest is None or not newest.is_file() or newest.name.endswith((".part", ".json")):
             return False
-        dump = _read_stacks(newest.path, newest.name, newest.stat().st_mtime)
-        if dump == self._stacks:
+        try:
+            with open_regular(newest.path) as file:
+                lines = [clean(raw, SHOWN_BYTES) for raw in file.read(STACKS_LIMIT_BYTES).splitlines()]
+        except OSError:
             return False
-        self._stacks = dump
-        return True
+        before, self._stacks = self._stacks, StackDump(newest.name, newest.stat().st_mtime, tuple(lines))
+        return before != self._stacks
 
 
 def read_context(run: RunPaths, attempt: int, cause: Cause) -> Context:
@@ -144,12 +146,3 @@ def _chunks(fd: int) -> Iterator[bytes]:
     while left > 0 and (chunk := os.read(fd, CHUNK_BYTES)):
         left -= len(chunk)
         yield chunk
-
-
-def _read_stacks(path: str, name: str, taken_t: float) -> StackDump | None:
-    try:
-        with open_regular(path) as file:
-            data = file.read(STACKS_LIMIT_BYTES)
-    except OSError:
-        return None
-    return StackDump(name, taken_t, tuple(clean(raw, SHOWN_BYTES) for raw in data.splitlines()))

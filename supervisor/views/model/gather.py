@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from supervisor.run import series as se
 from supervisor.run.series import Rollup, Sample
 from supervisor.run.state import RunState
-from supervisor.sources.metrics.names import loss_stand_in
 from supervisor.text.stamps import local_shift
 from supervisor.views.model.cause_context import Nearby
 from supervisor.views.model.snapshot import Gpu, Machine, Rank, Snapshot
@@ -83,30 +82,47 @@ class _Keyed:
     pace: Pace = field(default_factory=Pace)
     cadence: Cadence = field(default_factory=Cadence)
 
-    def draw(self, sample: Sample) -> None:
+    def take(self, sample: Sample) -> None:
+        """Take one sample, in time order."""
+        step = sample.v.get("step")
         for name, value in sample.v.items():
             track = self.tracks.get(name)
             if track is not None and value is not None:
-                track.add(single(sample.t, sample.v.get("step"), value, sample.a))
-
-    def take(self, sample: Sample) -> None:
-        self.draw(sample)
-        self.seen_t = max(self.seen_t, sample.t)
-        self.values.update(sample.v)
-
-    def take_of_attempt(self, sample: Sample) -> None:
+                track.add(single(sample.t, step, value, sample.a))
         if sample.a > self.attempt:
             self.attempt, self.values, self.seen_t, self.stepped_t = sample.a, {}, 0.0, None
             self.pace, self.cadence = Pace(), Cadence()
         if sample.a < self.attempt:
-            self.draw(sample)
             return
-        if sample.v.get("step") is not None:
+        if step is not None:
             self.stepped_t = sample.t
-            _keep_cadence(self.cadence, sample)
+            if se.LINE_T in sample.v:  # a log that was read afterwards
+                self.cadence.forget()
+            else:
+                self.cadence.add(sample.t, step)
             if "step_time_s" not in self.values:
-                _keep_pace(self.pace, sample)
-        self.take(sample)
+                _keep_pace(self.pace, sample, step)
+        self.seen_t = max(self.seen_t, sample.t)
+        self.values.update(sample.v)
+
+    def track(self, name: str) -> Track:
+        """The history of a value; empty without one."""
+        track = self.tracks.get(name)
+        return track.view() if track is not None else ()
+
+    def rank(self, key: str, attempt: int) -> Rank:
+        """The state of this rank in `attempt`, the newest."""
+        is_current = self.attempt >= attempt
+        return Rank(
+            key=key,
+            seen_t=self.seen_t if is_current else 0.0,
+            stepped_t=self.stepped_t if is_current else None,
+            pace_s=self.pace.seconds() if is_current else None,
+            values=dict(self.values) if is_current else {},
+            cpu=self.track("cpu_ratio"),
+            rss=self.track("rss_bytes"),
+            cadence=self.cadence.usual() if is_current else None,
+        )
 
 
 class Readings:
@@ -129,14 +145,14 @@ class Readings:
         else:
             if sample.k not in self._ranks:
                 self._ranks[sample.k] = self._keyed("cpu_ratio", "rss_bytes")
-            self._ranks[sample.k].take_of_attempt(sample)
+            self._ranks[sample.k].take(sample)
 
     def _keyed(self, *tracked: str) -> _Keyed:
         return _Keyed({name: Recent(RECENT_POINTS) for name in tracked if self._with_history})
 
     def ranks(self, attempt: int) -> dict[str, Rank]:
         """The state of the ranks in `attempt`, the newest."""
-        return {key: _rank(key, keyed, attempt) for key, keyed in sorted(self._ranks.items(), key=_numeric)}
+        return {key: keyed.rank(key, attempt) for key, keyed in sorted(self._ranks.items(), key=_numeric)}
 
     def gpus(self) -> tuple[Gpu, ...]:
         """The devices, in order."""
@@ -145,8 +161,8 @@ class Readings:
                 index=int(key) if key.isdigit() else 0,
                 seen_t=keyed.seen_t,
                 values=dict(keyed.values),
-                util=_track(keyed, "util_ratio"),
-                memory=_track(keyed, "memory_used_bytes"),
+                util=keyed.track("util_ratio"),
+                memory=keyed.track("memory_used_bytes"),
             )
             for key, keyed in sorted(self._gpus.items(), key=_numeric)
         )
@@ -156,7 +172,7 @@ class Readings:
         keyed = self._machine
         if not keyed.seen_t:
             return None
-        cpu, memory = _track(keyed, "cpu_ratio"), _track(keyed, "memory_used_bytes")
+        cpu, memory = keyed.track("cpu_ratio"), keyed.track("memory_used_bytes")
         return Machine(seen_t=keyed.seen_t, values=dict(keyed.values), cpu=cpu, memory=memory)
 
 
@@ -164,11 +180,9 @@ class Gatherer:
     """Gathers a run's samples."""
 
     def __init__(self) -> None:
-        self._whole = {name: Whole(WHOLE_POINTS) for name in WHOLE_METRICS}
+        self._series = {name: Whole(WHOLE_POINTS) for name in WHOLE_METRICS}
         self._recent = {name: Recent(RECENT_POINTS) for name in RECENT_METRICS}
-        self._others: dict[str, Whole] = {}
         self._lost: deque[Point] = deque(maxlen=LOST_POINTS)
-        self._lost_track: Track = ()
         self._lost_since: Point | None = None
         # For series whose newest value is not finite: the attempt, and the word for the value.
         self._odd: dict[str, tuple[int, str]] = {}
@@ -192,29 +206,45 @@ class Gatherer:
             self._gpu_memory.add(sample.t, used / total if used is not None and total else None, sample.a)
 
     def _take_metrics(self, sample: Sample) -> None:
-        step = sample.v.get("step")
-        if step is not None:
-            _keep_pace(self._pace, sample)
+        if (step := sample.v.get("step")) is not None:
+            _keep_pace(self._pace, sample, step)
+        known = self._epoch[1] if self._epoch[0] == sample.a else None
+        named = sample.v.get("epoch")
+        self._epoch = (sample.a, known if named is None else named)
         if sample.v.keys() <= AXIS_FIELDS:
-            self._epoch_of(sample)
             return  # a heading, not a reading
-        origin = self._origin(sample)
+        self._number = max(self._number + 1, int(sample.v.get(se.READING) or 0))
+        line_t = sample.v.get(se.LINE_T)
+        origin = single(sample.t, step, 0.0, sample.a)._replace(
+            epoch=self._epoch[1],
+            number=self._number,
+            late=se.LINE_T in sample.v,
+            line_t=line_t + local_shift(line_t) if line_t is not None else None,
+        )
         for name, value in sample.v.items():
-            buffer = self._whole.get(name) or self._recent.get(name)
-            point = origin._replace(low=value, mean=value, high=value) if value is not None else None
             if name in RECENT_METRICS and not self._is_trainings(name, sample):
                 continue
-            if point is not None and not (name == "step_time_s" and point.mean > LONGEST_STEP_S):
-                if buffer is not None:
-                    buffer.add(point)
-                self._take_other(name, point)
             if value is not None:
                 self._odd.pop(name, None)
+                point = origin._replace(low=value, mean=value, high=value)
+                if name == "step_time_s" and value > LONGEST_STEP_S:
+                    continue
+                if name in RECENT_METRICS:
+                    self._recent[name].add(point)
+                self._add(name, point)
             elif name not in se.CONTEXT:  # null, also from an older version, which wrote no word
                 self._odd[name] = (sample.a, sample.odd.get(name, "nan or inf"))
             if name == "loss":
                 lost = float(sample.odd.get(name, "nan"))
                 self._note_lost(origin._replace(low=lost, mean=lost, high=lost) if value is None else None)
+
+    def _add(self, name: str, point: Point) -> None:
+        if name in AXIS_FIELDS:
+            return
+        if name not in self._series and len(self._series) < len(WHOLE_METRICS) + OTHER_SERIES:
+            self._series[name] = Whole(OTHER_POINTS)
+        if (series := self._series.get(name)) is not None:
+            series.add(point)
 
     def _note_lost(self, point: Point | None) -> None:
         """Note a loss that is not finite, or (None) one that is."""
@@ -222,7 +252,6 @@ class Gatherer:
         self._lost_since = known if known and point and known.attempt == point.attempt else point
         if point is not None:
             self._lost.append(point)
-            self._lost_track = ()
 
     def _is_trainings(self, name: str, sample: Sample) -> bool:
         """Whether a speed is the training's: if it was logged beside a loss, a line without one (an evaluation's) does not continue it."""
@@ -230,25 +259,6 @@ class Gatherer:
             self._beside_loss.add((sample.a, name))
             return True
         return (sample.a, name) not in self._beside_loss
-
-    def _epoch_of(self, sample: Sample) -> float | None:
-        """The epoch of a sample: its own, or else the one the log named last."""
-        known = self._epoch[1] if self._epoch[0] == sample.a else None
-        named = sample.v.get("epoch")
-        self._epoch = (sample.a, known if named is None else named)
-        return self._epoch[1]
-
-    def _origin(self, sample: Sample) -> Point:
-        """The position of a sample on each axis, as a point of value 0."""
-        late, line_t = se.LINE_T in sample.v, sample.v.get(se.LINE_T)
-        self._number = max(self._number + 1, int(sample.v.get(se.READING) or 0))
-        point = single(sample.t, sample.v.get("step"), 0.0, sample.a)
-        return point._replace(
-            epoch=self._epoch_of(sample),
-            number=self._number,
-            late=late,
-            line_t=line_t + local_shift(line_t) if line_t is not None else None,
-        )
 
     def take_rollup(self, rollup: Rollup) -> None:
         """Take one minute of the metrics, older than all later samples."""
@@ -270,20 +280,7 @@ class Gatherer:
                 late=late is not None,
                 line_t=late[2] + local_shift(late[2]) if late else None,
             )
-            whole = self._whole.get(name)
-            if whole is not None:
-                whole.add(point)
-            self._take_other(name, point)
-
-    def _take_other(self, name: str, point: Point) -> None:
-        if name in self._whole or name in AXIS_FIELDS:
-            return
-        other = self._others.get(name)
-        if other is None:
-            if len(self._others) >= OTHER_SERIES:
-                return
-            other = self._others[name] = Whole(OTHER_POINTS)
-        other.add(point)
+            self._add(name, point)
 
     def snapshot(
         self,
@@ -298,19 +295,13 @@ class Gatherer:
         recorded_t: float | None = None,
     ) -> Snapshot:
         """The current state of the run, with the other known facts."""
-        metrics = {name: whole.view() for name, whole in self._whole.items()}
-        series = {name: track for name, track in metrics.items() if track}
-        series |= {name: whole.view() for name, whole in self._others.items()}
+        series = {name: whole.view() for name, whole in self._series.items()}
+        metrics = {name: series[name] for name in WHOLE_METRICS}
         metrics |= {name: recent.view() for name, recent in self._recent.items()}
-        # Of several losses without a sum (a GAN's), one represents them, under its own name.
         loss_name = "loss"
-        if len(self._lost_track) != len(self._lost):
-            self._lost_track = tuple(self._lost)
-        if not metrics["loss"] and not self._lost:
-            loss_name = loss_stand_in(self._others) or "loss"
-            if loss_name == "loss" and metrics["val_loss"]:
-                loss_name = "val_loss"  # better than none
-            metrics["loss"] = series.get(loss_name, ())
+        if not metrics["loss"] and not self._lost and metrics["val_loss"]:
+            loss_name = "val_loss"  # better than none
+        metrics["loss"] = series[loss_name]
         if self._smoothed[0] is not metrics["loss"]:
             self._smoothed = (metrics["loss"], smooth(metrics["loss"]))
         attempt = state.attempt.number if state.attempt is not None else 0
@@ -322,10 +313,10 @@ class Gatherer:
             gone=gone,
             run_file=run_file,
             metrics=metrics,
-            series=series,
+            series={name: track for name, track in series.items() if track},
             smoothed=self._smoothed[1],
             loss_name=loss_name,
-            lost=self._lost_track,
+            lost=tuple(self._lost),
             lost_since=self._lost_since,
             odd=dict(self._odd),
             pace_s=self._pace.seconds() if is_paced else None,
@@ -341,45 +332,13 @@ class Gatherer:
         )
 
 
-def _track(keyed: _Keyed, name: str) -> Track:
-    track = keyed.tracks.get(name)
-    return track.view() if track is not None else ()
-
-
 def _numeric(item: tuple[str, object]) -> tuple[int, str]:
     key = item[0]
     return (int(key), key) if key.isdigit() else (1 << 30, key)
 
 
-def _rank(key: str, keyed: _Keyed, attempt: int) -> Rank:
-    """The state of a rank in `attempt`, the newest."""
-    is_current = keyed.attempt >= attempt
-    return Rank(
-        key=key,
-        seen_t=keyed.seen_t if is_current else 0.0,
-        stepped_t=keyed.stepped_t if is_current else None,
-        pace_s=keyed.pace.seconds() if is_current else None,
-        values=dict(keyed.values) if is_current else {},
-        cpu=_track(keyed, "cpu_ratio"),
-        rss=_track(keyed, "rss_bytes"),
-        cadence=keyed.cadence.usual() if is_current else None,
-    )
-
-
-def _keep_cadence(cadence: Cadence, sample: Sample) -> None:
-    """Note how often steps are logged; unknown for a log that was read afterwards."""
-    step = sample.v.get("step")
-    if se.LINE_T in sample.v or step is None:
-        cadence.forget()
-    else:
-        cadence.add(sample.t, step)
-
-
-def _keep_pace(pace: Pace, sample: Sample) -> None:
+def _keep_pace(pace: Pace, sample: Sample, step: float) -> None:
     """Note when a step was logged: when its line was read, unless the log was read afterwards."""
-    step = sample.v.get("step")
-    if step is None:
-        return
     if se.LINE_T not in sample.v:
         pace.add(sample.t, step, sample.a)
     elif (line_t := sample.v[se.LINE_T]) is not None:

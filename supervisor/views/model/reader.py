@@ -10,19 +10,22 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from supervisor.run import series as se
 from supervisor.run.control import Presence
 from supervisor.run.journal import StateReader
+from supervisor.run.node_files import LEADER, Pulse
 from supervisor.run.ownership import keeper_is_alive, newer_notice, place_of
-from supervisor.run.paths import RunPaths
+from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.series import SeriesReader, read_rollups
+from supervisor.run.state import RunState
 from supervisor.views.model.cause_context import NearbyReader
-from supervisor.views.model.gather import Gatherer
-from supervisor.views.model.snapshot import Snapshot
+from supervisor.views.model.gather import Gatherer, Readings
+from supervisor.views.model.snapshot import Node, Snapshot
 
 if TYPE_CHECKING:
     from supervisor.run.runfile import RunFile
-    from supervisor.views.model.other_nodes import NodesReader
 
 # The newest part of a stream, read line by line when a run is opened; older data comes from the
 # one-minute roll-ups, so that a run of seven days opens at once.
@@ -34,6 +37,11 @@ SPREAD_BYTES = 4 << 20
 # Some 1,300 samples, read within 25 ms and 1 MiB; the rest comes with the next refresh.
 PIECE_BYTES = 1 << 17
 LIVENESS_S = 1.0
+# Interval of reading the other nodes; longer for many nodes, so that a file server gets at most some 200 requests a second.
+LOOK_S = 1.0
+LOOK_PER_NODE_S = 0.03
+# Of each stream of another node at the start: about ten readings of eight ranks.
+NODE_TAIL_BYTES = 1 << 14
 
 
 class SnapshotReader:
@@ -64,7 +72,7 @@ class SnapshotReader:
         self._series = {name: SeriesReader(self._node.series, name) for name in se.STREAMS}
         self._gathered = Gatherer()
         self._nearby = NearbyReader(run)
-        self._nodes: NodesReader | None = None
+        self._nodes = NodesReader(run, monotonic=monotonic)
         self._run_file: RunFile | None = None
         self._opened = False
         self._alive = False
@@ -100,7 +108,7 @@ class SnapshotReader:
             self._open_series()
         changed |= self._read_series()
         if self._state.state.nodes:
-            changed |= self._look_at_nodes()
+            changed |= self._nodes.refresh(self._state.state)
         nearby = self._nearby.refresh(self._state.state)
         changed |= self._look_around() or (self._last is not None and nearby is not self._last.nearby)
         if changed or self._last is None:
@@ -114,17 +122,9 @@ class SnapshotReader:
                 nearby=nearby,
                 misplaced=self._misplaced,
             )
-            if self._nodes is not None and self._nodes.nodes:
+            if self._nodes.nodes:
                 self._last = self._nodes.beside(self._last, self._node)
         return self._last
-
-    def _look_at_nodes(self) -> bool:
-        """Read the other nodes; returns whether anything changed there."""
-        if self._nodes is None:
-            from supervisor.views.model.other_nodes import NodesReader  # only runs on several nodes need it
-
-            self._nodes = NodesReader(self._run, monotonic=self._monotonic)
-        return self._nodes.refresh(self._state.state)
 
     def _open_series(self) -> None:
         """Position the readers: large streams at their tail, with the past from the roll-ups."""
@@ -179,3 +179,102 @@ class SnapshotReader:
             except BadRunFile:
                 self._run_file = None  # a view works from the journal without it
         return changed
+
+
+# -- the other nodes of a run -----------------------------------------------------------------------------
+
+
+class _OtherNode:
+    """One node other than node 0: its journal's state and newest readings, no history."""
+
+    def __init__(self, number: int, run: RunPaths) -> None:
+        self.number, self.paths = number, run.node(number)
+        self.pulse = Pulse(self.paths)
+        self.view: Node | None = None
+        self._journal = StateReader(self.paths.journal)
+        self._series: dict[str, SeriesReader] = {}
+        self._readings = Readings(with_history=False)
+
+    def look(self, beat_t: float | None) -> bool:
+        """Read new data; returns whether `view` is another one. `beat_t`: when its heartbeat last moved."""
+        changed = self.view is None or self.view.beat_t != beat_t
+        while self._journal.refresh(limit_bytes=1 << 20):
+            changed = True
+        for name in (se.GPU, se.HOST, se.RANKS):
+            if name not in self._series:
+                self._series[name] = SeriesReader(self.paths.series, name)
+                self._series[name].seek_tail(NODE_TAIL_BYTES)
+            for sample in self._series[name].read(limit_bytes=1 << 20):
+                changed = True
+                self._readings.take(name, sample)
+        if changed:
+            state = self._journal.state
+            self.view = Node(
+                number=self.number,
+                paths=self.paths,
+                state=state,
+                ranks=self._readings.ranks(state.attempt.number if state.attempt is not None else 0),
+                gpus=self._readings.gpus(),
+                machine=self._readings.machine(),
+                beat_t=beat_t,
+            )
+        return changed
+
+
+class NodesReader:
+    """Follows the nodes that node 0's journal names, all together.
+
+    Args:
+        run: the run directory.
+        monotonic: clock for the reading interval.
+        wall: this machine's clock, for ages of heartbeats.
+    """
+
+    def __init__(
+        self,
+        run: RunPaths,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._run = run
+        self._monotonic = monotonic
+        self._wall = wall
+        self._others: dict[int, _OtherNode] = {}
+        self._leader = Pulse(run.node(LEADER))
+        self._due = float("-inf")
+        self.leader_beat_t: float | None = None
+        self.nodes: tuple[Node, ...] = ()
+
+    def refresh(self, leader: RunState) -> bool:
+        """Read all of them once a second, or less often; returns whether anything new can be shown. `leader`: node 0's state."""
+        new = leader.nodes.keys() - self._others.keys() - {LEADER}
+        self._others.update({number: _OtherNode(number, self._run) for number in new})
+        now = self._monotonic()
+        if not self._others or (now < self._due and not new):
+            return False
+        self._due = now + max(LOOK_S, LOOK_PER_NODE_S * len(self._others))
+        before, self.leader_beat_t = self.leader_beat_t, self._beat(self._leader, now, leader)
+        changed = [other.look(self._beat(other.pulse, now, leader)) for other in self._others.values()]
+        self.nodes = tuple(
+            view for _, each in sorted(self._others.items()) if (view := each.view) is not None
+        )
+        return any(changed) or before != self.leader_beat_t
+
+    def beside(self, snapshot: Snapshot, paths: NodePaths) -> Snapshot:
+        """The snapshot of node 0 with all nodes. `paths`: node 0's."""
+        own = Node(
+            number=LEADER,
+            paths=paths,
+            state=snapshot.state,
+            ranks=snapshot.ranks,
+            gpus=snapshot.gpus,
+            machine=snapshot.machine,
+            beat_t=self.leader_beat_t,
+        )
+        return replace(snapshot, nodes=(own, *self.nodes))
+
+    def _beat(self, pulse: Pulse, now: float, leader: RunState) -> float | None:
+        """When a heartbeat last moved, in whole seconds, so that a slightly later reading is no change."""
+        pulse.look(now)
+        return round(self._wall() - pulse.silent_s(now)) if pulse.moved() and not leader.is_over else None

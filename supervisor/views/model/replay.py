@@ -75,7 +75,8 @@ class Recording:
     @property
     def end_t(self) -> float:
         """Wall time of the last event or sample."""
-        return _end_of(self.events, self.samples)
+        # Events of several keepers are not in time order.
+        return max([*(event.t for event in self.events), *(sample[0] for sample in self.samples[-1:])])
 
 
 def record_of(run: RunPaths, *, node: int = 0) -> Recording:
@@ -107,11 +108,6 @@ def record_of(run: RunPaths, *, node: int = 0) -> Recording:
     state = replay(events)
     facts_t = tuple(sorted({moment.t for moment in state.timeline}))
     return Recording(run, run_file, tuple(events), tuple(samples), tuple(past), facts_t)
-
-
-def _end_of(events: Sequence[Event], samples: Sequence[tuple[float, str, Sample]]) -> float:
-    """The last wall time of either; events of several keepers are not in time order."""
-    return max([*(event.t for event in events), *(sample[0] for sample in samples[-1:])])
 
 
 def _ordered(events: Iterable[Event]) -> list[Event]:
@@ -220,12 +216,12 @@ class ReplayReader:
         self._nearby = NearbyReader(recording.run)
         self._states: list[tuple[int, RunState]] = [(0, RunState())]
         self._revision = 0
+        self._last: Snapshot | None = None
         self._gathered = Gatherer()
         self._state = RunState()
         self._events = self._samples = 0
         self._at = float("-inf")
         self._rewind()
-        self._last: Snapshot | None = None
 
     def refresh(self) -> Snapshot:
         """The state of the run at the clock's moment."""
@@ -259,10 +255,9 @@ class ReplayReader:
         return self._last
 
     def _rewind(self) -> None:
-        self._gathered = Gatherer()
+        self._gathered, self._state = Gatherer(), RunState()
         for rollup in self._recording.past:
             self._gathered.take_rollup(rollup)
-        self._state = RunState()
         self._events = self._samples = 0
         self._at = float("-inf")
 

@@ -6,12 +6,14 @@ An unchanged journal is not read again.
 from __future__ import annotations
 
 import math
+import operator
 import os
 import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, timedelta
 from enum import StrEnum
 from functools import cached_property, partial
 from pathlib import Path
@@ -33,15 +35,26 @@ from supervisor.run.state import DiagnosedAs, Finished, MomentKind, RunState
 from supervisor.run.summaries import RunIndex, Summary, summary_of
 from supervisor.text.redact import redact_argv, redact_text
 from supervisor.views.format import short_id
+from supervisor.views.logs.query import BadQueryError, Word, words_of
 
 # A list of hundreds of runs fills in slices of this length, so that leaving never waits for all of it.
 SLICE_S = 0.2
-# How often to list the folder of runs and check the keepers' locks; less often for thousands, limited to this share of the time.
-LOOK_S, LOOK_SHARE = 2.0, 0.02
+# How often to list the folder of runs and check the keepers' locks.
+LOOK_S = 2.0
 READ_S = 1.0  # how often the journals of live runs are read
 # Headlines that name an exception (``ValueError: label 1001 out of range``) or a signal (``Rank 0 crashed (SIGSEGV: …)``).
 _NAMED = re.compile(r"[A-Za-z_]\w*(?::|$)")
 _SIGNAL = re.compile(r"\((SIG[A-Z]+)\b")
+# What a filter of runs compares: numbers, texts, and days by how many days ago they were.
+_COMPARISONS: dict[str, Callable[[float, float], bool]] = {
+    "<=": operator.le,
+    ">=": operator.ge,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+NUMBERS = frozenset(["step", "total", "loss", "duration", "attempts"])
+FIELDS = NUMBERS | {"state", "id", "name", "note", "failure", "host", "started"}
+NAMED_DAYS = {"today": 0, "yesterday": 1}
 _RATE = re.compile(r"-{0,2}(?:[\w.]+\.)?(?:lr|learning[-_]rate)(?:=(.+))?", re.IGNORECASE)
 
 
@@ -313,8 +326,8 @@ class RunsReader:
             return self._last
         if start >= self._due:
             self._look()
-            self._due = start + max(LOOK_S, (self._monotonic() - start) / LOOK_SHARE)
             start = self._monotonic()
+            self._due = start + LOOK_S
         waiting, self._open = self._open, []
         while waiting and self._monotonic() - start <= SLICE_S:
             self._read(waiting.pop())
@@ -420,3 +433,89 @@ def ordered(
     known = [each for each in found if each[0] is not None]
     known.sort(key=lambda each: each[0], reverse=(key in GREATEST_FIRST) != reverse)
     return [row for _, row in known] + [row for value, row in found if value is None]
+
+
+# -- a typed filter ----------------------------------------------------------------------------------------
+
+
+def filtered(
+    rows: Sequence[RunRow], typed: str, now: float, shown: Callable[[RunRow], Sequence[str]] = lambda _: ()
+) -> list[RunRow]:
+    """The rows that all words accept: texts and expressions (in id, name, state, failures, note, command), days, and fields.
+
+    ``:`` and ``=`` compare words (``:`` a part of one); an unknown value is never less or greater. A
+    day (``today``, ``yesterday``, ``2026-11-26``) is that of the start, local time. `shown`: see `RunRow.word`.
+    """
+    try:
+        words = list(words_of(typed, FIELDS))
+    except BadQueryError:
+        return []
+    return [row for row in rows if all(_accepts(row, word, now, shown(row)) for word in words)]
+
+
+def filter_trouble(typed: str) -> str:
+    """The error in a filter, in one line: a comparison without a number, a bad expression. Empty if there is none."""
+    try:
+        for word in words_of(typed, FIELDS):
+            name, sign, value = word.field, word.sign, word.value.lower()
+            if sign not in _COMPARISONS or not value:
+                continue
+            if name not in NUMBERS:
+                return f"{word.text}: {name} is no number: use : or = with it, as in {name}:{value}"
+            if _number(value) is None:
+                return f"{word.text}: {value} is no number: write one, as in {name}{sign}2.5"
+    except BadQueryError as error:
+        return str(error)
+    return ""
+
+
+def _accepts(row: RunRow, word: Word, now: float, shown: Sequence[str]) -> bool:
+    state = row.state
+    names = tuple(filter(None, (row.given, state.name)))
+    failed = () if state.failed_for is None else (str(Outcome.FAILED),)
+    states = (row.word, *failed, *(each.lower().replace(" ", "_") for each in shown))
+    start = state.began_t or state.started_t
+    started = str(date.fromtimestamp(start)) if start is not None else "unknown"  # noqa: DTZ012 - what a person types is local time
+    wanted = word.value.lower() if word.field else word.term.text
+    if (back := NAMED_DAYS.get(wanted)) is not None and word.field in {"", "started"}:
+        wanted = str(date.fromtimestamp(now) - timedelta(days=back))  # noqa: DTZ012
+    if not word.field:
+        texts = (row.run.run_id, *names, *states, row.history, row.reason, row.note, *row.command)
+        is_found = any(word.term.find(text, text.lower()) for text in texts)
+        return (is_found or started == wanted) != word.is_left_out
+    if not word.value:
+        return True  # it is still being typed
+    live = ("live",) if row.live and not state.is_over else ()
+    values: dict[str, tuple[float | str | None, ...]] = {
+        "state": (*states, *live),
+        "name": names,
+        "failure": (row.failure, *recovered_from(state)),
+        "id": (row.run.run_id,),
+        "note": (row.note,),
+        "host": (state.host,),
+        "started": (started,),
+        "step": (row.step,),
+        "total": (state.planned_steps,),
+        "loss": (state.best_loss,),
+        "duration": (row.duration_s(now),),
+        "attempts": (len(state.attempts),),
+    }
+    number, compare = _number(wanted), _COMPARISONS.get(word.sign)
+    for value in values[word.field]:
+        if isinstance(value, str):
+            is_same = wanted in value.lower() if word.sign == ":" else wanted == value.lower()
+            is_same = is_same and compare is None
+        elif value is None or number is None:
+            is_same = False
+        else:
+            is_same = value == number if compare is None else compare(value, number)
+        if is_same:
+            return word.sign != "!="
+    return word.sign == "!="
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -152,7 +152,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     @property
     def step_time_s(self) -> tuple[float | None, bool]:
         """Seconds between two steps of the job, and whether that is derived from when steps were logged: `step_pace.job_pace`."""
-        logged = (point.mean for point in self._steps_timed)
+        newest = self.metrics["step_time_s"][-max(len(self.pace), LEAST_STEPS) :]
+        logged = (point.mean for point in newest if self.is_current(point.attempt))
         return job_pace(self.latest("step_time_s"), logged, self.gap_s, len(self.gaps))
 
     @property
@@ -193,12 +194,6 @@ class Snapshot(msgspec.Struct, frozen=True):
             known = track[-NEWEST_EPOCHS:] if len(track) >= LEAST_EPOCHS else ()
             return median(point.mean for point in known), bool(known)
         return (track[-1].mean if track else None), False
-
-    @property
-    def _steps_timed(self) -> Track:
-        """The newest logged step times of the newest attempt, as many as the gaps to compare them with."""
-        newest = self.metrics["step_time_s"][-max(len(self.pace), LEAST_STEPS) :]
-        return tuple(point for point in newest if self.is_current(point.attempt))
 
     def latest(self, name: str) -> float | None:
         """The newest logged value of a metric; None until the newest attempt logs one."""

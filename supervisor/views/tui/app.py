@@ -6,14 +6,16 @@ Quitting never ends anything: the app only reads, and its requests go through a 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec
 
 from textual import events
 from textual.binding import Binding, BindingType
@@ -23,7 +25,7 @@ from supervisor.run.control import Presence, RequestArgs
 from supervisor.run.events import RequestKind
 from supervisor.run.index import give_name, give_note, listed_names, listed_notes
 from supervisor.run.paths import RunPaths
-from supervisor.views.appearance import USUAL, Appearance, ThemeName
+from supervisor.views.appearance import USUAL, Appearance
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.run_screen import Dashboard
@@ -52,6 +54,10 @@ FIRST_PAINT_LATEST_S = 0.15
 MOUNTED_S = 0.005
 # If the terminal is gone, wait no longer than this: Textual's remaining output may never be accepted.
 LEAVE_LATEST_S = 5
+# The reading thread yields to a key within a millisecond; Python's own 5 ms are noticeable under load.
+SWITCH_S = 0.001
+
+P = ParamSpec("P")
 
 
 class StokerApp(ThemedApp):
@@ -135,9 +141,12 @@ class StokerApp(ThemedApp):
             raise LookupError("no run is open")
         return self._dashboard
 
-    def action_wear(self, name: str) -> None:
-        """Switch to the theme of a name, save the choice and show its name."""
-        self.theme = THEMES[ThemeName(name)].name
+    def action_next_theme(self) -> None:
+        """Switch to the next theme, save the choice and show its name."""
+        names = list(THEMES)
+        now = next(name for name in names if THEMES[name].name == self.theme)
+        name = names[(names.index(now) + 1) % len(names)]
+        self.theme = THEMES[name].name
         save(self._keep, Kept(theme=self.theme))
         if self._dashboard is not None and self.screen is self._dashboard:
             self._dashboard.tell(Answer(f"theme {name}", None))
@@ -145,12 +154,6 @@ class StokerApp(ThemedApp):
             self.browser.tell(f"theme {name}", TextStyle.PLAIN)
         else:
             self.notify(self.tr(f"theme {name}"), markup=False)
-
-    def action_next_theme(self) -> None:
-        """Switch to the next theme and save the choice."""
-        names = list(THEMES)
-        now = next(name for name in names if THEMES[name].name == self.theme)
-        self.action_wear(names[(names.index(now) + 1) % len(names)])
 
     async def on_mount(self) -> None:
         """Open the first screen."""
@@ -433,3 +436,61 @@ class StokerApp(ThemedApp):
     def action_leave(self) -> None:
         """Quit; training continues."""
         self.exit()
+
+
+def replay_app(
+    recording: Recording,
+    clock: ReplayClock | None = None,
+    *,
+    speed: float | None = None,
+    appearance: Appearance = USUAL,
+    keep: Path | None = None,
+) -> StokerApp:
+    """The app on recorded time; `speed` None: fits its length."""
+    from supervisor.views.model.replay import ReplayClock
+
+    clock = clock or ReplayClock(recording.start_t, recording.end_t, speed=speed, waits=True)
+    replay = recording, clock
+    return StokerApp(
+        recording.run, clock=clock.now, read_only=True, appearance=appearance, keep=keep, replay=replay
+    )
+
+
+def _shown(make: Callable[P, StokerApp]) -> Callable[P, None]:
+    """Makes the app from the same arguments, and runs it."""
+
+    def show(*args: P.args, **kwargs: P.kwargs) -> None:
+        app = make(*args, **kwargs)
+        app.takes_signals = True
+        sys.setswitchinterval(SWITCH_S)
+        try:
+            with terminal_on_stderr():
+                app.run()
+        finally:
+            signal.alarm(0)  # it quit in time
+
+    return show
+
+
+run_tui = _shown(StokerApp)
+"""Show a run, or without one the list of runs."""
+run_replay = _shown(replay_app)
+"""Play a recorded run."""
+
+
+@contextmanager
+def terminal_on_stderr() -> Iterator[None]:
+    """Textual draws on descriptor 2. Under `2>err.log`, that is stdout's terminal while the app runs; log records still go to the file."""
+    if os.isatty(2):
+        yield
+        return
+    kept = os.fdopen(os.dup(2), "w", errors="backslashreplace")
+    log = logging.StreamHandler(kept)
+    logging.getLogger().addHandler(log)
+    os.dup2(1, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept.fileno(), 2)
+        logging.getLogger().removeHandler(log)
+        kept.close()

@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from supervisor.job.spec import EntryKind, RetrySettings, Timing
+from supervisor.keeper.__main__ import make_keeper
 from supervisor.keeper.loop import Keeper
-from supervisor.keeper.make_keeper import make_keeper
 from supervisor.run import events as ev
 from supervisor.run.journal import JournalReader, read_state
 from supervisor.run.paths import RunPaths

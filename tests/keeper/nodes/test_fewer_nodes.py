@@ -107,14 +107,6 @@ def test_a_node_that_is_gone_before_the_ranks_have_met_is_not_waited_for(tmp_pat
         assert second.batch == BatchSpec(2, 3, 2)
 
 
-def test_all_nodes_are_taken_where_all_come(tmp_path: Path) -> None:
-    with cluster(tmp_path, DONE, nodes=3, **{**ELASTIC, "timing": Timing(node_timeout_s=20.0)}) as one:
-        one.start(0, 1, 2)
-        assert one.wait(0, 1, 2) == [0, 0, 0]
-        (first,) = one.state().attempts
-        assert (first.batch, first.reason) == (BatchSpec(2, 2, 3), "first launch")
-
-
 @pytest.mark.parametrize(
     ("changes", "nodes", "why"),
     [

@@ -18,8 +18,7 @@ from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
 from supervisor.views.appearance import Appearance, ThemeName
 from supervisor.views.model.replay import ReplayClock, record_of
-from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.terminal import replay_app
+from supervisor.views.tui.app import StokerApp, replay_app
 from supervisor.views.tui.widgets.textual_theme import THEMES
 from tests.views.tui import recorded
 from tests.views.tui.driving import clock_after, is_read, keeper_of, shown, until

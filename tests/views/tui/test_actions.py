@@ -408,7 +408,7 @@ def test_what_became_of_a_request(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     told: list[Answer] = []
     monkeypatch.setattr(request_client, "ask", lambda *_args, **_values: "7")
     client.sender(RequestKind.HOLD, 1, None, 100.0, told.append)()
-    word = request_client.WORDS[RequestKind.HOLD]
+    word = "hold"
     assert told.pop() == Answer(f"{word}: asked the supervisor process", None)
     late = 100.0 + request_client.PATIENCE_S
     assert client.answers(state_of(), late) == []
@@ -432,7 +432,7 @@ def test_what_became_of_a_request(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 BINDINGS = [
     binding
-    for binding in (*keys.KEYS, *commands.THEME_COMMANDS, commands.COMPARE)
+    for binding in (*keys.KEYS, commands.COMPARE)
     if isinstance(binding, Binding) and not (binding.id or "").startswith("recorded.")
 ]
 
@@ -458,7 +458,6 @@ def ranked(query: str) -> list[str]:
         ("memory", "pane('devices')"),
         ("resume", "accept"),
         ("continue", "continue_run"),
-        ("theme light", "app.wear('light')"),
         ("grep", "search"),
     ],
 )

@@ -155,30 +155,3 @@ def wait_until_seen(screen: Wire) -> None:
 def _step(screen: Wire) -> int:
     found = re.search(r"step +(\d+) /", screen.text())
     return int(found[1]) if found is not None else 0
-
-
-@pytest.mark.e2e
-def test_what_is_said_of_a_search_is_true_at_every_moment(tmp_path: Path) -> None:
-    """The hit is in sight before all is counted."""
-    log = large(tmp_path / "train.log", end="", mib=100)
-    with terminal("attach", str(log), cwd=tmp_path) as screen:
-        screen.wait_for("iter ")
-        screen.press("L")
-        screen.wait_for("Esc back")
-        screen.press("/")
-        screen.wait_for("words, or /expression/")
-        screen.press("iter 2345:")
-        seen: set[str] = set()
-        end = time.monotonic() + 60
-        while "/iter 2345:: 1 of 1" not in (shown := screen.text()):
-            assert time.monotonic() < end, shown
-            stands = re.search(r"▌ *\d+ iter 2345:", shown)
-            said = re.search(r"/iter 2345:: (.*)", shown)
-            if stands and said:
-                seen.add(said[1].strip())
-        assert not any(text.startswith(("0 found", "none")) for text in seen), seen
-        screen.press("\r")
-        screen.wait_for("n ↑ older")
-        screen.press("\x1b")
-        screen.until(lambda: "/iter 2345" not in screen.text())
-        assert "Esc back" in screen.text(), "Esc ended the search, not the screen"

@@ -152,15 +152,6 @@ def test_any_number_of_runs_is_compared_each_in_its_own_hue(runs: list[RunPaths]
     browse(runs, play)
 
 
-def test_the_palette_sorts_the_list_by_what_is_named(runs: list[RunPaths]) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await found_in_palette(app, pilot, "sort dur", "sort duration")
-        await pilot.press("enter")
-        await until(pilot, lambda: "by duration" in shown(app), "the order")
-
-    browse(runs, play)
-
-
 def test_a_run_is_named_from_the_list(
     runs: list[RunPaths], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -286,12 +277,3 @@ async def found_in_palette(app: StokerApp, pilot: Pilot[None], typed: str, wante
     await until(pilot, lambda: app.screen is not app.browser, "the palette")
     await pilot.press(*("space" if letter == " " else letter for letter in typed))
     await until(pilot, lambda: wanted in shown(app), wanted)
-
-
-def test_a_run_that_may_live_is_not_deleted(runs: list[RunPaths]) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("slash", *"state:no_keeper", "enter", "x", "y")
-        await until(pilot, lambda: "its ranks may live" in shown(app), "the refusal")
-
-    browse(runs, play)
-    assert all(run.root.is_dir() for run in runs)

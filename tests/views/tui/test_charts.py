@@ -49,43 +49,6 @@ def test_nan_and_inf_are_told_apart(tmp_path: Path) -> None:
     drive(rec.close(), play)
 
 
-def test_cursor_reads_values_and_escape_takes_it_away(tmp_path: Path) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("1", "right")
-        first = pane(app, "loss").splitlines()[0]
-        assert "step 1 840" in first
-        await pilot.press(*["left"] * 5)
-        second = pane(app, "loss").splitlines()[0]
-        assert "step 1 " in second
-        assert "step 1 840" not in second
-        await pilot.press("escape")
-        assert "best" in pane(app, "loss").splitlines()[0]
-        assert loss_panel(app).has_focus, "Esc took the cursor, not the pane"
-
-    drive(recorded.healthy(tmp_path / "run"), play)
-
-
-def test_zoom_narrows_about_the_cursor_and_zero_shows_all(tmp_path: Path) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("1")
-        panel = loss_panel(app)
-        whole = pane(app, "loss")
-        await pilot.press("right", *["left"] * 20, "plus", "plus")
-        window, cursor = panel.look.window, panel.look.cursor
-        assert window is not None
-        assert cursor is not None
-        assert window[0] < cursor < window[1]
-        await pilot.press("comma")
-        assert panel.look.window is not None
-        assert panel.look.window[0] < window[0]
-        await pilot.press("minus", "minus", "minus", "minus")
-        assert panel.look.window is None
-        await pilot.press("plus", "0", "escape")
-        assert pane(app, "loss") == whole
-
-    drive(recorded.healthy(tmp_path / "run"), play)
-
-
 def test_a_new_attempt_has_no_loss_and_no_steps_until_it_says_them(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         assert "–  best" in title(app)

@@ -9,9 +9,9 @@ from textual.pilot import Pilot
 
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.logs.screen import LogScreen
-from supervisor.views.tui.widgets.footer import FooterBar
+from supervisor.views.tui.shell.screen_base import FooterBar
 from tests.views.tui import recorded
-from tests.views.tui.driving import drive, on_dashboard, pane, until
+from tests.views.tui.driving import drive, on_dashboard, until
 from tests.views.tui.log_driving import opened
 
 
@@ -93,10 +93,5 @@ def test_esc_clears_a_charts_cursor_before_it_stops_a_restart_and_the_footer_say
         await until(pilot, lambda: "Esc close page" in footer(app), "the next")
         await pilot.press("escape")
         await until(pilot, lambda: "Esc stop the restart" in footer(app), "the veto")
-        assert "Esc stops that" in pane(app, "header")
-        await pilot.press("question_mark")
-        await until(pilot, lambda: "Esc stops that" not in pane(app, "header"), "Esc closes the help")
-        await pilot.press("escape")
-        await until(pilot, lambda: "Esc stops that" in pane(app, "header"), "the veto again")
 
     drive(run, play)

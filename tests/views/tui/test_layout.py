@@ -6,8 +6,8 @@ import pytest
 
 from supervisor.views.tui.dashboard.panes import ALWAYS, Layout, Needs, plan
 
-NEEDS = Needs(devices=2, ranks=2, trends=True)
-CPU = Needs(devices=3, ranks=2, gpus=False, trends=True)
+NEEDS = Needs(devices=2, ranks=2)
+CPU = Needs(devices=3, ranks=2, gpus=False)
 BASE = ALWAYS | {"log"}
 
 
@@ -20,16 +20,14 @@ BASE = ALWAYS | {"log"}
         (100, 24, NEEDS, "devices loss ranks"),
         (100, 30, NEEDS, "charts devices loss ranks tiles"),
         (160, 36, NEEDS, "charts devices loss ranks tiles timeline"),
-        (200, 60, NEEDS, "charts devices loss ranks tiles timeline trends"),
-        # Without a GPU no chart says how busy the machine is: speed and gradient have the place.
-        (120, 40, CPU, "devices loss ranks tiles trends"),
-        (120, 26, CPU, "devices loss ranks"),
+        (200, 60, NEEDS, "charts devices loss ranks tiles timeline"),
+        # Without a GPU no chart says how busy the machine is.
+        (120, 40, CPU, "devices loss ranks tiles"),
         # Many ranks need the room themselves.
-        (200, 50, Needs(devices=8, ranks=64, trends=True), "charts devices loss ranks tiles timeline"),
+        (200, 50, Needs(devices=8, ranks=64), "charts devices loss ranks tiles timeline"),
         # Of a log from elsewhere no machine is shown.
         (120, 60, Needs(devices=0, ranks=0), "loss tiles"),
         (200, 60, Needs(devices=0, ranks=8), "loss ranks tiles timeline"),
-        (120, 40, Needs(devices=0, ranks=0, gpus=False, trends=True), "loss tiles trends"),
         # A failure card takes the place of the charts.
         (80, 24, Needs(devices=2, ranks=2, card_rows=9), "card"),
         (120, 40, Needs(devices=2, ranks=2, card_rows=12), "card tiles"),

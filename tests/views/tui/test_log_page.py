@@ -15,7 +15,6 @@ from supervisor.views.logs.merge import Row as LogRow
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.session import Scroll
 from supervisor.views.logs.sources import LogRef, Tone
-from supervisor.views.logs.viewport import LogViewport
 from supervisor.views.tui.logs.page import LogPanel, freeze
 from supervisor.views.tui.logs.screen import LogStatus
 from supervisor.views.tui.widgets.panel import Panel
@@ -40,7 +39,6 @@ def line_of(number: int, text: str = "", who: tuple[str, ...] = ("0",), tone: To
 
 def page_of(*rows: LogRow, **values: Any) -> lc.Page:
     known: dict[str, Any] = {
-        "made": 1,
         "rows": rows,
         "logs": LOGS,
         "cursor": None,
@@ -57,7 +55,6 @@ def page_of(*rows: LogRow, **values: Any) -> lc.Page:
         "line_count": None,
         "below": None,
         "place_ratio": 0.5,
-        "counted_ratio": 1.0,
         "size_bytes": 2048,
         "shown": None,
         "search": None,
@@ -154,34 +151,6 @@ def test_a_page_that_follows_stands_still_once_the_cursor_moves_up() -> None:
     assert asked(sent) == [freeze]
 
 
-def test_a_page_up_and_down_keeps_a_row_and_the_edges_are_asked_for() -> None:
-    made, sent = pane(page_of(*lines(0, 9)))
-    made.body(30, 6)
-    made.action_page(1)
-    made.action_page(-1)
-    assert asked(sent) == [Scroll(5), Scroll(-5)]
-    made.action_edge(1)
-    made.action_edge(-1)
-    assert asked(sent) == [LogViewport.follow, LogViewport.to_start]
-
-
-def test_a_selection_reaches_from_its_mark_to_the_cursor() -> None:
-    rows = lines(0, 5)
-    made, sent = pane(page_of(*rows))
-    assert made.selection == (rows[0], rows[0])
-    made.cursor = 3
-    made.action_mark()
-    assert asked(sent) == []
-    made.cursor = 1
-    assert made.selection == (rows[3], rows[1])
-    assert [line[9] for line in body(made)] == [" ", "▌", "┃", "┃", " "]
-    made.action_mark()
-    assert made.mark is None
-    made.action_mark()
-    made.clear_mark()
-    assert made.mark is None
-
-
 # -- drawing --------------------------------------------------------------------------------------------------
 
 
@@ -269,7 +238,6 @@ def status(page: lc.Page | None, here: int | None = None, width: int = 90) -> st
         ({"size_bytes": 1 << 20}, None, "50% of 1M"),
         ({"size_bytes": 0}, None, "empty"),
         ({"rows": ()}, 0, "2K"),
-        ({"counted_ratio": 0.25}, None, "counting lines 25% · 50% of 2K"),
         ({"line_count": 2000}, 0, "line 1 500 of 2 000 (75%) · 2K"),
         ({"line_count": 2000}, 1, "50% of 2K"),
     ],

@@ -11,8 +11,6 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from supervisor.run.paths import RunPaths
-from supervisor.views.logs import reading as lc
-from supervisor.views.logs import session as log_session
 from supervisor.views.logs.merge import Row
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.dialogs.prompts import AskLine
@@ -20,7 +18,7 @@ from supervisor.views.tui.widgets.paint import TextStyle
 from tests.diagnosis.launcher_logs import REPORT
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, on_dashboard, pane, shown, until
-from tests.views.tui.log_driving import counted, opened, page
+from tests.views.tui.log_driving import opened, page
 
 HOSTILE = [
     "[bold red]markup[/] [@click=app.quit]click[/] [link=http://x]l[/link]",
@@ -90,33 +88,6 @@ def test_filter_by_rank_and_words(tmp_path: Path) -> None:
         assert logs.query.who == {"1"}
         await pilot.press("right_square_bracket")
         assert not logs.query
-
-    drive(run, play)
-
-
-def test_search_jumps_and_marks(tmp_path: Path) -> None:
-    run = recorded.healthy(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        log = app.dashboard.panes.log
-
-        def match() -> str:
-            page = log.page
-            return page.rows[page.cursor].text if page is not None and page.cursor is not None else ""
-
-        await pilot.press("slash", *"step  1705", "enter")
-        await until(pilot, lambda: match().startswith("step  1705"), "the match")
-        assert "step  1705" in pane(app, "log")
-        assert not app.dashboard.logs.following
-        await pilot.press("escape")
-        await until(pilot, lambda: app.dashboard.logs.following, "following again")
-        await pilot.press("slash", *"| loss 2", "enter")
-        await until(pilot, lambda: "loss 2" in match(), "the newest match")
-        first = match()
-        await pilot.press("n")
-        await until(pilot, lambda: match() not in {"", first}, "an older one")
-        await pilot.press("N")
-        await until(pilot, lambda: match() == first, "the newer one again")
 
     drive(run, play)
 
@@ -263,25 +234,22 @@ def test_ranks_of_an_attached_log_are_those_that_its_lines_name(tmp_path: Path) 
     drive(run, play, keeper=False)
 
 
-def test_what_is_found_so_far_is_said_until_it_is_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(log_session, "PATIENCE_S", -1.0)
-    run, _ = counted(tmp_path / "run", lines=60_000)  # of several chunks
+def test_a_search_in_the_pane_goes_to_older_and_newer_matches(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        said: list[str] = []
-        tell = app.dashboard.log_of_run._report
+        def match() -> str:
+            page = app.dashboard.panes.log.page
+            return page.rows[page.cursor].text if page is not None and page.cursor is not None else ""
 
-        def report(remark: lc.Remark) -> None:
-            said.append(remark.text)
-            tell(remark)
-
-        monkeypatch.setattr(app.dashboard.log_of_run, "_report", report)
-        await pilot.press("f", *"zzz", "enter")
-        await until(pilot, lambda: "no line matches" in pane(app, "log"), "the end of it")
-        assert said
-        assert all("% searched" in text for text in said)
-        await until(pilot, lambda: not app.dashboard.panes.notice.says, "no word of it stays")
+        await pilot.press("slash", *"| loss 2", "enter")
+        await until(pilot, lambda: "loss 2" in match(), "the newest match")
+        first = match()
+        await pilot.press("n")
+        await until(pilot, lambda: match() not in {"", first}, "an older one")
+        await pilot.press("N")
+        await until(pilot, lambda: match() == first, "the newer one again")
+        await pilot.press("escape")
+        await until(pilot, lambda: app.dashboard.logs.following, "following again")
 
     drive(run, play)

@@ -164,27 +164,6 @@ def test_copy_by_keys_and_by_mouse(tmp_path: Path) -> None:
     drive(run, play)
 
 
-def test_survives_what_happens_to_the_file(tmp_path: Path) -> None:
-    run, _ = counted(tmp_path / "run", 500)
-    path = run.node().attempt(1).root / f"{recorded.TREE}/0/stdout.log"
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await opened(app, pilot)
-        await settled(pilot, lambda: "line 500 " in shown(app), "the log")
-        path.write_bytes(b"cut short\n")
-        await settled(pilot, lambda: "cut short" in shown(app) and "read again" in shown(app), "the cut log")
-        path.rename(path.with_suffix(".old"))
-        path.write_bytes(b"rotated in\n")
-        await settled(pilot, lambda: "rotated in" in shown(app), "the new file")
-        path.unlink()
-        await settled(pilot, lambda: "was removed" in shown(app), "the remark")
-        assert "rotated in" in shown(app), "what was open is still shown"
-        path.write_bytes(b"back again\n")
-        await settled(pilot, lambda: "back again" in shown(app), "the file that came back")
-
-    drive(run, play)
-
-
 def test_wheel_wrap_and_small_terminal(tmp_path: Path) -> None:
     rec = recorded.Recording(tmp_path / "run", ranks=1)
     rec.launch("first start")

@@ -16,10 +16,7 @@ from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.charts.curves import shifted
 from supervisor.views.tui.charts.hues import run_letter, run_style
 from supervisor.views.tui.pages.metrics import (
-    CELL_HEIGHT,
-    CELL_WIDTH,
     MetricsPage,
-    grid_cells,
     grid_of,
     load_other,
 )
@@ -78,20 +75,6 @@ def test_as_many_charts_as_fit_in_the_shape_that_looks_best(
     count: int, width: int, height: int, shape: tuple[int, int]
 ) -> None:
     assert grid_of(count, width, height) == shape
-
-
-@pytest.mark.parametrize(("width", "height"), [(80, 19), (121, 35), (199, 44)])
-def test_places_fill_the_width_and_do_not_overlap(width: int, height: int) -> None:
-    shape = grid_of(64, width, height)
-    spots = grid_cells(shape, width, height, top=1)
-    assert len(spots) == shape[0] * shape[1]
-    covered = {
-        (x, y) for at in spots for x in range(at.x, at.x + at.width) for y in range(at.y, at.y + at.height)
-    }
-    assert len(covered) == sum(at.width * at.height for at in spots)
-    assert {x for x, _ in covered} == set(range(width))
-    assert max(y for _, y in covered) <= height
-    assert all(at.width >= CELL_WIDTH and at.height >= CELL_HEIGHT for at in spots)
 
 
 @SIZES
@@ -174,25 +157,6 @@ def test_a_click_chooses_a_chart_and_puts_its_cursor_there(tmp_path: Path) -> No
         assert 600 < page.look.cursor < 1200
 
     drive(recorded.healthy(tmp_path / "run"), play)
-
-
-def test_a_chart_keeps_the_keys_when_another_series_appears_before_it(tmp_path: Path) -> None:
-    rec = layers(tmp_path / "run", series=4)
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("M", "j", "z")
-        page = page_of(app)
-        assert in_sight(app) == ["layer00/norm"]
-        for step in (81, 82):
-            rec.t += 1
-            rec.series.append(METRICS, rec.t, "job", 1, {"step": float(step), "val_loss": 2.0})
-        rec.series.close()
-        await until(pilot, lambda: page.names()[1] == "val_loss", "the validation loss")
-        await until(pilot, lambda: "3 of 5" in pane(app, "metrics"), "its new place")
-        assert in_sight(app) == ["layer00/norm"]
-
-    drive(rec.run, play)
-    rec.close()
 
 
 OTHERS = ("20261121-0900-calm-crane", "20261121-0800-mild-moth", "20261120-0900-able-ant")

@@ -28,9 +28,8 @@ from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen
 from supervisor.views.tui.pages import run_pages
 from supervisor.views.tui.pages.text_page import Page
 from supervisor.views.tui.panels import failure_card as card
-from supervisor.views.tui.widgets.lists import ListPanel
 from supervisor.views.tui.widgets.paint import Row, Span
-from supervisor.views.tui.widgets.panel import Panel, View
+from supervisor.views.tui.widgets.panel import ListPanel, Panel, View
 from supervisor.views.wording.translate import english
 from tests.views.tui.still import attempt_of, drawn, running, snapshot_of, state_of, text_of, verdict
 

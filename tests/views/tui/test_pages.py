@@ -36,20 +36,6 @@ def test_failure_page_shows_evidence_in_its_context(tmp_path: Path) -> None:
     assert requests(run) == [], "Esc left the page and held nothing"
 
 
-def test_a_cause_whose_file_is_gone_says_so(tmp_path: Path) -> None:
-    run = recorded.held(tmp_path / "run")
-    for log in run.root.rglob("stderr.log"):
-        log.unlink()
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("v")
-        page = pane(app, "failure")
-        assert "No such file" in page
-        assert "CUDA out of memory" in page, "the journal kept the line itself"
-
-    drive(run, play)
-
-
 def test_processes_page_shows_the_newest_stacks(tmp_path: Path) -> None:
     run = recorded.healthy(tmp_path / "run")
     run.artifacts.mkdir(exist_ok=True)
@@ -90,25 +76,6 @@ def test_a_page_is_searched(tmp_path: Path, key: str, name: str, text: str, firs
         assert "Esc close page" in pane(app, "footer")
 
     drive(recorded.healthy(tmp_path / "run"), play)
-
-
-@pytest.mark.parametrize(
-    ("key", "own"),
-    [
-        ("v", "L its log"),
-        ("M", "z full size  / find  c compare"),
-        ("p", "K take stacks"),
-        ("i", "j k scroll"),
-    ],
-)
-def test_a_page_shows_its_own_keys(tmp_path: Path, key: str, own: str) -> None:
-    """At 80 columns too, before the keys of the dashboard."""
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press(key)
-        await until(pilot, lambda: own in pane(app, "footer"), own)
-
-    drive(recorded.healthy(tmp_path / "run"), play, size=(80, 24))
 
 
 def test_edit_sends_what_was_shown(tmp_path: Path) -> None:

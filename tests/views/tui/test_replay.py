@@ -16,10 +16,9 @@ from supervisor.views.model.replay import (
     Recording,
     ReplayClock,
 )
-from supervisor.views.tui.app import StokerApp
+from supervisor.views.tui.app import StokerApp, replay_app
 from supervisor.views.tui.dialogs.help import HelpScreen
 from supervisor.views.tui.dialogs.prompts import AskLine
-from supervisor.views.tui.terminal import replay_app
 from tests.views.replaying import Ticks
 from tests.views.tui.driving import command, pane, requests, until
 

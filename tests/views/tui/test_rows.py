@@ -20,11 +20,9 @@ from supervisor.views import format as fm
 from supervisor.views.model.run_list import RunRow
 from supervisor.views.model.snapshot import Rank, Snapshot
 from supervisor.views.model.thinned_series import Track, single
-from supervisor.views.tui.panels import header
+from supervisor.views.tui.panels import header, tiles
 from supervisor.views.tui.panels import notice as bars
 from supervisor.views.tui.panels import ranks_table as ranks
-from supervisor.views.tui.panels import trends as tiles
-from supervisor.views.tui.panels.trends import trends
 from supervisor.views.tui.widgets.panel import Panel, View
 from supervisor.views.wording.translate import english
 from tests.views.tui.still import (
@@ -36,7 +34,6 @@ from tests.views.tui.still import (
     snapshot_of,
     state_of,
     text_of,
-    track,
 )
 
 GIB = 2.0**30
@@ -111,17 +108,14 @@ def test_without_a_time_of_a_step_that_of_an_epoch_stands_and_gives_the_eta() ->
     losses = tuple(point._replace(t=22.0 * (point.epoch or 0)) for point in track)
     state = state_of(running(), attempt_of(), progress=progress(None, epoch=3.0, total_epochs=10.0))
 
-    def said(snapshot: Snapshot) -> tuple[list[str], list[str]]:
-        shown = [f"{label} {text.strip()}" for label, text, _, values, _ in tiles._tiles(snapshot) if values]
-        return shown, [trend.name for trend in trends(snapshot)]
+    def said(snapshot: Snapshot) -> list[str]:
+        return [f"{label} {text.strip()}" for label, text, _, values, _ in tiles._tiles(snapshot) if values]
 
     printed = snapshot_of(state, metrics={"loss": losses, "epoch_time_s": track})
-    assert said(printed) == (["speed 23.0 s/epoch"], ["epoch time"])
+    assert said(printed) == ["speed 23.0 s/epoch"]
     assert header.eta_s(printed) == 7 * 23.0
-    derived = snapshot_of(state, metrics={"loss": losses})
-    assert said(derived) == (["speed ~22.0 s/epoch"], ["epoch time"])
+    assert said(snapshot_of(state, metrics={"loss": losses})) == ["speed ~22.0 s/epoch"]
     timed = snapshot_of(state, metrics={"loss": losses, "epoch_time_s": track, "step_time_s": track})
-    assert "epoch time" not in said(timed)[1]
     assert tiles.epoch_time_text(timed) == ""
 
 
@@ -225,22 +219,6 @@ def test_an_advisory_stands_while_it_holds(found: ev.Advisory, now: float, is_sh
     assert (bars.current_advisory(snapshot, now) is found) is is_shown
     held = st.HeldOpen(attempt=1, reason="", decision=None)
     assert bars.current_advisory(snapshot_of(state_of(held, advisories=(found,)), gpus=gpus), now) is None
-
-
-# -- tiles and trends ---------------------------------------------------------------------------------
-
-
-def test_the_most_telling_curves_come_first_and_a_single_point_is_none() -> None:
-    metrics = {"tokens_per_sec": track(1.0), "lr": track(1.0, 2.0), "grad_norm": track(1.0, 2.0)}
-    assert [trend.name for trend in trends(snapshot_of(state_of(), metrics=metrics))] == ["grad norm", "lr"]
-    frames = snapshot_of(state_of(), metrics={"time/fps": track(900.0, 1229.0)})
-    assert [(trend.name, trend.say(trend.latest)) for trend in trends(frames)] == [("time/fps", "1229")]
-    both = {
-        name: track(1.0, 2.0)
-        for name in ("tokens_per_sec", "samples_per_sec", "step_time_s", "val_loss", "grad_norm", "lr")
-    }
-    found = list(trends(snapshot_of(state_of(), metrics=both)))
-    assert [trend.name for trend in found] == ["tok/s", "grad norm", "step time", "val loss", "lr"]
 
 
 # -- ranks ---------------------------------------------------------------------------------------------

@@ -29,9 +29,8 @@ from supervisor.views.tui.charts.zoomable import ChartPanel
 from supervisor.views.tui.runs import table
 from supervisor.views.tui.shell import external_editor as editor
 from supervisor.views.tui.widgets import filters
-from supervisor.views.tui.widgets.lists import ListPanel
 from supervisor.views.tui.widgets.paint import TextStyle
-from supervisor.views.tui.widgets.panel import Panel
+from supervisor.views.tui.widgets.panel import ListPanel, Panel
 from supervisor.views.wording.translate import english
 from tests.views.tui.still import attempt_of, state_of, text_of, track, verdict
 

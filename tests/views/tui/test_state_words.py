@@ -12,8 +12,7 @@ from supervisor.run import state as st
 from supervisor.run.events import Outcome
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, Reason
-from supervisor.views.model.run_filter import filtered
-from supervisor.views.model.run_list import RunRow
+from supervisor.views.model.run_list import RunRow, filtered
 from supervisor.views.tui.panels import state_words as words
 from supervisor.views.tui.runs.table import STATE_CELLS
 from supervisor.views.tui.widgets.paint import TextStyle

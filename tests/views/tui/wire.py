@@ -185,7 +185,7 @@ def running(
 
 SHOW_RUN = """
 import sys; from pathlib import Path; from supervisor.run.paths import RunPaths
-from supervisor.views.tui.terminal import run_tui
+from supervisor.views.tui.app import run_tui
 from supervisor.views.tui.shell.request_client import Adopter; from supervisor.run.ownership import Offer
 adopter = Adopter(lambda _run: Offer(actions=("takes over what lives of it: pid 12 (python3)",)), lambda _run: None)
 run_tui(RunPaths(Path(sys.argv[1])), adopter=adopter)
@@ -199,11 +199,11 @@ show(RunPaths(Path(sys.argv[1])), read_only=False, env=os.environ, appearance=US
 SHOW_REPLAY = """
 import sys; from pathlib import Path; from supervisor.run.paths import RunPaths
 from supervisor.views.model.replay import record_of
-from supervisor.views.tui.terminal import run_replay
+from supervisor.views.tui.app import run_replay
 run_replay(record_of(RunPaths(Path(sys.argv[1]))), speed=600)
 """
 SHOW_RUNS = """
 import sys; from pathlib import Path; from supervisor.run.paths import RunPaths
-from supervisor.views.tui.terminal import run_tui
+from supervisor.views.tui.app import run_tui
 run_tui(None, known=lambda: [RunPaths(Path(path)) for path in sys.argv[1:]])
 """

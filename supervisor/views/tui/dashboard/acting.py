@@ -119,14 +119,6 @@ class Requests:
             for answer in self._client.answers(snapshot.state, self.panes.clock()):
                 self.panes.tell(answer)
 
-    def is_wait_ending(self) -> bool:
-        """Whether a held run is about to end because nobody decided."""
-        snapshot = self.panes.snapshot
-        return (
-            snapshot is not None
-            and wait_ends_in(snapshot, snapshot.state.now(self.panes.clock())) is not None
-        )
-
     def can_continue(self) -> bool:
         """Whether the next attempt of a finished run can be started."""
         snapshot = self.panes.snapshot
@@ -141,8 +133,9 @@ class Requests:
             case "continue_run":
                 return self.can_continue()
             case "keep_waiting" if snapshot is not None:
-                held = isinstance(snapshot.state.condition, HeldOpen)
-                return name in self.possible and (self.is_wait_ending() or not held)
+                is_held, now = isinstance(snapshot.state.condition, HeldOpen), self.panes.clock()
+                is_ending = wait_ends_in(snapshot, snapshot.state.now(now)) is not None
+                return name in self.possible and (is_ending or not is_held)
             case "answer":
                 asked = snapshot.state.open_question if snapshot is not None else None
                 return name in self.possible and asked is not None and at < len(asked.answers)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from supervisor.job.errors import JobError
 from supervisor.views.logs import reading as lc
 from supervisor.views.logs.query import Query
-from supervisor.views.logs.reading import LogAt, LogPoint
+from supervisor.views.logs.reading import LogAt
 from supervisor.views.logs.session import PAGE_S, LogSession
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.zoomable import ChartPanel
@@ -125,7 +125,7 @@ class LogOfRun:
         # Two hundredths of a second that the start need not wait for.
         from supervisor.views.tui.logs.screen import LogScreen
 
-        def closed(point: LogPoint | None) -> None:
+        def closed(point: LogAt | None) -> None:
             self._screen = None
             if point is not None:
                 self._point_at(point)
@@ -134,10 +134,10 @@ class LogOfRun:
         self._screen = LogScreen(self._client.node, snapshot.state, nodes=nodes, at=at, typed=typed)
         self._panes.screen.app.push_screen(self._screen, closed)
 
-    def _point_at(self, point: LogPoint) -> None:
+    def _point_at(self, point: LogAt) -> None:
         """Show a line's step on the chart."""
         loss = self._panes.loss
-        if not loss.show_at(point.step, point.t, point.attempt):
+        if not loss.show_at(point.step, point.t, point.attempt or 0):
             known = f"step {point.step:g}" if point.step is not None else "that time"
             self._panes.tell(Answer(f"the chart has no point at {known}", False))
         elif loss.display:
@@ -389,12 +389,12 @@ class Looking:
         open_page_search(app, page, self.panes.offer)
 
     def action_match(self, way: int) -> None:
-        """The next or previous match: in the log in the search direction, on a page downward."""
+        """The next or previous match: in the log upward, on a page downward."""
         page = self.searchable()
         if page is not None:
             page.search.step(way)
         else:
-            self._logs.match(way)
+            self._logs.match(-way)
 
     def action_filter(self) -> None:
         """Show only some lines."""

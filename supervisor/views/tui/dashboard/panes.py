@@ -1,7 +1,7 @@
 """The panes of the dashboard: their content, which ones a terminal has room for, and which one is shown alone.
 
 There are two layouts. A narrow terminal has one column: the loss or the failure card, a line per device, the log. A wide one has
-two columns above the log. As the terminal gets smaller, these are dropped in order: trends, timeline, charts of use, tiles,
+two columns above the log. As the terminal gets smaller, these are dropped in order: timeline, charts of use, tiles,
 ranks, devices beyond four, the loss chart. Header, log, notice and footer stay. A failure card takes only its own rows.
 """
 
@@ -25,13 +25,13 @@ from supervisor.views.tui.panels.header import HeaderPanel
 from supervisor.views.tui.panels.notice import NoticeBar, TimelinePanel
 from supervisor.views.tui.panels.ranks_table import RanksPanel
 from supervisor.views.tui.panels.state_words import shows_failure
-from supervisor.views.tui.panels.trends import TilesPanel, TrendPanel, trends
+from supervisor.views.tui.panels.tiles import TilesPanel
 from supervisor.views.tui.shell.request_client import Answer
-from supervisor.views.tui.widgets.footer import FooterBar
+from supervisor.views.tui.shell.screen_base import FooterBar
 from supervisor.views.tui.widgets.paint import TextStyle
 from supervisor.views.tui.widgets.panel import Panel, View, tr_of
 
-PANES = ("header", "card", "loss", "charts", "trends", "devices", "ranks", "tiles", "log", "timeline")
+PANES = ("header", "card", "loss", "charts", "devices", "ranks", "tiles", "log", "timeline")
 ALWAYS = frozenset(["header", "notice", "footer"])
 WIDE_FROM = 100
 # From this width on the timeline is beside the log, and a failure card beside the other panes.
@@ -42,8 +42,6 @@ LOG_LEAST = 3
 FRAMED_FROM = 7
 CHARTS_LEAST = 6
 RANKS_LEAST = 5
-# The two curves beside the loss have at least this many lines.
-TRENDS_LEAST = 7
 # Beside other panes a card is at least this high.
 CARD_BESIDE_RIGHT = 20
 
@@ -61,7 +59,6 @@ class Layout(msgspec.Struct, frozen=True):
     left_height: int | None = None
     devices_height: int | None = None
     charts_height: int = 0
-    trends_height: int = 0
     right_width: int | None = None
     timeline_width: int = 0
     is_framed: bool = True
@@ -70,13 +67,12 @@ class Layout(msgspec.Struct, frozen=True):
 class Needs(msgspec.Struct, frozen=True):
     """The inputs of the layout besides the size, in rows. `card_rows` 0: no failure card.
 
-    `gpus`: whether the devices are GPUs. `trends`: whether two series besides the loss have a curve.
+    `gpus`: whether the devices are GPUs, which have charts.
     """
 
     devices: int
     ranks: int
     gpus: bool = True
-    trends: bool = False
     card_rows: int = 0
     zoomed: str | None = None
 
@@ -116,17 +112,17 @@ def _narrow(height: int, needs: Needs) -> Layout:
 
 
 def _wide(width: int, height: int, needs: Needs) -> Layout:
-    """Two columns above the log. The curves get the rows that the ranks table does not need."""
+    """Two columns above the log. The charts of use get the rows that the ranks table does not need."""
     room = height - (5 if height >= LOW else 4)
     shown = set(ALWAYS | {"log"} | ({"tiles"} if height >= LOW else set()))
     shown |= {"timeline"} if width >= ROOMY_FROM else set()
     middle = max(room - max(7, room * (33 if width >= ROOMY_FROM else 36) // 100), 8)
-    has_right = bool(needs.devices + needs.ranks + needs.trends)
+    has_right = bool(needs.devices + needs.ranks)
     if needs.card_rows:
         has_right = _is_beside_card(width, needs)
         middle = min(max(room - 8, 8), max(needs.card_rows, CARD_BESIDE_RIGHT if has_right else 8))
     shown.add("card" if needs.card_rows else "loss")
-    devices = charts = curves = 0
+    devices = charts = 0
     if has_right:
         if needs.devices:
             devices = max(3, min(needs.devices + 2, middle - CHARTS_LEAST - RANKS_LEAST, 10))
@@ -135,39 +131,26 @@ def _wide(width: int, height: int, needs: Needs) -> Layout:
         if needs.ranks and left >= RANKS_LEAST:
             shown.add("ranks")
         below = max(needs.ranks + 3, RANKS_LEAST) if needs.ranks else 0
-        if left >= CHARTS_LEAST + min(below, RANKS_LEAST):
-            spare = max(CHARTS_LEAST, left - below)
-            if needs.gpus and needs.devices:
-                charts = spare if not below else max(CHARTS_LEAST, min(spare, left * 7 // 10))
-            if needs.trends and width >= ROOMY_FROM and charts and spare >= CHARTS_LEAST + TRENDS_LEAST:
-                charts, curves = spare - spare // 2, spare // 2
-            elif needs.trends and not charts and spare >= TRENDS_LEAST:
-                curves = spare if not below else max(TRENDS_LEAST, min(spare, left * 7 // 10))
-        shown |= ({"charts"} if charts else set()) | ({"trends"} if curves else set())
+        if needs.gpus and needs.devices and left >= CHARTS_LEAST + min(below, RANKS_LEAST):
+            charts = left if not below else max(CHARTS_LEAST, min(left - below, left * 7 // 10))
+            shown.add("charts")
     return Layout(
         frozenset(shown),
         middle_height=middle,
         devices_height=devices,
         charts_height=charts,
-        trends_height=curves,
-        right_width=_right_width(width, needs),
+        right_width=_right_width(width),
         timeline_width=min(72, width * 36 // 100),
     )
 
 
-def card_width(width: int, needs: Needs) -> int:
-    """The width of a failure card in a terminal of this width."""
-    return width - _right_width(width, needs) if _is_beside_card(width, needs) else width
-
-
 def _is_beside_card(width: int, needs: Needs) -> bool:
     """Whether a column of other panes is beside a failure card."""
-    return width >= ROOMY_FROM and bool(needs.devices + needs.ranks + needs.trends)
+    return width >= ROOMY_FROM and bool(needs.devices + needs.ranks)
 
 
-def _right_width(width: int, needs: Needs) -> int:
-    usual = width * 45 // 100
-    return min(max(66, usual), width * 58 // 100) if needs.devices + needs.ranks else usual
+def _right_width(width: int) -> int:
+    return min(max(66, width * 45 // 100), width * 58 // 100)
 
 
 class Panes:
@@ -186,63 +169,36 @@ class Panes:
         self.snapshot: Snapshot | None = None
         self.zoomed: str | None = None
         self._layout: Layout | None = None
+        self.header = HeaderPanel(id="header")
+        self.card = FailureCard(id="card")
+        self.loss = LossPanel(id="loss")
+        self.ranks = RanksPanel(id="ranks")
+        self.log = LogPanel(id="log")
+        self.notice = NoticeBar(id="notice")
 
     def compose(self) -> ComposeResult:
         """All panes; the layout decides which are visible."""
-        yield HeaderPanel(id="header")
+        yield self.header
         with Horizontal(id="middle"):
             with Vertical(id="left"):
-                yield FailureCard(id="card")
-                yield LossPanel(id="loss")
+                yield self.card
+                yield self.loss
             with Vertical(id="right"):
                 with Horizontal(id="charts"):
                     yield UsePanel(id="util", memory=False)
                     yield UsePanel(id="memory", memory=True)
-                with Horizontal(id="trends"):
-                    yield TrendPanel(id="trend0", place=0)
-                    yield TrendPanel(id="trend1", place=1)
                 yield DevicesPanel(id="devices")
-                yield RanksPanel(id="ranks")
+                yield self.ranks
         yield TilesPanel(id="tiles")
         with Horizontal(id="bottom"):
-            yield LogPanel(id="log")
+            yield self.log
             yield TimelinePanel(id="timeline")
-        yield NoticeBar(id="notice")
+        yield self.notice
         yield FooterBar(id="footer")
 
     def find(self, name: str) -> Panel:
         """The pane or page with this name."""
         return self.screen.query_one(f"#{name}", Panel)
-
-    @property
-    def header(self) -> HeaderPanel:
-        """The two lines at the top."""
-        return self.screen.query_one(HeaderPanel)
-
-    @property
-    def card(self) -> FailureCard:
-        """The failure card."""
-        return self.screen.query_one(FailureCard)
-
-    @property
-    def loss(self) -> LossPanel:
-        """The loss chart."""
-        return self.screen.query_one(LossPanel)
-
-    @property
-    def ranks(self) -> RanksPanel:
-        """The table of ranks."""
-        return self.screen.query_one(RanksPanel)
-
-    @property
-    def log(self) -> LogPanel:
-        """The log pane."""
-        return self.screen.query_one(LogPanel)
-
-    @property
-    def notice(self) -> NoticeBar:
-        """The line for people."""
-        return self.screen.query_one(NoticeBar)
 
     @property
     def focused(self) -> Panel | None:
@@ -329,11 +285,11 @@ class Panes:
             devices=(len(devices_of(snapshot)) if snapshot.gpus else 0) or devices,
             ranks=0 if is_elsewhere and ranks <= 1 else ranks,
             gpus=bool(snapshot.gpus),
-            trends=len(list(trends(snapshot))) > 1,
         )
         if not shows_failure(snapshot):
             return needs
-        width = card_width(self.screen.size.width, needs)
+        width = self.screen.size.width
+        width -= _right_width(width) if _is_beside_card(width, needs) else 0
         return replace(needs, card_rows=self.card.needed_rows(self._view(snapshot), width))
 
     def _apply(self, layout: Layout) -> None:
@@ -342,7 +298,7 @@ class Panes:
             find(f"#{name}").display = name in shown
         for page in self.screen.query(", ".join(f"#{name}" for name in PAGES)):
             page.display = page.id in shown
-        has_right = bool(shown & {"charts", "trends", "devices", "ranks"})
+        has_right = bool(shown & {"charts", "devices", "ranks"})
         middle, left, right = find("#middle"), find("#left"), find("#right")
         left.display = bool(shown & {"card", "loss"})
         right.display = has_right
@@ -353,7 +309,6 @@ class Panes:
             (middle, layout.middle_height),
             (left, layout.left_height),
             (find("#charts"), layout.charts_height),
-            (find("#trends"), layout.trends_height),
             (find("#devices"), layout.devices_height),
         ):
             widget.styles.height = "1fr" if height is None else height

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from textual import events
-from textual.message import Message
-
 from supervisor.views import format as fm
 from supervisor.views.logs.reading import BadJumpError
 from supervisor.views.model.replay import Recording, ReplayClock, is_moment, next_fact, parse_moment
@@ -23,23 +20,15 @@ SCRUB = 1 / 50
 
 
 class ReplayBar(Panel):
-    """Recorded time: position and speed; a click moves it."""
+    """Recorded time: position and speed."""
 
     framed = False
     uses_clock = True
-
-    class Moved(Message):
-        """A click on a position of the bar: a share of the whole."""
-
-        def __init__(self, share: float) -> None:
-            super().__init__()
-            self.share = share
 
     def __init__(self, clock: ReplayClock, recording: Recording, *, id: str) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
         self._clock = clock
         self._recording = recording
-        self._track = (0, 1)
 
     @property
     def ready(self) -> bool:
@@ -57,16 +46,11 @@ class ReplayBar(Panel):
             Span(f"{clock.speed:g}× ", TextStyle.DIM),
             Span(f"{fm.time_of_day(now)} "),
         )
-        play = self.tr("  Space play" if clock.paused else "  Space pause")
-        keys = play + self.tr("  ← → scrub  n p facts  < > speed") if width >= 100 else ""
-        right = row(
-            Span(f" {fm.duration(now - clock.start_t)} {self.tr('of')} {fm.duration(span)}", TextStyle.DIM),
-            Span(f"{keys} ", TextStyle.DIM),
-        )
+        over = f" {fm.duration(now - clock.start_t)} {self.tr('of')} {fm.duration(span)} "
+        right = row(Span(over, TextStyle.DIM))
         room = width - cells(left) - cells(right)
         if room < 10:
             return [between(left, right, width)]
-        self._track = (cells(left), room)
         at = round((now - clock.start_t) / span * (room - 1))
         marks = {round((t - clock.start_t) / span * (room - 1)) for t in self._recording.facts_t}
         spans = []
@@ -78,12 +62,6 @@ class ReplayBar(Panel):
             else:
                 spans.append(Span("━", TextStyle.LIVE if cell < at else TextStyle.FRAME))
         return [(*left, *spans, *right)]
-
-    def on_click(self, event: events.Click) -> None:
-        """Go to the clicked moment."""
-        start, room = self._track
-        if start <= event.x < start + room and room > 1:
-            self.post_message(self.Moved((event.x - start) / (room - 1)))
 
 
 class Playback:
@@ -108,8 +86,7 @@ class Playback:
         first_t = self.recording.first_loss_t
         if first_t is not None:
             at, after = fm.time_of_day(first_t), fm.duration(max(first_t - self.recording.start_t, 0.0))
-            text = f"the first loss comes at {at}, {after} after the start; → scrubs there"
-            panes.loss.coming = text
+            panes.loss.coming = f"the first loss comes at {at}, {after} after the start; → scrubs there"
         panes.screen.call_after_refresh(self.clock.begin)
 
     def tick(self) -> None:

@@ -20,7 +20,7 @@ from supervisor.views.tui.dashboard.acting import VETOES, Requests
 from supervisor.views.tui.dashboard.keys import GROUPS, KEYS, MOMENTS, PLAYBACK
 from supervisor.views.tui.dashboard.looking import LogOfRun, Looking
 from supervisor.views.tui.dashboard.panes import Panes
-from supervisor.views.tui.dashboard.playback import Playback, ReplayBar
+from supervisor.views.tui.dashboard.playback import Playback
 from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen, bindings_of, lines_of
 from supervisor.views.tui.logs.page import LogPanel
 from supervisor.views.tui.pages.text_page import PAGES
@@ -37,8 +37,7 @@ from supervisor.views.tui.panels.state_words import (
 )
 from supervisor.views.tui.shell.feeder import Feeder
 from supervisor.views.tui.shell.request_client import Adopter, Answer, RequestClient
-from supervisor.views.tui.shell.screen_base import KeyScreen, key_commands, silence_of
-from supervisor.views.tui.widgets.footer import FooterBar, Hint
+from supervisor.views.tui.shell.screen_base import FooterBar, Hint, KeyScreen, key_commands, silence_of
 from supervisor.views.tui.widgets.panel import tr_of
 
 if TYPE_CHECKING:
@@ -269,12 +268,6 @@ class Dashboard(KeyScreen, Screen[None]):
         else:
             self.log_of_run.open(lc.LogAt(attempt=point.attempt, step=point.step, t=point.time))
 
-    def on_replay_bar_moved(self, message: ReplayBar.Moved) -> None:
-        """A click on the bar."""
-        if self.playback is not None:
-            clock = self.playback.clock
-            self.playback.seek(clock.start_t + message.share * (clock.end_t - clock.start_t))
-
     def tell(self, answer: Answer) -> None:
         """Show one line to the person."""
         self.panes.tell(answer)
@@ -379,11 +372,6 @@ class Dashboard(KeyScreen, Screen[None]):
         unique.sort(key=self._footer_place(wanted, inner))
         word = leave_word(snapshot) if snapshot is not None and self.playback is None else "leave"
         self.query_one(FooterBar).offer(tuple(unique), Hint("q", word, "leave"))
-        vetoes = self.app.screen is self and any(self.check_action("ask", (kind,)) for kind in VETOES)
-        header = self.panes.header
-        if header.esc_vetoes != vetoes:
-            header.esc_vetoes = vetoes
-            header.repaint()
 
     def _inner_hints(self) -> list[Hint]:
         """The keys of an open search, and the own keys of a pane shown alone."""
@@ -391,9 +379,12 @@ class Dashboard(KeyScreen, Screen[None]):
         if self.panes.focused is not None and (word := self.panes.focused.closes()):
             own.append(Hint("Esc", word, "focused.plain"))
         page = self.looking.searchable()
-        for key, word, way in (("n", "next match", 1), ("N", "match before", -1)):
+        for key, older, word, way in (
+            ("n", "↑ older", "next match", 1),
+            ("N", "↓ newer", "match before", -1),
+        ):
             if self.check_action("match", (way,)):
-                own.append(Hint(key, self.logs.match_word(way) if page is None else word, f"match({way})"))
+                own.append(Hint(key, older if page is None else word, f"match({way})"))
         if self.panes.zoomed is not None:
             own += [Hint(*key) for key in self.panes.find(self.panes.zoomed).inner_keys()]
         return own

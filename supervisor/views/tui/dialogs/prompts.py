@@ -149,46 +149,40 @@ class OfferScreen(Confirm):
 
     Args:
         title: the question.
-        offer: what would happen.
+        offer: what would happen, and what to know about it.
         why: the action that needs it; empty: none.
     """
 
+    is_shown = False
+    """Whether the question is on the screen."""
+
     def __init__(self, title: str, offer: Offer, why: str = "") -> None:
         super().__init__(title)
-        self.offer = offer
-        self.why = why
+        self._lines = [why] if why else []
+        self._offer = offer
         self._shown_t = math.inf
 
-    @property
-    def is_shown(self) -> bool:
-        """Whether the question is on the screen."""
-        return math.isfinite(self._shown_t)
+    def compose(self) -> ComposeResult:
+        """What would happen, what to know about it, the question, and the keys."""
+        tr, lines = tr_of(self), [tr_of(self)(line) for line in self._lines]
+        lines += [f"· {tr(action)}" for action in self._offer.actions]
+        lines += [f"⚠ {tr(warning)}" for warning in self._offer.warnings]
+        with Vertical(classes="bar"):
+            for line in (*lines, tr(self.question)):
+                yield Label(Content(plain(line)), classes="question")
+            yield Label(key_line(tr, ("y", "yes"), ("n", "no")), classes="answers")
 
     def on_mount(self) -> None:
         """It can be answered from its first frame on."""
         self.call_after_refresh(self._appear)
 
     def _appear(self) -> None:
-        self._shown_t = Message().time
+        self.is_shown, self._shown_t = True, Message().time
 
     def on_key(self, event: events.Key) -> None:
         """A yes typed before the question was on the screen does not answer it: examining a run may take seconds."""
         if event.key == "y" and event.time < self._shown_t:
             event.stop()
-
-    def compose(self) -> ComposeResult:
-        """What would happen, what to know about it, and the keys."""
-        tr = tr_of(self)
-        box = Vertical(classes="box")
-        box.border_title = tr(self.question)
-        with box:
-            if self.why:
-                yield Label(Content(plain(tr(self.why))), classes="quiet")
-            for action in self.offer.actions:
-                yield Label(Content(plain(f"· {tr(action)}")))
-            for warning in self.offer.warnings:
-                yield Label(Content(plain(f"⚠ {tr(warning)}")), classes="cost")
-            yield Label(key_line(tr, ("y", "yes"), ("n", "no")), classes="quiet", id="keys")
 
     def renew(self) -> None:
         """An offer does not change after it was made."""

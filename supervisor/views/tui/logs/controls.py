@@ -51,10 +51,9 @@ class LogControls:
         self._asked = asked
 
     def take(self, page: Page) -> None:
-        """Show a page, unless a later key has made it stale."""
-        if self.page is None or page.made > self.page.made:
-            self.page = page
-            self._show(page)
+        """Show another page."""
+        self.page = page
+        self._show(page)
 
     def ask(self, request: Request, *, waits: bool = False) -> None:
         """Send a request that is answered by a page."""
@@ -110,7 +109,7 @@ class LogControls:
             elif not text:
                 self.search("", None)
             elif text == before:
-                self.match(1)
+                self.match(-1)
 
         app.push_screen(AskLine("search", before, typed, SEARCH_HINT), closed)
 
@@ -126,13 +125,8 @@ class LogControls:
             self._changed()
         return ""
 
-    def match_word(self, way: int) -> str:
-        """The directions of the next (1) and previous match (-1): a search runs up from the newest line, unless begun at the first."""
-        up = way * (self.page.search_way if self.page is not None else -1) < 0
-        return "↑ older" if up else "↓ newer"
-
     def match(self, way: int) -> None:
-        """The next match (1) in the search direction, or the previous one (-1)."""
+        """The next match up (-1) or down (1)."""
         page, start = self.page, self.frozen_row
         if page is not None and page.cursor is not None and start is page.rows[page.cursor]:
             start = None  # nobody moved since the previous match, whose page may still be on its way

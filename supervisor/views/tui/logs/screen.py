@@ -18,22 +18,20 @@ from supervisor.run.state import RunState
 from supervisor.views import format as fm
 from supervisor.views.logs import reading as lc
 from supervisor.views.logs.query import Query
-from supervisor.views.logs.reading import BadJumpError, LogAt, LogPoint, parse_jump
+from supervisor.views.logs.reading import BadJumpError, LogAt, parse_jump
 from supervisor.views.logs.session import LogSession
 from supervisor.views.logs.sources import NodeLogs
 from supervisor.views.tui.dialogs.help import HelpScreen, bindings_of, lines_of
 from supervisor.views.tui.dialogs.prompts import AskLine
 from supervisor.views.tui.logs.controls import LogControls
-from supervisor.views.tui.logs.page import LogPanel
-from supervisor.views.tui.logs.rows import found_text, lines_text
+from supervisor.views.tui.logs.page import LogPanel, found_text, lines_text
 from supervisor.views.tui.shell.external_editor import Spot, editor_argv, run_outside
-from supervisor.views.tui.shell.screen_base import KeyScreen
-from supervisor.views.tui.widgets.footer import FooterBar, Hint
+from supervisor.views.tui.shell.screen_base import FooterBar, Hint, KeyScreen
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, between, row
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.phrases import is_stacks
 
-MATCHES = {"match(1)": 1, "match(-1)": -1}
+MATCHES = ("match(1)", "match(-1)")
 GROUPS = {"go": "go", "which": "which lines", "take": "take along", "leave": "leave"}
 
 
@@ -50,8 +48,8 @@ LOG_KEYS: list[BindingType] = [
     _key("question_mark,f1", "help", "help", "?", "leave", "this help"),
     _key("escape", "back", "back", "Esc", "leave", "clear selection, search, filter; then back to the dashboard"),
     _key("slash", "search", "search", "/", "go", "search: words in any case, or /an expression/"),
-    _key("n", "match(1)", "next match", "n", "go", "the next match, the way the search ran: up from the newest line"),
-    _key("N", "match(-1)", "match before", "N", "go", "the match before: the other way"),
+    _key("n", "match(-1)", "↑ older", "n", "go", "the next older match: a search runs up from the newest line"),
+    _key("N", "match(1)", "↓ newer", "N", "go", "the next newer match"),
     _key(
         "f,backslash", "filter", "filter", "f", "which",
         "filter: words, -without, /expression/, r0-3, node:1, level:warn, stream:stderr",
@@ -74,7 +72,7 @@ LOG_KEYS: list[BindingType] = [
 ]  # fmt: skip
 
 
-class LogScreen(KeyScreen, Screen[LogPoint | None]):
+class LogScreen(KeyScreen, Screen[LogAt | None]):
     """All logs of an attempt.
 
     Args:
@@ -167,7 +165,7 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
                 lines = f"{copied.lines} lines" if copied.lines != 1 else "1 line"
                 text = f"{lines} copied (where the terminal allows it: OSC 52)"
                 self.status.say(lc.Remark(text, good=True))
-            case LogPoint() as point:
+            case LogAt() as point:
                 self.dismiss(point)
 
     def _show(self, page: lc.Page) -> None:
@@ -200,8 +198,6 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
                 return self._closes() or binding.description
             case "freeze":
                 return self._controls.freeze_word()
-            case "match(1)" | "match(-1)" as action:
-                return self._controls.match_word(MATCHES[action])
             case "wrap" if self.log_page.wraps:
                 return "cut lines"
             case _:
@@ -457,7 +453,6 @@ class LogStatus(Panel):
             parts.append(f"line {fm.whole(number)} of {fm.whole(count)} ({fm.part(number / count)})")
             parts.append(_bytes(page.size_bytes))
         else:
-            parts += [f"counting lines {fm.part(page.counted_ratio)}"] if page.counted_ratio < 1 else []
             at = f"{page.place_ratio:.0%} of " if page.rows else ""  # no position if no line is kept
             parts.append(f"{at}{_bytes(page.size_bytes)}" if page.size_bytes else "empty")
         return " · ".join(map(self.tr, parts))

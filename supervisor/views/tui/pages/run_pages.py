@@ -17,7 +17,6 @@ from supervisor.views.logs.sources import rank_label
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.live import not_finite
 from supervisor.views.tui.pages.text_page import Page, resumed_rows, section
-from supervisor.views.tui.panels.header import sample_text
 from supervisor.views.tui.panels.possible_actions import again_text, possible
 from supervisor.views.tui.panels.state_words import rank_state, stall_text
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, labelled, row
@@ -369,3 +368,11 @@ def _origins(record: RunFile, width: int, tr: Tr) -> list[Row]:
             )
         )
     return [*rows, EMPTY]
+
+
+def sample_text(state: st.RunState) -> str:
+    """The shape of one model sample: ``sequence 1024``, ``sample 3 × 224 × 224``; empty if it was not measured, or varies."""
+    seen = state.attempt.measured if state.attempt is not None else None
+    if seen is None or not seen.sample_shape:
+        return ""
+    return f"{'sequence' if seen.sequence_length else 'sample'} {' × '.join(map(str, seen.sample_shape))}"

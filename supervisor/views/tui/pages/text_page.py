@@ -12,10 +12,9 @@ from supervisor.run.records import Sameness
 from supervisor.run.state import MomentKind, RunState
 from supervisor.views.logs.query import BadQueryError, Query
 from supervisor.views.tui.dialogs.prompts import SEARCH_HINT, AskLine
-from supervisor.views.tui.logs.rows import marked
-from supervisor.views.tui.widgets.lists import MovingPanel
+from supervisor.views.tui.logs.page import marked
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, labelled, row
-from supervisor.views.tui.widgets.panel import COPIED_CELLS, Panel, View, copied_rows
+from supervisor.views.tui.widgets.panel import COPIED_CELLS, MovingPanel, Panel, View, copied_rows
 from supervisor.views.wording.kinds import values_of
 from supervisor.views.wording.translate import Tr
 

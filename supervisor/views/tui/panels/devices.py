@@ -13,8 +13,8 @@ from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Gpu, Machine, Rank, Snapshot
 from supervisor.views.model.thinned_series import Track
 from supervisor.views.tui.charts.hues import LIMITS, Gauge, value_style
-from supervisor.views.tui.widgets.lists import ListPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, bar, cells, fit, row, spark_row
+from supervisor.views.tui.widgets.panel import ListPanel
 
 FULL_RATIO = LIMITS[Gauge.MEMORY].red
 NAME_CELLS = 7

@@ -16,10 +16,8 @@ from supervisor.views.tui.panels.state_words import (
     hang_ends_in,
     is_failing,
     is_live,
-    restarts_in,
-    wait_ends_in,
 )
-from supervisor.views.tui.panels.trends import epoch_time_text
+from supervisor.views.tui.panels.tiles import epoch_time_text
 from supervisor.views.tui.widgets.paint import (
     EMPTY,
     Row,
@@ -52,7 +50,6 @@ class HeaderPanel(Panel):
     # The name a person gave the run, if any; otherwise its script's or log's name is shown.
     name_given = ""
     is_low = False  # whether the terminal has no room for the tiles, which show the step time
-    esc_vetoes = False  # whether Esc reaches the keeper: nothing else is open for it to close
 
     def body(self, width: int, height: int) -> Sequence[Row]:
         """Two rows."""
@@ -90,8 +87,6 @@ class HeaderPanel(Panel):
         quiet = quiet_s(snapshot, now)
         if is_failing(snapshot):
             pass  # the reason for the missing steps is already shown
-        elif veto := self._veto(snapshot, now):
-            left.append(Span(tr(veto), TextStyle.WARN))
         elif hang_ends_in(snapshot, now) is not None:
             pass
         elif quiet is not None:
@@ -104,15 +99,6 @@ class HeaderPanel(Panel):
         if is_live(snapshot) and not snapshot.keeper_alive and state.started_t is not None:
             left.append(Span(tr(" ⚠ supervisor process is gone"), TextStyle.BAD))
         return tuple(left)
-
-    def _veto(self, snapshot: Snapshot, now: float) -> str:
-        """What Esc would do about the countdown; empty if it does something else."""
-        if not self.esc_vetoes:
-            return ""
-        if restarts_in(snapshot, now) is not None:
-            return ", Esc stops that"
-        ends = hang_ends_in(snapshot, now), wait_ends_in(snapshot, now)
-        return ", Esc keeps waiting" if ends != (None, None) else ""
 
     def _progress(self, snapshot: Snapshot, room: int) -> Row:
         state, in_epochs = snapshot.state, _counts_within_epochs(snapshot)
@@ -281,21 +267,10 @@ def _job(snapshot: Snapshot, name: str, room: int, tr: Tr) -> Row:
         ranks = f" · {count} rank{'s' if count != 1 else ''}"
         parts.append(Span(tr(ranks), TextStyle.DIM))
     batch = state.attempt.shown_batch if state.attempt else None
-    text, sample = "", sample_text(state)
-    for form in batch_forms(batch) if batch is not None else ():
-        for words in ((form, sample), (form,)):
-            whole = f" · {', '.join(tr(word) for word in words if word)}"
-            if not text and cells(tuple(parts)) + cells((Span(whole),)) <= room:
-                text = whole
+    forms = [f" · {tr(form)}" for form in batch_forms(batch)] if batch is not None else []
+    left = room - cells(tuple(parts))
+    text = next((form for form in forms if cells(row(form)) <= left), "")
     return (*parts, Span(text, TextStyle.DIM))
-
-
-def sample_text(state: RunState) -> str:
-    """The shape of one model sample: ``sequence 1024``, ``sample 3 × 224 × 224``; empty if it was not measured, or varies."""
-    seen = state.attempt.measured if state.attempt is not None else None
-    if seen is None or not seen.sample_shape:
-        return ""
-    return f"{'sequence' if seen.sequence_length else 'sample'} {' × '.join(map(str, seen.sample_shape))}"
 
 
 def ranks_of(state: RunState) -> int | None:

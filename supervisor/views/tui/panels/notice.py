@@ -15,9 +15,8 @@ from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.panels.possible_actions import ANSWER_KEYS, offer
 from supervisor.views.tui.panels.state_words import is_live, shows_failure, stall_text
-from supervisor.views.tui.widgets.lists import ListPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, between, cells, fit, row, spoken
-from supervisor.views.tui.widgets.panel import Panel
+from supervisor.views.tui.widgets.panel import ListPanel, Panel
 from supervisor.views.wording.kinds import values_of
 from supervisor.views.wording.phrases import question_text
 from supervisor.views.wording.start_warnings import in_one_line, shown_at_start

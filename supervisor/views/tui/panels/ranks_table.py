@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import ClassVar, NamedTuple
 
@@ -20,8 +20,8 @@ from supervisor.views.model.snapshot import Node, Rank, Snapshot
 from supervisor.views.model.step_pace import SILENT_GAPS, ranks_behind
 from supervisor.views.model.thinned_series import median
 from supervisor.views.tui.panels.state_words import OUTCOMES, rank_state
-from supervisor.views.tui.widgets.lists import ListPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, row
+from supervisor.views.tui.widgets.panel import ListPanel
 from supervisor.views.wording.kinds import reading_text
 
 # A rank that waits this long for its data, and ten times the median, is marked.
@@ -49,6 +49,16 @@ OF_ONE_NODE = frozenset(["compute", "peak"])
 # Columns shown only if some rank reports their value.
 REPORTED = {"data": "data_wait_s", "compute": "compute_s", "peak": "memory_peak_bytes"}
 LEFT = frozenset(["state", LINE, "network"])
+# How a column's number is written; the others need more than their number.
+FORMATS: Mapping[str, Callable[[float | None], str]] = {
+    "step": fm.whole,
+    "ms/step": lambda value_s: fm.whole(value_s * 1000) if value_s else fm.DASH,
+    "compute": fm.seconds,
+    "mem": fm.memory,
+    "peak": fm.memory,
+    "cpu": fm.percent,
+    "gpu": lambda ratio: fm.percent(ratio) if ratio is not None else fm.DASH,
+}
 # For these the greatest value sorts first: laggards before others.
 GREATEST_FIRST = frozenset(["ms/step", "skew", "data", "compute", "mem", "peak", "cpu", "gpu"])
 
@@ -249,13 +259,9 @@ class RanksPanel(ListPanel, can_focus=True):
             "rank": Span(f"{sign} n{node.number} {node.state.host}", TextStyle.STRONG),
             "state": Span(self.tr(state.text), state.style),
             "ranks": Span(f"{living}/{len(ranks)}", few),
-            "step": Span(fm.whole(values["step"])),
-            "ms/step": Span(_milli(values["ms/step"])),
+            **{name: Span(say(values.get(name))) for name, say in FORMATS.items()},
             "skew": self._skew(values["skew"], slow, is_slow=slow is not None and slow.rank is not None),
             "data": self._waited(values["data"]),
-            "mem": Span(fm.memory(values["mem"])),
-            "cpu": Span(fm.percent(values["cpu"])),
-            "gpu": Span(fm.percent(values["gpu"]) if values["gpu"] is not None else fm.DASH),
             "network": Span(network_text(node), TextStyle.DIM if over else TextStyle.PLAIN),
             "seen": _age(beat_s, ended=over),
         }
@@ -276,35 +282,33 @@ class RanksPanel(ListPanel, can_focus=True):
             step_s, pace_s = (None, took) if is_derived else (took, None)
         slow, seen_t = slow_rank_of(state), _seen_t(state, sample)
         is_slow = slow is not None and slow.rank is not None and slow.rank == rank.rank
-        memory = values.get("memory_used_bytes") or values.get("rss_bytes")
+        numbers = {
+            "step": values.get("step"),
+            "ms/step": step_s or pace_s,
+            "data": values.get("data_wait_s"),
+            "compute": values.get("compute_s"),
+            "mem": values.get("memory_used_bytes") or values.get("rss_bytes"),
+            "peak": values.get("memory_peak_bytes"),
+            "cpu": values.get("cpu_ratio"),
+        }
         word, style = rank_state(rank, state, is_live=snapshot.keeper_alive)
         last, age_s = self._last.get(name, "").strip(), self._now - seen_t if seen_t else None
         fields = {
             "rank": Span(f"{'    ' if node is not None else ''}{name}", TextStyle.STRONG),
             "state": Span(self.tr(word), style),
-            "step": Span(fm.whole(values.get("step"))),
-            # By line times all ranks of a job are as slow as the slowest, so there is no skew.
-            "ms/step": Span(fm.about(_milli)(pace_s) if pace_s and not step_s else _milli(step_s)),
+            **{name: Span(say(numbers.get(name))) for name, say in FORMATS.items()},
             "skew": self._skew(step_s, slow, is_slow=is_slow),
             "data": self._waited(values.get("data_wait_s")),
-            "compute": Span(fm.seconds(values.get("compute_s"))),
-            "mem": Span(fm.memory(memory)),
-            "peak": Span(fm.memory(values.get("memory_peak_bytes"))),
-            "cpu": Span(fm.percent(values.get("cpu_ratio"))),
             "pid": Span(str(rank.pid or fm.DASH), TextStyle.DIM),
             "seen": _age(age_s, ended=rank.exited, late_s=self._late_after_s(name, sample)),
             LINE: Span(last, TextStyle.DIM),
         }
+        if pace_s and not step_s:  # by line times all ranks are as slow as the slowest, so there is no skew
+            fields["ms/step"] = Span(fm.about(FORMATS["ms/step"])(pace_s))
         order = {
+            **numbers,
             "state": f"{int(not rank.exited)}{word}",  # ended ranks first, then by their word
-            "step": values.get("step"),
-            "ms/step": step_s or pace_s,
             "skew": math.inf if is_slow else step_s,
-            "data": values.get("data_wait_s"),
-            "compute": values.get("compute_s"),
-            "mem": memory,
-            "peak": values.get("memory_peak_bytes"),
-            "cpu": values.get("cpu_ratio"),
             "pid": rank.pid,
             "seen": seen_t,
             LINE: last or None,
@@ -477,10 +481,6 @@ def short_rate(bytes_per_s: float) -> str:
             number = bytes_per_s / size
             return f"{number:.1f}{unit}" if number < 9.95 else f"{number:.0f}{unit}"
     return f"{bytes_per_s:.0f}"
-
-
-def _milli(value_s: float | None) -> str:
-    return fm.whole(value_s * 1000) if value_s else fm.DASH
 
 
 def _states(snapshot: Snapshot) -> list[st.RunState]:

@@ -31,12 +31,13 @@ from supervisor.views.tui.shell.request_client import Answer
 from supervisor.views.tui.shell.screen_base import (
     FIRST_READ_S,
     LEAVING,
+    FooterBar,
+    Hint,
     KeyScreen,
     OverScreen,
     key_commands,
     silence_of,
 )
-from supervisor.views.tui.widgets.footer import FooterBar, Hint
 from supervisor.views.tui.widgets.paint import TextStyle
 from supervisor.views.tui.widgets.panel import tr_of
 

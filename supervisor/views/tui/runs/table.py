@@ -13,7 +13,6 @@ from supervisor.run.events import Outcome
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
 from supervisor.views import format as fm
-from supervisor.views.model.run_filter import filter_trouble, filtered
 from supervisor.views.model.run_list import (
     GREATEST_FIRST,
     RunList,
@@ -21,14 +20,16 @@ from supervisor.views.model.run_list import (
     Scope,
     SortKey,
     batch_of,
+    filter_trouble,
+    filtered,
     newest_rate,
     ordered,
 )
 from supervisor.views.tui.charts.hues import run_style
 from supervisor.views.tui.dialogs.prompts import AskLine
 from supervisor.views.tui.panels.state_words import listed_span
-from supervisor.views.tui.widgets.lists import ListPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, clip, fit, row, spoken, wrap
+from supervisor.views.tui.widgets.panel import ListPanel
 from supervisor.views.wording.translate import Tr
 
 STATE_CELLS = 15
@@ -372,32 +373,32 @@ class Column(NamedTuple):
 def columns_of(width: int, longest: int, *, folders: bool) -> Sequence[Column]:
     """The columns that fit a width. `longest`: cells of the longest verdict, which gets the remaining width."""
     room = width - _head_cells(width)
-    if width < WHOLE_FROM:
-        found = [Column("run", max(min(ID_CELLS - DATE_CELLS, room - 1 - VERDICT_LEAST), 1))]
-        if width >= STEP_FROM:
-            found.append(Column("step", STEP_LEAST, right=True))
-        return [*found, Column("verdict", max(room - _cells_of(found) - 1, 1))]
     roomy = width >= ROOMY_FROM
     numbers_from = NUMBERS_FROM + (FOLDER_LEAST * 2 if folders else 0)
+    id_cells = ID_CELLS if roomy else ID_CELLS - DATE_CELLS
+    if width < WHOLE_FROM:
+        id_cells = max(min(id_cells, room - 1 - VERDICT_LEAST), 1)
+    step_cells = 15 if roomy else 8 if width >= WHOLE_FROM else STEP_LEAST
     wanted = (
-        (0, Column("run", ID_CELLS if roomy else ID_CELLS - DATE_CELLS)),
+        (0, Column("run", id_cells)),
         (NAME_FROM, Column("name", 16)),
-        (0, Column("step", 15 if roomy else 8, right=True)),
-        (0, Column("verdict", VERDICT_CELLS, gap=2)),
-        (0, Column("best", 8, right=True)),
+        (STEP_FROM, Column("step", step_cells, right=True)),
+        (WHOLE_FROM, Column("verdict", VERDICT_CELLS, gap=2)),
+        (WHOLE_FROM, Column("best", 8, right=True)),
         (DURATION_FROM, Column("took", 11, right=True)),
-        (0, Column("seen", 5, right=True)),
+        (WHOLE_FROM, Column("seen", 5, right=True)),
         (numbers_from, Column("tries", 5, right=True)),
         (numbers_from, Column("batch", 8, right=True)),
         (numbers_from, Column("lr", 8, right=True)),
     )
     found = [column for least, column in wanted if width >= least]
     left = room - _cells_of(found)
+    if width < WHOLE_FROM:
+        return [*found, Column("verdict", max(left - 1, 1))]
     has_folder = folders and left >= FOLDER_LEAST + 2
     more = max(min((left - FOLDER_LEAST - 2) // 2 if has_folder else left, longest - VERDICT_CELLS), 0)
-    found = [
-        column._replace(cells=column.cells + more) if column.name == "verdict" else column for column in found
-    ]
+    at = next(at for at, column in enumerate(found) if column.name == "verdict")
+    found[at] = found[at]._replace(cells=VERDICT_CELLS + more)
     return [*found, Column("folder", left - more - 2, gap=1)] if has_folder else found
 
 

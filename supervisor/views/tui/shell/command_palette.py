@@ -55,11 +55,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
 }
 # Commands of another screen, and where it is.
 ELSEWHERE = {"go": "go works in a replay: stoker replay RUN, or p in the list of runs"}
-# An action without a key on this screen: a theme by name, and a comparison, which is a key of the metrics page.
-THEME_COMMANDS = tuple(
-    Binding("T", f"app.wear('{name}')", words, tooltip="dark, light, or safe for colour-blind eyes")
-    for name, words in (("dark", "theme dark"), ("light", "theme light"), ("safe", "theme safe"))
-)
+# An action without a key on this screen: a comparison is a key of the metrics page.
 COMPARE = Binding("M", "compare", "compare", tooltip="metrics: all charts, any number of runs in each")
 # How well typed text matches a command, from its own name to letters in this order (Textual's fuzzy match).
 IS_NAME, IN_NAME, IN_SYNONYM, IN_SENTENCE, FUZZY_NAME = 1.0, 0.9, 0.8, 0.6, 0.5
@@ -127,7 +123,7 @@ class KeyCommands(Provider):
         more = [each for each in getattr(screen, "MORE_COMMANDS", ()) if screen.check_action(each.action, ())]
         if hasattr(screen, "action_compare") and all(each.action != "compare" for each in bound):
             more.append(COMPARE)
-        return [*own, *more, *THEME_COMMANDS]
+        return [*own, *more]
 
 
 def _nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -14,19 +15,6 @@ from supervisor.run.state import RunState
 
 # A keeper answers within a second, for a stop once it has begun. After this long, report that it did not.
 PATIENCE_S = 8.0
-WORDS = {
-    RequestKind.STOP: "stop",
-    RequestKind.STOP_NOW: "stop now",
-    RequestKind.RESTART: "restart",
-    RequestKind.RESTART_WITH: "restart with a change",
-    RequestKind.START_NOW: "start now",
-    RequestKind.HOLD: "hold the restart",
-    RequestKind.STACKS: "stacks",
-    RequestKind.PROFILE: "profile",
-    RequestKind.KEEP_WAITING: "keep waiting",
-    RequestKind.ANSWER: "answer",
-    RequestKind.NOTE: "note",
-}
 # An answer means that the keeper took a request, which then takes seconds. These are done with the answer.
 _DONE = frozenset({RequestKind.NOTE, RequestKind.STACKS, RequestKind.ANSWER, RequestKind.HOLD})
 
@@ -49,23 +37,16 @@ class Adopter:
     adopt: Callable[[RunPaths], None]
 
 
-@dataclass(slots=True)
-class _Pending:
-    kind: RequestKind
-    sent_t: float
-    reported_late: bool = False
-
-
 class RequestClient:
-    """Sends requests and watches for their answers. `put` runs in the reading thread, the rest on screen."""
+    """Sends requests and watches for their answers. What `sender` returns runs in the reading thread, the rest on screen."""
 
     def __init__(self, run: RunPaths) -> None:
         self.run = run
-        self._pending: dict[str, _Pending] = {}
+        self._pending: dict[str, tuple[RequestKind, float]] = {}
 
     @property
     def node(self) -> NodePaths:
-        """The folder that lists the run's logs."""
+        """The part of node 0."""
         return self.run.node()
 
     def sender(
@@ -76,43 +57,40 @@ class RequestClient:
         now: float,
         report: Callable[[Answer], object],
     ) -> Callable[[], None]:
-        """A job that sends the request and reports the result."""
+        """A job for the reading thread that sends a request and reports the result."""
 
         def put() -> None:
             try:
                 request_id = ask(self.run, kind, if_attempt=attempt, args=args)
             except NotRequested as why:
-                report(Answer(f"{WORDS[kind]}: not sent: {why}", False))
-                return
+                report(Answer(f"{word_of(kind)}: not sent: {why}", False))
             except OSError as error:
-                report(Answer(f"{WORDS[kind]}: not sent: {error.strerror}: {self.run.control}", False))
-                return
-            self._pending[request_id] = _Pending(kind, now)
-            report(Answer(f"{WORDS[kind]}: asked the supervisor process", None))
+                report(Answer(f"{word_of(kind)}: not sent: {error.strerror}: {self.run.control}", False))
+            else:
+                self._pending[request_id] = kind, now
+                report(Answer(f"{word_of(kind)}: asked the supervisor process", None))
 
         return put
 
     def answers(self, state: RunState, now: float) -> list[Answer]:
-        """The results of requests since the last call."""
+        """The results of requests since the last call; a missing answer is reported once."""
         found: list[Answer] = []
-        for request_id, pending in list(self._pending.items()):
-            text = state.answered.get(request_id)
-            word = WORDS[pending.kind]
+        for request_id, (kind, sent_t) in list(self._pending.items()):
+            text, word = state.answered.get(request_id), word_of(kind)
             if text is not None:
                 self._pending.pop(request_id, None)
-                done = "done" if pending.kind in _DONE else "accepted"
-                more = " · p shows them" if pending.kind is RequestKind.STACKS else ""
-                found.append(
-                    Answer(f"{word}: {done}{more}", True)
-                    if text == "done"
-                    else Answer(f"{word} refused: {text}", False)
-                )
-            elif not pending.reported_late and now - pending.sent_t > PATIENCE_S:
-                pending.reported_late = True
-                found.append(
-                    Answer(
-                        f"{word}: no answer yet; is the supervisor process alive? its log is keeper.log",
-                        False,
-                    )
-                )
+                done = "done" if kind in _DONE else "accepted"
+                more = " · p shows them" if kind is RequestKind.STACKS else ""
+                is_done = text == "done"
+                said = f"{word}: {done}{more}" if is_done else f"{word} refused: {text}"
+                found.append(Answer(said, is_done))
+            elif now - sent_t > PATIENCE_S:
+                self._pending[request_id] = kind, math.inf
+                text = f"{word}: no answer yet; is the supervisor process alive? its log is keeper.log"
+                found.append(Answer(text, False))
         return found
+
+
+def word_of(kind: RequestKind) -> str:
+    """The name of a request: ``stop now``."""
+    return kind.value.replace("_", " ")

@@ -1,0 +1,604 @@
+"""Reads how processes ended from launcher reports, and finds the rank of a line.
+
+Launchers: torchrun, DeepSpeed, Lightning, composer, mp.spawn, srun. Sources: torch/distributed/elastic/multiprocessing/{api,errors}.py, deepspeed/launcher/launch.py,
+torch/multiprocessing/spawn.py, lightning's subprocess launchers, composer's launcher, srun.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from supervisor.diagnosis.scan.frames import frames_above
+from supervisor.diagnosis.scan.matched_lines import Hit, SourceScan
+from supervisor.diagnosis.scan.signature_tables import Role, Signature, Trait
+from supervisor.run.failures import FailureClass, Reason
+from supervisor.text.patterns import Lazy, whole
+from supervisor.text.prefixes import NOWHERE, Origin, split_prefix
+
+
+class Exit(NamedTuple):
+    """The end of one process. `code` is negative for a signal. `summary` marks torchrun's closing box."""
+
+    code: int
+    hit: Hit
+    rank: int | None = None
+    local_rank: int | None = None
+    node: str | None = None
+    pid: int | None = None
+    summary: bool = False
+    task: int | None = None
+
+
+class Launch(NamedTuple):
+    """The launchers' reports. `root_rank`: torchrun's first observed failure; `sigtermed`: pids it stopped; `numbered`: stoker named the nodes."""
+
+    exits: tuple[Exit, ...]
+    root_rank: int | None
+    failed_ranks: tuple[int, ...]
+    sigtermed: frozenset[int]
+    rank_by_pid: dict[int, int]
+    world_size: int | None
+    per_node: int | None
+    distributed: bool
+    numbered: bool = False
+
+
+_SUMMARY = Lazy(r"exitcode +: (-?\d+) \(pid: (\d+)\)")
+_SUMMARY_RANK = Lazy(r"rank +: (\d+) \(local_rank: (\d+)\)")
+_SUMMARY_HOST = Lazy(r"host +: (\S+)")
+_LOCAL_RANK = Lazy(r"--local[-_]rank[= '\",]*(\d+)")
+_SIGNALLED = Lazy(r"Sending process (\d+) closing signal|Killing subprocess (\d+)")
+_PER_NODE = Lazy(
+    r"nproc[-_]per[-_]node[= ]+(\d+)|nproc_per_node *: (\d+)|num_processes[= ]+(\d+)|--gpus[= ]+(\d+)\b"
+)
+_NODES = Lazy(r"--nnodes[= ]+(\d+)(?!:)\b|min_nodes *: (\d+)|num_nodes[= ]+(\d+)")
+_WORLD = Lazy(
+    r"world[_ ]size[:= ]+(\d+)|dist_world_size=(\d+)|MEMBER: \d+/(\d+)|world-size +(\d+)|\"world\": ?(\d+)|/(\d+) clients joined|\brank \d+ of (\d+)\b|\brank \d+/(\d+)\b",
+    re.IGNORECASE,
+)
+_RAY = Lazy(
+    r"pid=(\d+)\) (?:world_rank|rank)=(\d+)|world_rank=(\d+).{0,80}pid=(\d+)|pid=(\d+)[^)]*\) \[rank(\d+)\]"
+)
+# Launcher reports of a process's end. A form without a code or signal reports an exception.
+_EXITS = (
+    Lazy(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)"),
+    Lazy(r"exits with return code = (?P<code>-?\d+)"),
+    Lazy(r"process (?P<index>\d+) terminated with (?:signal (?P<name>SIG\w+)|exit code (?P<code>\d+))"),
+    Lazy(r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<node>\S+) exited on signal (?P<signal>\d+)"),
+    Lazy(r"Process name: \[\[\d+,\d+\],(?P<rank>\d+)\]"),  # Open MPI's first process that exited on its own
+    Lazy(r"-- Process (?P<index>\d+) terminated with the following error"),
+    Lazy(r"(?:\[rank: (?P<rank>\d+)\] )?Child process with PID (?P<pid>\d+) terminated with code (?P<code>-?\d+)"),
+    Lazy(r"[Rr]ank (?P<rank>\d+) (?:\(PID (?P<pid>\d+)\) )?(?:crashed with exit code|exited with code) (?P<code>-?\d+)"),
+    Lazy(r"died with <Signals\.SIG\w+: (?P<signal>\d+)>"),
+    Lazy(r"(?:returned non-zero exit status|make(?:\[\d+\])?: \*\*\* \[.+\] Error) (?P<code>\d+)"),
+)  # fmt: skip
+
+
+_QUOTE_COMMANDS = ("exits with return code", "died with <Signals")
+_SIGNALS = {
+    "SIGHUP": 1, "SIGINT": 2, "SIGILL": 4, "SIGABRT": 6, "SIGBUS": 7, "SIGFPE": 8, "SIGKILL": 9, "SIGSEGV": 11, "SIGTERM": 15,
+}  # fmt: skip
+
+
+# strsignal(3)'s first words, as srun prints them for a task.
+_SRUN_WORDS = {"Segmentation": 11, "Bus": 7, "Aborted": 6, "Killed": 9, "Illegal": 4, "Floating": 8}
+
+
+def read_launch(
+    scans: Sequence[SourceScan], known_world: int | None = None, known_per_node: int | None = None
+) -> Launch:
+    """Collect the launchers' reports in all logs; sizes known from elsewhere take precedence."""
+    hits = [hit for scan in scans for hit in scan.hits]
+    of_launchers = (_launchers_exit(hit) if hit.has(Trait.LAUNCHER_REPORT) else None for hit in hits)
+    by_line = zip(hits, of_launchers, strict=True)
+    found = (item or (_task_exit(hit) if hit.has(Trait.TASK_EXIT) else None) for hit, item in by_line)
+    exits = [item for item in found if item is not None]
+    boxed = [item for item in exits if item.summary]
+    root = (item.rank for item in boxed if any("Root Cause" in line for line in item.hit.lines_before(6)))
+    sigtermed = frozenset(
+        whole(found[1] or found[2])
+        for hit in hits
+        if hit.has(Trait.SIGNALS_PEERS)
+        for text in (hit.text, *hit.lines_after(24))
+        for found in _SIGNALLED.finditer(text)
+    )
+    # One agent signals the survivors of its group: these and the failed ones are the group.
+    group = len({item.pid for item in exits if item.pid is not None} | sigtermed)
+    per_node, world = _sizes(scans)
+    world = known_world or world or (group if group > 1 else None)
+    per_node = known_per_node or per_node
+    if per_node is None and len({item.node for item in boxed}) == 1:
+        per_node = group if group > 1 else None
+    highest = max((rank for scan in scans for rank in _ranks_seen(scan)), default=0)
+    world = max(world, highest + 1) if world is not None else None
+    launched = any(hit.has(Trait.LAUNCHER_REPORT) and not hit.has(Trait.SHELL_EXIT) for hit in hits)
+    # Files of several nodes are one job of several ranks, whatever else the logs show.
+    nodes = {scan.origin.node for scan in scans} - {None}
+    return Launch(
+        tuple(exits),
+        next(root, None),
+        tuple(dict.fromkeys(item.rank for item in boxed if item.rank is not None)),
+        sigtermed,
+        _ranks_by_pid(scans, exits),
+        world,
+        per_node,
+        launched or len(nodes) > 1 or highest > 0 or (world or 1) > 1,
+        known_per_node is not None,
+    )
+
+
+def _ranks_by_pid(scans: Sequence[SourceScan], exits: Sequence[Exit]) -> dict[int, int]:
+    """Ranks by process id: first from exits, then from prefixes, then from Ray's own lines."""
+    by_pid = {item.pid: item.rank for item in exits if item.pid is not None and item.rank is not None}
+    for scan in scans:
+        for hit in scan.hits:
+            if hit.origin.rank is not None and hit.origin.pid is not None:
+                by_pid.setdefault(hit.origin.pid, hit.origin.rank)
+        for line in scan.edges():
+            if "pid=" in line and (match := _RAY.search(line)):
+                pid, rank, its_rank, its_pid, worker_pid, worker_rank = match.groups()
+                by_pid.setdefault(whole(pid or its_pid or worker_pid), whole(rank or its_rank or worker_rank))
+    return by_pid
+
+
+def with_known_exits(launch: Launch, codes: Mapping[int, int]) -> Launch:
+    """Add directly observed exit codes by global rank. If one rank failed on its own, the launcher caused the -15 of the others."""
+    failed = any(code not in {0, -15} for code in codes.values())
+    own = {rank: code for rank, code in codes.items() if code != 0 and not (failed and code == -15)}
+    reported = {(item.rank, item.code) for item in launch.exits}
+    observed = tuple(
+        Exit(code, _NO_LINE, rank) for rank, code in sorted(own.items()) if (rank, code) not in reported
+    )
+    return launch._replace(exits=(*launch.exits, *observed))
+
+
+_OBSERVED = Signature(-1, "exit-code", FailureClass.WORKER_CRASH, Role.CONFIRMATION, None, 30, "exit")
+_NO_LINE = Hit(_OBSERVED, -1, 0, "", NOWHERE)
+
+
+def _ranks_seen(scan: SourceScan) -> Iterable[int]:
+    for hit in scan.hits:
+        if hit.origin.rank is not None:
+            yield hit.origin.rank
+    for line in (*scan.head[:200], *scan.tail[-400:]):
+        if line.startswith("[rank") and (end := line.find("]")) > 5 and line[5:end].isdecimal():
+            yield whole(line[5:end])
+
+
+_SIZE_WORDS = ("proc", "node", "orld", "rank", "--gpus", "clients", "MEMBER")
+
+
+def _sizes(scans: Sequence[SourceScan]) -> tuple[int | None, int | None]:
+    """Processes per node and world size, as printed by commands, banners and programs."""
+    per_node = nodes = world = None
+    for scan in scans:
+        # A short log's head is also its tail.
+        short = scan.tail_line <= scan.first_line and len(scan.tail) <= len(scan.head)
+        for line in scan.head if short else (*scan.head, *scan.tail[-200:]):
+            if not any(word in line for word in _SIZE_WORDS):
+                continue
+            per_node = per_node if per_node is not None else _size(_PER_NODE.search(line))
+            nodes = nodes if nodes is not None else _size(_NODES.search(line))
+            size = _size(_WORLD.search(line))
+            world = max(world or 0, size) if size is not None else world
+    if world is None and per_node is not None:
+        world = per_node * (nodes or 1)
+    return per_node, world or None
+
+
+def _size(match: re.Match[str] | None) -> int | None:
+    return whole(next(group for group in match.groups() if group)) if match is not None else None
+
+
+def _launchers_exit(hit: Hit) -> Exit | None:
+    """The exit in a launcher's line; the first matching form counts."""
+    if match := _SUMMARY.search(hit.text):
+        rank = local = None
+        host = hit.origin.node
+        for line in reversed(hit.lines_before(6)):
+            if named := _SUMMARY_RANK.search(line):
+                rank, local = whole(named[1]), whole(named[2])
+            if placed := _SUMMARY_HOST.search(line):
+                host = placed[1]
+        return Exit(whole(match[1]), hit, rank, local, host, whole(match[2]), summary=True)
+    match = next((match for form in _EXITS if (match := form.search(hit.text))), None)
+    if match is None:
+        return None
+    found = {name: part for name, part in match.groupdict().items() if part is not None}
+    if "signal" in found or "name" in found:
+        code = -(_SIGNALS.get(found.get("name", ""), 1) if "name" in found else whole(found["signal"]))
+    else:
+        code = whole(found.get("code", "1"))
+    rank, local = (whole(found[name]) if name in found else None for name in ("rank", "local"))
+    if rank is None and "Child process" in hit.text:
+        rank = hit.origin.rank
+    if "index" in found:  # from torch.multiprocessing, which starts the processes of one node
+        rank = local = whole(found["index"])
+    elif any(words in hit.text for words in _QUOTE_COMMANDS) and (quoted := _LOCAL_RANK.search(hit.text)):
+        local = whole(quoted[1])
+    pid = whole(found["pid"]) if "pid" in found else None
+    return Exit(code, hit, rank, local, found.get("node", hit.origin.node), pid)
+
+
+def _task_exit(hit: Hit) -> Exit | None:
+    """An exit that srun reports for one task, or a trainer's own JSON event."""
+    if match := re.search(r"\btask (\d+): Exited with exit code (\d+)", hit.text):
+        return Exit(whole(match[2]), hit, task=whole(match[1]))
+    if match := re.search(r"\btasks? (\d+)([\d,-]*): ([A-Z][a-z]+)", hit.text):
+        signal = _SRUN_WORDS.get(match[3])
+        return Exit(-signal, hit, task=None if match[2] else whole(match[1])) if signal else None
+    rank, code = re.search(r'"rank": ?(\d+)', hit.text), re.search(r'"(?:exit)?code": ?(\d+)', hit.text)
+    return Exit(whole(code[1]), hit, whole(rank[1])) if rank and code else None
+
+
+# -- the rank of a line ----------------------------------------------------------------------------
+
+# Ascend's own record of the failed rank, in the lines of an exception's message.
+_ASCEND = r"\(PID:\d+, Device:\d+, RankID:(\d+)\)"
+
+# torchrun's agent's lines about its group: its ranks in the order of their local ranks.
+_OF_AGENT = Lazy(r"^\s*global_ranks=\[(\d+)")
+_OWN = r"\[(?:PG [^\]]*?)?Rank (\d+)\]"
+# By the launcher's SIGTERM, and by the watchdog of a waiting rank.
+_ENDED_FOR_OTHERS = frozenset((-15, -6))
+
+
+_INLINE = (
+    Lazy(_OWN),
+    Lazy(r"\(RANK (\d+)\)"),
+    Lazy(r'"(?:global_)?rank": ?(\d+)'),
+    Lazy(r"\b[Rr]ank=(\d+)\b"),
+    Lazy(r"\[rank[ :]{0,2}(\d+)\]"),
+    Lazy(r"\bon (?:global )?rank (\d+)\b"),
+    Lazy(r"\bfor rank (\d+):"),
+    Lazy(r"^[Rr]ank (\d+) ?[|:]"),
+    Lazy(r"^\[(\d+)\]: "),
+    Lazy(r"\bRank (\d+) is running collective"),
+    Lazy(r"\b[Rr]ank[ :](\d+)[,:)\]]"),
+    Lazy(_ASCEND),
+    # torch_xla/distributed/xla_multiprocessing.py: a TPU core's ordinal is its rank
+    Lazy(r"\bException in device=TPU:(\d+):"),
+)
+_DEVICES = (
+    Lazy(r"\bGPU (\d+)(?: has a total|;|,)|\(GPU (\d+);|\bNPU (\d+)\b"),
+    Lazy(r"^(?:[\w.-]+:\d+:\d+ )?\[(\d+)\] (?:\S+ )?NCCL WARN"),
+    Lazy(r"device='?cuda:(\d+)'?"),
+    Lazy(r"\bGPU[- ](\d+)\b"),
+)
+_PIDS = (
+    Lazy(r"[Kk]illed process (\d+)|Kill process (\d+)"),
+    Lazy(r"\bpid[= ']+(\d+)"),
+    Lazy(r"\(pid:? (\d+)\)"),
+    Lazy(r"^[\w.-]+:(\d+):\d+ \[\d+\]"),
+    Lazy(r"received by PID (\d+)"),
+    Lazy(r"^\[[\w.-]+:(\d+)\] (?:\*\*\*|Signal)"),
+    Lazy(r"^\S*: \S*\[(\d+)\]: segfault"),
+)
+
+
+def _first_number(patterns: Sequence[Lazy], text: str) -> int | None:
+    """The number captured by the first matching pattern."""
+    match = next((match for pattern in patterns if (match := pattern.search(text))), None)
+    return whole(next(group for group in match.groups() if group)) if match is not None else None
+
+
+def only_absent(world: int, present: Collection[int]) -> int | None:
+    """The one rank of a world that is not among those present; None if none or several are absent."""
+    # A logged world size may be any number: count ranks only if at most one can be absent.
+    if world > len(present) + 1:
+        return None
+    absent = [rank for rank in range(world) if rank not in present]
+    return absent[0] if len(absent) == 1 else None
+
+
+def inline_rank(text: str) -> int | None:
+    """The rank that a line's own words name as its source."""
+    if "ank" not in text and "RANK" not in text and "device=TPU" not in text and not text.startswith("["):
+        return None
+    return _first_number(_INLINE, text)
+
+
+def _own_rank(text: str) -> int | None:
+    """The rank that PyTorch's C++ code names as its own: ``[Rank 3] Watchdog caught …``."""
+    match = re.search(_OWN, text) if "Rank" in text else None
+    return whole(match[1]) if match is not None else None
+
+
+def device_of(text: str) -> int | None:
+    """The visible CUDA device in a message: usually a local rank, never a global one."""
+    if not any(word in text for word in ("GPU", "NPU", "cuda", "NCCL WARN")):
+        return None
+    return _first_number(_DEVICES, text)
+
+
+def _pid_of(text: str) -> int | None:
+    """The process in a kernel, Ray or NCCL line."""
+    if not any(word in text for word in ("pid", "PID", "process ", "segfault", "NCCL", "Signal", "***")):
+        return None
+    return _first_number(_PIDS, text)
+
+
+def _place_of(origin: Origin) -> str | None:
+    """The node of a local rank, by its prefix: its name, or the number of the task whose torchrun started it."""
+    if origin.node is not None or origin.task is None:
+        return origin.node
+    return str(origin.task)
+
+
+class Ranks:
+    """Answers questions about ranks for one job.
+
+    A local rank is mapped to a global one only by the job's own lines: a line with both, a launcher's report,
+    or a single node.
+    """
+
+    def __init__(self, scans: Sequence[SourceScan], launch: Launch) -> None:
+        self._launch = launch
+        # By place, the possible global ranks of its local rank 0. The place None: lines that name no node.
+        self._bases: defaultdict[str | None, set[int]] = defaultdict(set)
+        # By node, the ranks of lines without local ones.
+        self._of_node: defaultdict[str | None, set[int]] = defaultdict(set)
+        self._task_is_rank = (launch.per_node or 1) == 1
+        self._tasks: set[int] = set()
+        self._seen: set[int] = set()
+        self._nodes: set[str | None] = set()
+        # Progress that ranks printed because another one's watchdog had fired.
+        self.dump_answers = [hit for scan in scans for hit in scan.hits if hit.has(Trait.DUMP_ANSWER)]
+        for scan in scans:
+            for line in scan.edges():
+                self._read(line, scan)
+        self._read_exits(launch)
+        self.multi_node = self._spans_nodes(launch)
+        # A rank that complains about waiting did not fail before.
+        self._waited = {
+            rank
+            for scan in scans
+            for hit in scan.hits
+            if hit.signature.failure is FailureClass.NCCL_TIMEOUT
+            and (rank := hit.rank if hit.rank is not None else _own_rank(hit.text)) is not None
+        }
+
+    def _read_exits(self, launch: Launch) -> None:
+        """Note the global ranks that a launcher's report gives for local ones, and those that follow from a node's size."""
+        for item in launch.exits:
+            if item.local_rank is not None:
+                self._task_is_rank = self._task_is_rank and item.hit.origin.task is None
+                for place in {item.node, _place_of(item.hit.origin)} - {None} or {None}:
+                    self._bases[place] |= set() if item.rank is None else {item.rank - item.local_rank}
+        if launch.per_node is not None:
+            for node, ranks in self._of_node.items():
+                self._bases[node].add(min(ranks) // launch.per_node * launch.per_node)
+
+    def _spans_nodes(self, launch: Launch) -> bool:
+        """Whether the job's lines or sizes show more than one node."""
+        is_larger = (launch.world_size or 0) > (launch.per_node or launch.world_size or 0)
+        return (
+            any(base > 0 for bases in self._bases.values() for base in bases)
+            or len(self._bases.keys() - {None}) > 1
+            # If agents print only local ranks, each host with output has an agent.
+            or (len(self._nodes - {None}) > 1 and any(item.local_rank is not None for item in launch.exits))
+            or (not self._task_is_rank and len(self._tasks) > 1)
+            or is_larger
+        )
+
+    def _read(self, line: str, scan: SourceScan) -> None:
+        """Note the facts in one line's prefix: its rank, and the rank's node, task and process."""
+        origin, rest = split_prefix(line, scan.hosts)
+        origin = origin.over(Origin(local_rank=scan.origin.local_rank, node=scan.origin.node))
+        if (known := _OF_AGENT.search(rest)) is not None:
+            self._bases[_place_of(origin)].add(whole(known.group(1)))
+        rank = origin.rank
+        self._nodes.add(origin.node)
+        if origin.task is not None:
+            self._tasks.add(origin.task)
+        if origin.local_rank is not None:
+            self._task_is_rank = self._task_is_rank and origin.task is None
+            own = rank if rank is not None else _own_rank(rest)
+            self._bases[_place_of(origin)] |= set() if own is None else {own - origin.local_rank}
+        if rank is None:
+            return
+        self._seen.add(rank)
+        if origin.node is not None and origin.local_rank is None:
+            self._of_node[origin.node].add(rank)
+        if origin.task is not None and origin.task != rank:
+            self._task_is_rank = False
+        if origin.pid is not None:
+            self._launch.rank_by_pid.setdefault(origin.pid, rank)
+
+    @property
+    def seen(self) -> frozenset[int]:
+        """All ranks with any output."""
+        return frozenset(self._seen)
+
+    def only_silent(self) -> int | None:
+        """The only rank without output; None if there are several."""
+        world = self._launch.world_size or (max(self._seen, default=-1) + 1)
+        return only_absent(world, self._seen) if world > 2 else None
+
+    def only_speaker(self) -> int | None:
+        """The only rank in all prefixes, if nothing shows that there are others."""
+        return min(self._seen) if len(self._seen) == 1 and (self._launch.world_size or 1) == 1 else None
+
+    def from_local(self, local: int, place: str | None, *, failed: bool = True) -> int | None:
+        """A local rank as a global one; None if the node's first rank is unknown.
+
+        `place`: see `_place_of`. `failed`: it failed first, so it did not wait.
+        """
+        everywhere = {base for of_place in self._bases.values() for base in of_place}
+        bases = everywhere if place is None else self._bases[place]
+        found = {base + local for base in bases}
+        if len(found) > 1 and failed:
+            # None of the ranks that only waited, or were ended because of others, failed first.
+            ended = {item.rank for item in self._launch.exits if item.code in _ENDED_FOR_OTHERS}
+            found -= self._waited | ended
+        if len(found) == 1:
+            return found.pop()
+        if len(alone := self._of_node[place]) == 1 and min(alone) >= local:
+            return min(alone)
+        if self._launch.numbered and (match := re.fullmatch(r"node(\d+)", place or "")):
+            return whole(match.group(1)) * (self._launch.per_node or 1) + local
+        return None if self.multi_node else local
+
+    def of_prefix(self, hit: Hit, *, failed: bool = True) -> int | None:
+        """The rank in a line's own prefix, or implied by its node and local rank. `failed`: see `from_local`."""
+        origin = hit.origin
+        if origin.rank is not None or origin.local_rank is None:
+            return origin.rank
+        return self.from_local(origin.local_rank, _place_of(origin), failed=failed)
+
+    def from_task(self, task: int) -> int | None:
+        """A launcher's task number as a rank, if each task runs one process."""
+        return task if self._task_is_rank else None
+
+    def of(self, hit: Hit, failure: FailureClass) -> int | None:
+        """The rank of a hit, or None if unknown: the most reliable source first."""
+        if hit.origin.rank is not None:
+            # All ranks print a distributed checkpoint's report, which names the rank of the quoted traceback.
+            quoted = frames_above(hit).quoted_rank
+            return quoted if quoted is not None else hit.origin.rank
+        frames = frames_above(hit)
+        named = (inline_rank(hit.text), frames.spawn_rank, frames.announced)
+        if (rank := next((rank for rank in named if rank is not None), None)) is not None:
+            return rank
+        if hit.origin.local_rank is not None:
+            return self.of_prefix(hit)
+        for find in (self._by_process, self._by_task, self._by_lines_below, self._by_device):
+            if (rank := find(hit, failure)) is not None:
+                return rank
+        return None
+
+    def _by_process(self, hit: Hit, _failure: FailureClass) -> int | None:
+        """By the process in the line, or the one Ray names below it."""
+        by_ray = "raylet" in hit.text or "killed due to" in hit.text
+        below = [_pid_of(line) for line in hit.lines_after(14)] if by_ray else []
+        for pid in (_pid_of(hit.text), hit.origin.pid, *below):
+            if pid is None:
+                continue
+            if pid in self._launch.rank_by_pid:
+                return self._launch.rank_by_pid[pid]
+            item = next((item for item in self._launch.exits if item.pid == pid), None)
+            if item is not None:
+                return self.of_exit(item)
+        return None
+
+    def _by_task(self, hit: Hit, failure: FailureClass) -> int | None:
+        """By the launcher's task in the prefix, or the one srun reports as out of memory below slurmstepd's line."""
+        task = hit.origin.task if failure is not FailureClass.TERMINATED else None
+        if task is None and hit.has(Trait.NAMES_TASK):
+            below = (
+                re.search(r"\btasks? (\d+)(?![\d,-]): Out Of Memory", line) for line in hit.lines_after(6)
+            )
+            task = next((whole(match.group(1)) for match in below if match), None)
+        return self.from_task(task) if task is not None else None
+
+    def _by_lines_below(self, hit: Hit, _failure: FailureClass) -> int | None:
+        found = (re.search(_ASCEND, line) for line in hit.lines_after(6))
+        return next((whole(match.group(1)) for match in found if match), None)
+
+    def _by_device(self, hit: Hit, failure: FailureClass) -> int | None:
+        """By the visible device in the message."""
+        device = device_of(hit.text)
+        if device is None and failure is FailureClass.NAN_LOSS:
+            below = (device_of(line) for line in hit.lines_after(2)[:2])
+            device = next((found for found in below if found is not None), None)
+        return self.from_local(device, _place_of(hit.origin)) if device is not None else None
+
+    def node_of(self, origin: Origin) -> str | None:
+        """The node in a prefix; a task's number if each task is a node."""
+        return origin.node if self._task_is_rank else _place_of(origin)
+
+    def blamed(self) -> int | None:
+        """The rank that the launcher saw fail, if it names just one or reports the first."""
+        if self._launch.root_rank is not None:
+            return self._launch.root_rank
+        item = self.blamed_exit()
+        return self.of_exit(item) if item is not None else None
+
+    def blamed_exit(self) -> Exit | None:
+        """The end that a launcher reports for the failed process, if it names one."""
+        launch = self._launch
+        own = [
+            item
+            for item in launch.exits
+            if item.code not in {0, -15} and not (item.pid in launch.sigtermed and item.code < 0)
+        ]
+        if (ranked := next((item for item in own if item.rank is not None), None)) is not None:
+            return ranked
+        tasks = {item.task for item in own if item.task is not None}
+        if len(tasks) == 1:
+            return own[0]
+        return next((item for item in own if item.local_rank is not None), None)
+
+    def of_exit(self, item: Exit) -> int | None:
+        """The global rank of a process that ended."""
+        if item.rank is not None:
+            return item.rank
+        if item.local_rank is not None:
+            return self.from_local(item.local_rank, item.node or _place_of(item.hit.origin))
+        return self.from_task(item.task) if item.task is not None else None
+
+
+# -- the signal in a line ----------------------------------------------------------------------------
+
+# Linux numbers (signal(7)); the POSIX ones are the same on macOS except SIGBUS (10), which there exits with 138.
+_SIGNAL_BY_NUMBER = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV"}
+_SIGNAL_NAME = Lazy(r"\bSIG(?:SEGV|ABRT|BUS|ILL|FPE|KILL)\b")
+_SIGNAL_NUMBER = Lazy(
+    r"(?:exit ?code *[:=]?|return code =|code [:=]?|status) *\(?(-\d{1,2}|1[34]\d)\b|[Ss]ignal:? (\d{1,2})\b"
+)
+# As printed by strsignal(3) and shells; a POSIX shell adds 128 to the number.
+_SIGNAL_WORDS = (
+    ("SIGSEGV", Lazy(r"(?i)segmentation fault|\bsegfault|access violation|0xC0000005|段错误|段錯誤|セグメンテーション|Speicherzugriffsfehler|segmento\b|segmentação|сегментирования")),
+    ("SIGBUS", Lazy(r"(?i)\bbus error")),
+    ("SIGILL", Lazy(r"(?i)illegal (?:hardware )?instruction")),
+    ("SIGFPE", Lazy(r"(?i)floating.point exception")),
+    ("SIGABRT", Lazy(r"\bAborted\b|\bzsh: abort|terminate called|free\(\): |malloc|corrupted (?:size|double)|double free|munmap_chunk|stack smashing")),
+)  # fmt: skip
+
+
+def signal_of(text: str) -> str | None:
+    """The signal's name; None if the line names none."""
+    if match := _SIGNAL_NAME.search(text):
+        return match.group()
+    for name, words in _SIGNAL_WORDS:
+        if words.search(text):
+            return name
+    if match := _SIGNAL_NUMBER.search(text):
+        number = whole((match.group(1) or match.group(2)).lstrip("-"))
+        return _SIGNAL_BY_NUMBER.get(number - 128 if number > 128 else number)
+    return None
+
+
+# -- SLURM's job states ------------------------------------------------------------------------------
+
+# "JOB STATE CODES" in sacct(1) and squeue(1). sacct's default column is ten characters wide and marks a cut
+# with a plus sign: OUT_OF_ME+, CANCELLED+. The states that decide alone; for all others (FAILED, COMPLETED,
+# …) the job's own logs say more.
+OUTCOMES: Final = {
+    "OUT_OF_MEMORY": (FailureClass.HOST_OOM, Reason.SLURM),
+    "TIMEOUT": (FailureClass.TERMINATED, Reason.TIME_LIMIT),
+    "DEADLINE": (FailureClass.TERMINATED, Reason.TIME_LIMIT),
+    "PREEMPTED": (FailureClass.TERMINATED, Reason.PREEMPTED),
+    "NODE_FAIL": (FailureClass.TERMINATED, Reason.NODE_FAIL),
+    "BOOT_FAIL": (FailureClass.TERMINATED, Reason.NODE_FAIL),
+    "CANCELLED": (FailureClass.TERMINATED, Reason.USER),
+}
+_STATES = (*OUTCOMES, "COMPLETED", "FAILED")
+_CUT_TO = 9
+_SCONTROL = re.compile(r"JobState=([A-Z_]+)")
+_SPELT = {spelt: state for state in reversed(_STATES) for spelt in (state, f"{state[:_CUT_TO]}+")}
+_STATE_WORD = re.compile(r"(?<!\w)[A-Z_]+\+?(?!\w)")
+
+
+def state_in(text: str, *, by_sacct: bool) -> str | None:
+    """The first job state in a record of ``scontrol show job`` or ``sacct``; spelled out."""
+    if match := _SCONTROL.search(text):
+        return match[1]
+    return (
+        next((_SPELT[word] for word in _STATE_WORD.findall(text) if word in _SPELT), None)
+        if by_sacct
+        else None
+    )

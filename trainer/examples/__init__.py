@@ -1,1 +1,0 @@
-"""Training programs that know nothing of stoker."""
