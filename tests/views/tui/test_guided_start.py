@@ -18,6 +18,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished, RunState
 from tests.integration.harness import STOKER, wait_for_run
 from tests.integration.test_resume_styles import STYLES, told
+from tests.tiers import first
 from tests.views.tui.test_tmux import Tmux, tmux, whole
 
 pytestmark = [
@@ -156,7 +157,7 @@ def stop(pane: Tmux, run: RunPaths) -> None:
     pane.wait_for("stopped on request")
 
 
-@pytest.mark.parametrize("style", FOREIGN)
+@pytest.mark.parametrize("style", first(1, FOREIGN))
 def test_a_foreign_script_becomes_a_charted_restartable_run(tmp_path: Path, style: str) -> None:
     foreign = FOREIGN[style]
     (tmp_path / "train.py").write_text(foreign.source, encoding="utf-8")

@@ -15,7 +15,7 @@ from supervisor.views.logs.merge import Row as LogRow
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.session import Scroll
 from supervisor.views.logs.sources import LogRef, Tone
-from supervisor.views.tui.logs.page import LogPanel, freeze
+from supervisor.views.tui.logs.page import LogPanel
 from supervisor.views.tui.logs.screen import LogStatus
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.translate import english
@@ -138,17 +138,6 @@ def test_moving_within_a_page_and_beyond_it() -> None:
         empty, sent = pane(page)
         empty.action_move(1)
         assert asked(sent) == []
-
-
-def test_a_page_that_follows_stands_still_once_the_cursor_moves_up() -> None:
-    made, sent = pane(page_of(*lines(0, 5), following=True))
-    made.action_move(1)
-    assert (made.cursor, asked(sent)) == (4, [])
-    made.action_move(-1)
-    assert made.cursor == 3
-    assert asked(sent) == [freeze, "pointed"]
-    made.action_mark()
-    assert asked(sent) == [freeze]
 
 
 # -- drawing --------------------------------------------------------------------------------------------------
