@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # 256 KiB scanned 20 % faster than 1 MiB here, and 64 KiB no faster.
 WINDOW_BYTES = 1 << 18
-# Beyond this a log is large, and two threads may work on it (see `sources.tail.scan_ahead`); with windows of
+# Beyond this a log is large, and two threads may work on it (see `sources.signature_files`); with windows of
 # 256 KiB they wait for the interpreter's lock more than they work (1 GiB: 0.9 s; with 1 MiB: 0.47 s).
 LARGE_LOG_BYTES = 8 << 20
 LARGE_WINDOW_BYTES = 1 << 20
