@@ -6,6 +6,7 @@ of rules (`rules`), and put it in words.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -168,10 +169,6 @@ def _verdict(facts: Facts, root: Root) -> Verdict:
         advice = ()  # the user named it, so the remedy is theirs to know
     consequences = _consequences(facts, root)
     title = _title_of_end(facts, root) or title_of(root, is_sent_kill=sent_kill)
-    # A failure could recur; a person's stop does not count.
-    failed = root.failure is not FailureClass.HEALTHY and not (
-        root.failure is FailureClass.TERMINATED and root.reason is Reason.USER
-    )
     if (seen := stacks_behind(job, root)) is not None:
         advice, consequences = advice_by_stacks(seen, advice), (*waited(seen), *consequences)
         title = title_of_absent(seen.ranks, root.failure) or title_of(root)
@@ -194,13 +191,22 @@ def _verdict(facts: Facts, root: Root) -> Verdict:
         ),
         advice=tuple(line if len(line) <= MOST_ADVICE else line[: MOST_ADVICE - 1] + "…" for line in advice),
         action=action_for(root.failure, root.reason, root.text, job),
-        fingerprint=fingerprint(root.failure, root.reason, root.text) if failed else "",
-        # The id of the user's own signature.
-        signature=root.chosen.signature.id.removeprefix(OWN)
-        if root.chosen is not None and root.chosen.has(Trait.OWN)
-        else "",
+        fingerprint=fingerprint(root.failure, root.reason, root.text) if _has_failed(root) else "",
+        signature=_own_signature(root),
         local_rank=None if root.ranks else root.local_rank,
     )
+
+
+def _own_signature(root: Root) -> str:
+    """The id of the user's own signature behind a root."""
+    own = root.chosen is not None and root.chosen.has(Trait.OWN)
+    return root.chosen.signature.id.removeprefix(OWN) if root.chosen is not None and own else ""
+
+
+def _has_failed(root: Root) -> bool:
+    """Whether there is a failure that could recur; a person's stop does not count."""
+    stopped = root.failure is FailureClass.TERMINATED and root.reason is Reason.USER
+    return root.failure is not FailureClass.HEALTHY and not stopped
 
 
 def as_expected(item: Hit | Candidate, scans: tuple[SourceScan, ...]) -> bool:
@@ -277,7 +283,7 @@ _MEANING = {
 
 def _title_of_end(facts: Facts, root: Root) -> str | None:
     """The headline of an end that no line explains: early, hung, of a killed launcher, without a step, or of logs without text."""
-    job, scans = facts.job, facts.scans
+    job = facts.job
     if job.stop_reason is not None and root.reason is Reason.USER and (seen := job.hang) is not None:
         if seen.silent_s is None:
             return f"Stopped on request, before a step: {seen.text}"
@@ -289,8 +295,10 @@ def _title_of_end(facts: Facts, root: Root) -> str | None:
     if root.reason is Reason.NO_STEP and job.earlier_step is not None:
         attempt, step = job.earlier_step
         return f"Ended without a step: attempt {attempt} had reached step {step} of {job.total_steps}"
-    if root.failure is not FailureClass.UNKNOWN:
-        return None
+    return _title_of_empty(facts.scans) if root.failure is FailureClass.UNKNOWN else None
+
+
+def _title_of_empty(scans: Sequence[SourceScan]) -> str | None:
     if scans and all(scan.bytes_read == 0 for scan in scans):
         one = len(scans) == 1
         return (
