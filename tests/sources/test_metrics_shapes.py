@@ -65,7 +65,7 @@ def test_a_log_of_ever_new_shapes_stays_within_bounds(monkeypatch: pytest.Monkey
     assert sample.step == 5
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(line=st.sampled_from(LINES), data=st.data())
 def test_what_was_learnt_of_a_shape_reads_as_the_grammar_does(line: str, data: st.DataObject) -> None:
     # Other digits in the same places: the warm reader must say what a cold one says.
@@ -81,7 +81,7 @@ def test_what_was_learnt_of_a_shape_reads_as_the_grammar_does(line: str, data: s
 NUMBER = re.compile(r"(?<![\w@./:,-])(?!20[0-3]\d\b)([1-9]\d*)(?:(\.)(\d+))?(?![\w:/,%-])")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(line=st.sampled_from(LINES), data=st.data())
 def test_what_was_learnt_serves_numbers_of_other_lengths(line: str, data: st.DataObject) -> None:
     def another(found: re.Match[str]) -> str:
@@ -99,7 +99,7 @@ def test_what_was_learnt_serves_numbers_of_other_lengths(line: str, data: st.Dat
 
 def test_a_log_reads_the_same_however_much_was_learnt_before() -> None:
     # Headers, blocks and bars included: what was learnt in one state must not speak in another.
-    logs = [text.replace("\r", " ").split("\n") for text in corpus_texts()]
+    logs = [text.replace("\r", " ").split("\n") for text in corpus_texts()[::4]]
     cold = [[reader.feed(line) for line in log] for log in logs for reader in (MetricReader(),)]
     warm = MetricReader()
     start = warm._known

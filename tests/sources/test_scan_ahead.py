@@ -7,8 +7,7 @@ import pytest
 from supervisor.diagnosis.scan.matched_lines import SourceScan
 from supervisor.diagnosis.scan.scanner import scan_source
 from supervisor.diagnosis.scan.windows import Matched, Window, cut_windows, match_in_turn
-from supervisor.sources.signature_files import Engine
-from supervisor.sources.tail.scan_ahead import AheadMatcher
+from supervisor.sources.signature_files import AheadMatcher, Engine
 from supervisor.text.prefixes import NOWHERE
 
 LINES = [
@@ -67,7 +66,7 @@ def test_small_logs_pay_for_no_thread_and_large_ones_use_one(engine: Engine) -> 
     block = LINES[0] * 6000
     assert names([block] * 20, 2) == set()
     assert names([block] * 60, 1) == set()
-    assert names([block] * 60, 2) == {"stoker-scan-ahead"}
+    assert names([block] * 60, 2) == {"stoker-scan-ahead_0"}
 
 
 def test_an_error_in_either_thread_reaches_the_caller_and_ends_the_other(engine: Engine) -> None:
@@ -87,4 +86,4 @@ def test_an_error_in_either_thread_reaches_the_caller_and_ends_the_other(engine:
         whole([LINES[0] * 9000, b"bad\n" * 99999, *[LINES[0] * 9000] * 9], InTurn(broken))
     with pytest.raises(OSError, match="the disk"):
         whole(torn(), InTurn(engine.matcher.scan))
-    assert not [thread for thread in threading.enumerate() if thread.name == "stoker-scan-ahead"]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("stoker-scan-ahead")]

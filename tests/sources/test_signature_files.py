@@ -11,8 +11,13 @@ import pytest
 from supervisor.diagnosis.scan.signature_tables import digest_of
 from supervisor.diagnosis.scan.windows import engine_name
 from supervisor.sources import signature_files as module
-from supervisor.sources.signature_files import EngineLoader, default_cache_dir, load_engine, read_tables
-from supervisor.sources.tail.scan_ahead import AheadMatcher
+from supervisor.sources.signature_files import (
+    AheadMatcher,
+    EngineLoader,
+    default_cache_dir,
+    load_engine,
+    read_tables,
+)
 
 DIGEST = digest_of(read_tables())
 
