@@ -81,7 +81,7 @@ Charts().run()
 STOKER_APP = """
 import sys
 from supervisor.run.paths import RunPaths
-from supervisor.views.tui.terminal import run_tui
+from supervisor.views.tui.app import run_tui
 from pathlib import Path
 run_tui(RunPaths(Path(sys.argv[1])), read_only=True)
 """

@@ -104,7 +104,6 @@ def _is_foreign(target: str) -> bool:
 
 
 def _attach_run(paths: RunPaths, args: argparse.Namespace, appearance: Appearance) -> int:
-
     journal = StateReader(paths.node().journal, tail_first=True)
     journal.refresh()
     state = journal.state

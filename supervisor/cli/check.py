@@ -68,7 +68,7 @@ def main(argv: list[str]) -> int:
 def _check_job(argv: list[str]) -> int:
     parsed = parse_words(argv, os.environ)
     named = parsed.entry or parsed.flag("config")
-    spec = load_job(parsed, os.environ, Path.cwd()).spec if named else this_machine()
+    spec = load_job(parsed, os.environ, Path.cwd()) if named else this_machine()
     return check_alone(spec, parsed, os.environ)
 
 

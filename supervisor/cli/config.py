@@ -61,7 +61,6 @@ def main(argv: list[str]) -> int:
 
 
 def _explain(key: str | None, words: list[str]) -> int:
-
     parsed = parse_words(words, os.environ)
     if parsed.help:
         say(*USAGE.splitlines())
@@ -79,7 +78,7 @@ def _explain(key: str | None, words: list[str]) -> int:
 def _chosen_theme() -> tuple[Source, ...]:
     """The theme last chosen with the key T; None if none was."""
     from supervisor.cli.open_app import kept_file
-    from supervisor.views.tui.widgets.palette import PALETTES, load
+    from supervisor.views.tui.widgets.textual_theme import PALETTES, load
 
     path = kept_file(os.environ)
     kept = load(path).theme

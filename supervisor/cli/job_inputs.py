@@ -9,7 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
@@ -61,14 +61,6 @@ NOT_MEASURED = "nothing is measured inside its processes: "
 PRESET_SUFFIXES = ("", ".toml", ".py", ".yaml", ".yml")
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A resolved job, and the command line it came from."""
-
-    parsed: ParsedRun
-    spec: JobSpec
-
-
 def parse_words(argv: Sequence[str], env: Mapping[str, str], more_own: Sequence[Flag] = ()) -> ParsedRun:
     """Parse only the words, without opening files. `more_own`: another verb's flags. Raises JobError."""
     for word in argv:
@@ -78,7 +70,7 @@ def parse_words(argv: Sequence[str], env: Mapping[str, str], more_own: Sequence[
     return parse_run_argv(argv, env=env, spec_keys=spec_key_names() if has_config else (), more_own=more_own)
 
 
-def load_job(parsed: ParsedRun, env: Mapping[str, str], cwd: Path) -> Job:
+def load_job(parsed: ParsedRun, env: Mapping[str, str], cwd: Path) -> JobSpec:
     """Open the job file, the settings files and the script; resolve.
 
     Raises:
@@ -96,7 +88,7 @@ def load_settings(parsed: ParsedRun, env: Mapping[str, str], cwd: Path) -> JobSp
     job_file = _job_file(parsed, cwd)
     if parsed.entry_kind is None and job_file is None:
         parsed = replace(parsed, entry_kind=EntryKind.COMMAND, entry="true")
-    spec = _load(parsed, job_file, env, cwd).spec
+    spec = _load(parsed, job_file, env, cwd)
     return replace(spec, origins=(*spec.origins, *screen_settings(_inputs(parsed, job_file, env, cwd))))
 
 
@@ -107,10 +99,10 @@ def load_draft(name: str, text: str, env: Mapping[str, str], cwd: Path) -> JobSp
         JobError: as `load_job`.
     """
     draft = ConfigFile(name, parse_config(name, text.encode()), text)
-    return _load(ParsedRun(), draft, env, cwd).spec
+    return _load(ParsedRun(), draft, env, cwd)
 
 
-def _load(parsed: ParsedRun, job_file: ConfigFile | None, env: Mapping[str, str], cwd: Path) -> Job:
+def _load(parsed: ParsedRun, job_file: ConfigFile | None, env: Mapping[str, str], cwd: Path) -> JobSpec:
     spec = resolve_job(_inputs(parsed, job_file, env, cwd))
     if spec.entry_kind is EntryKind.SCRIPT and not (cwd / spec.entry).is_file():
         near = _nearest_script(spec.entry, cwd)
@@ -123,7 +115,7 @@ def _load(parsed: ParsedRun, job_file: ConfigFile | None, env: Mapping[str, str]
     if not is_trust_named and (known := recalled(exit_code_question(spec), env)) is not None:
         note = f"exit code 0 of this script counts as a success, as you answered on {known.day}"
         spec = replace(spec, retry=replace(spec.retry, exit_zero="trust"), notes=(*spec.notes, note))
-    return Job(parsed, _without_measurements(_with_resume(spec, env), env))
+    return _without_measurements(_with_resume(spec, env), env)
 
 
 def _with_resume(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
@@ -141,23 +133,22 @@ _WORDS: Final = {"s": BY_ITSELF, "self": BY_ITSELF, "n": NEVER, "no": NEVER}
 _NOT_ASKED: Final = ("dry_run", "check_only", "detach", "json", "show_config", "trial", "no_retry")
 
 
-def with_asked_resume(job: Job, env: Mapping[str, str]) -> Job:
+def with_asked_resume(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) -> JobSpec:
     """Ask how a script resumes that may save something, when a person starts it and nothing says so; once for each script, whatever the answer.
 
     Enter leaves it open: most scripts show it once they train, and a notice then says what is missing.
     """
-    spec, parsed = job.spec, job.parsed
     knobs, retry = spec.knobs, spec.retry
     known = knobs.starts or knobs.self_resuming or knobs.resume_step or knobs.cannot_resume or spec.node_rank
     never = any(map(parsed.switch, _NOT_ASKED)) or retry.restart_from_scratch or not retry.max_retries
     name, _ = script_of(spec)
     is_foreign = spec.entry_kind is not EntryKind.TRAINER and bool(name)
-    if known or never or not is_foreign or not _may_save(job, env):
-        return job
+    if known or never or not is_foreign or not _may_save(spec, parsed, env):
+        return spec
     question, place = resume_question(spec), os.path.join(os.path.realpath(spec.cwd), spec.entry, name)
     asked = replace(question, script=hashlib.sha256(os.fsencode(place)).hexdigest())
     if recall_answer(asked.script, asked.key, env) is not None:
-        return job  # an edit is no reason to ask again
+        return spec  # an edit is no reason to ask again
     say(f"{name}: how does it resume from a checkpoint, if stoker restarts it? This is asked once.")
     say("s: by itself · n: not at all · its option, as --resume=PATH · Enter: see what it loads and saves")
     value = sys.stdin.readline().strip()
@@ -170,14 +161,14 @@ def with_asked_resume(job: Job, env: Mapping[str, str]) -> Job:
             remember_answer(
                 AnswerLine(script=about.script, question=about.key, value=said, t=time.time()), env
             )
-    return replace(job, spec=_with_resume(spec, env))
+    return _with_resume(spec, env)
 
 
-def _may_save(job: Job, env: Mapping[str, str]) -> bool:
+def _may_save(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) -> bool:
     """Whether a given option may take a checkpoint, or the script's newest run left one with no known way to load it."""
-    if any(is_resume(setting.name) for setting in settings_of(job.spec.entry_args)):
+    if any(is_resume(setting.name) for setting in settings_of(spec.entry_args)):
         return True
-    state = _newest_run(job.spec, folder_of_runs(job.parsed, env), env)
+    state = _newest_run(spec, folder_of_runs(parsed, env), env)
     return state is not None and bool(state.checkpoints) and state.resume_measured is None
 
 

@@ -129,7 +129,6 @@ class _Start:
 
 
 def _hosts(args: argparse.Namespace) -> tuple[Host, ...]:
-
     if (args.hosts is None) == (args.hosts_file is None):
         raise BadHosts("--hosts A:4,B:4 or --hosts-file FILE: one of them says which machines")
     if args.hosts is not None:
@@ -144,7 +143,6 @@ def _hosts(args: argparse.Namespace) -> tuple[Host, ...]:
 
 
 def _place(args: argparse.Namespace, hosts: Sequence[Host], run_dir: str) -> Started:
-
     folder = os.path.abspath(args.dir or ".")
     config = os.path.abspath(os.path.expanduser(args.ssh_config)) if args.ssh_config else None
     if config is not None and not os.path.isfile(config):
@@ -162,7 +160,6 @@ def _place(args: argparse.Namespace, hosts: Sequence[Host], run_dir: str) -> Sta
 
 
 def _start_of(args: argparse.Namespace, words: list[str]) -> _Start:
-
     hosts = _hosts(args)
     parsed = parse_words(words, {})
     if parsed.entry is None and parsed.flag("config") is None:
@@ -206,7 +203,6 @@ def _meant(args: argparse.Namespace, words: Sequence[str]) -> Started:
 
 
 def _ways(started: Started) -> Connections:
-
     return Connections([Host(target) for target in started.hosts], started.stoker, started.ssh_config)
 
 
@@ -229,7 +225,6 @@ def _up(start: _Start, args: argparse.Namespace, *, only_check: bool) -> int:
 
 
 def _facts(ways: Connections, start: _Start, node: int) -> Facts:
-
     found = ways.ask(node, start.request(Do.FACTS, node, start.words), Facts)
     if found.error:
         raise SshError(start.hosts[node], found.error)

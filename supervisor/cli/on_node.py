@@ -81,8 +81,8 @@ def _answer(request: Request) -> Facts | NodeStatus | Said:
 def _facts(words: tuple[str, ...]) -> Facts:
     """The relevant versions, and a hash of each file in the command line."""
     try:
-        job = load_job(parse_words(words, os.environ), os.environ, Path.cwd())
-        python = find_interpreter(job.spec, os.environ)
+        spec = load_job(parse_words(words, os.environ), os.environ, Path.cwd())
+        python = find_interpreter(spec, os.environ)
     except JobError as error:
         return Facts(stoker=__version__, error=error.message)
     named = [word.rpartition("=")[2] if word.startswith("-") else word for word in words]
@@ -116,7 +116,6 @@ def _verb(words: tuple[str, ...]) -> Said:
 
 
 def _status(request: Request) -> NodeStatus:
-
     run = RunPaths(Path(request.run_dir))
     node, keeper = run.node(request.node), has_keeper(run, request.node)
     if not node.journal.is_file():
@@ -187,7 +186,6 @@ def _log_files(node: NodePaths) -> Iterator[tuple[str, Path]]:
 
 
 def _news(files: dict[Path, LineSplitter], path: Path, lines: int, *, follows: bool) -> list[str]:
-
     first = path not in files
     try:
         with path.open("rb") as file:

@@ -16,7 +16,7 @@ from supervisor.views.appearance import Appearance
 from supervisor.views.wording.translate import words_in
 
 if TYPE_CHECKING:
-    from supervisor.views.tui.shell.request_client import Adopter
+    from supervisor.views.tui.shell.feeder import Adopter
 
 
 def show(
@@ -106,7 +106,7 @@ def kept_file(env: Mapping[str, str]) -> Path:
 
 def continuer(env: Mapping[str, str]) -> Adopter:
     """The effect of the key r on a finished run: the next attempt, as `stoker continue` starts it."""
-    from supervisor.views.tui.shell.request_client import Adopter
+    from supervisor.views.tui.shell.feeder import Adopter
 
     def examine(run: RunPaths) -> Offer:
         from supervisor.cli.continuing import next_attempt
@@ -123,7 +123,7 @@ def continuer(env: Mapping[str, str]) -> Adopter:
 
 def adopter(env: Mapping[str, str]) -> Adopter:
     """The effect of the key A; the keeper's modules are loaded when it is pressed."""
-    from supervisor.views.tui.shell.request_client import Adopter
+    from supervisor.views.tui.shell.feeder import Adopter
 
     def examine(run: RunPaths) -> Offer:
         from supervisor.keeper.process.takeover import examine_adoption

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from supervisor.cli.common import complain, has_terminal, say
+from supervisor.cli.common import complain, has_terminal, say, says_yes
 from supervisor.job.errors import JobError
-
-if TYPE_CHECKING:
-    from supervisor.cli.job_inputs import Job
 
 USAGE = """\
 usage: stoker run [flags] SCRIPT.py [the script's arguments]
@@ -41,52 +37,42 @@ def main(argv: list[str]) -> int:
             from supervisor.cli.in_allocation import placed
 
             parsed = placed(parsed, os.environ)
-        job = load_job(parsed, os.environ, Path.cwd())
+        spec = load_job(parsed, os.environ, Path.cwd())
         if parsed.switch("show_config"):
             from supervisor.cli.config import show_all
 
-            return show_all(job.spec, os.environ, as_json=parsed.switch("json"))
+            return show_all(spec, os.environ, as_json=parsed.switch("json"))
         if in_job:
             from supervisor.cli.in_allocation import requeued
 
-            if (code := requeued(parsed, job.spec, os.environ)) is not None:
+            if (code := requeued(parsed, spec, os.environ)) is not None:
                 return code
         elif has_terminal():
-            job = with_asked_resume(job, os.environ)
-        return _launch(job)
+            spec = with_asked_resume(spec, parsed, os.environ)
+        if parsed.switch("check_only"):
+            from supervisor.cli.check import check_alone
+
+            return check_alone(spec, parsed, os.environ)
+        from supervisor.cli.start_run import dry_run, start
+
+        return (dry_run if parsed.switch("dry_run") else start)(spec, parsed, os.environ)
     except JobError as error:
         return complain("run", error)
 
 
 def _offer_init() -> int:
     """No job is named: on a terminal, offer the guided start."""
-    if has_terminal():
-        from supervisor.cli.common import says_yes
+    question = "stoker run: no script is named. Look at this folder, ask the rest and write a job file (stoker init)?"
+    if has_terminal() and says_yes(question):
+        from supervisor.cli.init import main as init
 
-        if says_yes(
-            "stoker run: no script is named. Look at this folder, ask the rest and write a job file (stoker init)?"
-        ):
-            from supervisor.cli.init import main as init
-
-            return init([])
+        return init([])
     how = "stoker run [flags] SCRIPT.py; `stoker init` makes a job file for a script you have"
     return complain("run", f"a script is missing: {how}")
-
-
-def _launch(job: Job) -> int:
-    if job.parsed.switch("check_only"):
-        from supervisor.cli.check import check_alone
-
-        return check_alone(job.spec, job.parsed, os.environ)
-    from supervisor.cli.start_run import dry_run, start
-
-    return dry_run(job, os.environ) if job.parsed.switch("dry_run") else start(job, os.environ)
 
 
 def _help() -> str:
     from supervisor.job.arguments.run_arguments import STOKER_FLAGS, help_text
 
-    parts = [USAGE]
-    for group, title in GROUPS.items():
-        parts.append(f"\n{title}:\n{help_text(STOKER_FLAGS, group)}")
-    return "\n".join(parts)
+    groups = (f"\n{title}:\n{help_text(STOKER_FLAGS, group)}" for group, title in GROUPS.items())
+    return "\n".join([USAGE, *groups])

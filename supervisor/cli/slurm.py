@@ -97,7 +97,6 @@ def main(argv: list[str]) -> int:
 
 
 def _batch(args: argparse.Namespace, words: list[str]) -> Batch:
-
     for name in ("nodes", "gpus", "cpus", "warn_s"):
         value = getattr(args, name)
         if value is not None and (not isinstance(value, int) or value < 1):
@@ -142,7 +141,6 @@ def _submit(batch: Batch) -> int:
 
 
 def _jobs(words: Sequence[str]) -> tuple[str, ...]:
-
     for word in words:
         if not JOB.fullmatch(word):
             raise SlurmError(f"{word!r} is no number of a job: 4711, or 4711_2 of an array")
@@ -226,7 +224,6 @@ _ADVICE: Final = {
 
 
 def _cancel(jobs: tuple[str, ...], *, sure: bool) -> int:
-
     if not jobs:
         return complain(VERB, "cancel: which job? `stoker slurm watch` lists them")
     for job in jobs:

@@ -27,7 +27,7 @@ from supervisor.cli.common import (
     say_crash,
     say_json,
 )
-from supervisor.cli.job_inputs import Job, folder_of_runs
+from supervisor.cli.job_inputs import folder_of_runs
 from supervisor.cli.main import flush_or_drop
 from supervisor.job.arguments.run_arguments import ParsedRun
 from supervisor.job.errors import JobError
@@ -53,39 +53,37 @@ if TYPE_CHECKING:
     from supervisor.keeper.loop import Keeper
 
 
-def dry_run(job: Job, env: Mapping[str, str]) -> int:
+def dry_run(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) -> int:
     """Print attempt 1 as a command to paste, and the changes after an out-of-memory failure; start and write nothing.
 
     With ``--json`` one object on one line. An interpreter without torch is fine, because nothing is started.
     """
     try:
-        interpreter = find_interpreter(job.spec, env)
+        interpreter = find_interpreter(spec, env)
         path, why = str(interpreter.path), interpreter.why
     except JobError as error:
-        path, why = job.spec.python or "python", error.message
-    plan = _first_plan(job.spec, path, runs_dir(job.parsed.flag("runs_dir"), env) / "RUN", env)
-    if job.parsed.switch("json"):
-        say_json(answer(job.spec, plan))
+        path, why = spec.python or "python", error.message
+    plan = _first_plan(spec, path, runs_dir(parsed.flag("runs_dir"), env) / "RUN", env)
+    if parsed.switch("json"):
+        say_json(answer(spec, plan))
         return 0
     say(f"# interpreter: {path} ({why})")
-    if job.spec.entry_kind is not EntryKind.TRAINER:
-        batch, changes, then, resume = four_lines(job.spec)
+    if spec.entry_kind is not EntryKind.TRAINER:
+        batch, changes, then, resume = four_lines(spec)
         say(f"# batch: {batch}", f"# out of memory: {changes}", f"# then: {then}", f"# resume: {resume}")
-    if line := container_line(job.spec, plan):
+    if line := container_line(spec, plan):
         say(f"# container: nothing in it is measured, unless it gets {line}")
     say(*plan_as_shell(plan).splitlines())
     return 0
 
 
-def start(job: Job, env: Mapping[str, str]) -> int:
+def start(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) -> int:
     """Check, claim the run directory, and start the keeper in the requested way."""
-    parsed = job.parsed
     appearance = appearance_given(parsed, env)
     detached = parsed.switch("detach")
     has_screen = has_terminal() and not parsed.switch("no_ui") and not detached
     if not has_screen and not detached:
         import supervisor.keeper.loop  # noqa: F401 - while the interpreter answers
-    spec = job.spec
     if has_screen:
         say(f"{words_in(appearance.spoken)('starting')} {redact_text(spec.name)}", flush=True)
     interpreter = find_interpreter(spec, env)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from supervisor.diagnosis.candidates import ends_well, steps_seen
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.diagnosis.processes import Exit, Launch, Ranks
-from supervisor.diagnosis.scan.frames import in_helper
+from supervisor.diagnosis.scan.frames import frames_above, in_helper
 from supervisor.diagnosis.scan.log_timeline import (
     closes_training,
     is_closing,
@@ -161,7 +161,8 @@ class Facts:
         """Whether a data worker died from the SIGTERM that ends a job: another rank failed, or a launcher or a stop came first."""
         if item.failure is not FailureClass.DATALOADER_WORKER or item.reason is Reason.RAISED:
             return False
-        if not any(_LOADER_STOPPED.search(one.text) for one in self._reported):
+        alike = (one for one in self._reported if (one.source, one.rank) == (item.source, item.rank))
+        if not any(one.line <= item.line and _LOADER_STOPPED.search(one.text) for one in alike):
             return False  # the loader's last words name no signal
         ranks, rank = self.ranks, self.ranks.of(item.hit, item.failure)
         if rank is not None and rank == ranks.blamed():
@@ -172,7 +173,9 @@ class Facts:
         failed = {ranks.of(one.hit, one.failure) for one in firm}
         failed |= {ranks.of_exit(one) for one in self.signal_deaths}
         signalled = {self.launch.rank_by_pid.get(pid) for pid in self.launch.sigtermed}
-        return bool(failed - {rank, None}) or rank in signalled - {None} or self.firm_stop is not None
+        stop = self.firm_stop
+        stopped = stop is not None and not self._before(item, stop)
+        return bool(failed - {rank, None}) or rank in signalled - {None} or stopped
 
     @cached_property
     def best_cause(self) -> Candidate | None:
@@ -192,6 +195,9 @@ class Facts:
             return None
         if stop is None:
             return root
+        # A tool's complaint (``conda activate``) looks like an exception of unknown type, and the script continues.
+        if root.has(Trait.OPEN_TYPE) and stop.strength >= Strength.EXACT and not frames_above(root.hit).found:
+            return None
         if not self._before(stop, root):
             return root
         is_echo = root.failure not in _NO_ECHO or root.strength < Strength.FULL

@@ -97,12 +97,15 @@ def candidates_of(scans: Sequence[SourceScan]) -> list[Candidate]:
     """All candidates of a job, log by log."""
     made = []
     for scan in scans:
+        # A log collector that labels every line INFO says nothing about the line.
+        edges = [line for line in (*scan.head[:40], *scan.tail[-40:]) if line.strip()]
+        informs = bool(edges) and all(_INFORMS.search(line[:120]) for line in edges)
         # A collector's record of a whole traceback is a line of many texts.
         by_text: dict[tuple[int, str], list[Hit]] = {}
         for hit in scan.hits:
             by_text.setdefault((hit.line, hit.text), []).append(hit)
         best = (best_match(by_text[place]) for place in sorted(by_text, key=lambda place: place[0]))
-        made += [_candidate(hit, scans) for hit in best if hit is not None]
+        made += [_candidate(hit, scans, informs=informs) for hit in best if hit is not None]
     return _without_context([item for item in made if item is not None])
 
 
@@ -119,26 +122,38 @@ def _without_context(found: list[Candidate]) -> list[Candidate]:
         for item, last in chained
         if last is None
         or last.failure is item.failure
-        or (last.failure is FailureClass.CODE_ERROR and item.failure is not FailureClass.IMPORT_ERROR)
+        or (
+            last.failure is FailureClass.CODE_ERROR
+            and not (
+                item.failure is FailureClass.IMPORT_ERROR
+                and not any("direct cause" in line for line in item.lines_until(last.line))
+            )
+        )
     ]
 
 
-def _candidate(hit: Hit, scans: Sequence[SourceScan]) -> Candidate | None:
+def _candidate(hit: Hit, scans: Sequence[SourceScan], *, informs: bool) -> Candidate | None:
     if is_quoted_code(hit.text) or below_its_frame(hit) or is_echo(hit):
         return None
     quotes = hit.text.endswith(": Traceback (most recent call last):")
     if quotes or (" in replica " in hit.text and "Caught " in hit.text):
         return None  # it wraps an exception below
-    if _OF_CELL.search(hit.text) and any(hit.line < other.line for other in scans[hit.source].hits):
+    if _OF_CELL.search(hit.text) and any(
+        hit.line < other.line and other.signature.role is Role.CAUSE for other in scans[hit.source].hits
+    ):
         return None
-    if hit.has(Trait.ENDS_TRACEBACK) and was_handled(hit):
+    if hit.has(Trait.NOT_BELOW_SPAWN) and any(
+        "multiprocessing/spawn.py" in line for line in hit.lines_before(12)
+    ):
+        return None  # the parent was gone while its child was starting
+    if hit.has(Trait.ENDS_TRACEBACK) and (was_handled(hit) or frames_above(hit).ignored):
         return None
     if (hit.signature.failure is FailureClass.CODE_ERROR or hit.has(Trait.LOST_CONNECTION)) and frames_above(
         hit
     ).in_passing:
         return None  # a message was not formatted; if it could not be written, a full disk shows up itself
     settled = _settled(hit, scans)
-    soft = _is_soft(hit, settled)
+    soft = _is_soft(hit, settled, informs=informs)
     is_cause = hit.signature.role is Role.CAUSE
     if settled.failure is FailureClass.CODE_ERROR and raised_by_instrument(frames_above(hit), hit.text):
         settled = settled._replace(reason=Reason.INSTRUMENT)
@@ -213,11 +228,11 @@ def _in_worker(line: int, text: str, hit: Hit, scans: Sequence[SourceScan]) -> _
     return _Settled(FailureClass.DATALOADER_WORKER, Reason.RAISED, hit.signature.strength, line, text)
 
 
-def _is_soft(hit: Hit, settled: _Settled) -> bool:
-    """Whether the line is a warning or a notice."""
+def _is_soft(hit: Hit, settled: _Settled, *, informs: bool) -> bool:
+    """Whether the line is a warning or a notice. `informs`: a collector put INFO before each line."""
     if hit.has(Trait.FIRM) or (hit.has(Trait.FIRM_WHEN_ENDING) and _ENDS.search(hit.text)):
         return False
-    text = hit.text
+    text = _INFORMS.sub(" ", hit.text) if informs else hit.text
     return (
         settled.in_helper
         or (hit.has(Trait.ENDS_TRACEBACK) and frames_above(hit).logged)
@@ -318,12 +333,13 @@ def without_recovered(
         if (died or times[_by_whom(item)] < 2)
         and not _went_on_to_next(item, found, steps[item.source])
         and (item.failure is FailureClass.TERMINATED or not _PYTHON_WARNING.search(item.text))
-        and not _INSTEAD.search(item.text[-80:])
+        and (_is_exception(item) or not _INSTEAD.search(item.text[-80:]))
+        and (died or not item.soft or not item.has(Trait.ENDS_TRACEBACK))
         and not _recovered(item, scans[item.source], steps[item.source], died)
     ]
     left = [item for item in left if not _gave_way(item, left)]
     traits = {trait for scan in scans for hit in scan.hits for trait in hit.signature.traits}
-    raised = any(map(_is_exception, left))
+    raised = any(_is_exception(item) and not item.soft for item in left)
     if died or raised or not _TROUBLE.isdisjoint(traits):
         return left
     return [item for item in left if not (is_notice(item) and (stepped or item.soft or _informed_on(item)))]
@@ -356,7 +372,7 @@ def _is_another(mention: Candidate, raised: Candidate) -> bool:
     if raised.failure is mention.failure:
         return mention.strength < Strength.EXACT
     above = takewhile(lambda line: "Traceback" not in line, mention.lines_until(raised.line))
-    return sum(1 for line in above if not _ALARM.search(line)) >= LINES_OF_ONE_MESSAGE
+    return sum(1 for line in above if line.strip() and not _ALARM.search(line)) >= LINES_OF_ONE_MESSAGE
 
 
 # -- notices ---------------------------------------------------------------------------------------
@@ -430,11 +446,20 @@ def _recovered(item: Candidate, scan: SourceScan, steps: list[tuple[int, str]], 
     after = [line for number, line in steps if number > item.line]
     if item.line < scan.tail_line:
         after = [*item.hit.lines_after(150)[item.line - item.hit.line :], *after]
+    # If ranks have prefixes, only the failed process's own lines count.
+    is_other = item.rank is not None
+    own = [
+        line
+        for line in after
+        if not (is_other and line.startswith("[rank") and not line.startswith(f"[rank{item.rank}]"))
+    ]
     need, may_be_dying = _steps_needed(item, died)
+    if may_be_dying and not died and len(own) < len(after) and went_on(after, need=STEPS_ELSEWHERE):
+        return True  # ranks step in sync: if the others continued for long, so did this one
     dies_soon = may_be_dying and any(
         word in line for line in item.hit.lines_after(40) for word in _DYING_WORDS
     )
-    return went_on(after, need=need) and not dies_soon
+    return went_on(own, need=need) and not dies_soon
 
 
 def _outlived(item: Candidate) -> bool:

@@ -37,6 +37,8 @@ LINES_OF_TOTAL = 3
 # A shell's last words and the tracebacks of other ranks may follow a failure. With more lines than this, the program continued.
 MOST_BELOW = 20
 MOST_BELOW_SELDOM = 200
+# If the head of a traceback is out of view, one this deep was not handled.
+DEEP_FRAMES = 20
 _SELDOM_PRINTED = frozenset(
     (
         FailureClass.CUDA_OOM, FailureClass.HOST_OOM, FailureClass.CUDA_ERROR, FailureClass.GPU_FAULT,
@@ -175,7 +177,7 @@ def _begins_at_top(traceback: Frames) -> bool:
     """Whether a traceback begins at the top of a program, so that no function handled the exception."""
     frames = [frame for frame in traceback.frames if "runpy" not in frame.path]
     if not traceback.found or not frames:
-        return False
+        return len(frames) >= DEEP_FRAMES
     is_child = frames[0].path == "<string>" and any("/multiprocessing/" in one.path for one in frames[1:2])
     return frames[0].function == "<module>" and not is_child
 
@@ -206,5 +208,6 @@ def _says_instead(scan: SourceScan, hit: Hit) -> bool:
     return (
         scan.first_line == 1  # no other job was cut off above it in the file
         and any(REPLACED.search(text[-80:].lower()) for text in hit.lines_after(3))
+        and len({other.line for other in scan.hits if other.text == hit.text}) == 1
         and not any(map(_TRAINS.search, above))
     )

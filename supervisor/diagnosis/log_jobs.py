@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from supervisor.diagnosis.root_cause import plain_form
+from supervisor.diagnosis.scan.log_timeline import bar_went_on
 from supervisor.diagnosis.scan.matched_lines import Hit, SourceScan
 from supervisor.diagnosis.scan.signature_tables import Trait
 from supervisor.text.patterns import Lazy
@@ -35,6 +36,9 @@ _MAIN = Lazy(r", in (?:<module>|_run_module_as_main)$")  # the outermost frame o
 # A chained or logged exception ended nothing.
 _NO_END = Lazy(
     r"During handling of the above|direct cause of the following|\b(?:INFO|WARN(?:ING)?|DEBUG|ERROR|CRITICAL)\b|Exception ignored in"
+)
+_OF_A_CHILD = Lazy(
+    r"ChildFailedError|CalledProcessError|SignalException|RayTaskError|ProcessRaisedException|ProcessExitedException"
 )
 # Output that belongs to an end and does not begin a program.
 _NO_START = Lazy(
@@ -98,7 +102,7 @@ class _End(NamedTuple):
 
 def _end_of_program(hit: Hit) -> _End | None:
     """An uncaught exception of a program's main thread."""
-    if not hit.text.startswith("Traceback"):
+    if not hit.text.startswith("Traceback") or bar_went_on(hit.before, hit.after):
         return None
     above = next((line for line in reversed(hit.lines_before(4)) if line.strip()), "")
     below = hit.lines_after(200)
@@ -106,7 +110,11 @@ def _end_of_program(hit: Hit) -> _End | None:
         return None
     rows = ((n, line) for n, line in enumerate(below) if line.strip() and not line.startswith((" ", "\t")))
     row, raised = next(rows, (0, ""))
-    return _End(hit, hit.line + 1 + row, plain_form(raised)) if raised else None
+    return (
+        _End(hit, hit.line + 1 + row, plain_form(raised))
+        if raised and not _OF_A_CHILD.search(raised)
+        else None
+    )
 
 
 def parts_of(scan: SourceScan, starts: list[int]) -> list[SourceScan]:

@@ -350,8 +350,28 @@ class Ranks:
         for scan in scans:
             for line in scan.edges():
                 self._read(line, scan)
-        self._read_exits(launch)
-        self.multi_node = self._spans_nodes(launch)
+        # A launcher's report gives the global ranks of local ones; others follow from a node's size.
+        local = [item for item in launch.exits if item.local_rank is not None]
+        for item in local:
+            self._task_is_rank = self._task_is_rank and item.hit.origin.task is None
+            for place in {item.node, _place_of(item.hit.origin)} - {None} or {None}:
+                base = (
+                    {item.rank - item.local_rank}
+                    if item.rank is not None and item.local_rank is not None
+                    else set()
+                )
+                self._bases[place] |= base
+        if launch.per_node is not None:
+            for node, ranks in self._of_node.items():
+                self._bases[node].add(min(ranks) // launch.per_node * launch.per_node)
+        self.multi_node = (
+            any(base > 0 for bases in self._bases.values() for base in bases)
+            or len(self._bases.keys() - {None}) > 1
+            # If agents print only local ranks, each host with output has an agent.
+            or (len(self._nodes - {None}) > 1 and bool(local))
+            or (not self._task_is_rank and len(self._tasks) > 1)
+            or (launch.world_size or 0) > (launch.per_node or launch.world_size or 0)
+        )
         # A rank that complains about waiting did not fail before.
         self._waited = {
             rank
@@ -360,29 +380,6 @@ class Ranks:
             if hit.signature.failure is FailureClass.NCCL_TIMEOUT
             and (rank := hit.rank if hit.rank is not None else _own_rank(hit.text)) is not None
         }
-
-    def _read_exits(self, launch: Launch) -> None:
-        """Note the global ranks that a launcher's report gives for local ones, and those that follow from a node's size."""
-        for item in launch.exits:
-            if item.local_rank is not None:
-                self._task_is_rank = self._task_is_rank and item.hit.origin.task is None
-                for place in {item.node, _place_of(item.hit.origin)} - {None} or {None}:
-                    self._bases[place] |= set() if item.rank is None else {item.rank - item.local_rank}
-        if launch.per_node is not None:
-            for node, ranks in self._of_node.items():
-                self._bases[node].add(min(ranks) // launch.per_node * launch.per_node)
-
-    def _spans_nodes(self, launch: Launch) -> bool:
-        """Whether the job's lines or sizes show more than one node."""
-        is_larger = (launch.world_size or 0) > (launch.per_node or launch.world_size or 0)
-        return (
-            any(base > 0 for bases in self._bases.values() for base in bases)
-            or len(self._bases.keys() - {None}) > 1
-            # If agents print only local ranks, each host with output has an agent.
-            or (len(self._nodes - {None}) > 1 and any(item.local_rank is not None for item in launch.exits))
-            or (not self._task_is_rank and len(self._tasks) > 1)
-            or is_larger
-        )
 
     def _read(self, line: str, scan: SourceScan) -> None:
         """Note the facts in one line's prefix: its rank, and the rank's node, task and process."""
@@ -434,7 +431,7 @@ class Ranks:
             # None of the ranks that only waited, or were ended because of others, failed first.
             ended = {item.rank for item in self._launch.exits if item.code in _ENDED_FOR_OTHERS}
             found -= self._waited | ended
-        if len(found) == 1:
+        if len(found) == 1 and not (place is None and self.multi_node and len(bases) == 1):
             return found.pop()
         if len(alone := self._of_node[place]) == 1 and min(alone) >= local:
             return min(alone)
@@ -528,7 +525,7 @@ class Ranks:
         if (ranked := next((item for item in own if item.rank is not None), None)) is not None:
             return ranked
         tasks = {item.task for item in own if item.task is not None}
-        if len(tasks) == 1:
+        if len(tasks) == 1 and all(item.task is not None for item in own):
             return own[0]
         return next((item for item in own if item.local_rank is not None), None)
 

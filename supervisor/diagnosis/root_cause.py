@@ -183,6 +183,7 @@ def limits_of(chosen: Chosen) -> list[Limit]:
 
 # Only peers' complaints.
 _COMPLAINT_BY_STRENGTH = ((Strength.DECISIVE, 0.9), (Strength.COMPLAINT, 0.8), (-100, 0.65))
+WARNING_COSTS = 0.15  # the complaint is only a warning
 # The outcome of the whole job, or a fact without a line.
 _OF_NO_RANK = frozenset(
     (FailureClass.HEALTHY, FailureClass.UNKNOWN, FailureClass.TERMINATED, FailureClass.RENDEZVOUS)
@@ -297,7 +298,7 @@ def from_complaint(item: Candidate, facts: Facts) -> Root:
         rank = rank if rank is not None else facts.ranks.of(item.hit, item.failure)
         rank = rank if rank is not None else facts.ranks.blamed()
     rank = rank if rank is not None else facts.ranks.only_speaker()
-    confidence = _by_strength(item, _COMPLAINT_BY_STRENGTH)
+    confidence = _by_strength(item, _COMPLAINT_BY_STRENGTH) - (WARNING_COSTS if item.soft else 0)
     return Root(
         item.failure, item.reason, rank, (rank,) if rank is not None else (), facts.ranks.node_of(item.hit.origin),
         facts.scans[item.source].path, item.line, item.text, confidence, item,

@@ -482,31 +482,31 @@ def _guessed(found: Guess | None, root: Root) -> Root | None:
 # -- exit code 0 -----------------------------------------------------------------------------------
 
 
-def _fails_with_zero(facts: Facts, root: Root) -> bool:
-    """Whether the logs show a failure of an attempt that exited on its own with code 0. A NaN loss needs no other evidence."""
-    return root.failure not in (*_QUIET, FailureClass.NAN_LOSS) and facts.ended_with_zero
+def _shows_failure(root: Root) -> bool:
+    """Whether the logs show a failure all the same. A NaN loss needs no other evidence."""
+    return root.failure not in (*_QUIET, FailureClass.NAN_LOSS)
 
 
 def _exit_zero_after_end(facts: Facts, root: Root) -> Root | None:
-    if not _fails_with_zero(facts, root) or not reached_end(facts, root) or not standing(facts, root):
+    if not _shows_failure(root) or not reached_end(facts, root) or not standing(facts, root):
         return None
     return _as(root, FailureClass.HEALTHY, Reason.AT_EXIT)
 
 
 def _exit_zero_not_a_failure(facts: Facts, root: Root) -> Root | None:
-    no_failure = _fails_with_zero(facts, root) and not standing(facts, root)
+    no_failure = _shows_failure(root) and not standing(facts, root)
     return Root(FailureClass.HEALTHY) if no_failure else None
 
 
 def _exit_zero_of_launcher(facts: Facts, root: Root) -> Root | None:
-    found = standing_exit(facts) if root.failure is FailureClass.UNKNOWN and facts.ended_with_zero else None
+    found = standing_exit(facts) if root.failure is FailureClass.UNKNOWN else None
     if found is None or (found.hit.has(Trait.SHELL_EXIT) and reached_end(facts, root)):
         return None
     return from_exit(found, facts, FailureClass.WORKER_CRASH, Reason.EXIT_CODE)
 
 
 def _ended_early(facts: Facts, root: Root) -> Root | None:
-    if root.failure not in _QUIET or root.reason is not None or not facts.ended_with_zero:
+    if root.failure not in _QUIET or root.reason is not None:
         return None
     end = planned_end(facts)
     missed = end is not None and not end.is_reached and not says_end(facts)
@@ -631,7 +631,12 @@ class Decision(NamedTuple):
 def decide(facts: Facts) -> Decision:
     """Apply the rules, stage by stage."""
     root, roots, fired = NOTHING, list[Root](), list[Rule]()
+    job, ended_with_zero = facts.job, facts.ended_with_zero
     for stage in Stage:
+        if stage is Stage.STACKS and job.hang is None and job.recorder is None:
+            continue
+        if stage >= Stage.EXIT_ZERO and not ended_with_zero:
+            break  # these stages are about attempts that exited on their own with code 0
         found = ((rule, rule.root(facts, root)) for rule in RULES if rule.stage is stage)
         for rule, changed in found:
             if changed is not None:

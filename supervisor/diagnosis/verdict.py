@@ -168,6 +168,10 @@ def _verdict(facts: Facts, root: Root) -> Verdict:
         advice = ()  # the user named it, so the remedy is theirs to know
     consequences = _consequences(facts, root)
     title = _title_of_end(facts, root) or title_of(root, is_sent_kill=sent_kill)
+    # A failure could recur; a person's stop does not count.
+    failed = root.failure is not FailureClass.HEALTHY and not (
+        root.failure is FailureClass.TERMINATED and root.reason is Reason.USER
+    )
     if (seen := stacks_behind(job, root)) is not None:
         advice, consequences = advice_by_stacks(seen, advice), (*waited(seen), *consequences)
         title = title_of_absent(seen.ranks, root.failure) or title_of(root)
@@ -190,7 +194,7 @@ def _verdict(facts: Facts, root: Root) -> Verdict:
         ),
         advice=tuple(line if len(line) <= MOST_ADVICE else line[: MOST_ADVICE - 1] + "…" for line in advice),
         action=action_for(root.failure, root.reason, root.text, job),
-        fingerprint=fingerprint(root.failure, root.reason, root.text) if _has_failed(root) else "",
+        fingerprint=fingerprint(root.failure, root.reason, root.text) if failed else "",
         # The id of the user's own signature.
         signature=root.chosen.signature.id.removeprefix(OWN)
         if root.chosen is not None and root.chosen.has(Trait.OWN)
@@ -199,26 +203,13 @@ def _verdict(facts: Facts, root: Root) -> Verdict:
     )
 
 
-def _steps_before(scan: SourceScan, line: int | None) -> bool | None:
-    """Whether a log shows a step above a line (None: at all); None if it shows no step of its own."""
-    if not scan.steps:
-        return None
-    return line is None or scan.steps[0] < line
-
-
 def as_expected(item: Hit | Candidate, scans: tuple[SourceScan, ...]) -> bool:
     """Whether a user's signature matched at the expected time: before or after the first step."""
     if not item.signature.start:
         return True
-    own = _steps_before(scans[item.source], item.line)
-    stepped = own if own is not None else any(_steps_before(scan, None) for scan in scans)
+    own = scans[item.source].steps
+    stepped = own[0] < item.line if own else any(scan.steps for scan in scans)
     return stepped == (item.signature.start == "after_first_step")
-
-
-def _has_failed(root: Root) -> bool:
-    """Whether there is a failure that could recur; a person's stop does not count."""
-    stopped = root.failure is FailureClass.TERMINATED and root.reason is Reason.USER
-    return root.failure is not FailureClass.HEALTHY and not stopped
 
 
 def _message(root: Root) -> str:

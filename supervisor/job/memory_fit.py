@@ -141,19 +141,9 @@ def choose_smaller(
     open_ = _open_values(spec, trials, minimum, half if smaller_global else 0)
     if not open_:
         return None
-    fitted = max((t.micro_batch for t in trials if t.fitted and t.micro_batch in open_), default=None)
-    line = line_through(trials)
-    if line is None and fitted is None and point is not None:
-        above_base = max(point.allocated_bytes + point.tried_bytes - point.base_bytes, 0)
-        line = Line(point.base_bytes, above_base / point.micro_batch, 1, point.capacity_bytes)
-    micro = next((m for m in open_ if line.fits(m)), None) if line is not None else None
-    if line is not None and micro is not None and micro >= (fitted or 0):
-        needed = f"{size(line.predicted_bytes(micro))} of {size(line.capacity_bytes)}"
-        how = f"it needs at least {needed}"
-        if line.points > 1:
-            how = f"predicted from {line.points} measured micro-batches to need {needed}"
-    elif fitted is not None:
-        micro, how = fitted, "it fitted before"
+    found = _known_to_fit(open_, point, trials)
+    if found is not None:
+        micro, how = found
     elif smaller_global:
         micro, how = next((m for m in open_ if m <= half), open_[0]), "half of it"
     else:
@@ -163,6 +153,24 @@ def choose_smaller(
     if smaller_global:
         return Choice(replace(spec, micro_batch_per_rank=micro), how)
     return Choice(with_micro_batch(spec, micro), how)
+
+
+def _known_to_fit(
+    open_: Sequence[int], point: MemoryPoint | None, trials: Sequence[MemoryTrial]
+) -> tuple[int, str] | None:
+    """The largest that a line predicts to fit, through measured micro-batches or one that failed, or that fitted before."""
+    fitted = max((t.micro_batch for t in trials if t.fitted and t.micro_batch in open_), default=None)
+    line = line_through(trials)
+    if line is None and fitted is None and point is not None:
+        above_base = max(point.allocated_bytes + point.tried_bytes - point.base_bytes, 0)
+        line = Line(point.base_bytes, above_base / point.micro_batch, 1, point.capacity_bytes)
+    micro = next((m for m in open_ if line.fits(m)), None) if line is not None else None
+    if line is not None and micro is not None and micro >= (fitted or 0):
+        needed = f"{size(line.predicted_bytes(micro))} of {size(line.capacity_bytes)}"
+        if line.points > 1:
+            return micro, f"predicted from {line.points} measured micro-batches to need {needed}"
+        return micro, f"it needs at least {needed}"
+    return (fitted, "it fitted before") if fitted is not None else None
 
 
 def _open_values(spec: BatchSpec, trials: Sequence[MemoryTrial], minimum: int, half: int) -> list[int]:

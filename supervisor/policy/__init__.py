@@ -14,7 +14,7 @@ from supervisor.policy.decide import (
     EXIT_STOPPED,
     decide,
 )
-from supervisor.policy.history import Gpus, PastAttempt, PolicyInput, StopCause, restarts_since_progress
+from supervisor.policy.history import Gpus, PolicyInput, StopCause, restarts_since_progress
 from supervisor.policy.rule_words import ASKED_FOR, budget_text
 from supervisor.policy.rules import RULES, Answer, Rule, rule_for
 
@@ -30,7 +30,6 @@ __all__ = [
     "RULES",
     "Answer",
     "Gpus",
-    "PastAttempt",
     "PolicyInput",
     "Rule",
     "StopCause",

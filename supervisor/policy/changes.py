@@ -84,7 +84,7 @@ def _smaller(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str]:
             (n, "expandable_segments:True") for n in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
         )
         return SpecChange(env=pair), "memory is fragmented: expandable segments before a smaller batch"
-    batch = history.now.batch
+    batch = history.now.shown_batch
     if not history.knobs.can_change_batch:
         accepted = offer_for(history, rule) if history.retry.allow_smaller_global else SpecChange()
         if accepted.batch is not None:
@@ -110,7 +110,7 @@ def _without_gpu(history: PolicyInput) -> tuple[SpecChange, str]:
     The number of ranks is the largest that the user allows (``--min-ranks``) and that keeps the global batch exact.
     """
     again = "restart from the newest checkpoint" if history.resume_known else "restart"
-    gpus, least, batch = history.gpus, history.retry.min_ranks, history.now.batch
+    gpus, least, batch = history.gpus, history.retry.min_ranks, history.now.shown_batch
     if gpus is None:
         return SpecChange(), f"{again}: which GPU failed is not known"
     if least is None:
@@ -145,7 +145,7 @@ def _without_gpu(history: PolicyInput) -> tuple[SpecChange, str]:
 
 def offer_for(history: PolicyInput, rule: Rule) -> SpecChange:
     """The plan that a person may accept if policy makes none: the global batch would shrink."""
-    batch, knobs = history.now.batch, history.knobs
+    batch, knobs = history.now.shown_batch, history.knobs
     known = knobs.batch is not None and knobs.batch_scope is not KnobScope.UNKNOWN
     if rule.answer is not Answer.SHRINK or batch is None or not known or knobs.can_change_batch:
         return SpecChange()

@@ -9,14 +9,16 @@ from typing import Final, assert_never
 from supervisor.job.spec import TrialSettings, steps_seen
 from supervisor.policy.changes import change_for, offer_for
 from supervisor.policy.history import (
-    PastAttempt,
     PolicyInput,
     StopCause,
+    has_trained,
     is_unmeasured,
     restarts_since_progress,
 )
 from supervisor.policy.rules import UNMEASURED, Answer, Rule, override_for, rule_for
 from supervisor.run.records import Decision, DecisionKind, FailureClass, Reason, SpecChange, Verdict
+from supervisor.run.state import AttemptState
+from supervisor.text.lines import read_to
 
 EXIT_FAILED: Final = 1
 EXIT_GAVE_UP: Final = 4
@@ -53,11 +55,11 @@ def decide(history: PolicyInput) -> Decision:
     stopped = _stopped_by_us(history, now)
     if stopped is not None:
         return stopped
-    if now.missed:
+    if history.missed:
         return _not_as_planned(history)
     verdict = now.verdict
     failure = verdict.failure if verdict else FailureClass.UNKNOWN
-    if now.exit_code == 0 and (ended := _ended_with_zero(history, verdict)) is not None:
+    if now.job_exit_code == 0 and (ended := _ended_with_zero(history, verdict)) is not None:
         return ended
     if verdict and (failure, verdict.reason) == (FailureClass.WORKER_CRASH, Reason.AT_EXIT):
         if history.finished:
@@ -65,7 +67,7 @@ def decide(history: PolicyInput) -> Decision:
             return Decision(DecisionKind.SUCCEED, done, exit_code=0)
         reason = "aborted at exit, and neither the last step nor a final checkpoint is known"
         return Decision(DecisionKind.FAIL, reason, exit_code=EXIT_FAILED)
-    if now.exit_code is None and failure in {FailureClass.UNKNOWN, FailureClass.HEALTHY}:
+    if now.job_exit_code is None and failure in {FailureClass.UNKNOWN, FailureClass.HEALTHY}:
         if history.finished:
             done = f"{_finished(history)} (its exit status was lost)"
             return Decision(DecisionKind.SUCCEED, done, exit_code=0)
@@ -77,7 +79,7 @@ def decide(history: PolicyInput) -> Decision:
     if failure is FailureClass.TERMINATED and verdict and verdict.reason is Reason.USER:
         return Decision(DecisionKind.STOP, "stopped by its user", exit_code=EXIT_STOPPED)
     decided = _unmeasured_first(history, failure, rule) or _restart_or_not(history, failure, rule)
-    if now.exit_code != 0:
+    if now.job_exit_code != 0:
         return decided
     why = decided.reason.removeprefix(f"{failure.value}: ")
     reason = f"{failure.value}: exit code 0, but {_how_it_failed(history, failure)}; {why}"
@@ -139,12 +141,12 @@ def _rule(history: PolicyInput, verdict: Verdict | None) -> Rule:
     return rule_for(verdict.failure, verdict.reason, history.retry.overrides, verdict.signature)
 
 
-def _stopped_by_us(history: PolicyInput, now: PastAttempt) -> Decision | None:
+def _stopped_by_us(history: PolicyInput, now: AttemptState) -> Decision | None:
     if now.stop is None:
         return None
-    if now.exit_code == 0 and history.finished:
+    if now.job_exit_code == 0 and history.finished:
         return Decision(DecisionKind.SUCCEED, _finished(history), exit_code=0)
-    match now.stop:
+    match now.stop.why:
         case StopCause.REQUEST:
             return Decision(DecisionKind.STOP, "stopped on request", exit_code=EXIT_STOPPED)
         case StopCause.SIGNAL:
@@ -164,19 +166,19 @@ def _stopped_by_us(history: PolicyInput, now: PastAttempt) -> Decision | None:
         case StopCause.RANK_DIED | StopCause.HANG | StopCause.NOT_RESUMED | StopCause.PLAN_DIFFERS:
             return None  # the reason why we ended it is the cause, and the verdict names it
         case _:
-            assert_never(now.stop)
+            assert_never(now.stop.why)
 
 
 def _not_as_planned(history: PolicyInput) -> Decision:
     """Repeat the plan of a restart that had another batch, with the setting that was answered since; else wait for a person."""
     now, knobs = history.now, history.knobs
     if not (now.refuted and knobs.can_change_batch):
-        return replace(_hold(history, now.missed, SpecChange()), asks=now.refuted and history.question)
+        return replace(_hold(history, history.missed, SpecChange()), asks=now.refuted and history.question)
     decided = _restart_or_not(history, FailureClass.USAGE_ERROR, Rule(Answer.RESTART))
     if decided.kind is not DecisionKind.RESTART:
         return decided
     settings = " and ".join(filter(None, (knobs.batch, knobs.accumulation)))
-    return replace(decided, reason=f"{now.missed}; the same plan with {settings}")
+    return replace(decided, reason=f"{history.missed}; the same plan with {settings}")
 
 
 def _trial_over(history: PolicyInput) -> Decision:
@@ -204,7 +206,8 @@ def _finished(history: PolicyInput) -> str:
 
 
 def _how_far(history: PolicyInput) -> str:
-    last, unread = history.now.last_step, history.now.unread
+    now = history.now
+    last, unread = now.last_step, read_to(now.log_read_bytes, now.log_size_bytes)
     if unread:  # its last step is unknown
         return f"finished; {unread}" if last is None else f"finished; {unread}, to step {last}"
     if last is not None:
@@ -301,7 +304,8 @@ def _may_be_unmeasured(history: PolicyInput, verdict: Verdict) -> bool:
     """Whether nobody ended it, no table of the user applies to it, and no change of the batch needs the measurements."""
     own = override_for(verdict.failure, history.retry.overrides, verdict.signature)
     is_free = own is None or own.answer is None
-    ended_itself = history.now.stop in {None, StopCause.RANK_DIED}
+    stop = history.now.stop
+    ended_itself = stop is None or stop.why is StopCause.RANK_DIED
     return is_free and ended_itself and all(change.batch is None for change in history.changes)
 
 
@@ -336,7 +340,7 @@ def _lost_again(history: PolicyInput) -> str | None:
     first = next((a.lost_at for a in since if a.lost_at is not None), None)
     if now.lost_at is None or first is None:
         return None
-    again, at = now.lost_at, now.resumed_at
+    again, at = now.lost_at, now.resume_at
     if at is not None and again - at <= 2 * (first - at):
         return f"the loss became NaN or Inf again at step {again}: too soon, as the first time came {first - at} steps after checkpoint {at}"
     return f"the loss became NaN or Inf again at step {again}, and stoker goes back for that only once a run"
@@ -373,12 +377,13 @@ def _forbidden(history: PolicyInput, rule: Rule) -> str | None:
         return rule.advice_if_not_restarted
     if history.resume_known or history.retry.restart_from_scratch:
         return None
-    if any(a.trained for a in history.attempts):
+    if any(has_trained(a) for a in history.attempts):
         return _why_not_resumed(history)
-    if rule.only_before_first_step or all(a.steps_seen for a in history.attempts):
+    if rule.only_before_first_step or history.steps_seen:
         return None
     differs = rule.answer in {Answer.SHRINK, Answer.UNMEASURED} or now.refuted
-    if differs and now.lived_s is not None and now.lived_s < UNSEEN_START_S:
+    known = now.started_t is not None and now.ended_t is not None
+    if differs and known and (now.ended_t or 0.0) - (now.started_t or 0.0) < UNSEEN_START_S:
         return None
     return "whether steps were made cannot be seen, and the script's resume flag is not known (--resume-knob)"
 
@@ -446,13 +451,13 @@ def is_unchanged(change: SpecChange) -> bool:
     return replace(change, from_scratch=False) == SpecChange()
 
 
-def alike_since_progress(history: PolicyInput, failure: FailureClass) -> list[PastAttempt]:
+def alike_since_progress(history: PolicyInput, failure: FailureClass) -> list[AttemptState]:
     """The attempts since the last progress that were restarted after this failure class."""
     past = restarts_since_progress(history)
     return [a for a in past if a.verdict is not None and a.verdict.failure is failure]
 
 
-def counted_retries(history: PolicyInput) -> list[PastAttempt]:
+def counted_retries(history: PolicyInput) -> list[AttemptState]:
     """The attempts since the last progress whose restart counts for ``--max-retries``: those of the unchanged job."""
     return [
         a

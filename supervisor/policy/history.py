@@ -1,16 +1,17 @@
-"""The input of policy: the attempts so far, as plain data that the keeper derives from a run's state."""
+"""The input of policy: the attempts so far, and what the keeper knows besides."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from supervisor.job.batch import BatchSpec, MemoryPoint
+from supervisor.job.batch import MemoryPoint
 from supervisor.job.launch.env import NOT_MEASURED
 from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import Knobs, LoaderKnobs, RetrySettings, TrialSettings
 from supervisor.run.events import StopWhy
-from supervisor.run.records import Decision, DecisionKind, SpecChange, Verdict
+from supervisor.run.records import Decision, DecisionKind, SpecChange
+from supervisor.run.state import AttemptState
 
 StopCause: TypeAlias = StopWhy
 """Why stoker itself ended the attempt."""
@@ -18,45 +19,6 @@ StopCause: TypeAlias = StopWhy
 # Logs count from 0 or 1. Adam allocates its state in the first step, so most out-of-memory failures happen there, and an evaluation
 # before the training is logged as step 0 (nanoGPT).
 FIRST_STEP: Final = 1
-
-
-@dataclass(frozen=True, slots=True)
-class PastAttempt:
-    """One ended attempt, as the keeper knows it.
-
-    `decision`: what was decided after it (None for the newest one); `by_person`: a person decided it, which resets all budgets.
-    `steps_seen`: it sent telemetry, or a step was read from its log. `missed`: how it failed to resume, as a clause.
-    `refuted`: its batch showed that an answer about a setting was wrong. `lost_at`: the first step whose loss was NaN
-    or Inf. `ended_t`: wall seconds. `unread`: how far its logs were read, in words, if not to the end.
-    """
-
-    verdict: Verdict | None
-    exit_code: int | None = None
-    first_step: int | None = None
-    last_step: int | None = None
-    checkpoint_steps: tuple[int, ...] = ()
-    batch: BatchSpec | None = None
-    stop: StopCause | None = None
-    lived_s: float | None = None
-    steps_seen: bool = False
-    decision: Decision | None = None
-    by_person: bool = False
-    ended_t: float | None = None
-    missed: str = ""
-    refuted: bool = False
-    lost_at: int | None = None
-    resumed_at: int | None = None
-    unread: str = ""
-
-    @property
-    def stepped(self) -> bool:
-        """Whether a completed step is known."""
-        return self.first_step is not None or self.last_step is not None
-
-    @property
-    def trained(self) -> bool:
-        """Whether a restart from the beginning would lose anything: more than the first step was made."""
-        return self.stepped and (self.last_step is None or self.last_step > FIRST_STEP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +35,8 @@ class PolicyInput:
 
     Attributes:
         attempts: all attempts, oldest first.
+        missed: how the newest one failed to resume, or ran another batch than planned, as a clause.
+        steps_seen: a step of any of them would have been seen: telemetry was sent, or a step or a bar was read from the log.
         retry: the user's limits.
         knobs: which settings of the script can be changed.
         interactive: a person may look, so failures are held and restarts wait `INTERACTIVE_DELAY_S`.
@@ -100,7 +64,9 @@ class PolicyInput:
         jitter: in [0, 1), spreads the back-off of many runs.
     """
 
-    attempts: tuple[PastAttempt, ...]
+    attempts: tuple[AttemptState, ...]
+    missed: str = ""
+    steps_seen: bool = True
     retry: RetrySettings = field(default_factory=RetrySettings)
     knobs: Knobs = field(default_factory=Knobs)
     interactive: bool = False
@@ -127,7 +93,7 @@ class PolicyInput:
     jitter: float = 0.0
 
     @property
-    def now(self) -> PastAttempt:
+    def now(self) -> AttemptState:
         """The attempt that just ended."""
         return self.attempts[-1]
 
@@ -172,7 +138,7 @@ def is_resume_known(knobs: Knobs, newest_checkpoint: str | None, newest_number: 
     return knobs.resume is not None or knobs.resume_path is not None or by_number
 
 
-def restarts_since_progress(history: PolicyInput) -> tuple[PastAttempt, ...]:
+def restarts_since_progress(history: PolicyInput) -> tuple[AttemptState, ...]:
     """The attempts after which policy restarted since there was last progress, oldest first.
 
     Progress is a step beyond all earlier ones, or a newer committed checkpoint. An attempt that made progress is the first of the
@@ -201,3 +167,8 @@ def restarts_since_progress(history: PolicyInput) -> tuple[PastAttempt, ...]:
 def is_unmeasured(decision: Decision | None) -> bool:
     """Whether it starts the next attempt without stoker's measurements."""
     return decision is not None and decision.change is not None and NOT_MEASURED in decision.change.env
+
+
+def has_trained(attempt: AttemptState) -> bool:
+    """Whether a restart from the beginning would lose anything: more than the first step was made."""
+    return attempt.stepped and (attempt.last_step is None or attempt.last_step > FIRST_STEP)

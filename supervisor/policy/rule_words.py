@@ -57,7 +57,7 @@ def budget_text(history: PolicyInput, decision: Decision) -> str | None:
     verdict = history.now.verdict
     if decision.kind is not DecisionKind.RESTART or verdict is None:
         return None
-    if history.now.stop is StopCause.RESTART:
+    if history.now.stop is not None and history.now.stop.why is StopCause.RESTART:
         return ASKED_FOR
     if is_unmeasured(decision):
         return "budget: none is spent, for once a run is outside of them"

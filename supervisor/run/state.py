@@ -251,10 +251,29 @@ class AttemptState(Part, frozen=True, kw_only=True):
         return self.verdict.failure
 
     @property
+    def stepped(self) -> bool:
+        """Whether a completed step is known."""
+        return self.first_step is not None or self.last_step is not None
+
+    @property
+    def by_person(self) -> bool:
+        """Whether a person decided what followed it."""
+        return self.decision is not None and self.decided_by != "policy"
+
+    @property
+    def refuted(self) -> bool:
+        """Whether its batch showed that an answer about a setting was wrong."""
+        return self.differs is not None and self.differs.wrong is not None
+
+    @property
     def lost_at(self) -> int | None:
         """The step from which its loss stayed nan or inf to the end; None if it did not, or the step is unknown."""
         lost = self.not_finite
-        return lost.step if lost is not None and self.finite_again is None else None
+        found = lost.step if lost is not None and self.finite_again is None else None
+        refused = self.verdict is not None and self.verdict.failure is FailureClass.NAN_LOSS
+        if found is None and refused and self.last_step is not None:
+            return self.last_step + 1  # a script that refuses such a loss ends before it logs it
+        return found
 
     @property
     def begins_at(self) -> float:

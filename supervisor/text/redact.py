@@ -440,7 +440,12 @@ class Redactor:
     @classmethod
     def of(cls, env: Iterable[tuple[str, str]], argv: Sequence[str] = ()) -> Redactor:
         """A redactor for the secrets in an environment and a command line."""
-        known = [piece for name, value in env for piece in _secrets_of(name, value)]
+        known: list[str] = []
+        for name, value in env:
+            if hides(name, value):
+                known += map(str.strip, value.splitlines())
+            elif value and "=" not in name:
+                known += [value[start:end] for start, end in secret_spans(value)]
         for word, spans in zip(argv, argv_spans(argv), strict=True):
             known += [word[start:end] for start, end in spans]
         return cls(known)
@@ -458,13 +463,6 @@ class Redactor:
         if isinstance(value, list | tuple):
             return [self.data(item) for item in value]
         return value
-
-
-def _secrets_of(name: str, value: str) -> Iterator[str]:
-    if hides(name, value):
-        yield from (line.strip() for line in value.splitlines())
-    elif value and "=" not in name:
-        yield from (value[start:end] for start, end in secret_spans(value))
 
 
 def _forms(value: str) -> Iterator[str]:

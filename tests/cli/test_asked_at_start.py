@@ -43,8 +43,8 @@ def started(folder: Path, monkeypatch: pytest.MonkeyPatch, typed: str, *words: s
     env = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
     monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
     monkeypatch.chdir(folder)
-    job = load_job(parse_words(words or ("train.py",), env), env, folder)
-    return with_asked_resume(job, env).spec.knobs
+    parsed = parse_words(words or ("train.py",), env)
+    return with_asked_resume(load_job(parsed, env, folder), parsed, env).knobs
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from supervisor.cli.main import main
 from supervisor.views.appearance import ThemeName
-from supervisor.views.tui.widgets.palette import PALETTES, Kept, save
+from supervisor.views.tui.widgets.textual_theme import PALETTES, Kept, save
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.cli.job_inputs import Job, load_job, parse_words
+from supervisor.cli.job_inputs import load_job, parse_words
+from supervisor.job.spec import JobSpec
 from supervisor.run.answers import remember_unmeasured
 
 
@@ -29,12 +30,12 @@ def test_it_is_remembered_until_somebody_says_otherwise(
         (tmp_path / name).write_text(f"print({name!r})\n")
     (tmp_path / "stoker.toml").write_text(settings)
 
-    def load(line: str) -> Job:
+    def load(line: str) -> JobSpec:
         return load_job(parse_words(line.split(), env), env, tmp_path)
 
-    assert load("train.py").spec.instrument
-    remember_unmeasured(load("train.py").spec, env, 1.0)
-    spec = load(words).spec
+    assert load("train.py").instrument
+    remember_unmeasured(load("train.py"), env, 1.0)
+    spec = load(words)
     assert spec.instrument is measured
     is_remembered = not measured and "--no-instrument" not in words
     assert any("got further without it" in note for note in spec.notes) is is_remembered

@@ -5,54 +5,14 @@ from __future__ import annotations
 import pytest
 
 from supervisor.sources.signature_files import Engine
-from tests.corpus.scoring import NOT_FAILURES, examined, records, verdict_on
+from tests.corpus.scoring import DATA, NOT_FAILURES, examined, records, verdict_on
 
-# As batch scripts and training scripts end, whatever happened before.
-CLOSING = (
-    "All done", "All done!", "Done.", "done", "Finished.", "Finished!", "Exiting.", "Bye.", "=== END ===", "Success!", "DONE", "Job done.",
-    "Training completed!", "Training complete.", "Training finished", "training done", "Training is complete", "Finished training",
-    "Job completed.", "Job finished", "Script completed successfully", "Run completed successfully", "Experiment finished, results in out/",
-    "Total training time: 0:13:22", "Elapsed: 802 s", "real\t13m22.1s", "End of script", "Process group destroyed", "All epochs done", "[1]+  Done   bash run.sh",
-)  # fmt: skip
-WARNINGS = (
-    "/v/site-packages/apex/amp.py:81: FutureWarning: `torch.cuda.amp.GradScaler(args...)` is deprecated.\n  scaler = torch.cuda.amp.GradScaler()",
-    "Disabling PyTorch because PyTorch >= 2.4 is required but found 2.1.2",
-    "mkdir: cannot create directory '/cache': Permission denied",
-    "cp: cannot stat 'old/config.yaml': No such file or directory",
-    "rm: cannot remove 'out/last': No such file or directory",
-    "/v/torch/utils/data/dataloader.py:557: UserWarning: This DataLoader will create 8 worker processes in total. Our suggested max number of worker is 4",
-    "WARNING: pip is being invoked by an old script wrapper. This will fail in a future version of pip.",
-    "Loading module cuda/12.1: conflict with gcc/9; unloading gcc",
-    "[W socket.cpp:601] [c10d] The client socket has failed to connect to [localhost]:29500 (errno: 99 - Cannot assign requested address).",
-    'Lmod is automatically replacing "gcc" with "nvhpc".',
-    "WARNING:torch.distributed.run:*****************************************",
-    "WARNING: infoROM is corrupted at gpu 0000:3B:00.0",
-    "/v/torch_geometric/typing.py:63: UserWarning: An issue occurred while importing 'torch-scatter'. Disabling its usage. undefined symbol: _ZN5",
-    "/v/torch/amp/autocast_mode.py:266: UserWarning: User provided device_type of 'cuda', but CUDA is not available. Disabling",
-    "/v/torch/nn/parallel/_functions.py:64: UserWarning: Was asked to gather along dimension 0, but all input tensors were scalars; will instead unsqueeze",
-    "/v/torch/optim/lr_scheduler.py:131: UserWarning: Detected call of `lr_scheduler.step()` before `optimizer.step()`.",
-    "/v/transformers/utils/generic.py:441: FutureWarning: `torch.utils._pytree._register_pytree_node` is deprecated.",
-    "/v/huggingface_hub/file_download.py:1132: FutureWarning: `resume_download` is deprecated and will be removed in version 1.0.0.",
-    "Allowing ninja to set a default number of workers... (overridable by setting the environment variable MAX_JOBS=N)",
-    "slurmstepd-taurus: error: couldn't chdir to `/mnt/qe-lr/slurm': No such file or directory: going to /tmp instead",
-    "2023-11-01 15:27:59.627062: W tensorflow/platform/dso_loader.cc:64] Could not load dynamic library 'libnvinfer_plugin.so.7'; dlerror: libnvinfer_plugin.so.7",
-    "2024-03-22 09:35:18.421533: W tensorflow/compiler/tf2tensorrt/utils/py_utils.cc:38] TF-TRT Warning: Could not find TensorRT",
-    "Some weights of BertForSequenceClassification were not initialized from the model checkpoint at bert-base and are newly initialized: ['classifier.bias']",
-    "huggingface/tokenizers: The current process just got forked, after parallelism has already been used. Disabling parallelism to avoid deadlocks...",
-    "Error loading .netrc, using the environment instead",
-    "wandb: WARNING Calling wandb.login() after wandb.init() has no effect.",
-    "wandb: Network error (ConnectionError), entering retry loop.",
-    "[W OperatorEntry.cpp:153] Warning: Overriding a previously registered kernel for the same operator and the same dispatch key",
-    "module: command not found",
-    "stty: 'standard input': Inappropriate ioctl for device",
-)  # fmt: skip
-CLEAN_UP = (
-    "slurmstepd-n1: error: *** STEP 7.0 ON n1 CANCELLED AT {t} ***\nslurmstepd-n1: error: container_p_join: open failed for /var/tmp/7/.ns: No such file or directory",
-    "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT {t} ***\nslurmstepd: error: _cgroup_procs_check: failed on path /sys/fs/cgroup/7: No such file or directory",
-    "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT {t} ***\nslurmstepd: error: Unable to create TMPDIR [/tmp/7]: Permission denied\nslurmstepd: error: epilog failed",
-    "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.\nslurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT {t} ***\nsrun: error: n1: task 0: Terminated",
+AROUND = records(DATA / "around.jsonl")
+# As batch scripts and training scripts end, whatever happened before; what stands above; how a scheduler cleans up; how a job begins.
+CLOSING, WARNINGS, CLEAN_UP, STARTS = (
+    tuple(row["text"] for row in AROUND if row["of"] == kind)
+    for kind in ("closing", "warnings", "clean_up", "starts")
 )
-STARTS = ("nohup: ignoring input", "nohup: ignoring input and appending output to 'nohup.out'")
 # A kill by the kernel is told by an exit status alone: a tool's complaint above it is the only line that names anything.
 BY_EXIT_ALONE = frozenset(["a-host_oom-05"])
 

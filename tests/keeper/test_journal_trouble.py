@@ -236,7 +236,7 @@ def test_a_run_of_a_newer_stoker_is_shown_and_nothing_more(newer: RunPaths) -> N
         assert snapshot.keeper_alive
         assert re.match(WHY, snapshot.misplaced)
         assert possible(snapshot, read_only=False, can_adopt=True) == frozenset()
-        assert why_not("stop", snapshot, read_only=False, can_adopt=True, width=200) == snapshot.misplaced
+        assert why_not("stop", snapshot, read_only=False, can_adopt=True) == snapshot.misplaced
         with pytest.raises(NotRequested, match=WHY):
             ask(newer, RequestKind.STOP)
         assert os.listdir(newer.control) == []

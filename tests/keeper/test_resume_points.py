@@ -408,9 +408,9 @@ def test_what_an_attempt_wrote_that_had_not_resumed_is_passed_over(tmp_path: Pat
     assert next_plan(tmp_path, record, state).resume == str(third)
     missed = fold(state, ev.ResumeMissed(t=8.0, attempt=2, step=10, began=0))
     assert next_plan(tmp_path, record, missed).resume == str(second)
-    assert policy_input(record, missed, env={}).attempts[-1].missed == (
+    assert policy_input(record, missed, env={}).missed == (
         "did not resume: began at step 0; checkpoint 10 is not protected"
     )
     kept = ev.CheckpointKept(t=5.0, attempt=2, step=10, path=str(second), copy="/r/.stoker-kept-10")
-    past = policy_input(record, fold(missed, kept), env={}).attempts[-1]
+    past = policy_input(record, fold(missed, kept), env={})
     assert past.missed.endswith("checkpoint 10 is kept as a copy: /r/.stoker-kept-10")

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import Knobs, KnobScope
-from supervisor.policy import PastAttempt, PolicyInput, StopCause, decide
+from supervisor.policy import PolicyInput, StopCause, decide
+from supervisor.run import events as ev
 from supervisor.run.records import Action, Decision, FailureClass, Reason, Verdict
+from supervisor.run.state import AttemptState
 
 F = FailureClass
 
@@ -60,25 +64,34 @@ def ended(
     batch: BatchSpec | None = None,
     stop: StopCause | None = None,
     lived_s: float = 30.0,
-    seen: bool = True,
     fingerprint: str = "",
-) -> PastAttempt:
-    return PastAttempt(
+) -> AttemptState:
+    return AttemptState(
+        number=1,
+        planned_t=0.0,
         verdict=verdict(failure, reason, fingerprint) if failure else None,
         exit_code=exit_code,
         first_step=None if last is None else 1,
         last_step=last,
         checkpoint_steps=saved,
         batch=batch,
-        stop=stop,
-        lived_s=lived_s,
-        steps_seen=seen,
+        stop=stop_by(stop) if stop is not None else None,
+        started_t=0.0,
+        ended_t=lived_s,
     )
 
 
-def restarted(attempt: PastAttempt, decision: Decision) -> PastAttempt:
-    return replace(attempt, decision=decision)
+def stop_by(why: StopCause) -> ev.StopIntended:
+    return ev.StopIntended(t=0.0, attempt=1, why=why, by="kim", grace_s=0.0)
 
 
-def one(attempt: PastAttempt, knobs: Knobs = TRAINER, **more: object) -> Decision:
+def lost_at(step: int) -> ev.LossNotFinite:
+    return ev.LossNotFinite(t=0.0, attempt=1, value="nan", step=step)
+
+
+def restarted(attempt: AttemptState, decision: Decision, by: str = "policy") -> AttemptState:
+    return structs.replace(attempt, decision=decision, decided_by=by)
+
+
+def one(attempt: AttemptState, knobs: Knobs = TRAINER, **more: object) -> Decision:
     return decide(replace(PolicyInput(attempts=(attempt,), knobs=knobs), **more))  # type: ignore[arg-type]

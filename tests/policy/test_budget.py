@@ -6,14 +6,15 @@ from itertools import pairwise
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import RetrySettings
-from supervisor.policy import PastAttempt, PolicyInput, budget_text, decide
+from supervisor.policy import PolicyInput, budget_text, decide
 from supervisor.run.records import DecisionKind, FailureClass
+from supervisor.run.state import AttemptState
 from tests.policy.cases import TRAINER, ended, restarted
 
 
 def walk(failure: FailureClass, count: int, max_retries: int = 3) -> list[str | None]:
     """The budget lines of so many failures alike, without progress, until policy gives up."""
-    past: list[PastAttempt] = []
+    past: list[AttemptState] = []
     lines: list[str | None] = []
     batch = BatchSpec(micro_batch_per_rank=16, accumulation_steps=1, world_size=2)
     for _ in range(count):

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from supervisor.job.launch.env import NOT_MEASURED
 from supervisor.job.spec import ClassOverride, RetrySettings, TrialSettings
-from supervisor.policy import PastAttempt, PolicyInput, StopCause, budget_text, decide
+from supervisor.policy import PolicyInput, StopCause, budget_text, decide
 from supervisor.run.records import Decision, DecisionKind, FailureClass, Reason
+from supervisor.run.state import AttemptState
 from tests.policy.cases import FOREIGN, F, ended, one, restarted
 
 CAUSELESS: list[tuple[FailureClass, Reason | None]] = [
@@ -28,9 +30,16 @@ def is_without_them(decision: Decision) -> bool:
     )
 
 
-def start_failed(failure: FailureClass, reason: Reason | None = None, **more: object) -> PastAttempt:
+def start_failed(
+    failure: FailureClass,
+    reason: Reason | None = None,
+    *,
+    stop: StopCause | None = None,
+    exit_code: int | None = 1,
+    lived_s: float = 9.0,
+) -> AttemptState:
     """An attempt of a script that nothing is known of, which ended within seconds and without a step."""
-    return replace(ended(failure, reason, seen=False, lived_s=9.0), **more)  # type: ignore[arg-type]
+    return ended(failure, reason, stop=stop, exit_code=exit_code, lived_s=lived_s)
 
 
 @pytest.mark.parametrize(("failure", "reason"), CAUSELESS)
@@ -38,23 +47,25 @@ def test_no_known_cause_before_the_first_step_is_restarted_without_them_once(
     failure: FailureClass, reason: Reason | None
 ) -> None:
     now = start_failed(failure, reason)
-    first = one(now, FOREIGN, measured=True)
+    first = one(now, FOREIGN, measured=True, steps_seen=False)
     assert is_without_them(first)
     assert (
         "no cause is known and no step was made: restart once without stoker's measurements" in first.reason
     )
-    history = PolicyInput(attempts=(now,), knobs=FOREIGN, measured=True)
+    history = PolicyInput(attempts=(now,), knobs=FOREIGN, measured=True, steps_seen=False)
     assert budget_text(history, first) == "budget: none is spent, for once a run is outside of them"
 
-    again = decide(PolicyInput(attempts=(restarted(now, first), now), knobs=FOREIGN))
-    ordinary = one(now, FOREIGN)
+    again = decide(PolicyInput(attempts=(restarted(now, first), now), knobs=FOREIGN, steps_seen=False))
+    ordinary = one(now, FOREIGN, steps_seen=False)
     assert again == replace(
         ordinary, reason=f"{ordinary.reason}; it ended alike without stoker's measurements"
     )
     otherwise = decide(
-        PolicyInput(attempts=(restarted(now, first), start_failed(F.IMPORT_ERROR)), knobs=FOREIGN)
+        PolicyInput(
+            attempts=(restarted(now, first), start_failed(F.IMPORT_ERROR)), knobs=FOREIGN, steps_seen=False
+        )
     )
-    assert otherwise == one(start_failed(F.IMPORT_ERROR), FOREIGN)
+    assert otherwise == one(start_failed(F.IMPORT_ERROR), FOREIGN, steps_seen=False)
 
 
 def test_what_they_raised_themselves_is_restarted_without_them_also_after_steps() -> None:
@@ -62,9 +73,13 @@ def test_what_they_raised_themselves_is_restarted_without_them_also_after_steps(
     decision = one(raised, measured=True)
     assert is_without_them(decision)
     assert "raised in stoker's own measurements" in decision.reason
-    unsaved = replace(raised, checkpoint_steps=())
-    assert one(unsaved, FOREIGN, measured=True).kind is DecisionKind.FAIL, "its steps would be lost"
-    assert is_without_them(one(start_failed(F.CODE_ERROR, Reason.INSTRUMENT), FOREIGN, measured=True))
+    unsaved = structs.replace(raised, checkpoint_steps=())
+    assert one(unsaved, FOREIGN, measured=True, steps_seen=False).kind is DecisionKind.FAIL, (
+        "its steps would be lost"
+    )
+    assert is_without_them(
+        one(start_failed(F.CODE_ERROR, Reason.INSTRUMENT), FOREIGN, measured=True, steps_seen=False)
+    )
 
 
 @pytest.mark.parametrize(
@@ -79,15 +94,15 @@ def test_what_they_raised_themselves_is_restarted_without_them_also_after_steps(
         start_failed(F.UNKNOWN, stop=StopCause.SIGNAL),
         start_failed(F.HANG, stop=StopCause.HANG),
         start_failed(F.HOST_OOM, Reason.KERNEL_KILL),
-        replace(ended(F.WORKER_CRASH, Reason.EXIT_CODE, last=3)),
+        ended(F.WORKER_CRASH, Reason.EXIT_CODE, last=3),
         start_failed(F.UNKNOWN, exit_code=0),
         start_failed(F.UNKNOWN, lived_s=3600.0),
     ],
 )
-def test_a_known_cause_a_stop_and_an_attempt_that_trained_are_answered_as_ever(now: PastAttempt) -> None:
-    decision = one(now, FOREIGN, measured=True)
+def test_a_known_cause_a_stop_and_an_attempt_that_trained_are_answered_as_ever(now: AttemptState) -> None:
+    decision = one(now, FOREIGN, measured=True, steps_seen=False)
     assert not is_without_them(decision)
-    ordinary = one(now, FOREIGN)
+    ordinary = one(now, FOREIGN, steps_seen=False)
     assert (decision.kind, decision.change, decision.exit_code) == (
         ordinary.kind,
         ordinary.change,
@@ -98,15 +113,17 @@ def test_a_known_cause_a_stop_and_an_attempt_that_trained_are_answered_as_ever(n
 def test_a_kill_comes_from_somebody_else() -> None:
     now = start_failed(F.WORKER_CRASH, Reason.SIGNAL)
     assert now.verdict is not None
-    killed = replace(now, verdict=replace(now.verdict, title="Rank 1 was killed (SIGKILL)"))
-    assert not is_without_them(one(killed, FOREIGN, measured=True))
-    known = replace(now, verdict=replace(now.verdict, signature="sim-diverged"))
-    assert not is_without_them(one(known, FOREIGN, measured=True)), "the user's own signature names the cause"
+    killed = structs.replace(now, verdict=replace(now.verdict, title="Rank 1 was killed (SIGKILL)"))
+    assert not is_without_them(one(killed, FOREIGN, measured=True, steps_seen=False))
+    known = structs.replace(now, verdict=replace(now.verdict, signature="sim-diverged"))
+    assert not is_without_them(one(known, FOREIGN, measured=True, steps_seen=False)), (
+        "the user's own signature names the cause"
+    )
 
 
 def test_what_a_person_has_settled_comes_first() -> None:
     now = start_failed(F.UNKNOWN)
-    assert not is_without_them(one(now, FOREIGN)), "nothing was measured"
+    assert not is_without_them(one(now, FOREIGN, steps_seen=False)), "nothing was measured"
     for retry in (RetrySettings(enabled=False), RetrySettings(max_retries=0)):
         off = one(now, FOREIGN, measured=True, retry=retry)
         assert off.kind is DecisionKind.FAIL

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import Knobs, KnobScope, RetrySettings
-from supervisor.policy import PastAttempt, PolicyInput, decide
+from supervisor.policy import PolicyInput, decide
 from supervisor.run.records import Action, DecisionKind
+from supervisor.run.state import AttemptState
 from tests.policy.cases import (
     NO_RESUME,
     TRAINER,
@@ -20,11 +23,11 @@ from tests.policy.cases import (
 
 
 def test_out_of_memory_before_the_first_step_is_a_plan_not_a_failed_start() -> None:
-    attempts: tuple[PastAttempt, ...] = ()
+    attempts: tuple[AttemptState, ...] = ()
     batch = BatchSpec(64, 1, 2)
     for expected in (32, 16, 8, 4, 2, 1):
-        now = ended(F.CUDA_OOM, batch=batch, seen=False)
-        decision = decide(PolicyInput(attempts=(*attempts, now), knobs=NO_RESUME))
+        now = ended(F.CUDA_OOM, batch=batch)
+        decision = decide(PolicyInput(attempts=(*attempts, now), knobs=NO_RESUME, steps_seen=False))
         assert decision.kind is DecisionKind.RESTART
         assert decision.change is not None
         assert decision.change.batch is not None
@@ -33,7 +36,7 @@ def test_out_of_memory_before_the_first_step_is_a_plan_not_a_failed_start() -> N
         assert batch.global_batch == 128
         attempts = (*attempts, restarted(now, decision))
     last = decide(
-        PolicyInput(attempts=(*attempts, ended(F.CUDA_OOM, batch=batch, seen=False)), knobs=NO_RESUME)
+        PolicyInput(attempts=(*attempts, ended(F.CUDA_OOM, batch=batch)), knobs=NO_RESUME, steps_seen=False)
     )
     assert last.kind is DecisionKind.FAIL
     assert last.exit_code == 1
@@ -42,7 +45,7 @@ def test_out_of_memory_before_the_first_step_is_a_plan_not_a_failed_start() -> N
 
 def test_fragmentation_is_tried_first_and_once() -> None:
     fragmented = replace(verdict(F.CUDA_OOM), action=Action.SET_ALLOCATOR)
-    now = replace(ended(F.CUDA_OOM, last=4, batch=BatchSpec(8, 1, 1)), verdict=fragmented)
+    now = structs.replace(ended(F.CUDA_OOM, last=4, batch=BatchSpec(8, 1, 1)), verdict=fragmented)
     first = one(now)
     assert first.change is not None
     assert ("PYTORCH_ALLOC_CONF", "expandable_segments:True") in first.change.env
@@ -97,9 +100,9 @@ def test_what_could_not_be_read_is_asked_and_nothing_is_offered_before() -> None
 
 def test_another_way_without_touching_the_batch_comes_before_the_question() -> None:
     unread = Knobs(batch="--batch_size", refusal="what it counts is not known")
-    now = ended(F.CUDA_OOM, seen=True)
+    now = ended(F.CUDA_OOM)
     assert now.verdict is not None
-    fragmented = replace(now, verdict=replace(now.verdict, action=Action.SET_ALLOCATOR))
+    fragmented = structs.replace(now, verdict=replace(now.verdict, action=Action.SET_ALLOCATOR))
     decision = one(fragmented, unread, question=True)
     assert decision.kind is DecisionKind.RESTART
     assert decision.change is not None

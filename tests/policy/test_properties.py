@@ -7,11 +7,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import Knobs, LoaderKnobs, RetrySettings
-from supervisor.policy import PastAttempt, PolicyInput, decide
+from supervisor.policy import PolicyInput, decide
+from supervisor.policy.history import has_trained
 from supervisor.run.records import DecisionKind, FailureClass, Reason
+from supervisor.run.state import AttemptState
 from tests.policy.cases import (
     FOREIGN,
     NEVER,
@@ -31,7 +34,6 @@ attempts_ = st.builds(
     exit_code=st.sampled_from([1, 1, 1, 2, -9]),
     last=st.one_of(st.none(), st.integers(1, 20)),
     lived_s=st.floats(0, 1e5),
-    seen=st.booleans(),
     fingerprint=st.sampled_from(["", "a", "b"]),
 )
 
@@ -55,17 +57,18 @@ inputs = st.builds(
         [LoaderKnobs(), LoaderKnobs(workers=("--num_workers", 4), pinned=("--pin", True))]
     ),
     measured=st.booleans(),
+    steps_seen=st.booleans(),
     unsound=st.sampled_from(["", "the script picks its newest checkpoint, which cannot be loaded"]),
 )
 
 
 @settings(max_examples=80, deadline=None)
 @given(inputs, st.lists(attempts_, min_size=1, max_size=8))
-def test_whatever_happens_the_rules_hold(base: PolicyInput, ends: list[PastAttempt]) -> None:
+def test_whatever_happens_the_rules_hold(base: PolicyInput, ends: list[AttemptState]) -> None:
     batch = BatchSpec(16, 2, 2)
-    done: tuple[PastAttempt, ...] = ()
+    done: tuple[AttemptState, ...] = ()
     for end in ends:
-        now = replace(end, batch=batch)
+        now = structs.replace(end, batch=batch)
         decision = decide(replace(base, attempts=(*done, now)))
         failure = now.verdict.failure if now.verdict else None
         assert decision.reason
@@ -80,7 +83,7 @@ def test_whatever_happens_the_rules_hold(base: PolicyInput, ends: list[PastAttem
         assert failure not in NEVER or (failure is FailureClass.CODE_ERROR and ours)
         assert decision.change is not None
         if not base.resume_known and not base.retry.restart_from_scratch:
-            assert not any(a.trained for a in (*done, now)), "more than the first step would be lost"
+            assert not any(has_trained(a) for a in (*done, now)), "more than the first step would be lost"
         if decision.change.batch is not None:
             assert decision.change.batch.after.global_batch == batch.global_batch
             assert decision.change.batch.after.micro_batch_per_rank >= base.retry.min_micro_batch
@@ -90,12 +93,12 @@ def test_whatever_happens_the_rules_hold(base: PolicyInput, ends: list[PastAttem
 
 @settings(max_examples=60, deadline=None)
 @given(inputs, st.lists(attempts_, min_size=1, max_size=4))
-def test_without_progress_every_run_comes_to_an_end(base: PolicyInput, ends: list[PastAttempt]) -> None:
+def test_without_progress_every_run_comes_to_an_end(base: PolicyInput, ends: list[AttemptState]) -> None:
     """The same few failures over and over, none of them a step further: the attempts are bounded."""
     batch = BatchSpec(16, 2, 2)
-    done: tuple[PastAttempt, ...] = ()
+    done: tuple[AttemptState, ...] = ()
     for number in range(120):
-        now = replace(ends[number % len(ends)], batch=batch, last_step=None, first_step=None)
+        now = structs.replace(ends[number % len(ends)], batch=batch, last_step=None, first_step=None)
         decision = decide(replace(base, attempts=(*done, now)))
         if decision.kind is not DecisionKind.RESTART:
             return

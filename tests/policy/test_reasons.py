@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import Knobs, LoaderKnobs, RetrySettings, TrialSettings
 from supervisor.policy import Gpus, StopCause
 from supervisor.run.records import Decision, Reason
-from tests.policy.cases import FOREIGN, F, ended, one
+from tests.policy.cases import FOREIGN, F, ended, lost_at, one
 
 BATCH = BatchSpec(8, 1, 1)
 TRUST = RetrySettings(exit_zero="trust")
@@ -21,6 +22,9 @@ GPUS = Gpus(("0", "1", "2", "3"), faulty=2)
 LOADER = LoaderKnobs(
     ("--num_workers", 8), ("--prefetch", 4), ("--pin", True), ("--sharing", "file_descriptor")
 )
+
+
+UNREAD = {"log_read_bytes": 120_000_000, "log_size_bytes": 600_000_000}
 
 
 @pytest.mark.parametrize(
@@ -36,8 +40,8 @@ LOADER = LoaderKnobs(
     (lambda: one(ended(None, last=9, exit_code=0, stop=StopCause.REQUEST), total_steps=9), "succeed", "finished at step 9", 0),
     (lambda: one(ended(None, last=9, exit_code=0)), "succeed", "finished at step 9", 0),
     (lambda: one(ended(None, exit_code=0)), "succeed", "finished", 0),
-    (lambda: one(replace(ended(None, last=9, exit_code=0), unread="log read to 1 of 2 MB")), "succeed", "finished; log read to 1 of 2 MB, to step 9", 0),
-    (lambda: one(replace(ended(None, exit_code=0), unread="log read to 1 of 2 MB")), "succeed", "finished; log read to 1 of 2 MB", 0),
+    (lambda: one(structs.replace(ended(None, last=9, exit_code=0), **UNREAD)), "succeed", "finished; log read to 120 of 600 MB, to step 9", 0),
+    (lambda: one(structs.replace(ended(None, exit_code=0), **UNREAD)), "succeed", "finished; log read to 120 of 600 MB", 0),
     (lambda: one(ended(F.CODE_ERROR, last=7, exit_code=0), total_steps=20, code_hidden_by=PIPE), "fail", f"code_error: exit code 0, but rank 1 ended with an exception at step 7 of 20; {PIPE}; a restart would fail at the same line: fix it first", 1),
     (lambda: one(ended(F.CODE_ERROR, last=7, exit_code=0), interactive=True), "hold", "code_error: exit code 0, but rank 1 ended with an exception at step 7; a restart would fail at the same line: fix it first", 1),
     (lambda: one(ended(F.CODE_ERROR, last=7, exit_code=0), in_batch_job=True), "fail", "code_error: exit code 0, but rank 1 ended with an exception at step 7; a restart would fail at the same line: fix it first", 93),
@@ -72,21 +76,21 @@ LOADER = LoaderKnobs(
     (lambda: one(ended(F.WORKER_CRASH, Reason.SIGNAL, last=4), PATHED, newest_checkpoint="c/3.pt"), "restart", "worker_crash: restart from c/3.pt (--ckpt)", None),
     (lambda: one(ended(F.WORKER_CRASH, Reason.SIGNAL, last=4), FOREIGN, given_start="--resume c2.pt", interactive=True), "hold", "worker_crash: steps were made since --resume c2.pt, and no whole checkpoint of this run was found: e gives another path, r starts from that one again", 1),
     (lambda: one(ended(F.WORKER_CRASH, Reason.SIGNAL, last=4), Knobs(resume="--resume")), "restart", "worker_crash: restart from the newest checkpoint", None),
-    (lambda: one(ended(F.WORKER_CRASH, Reason.SIGNAL, seen=False), FOREIGN), "fail", "worker_crash: whether steps were made cannot be seen, and the script's resume flag is not known (--resume-knob)", 1),
-    (lambda: one(ended(F.WORKER_CRASH, Reason.SIGNAL, seen=True), FOREIGN), "restart", "worker_crash: restart", None),
+    (lambda: one(ended(F.WORKER_CRASH, Reason.SIGNAL), FOREIGN, steps_seen=False), "fail", "worker_crash: whether steps were made cannot be seen, and the script's resume flag is not known (--resume-knob)", 1),
+    (lambda: one(ended(F.WORKER_CRASH, Reason.SIGNAL), FOREIGN), "restart", "worker_crash: restart", None),
     (lambda: one(ended(F.WORKER_CRASH, Reason.SILENT)), "fail", "worker_crash: no known cause, so no restart by itself", 1),
     (lambda: one(ended(F.PORT_IN_USE), port_named=True), "fail", "port_in_use: the port was chosen by a person and is never moved; name a free port, or none: then stoker picks one", 1),
     (lambda: one(ended(F.PORT_IN_USE), leads=False), "fail", "port_in_use: the port was chosen by a person and is never moved; name a free port, or none: then stoker picks one", 1),
     (lambda: one(ended(F.PORT_IN_USE)), "restart", "port_in_use: the port was taken: another one", None),
-    (lambda: one(ended(F.LIBUV, seen=False), FOREIGN), "restart", "libuv: this PyTorch has no libuv: USE_LIBUV=0 for agent and workers", None),
+    (lambda: one(ended(F.LIBUV), FOREIGN, steps_seen=False), "restart", "libuv: this PyTorch has no libuv: USE_LIBUV=0 for agent and workers", None),
     (lambda: one(ended(F.FD_LIMIT, last=4)), "restart", "fd_limit: too many open files: soft limit up to the hard one", None),
     (lambda: one(ended(F.SHM_EXHAUSTED, last=4), loader=LOADER), "restart", "shm_exhausted: tensors shared through files (file_system)", None),
     (lambda: one(ended(F.HOST_OOM, Reason.CGROUP_KILL, last=4), loader=LOADER), "restart", "host_oom: DataLoader workers 8 → 4", None),
     (lambda: one(ended(F.HOST_OOM, Reason.SLURM, last=4), loader=replace(LOADER, workers=None)), "restart", "host_oom: prefetch 4 → 1", None),
     (lambda: one(ended(F.HOST_OOM, Reason.KERNEL_KILL, last=4), loader=replace(LOADER, workers=None, prefetch=None)), "restart", "host_oom: pinned memory off", None),
     (lambda: one(ended(F.SHM_EXHAUSTED, last=4)), "fail", "shm_exhausted: no DataLoader knob is known, or none is left to lower; enlarge /dev/shm, or lower the number of DataLoader workers", 1),
-    (lambda: one(replace(ended(F.NAN_LOSS, last=9), lost_at=5), newest_checkpoint="c/3"), "restart", "nan_loss: resume once from before the loss became NaN or Inf at step 5: c/3", None),
-    (lambda: one(ended(F.NAN_LOSS, last=9), newest_checkpoint="c/6"), "restart", "nan_loss: resume from the checkpoint before: c/6", None),
+    (lambda: one(structs.replace(ended(F.NAN_LOSS, last=9), not_finite=lost_at(5)), newest_checkpoint="c/3"), "restart", "nan_loss: resume once from before the loss became NaN or Inf at step 5: c/3", None),
+    (lambda: one(ended(F.NAN_LOSS, last=9), newest_checkpoint="c/6"), "restart", "nan_loss: resume once from before the loss became NaN or Inf at step 10: c/6", None),
     (lambda: one(ended(F.NAN_LOSS, last=9)), "fail", "nan_loss: no earlier checkpoint is known; lower the learning rate, or resume from an earlier checkpoint", 1),
     (lambda: one(ended(F.GPU_FAULT, last=5, batch=BatchSpec(4, 3, 4))), "restart", "gpu_fault: restart from the newest checkpoint: which GPU failed is not known", None),
     (lambda: one(ended(F.GPU_FAULT, last=5, batch=BatchSpec(4, 3, 4)), gpus=GPUS), "restart", "gpu_fault: restart from the newest checkpoint on all GPUs (--min-ranks N lets stoker leave a faulty one out)", None),

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import ClassOverride, RetrySettings, TrialSettings
-from supervisor.policy import RULES, PastAttempt, PolicyInput, StopCause, decide
+from supervisor.policy import RULES, PolicyInput, StopCause, decide
 from supervisor.run.records import DecisionKind, FailureClass, Reason
+from supervisor.run.state import AttemptState
 from tests.policy.cases import (
     NEVER,
     NEVER_TOO,
@@ -18,6 +20,7 @@ from tests.policy.cases import (
     ended,
     one,
     restarted,
+    stop_by,
     verdict,
 )
 
@@ -29,11 +32,11 @@ def test_every_class_has_a_rule_and_every_rule_a_word_for_the_person() -> None:
 
 def test_a_trial_ends_with_its_steps_and_is_never_restarted() -> None:
     trial = TrialSettings(steps=20)
-    stopped = replace(ended(F.TERMINATED, Reason.USER, last=21), stop=StopCause.TRIAL)
+    stopped = structs.replace(ended(F.TERMINATED, Reason.USER, last=21), stop=stop_by(StopCause.TRIAL))
     done = one(stopped, trial=trial, interactive=True)
     assert (done.kind, done.exit_code) == (DecisionKind.SUCCEED, 0)
     assert done.reason == "trial of 20 steps: stopped at step 21"
-    late = one(replace(stopped, last_step=7), trial=trial)
+    late = one(structs.replace(stopped, last_step=7), trial=trial)
     assert (late.kind, late.exit_code) == (DecisionKind.FAIL, 1)
     assert late.reason == "trial of 20 steps: 7 seen within 1800 s"
     crashed = one(ended(F.NCCL_ERROR, last=7, saved=(5,)), trial=trial, interactive=True)
@@ -54,7 +57,7 @@ def test_what_a_restart_would_not_help_is_never_retried(failure: FailureClass, l
 
 
 def test_failed_starts_have_a_small_budget_of_their_own() -> None:
-    attempts: tuple[PastAttempt, ...] = ()
+    attempts: tuple[AttemptState, ...] = ()
     now = ended(F.WORKER_CRASH, Reason.SIGNAL)
     kinds = []
     for _ in range(5):
@@ -71,18 +74,18 @@ def test_failed_starts_have_a_small_budget_of_their_own() -> None:
 def test_the_budget_is_spent_without_progress_and_comes_back_with_it() -> None:
     first = ended(F.WORKER_CRASH, Reason.SIGNAL, last=10)
     retry = RetrySettings(max_retries=2)
-    attempts: tuple[PastAttempt, ...] = ()
+    attempts: tuple[AttemptState, ...] = ()
     for _ in range(2):
         decision = decide(PolicyInput(attempts=(*attempts, first), retry=retry, knobs=TRAINER))
         assert decision.kind is DecisionKind.RESTART
         attempts = (*attempts, restarted(first, decision))
     spent = decide(PolicyInput(attempts=(*attempts, first), retry=retry, knobs=TRAINER))
     assert (spent.kind, spent.exit_code) == (DecisionKind.GIVE_UP, 4)
-    further = replace(first, last_step=11)
+    further = structs.replace(first, last_step=11)
     assert decide(PolicyInput((*attempts, further), retry=retry, knobs=TRAINER)).kind is DecisionKind.RESTART
-    saved = replace(first, checkpoint_steps=(10,))
+    saved = structs.replace(first, checkpoint_steps=(10,))
     assert decide(PolicyInput((*attempts, saved), retry=retry, knobs=TRAINER)).kind is DecisionKind.RESTART
-    by_hand = (*attempts[:-1], replace(attempts[-1], by_person=True))
+    by_hand = (*attempts[:-1], structs.replace(attempts[-1], decided_by="kim"))
     assert decide(PolicyInput((*by_hand, first), retry=retry, knobs=TRAINER)).kind is DecisionKind.RESTART
 
 
@@ -93,7 +96,7 @@ def test_the_same_failure_three_times_in_a_row_stops_early() -> None:
     attempts = (restarted(now, restart),) * 2
     decision = decide(PolicyInput(attempts=(*attempts, now), retry=retry, knobs=TRAINER))
     assert decision.kind is DecisionKind.GIVE_UP
-    other = replace(now, verdict=verdict(F.WORKER_CRASH, Reason.SIGNAL, "xyz"))
+    other = structs.replace(now, verdict=verdict(F.WORKER_CRASH, Reason.SIGNAL, "xyz"))
     assert decide(PolicyInput((*attempts, other), retry=retry, knobs=TRAINER)).kind is DecisionKind.RESTART
 
 
@@ -120,7 +123,7 @@ def test_exit_0_without_a_step_is_not_reported_as_plain_success() -> None:
     title = "Ended without a step: attempt 1 had reached step 30 of 90"
     now = ended(F.UNKNOWN, Reason.NO_STEP, exit_code=0)
     assert now.verdict is not None
-    now = replace(now, verdict=replace(now.verdict, title=title))
+    now = structs.replace(now, verdict=replace(now.verdict, title=title))
     decision = one(now, total_steps=90)
     assert (decision.kind, decision.exit_code) == (DecisionKind.FAIL, 1)
     assert decision.reason == f"exit code 0, but: {title}"

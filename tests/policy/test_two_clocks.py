@@ -346,7 +346,7 @@ def test_prose_without_end_is_forgotten_before_heartbeats_are() -> None:
 def test_what_an_earlier_keeper_saw_again_and_again_is_familiar() -> None:
     run = Run(HangSettings())
     run.watch.recall("0/stderr.log", [printed(f"alive {n}".encode()) for n in range(5)])
-    run.watch.resume(None, run.now)
+    run.watch.resume(run.now)
     run.steps(10).wait(1)
     run.say("alive 77", log="0/stderr.log")
     assert run.watch.silent_s(run.now) == pytest.approx(1.0)

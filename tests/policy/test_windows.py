@@ -6,20 +6,23 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from supervisor.job.spec import Knobs
-from supervisor.policy import PastAttempt, PolicyInput, restarts_since_progress
+from supervisor.policy import PolicyInput, restarts_since_progress
 from supervisor.policy.history import is_resume_known
 from supervisor.run.records import Decision, DecisionKind
+from supervisor.run.state import AttemptState
 
 AGAIN = Decision(DecisionKind.RESTART, "again")
 HOLD = Decision(DecisionKind.HOLD, "held")
 
 
 def after(
-    step: int | None = None, *saved: int, decision: Decision | None = AGAIN, **values: Any
-) -> PastAttempt:
-    return PastAttempt(None, last_step=step, checkpoint_steps=saved, decision=decision, **values)
+    step: int | None = None, *saved: int, decision: Decision | None = AGAIN, by: str = "policy", **values: Any
+) -> AttemptState:
+    made = AttemptState(number=1, planned_t=0.0, last_step=step, checkpoint_steps=saved, **values)
+    return structs.replace(made, decision=decision, decided_by=by)
 
 
 @pytest.mark.parametrize(
@@ -34,13 +37,13 @@ def after(
         ([after(), after(0), after()], [1]),
         ([after(5), after(5, 5), after()], [1]),
         ([after(5, 5), after(5, 5), after()], [0, 1]),
-        ([after(5), after(5, by_person=True), after(5), after()], [2]),
+        ([after(5), after(5, by="kim"), after(5), after()], [2]),
         ([after(5), after(5, decision=HOLD), after()], [0]),
         ([after(5), after(5, decision=None), after()], [0]),
         ([after(5)], []),
     ],
 )
-def test_restarts_count_since_the_last_progress(attempts: list[PastAttempt], counted: list[int]) -> None:
+def test_restarts_count_since_the_last_progress(attempts: list[AttemptState], counted: list[int]) -> None:
     history = PolicyInput(tuple(attempts))
     found = restarts_since_progress(history)
     assert [id(one) for one in found] == [id(attempts[at]) for at in counted]

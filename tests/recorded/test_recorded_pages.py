@@ -20,10 +20,9 @@ from supervisor.views.tui.charts.live import LossPanel
 from supervisor.views.tui.pages.text_page import PAGES, Page, new_page
 from supervisor.views.tui.panels.devices import DevicesPanel
 from supervisor.views.tui.panels.failure_card import FailureCard
-from supervisor.views.tui.panels.header import HeaderPanel
+from supervisor.views.tui.panels.header import HeaderPanel, TilesPanel
 from supervisor.views.tui.panels.notice import NoticeBar, TimelinePanel
 from supervisor.views.tui.panels.ranks_table import RanksPanel
-from supervisor.views.tui.panels.tiles import TilesPanel
 from supervisor.views.tui.runs.table import RunsPanel
 from supervisor.views.tui.widgets.paint import Row, Span
 from supervisor.views.tui.widgets.panel import Panel, View

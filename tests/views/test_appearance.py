@@ -13,7 +13,7 @@ from supervisor.cli.common import appearance_from
 from supervisor.cli.main import main
 from supervisor.views.appearance import Appearance, BadAppearance, Lang, ThemeName, appearance_of
 from supervisor.views.tui.widgets.filters import ascii_of
-from supervisor.views.tui.widgets.palette import Kept, load, save
+from supervisor.views.tui.widgets.textual_theme import Kept, load, save
 
 
 def test_the_first_word_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

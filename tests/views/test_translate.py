@@ -26,7 +26,7 @@ from supervisor.run.events import Outcome, Phase, RequestKind, StopStep
 from supervisor.run.records import FailureClass, Reason
 from supervisor.views.appearance import Lang
 from supervisor.views.model.run_list import SortKey
-from supervisor.views.tui.dashboard.keys import GROUPS, KEYS
+from supervisor.views.tui.dashboard.acting import GROUPS, KEYS
 from supervisor.views.tui.logs.screen import GROUPS as LOG_GROUPS
 from supervisor.views.tui.logs.screen import LOG_KEYS
 from supervisor.views.tui.panels.ranks_table import COLUMNS
@@ -392,7 +392,6 @@ def test_every_entry_is_found(key: str, numbers: list[int]) -> None:
         ("✗ attempt 1 failed, step 12", "✗ 第 1 次尝试失败，第 12 步"),
         (" · attempt 2", " · 第 2 次尝试"),
         ("⚠ hang: ending in 27 s", "⚠ 卡死：27 s 后结束"),
-        (", Esc keeps waiting", "，Esc 继续等待"),
         (
             "reported only, stoker won't end it: rank 1 sleeps in sleep() at a.py:3; if it hangs, stop it with s",
             "只作提示，stoker 不会结束它：rank 1 在睡眠：sleep()，a.py:3；若确实卡死，请按 s 停止",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import cache
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -19,33 +18,30 @@ ALTERNATING: Final = 4
 BAR_BYTES: Final = 8192
 
 
+_BAR_STATE = re.compile(rb"\b(\d{1,12})/(\d{1,12}) \[\d+:\d\d")
 _BAR = Lazy(r"\d+/\d+ \[\d+:\d\d")
 _NOT_TRAINING = ("slurmstepd", "Traceback", "Error: ", "Namespace(")
 _NUMBER = Lazy(r"[-+]?\d[\d.,]*(?:[eE][-+]?\d+)?")
 
 
-@cache
-def _patterns() -> dict[str, Lazy]:
-    return {
-        # For lower-case text: with IGNORECASE this pattern took 4 ms to compile, half of Python's own start.
-        "progress": Lazy(
-            r"""\{['"]loss['"]: ?[-\d.]+
-            |\b(?:global_?)?(?:steps?|iter(?:ation)?s?|it|batch|num_updates|update|minibatch|epoch)\b["']?\s{0,3}[=:\[\s/(#]{1,4}\s{0,8}["']?\d
-            |\d%\|.{0,60}\|\s*\d+/\d+\s\[
-            |\b\d+/\d+\s\[\d+:\d\d
-            |\b(?:loss|ppl|grad_norm|wps|tokens/s|samples/s|lr)["']?\s?[=:]\s?["']?[-+\d.]+e?[-+\d]*
-            |\b\d{1,12}(?:\.\d{0,12})?\s?(?:it/s|s/it|samples/s|tok/s|tokens/s|img/s)\b
-            |\bit\s\d+\s(?:ok|done)\b
-            |\bepoch\s?[\[(:]?\s?\d
-            |\beta:?\s(?:\d+\sdays?\b|\d+:\d\d)
-            |\bep\s\d+\strain""",
-            re.VERBOSE,
-        ),
-        "nan": Lazy(
-            r"""(?:^|[^\w])(?:train(?:ing)?[_/ ])?(?:total_)?(?:loss|lm[ _]loss|nll_loss|loss_total|loss_cls|step_loss|train_loss)["']?\s?[=:]?\s*["']?\s*([-+]?(?:nan|inf)|[-+]?\.?\d[\d.e+-]*)""",
-            re.IGNORECASE,
-        ),
-    }
+# For lower-case text: with IGNORECASE this pattern took 4 ms to compile, half of Python's own start.
+_PROGRESS = Lazy(
+    r"""\{['"]loss['"]: ?[-\d.]+
+    |\b(?:global_?)?(?:steps?|iter(?:ation)?s?|it|batch|num_updates|update|minibatch|epoch)\b["']?\s{0,3}[=:\[\s/(#]{1,4}\s{0,8}["']?\d
+    |\d%\|.{0,60}\|\s*\d+/\d+\s\[
+    |\b\d+/\d+\s\[\d+:\d\d
+    |\b(?:loss|ppl|grad_norm|wps|tokens/s|samples/s|lr)["']?\s?[=:]\s?["']?[-+\d.]+e?[-+\d]*
+    |\b\d{1,12}(?:\.\d{0,12})?\s?(?:it/s|s/it|samples/s|tok/s|tokens/s|img/s)\b
+    |\bit\s\d+\s(?:ok|done)\b
+    |\bepoch\s?[\[(:]?\s?\d
+    |\beta:?\s(?:\d+\sdays?\b|\d+:\d\d)
+    |\bep\s\d+\strain""",
+    re.VERBOSE,
+)
+_LOSS = Lazy(
+    r"""(?:^|[^\w])(?:train(?:ing)?[_/ ])?(?:total_)?(?:loss|lm[ _]loss|nll_loss|loss_total|loss_cls|step_loss|train_loss)["']?\s?[=:]?\s*["']?\s*([-+]?(?:nan|inf)|[-+]?\.?\d[\d.e+-]*)""",
+    re.IGNORECASE,
+)
 
 
 # For lines whose format has no year or day, if no other line names one.
@@ -72,7 +68,7 @@ def day_of(lines: Iterable[str]) -> float:
 
 def is_progress(text: str) -> bool:
     """Whether a line is training's own: a step, an epoch, a bar; not one of a scheduler, a tracker or a traceback that names one too."""
-    if _patterns()["progress"].search(text.lower()) is None or "wandb: " in text[:40]:
+    if _PROGRESS.search(text.lower()) is None or "wandb: " in text[:40]:
         return False
     is_settings = (
         text.lstrip(" [{(").lower().startswith(("config", "args", "arguments", "hparams", "hyperparam"))
@@ -114,8 +110,8 @@ def bar_went_on(before: bytes, after: bytes) -> bool:
 
     One more state may be drawn as an exception closes the bar.
     """
-    last = next(iter(reversed(_bar_state().findall(before[-BAR_BYTES:]))), None)
-    later = _bar_state().findall(after.split(b"Traceback", 1)[0])
+    last = next(iter(reversed(_BAR_STATE.findall(before[-BAR_BYTES:]))), None)
+    later = _BAR_STATE.findall(after.split(b"Traceback", 1)[0])
     if last is None or not later or last[1] != later[0][1]:
         return False
     return 1 <= int(last[0]) < int(later[-1][0]) - 1
@@ -123,12 +119,7 @@ def bar_went_on(before: bytes, after: bytes) -> bool:
 
 def bar_states(data: bytes) -> int:
     """How many bar states are drawn in a text."""
-    return len(set(_bar_state().findall(data)))
-
-
-@cache
-def _bar_state() -> re.Pattern[bytes]:
-    return re.compile(rb"\b(\d{1,12})/(\d{1,12}) \[\d+:\d\d")
+    return len(set(_BAR_STATE.findall(data)))
 
 
 def _goes_on_untimed(training: Sequence[int], stamped: Sequence[int]) -> bool:
@@ -189,7 +180,7 @@ def ends_in_nan(lines: Sequence[str]) -> int | None:
     if not any("nan" in line or "NaN" in line or "inf" in line or "NAN" in line for line in lines):
         return None
     for row, line in enumerate(lines):
-        values = [value.lower() for value in _patterns()["nan"].findall(line)]
+        values = [value.lower() for value in _LOSS.findall(line)]
         if not values:
             # tensorboardX's message about each nan scalar.
             count += first is not None and "NaN or Inf found in input tensor" in line
@@ -201,7 +192,9 @@ def ends_in_nan(lines: Sequence[str]) -> int | None:
             first, count, numbers = None, 0, True
     if first is None:
         return None
-    return first if count >= 3 or not numbers else None
+    if not numbers and is_progress(lines[first]) and "nan" in lines[first].lower():
+        return first
+    return first if count >= 3 else None
 
 
 # -- last words ------------------------------------------------------------------------------------
@@ -277,7 +270,10 @@ def says_why_it_ends(scan: SourceScan, *, merged: bool) -> bool:
     """
     return any(
         # The checkpoint of the last step has its number; the saved model usually has none.
-        _LEAVES.search(line) or is_evaluation(line) or (not merged and is_closing(line))
+        _LEAVES.search(line)
+        or _OF_TRAINING.search(line)
+        or is_evaluation(line)
+        or (not merged and is_closing(line))
         for line in _last_words(scan)[1]
         if not FAILS.search(line)
     )

@@ -10,7 +10,6 @@ import re
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cache
 from typing import NamedTuple
 
 from supervisor.diagnosis.scan.frames import UNCAUGHT, below_its_frame, is_quoted_code, was_handled
@@ -42,6 +41,8 @@ MOST_WAITING = 400
 # If a bar's line is longer than this, the tail keeps only this many states.
 LONG_LINE = 4096
 LAST_STATES = 4
+# tqdm's count and elapsed time, with at least one step done.
+_BAR = re.compile(rb"\b[1-9]\d*/\d+ \[\d\d:\d\d")
 
 
 @dataclass(slots=True)
@@ -130,7 +131,7 @@ class SourceScanner:
             tail_line,
             self._hosts or frozenset(),
             self._first_line,
-            any(_bar().search(edge) for edge in (self._head, self._tail)),
+            any(_BAR.search(edge) for edge in (self._head, self._tail)),
             tuple(steps),
         )
 
@@ -286,12 +287,6 @@ def _without_redraws(text: bytes) -> bytes:
         b"\r".join(line.rsplit(b"\r", LAST_STATES)[1:]) if len(line) > LONG_LINE and b"\r" in line else line
         for line in text.split(b"\n")
     )
-
-
-@cache
-def _bar() -> re.Pattern[bytes]:
-    """tqdm's count and elapsed time, with at least one step done."""
-    return re.compile(rb"\b[1-9]\d*/\d+ \[\d\d:\d\d")
 
 
 def scan_source(

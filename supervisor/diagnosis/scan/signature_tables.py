@@ -95,6 +95,9 @@ class Trait(StrEnum):
     COMPILER_FRAMES = "compiler_frames"  # of the frames above it, only a compiler's change the class
     PIPE_OWNER = "pipe_owner"  # a broken pipe: frames of multiprocessing show its owner
     WRAPS_INNER = "wraps_inner"  # reports an exception below it, which decides class and line
+    NOT_BELOW_SPAWN = (
+        "not_below_spawn"  # below multiprocessing/spawn.py it only says that the parent was gone
+    )
     # Warnings and advice.
     FIRM = "firm"  # a warning level does not weaken it
     FIRM_WHEN_ENDING = "firm_when_ending"  # nor here, if the line says that the program ends

@@ -18,7 +18,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from supervisor.text.patterns import Lazy
@@ -85,31 +84,21 @@ def window_bytes(seen: int) -> int:
     return WINDOW_BYTES if seen < LARGE_LOG_BYTES else LARGE_WINDOW_BYTES
 
 
-def joined(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Join small chunks, so that the engine is called once a window."""
-    parts: list[bytes] = []
-    total = seen = 0
+def cut_windows(chunks: Iterable[bytes]) -> Iterator[Window]:
+    """A whole log as windows; small chunks are joined, so that the engine is called once a window."""
+    cutter, parts, size, seen = Cutter(), list[bytes](), 0, 0
     for chunk in chunks:
         parts.append(chunk)
-        total += len(chunk)
-        if total >= window_bytes(seen):
-            yield b"".join(parts) if len(parts) > 1 else parts[0]
-            seen += total
-            parts, total = [], 0
-    if parts:
-        yield b"".join(parts)
-
-
-def cut_windows(chunks: Iterable[bytes]) -> Iterator[Window]:
-    """A whole log as windows."""
-    cutter = Cutter()
-    for data in joined(chunks):
-        window = cutter.feed(data)
+        size += len(chunk)
+        if size >= window_bytes(seen):
+            window = cutter.feed(b"".join(parts) if len(parts) > 1 else chunk)
+            if window is not None:
+                yield window
+            seen += size
+            parts, size = [], 0
+    for window in (cutter.feed(b"".join(parts)), cutter.finish()):
         if window is not None:
             yield window
-    last = cutter.finish()
-    if last is not None:
-        yield last
 
 
 def match_window(find: Find, window: Window) -> Matched:
@@ -150,9 +139,9 @@ def without_escapes(data: bytes) -> bytes:
         data = data.translate(None, _DROPPED)
     # A bar of block characters has none of these beginnings: only text that has one is searched, at 40 MB/s.
     if not data.isascii() and any(begin in data for begin in _HIDDEN_BEGINS):
-        data = _hidden().sub(b"", _csi().sub(b"", data) if b"\xc2" in data else data)
+        data = _HIDDEN.sub(b"", _CSI.sub(b"", data) if b"\xc2" in data else data)
     if b"\x1b" in data:
-        data = _csi().sub(b"", data)
+        data = _CSI.sub(b"", data)
     return data.translate(None, b"\x07") if b"\x07" in data else data
 
 
@@ -160,28 +149,21 @@ def without_escapes(data: bytes) -> bytes:
 _DROPPED = bytes([*range(7), 8, 11, 12, *range(14, 27), *range(28, 32), 127])
 _COMMON_CONTROLS = (b"\0", b"\x08", b"\x7f")
 # UTF-8 of the characters above ASCII that `text.decode` removes, and how these begin.
-_HIDDEN = (
-    r"\xc2[\x80-\x9f\xad]|\xcd\x8f|\xd8\x9c|\xe1(?:\x85[\x9f\xa0]|\x9e[\xb4\xb5]|\xa0[\x8b-\x8f])"
-    r"|\xe2(?:\x80[\x8b-\x8f\xa8-\xae]|\x81[\xa0-\xa9])|\xe3\x85\xa4"
-    r"|\xef(?:\xb8[\x80-\x8f]|\xbb\xbf|\xbe\xa0|\xbf[\xb9-\xbb])"
-    r"|\xf0(?:\x9b\xb2[\xa0-\xa3]|\x9d\x85[\xb3-\xba])|\xf3\xa0[\x80-\xbf][\x80-\xbf]"
+_HIDDEN = re.compile(
+    rb"\xc2[\x80-\x9f\xad]|\xcd\x8f|\xd8\x9c|\xe1(?:\x85[\x9f\xa0]|\x9e[\xb4\xb5]|\xa0[\x8b-\x8f])"
+    rb"|\xe2(?:\x80[\x8b-\x8f\xa8-\xae]|\x81[\xa0-\xa9])|\xe3\x85\xa4"
+    rb"|\xef(?:\xb8[\x80-\x8f]|\xbb\xbf|\xbe\xa0|\xbf[\xb9-\xbb])"
+    rb"|\xf0(?:\x9b\xb2[\xa0-\xa3]|\x9d\x85[\xb3-\xba])|\xf3\xa0[\x80-\xbf][\x80-\xbf]"
 )
 _HIDDEN_BEGINS = (
     b"\xc2", b"\xcd", b"\xd8", b"\xe1", b"\xe2\x80", b"\xe2\x81", b"\xe3\x85", b"\xef", b"\xf0\x9b", b"\xf0\x9d", b"\xf3",
 )  # fmt: skip
 
 
-@cache
-def _hidden() -> re.Pattern[bytes]:
-    return re.compile(_HIDDEN.encode("ascii"))
-
-
-@cache
-def _csi() -> re.Pattern[bytes]:
-    return re.compile(
-        rb"(?:\x1b\[|\xc2\x9b)[0-?]*[ -/]*[@-~]"
-        rb"|(?:\x1b[\]PX^_]|\xc2[\x90\x98\x9d\x9e\x9f])[^\x07\x1b\n]{0,500}(?:\x07|\x1b\\|\xc2\x9c)?|\x1b[ -/]*[0-~]?"
-    )
+_CSI = re.compile(
+    rb"(?:\x1b\[|\xc2\x9b)[0-?]*[ -/]*[@-~]"
+    rb"|(?:\x1b[\]PX^_]|\xc2[\x90\x98\x9d\x9e\x9f])[^\x07\x1b\n]{0,500}(?:\x07|\x1b\\|\xc2\x9c)?|\x1b[ -/]*[0-~]?"
+)
 
 
 # -- the engine ----------------------------------------------------------------------------------

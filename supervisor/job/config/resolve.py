@@ -98,10 +98,6 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
     if inputs.parsed.flags("min_ranks") and retry.min_ranks is not None and retry.min_ranks > nproc:
         raise JobError(f"--min-ranks {retry.min_ranks} is more than the {nproc} of --nproc-per-node")
     fit = FitSettings(look.get("batch.fit_steps"), look.get("batch.fit_timeout_s"))
-    instrument = look.get("instrument.enabled")
-    for flag, value in (("instrument", True), ("no_instrument", False)):
-        if inputs.parsed.switch(flag):
-            instrument = look.put("instrument.enabled", value, flag)
     spec = JobSpec(
         entry_kind=kind,
         entry=entry,
@@ -112,7 +108,7 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
         retry=retry,
         timing=Timing(**_table(look, Timing, "policy")),
         hang=HangSettings(**_table(look, HangSettings, "hang"), act_given=look.is_given("hang.act_s")),
-        instrument=instrument,
+        instrument=_instrument(look),
         fit=fit if inputs.parsed.switch("fit_batch") else None,
         trial=trial,
         expected_memory_bytes=int(gib * 2**30) if gib is not None else None,
@@ -189,7 +185,6 @@ def _entry(
     """What to run, and its arguments: as the command line names it, else the job file, else the bundled trainer."""
     parsed = inputs.parsed
     script, module = job.settings.get("run.script"), job.settings.get("run.module")
-    own = [key for key in (*job.trainer, *(key for key, _ in parsed.spec_keys)) if key not in FLAT]
     if parsed.entry_kind is not None and parsed.entry is not None:
         if job.trainer:
             key, how = next(iter(job.trainer)), "put the script's arguments after it, or under [run] args"
@@ -199,13 +194,9 @@ def _entry(
         # The job file's arguments come first if both name the same entry.
         args = (job.args or ()) if parsed.entry in {script, module} else ()
         return parsed.entry_kind, parsed.entry, args + parsed.entry_args
-    if script and module:
-        raise JobError(f"{job.name}: [run] names both a script and a module; keep one")
     if script or module:
-        if own:
-            what = f"is a key of the bundled trainer, but [run] names {script or module!r}"
-            raise JobError(f"{job.name}: {own[0]!r} {what}: put its arguments under [run] args")
         key = "run.script" if script else "run.module"
+        _require_fitting(parsed, job, key)
         look.note(key, script or module, f"{label} {job.at(key)}")
         return (EntryKind.SCRIPT if script else EntryKind.MODULE), str(script or module), job.args or ()
     if inputs.job_file is None:
@@ -215,6 +206,16 @@ def _entry(
             f"{job.name}: [run] args without script or module; the trainer's keys stand at the top"
         )
     return EntryKind.TRAINER, "trainer", ()
+
+
+def _require_fitting(parsed: ParsedRun, job: FileSettings, key: str) -> None:
+    """Refuse a job file that names two things to run, or keys of the trainer beside one of its own."""
+    if {"run.script", "run.module"} <= job.settings.keys():
+        raise JobError(f"{job.name}: [run] names both a script and a module; keep one")
+    own = [name for name in (*job.trainer, *(name for name, _ in parsed.spec_keys)) if name not in FLAT]
+    if own:
+        what = f"is a key of the bundled trainer, but [run] names {job.settings[key]!r}"
+        raise JobError(f"{job.name}: {own[0]!r} {what}: put its arguments under [run] args")
 
 
 def _nproc(value: str, inputs: JobInputs) -> int:
@@ -262,6 +263,14 @@ def _on_first_gpu(
         look.note(f"env.{VISIBLE}", first, f"{why}: the first that is visible")
         env = (*((name, value) for name, value in env if name != VISIBLE), (VISIBLE, first))
     return run, flags, env
+
+
+def _instrument(look: Resolver) -> bool:
+    enabled: bool = look.get("instrument.enabled")
+    for flag, value in (("instrument", True), ("no_instrument", False)):
+        if look.parsed.switch(flag):
+            enabled = look.put("instrument.enabled", value, flag)
+    return enabled
 
 
 def _trial(look: Resolver) -> TrialSettings | None:

@@ -99,11 +99,7 @@ def with_knobs(
             raise JobError(f"--global-batch {total} cannot be set: {kn.why_not_changeable(knobs)}")
         for name, value in kn.batch_values(knobs, batch, local_world_size=spec.nproc_per_node):
             args, where = _set_knob(args, where, set_knobs, name, value)
-    origin = "declared" if knobs.declared else "found on the command line"
-    used = {"batch": knobs.batch, "accumulation": knobs.accumulation, "global batch": knobs.global_batch}
-    for label, setting_name in {**used, "resume": knobs.start}.items():
-        if setting_name is not None:
-            look.note(f"knob.{label}", setting_name, origin)
+    _note_origins(look, knobs)
     written = find_outputs(settings_of(args))
     trial = spec.trial
     if trial is not None:
@@ -128,6 +124,15 @@ def with_knobs(
         notes=notes,
         total_steps=spec.total_steps or total_steps(named_values(args[where.args_at :]), where.program),
     )
+
+
+def _note_origins(look: Resolver, knobs: Knobs) -> None:
+    """Record in the settings which knobs are used, and whether a person named them."""
+    origin = "declared" if knobs.declared else "found on the command line"
+    used = {"batch": knobs.batch, "accumulation": knobs.accumulation, "global batch": knobs.global_batch}
+    for label, name in {**used, "resume": knobs.start}.items():
+        if name is not None:
+            look.note(f"knob.{label}", name, origin)
 
 
 def _rank_batch(knobs: Knobs, wanted: int) -> str:

@@ -238,13 +238,8 @@ def measured_batch(
     setting, scope, set_by = _named_batch(numbers, settings, given) or _setting_of(numbers, settings, loader)
     by_name = _named_accumulation(numbers, settings, given, accumulated.why)
     knob, answer, accumulated_by = by_name or _accumulation_setting(numbers, settings, setting)
-    # The settings of a rank's batch that the loop cuts into as many pieces as another setting says.
-    cut = [s for s in settings if s.is_input and _fit(s) and uncut is not None and s.number == uncut]
-    if setting is None and knob is not None and len(cut) == 1:
+    if setting is None and knob is not None and len(cut := _cut(settings, uncut)) == 1:
         setting, scope, set_by = cut[0], KnobScope.PER_RANK, _measured(Why.PIECES)
-    # One rank's passes, or those of all.
-    counts_ranks = times is None and given.counts is AccumulationCounts.ALL_RANKS
-    is_own = knob is None or (knob.number == (times or knob.number) and not counts_ranks)
     return MeasuredBatch(
         micro_batch=micro,
         accumulation=times,
@@ -257,7 +252,7 @@ def measured_batch(
         counts_accumulation=setting is not None and _is_total(setting, numbers, settings),
         accumulation_setting=answer,
         accumulation_knob=knob,
-        accumulation_scope=None if knob is None else KnobScope.PER_RANK if is_own else KnobScope.GLOBAL,
+        accumulation_scope=None if knob is None else _counted_on(knob, times, given),
         has_loaded=bool(facts.loaded),
         loader_at=loader.at if loader is not None else None,
         micro=seen,
@@ -265,6 +260,18 @@ def measured_batch(
         set_by=set_by,
         accumulated_by=accumulated_by,
     )
+
+
+def _cut(settings: Sequence[Setting], uncut: int | None) -> list[Setting]:
+    """The settings of a rank's batch that the loop cuts into as many pieces as another setting says."""
+    return [s for s in settings if s.is_input and _fit(s) and uncut is not None and s.number == uncut]
+
+
+def _counted_on(knob: Setting, times: int | None, given: Knobs) -> KnobScope:
+    """Whether the accumulation's setting counts the passes of one rank or of all."""
+    counts_ranks = times is None and given.counts is AccumulationCounts.ALL_RANKS
+    is_own = knob.number == (times or knob.number) and not counts_ranks
+    return KnobScope.PER_RANK if is_own else KnobScope.GLOBAL
 
 
 def first_steps(facts: Facts, *, accumulates: bool) -> tuple[int | None, int | None, int | None]:
@@ -408,28 +415,45 @@ def _setting_of(
         budget = next(s for s in settings if is_tokens(s.name) and s.number == numbers.micro)
         return budget, KnobScope.PER_RANK, _measured(Why.TOKENS)
     text = "" if loader is None or numbers.uncut is not None else loader.text or ""
-    # For ``cfg.TRAIN.BATCH`` only the settings of that section, if there are any.
-    names = attributes_in(text)
-    in_call = [s for s in settings if s.number is not None and last_part(s.name) in names]
-    in_call = [s for s in in_call if "." in s.name and is_path_in(s.name, text)] or in_call
-    # The value gives the micro-batch on a rank, a node or all ranks; otherwise that of the whole step.
-    fits = [s for s in named if numbers.scope(s.number) is not None]
-    fits, why = fits or [s for s in named if numbers.is_global(s.number)], Why.NAME_AND_VALUE
+    in_call = _in_call(text, settings)
+    fits, why = _fitting(numbers, named), Why.NAME_AND_VALUE
     if in_call:
         fits = [s for s in in_call if numbers.scope(s.number) is not None and (_fit(s) or is_one_name(text))]
         why = Why.CALL_TEXT
         if not fits:
             return None, None, _asked(Why.ARITHMETIC, in_call)
-    # A fitting value whose name says nothing is only useful for a question.
-    others = [s for s in settings if numbers.scope(s.number) is not None and not _fit(s) and _may_be_batch(s)]
     given = [s for s in fits if s.is_input]
-    if given:
-        return _best(numbers, given, others, why)
+    others = _of_other_names(numbers, settings)
+    return _best(numbers, given, others, why) if given else (None, None, _not_given(text, fits, others))
+
+
+def _fitting(numbers: _Numbers, named: Sequence[Setting]) -> list[Setting]:
+    """Settings whose value gives the micro-batch on a rank, a node or all ranks; otherwise those of the whole step."""
+    direct = [s for s in named if numbers.scope(s.number) is not None]
+    return direct or [s for s in named if numbers.is_global(s.number)]
+
+
+def _in_call(text: str, settings: Sequence[Setting]) -> list[Setting]:
+    """Settings named in the text of the loader's call; for ``cfg.TRAIN.BATCH`` only those of that section, if there are any."""
+    names = attributes_in(text)
+    found = [s for s in settings if s.number is not None and last_part(s.name) in names]
+    return [s for s in found if "." in s.name and is_path_in(s.name, text)] or found
+
+
+def _of_other_names(numbers: _Numbers, settings: Sequence[Setting]) -> list[Setting]:
+    """Settings with a fitting value whose name says nothing: only useful for a question."""
+    return [s for s in settings if numbers.scope(s.number) is not None and not _fit(s) and _may_be_batch(s)]
+
+
+def _not_given(text: str, fits: Sequence[Setting], others: Sequence[Setting]) -> Derivation:
+    """The result if no option, environment variable or key has a fitting name and value.
+
+    A constant in the loader's call belongs to the code; any other variable may be set by an executed configuration.
+    """
     if not fits:
-        return None, None, _asked(Why.BY_VALUE, others) if others else _refused(Why.FIXED_IN_CODE)
-    # A constant in the loader's call belongs to the code; any other variable may be set by an executed configuration.
+        return _asked(Why.BY_VALUE, others) if others else _refused(Why.FIXED_IN_CODE)
     fixed = plain(text) in {plain(setting.name) for setting in fits}
-    return None, None, _refused(Why.FIXED_IN_CODE) if fixed else _asked(Why.GLOBAL_VARIABLE, fits)
+    return _refused(Why.FIXED_IN_CODE) if fixed else _asked(Why.GLOBAL_VARIABLE, fits)
 
 
 def is_named(setting: Setting, name: str) -> bool:
@@ -520,9 +544,14 @@ def _accumulation_setting(
         return fits[0], fits[0].name, _measured(Why.NAME_AND_VALUE)
     if named:
         return None, None, _asked(Why.SEVERAL if fits else Why.BY_NAME, fits or named)
-    # No name accumulates: a total that it follows from, another setting with its value, or nothing.
     others = [s for s in settings if s is not batch and s.is_input]
-    several = numbers.times > 1
+    return _without_accumulation(numbers, others, several=numbers.times > 1)
+
+
+def _without_accumulation(
+    numbers: _Numbers, others: Sequence[Setting], *, several: bool
+) -> tuple[Setting | None, str | None, Derivation]:
+    """The result if no name accumulates: a total that it follows from, another setting with its value, or nothing."""
     wholes = [s for s in others if numbers.is_whole(s.number) and (_fit(s) or is_tokens(s.name))]
     if (several and wholes) or any(is_total(s.name) for s in wholes):
         return None, "derived", Derivation(Certainty.MEASURED, Why.DERIVED, tuple(wholes[:1]))

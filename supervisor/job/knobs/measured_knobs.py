@@ -82,10 +82,7 @@ class RankProcess:
 
 def with_measured(job: JobSpec, seen: MeasuredSettings) -> JobSpec:
     """`job` with the measurements, unless a person said otherwise."""
-    if seen.counts_accumulation and seen.scope is KnobScope.PER_RANK and seen.batch is not None:
-        # A rank's batch that the loop cuts: the whole step of that rank's own numbers.
-        alone = replace(seen.batch, world_size=1, ranks_known=False)
-        seen = replace(seen, batch=alone, scope=KnobScope.GLOBAL)
+    seen = _on_one_rank(seen)
     given, measured = job.knobs, seen.batch
     if job.entry_kind is EntryKind.TRAINER or seen == MeasuredSettings():
         return job
@@ -104,11 +101,18 @@ def with_measured(job: JobSpec, seen: MeasuredSettings) -> JobSpec:
     return replace(job, knobs=_measured_knobs(given, seen), batch=measured or job.batch)
 
 
+def _on_one_rank(seen: MeasuredSettings) -> MeasuredSettings:
+    """A rank's batch that the loop cuts, as the whole step of that rank's own numbers; any other unchanged."""
+    if not seen.counts_accumulation or seen.scope is not KnobScope.PER_RANK or seen.batch is None:
+        return seen
+    alone = replace(seen.batch, world_size=1, ranks_known=False)
+    return replace(seen, batch=alone, scope=KnobScope.GLOBAL)
+
+
 def _measured_knobs(given: Knobs, seen: MeasuredSettings) -> Knobs:
     named = given if given.declared else Knobs()
-    batch, accumulation, scope = named.batch or seen.setting, named.accumulation, named.batch_scope
-    if scope is KnobScope.UNKNOWN and batch == seen.setting and seen.scope is not None:
-        scope = seen.scope
+    batch, accumulation = named.batch or seen.setting, named.accumulation
+    scope = _scope(named, seen, batch)
     if accumulation is None and seen.accumulation not in {DERIVED, NONE}:
         accumulation = seen.accumulation
     derived = accumulation is None and seen.accumulation == DERIVED and seen.total is not None
@@ -116,9 +120,7 @@ def _measured_knobs(given: Knobs, seen: MeasuredSettings) -> Knobs:
     stays = total is not None and (derived or total == batch)
     counts_ranks = seen.accumulation_counts_ranks and accumulation == seen.accumulation
     is_known = batch is not None and scope is not KnobScope.UNKNOWN and seen.batch is not None
-    refusal, help_ = (seen.refusal, seen.help) if is_known or seen.refusal else (given.refusal, given.help)
-    if given.unsafe:
-        refusal, help_ = given.unsafe, ""
+    refusal, help_ = _refusal(given, seen, is_known=is_known)
     makes = accumulation is not None or derived
     whole = total if derived else named.global_batch
     return replace(
@@ -135,6 +137,20 @@ def _measured_knobs(given: Knobs, seen: MeasuredSettings) -> Knobs:
         refusal=refusal,
         help=help_,
     )
+
+
+def _scope(named: Knobs, seen: MeasuredSettings, batch: str | None) -> KnobScope:
+    """What the setting `batch` counts."""
+    if named.batch_scope is not KnobScope.UNKNOWN or batch != seen.setting or seen.scope is None:
+        return named.batch_scope
+    return seen.scope
+
+
+def _refusal(given: Knobs, seen: MeasuredSettings, *, is_known: bool) -> tuple[str, str]:
+    """Why the batch cannot be changed, and what would allow it. `is_known`: setting, scope and size are known."""
+    if given.unsafe:
+        return given.unsafe, ""
+    return (seen.refusal, seen.help) if is_known or seen.refusal else (given.refusal, given.help)
 
 
 def _found(

@@ -72,13 +72,8 @@ def with_resume(args: Sequence[str], row: Convention | None, given: Knobs, knobs
     """
     knobs = replace(knobs, framework=row.name if row is not None else "")
     settings = settings_of(args)
-    if given.resume:  # as a person named it: `PATH` and `STEP` stand for the newest checkpoint
-        name, value = given.resume, given.resume_value
-        if value.lower() in _PATH or (not value and not name.startswith("-")):
-            return replace(knobs, resumes=NAMED, resume_path=name)
-        if value.lower() in _STEP:
-            return replace(knobs, resumes=NAMED, resume_step=name)
-        return replace(knobs, resume=name, resume_value=value, resumes=NAMED if value else NAMED_UNSEEN)
+    if given.resume:
+        return _as_declared(knobs, given.resume, given.resume_value)
     if given.self_resuming:
         return replace(knobs, self_resuming=True, resumes="named (--self-resuming)")
     if any(map(_turns_off, settings)):
@@ -87,6 +82,20 @@ def with_resume(args: Sequence[str], row: Convention | None, given: Knobs, knobs
         return replace(knobs, self_resuming=True, resumes=itself)
     if any("${now:" in (s.value or "") for s in settings if s.name.lstrip("+") == "hydra.run.dir"):
         return replace(knobs, resumes="Hydra makes a new folder at each start (hydra.run.dir)")
+    return _given(settings, knobs) or _by_convention(args, row, knobs)
+
+
+def _as_declared(knobs: Knobs, name: str, value: str) -> Knobs:
+    """`knobs` with the flag that a person named: `value`, with ``PATH`` and ``STEP`` for the newest checkpoint."""
+    if value.lower() in _PATH or (not value and not name.startswith("-")):
+        return replace(knobs, resumes=NAMED, resume_path=name)
+    if value.lower() in _STEP:
+        return replace(knobs, resumes=NAMED, resume_step=name)
+    return replace(knobs, resume=name, resume_value=value, resumes=NAMED if value else NAMED_UNSEEN)
+
+
+def _given(settings: Sequence[Argument], knobs: Knobs) -> Knobs | None:
+    """`knobs` with the resume on the command line: a word for the newest checkpoint, else a path."""
     for setting in settings:
         is_newest = setting.value is None or setting.value.lower() in _NEWEST
         if is_newest and "_".join(words_of(setting.name)) in _RESUME_NAMES:
@@ -98,6 +107,11 @@ def with_resume(args: Sequence[str], row: Convention | None, given: Knobs, knobs
         published = value.startswith("//") or value.partition("/")[0] == "pretrained"
         if takes_path(setting.name) and value not in _SWITCHED and not published:
             return replace(knobs, resume_path=setting.name, resumes="command line")
+    return None
+
+
+def _by_convention(args: Sequence[str], row: Convention | None, knobs: Knobs) -> Knobs:
+    """`knobs` with the framework's own resume."""
     if row is None:
         return knobs
     save = value_of(args, "--save")
@@ -229,13 +243,8 @@ class ResumeWay:
 def resume_way(facts: Facts) -> ResumeWay:
     """How the script seems to resume. A way is certain only after a restart has loaded what was saved."""
     settings = facts.settings
-    for setting in settings:
-        path, says_so = setting.value, is_resume(setting.name) > 0
-        # With an unclear name it may be a pretrained model's weights, or the output folder.
-        if not isinstance(path, str) or not (says_so or facts.restored):
-            continue
-        if path in facts.loaded or (says_so and any(one.startswith(f"{path}/") for one in facts.loaded)):
-            return ResumeWay(FLAG, knob_name(setting), "measured: path_option")
+    if (option := next((s for s in settings if _is_loaded_from(s, facts)), None)) is not None:
+        return ResumeWay(FLAG, knob_name(option), "measured: path_option")
     if facts.sought or any(path in facts.saved for path in facts.loaded):
         return ResumeWay(SELF, None, "measured: itself")
     fits = [s for s in settings if s.empty or (s.type == "bool" and says_resume(s.name))]
@@ -245,6 +254,17 @@ def resume_way(facts: Facts) -> ResumeWay:
         how = _SWITCH if fits[0].type == "bool" else "proposed: option"
         return ResumeWay(FLAG, knob_name(fits[0]), how, candidates)
     return ResumeWay(None, None, "asked: several" if fits else "asked: never_loaded", candidates)
+
+
+def _is_loaded_from(setting: Setting, facts: Facts) -> bool:
+    """Whether a setting's value is the loaded checkpoint.
+
+    With an unclear name it may be a pretrained model's weights, or the output folder.
+    """
+    path, says_so = setting.value, is_resume(setting.name) > 0
+    if not isinstance(path, str) or not (says_so or facts.restored):
+        return False
+    return path in facts.loaded or (says_so and any(one.startswith(f"{path}/") for one in facts.loaded))
 
 
 def knob_name(setting: Setting) -> str:

@@ -41,50 +41,71 @@ def batch_of(
     where = elsewhere or Places()
     scope, is_derived = knobs.batch_scope, knobs.global_batch is not None and knobs.accumulation is None
     given = number_of(args, knobs.batch, where, knobs, "micro")
-    passes = number_of(args, knobs.accumulation, where, knobs, "accumulation")
-    # A requested global batch sets the accumulation, whatever it is now.
-    if knobs.accumulation is None or (global_batch is not None and scope is not KnobScope.UNKNOWN):
-        passes = passes or 1
+    passes = _passes(args, knobs, where, global_batch)
     if given is None or passes is None:
         return None
-    own_passes = passes
-    if knobs.counts is AccumulationCounts.ALL_RANKS and world_size is not None:
-        why = f"{knobs.accumulation} {passes} counts all ranks and does not divide by {world_size} of them"
-        passes = _divided(passes, world_size, why)
+    own_passes, passes = passes, _rank_passes(knobs, passes, world_size)
     if knobs.paired and scope is KnobScope.UNKNOWN:
         return BatchSpec(given, own_passes, 1, ranks_known=False)
     if world_size is None:
         # A rank's own numbers need no count of ranks; if the accumulation is derived, the script adjusts it.
         alone = is_derived or scope is KnobScope.PER_RANK
         return BatchSpec(given, 1 if is_derived else passes, 1, ranks_known=False) if alone else None
-    counted: dict[str, Any] = {"unit": unit or BatchUnit.SAMPLES, "tokens_per_sample": tokens_per_sample}
-    micro = given
-    match scope:
-        case KnobScope.PER_NODE:
-            why = f"{knobs.batch} {given} does not divide by the {local_world_size} ranks of a node"
-            micro = _divided(given, local_world_size, why)
-        case KnobScope.GLOBAL if knobs.paired:
-            micro = _divided(
-                given, world_size, f"{knobs.batch} {given} does not divide by {world_size} ranks"
-            )
-        case KnobScope.GLOBAL:
-            return resolve(
-                world_size=world_size, global_batch=global_batch or given, accumulation=passes, **counted
-            )
-        case KnobScope.UNKNOWN:
-            return None
-        case KnobScope.PER_RANK:
-            pass
+    if scope is KnobScope.UNKNOWN:
+        return None
+    micro = _rank_share(knobs, given, world_size, local_world_size)
     if knobs.paired and scope is not KnobScope.PER_RANK:
         return BatchSpec(micro, passes, world_size)
-    total = global_batch or number_of(args, knobs.global_batch, where, knobs, "total")
-    if is_derived and global_batch is None and (total is None or unit is None):
+    counted: dict[str, Any] = {"world_size": world_size, "unit": unit or BatchUnit.SAMPLES}
+    counted["tokens_per_sample"] = tokens_per_sample
+    if scope is KnobScope.GLOBAL:
+        return resolve(global_batch=global_batch or given, accumulation=passes, **counted)
+    return _of_rank(args, knobs, where, micro, passes, global_batch, counted, is_counted=unit is not None)
+
+
+def _of_rank(
+    args: Sequence[str],
+    knobs: Knobs,
+    where: Places,
+    micro: int,
+    passes: int,
+    asked: int | None,
+    counted: dict[str, Any],
+    *,
+    is_counted: bool,
+) -> BatchSpec:
+    """A rank's own micro-batch with its accumulation or a total. `is_counted`: a person said what the total counts."""
+    total = asked or number_of(args, knobs.global_batch, where, knobs, "total")
+    is_derived = knobs.global_batch is not None and knobs.accumulation is None
+    if is_derived and asked is None and (total is None or not is_counted):
         # It does not matter what the total counts: samples or tokens, over all ranks or a data-parallel
         # group. The script derives its accumulation from it, whatever the micro-batch.
         return BatchSpec(micro, 1, 1, ranks_known=False)
-    if total is not None:
-        return resolve(world_size=world_size, micro_batch=micro, global_batch=total, **counted)
-    return resolve(world_size=world_size, micro_batch=micro, accumulation=passes, **counted)
+    steps = None if total is not None else passes
+    return resolve(micro_batch=micro, global_batch=total, accumulation=steps, **counted)
+
+
+def _passes(args: Sequence[str], knobs: Knobs, where: Places, asked: int | None) -> int | None:
+    """The accumulation; a requested global batch sets it, whatever it is now."""
+    is_set = knobs.accumulation is None or (asked is not None and knobs.batch_scope is not KnobScope.UNKNOWN)
+    return number_of(args, knobs.accumulation, where, knobs, "accumulation") or (1 if is_set else None)
+
+
+def _rank_passes(knobs: Knobs, passes: int, world: int | None) -> int:
+    """One rank's part of the accumulation, as far as the ranks are known."""
+    if knobs.counts is not AccumulationCounts.ALL_RANKS or world is None:
+        return passes
+    why = f"{knobs.accumulation} {passes} counts all ranks and does not divide by {world} of them"
+    return _divided(passes, world, why)
+
+
+def _rank_share(knobs: Knobs, given: int, world: int, local: int) -> int:
+    """One rank's part of the batch setting; of a total that the accumulation cuts, all of it."""
+    if knobs.batch_scope is KnobScope.PER_NODE:
+        return _divided(given, local, f"{knobs.batch} {given} does not divide by the {local} ranks of a node")
+    if knobs.batch_scope is KnobScope.GLOBAL and knobs.paired:
+        return _divided(given, world, f"{knobs.batch} {given} does not divide by {world} ranks")
+    return given
 
 
 def _divided(number: int, by: int, why: str) -> int:

@@ -125,18 +125,10 @@ def build_plan(
     if batch is not None and batch != spec.batch:
         pairs += kn.batch_values(spec.knobs, batch, before=spec.batch, local_world_size=spec.nproc_per_node)
     pairs += set_args
-    chosen_start = dict(set_args).get(spec.knobs.start or "")
-    if chosen_start is None:
-        resumed, resume_pairs = _resume(spec, args, attempt, resume)
-        pairs += resume_pairs
-    else:
-        resumed = chosen_start  # a chosen checkpoint, not the newest one
-    by_step = dict(set_args).get(spec.knobs.resume_step or "")
-    resumed = f"{spec.knobs.resume_step} {by_step}" if by_step is not None else resumed
+    resumed, resume_pairs = _resume(spec, dict(set_args), attempt, resume)
+    pairs += resume_pairs
     pairs, applied = _reached(spec, pairs, rank)
-    variables = {name.removeprefix(ENV): value for name, value in pairs if not is_argument(name)}
-    for name, value in pairs:
-        args = set_value(args, name, value) if is_argument(name) else args
+    args, variables = _placed(args, pairs)
     wire = {
         "STOKER_RUN_DIR": run_dir,
         "STOKER_ATTEMPT": str(attempt),
@@ -150,18 +142,13 @@ def build_plan(
     if applied and not is_measured(spec, {**base_env, **dict(spec.env), **dict(env)}):
         raise NotResumableError(f"{applied[0][0]} {UNREACHED}: set it yourself")
     variables |= applied_in(rank, applied, spec.cwd)
+    under_torchrun = spec.entry_kind is not EntryKind.COMMAND
     head: tuple[str, ...] = (spec.entry,)
     log_dir = chosen = None
-    under_torchrun = spec.entry_kind is not EntryKind.COMMAND
     if under_torchrun:
         log_dir = f"{attempt_dir}/torchrun"
         chosen = spec.master_port if spec.master_port is not None or not wants_port(spec) else port
-        head = (
-            *(interpreter, "-m", "torch.distributed.run"),
-            *_torchrun_flags(spec, chosen),
-            f"--log-dir={log_dir}",
-            *_entry(spec, trainer_main),
-        )
+        head = _torchrun_head(spec, interpreter, chosen, log_dir, trainer_main)
     world = spec.world_size or spec.nproc_per_node * spec.least_nodes
     if effective is not None and effective.ranks_known:
         world = effective.world_size
@@ -227,6 +214,23 @@ def applied_in(rank: RankProcess | None, pairs: Sequence[tuple[str, str]], cwd: 
     return {**environ, APPLY: json.dumps(plan)}
 
 
+def _placed(
+    args: tuple[str, ...], pairs: Sequence[tuple[str, str]]
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The pairs by destination: arguments set, and variables."""
+    for name, value in pairs:
+        args = set_value(args, name, value) if is_argument(name) else args
+    return args, {name.removeprefix(ENV): value for name, value in pairs if not is_argument(name)}
+
+
+def _torchrun_head(
+    spec: JobSpec, interpreter: str, port: int | None, log_dir: str, trainer_main: str | None
+) -> tuple[str, ...]:
+    """The command line up to the script, inclusive."""
+    launcher = (interpreter, "-m", "torch.distributed.run", *_torchrun_flags(spec, port))
+    return (*launcher, f"--log-dir={log_dir}", *_entry(spec, trainer_main))
+
+
 def _torchrun_flags(spec: JobSpec, port: int | None) -> list[str]:
     flags = [f"--nproc-per-node={spec.nproc_per_node}", f"--nnodes={spec.nnodes}"]
     # torchrun never restarts: its second attempt would repeat the first one, without the smaller batch,
@@ -257,18 +261,23 @@ def _entry(spec: JobSpec, trainer_main: str | None) -> tuple[str, ...]:
 
 
 def _resume(
-    spec: JobSpec, args: tuple[str, ...], attempt: int, resume: bool | None
+    spec: JobSpec, chosen: Mapping[str, str], attempt: int, resume: bool | None
 ) -> tuple[str | None, list[tuple[str, str]]]:
-    """What this attempt resumes from, and how the script is told."""
-    knob = spec.knobs.resume
-    if knob is None:
+    """What this attempt resumes from, and how the script is told. `chosen`: settings that policy or a person added."""
+    knobs = spec.knobs
+    by_step = chosen.get(knobs.resume_step or "")
+    if by_step is not None:
+        return f"{knobs.resume_step} {by_step}", []
+    if (start := chosen.get(knobs.start or "")) is not None:
+        return start, []  # a chosen checkpoint, not the newest one
+    if knobs.resume is None:
         return None, []
-    own = value_of(args, knob)
+    own = value_of(spec.entry_args, knobs.resume)
     # A checkpoint named by the user stays the start until a newer one is known to exist.
-    wanted = resume if resume is not None else attempt > 1 and own in {None, "", spec.knobs.resume_value}
+    wanted = resume if resume is not None else attempt > 1 and own in {None, "", knobs.resume_value}
     if not wanted:
         return own, []
-    return spec.knobs.resume_value or knob, [(knob, spec.knobs.resume_value)]
+    return knobs.resume_value or knobs.resume, [(knobs.resume, knobs.resume_value)]
 
 
 def _has(spec: JobSpec, flag: str) -> bool:

@@ -28,7 +28,7 @@ from supervisor.keeper.planning.resume_points import (
     usable_checkpoint,
     why_not_now,
 )
-from supervisor.policy import Gpus, PastAttempt, PolicyInput, StopCause, decide
+from supervisor.policy import Gpus, PolicyInput, decide
 from supervisor.run.answers import batch_question, exit_code_question, recalled, resume_question, script_of
 from supervisor.run.events import BatchAnswered, BatchMeasured
 from supervisor.run.fold import fold
@@ -39,7 +39,6 @@ from supervisor.run.runfile import RunFile
 from supervisor.run.state import AttemptState, RunState
 from supervisor.sources.checkpoint_layouts import find_checkpoints, has_checkpoint_names
 from supervisor.sources.gpu import probe_gpus, visible_devices
-from supervisor.text.lines import read_to
 
 
 def decide_next(
@@ -59,8 +58,7 @@ def decide_next(
 def needs_smaller_batch(record: RunFile, state: RunState, view: AttemptState) -> bool:
     """Whether it ran out of memory, or ran another batch than planned after that, and no smaller batch can be planned."""
     knobs = state.answered_job(record.job).knobs
-    refuted = view.differs is not None and view.differs.wrong is not None
-    return (view.failure in OUT_OF_MEMORY or refuted) and not knobs.can_change_batch
+    return (view.failure in OUT_OF_MEMORY or view.refuted) and not knobs.can_change_batch
 
 
 def question_after(record: RunFile, state: RunState, number: int) -> BatchQuestion | None:
@@ -99,7 +97,7 @@ def next_answer(
 def _loses_nothing(record: RunFile, state: RunState, seen: BatchMeasured) -> bool:
     """Whether a restart from scratch loses nothing: no step, no loaded checkpoint, and none in its output."""
     job, now = state.answered_job(record.job), next_job(record.job, state)
-    has_stepped = any(a.first_step is not None or a.last_step is not None for a in state.attempts)
+    has_stepped = any(a.stepped for a in state.attempts)
     is_unseen = "no_step" in seen.how.get("accumulation", "")
     loads = seen.has_loaded or given_start(now.job.entry_args, job.knobs.starts) is not None
     if has_stepped or loads or not is_unseen or state.checkpoints or job.trial is not None:
@@ -118,7 +116,9 @@ def policy_input(
     job, now = state.answered_job(record.job), next_job(record.job, state)
     arguments = now.job.entry_args
     newest, saved = state.attempts[-1], state.checkpoint
-    trusted = Unread.EXIT_CODE in state.answers
+    trusted, progress = Unread.EXIT_CODE in state.answers, state.progress
+    # A bar that has not moved shows that a step would have been seen.
+    awaited = progress.attempt if progress is not None and progress.total_steps is not None else None
     failure = newest.verdict.failure if newest.verdict is not None else None
     newest_saved = usable_checkpoint(job, state.sound_checkpoints) if on_disk else state.resumable
     begins_at = newest_saved or (start_checkpoint(job, arguments) if on_disk else None)
@@ -127,7 +127,9 @@ def policy_input(
         choose_smaller(now_batch) if on_disk and failure in OUT_OF_MEMORY and now_batch is not None else None
     )
     return PolicyInput(
-        attempts=tuple(_past(view, state) for view in state.attempts),
+        attempts=state.attempts,
+        missed=_missed_text(newest, state),
+        steps_seen=all(view.first_step is not None or view.number == awaited for view in state.attempts),
         retry=replace(job.retry, exit_zero="trust") if trusted else job.retry,
         knobs=job.knobs,
         interactive=record.settings.interactive,
@@ -205,36 +207,6 @@ def _loader(job: JobSpec, arguments: tuple[str, ...]) -> LoaderKnobs:
         prefetch=now.prefetch or first.prefetch,
         pinned=now.pinned or first.pinned,
         sharing=now.sharing or first.sharing,
-    )
-
-
-def _past(view: AttemptState, state: RunState) -> PastAttempt:
-    progress, lost_at, lived_s = state.progress, view.lost_at, None
-    # A bar that has not moved shows that a step would have been seen.
-    awaited = progress is not None and progress.attempt == view.number and progress.total_steps is not None
-    if view.started_t is not None and view.ended_t is not None:
-        lived_s = max(view.ended_t - view.started_t, 0.0)
-    failure = view.verdict.failure if view.verdict is not None else None
-    if lost_at is None and failure is FailureClass.NAN_LOSS and view.last_step is not None:
-        lost_at = view.last_step + 1  # a script that refuses such a loss ends before it logs it
-    return PastAttempt(
-        verdict=view.verdict,
-        exit_code=view.job_exit_code,
-        first_step=view.first_step,
-        last_step=view.last_step,
-        checkpoint_steps=view.checkpoint_steps,
-        batch=view.shown_batch,
-        stop=StopCause(view.stop.why.value) if view.stop is not None else None,
-        lived_s=lived_s,
-        steps_seen=view.first_step is not None or awaited,
-        decision=view.decision,
-        by_person=view.decision is not None and view.decided_by != "policy",
-        ended_t=view.ended_t,
-        missed=_missed_text(view, state),
-        refuted=view.differs is not None and view.differs.wrong is not None,
-        lost_at=lost_at,
-        resumed_at=view.resume_at,
-        unread=read_to(view.log_read_bytes, view.log_size_bytes),
     )
 
 

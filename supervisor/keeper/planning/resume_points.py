@@ -232,7 +232,7 @@ def unsound_text(
 
 
 def _stepped(state: RunState) -> bool:
-    return any(view.first_step is not None or view.last_step is not None for view in state.attempts)
+    return any(view.stepped for view in state.attempts)
 
 
 # -- transformers, where it takes the micro-batch from the checkpoint ------------------------------------

@@ -359,7 +359,7 @@ def resumed_watch(
             continue
         at = mono(sample.t)
         if not resumed:  # earlier samples are not read, so it ends no gap
-            watch.resume(None, at)
+            watch.resume(at)
         watch.step(at)
         resumed, last_t = True, sample.t
     if not resumed:  # no sample shows when it last stepped, so the silence begins now

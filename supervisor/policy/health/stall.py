@@ -350,10 +350,9 @@ class StallWatch:
         """Set whether the last step is done: what follows (a last save, an upload) has no pace."""
         self._finished = done
 
-    def resume(self, phase: Phase | None, last_sign: float) -> None:
+    def resume(self, last_sign: float) -> None:
         """A new keeper took over a training that has stepped: restore what the old keeper had seen."""
-        self.phase = phase if phase is not None else Phase.STEPPING
-        self.stepped = True
+        self.phase, self.stepped = Phase.STEPPING, True
         self._progress = self._news = self.last_sign = last_sign
 
     def stalled_s(self, now: float) -> float:

@@ -26,8 +26,6 @@ SILENT_GAPS = 3
 SILENT_S = 5.0
 # Gaps in the median: one evaluation or checkpoint among them must not distort it.
 GAPS = 60
-# How many are kept when the counter restarts.
-KEPT_GAPS = 2
 # The median uses this many: of a file with several trainings, not all points that tell them apart are kept.
 NEWEST_EPOCHS = 5
 # A logged step time that differs more from the time between steps is not the run's pace.
@@ -126,9 +124,6 @@ class Pace:
             self._of, self._seen = (attempt, by_clock), None
             self._gaps.clear()
             self.forget()
-        if self._at is not None and step < self._at[1] / 2:
-            # Another epoch, or another stage of the training: three gaps of its own outweigh the kept ones.
-            self._gaps = deque(list(self._gaps)[-KEPT_GAPS:], GAPS)
         if self._at is None or step < self._at[1] or t < self._at[0]:
             self._from, self._at = None, (t, step)
             return

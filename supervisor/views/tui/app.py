@@ -29,13 +29,11 @@ from supervisor.views.appearance import USUAL, Appearance
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.run_screen import Dashboard
-from supervisor.views.tui.shell.feeder import Feeder, Moment
+from supervisor.views.tui.shell.feeder import Adopter, Answer, Feeder, Moment, RequestClient
 from supervisor.views.tui.shell.key_order import KeyOrder, Passed
-from supervisor.views.tui.shell.request_client import Adopter, Answer, RequestClient
 from supervisor.views.tui.terminal_signs import TerminalSigns
 from supervisor.views.tui.widgets.paint import TextStyle
-from supervisor.views.tui.widgets.palette import Kept, load, save
-from supervisor.views.tui.widgets.textual_theme import THEMES, ThemedApp
+from supervisor.views.tui.widgets.textual_theme import THEMES, Kept, ThemedApp, load, save
 from supervisor.views.wording.translate import words_in
 
 if TYPE_CHECKING:

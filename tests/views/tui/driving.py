@@ -15,7 +15,7 @@ from supervisor.run.journal import read_state
 from supervisor.run.ownership import KeeperLock, Offer
 from supervisor.run.paths import RunPaths
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.shell.request_client import Adopter
+from supervisor.views.tui.shell.feeder import Adopter
 from supervisor.views.tui.widgets.panel import Panel
 
 DEADLINE_S = 20.0

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from textual import events
 from textual.binding import Binding
 from textual.fuzzy import Matcher
 
@@ -21,12 +19,11 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
 from supervisor.run.runfile import RunFile, read_run_file
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.dashboard import keys
+from supervisor.views.tui.dashboard import acting as keys
 from supervisor.views.tui.panels import possible_actions as actions
 from supervisor.views.tui.shell import command_palette as commands
-from supervisor.views.tui.shell import request_client
-from supervisor.views.tui.shell.request_client import Answer
-from supervisor.views.tui.shell.screen_base import silence_of
+from supervisor.views.tui.shell import feeder as request_client
+from supervisor.views.tui.shell.feeder import Answer
 from tests.views.tui import recorded
 from tests.views.tui.still import attempt_of, running, snapshot_of, state_of, verdict
 
@@ -132,14 +129,14 @@ def test_an_offer_that_changes_the_global_batch_says_so() -> None:
         (HELD, "edit", "run.json cannot be read"),
         (running(), "adopt", "a supervisor process is there already"),
         (running(), "hold", "it is not possible now"),
-        (finished(Outcome.SUCCEEDED), "stop", "the run is over: start it again with `stoker run`"),
+        (finished(Outcome.SUCCEEDED), "stop", "the run is over: i shows the command"),
     ],
 )
 def test_why_an_action_is_not_possible(condition: st.Condition, name: str, why: str) -> None:
-    def said(*, can_adopt: bool = False, read_only: bool = False, width: int = 200, **values: object) -> str:
+    def said(*, can_adopt: bool = False, read_only: bool = False, **values: object) -> str:
         mode = str(values.pop("mode", "launched"))
         snapshot = snapshot_of(state_of(condition, mode=mode), **values)  # type: ignore[arg-type]
-        return actions.why_not(name, snapshot, read_only=read_only, can_adopt=can_adopt, width=width)
+        return actions.why_not(name, snapshot, read_only=read_only, can_adopt=can_adopt)
 
     assert said().startswith(why)
     assert "directory is gone" in said(gone=True, misplaced="moved")
@@ -162,15 +159,12 @@ def test_a_run_that_is_over_takes_notes_only() -> None:
 
 
 def test_a_run_that_is_over_is_continued_or_started_again(record: RunFile) -> None:
-    def said(outcome: Outcome, width: int) -> str:
+    def said(outcome: Outcome) -> str:
         snapshot = snapshot_of(state_of(finished(outcome)), run_file=record)
-        return actions.why_not("stop", snapshot, read_only=False, can_adopt=False, width=width)
+        return actions.why_not("stop", snapshot, read_only=False, can_adopt=False)
 
-    assert "`stoker continue 20261121-1412-brave-otter`" in said(Outcome.FAILED, 200)
-    whole = said(Outcome.SUCCEEDED, 500)
-    assert "start it again with `stoker run " in whole
-    assert said(Outcome.SUCCEEDED, len(whole) + 2) == whole
-    assert said(Outcome.SUCCEEDED, len(whole) + 1).endswith("i shows the command that starts it again")
+    assert "`stoker continue 20261121-1412-brave-otter`" in said(Outcome.FAILED)
+    assert said(Outcome.SUCCEEDED) == "the run is over: i shows the command that starts it again"
 
 
 BEGINS = f"the next begins {actions.FROM_FIRST_STEP}"
@@ -312,13 +306,13 @@ def test_a_start_that_was_typed_is_believed(record: RunFile) -> None:
     typed = ("--resume", "c3.pt")
     assert starts(snapshot, typed) == ("with --resume c3.pt, as given", "")
     assert actions.set_to_resume(actions.next_start(snapshot, typed)) == ""
-    assert actions.checkpoint_words(actions.next_start(snapshot)) is None, "it is handed over anyway"
+    assert actions.checkpoint_words(actions.next_start(snapshot)) == "", "it is handed over anyway"
     # No flag is known: a person puts the checkpoint behind whatever the script calls it.
     unknown = replace(job, entry_args=("--out", "out"), knobs=replace(knobs, resume_path=None))
     snapshot = snapshot_of(state, run_file=changed(record, unknown))
     assert starts(snapshot, ("--lr", "2"))[0] == actions.FROM_FIRST_STEP
     assert starts(snapshot, ("--warm", "out/c4.pt"))[0] == "with --warm out/c4.pt, as given"
-    assert actions.checkpoint_words(actions.next_start(snapshot)) == (None, "/job/out/c4.pt")
+    assert actions.checkpoint_words(actions.next_start(snapshot)) == "/job/out/c4.pt"
 
 
 @pytest.mark.parametrize(
@@ -382,25 +376,6 @@ def test_the_smaller_batch_is_the_planned_one_else_the_next_divisor(record: RunF
 
 
 # -- keys that do nothing, requests -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("key", "character", "text"),
-    [
-        ("z", "z", "z does nothing here, ? shows the keys"),
-        ("f5", None, "F5 does nothing here, ? shows the keys"),
-        ("ctrl+z", None, None),
-        ("q", "q", None),
-    ],
-)
-def test_a_key_that_a_person_typed_and_that_does_nothing_is_named(
-    key: str, character: str | None, text: str | None
-) -> None:
-    screen: Any = SimpleNamespace(active_bindings={"q": None})
-    screen.app = SimpleNamespace(screen=screen)
-    assert silence_of(screen, events.Key(key, character)) == text
-    screen.app.screen = None
-    assert silence_of(screen, events.Key(key, character)) is None, "something is open over it"
 
 
 def test_what_became_of_a_request(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from supervisor.views.model.run_list import Scope
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.dialogs.prompts import OfferScreen
 from supervisor.views.tui.pages.metrics import MetricsPage
-from supervisor.views.tui.shell.request_client import Adopter
+from supervisor.views.tui.shell.feeder import Adopter
 from tests.views.tui import recorded
 from tests.views.tui.driving import keeper_of, pane, requests, shown, until
 

@@ -98,52 +98,6 @@ def test_the_card_is_copied_whole_and_without_secrets(
     assert all(line.isprintable() for line in text.splitlines())
 
 
-def test_the_failure_page_is_copied_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    copied: list[str] = []
-    monkeypatch.setattr(StokerApp, "copy_to_clipboard", lambda _app, text: copied.append(text))
-    monkeypatch.setattr(
-        "supervisor.views.tui.pages.failure.with_resume_declared",
-        lambda _snapshot: f"stoker run train.py {LONG}",
-    )
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("v")
-        assert "y copy" in pane(app, "footer")
-        await pilot.press("y")
-        assert "lines copied" in pane(app, "notice")
-
-    drive(recorded.failed(tmp_path / "run"), play, size=(80, 24))
-    (text,) = copied
-    assert text.startswith("run · gpt-d12 · attempt 1\n")
-    assert f"stoker run train.py {LONG}" in text, "a command is one line, to be pasted"
-    assert "…" not in text
-    for part in ("NameError: name 'los' is not defined", "what to do", "what stoker does"):
-        assert part in text, "also what lies below the terminal's edge"
-
-
-def test_without_a_card_the_chosen_pane_is_copied_else_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    copied: list[str] = []
-    monkeypatch.setattr(StokerApp, "copy_to_clipboard", lambda _app, text: copied.append(text))
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("y")
-        await pilot.press("3", "y")
-        await pilot.press("1", "Y")
-        await pilot.press("P", "y")
-        assert "lines copied" in pane(app, "notice")
-
-    drive(recorded.healthy(tmp_path / "run"), play)
-    log, ranks, loss, page = copied
-    assert log.startswith("log · all ranks")
-    assert "step 1840" in log.replace(" ", "").replace("step", "step ")
-    assert ranks.startswith("ranks")
-    assert loss.startswith("loss")
-    assert page.startswith("pre-flight")
-    assert not any("│ " in line for line in log.splitlines()), "without the frame"
-
-
 def test_the_recommended_key_is_first_and_stands_out(tmp_path: Path) -> None:
     async def held(app: StokerApp, _pilot: Pilot[None]) -> None:
         assert pane(app, "footer").startswith(" [Enter accept]")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from textual.pilot import Pilot
 
 from supervisor.views.tui.app import StokerApp
@@ -26,21 +25,6 @@ async def turned(app: StokerApp, pilot: Pilot[None], key: str, before: str, afte
     await until(pilot, lambda: before in footer(app), before)
     await pilot.press(key)
     await until(pilot, lambda: after in footer(app), after)
-
-
-@pytest.mark.parametrize("key", ["b", "question_mark"])
-def test_no_key_is_shown_that_does_not_work_while_something_is_open_over_the_screen(
-    tmp_path: Path, key: str
-) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        assert "restart" in footer(app)
-        await pilot.press(key)
-        await until(pilot, lambda: not on_dashboard(app), "what it opens")
-        await until(pilot, lambda: not footer(app).strip(), "an empty footer")
-        await pilot.press("escape")
-        await until(pilot, lambda: "restart" in footer(app), "the keys again")
-
-    drive(recorded.held(tmp_path / "run"), play)
 
 
 def test_esc_in_the_log_is_named_by_what_it_ends_first(tmp_path: Path) -> None:

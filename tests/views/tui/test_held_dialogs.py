@@ -18,7 +18,7 @@ from supervisor.run.records import Decision, DecisionKind, SpecChange
 from supervisor.run.runfile import read_run_file, write_run_file
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.dialogs.prompts import Confirm
-from supervisor.views.tui.dialogs.restart import BatchScreen, EditScreen
+from supervisor.views.tui.dialogs.restart import BatchScreen
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, on_dashboard, pane, requests, shown, until
 from tests.views.tui.recording import Recording
@@ -179,21 +179,3 @@ def test_a_change_that_is_no_argument_is_left_to_the_card(tmp_path: Path) -> Non
 
     drive(run, play)
     assert requests(run) == []
-
-
-def test_nothing_is_started_with_a_path_that_no_flag_takes(tmp_path: Path) -> None:
-    run = held(tmp_path / "run")
-    outputs(run, resume_path=None)
-    a_found_checkpoint(run)
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("e", "ctrl+r")
-        await until(pilot, lambda: "type the flag before the path" in shown(app), "what is missing")
-        await pilot.press("enter", "x", "enter")
-        assert isinstance(app.screen, EditScreen), "neither a path by itself nor one behind a letter"
-        await pilot.press("backspace", *"--warm ", "enter")
-        await until(pilot, lambda: bool(requests(run)), "a request")
-
-    drive(run, play)
-    (request,) = requests(run)
-    assert (request.args.argv or ())[-2:] == ("--warm", "/out/ckpt.pt")

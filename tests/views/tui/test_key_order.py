@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 from textual import events
 from textual.pilot import Pilot
-from textual.widgets import Input, TextArea
+from textual.widgets import Input
 
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.dialogs.prompts import AskLine
-from supervisor.views.tui.dialogs.restart import EditScreen
 from supervisor.views.tui.shell.key_order import RETRY_S, WAIT_S
 from tests.views.tui import recorded
 from tests.views.tui.driving import clock_after, drive, keeper_of, on_dashboard, requests, until
@@ -26,19 +25,6 @@ def burst(app: StokerApp, *keys: str) -> None:
     for key in keys:
         name = {"/": "slash", ".": "full_stop", " ": "space", "-": "minus"}.get(key, key)
         app.post_message(events.Key(name, key if len(key) == 1 else None))
-
-
-def test_letters_and_bindings_keep_their_order(tmp_path: Path) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("e")
-        await until(pilot, lambda: isinstance(app.screen, EditScreen), "the dialog")
-        area = app.screen.query_one(TextArea)
-        area.text = "--lr 1.0"
-        area.move_cursor(area.document.end)
-        burst(app, *["backspace"] * 3, "0", ".", "5", "home", "delete", "delete", "a", " ")
-        await until(pilot, lambda: area.text == "a lr 0.5", "what was typed, in order")
-
-    drive(recorded.held(tmp_path / "run"), play)
 
 
 def test_what_is_typed_behind_a_key_that_opens_something_goes_there(tmp_path: Path) -> None:

@@ -18,10 +18,10 @@ from supervisor.run.ownership import Offer
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import read_run_file, write_run_file
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.dashboard.keys import KEYS
-from supervisor.views.tui.dialogs.prompts import Confirm, OfferScreen
+from supervisor.views.tui.dashboard.acting import KEYS
+from supervisor.views.tui.dialogs.prompts import OfferScreen
 from supervisor.views.tui.dialogs.restart import BatchScreen
-from supervisor.views.tui.shell.request_client import Adopter
+from supervisor.views.tui.shell.feeder import Adopter
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, on_dashboard, pane, requests, shown, until
 
@@ -53,21 +53,6 @@ def test_key_sends_its_request(
     assert (request.kind, request.if_attempt) == (kind, attempt)
     asks_about_restart = maker is recorded.backing_off and kind is RequestKind.RESTART
     assert [one.kind for one in before] == [RequestKind.HOLD] * asks_about_restart
-
-
-def test_no_request_without_a_yes(tmp_path: Path) -> None:
-    run = recorded.healthy(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("s")
-        assert isinstance(app.screen, Confirm)
-        assert "40 steps since the checkpoint at step 1 800" in shown(app)
-        assert "y yes" in shown(app)
-        await pilot.press("enter")
-        assert on_dashboard(app)
-
-    drive(run, play, size=(80, 24))
-    assert requests(run) == []
 
 
 def test_smaller_batch_shows_its_arithmetic(tmp_path: Path) -> None:
@@ -210,19 +195,6 @@ def test_a_run_that_succeeded_or_is_not_over_is_not_continued(tmp_path: Path, ma
 
     continuer = Adopter(lambda _run: Offer(actions=("never",)), lambda _run: None)
     drive(made(tmp_path / "run"), play, keeper=False, continuer=continuer)
-
-
-@pytest.mark.parametrize("key", ["q", "ctrl+c"])
-def test_leaving_ends_nothing(tmp_path: Path, key: str) -> None:
-    run = recorded.healthy(tmp_path / "run")
-    before = run.node().journal.read_bytes()
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press(key)
-
-    drive(run, play)
-    assert requests(run) == []
-    assert run.node().journal.read_bytes() == before
 
 
 def test_a_key_that_does_nothing_says_so_once(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from supervisor.run.paths import RunPaths
 from supervisor.views.appearance import Appearance, ThemeName
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.widgets.palette import load
+from supervisor.views.tui.widgets.textual_theme import load
 from tests.views.tui import recorded
 from tests.views.tui.driving import clock_after, is_read, keeper_of, pane, until
 

@@ -14,7 +14,7 @@ from rich.style import Style
 from textual.color import Color
 
 from supervisor.views.tui.widgets.filters import no_colour
-from supervisor.views.tui.widgets.palette import PALETTES, Palette
+from supervisor.views.tui.widgets.textual_theme import PALETTES, Palette
 from tests.integration.harness import STOKER, environment
 from tests.views.tui import recorded
 from tests.views.tui.driving import keeper_of

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from msgspec.structs import replace as with_fields
 
-from supervisor.job.batch import BatchChange, BatchSpec
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.events import Outcome
 from supervisor.run.records import (
     Cause,
     Consequence,
@@ -21,9 +17,6 @@ from supervisor.run.records import (
     FailureClass,
     SpecChange,
 )
-from supervisor.views import format as fm
-from supervisor.views.model.replay import Recording, ReplayClock
-from supervisor.views.tui.dashboard.playback import ReplayBar
 from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen
 from supervisor.views.tui.pages import run_pages
 from supervisor.views.tui.pages.text_page import Page
@@ -74,47 +67,6 @@ def test_in_a_low_pane_blank_rows_go_first_then_what_matters_least() -> None:
         assert card_of(failed(), height=height).splitlines() == lines[:height]
     heads = [line.split()[0] for line in lines if not line.startswith("   ")]
     assert heads == ["rank", "cause", "next", "resume", "why", "then", "advice"]
-
-
-@pytest.mark.parametrize(
-    ("condition", "decision", "text"),
-    [
-        (HELD, AGAIN, "waiting for "),
-        (
-            st.HeldOpen(attempt=1, reason="", decision=None, until=125.0),
-            AGAIN,
-            f"(until {fm.day_and_time(125.0, 0.0)})",
-        ),
-        (st.Backoff(attempt=1, until=5.0, decision=AGAIN), AGAIN, "restarts by itself in 5 s"),
-        (st.Backoff(attempt=1, until=0.0, decision=AGAIN), AGAIN, "restarts now"),
-        (st.Finished(outcome=Outcome.FAILED, exit_code=4, reason=""), AGAIN, "the run is over, exit code 4"),
-        (st.Ended(attempt=1, exit_code=1), None, "policy has not decided yet"),
-    ],
-)
-def test_what_comes_next(condition: st.Condition, decision: Decision | None, text: str) -> None:
-    assert text in card_of(failed(condition, decision=decision))
-
-
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        (SpecChange(), "as it was"),
-        (SpecChange(new_port=True), "another port"),
-        (SpecChange(from_scratch=True), "from the start, without a checkpoint"),
-        (SpecChange(argv=("x",)), "other arguments"),
-        (SpecChange(env=(("A", "1"),), set_args=(("--b", "2"),)), "A=1 · --b 2"),
-        (
-            SpecChange(batch=BatchChange(BatchSpec(8, 1, 2), BatchSpec(4, 2, 2)), new_port=True),
-            "micro-batch 8 → 4, accumulation 1 → 2, global batch 16 unchanged · another port",
-        ),
-    ],
-)
-def test_a_change_in_one_line(change: SpecChange, text: str) -> None:
-    assert card.change_text(change) == text
-    held = replace(AGAIN, change=change)
-    is_offer = change != SpecChange()
-    assert (f"on offer {text}" in card_of(failed(decision=held), width=110)) is is_offer
-    assert ("resume" in card_of(failed(decision=held))) is not change.from_scratch
 
 
 def test_the_card_says_what_is_known_so_far() -> None:
@@ -229,27 +181,6 @@ def test_a_page_is_scrolled() -> None:
 
 
 # -- the bar of a replay, and panes with a cursor ---------------------------------------------------------------------
-
-
-def replay_bar(at: float, *, facts: tuple[float, ...] = (), speed: float = 60.0, width: int = 60) -> str:
-    clock = ReplayClock(0.0, 100.0, speed=speed, monotonic=lambda: 0.0)
-    clock.seek(at)
-    clock._paused = True
-    recording = cast("Recording", SimpleNamespace(facts_t=facts))
-    panel = ReplayBar(clock, recording, id="replay")
-    return text_of(panel.body(width, 1))
-
-
-@pytest.mark.parametrize("at", [0.0, 50.0, 99.0, 100.0])
-def test_a_replay_stands_where_its_time_is(at: float) -> None:
-    said = replay_bar(at)
-    assert len(said) == 60
-    track = [cell for cell in said if cell in "━●┿"]
-    assert track.index("●") == round(at / 100 * (len(track) - 1))
-    assert said.startswith(" ■ " if at == 100.0 else " ‖ ")
-    assert "60× " in said
-    assert f" {int(at) if at < 60 else '1 m 39 s' if at == 99 else '1 m 40 s'}" in said
-    assert "of 1 m 40 s" in said
 
 
 class Numbers(ListPanel):

@@ -58,8 +58,8 @@ def compare(
 
 SMALL, USUAL, LARGE = SIZES
 SHOWN = [
-    *((state, SMALL) for state in STATES),
-    *((state, USUAL) for state in ("healthy", "cpu", "backing_off", "held")),
+    *((state, SMALL) for state in ("healthy", "held")),
+    *((state, USUAL) for state in STATES),
     *((state, LARGE) for state in ("healthy", "backing_off")),
 ]
 
@@ -74,23 +74,9 @@ def test_state(snap_compare: Any, tmp_path: Path, state: str, size: tuple[int, i
     compare(snap_compare, STATES[state](tmp_path / "20261121-1412-brave-otter"), size)
 
 
-def test_many_ranks(snap_compare: Any, tmp_path: Path) -> None:
-    compare(snap_compare, recorded.many(tmp_path / "20261121-1412-vast-heron"), LARGE)
-
-
 def test_observed_log(snap_compare: Any, tmp_path: Path) -> None:
     run = recorded.observed(tmp_path / "20261121-1412-calm-crane", tmp_path / "train.log")
     compare(snap_compare, run, (120, 40))
-
-
-@pytest.mark.parametrize("state", ["healthy", "backing_off"])
-def test_light_theme(snap_compare: Any, tmp_path: Path, state: str) -> None:
-    compare(snap_compare, STATES[state](tmp_path / "20261121-1412-brave-otter"), USUAL, light=True)
-
-
-@pytest.mark.parametrize("key", ["question_mark", "b", "s", "slash"])
-def test_what_opens_over_it(snap_compare: Any, tmp_path: Path, key: str) -> None:
-    compare(snap_compare, recorded.healthy(tmp_path / "20261121-1412-brave-otter"), SMALL, (key,))
 
 
 @pytest.fixture

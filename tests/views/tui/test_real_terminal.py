@@ -110,7 +110,7 @@ time.sleep(60)
 
 @pytest.mark.e2e
 def test_a_rank_that_dies_is_said_at_once_and_no_stall_is(tmp_path: Path) -> None:
-    """The aims are 0.5 s for the header and 1 s for the card; here with slack for a busy machine."""
+    """Within a second of the end of its process, which takes torch half a second or more; here with slack for a busy machine."""
     (tmp_path / "train.py").write_text(CRASH, encoding="utf-8")
     args = ("run", "--no-check", "--python", sys.executable, "--nproc-per-node", "2", "train.py")
     with terminal(*args, cwd=tmp_path) as screen:
@@ -124,7 +124,7 @@ def test_a_rank_that_dies_is_said_at_once_and_no_stall_is(tmp_path: Path) -> Non
         screen.wait_for("so far", "waiting for torchrun to end")
         assert isinstance(read_state(run.node().journal).condition, Running), "torchrun has not ended"
         seen_s = time.time() - float((tmp_path / "line").read_text())
-        assert seen_s < 5, "0.1 s on a quiet machine"
+        assert seen_s < 15, "about a second on a quiet machine"
         screen.wait_for("rank 1 died: torch.OutOfMemoryError: CUDA out of memory")
         screen.until_state(run, HeldOpen)
         screen.wait_for("waiting for you")  # before that the screen would not know what `s` ends
@@ -185,8 +185,8 @@ def test_another_restart_asks_first_and_launches_what_was_shown(tmp_path: Path) 
         screen.press("b")
         screen.wait_for("this ends attempt 1 at step", "from the first step")
         screen.press("\r")
-        screen.wait_for("Enter again: stoker cannot tell whether the script resumes")
-        screen.press("\r")
+        screen.wait_for("restart? stoker cannot tell whether the script resumes")
+        screen.press("y")
         screen.until(lambda: len(read_state(run.node().journal).attempts) == 2)
         screen.until(lambda: has_reached(run, 3))
         screen.press("e")

@@ -20,7 +20,7 @@ from supervisor.views import format as fm
 from supervisor.views.model.run_list import RunRow
 from supervisor.views.model.snapshot import Rank, Snapshot
 from supervisor.views.model.thinned_series import Track, single
-from supervisor.views.tui.panels import header, tiles
+from supervisor.views.tui.panels import header
 from supervisor.views.tui.panels import notice as bars
 from supervisor.views.tui.panels import ranks_table as ranks
 from supervisor.views.tui.widgets.panel import Panel, View
@@ -109,14 +109,14 @@ def test_without_a_time_of_a_step_that_of_an_epoch_stands_and_gives_the_eta() ->
     state = state_of(running(), attempt_of(), progress=progress(None, epoch=3.0, total_epochs=10.0))
 
     def said(snapshot: Snapshot) -> list[str]:
-        return [f"{label} {text.strip()}" for label, text, _, values, _ in tiles._tiles(snapshot) if values]
+        return [f"{label} {text.strip()}" for label, text, _, values, _ in header._tiles(snapshot) if values]
 
     printed = snapshot_of(state, metrics={"loss": losses, "epoch_time_s": track})
     assert said(printed) == ["speed 23.0 s/epoch"]
     assert header.eta_s(printed) == 7 * 23.0
     assert said(snapshot_of(state, metrics={"loss": losses})) == ["speed ~22.0 s/epoch"]
     timed = snapshot_of(state, metrics={"loss": losses, "epoch_time_s": track, "step_time_s": track})
-    assert tiles.epoch_time_text(timed) == ""
+    assert header.epoch_time_text(timed) == ""
 
 
 def test_a_log_that_counts_epochs_says_of_how_many_and_its_step_within_one() -> None:

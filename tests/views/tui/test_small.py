@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
-from textual.widgets import Input
 
 from supervisor.views.tui.app import StokerApp
 from tests.views.tui import recorded
-from tests.views.tui.driving import drive, pane, shown, until
+from tests.views.tui.driving import drive, shown, until
 
 SMALL = (40, 12)
 
@@ -37,20 +36,3 @@ def test_the_state_the_headline_and_the_keys_are_in_sight(
         assert tops == bottoms == 1, "one pane, whole"
 
     drive(getattr(recorded, state)(tmp_path / "20261121-1412-brave-otter"), play, size=SMALL)
-
-
-def test_what_opens_over_it_fits(tmp_path: Path) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        for key, word in (("question_mark", "Esc closes"), ("b", "Enter restart"), ("e", "Enter restart")):
-            await pilot.press(key)
-            await until(pilot, lambda word=word: word in shown(app), word)  # type: ignore[misc]
-            assert shown(app).count("╮") == shown(app).count("╯") == 1, "its right edge"
-            await pilot.press("escape")
-        await pilot.press("f", *"rank:x", "enter")
-        await until(pilot, lambda: "rank:x: name ranks" in shown(app), "what is wrong")
-        assert app.screen.query_one(Input).size.width >= 20
-        await pilot.press("escape", "v")
-        await until(pilot, lambda: "ran out of GPU memory" in pane(app, "failure"), "the page")
-        assert all(word in shown(app) for word in ("waiting for you", "Enter accept")), "what happens next"
-
-    drive(recorded.held(tmp_path / "run"), play, size=SMALL)

@@ -15,19 +15,6 @@ from tests.views.tui import recorded
 from tests.views.tui.driving import drive, pane, until
 
 
-def test_how_far_a_log_is_read_stands_in_the_header_while_the_reading_is_behind(tmp_path: Path) -> None:
-    rec = recorded.Recording(tmp_path / "run")
-    rec.launch("first start")
-    rec.steps(1, 30)
-    rec.fact(ev.Progress(t=rec.t, attempt=1, lag_bytes=480_000_000, log_bytes=600_000_000))
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.pause()
-        assert "· log read to 120 of 600 MB" in pane(app, "header")
-
-    drive(rec.close(), play)
-
-
 def test_news_from_before_a_failure_goes_when_its_card_comes(tmp_path: Path) -> None:
     rec = recorded.Recording(tmp_path / "run")
     rec.launch("first start")
@@ -73,17 +60,6 @@ def test_another_training_after_a_resume_is_in_the_notice_and_on_the_card(tmp_pa
 
     drive(recording("runs").close(), runs, size=(160, 50))
 
-    async def narrow(app: StokerApp, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: "resumed, differs: global batch" in pane(app, "notice"), "the notice")
-        assert pane(app, "notice").rstrip().endswith("v more"), "a whole sentence, and the key for the rest"
-        await pilot.press("v")
-        assert "attempt 1: differs: global batch: samples" in pane(app, "failure")
-
-    drive(recording("narrow").close(), narrow, size=(50, 30))
-    rec = recording("over")
-    rec.fact(ev.AttemptEnded(t=rec.t, attempt=1, exit_code=0, last_step=30))
-    rec.fact(ev.RunEnded(t=rec.t, outcome=ev.Outcome.SUCCEEDED, reason="it succeeded", exit_code=0))
-    drive(rec.close(), runs, size=(160, 50))
     rec = recording("failed")
     rec.fact(ev.ProcessesGone(t=rec.t, attempt=1, exit_code=1))
     rec.fact(ev.Diagnosed(t=rec.t, attempt=1, verdict=verdict_of(FailureClass.HOST_OOM), provisional=True))

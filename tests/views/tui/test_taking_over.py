@@ -18,7 +18,7 @@ from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.dashboard.keys import KEYS
+from supervisor.views.tui.dashboard.acting import KEYS
 from supervisor.views.tui.dialogs.prompts import OfferScreen
 from tests.conftest import wait_until
 from tests.integration.harness import environment, stoker, wait_for_state

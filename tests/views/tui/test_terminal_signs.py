@@ -9,7 +9,7 @@ import pytest
 from supervisor.run import state as st
 from supervisor.run.events import Outcome
 from supervisor.run.records import FailureClass
-from supervisor.views.appearance import Appearance, BadAppearance, NoticeKind, appearance_of
+from supervisor.views.appearance import Appearance, NoticeKind
 from supervisor.views.tui.terminal_signs import KEEP_TITLE, RESTORE_TITLE, TerminalSigns
 from supervisor.views.wording.translate import english
 from tests.views.tui.still import attempt_of, running, snapshot_of, state_of, verdict
@@ -108,13 +108,3 @@ def test_behind_a_multiplexer_the_bell_stands_in_and_old_consoles_get_no_sequenc
     each.take(snapshot_of(failed()), 0.0)
     each.close()
     assert written == []
-
-
-def test_settings_of_a_file() -> None:
-    asked = appearance_of([("f", {"title": False, "bell": True, "notice": "osc777"})], {})
-    assert (asked.title, asked.bell, asked.notice) == (False, True, NoticeKind.OSC777)
-    assert appearance_of([], {}).title
-    with pytest.raises(BadAppearance, match="notice = yes: choose off, osc9, osc777"):
-        appearance_of([("f", {"notice": "yes"})], {})
-    with pytest.raises(BadAppearance, match="bell = loud"):
-        appearance_of([("f", {"bell": "loud"})], {})

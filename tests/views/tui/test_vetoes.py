@@ -66,27 +66,6 @@ def test_escape_closes_what_is_open_and_then_stops_the_restart(tmp_path: Path) -
         end(screen, run)
 
 
-def test_escape_puts_the_end_of_waiting_off(tmp_path: Path) -> None:
-    words = (*START, "--no-retry", "--hold", "60", JOB, "--mode", "exception")
-    with terminal(*words, cwd=tmp_path) as screen:
-        run = wait_for_run(tmp_path)
-        before = screen.until_state(run, HeldOpen).condition
-        assert isinstance(before, HeldOpen)
-        screen.wait_for("‖ waiting for you: ends in", "Esc keep waiting")
-        screen.press("\x1b")
-        screen.until(lambda: asked(run))
-        after = read_state(run.node().journal).condition
-        assert isinstance(after, HeldOpen)
-        assert before.until is not None
-        assert after.until is not None
-        assert after.until > before.until, "the whole time from now"
-        assert asked(run) == [ev.RequestKind.KEEP_WAITING]
-        screen.press("q")
-        screen.wait_for("the run ends in half a minute unless somebody looks")
-    with terminal("attach", cwd=tmp_path) as screen:
-        end(screen, run)
-
-
 def test_no_restart_begins_while_its_arguments_are_edited(tmp_path: Path) -> None:
     words = (*START, "--restart-from-scratch", JOB, "--mode", "sigkill")
     with terminal(*words, cwd=tmp_path) as screen:
@@ -110,39 +89,3 @@ def test_no_restart_begins_while_its_arguments_are_edited(tmp_path: Path) -> Non
         screen.until(lambda: len(read_state(run.node().journal).attempts) == 2)
         assert asked(run) == [ev.RequestKind.HOLD, ev.RequestKind.RESTART_WITH]
         end_any(screen, run)
-
-
-HANG = """
-import threading, time, torch, torch.distributed as dist
-dist.init_process_group("gloo")
-for step in range(1, 400):
-    dist.all_reduce(torch.ones(1))
-    print(f"step {step} loss {4 / step:.4f}", flush=True)
-    time.sleep(0.05)
-    if step == 20 and dist.get_rank() == 1:
-        threading.Event().wait()
-"""
-
-
-def test_escape_keeps_a_hang_waiting(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(HANG, encoding="utf-8")
-    settings = "[hang]\nrounds_apart_s = 1.0\ncountdown_s = 60.0\n"
-    (tmp_path / "stoker.toml").write_text(settings, encoding="utf-8")
-    words = (*START, "--config", "stoker.toml", "--hang-timeout", "4", "train.py")
-    with terminal(*words, cwd=tmp_path) as screen:
-        run = wait_for_run(tmp_path)
-        screen.wait_for("hang: ending in", "Esc keep waiting", deadline_s=120)
-        screen.press("a")
-        screen.wait_for("Esc close page")
-        screen.press("\x1b")
-        screen.wait_for("Esc keep waiting")
-        assert asked(run) == []
-        screen.press("\x1b")
-        screen.until(lambda: asked(run))
-        kept = [fact for fact in facts(run) if isinstance(fact, ev.HangKept)]
-        assert len(kept) == 1
-        assert asked(run) == [ev.RequestKind.KEEP_WAITING]
-        screen.press("S")
-        screen.wait_for("y yes")
-        screen.press("y")
-        screen.until_state(run, Finished)

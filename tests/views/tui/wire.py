@@ -186,7 +186,7 @@ def running(
 SHOW_RUN = """
 import sys; from pathlib import Path; from supervisor.run.paths import RunPaths
 from supervisor.views.tui.app import run_tui
-from supervisor.views.tui.shell.request_client import Adopter; from supervisor.run.ownership import Offer
+from supervisor.views.tui.shell.feeder import Adopter; from supervisor.run.ownership import Offer
 adopter = Adopter(lambda _run: Offer(actions=("takes over what lives of it: pid 12 (python3)",)), lambda _run: None)
 run_tui(RunPaths(Path(sys.argv[1])), adopter=adopter)
 """

@@ -1,4 +1,4 @@
-"""The dashboard keys that send requests to the keeper, and the reasons why one is unavailable."""
+"""The keys of the dashboard; those that send requests to the keeper, and the reasons why one is unavailable."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from textual import events
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.screen import ScreenResultType
 
 from supervisor.run.control import RequestArgs
@@ -16,7 +16,6 @@ from supervisor.run.events import RequestKind
 from supervisor.run.index import give_name, give_note
 from supervisor.run.state import Backoff, HeldOpen
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.dashboard.keys import KEYS, action_name
 from supervisor.views.tui.dashboard.panes import Panes
 from supervisor.views.tui.dialogs.prompts import (
     ADOPT,
@@ -48,10 +47,112 @@ from supervisor.views.tui.panels.possible_actions import (
     why_not,
 )
 from supervisor.views.tui.panels.state_words import wait_ends_in
-from supervisor.views.tui.shell.feeder import Feeder
-from supervisor.views.tui.shell.request_client import Adopter, Answer, RequestClient
+from supervisor.views.tui.shell.feeder import Adopter, Answer, Feeder, RequestClient
 from supervisor.views.tui.shell.screen_base import FIRST_READ_S, LEAVING, OverScreen
 from supervisor.views.wording.kinds import changed_text
+
+GROUPS = {
+    "recorded": "recorded time",
+    "move": "within this pane",
+    "act": "act on the run",
+    "look": "look",
+    "leave": "leave",
+}
+# Actions that move recorded time, available only in a replay.
+PLAYBACK = frozenset({"play", "scrub", "fact", "speed"})
+
+
+def action_name(binding: Binding) -> str:
+    """The action of a binding, as `actions.possible` names it: ``ask('hold')`` is "hold"."""
+    name, _, argument = binding.action.partition("(")
+    return argument.strip("')") if name in {"ask", "page"} else name
+
+
+def _key(
+    key: str, action: str, word: str, shown: str, text: str, *, group: str = "look", show: bool = True
+) -> Binding:
+    name = f"{group}.{action}.{key}"
+    return Binding(key, action, word, key_display=shown, show=show, tooltip=text, id=name)
+
+
+def _act(key: str, action: str, word: str, shown: str, text: str, *, show: bool = True) -> Binding:
+    return _key(key, action, word, shown, text, group="act", show=show)
+
+
+def _hidden(key: str, action: str, word: str, shown: str, text: str) -> Binding:
+    """Only in the help."""
+    return _key(key, action, word, shown, text, show=False)
+
+
+def _recorded(key: str, action: str, word: str, shown: str = "") -> Binding:
+    """For a recording, checked before the key's usual action."""
+    name = f"recorded.{action}"
+    return Binding(key, action, word, key_display=shown or None, show=bool(shown), priority=True, id=name)
+
+
+WAITS = "while a hang, or a run that waits for you, is about to be ended: keep waiting"
+ACCEPTS = "while the run waits for you: restart with what is on offer, such as a smaller batch"
+ANSWERS = "while something is asked on the card: that answer"
+CLOSES = "close page, search, filter, zoom; then back to the list"
+MATCHES = "next match: up in the log, from its newest line; down a page"
+
+# In the footer's order; keys that do not fit are dropped from the end.
+KEYS: list[BindingType] = [
+    _key("question_mark,f1", "help", "help", "?", "this help"),
+    _act("A", "adopt", "adopt", "A", "adopt a run whose supervisor process is gone"),
+    _act("enter", "accept", "accept", "Enter", ACCEPTS),
+    _act("enter", "ask('start_now')", "now", "Enter", "during a back-off: start the next attempt now"),
+    _act("escape", "ask('keep_waiting')", "keep waiting", "Esc", WAITS),
+    _act(
+        "escape", "ask('hold')", "stop the restart", "Esc", "during a back-off: no restart, a person decides"
+    ),
+    _key("escape", "back", "back", "Esc", CLOSES),
+    *(_act(key, f"answer({at})", f"answer {key}", key, ANSWERS) for at, key in enumerate(ANSWER_KEYS)),
+    _act("s", "ask('stop')", "stop", "s", "stop gracefully: ask, then SIGTERM, then SIGKILL"),
+    _key("o", "open_code", "code", "o", "your own line of the failure, in $EDITOR"),
+    _act("S", "ask('stop_now')", "stop now", "S", "stop at once", show=False),
+    _key("v", "page('failure')", "why", "v", "the failure: evidence, what followed, what to do"),
+    _hidden("y,Y", "copy", "copy", "y", "copy the page, card or pane"),
+    _key("slash", "search", "search", "/", "search the page, else the log"),
+    _key("f,backslash", "filter", "filter", "f", "filter the log by words and ranks"),
+    _key("L", "open_log", "logs", "L", "the whole log: any size, any rank, search with a count"),
+    _key("space", "freeze", "freeze", "Space", "freeze the log, or follow it again"),
+    _key("z", "zoom", "zoom", "z", "the focused pane alone, or all panes"),
+    _key("M", "page('metrics')", "metrics", "M", "metrics: all charts, any number of runs in each"),
+    _act("r", "continue_run", "continue", "r", "after its end: start the next attempt"),
+    _act("r", "ask('restart')", "restart", "r", "restart as it was"),
+    _act("b", "smaller_batch", "batch", "b", "restart with another micro-batch, same global batch"),
+    _act("e", "edit", "edit", "e", "restart with other arguments or environment"),
+    _act("K", "ask('stacks')", "stacks", "K", "dump the Python stacks of all ranks"),
+    _act("m", "note", "note", "m", "put a note on the run"),
+    _hidden("n", "match(1)", "next match", "n", MATCHES),
+    _hidden("N", "match(-1)", "match before", "N", "match before: the other way"),
+    # While a search is open, N belongs to it.
+    _act("N", "name", "name", "N", "name the run; every command finds it by that name", show=False),
+    _hidden("right_square_bracket", "rank(1)", "next rank", "]", "log of the next rank alone"),
+    _hidden("left_square_bracket", "rank(-1)", "previous rank", "[", "log of the previous rank"),
+    _hidden("right_curly_bracket", "node(1)", "next node", "}", "log of the next node alone"),
+    _hidden("left_curly_bracket", "node(-1)", "previous node", "{", "log of the previous node"),
+    _hidden("1", "pane('loss')", "loss", "1", "go to the loss, or the failure"),
+    _hidden("2", "pane('devices')", "devices", "2", "go to the devices"),
+    _hidden("3", "pane('ranks')", "ranks", "3", "go to the ranks; Enter shows a rank's log"),
+    _hidden("4,l", "pane('log')", "log", "4 l", "go to the log"),
+    _hidden("5,t", "pane('timeline')", "timeline", "5 t", "go to the timeline"),
+    _hidden("a", "page('advisories')", "advisories", "a", "stalls and other findings"),
+    _hidden("p", "page('processes')", "processes", "p", "processes: pids, threads, the newest stacks"),
+    _hidden("P", "page('preflight')", "pre-flight", "P", "what was found before the launch"),
+    _hidden("i", "page('settings')", "settings", "i", "what runs: each setting and its origin"),
+    _hidden("T", "app.next_theme", "theme", "T", "dark, light, or safe for colour-blind eyes"),
+    _hidden("colon,ctrl+p", "commands", "commands", ":", "all commands, by name"),
+    _key("q,d,ctrl+c,ctrl+q", "leave", "leave", "q d", "leave; no training is ended by it", group="leave"),
+    _recorded("space", "play", "pause", "Space"),
+    _recorded("left", "scrub(-1)", "back"),
+    _recorded("right", "scrub(1)", "onward"),
+    _recorded("n", "fact(1)", "next fact", "n"),
+    _recorded("p", "fact(-1)", "fact before", "p"),
+    _recorded("greater_than_sign", "speed(1)", "faster", ">"),
+    _recorded("less_than_sign", "speed(-1)", "slower", "<"),
+]
 
 VETOES = ("keep_waiting", "hold")
 # Keys that never stay silent, and their requests.
@@ -171,8 +272,7 @@ class Requests:
         elif self._is_recorded:
             self.panes.tell(Answer("this is a replay: the run cannot be acted on", False))
         else:
-            width = self.panes.screen.size.width
-            text = why_not(name, snapshot, read_only=self._read_only, can_adopt=can_adopt, width=width)
+            text = why_not(name, snapshot, read_only=self._read_only, can_adopt=can_adopt)
             self.panes.tell(Answer(text, False))
         return True
 
@@ -303,7 +403,7 @@ class Requests:
     def action_edit(self) -> None:
         """Restart with other arguments or environment, beginning with the change on offer."""
         from supervisor.run.next_job import next_job, undecided
-        from supervisor.views.tui.dialogs.restart import Checkpoint, Edited, EditScreen
+        from supervisor.views.tui.dialogs.restart import Edited, EditScreen
 
         snapshot = self.panes.snapshot
         if snapshot is None or snapshot.run_file is None:
@@ -335,8 +435,7 @@ class Requests:
             lines = [f"added at the launch: {added}"] if added else []
             return [*lines, restart_effect(newest, typed_now)]
 
-        flag, path = checkpoint_words(next_start(snapshot)) or (None, "")
-        found = Checkpoint(path, flag) if path else None
+        found = checkpoint_words(next_start(snapshot))
         asks = EditScreen(job.entry, ran.words, proposed, effect, found, left_out)
         self._open_restart_dialog(asks, closed)
 

@@ -17,8 +17,7 @@ from supervisor.views.tui.dashboard.panes import Panes
 from supervisor.views.tui.logs.controls import LogControls
 from supervisor.views.tui.pages.text_page import PAGES
 from supervisor.views.tui.panels.failure_card import own_line_of
-from supervisor.views.tui.shell.feeder import Feeder
-from supervisor.views.tui.shell.request_client import Answer, RequestClient
+from supervisor.views.tui.shell.feeder import Answer, Feeder, RequestClient
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.phrases import is_stacks
 

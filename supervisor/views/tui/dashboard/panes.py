@@ -21,12 +21,11 @@ from supervisor.views.tui.logs.page import LogPanel
 from supervisor.views.tui.pages.text_page import PAGES, new_page
 from supervisor.views.tui.panels.devices import DevicesPanel, devices_of
 from supervisor.views.tui.panels.failure_card import FailureCard
-from supervisor.views.tui.panels.header import HeaderPanel
+from supervisor.views.tui.panels.header import HeaderPanel, TilesPanel
 from supervisor.views.tui.panels.notice import NoticeBar, TimelinePanel
 from supervisor.views.tui.panels.ranks_table import RanksPanel
 from supervisor.views.tui.panels.state_words import shows_failure
-from supervisor.views.tui.panels.tiles import TilesPanel
-from supervisor.views.tui.shell.request_client import Answer
+from supervisor.views.tui.shell.feeder import Answer
 from supervisor.views.tui.shell.screen_base import FooterBar
 from supervisor.views.tui.widgets.paint import TextStyle
 from supervisor.views.tui.widgets.panel import Panel, View, tr_of

@@ -8,15 +8,14 @@ from supervisor.views import format as fm
 from supervisor.views.logs.reading import BadJumpError
 from supervisor.views.model.replay import Recording, ReplayClock, is_moment, next_fact, parse_moment
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.dashboard.keys import MOMENTS
 from supervisor.views.tui.dashboard.panes import Panes
 from supervisor.views.tui.dialogs.prompts import AskLine, ask_over
-from supervisor.views.tui.shell.feeder import Feeder
-from supervisor.views.tui.shell.request_client import Answer
+from supervisor.views.tui.shell.feeder import Answer, Feeder
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, between, cells, row
 from supervisor.views.tui.widgets.panel import Panel
 
 SCRUB = 1 / 50
+MOMENTS = "a time (14:32), a span (+10m, -30s) or a share (50%) of the recording"
 
 
 class ReplayBar(Panel):

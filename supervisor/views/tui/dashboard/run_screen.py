@@ -16,11 +16,10 @@ from supervisor.run.state import HeldOpen
 from supervisor.views.logs import reading as lc
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.zoomable import ChartPanel
-from supervisor.views.tui.dashboard.acting import VETOES, Requests
-from supervisor.views.tui.dashboard.keys import GROUPS, KEYS, MOMENTS, PLAYBACK
+from supervisor.views.tui.dashboard.acting import GROUPS, KEYS, PLAYBACK, VETOES, Requests
 from supervisor.views.tui.dashboard.looking import LogOfRun, Looking
 from supervisor.views.tui.dashboard.panes import Panes
-from supervisor.views.tui.dashboard.playback import Playback
+from supervisor.views.tui.dashboard.playback import MOMENTS, Playback
 from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen, bindings_of, lines_of
 from supervisor.views.tui.logs.page import LogPanel
 from supervisor.views.tui.pages.text_page import PAGES
@@ -29,14 +28,12 @@ from supervisor.views.tui.panels.possible_actions import ACTING, ANSWER_KEYS
 from supervisor.views.tui.panels.ranks_table import RanksPanel
 from supervisor.views.tui.panels.state_words import (
     hang_ends_in,
-    is_live,
     leave_word,
     restarts_in,
     shows_failure,
     wait_ends_in,
 )
-from supervisor.views.tui.shell.feeder import Feeder
-from supervisor.views.tui.shell.request_client import Adopter, Answer, RequestClient
+from supervisor.views.tui.shell.feeder import Adopter, Answer, Feeder, RequestClient
 from supervisor.views.tui.shell.screen_base import FooterBar, Hint, KeyScreen, key_commands, silence_of
 from supervisor.views.tui.widgets.panel import tr_of
 
@@ -45,8 +42,9 @@ if TYPE_CHECKING:
 
 TICK_S = 1.0
 PLAYBACK_TICK_S = 0.25
-# In the footer of a training run, navigation comes first: at 80 columns seven keys fit.
 PLAYBACK_FIRST = frozenset({"play", "fact(1)", "fact(-1)", "speed(1)"})
+# Beside a failure card, these come before what only shows something.
+RESTARTS = frozenset({"smaller_batch", "edit", "continue_run", "ask('restart')", "ask('stop')"})
 LOOKS = frozenset({"back", "node", "open_code", "copy", "match"})
 """Actions that change what is seen only in some states."""
 COUNTDOWNS = {
@@ -54,7 +52,6 @@ COUNTDOWNS = {
     restarts_in: "the run is about to restart, Esc on the dashboard stops that",
     wait_ends_in: "the run that waits for you is about to end, Esc on the dashboard keeps waiting",
 }
-USUAL_FIRST = ("ask('stop')", "search", "filter", "open_log", "zoom", "page('metrics')", "ask('restart')")
 
 
 class Dashboard(KeyScreen, Screen[None]):
@@ -390,9 +387,8 @@ class Dashboard(KeyScreen, Screen[None]):
         return own
 
     def _footer_place(self, wanted: str, inner: list[Hint]) -> Callable[[Hint], int]:
-        """The order of hints: the recommended one, help, Esc and Enter; a page's own keys; then the most used keys."""
-        live = self.snapshot is not None and is_live(self.snapshot) and not shows_failure(self.snapshot)
-        usual = USUAL_FIRST if live and not wanted else ()
+        """The order of hints: the recommended one, help, Esc and Enter; a page's own keys; then as they are bound."""
+        has_card = self.snapshot is not None and shows_failure(self.snapshot)
 
         def place(hint: Hint) -> int:
             if hint.action == wanted:
@@ -403,7 +399,7 @@ class Dashboard(KeyScreen, Screen[None]):
                 return 2
             if (hint.action == "freeze" and not self.logs.following) or (inner and hint.action == "search"):
                 return 3  # the way back, and another search
-            return 4 + usual.index(hint.action) if hint.action in usual else 4 + len(usual)
+            return 4 if has_card and hint.action in RESTARTS else 5
 
         return place
 

@@ -25,8 +25,8 @@ from supervisor.views.tui.widgets.panel import tr_of
 # The keys of one line, separately: ``← h``, ``Ctrl ↑``.
 _ONE_KEY = re.compile(r"Ctrl \S+|\S+")
 # A column is at least so wide; KEY_CELLS of it are for keys.
-COLUMN_CELLS = 36
-KEY_CELLS = 11
+COLUMN_CELLS = 38
+KEY_CELLS = 14
 MOST_COLUMNS = 3
 # Textual's names of keys, as written on a keyboard.
 NAMES: Final = {

@@ -14,7 +14,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input, Label
 
-from supervisor.views.tui.shell.request_client import Adopter, Answer
+from supervisor.views.tui.shell.feeder import Adopter, Answer
 from supervisor.views.tui.shell.screen_base import OverScreen
 from supervisor.views.tui.widgets.paint import plain
 from supervisor.views.tui.widgets.panel import tr_of

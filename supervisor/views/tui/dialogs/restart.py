@@ -15,7 +15,6 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import Input, Label, TextArea
 
-from supervisor.job.arguments.command_line import set_value, settings_of
 from supervisor.job.batch import (
     BatchChange,
     BatchSpec,
@@ -32,7 +31,6 @@ from supervisor.views.tui.widgets.panel import tr_of
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 SHOWN_DIFFERENCES = 8
-UNNAMED_PATH = "type the flag before the path: --flag PATH or key=PATH"
 
 
 class BatchScreen(OverScreen[int | None]):
@@ -135,19 +133,6 @@ class Edited:
     env: dict[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A checkpoint that is not passed on automatically: its path, and the flag or key for it, if one is known."""
-
-    path: str
-    flag: str | None = None
-
-    def is_unnamed(self, argv: Sequence[str]) -> bool:
-        """Whether the path is among the words, but not as the value of a flag or key."""
-        values = [setting.value or "" for setting in settings_of(argv)]
-        return any(self.path in word for word in argv) and not any(v.startswith(self.path) for v in values)
-
-
 class BadEdit(Exception):  # noqa: N818 - named for what it is
     """The typed text is not a valid command line: one line."""
 
@@ -208,7 +193,7 @@ class EditScreen(OverScreen[Edited | None]):
         ran: the words that followed the script in the newest attempt; the difference is shown against these.
         proposed: the same with the change on offer or planned: the initial text.
         consequences: lines on the effect of a restart with the typed words.
-        checkpoint: a checkpoint that is not passed on automatically.
+        checkpoint: the words for a checkpoint that is not passed on automatically; else empty.
         left_out: a change on offer that is no argument, in words; else empty.
     """
 
@@ -225,7 +210,7 @@ class EditScreen(OverScreen[Edited | None]):
         ran: tuple[str, ...],
         proposed: tuple[str, ...],
         consequences: Callable[[tuple[str, ...]], list[str]],
-        checkpoint: Checkpoint | None = None,
+        checkpoint: str = "",
         left_out: str = "",
     ) -> None:
         super().__init__()
@@ -233,7 +218,6 @@ class EditScreen(OverScreen[Edited | None]):
         self.consequences = consequences
         self.checkpoint = checkpoint
         self.left_out = left_out
-        self._has_put_path = False
 
     def compose(self) -> ComposeResult:
         """The two fields and the difference."""
@@ -275,7 +259,7 @@ class EditScreen(OverScreen[Edited | None]):
     def action_submit(self) -> None:
         """Close with what was typed if it can be parsed."""
         try:
-            self.dismiss(self._edited())
+            self.dismiss(parse_edit(self.query_one(TextArea).text, self.query_one(Input).value))
         except BadEdit:
             self.app.bell()
 
@@ -285,42 +269,20 @@ class EditScreen(OverScreen[Edited | None]):
         (area if field.has_focus else field).focus()
 
     def action_checkpoint(self) -> None:
-        """Insert the checkpoint that was found: as the value of its flag, or, if none is known, after the cursor."""
-        area, found = self.query_one(TextArea), self.checkpoint
-        if found is None:
-            return
-        if found.flag is None:
-            before = area.get_text_range(area.document.start, area.cursor_location)
-            area.insert("" if before[-1:] in {"", " ", "="} else " ")
-            at = area.cursor_location
-            area.insert(f"{shlex.quote(found.path)} ")
-            area.move_cursor(at)  # the flag is typed here
-            self._has_put_path = True
-            return
-        try:
-            words = shlex.split(area.text)
-        except ValueError:  # an open quote, which an error below reports
-            self.app.bell()
-            return
-        text = shlex.join(set_value(words, found.flag, found.path))
-        area.replace(text, area.document.start, area.document.end)  # as an edit that can be undone
-        area.move_cursor(area.document.end)
+        """Insert the checkpoint that was found at the cursor, as a word of its own."""
+        area = self.query_one(TextArea)
+        before = area.get_text_range(area.document.start, area.cursor_location)
+        area.insert(self.checkpoint if before[-1:] in {"", " ", "="} else f" {self.checkpoint}")
 
     def action_cancel(self) -> None:
         """Close without a change."""
         self.dismiss(None)
 
-    def _edited(self) -> Edited:
-        edited = parse_edit(self.query_one(TextArea).text, self.query_one(Input).value)
-        if self._has_put_path and self.checkpoint is not None and self.checkpoint.is_unnamed(edited.argv):
-            raise BadEdit(UNNAMED_PATH)
-        return edited
-
     def renew(self) -> None:
         """Show the difference, and what a restart with it does now."""
         effect, tr = self.query_one("#effect", Label), tr_of(self)
         try:
-            edited = self._edited()
+            edited = parse_edit(self.query_one(TextArea).text, self.query_one(Input).value)
         except BadEdit as error:
             effect.set_class(True, "-wrong")
             effect.update(Content(tr(str(error))))

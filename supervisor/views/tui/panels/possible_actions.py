@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
 from typing import TYPE_CHECKING, NamedTuple
-
-from rich.cells import cell_len
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.memory_fit import choose_smaller
@@ -69,8 +68,8 @@ def has_processes(state: st.RunState) -> bool:
     return state.mode != "observed" or (state.attempt is not None and bool(state.attempt.pid))
 
 
-def why_not(name: str, snapshot: Snapshot, *, read_only: bool, can_adopt: bool, width: int) -> str:
-    """Why the requested action is not possible now, and what is: one line of at most `width` cells."""
+def why_not(name: str, snapshot: Snapshot, *, read_only: bool, can_adopt: bool) -> str:
+    """Why the requested action is not possible now, and what is: one line."""
     state = snapshot.state
     if snapshot.gone:
         return "the run directory is gone: nobody is there to be asked"
@@ -79,9 +78,7 @@ def why_not(name: str, snapshot: Snapshot, *, read_only: bool, can_adopt: bool, 
     if state.is_over:
         if command := continue_text(snapshot):
             return f"the run is over: `{command}` starts the next attempt"
-        whole = f"the run is over: start it again with `{again_text(snapshot) or 'stoker run'}`"
-        short = "the run is over: i shows the command that starts it again"
-        return whole if cell_len(whole) < width - 1 else short
+        return "the run is over: i shows the command that starts it again"
     if read_only:
         return "this view only looks (--read-only): nothing is asked of the supervisor process"
     if state.mode == "observed":
@@ -280,11 +277,12 @@ def set_to_resume(start: NextStart) -> str:
     return f"{knobs.resume_step}={number}" if knobs.resume_step is not None else ""
 
 
-def checkpoint_words(start: NextStart) -> tuple[str | None, str] | None:
-    """A known checkpoint that the launch would not pass on automatically: any known flag for it, and its path."""
+def checkpoint_words(start: NextStart) -> str:
+    """A known checkpoint that the launch would not pass on, as words to type: with its flag, if one is known; empty if none."""
     if start.knobs is None or start.saved is None or not start.saved.path or start.resumes:
-        return None
-    return start.knobs.start, start.saved.path
+        return ""
+    path = shlex.quote(start.saved.path)
+    return f"{start.knobs.start}={path}" if start.knobs.start else path
 
 
 def overwrite_warning(snapshot: Snapshot) -> str:

@@ -26,8 +26,7 @@ from supervisor.views.tui.dialogs.help import HelpScreen, lines_of
 from supervisor.views.tui.dialogs.prompts import AskLine, Confirm, ask_over, key_line
 from supervisor.views.tui.panels.notice import NoticeBar
 from supervisor.views.tui.runs.table import RunsPanel
-from supervisor.views.tui.shell.feeder import Feeder
-from supervisor.views.tui.shell.request_client import Answer
+from supervisor.views.tui.shell.feeder import Answer, Feeder
 from supervisor.views.tui.shell.screen_base import (
     FIRST_READ_S,
     LEAVING,

@@ -57,21 +57,12 @@ BRAILLE: Final = 0x2800
 
 def _table() -> dict[int, str]:
     table = {ord(glyph): plain for glyphs, plain in _PLAIN.items() for glyph in glyphs}
+    # The dots of a chart, by their height in the cell: ``'`` above, ``.`` below, ``:`` both.
     for bits in range(1, 256):
-        # Rows of a cell, from the top; the two columns of a row count as one.
-        rows = [bool(bits & mask) for mask in (0x09, 0x12, 0x24, 0xC0)]
-        table[BRAILLE + bits] = _dots(rows)
+        upper, lower = bits & 0x1B, bits & 0xE4
+        table[BRAILLE + bits] = ":" if upper and lower else "'" if upper else "."
     table[BRAILLE] = " "
     return table
-
-
-def _dots(rows: list[bool]) -> str:
-    upper, lower = rows[0] or rows[1], rows[2] or rows[3]
-    if sum(rows) >= 3:
-        return "|"
-    if upper and lower:
-        return "-" if rows[1] and rows[2] else ":"
-    return "'" if upper else "."
 
 
 TABLE: Final = _table()
