@@ -9,17 +9,9 @@ import pytest
 
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import METRICS
-from supervisor.run.state import HeldOpen
 from supervisor.views.model import reader as sn
 from supervisor.views.model.reader import SnapshotReader
 from tests.views.tui import recorded
-
-
-def test_nothing_new_is_the_same_snapshot(tmp_path: Path) -> None:
-    reader = SnapshotReader(recorded.held(tmp_path / "run"), monotonic=lambda: 0.0)
-    first = reader.refresh()
-    assert isinstance(first.state.condition, HeldOpen)
-    assert reader.refresh() is first
 
 
 def test_growth_is_seen(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ FILLERS = (
     "GPU memory ran out",
     "1 × accumulation 2 × 2 ranks = global batch 4",
 )
-KEPT = frozenset(["nan", "inf", "rank", "ranks", "torch", "stoker", "pt", "PATH", "e", "r"])
+KEPT = frozenset(["nan", "inf", "GiB", "rank", "ranks", "torch", "stoker", "pt", "PATH", "e", "r"])
 # A verb's help, and the check of data files, whose findings are the trainer's own words.
 ENGLISH_ALONE = frozenset(
     (
@@ -160,11 +160,17 @@ PARTS = frozenset(
         " (normally ~ s)",
         ", and ~ other rank~",
         "trial of ~ steps: ~",
-        "~ GiB (~ %)",
+        "fits: ~ steps in ~",
+        "made no ~ steps in ~",
+        " (pid ~ on ~)",
+        "a supervisor process looks after it~",
     )
 )
 WORKERS = "more data workers (num_workers), pin_memory and persistent_workers, or data prepared on a local disk, would help"
 WHOLE = (
+    "fits: 5 steps in 60 s",
+    "made no 5 steps in 60 s",
+    "a supervisor process looks after it (pid 12 on node_7)",
     "trial of 20 steps: finished at step 20",
     "No progress for 310 s, but stoker won't end it: rank 1 sleeps in sleep() at my/train.py:30; if it hangs, stop it with s or `stoker stop`",
     "reported only, stoker won't end it: rank 1 waits for a thread of its own that is at work in Event.wait() at my/train.py:30, and 2 other ranks; if it hangs, stop it with s",

@@ -176,6 +176,7 @@ def look(wire: Wire) -> str:
     return text
 
 
+@pytest.mark.e2e
 def test_every_page_of_a_run(run: RunPaths) -> None:
     with on_a_terminal(SHOW_RUN, run.root, size=(80, 24)) as wire:
         wire.wait_for("stoker", "code_error")

@@ -55,21 +55,6 @@ def test_ranks_stand_below_their_nodes(tmp_path: Path) -> None:
     drive(run, play, size=(200, 50))
 
 
-def test_nodes_are_folded_by_a_key(tmp_path: Path) -> None:
-    run = recorded.several(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("3", "z")
-        await until(pilot, lambda: has(app, *OPEN), "all rows")
-        await pilot.press("space")
-        await until(pilot, lambda: has(app, "▸ n0", *OPEN[3:]), "node 0 folded")
-        await pilot.press("j", "j", "space")
-        await until(pilot, lambda: has(app, "▸ n0", "▸ n1"), "the node of the rank under the cursor folded")
-        assert app.dashboard.panes.ranks.cursor == 1
-
-    drive(run, play)
-
-
 def test_a_table_of_many_nodes_is_folded_at_first(tmp_path: Path) -> None:
     run = recorded.several(tmp_path / "run", nodes=8, ranks=4, steps=3, slow=5)
 

@@ -18,7 +18,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.views.appearance import Appearance, ThemeName
 from supervisor.views.tui.app import StokerApp
 from tests.views.tui import recorded
-from tests.views.tui.camera import NAME, Shot, browsed, replayed, run_app, shoot, some_runs, stand_still
+from tests.views.tui.camera import NAME, Shot, replayed, run_app, shoot, stand_still
 from tests.views.tui.driving import clock_after, is_read, keeper_of, until
 
 SIZES = [(80, 24), (120, 40), (200, 50)]
@@ -101,29 +101,23 @@ DARK = (ThemeName.DARK,)
 
 def test_pages(snapshot: SnapshotAssertion, runs: Path) -> None:
     run = recorded.healthy(runs / NAME)
-    keep_all(snapshot, shoot(run_app(run, Appearance()), run, PAGES, SIZES[:2], DARK))
+    keep_all(snapshot, shoot(run_app(run, Appearance()), run, PAGES, [USUAL], DARK))
 
 
 def test_what_asks(snapshot: SnapshotAssertion, runs: Path) -> None:
     run = recorded.held(runs / NAME)
-    keep_all(snapshot, shoot(run_app(run, Appearance()), run, OVER_IT, SIZES[:2], DARK))
+    keep_all(snapshot, shoot(run_app(run, Appearance()), run, OVER_IT, [USUAL], DARK))
 
 
 def test_failure_page_and_log(snapshot: SnapshotAssertion, runs: Path) -> None:
     run = recorded.backing_off(runs / NAME)
     shots = (Shot("failure", ("v",), ("cause", "what followed")), Shot("log", ("L",), ("step", "line")))
-    keep_all(snapshot, shoot(run_app(run, Appearance()), run, shots, SIZES[:2], DARK))
+    keep_all(snapshot, shoot(run_app(run, Appearance()), run, shots, [USUAL], DARK))
 
 
 def test_replay(snapshot: SnapshotAssertion, runs: Path) -> None:
     app = replayed(recorded.succeeded(runs / NAME), Appearance(), 0.6)
-    keep_all(snapshot, shoot(app, None, (Shot("replay", (), ("stepping",)),), SIZES[:2], DARK))
-
-
-def test_browser_after_a_deletion(snapshot: SnapshotAssertion, runs: Path) -> None:
-    app = browsed(some_runs(runs), Appearance())
-    shots = (Shot("deleted", ("slash", "=failure:code_error", "enter", "x", "y"), ("u brings it back",)),)
-    keep_all(snapshot, shoot(app, None, shots, SIZES[1:2]))
+    keep_all(snapshot, shoot(app, None, (Shot("replay", (), ("stepping",)),), [USUAL], DARK))
 
 
 @pytest.mark.parametrize(
@@ -135,4 +129,4 @@ def test_other_tastes(
     snapshot: SnapshotAssertion, tmp_path: Path, state: str, appearance: Appearance
 ) -> None:
     run = STATES[state](tmp_path / NAME)
-    keep_all(snapshot, shoot(run_app(run, appearance), run, (Shot(state),), SIZES[1:2]))
+    keep_all(snapshot, shoot(run_app(run, appearance), run, (Shot(state),), [USUAL]))

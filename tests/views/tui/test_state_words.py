@@ -37,14 +37,12 @@ def finished(outcome: Outcome) -> st.Finished:
     ("condition", "text", "style"),
     [
         (st.Preflight(), "○ preflight", TextStyle.PLAIN),
-        (running(), "● stepping", TextStyle.LIVE),
         (
             st.Stopping(attempt=1, why=ev.StopWhy.REQUEST, by="me", step=ev.StopStep.SIGTERM),
             "◆ stopping (sigterm)",
             TextStyle.WARN,
         ),
         (st.Ended(attempt=1, exit_code=1), "◆ ended, reading its logs", TextStyle.WARN),
-        (diagnosed(FailureClass.HEALTHY), "✓ done", TextStyle.LIVE),
         (diagnosed(FailureClass.CUDA_OOM), "✗ cuda_oom", TextStyle.BAD),
         (st.Backoff(attempt=1, until=NOW + 61, decision=AGAIN), "↻ restarts in 1 m 01 s", TextStyle.WARN),
         (st.Backoff(attempt=1, until=NOW - 5, decision=AGAIN), "↻ restarts in 0 s", TextStyle.WARN),
