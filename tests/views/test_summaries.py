@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from supervisor.cli.runs import columns_of, facts_of
+from supervisor.cli.runs import facts_of, texts_of
 from supervisor.keeper.base.ledger import Ledger
 from supervisor.run import events as ev
 from supervisor.run.journal import JournalWriter, read_state
@@ -44,7 +44,7 @@ def shown(row: RunRow) -> tuple[Any, ...]:
         for query in ("loss<2.9", "state:failed", "attempts>1", "lr", "today")
     ]
     return (
-        columns_of(row),
+        texts_of(row),
         facts_of(row) | {"elapsed_s": 0},
         row.word,
         row.duration_s(NOW),
