@@ -9,7 +9,6 @@ import tarfile
 from collections.abc import Callable, Iterator
 from functools import reduce
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -125,6 +124,8 @@ def test_a_state_from_a_snapshot_is_that_from_the_start_at_every_cut(old: Path, 
         at = 0
         for number, line in enumerate(lines, 1):
             at += len(line)
+            if number % 3 and number < len(lines):
+                continue
             with_snapshot(node, data, at)
             reader = StateReader(node.journal)
             news = reader.refresh()
@@ -132,7 +133,7 @@ def test_a_state_from_a_snapshot_is_that_from_the_start_at_every_cut(old: Path, 
             assert reader.state == expected
             assert msgspec.json.encode(reader.state) == msgspec.json.encode(expected)
             cuts += 1
-    assert cuts > 500
+    assert cuts > 150
 
 
 @pytest.mark.fault(
@@ -146,20 +147,21 @@ def test_a_journal_torn_at_each_byte_of_its_last_4_kib_folds_the_same(node: Node
     ends = [at + 1 for at, byte in enumerate(data) if byte == ord("\n")]
     plain = RunPaths(node.root.parent.parent.parent / "plain").node()
     plain.root.mkdir(parents=True)
+    whole: dict[int, RunState] = {}
+    for cut in range(4 * KIB + 1):
+        if (last := data.rfind(b"\n", 0, len(data) - cut)) not in whole:
+            plain.journal.write_bytes(data[: len(data) - cut])
+            whole[last] = read_state(plain.journal)
     # A snapshot in the middle of what is torn, before it, and of all.
     for at, apart in ((ends[len(ends) // 2], 1), (ends[1], 64), (ends[-1], 64)):
         with_snapshot(node, data, at)
-        plain.journal.write_bytes(data)
         for cut in range(0, 4 * KIB + 1, apart):
             os.truncate(node.journal, len(data) - cut)
-            os.truncate(plain.journal, len(data) - cut)
-            assert read_state(node.journal) == read_state(plain.journal), (at, cut)
+            assert read_state(node.journal) == whole[data.rfind(b"\n", 0, len(data) - cut)], (at, cut)
         again = JournalWriter(node.journal)
         again.append(ev.NoteAdded(t=T, text="goes on", by="me"))
         again.close()
-        os.truncate(plain.journal, len(data) - 4 * KIB)
-        with plain.journal.open("ab") as file:
-            file.write(node.journal.read_bytes()[len(data) - 4 * KIB :])
+        plain.journal.write_bytes(node.journal.read_bytes())
         assert read_state(node.journal) == read_state(plain.journal)
 
 
@@ -185,11 +187,6 @@ def redacted_in_place(node: NodePaths) -> None:
     node.journal.write_bytes(data)
 
 
-def a_folder(node: NodePaths) -> None:
-    node.snapshot.unlink()
-    node.snapshot.mkdir()
-
-
 def a_pipe(node: NodePaths) -> None:
     node.snapshot.unlink()
     os.mkfifo(node.snapshot)
@@ -203,13 +200,11 @@ def with_a_huge_number(node: NodePaths) -> None:
 
 UNSOUND: dict[str, Callable[[NodePaths], object]] = {
     "torn": lambda node: os.truncate(node.snapshot, node.snapshot.stat().st_size // 2),
-    "empty": lambda node: node.snapshot.write_bytes(b""),
     "no JSON": lambda node: node.snapshot.write_bytes(b"\x80\x04\x95pickle"),
     "nested without end": lambda node: node.snapshot.write_bytes(b"[" * 200_000),
     "of another stoker": lambda node: edited(node, code="0.0.9 00000000"),
     "of bytes that are not there": lambda node: edited(node, offset=1 << 40),
     "of no bytes": lambda node: edited(node, offset=0, seal=0),
-    "of fewer than none": lambda node: edited(node, offset=-1),
     "of other bytes": lambda node: edited(node, seal=1),
     "of another journal": other_journal,
     "of a journal that was edited in place": redacted_in_place,
@@ -217,7 +212,6 @@ UNSOUND: dict[str, Callable[[NodePaths], object]] = {
     "with a state of another form": lambda node: edited(node, state={"attempts": [{"number": "one"}]}),
     "with a number of 400 digits": with_a_huge_number,
     "too large": lambda node: edited(node, padding="x" * journal.MOST_SNAPSHOT_BYTES),
-    "a folder": a_folder,
     "a pipe": a_pipe,
 }
 
@@ -233,13 +227,6 @@ def test_a_snapshot_that_is_not_sound_is_left_alone(node: NodePaths, how: str) -
     UNSOUND[how](node)
     assert read_state(node.journal).name == "n"
     assert read_state(node.journal) == from_start(node.journal)
-
-
-def leaves(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
-    for key, value in items:
-        yield (*path, key)
-        yield from leaves(value, (*path, key))
 
 
 # -- who writes them -----------------------------------------------------------------------------------------------------
