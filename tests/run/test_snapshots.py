@@ -8,7 +8,9 @@ import shutil
 import tarfile
 from collections.abc import Callable, Iterator
 from functools import reduce
+from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,6 +22,7 @@ from supervisor.run.fold import fold
 from supervisor.run.journal import JournalWriter, StateReader, facts_in, read_state, write_snapshot
 from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.state import Preflight, RunState
+from supervisor.views.headless.story import story
 from supervisor.views.wording.kinds import reading_text
 from tests.recorded.old_versions import ARCHIVE, REVISIONS
 
@@ -229,6 +232,30 @@ def test_a_snapshot_that_is_not_sound_is_left_alone(node: NodePaths, how: str) -
     assert read_state(node.journal) == from_start(node.journal)
 
 
+def leaves(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in items:
+        yield (*path, key)
+        yield from leaves(value, (*path, key))
+
+
+def test_no_forged_state_breaks_a_reader(node: NodePaths) -> None:
+    """Each value of a real state in turn is something else: the fold goes on, and the story is told, or it is left alone."""
+    events = story_of(12)
+    half = sum(map(len, lines_of(events[: len(events) // 2])))
+    with_snapshot(node, b"".join(lines_of(events)), half)
+    known, used = node.snapshot.read_bytes(), 0
+    values: tuple[Any, ...] = (None, -1, 1e300, "x", [])
+    for path, strange in zip(leaves(json.loads(known)["state"]), cycle(values)):
+        forged = json.loads(known)
+        reduce(lambda place, key: place[key], path[:-1], forged["state"])[path[-1]] = strange
+        node.snapshot.write_text(json.dumps(forged), encoding="utf-8")
+        reader = StateReader(node.journal)
+        used += len(reader.refresh()) < len(events)
+        assert story(reader.state, RunPaths(node.root.parent.parent))
+    assert used > 30
+
+
 # -- who writes them -----------------------------------------------------------------------------------------------------
 
 
@@ -253,6 +280,22 @@ def test_a_keeper_leaves_snapshots_as_its_journal_grows_and_at_its_end(
     again = Ledger(node)
     assert (again.adopted, again.state) == (True, ledger.state)
     again.close()
+
+
+def test_a_state_that_is_ahead_of_its_journal_is_no_snapshot(
+    node: NodePaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisor.keeper.base.ledger.LEAST_SNAPSHOT_BYTES", 1)
+
+    def full(*_: object, **_more: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    ledger = Ledger(node)
+    ledger.emit(story_of()[0])
+    monkeypatch.setattr(ledger._journal, "append", full)
+    ledger.emit(ev.NoteAdded(t=T, text="waits in memory", by="me"))
+    ledger.close()
+    assert "waits in memory" not in str(read_state(node.journal).timeline)
 
 
 def test_a_snapshot_is_of_what_its_keeper_wrote_and_of_nothing_else(
