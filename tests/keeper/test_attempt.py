@@ -142,7 +142,9 @@ def test_ranks_that_were_not_seen_before_the_agent_was_killed_are_swept_too(tmp_
 
 def test_peers_of_a_dead_rank_get_the_short_grace_and_the_agent_reports(tmp_path: Path) -> None:
     ending = threading.Event()
-    with watched(tmp_path, fake_torchrun(tmp_path, 2, STUBBORN), ends=ending.is_set) as attempt:
+    with watched(
+        tmp_path, fake_torchrun(tmp_path, 2, STUBBORN), ends=ending.is_set, death_grace_s=1.0
+    ) as attempt:
         assert started(attempt)
         ending.set()
         assert attempt.until(attempt.live.is_over)
