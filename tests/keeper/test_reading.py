@@ -24,6 +24,8 @@ from supervisor.run.events import Outcome, RequestKind
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Verdict
+from supervisor.sources.signature_files import default_cache_dir, load_engine
+from supervisor.text.prefixes import Origin
 from supervisor.views.wording.kinds import unread_text
 from supervisor.views.wording.translate import english
 from tests.conftest import wait_until
