@@ -16,7 +16,7 @@ from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished, RunState
 from tests.integration.harness import STOKER, wait_for_run
-from tests.integration.test_resume_styles import STYLES, told
+from tests.integration.test_restarts_asked_for import A_PATH, told
 from tests.views.tui.test_tmux import Tmux, tmux, whole
 
 pytestmark = [
@@ -145,7 +145,7 @@ def test_an_argparse_script_that_runs_out_of_memory_goes_on_smaller_from_its_che
     tmp_path: Path,
 ) -> None:
     """Rank 1 runs out at step 13; all that a person did was to answer."""
-    source = STYLES["a path"].source
+    source = A_PATH
     (tmp_path / "train.py").write_text(source, encoding="utf-8")
     with tmux(tmp_path, (120, 44), {"VIRTUAL_ENV": sys.prefix}) as pane:
         began = begin(pane, "2")
