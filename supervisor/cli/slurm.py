@@ -29,7 +29,7 @@ from supervisor.cluster.slurm.programs import (
     submit,
 )
 from supervisor.cluster.slurm.script import WARN_S, BadBatch, Batch, batch_script, job_name
-from supervisor.diagnosis.processes import OUTCOMES
+from supervisor.diagnosis.launcher_reports import OUTCOMES
 from supervisor.text.decode import clean
 from supervisor.text.hostlist import host_names
 

@@ -27,7 +27,7 @@ from supervisor.diagnosis.exit_zero import (
     standing_exit,
 )
 from supervisor.diagnosis.hang_verdict import hang_by_recorder, hang_by_stacks, timeout_by_stacks
-from supervisor.diagnosis.processes import OUTCOMES, Exit
+from supervisor.diagnosis.launcher_reports import OUTCOMES, Exit
 from supervisor.diagnosis.root_cause import (
     Chosen,
     Limit,

@@ -9,7 +9,7 @@ from supervisor.diagnosis.attempt_facts import Facts, Root
 from supervisor.diagnosis.class_texts import class_texts
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.diagnosis.exit_zero import planned_end
-from supervisor.diagnosis.processes import inline_rank, signal_of
+from supervisor.diagnosis.launcher_reports import inline_rank, signal_of
 from supervisor.diagnosis.root_rules import by_launchers_signal
 from supervisor.diagnosis.scan.matched_lines import SourceScan
 from supervisor.run.failures import PLAIN_ERRORS, SURE_ENOUGH, FailureClass, Reason

@@ -27,8 +27,8 @@ from supervisor.diagnosis.hang_verdict import (
     title_of_absent,
     waited,
 )
+from supervisor.diagnosis.launcher_reports import Ranks, read_launch, with_known_exits
 from supervisor.diagnosis.log_jobs import job_starts, parts_of
-from supervisor.diagnosis.processes import Ranks, read_launch, with_known_exits
 from supervisor.diagnosis.root_cause import fingerprint, with_local_rank
 from supervisor.diagnosis.root_rules import Decision, decide
 from supervisor.diagnosis.scan.matched_lines import Candidate, Hit, SourceScan
