@@ -40,6 +40,11 @@ def clocks_set(run: RunPaths) -> int:
 @pytest.mark.e2e
 @pytest.mark.fault(
     "journal and disk",
+    "the machine's clock is set back and forth during a run",
+    "waits and elapsed times are what they were",
+)
+@pytest.mark.fault(
+    "journal and disk",
     "the clock is set 2 h ahead and 3 h back (libfaketime)",
     "no time is negative, the order stays",
 )

@@ -16,7 +16,7 @@ import pexpect
 import pytest
 
 from supervisor.cli.main import main
-from supervisor.cli.runs import columns_of
+from supervisor.cli.runs import texts_of
 from supervisor.keeper.process.members import find_members
 from supervisor.run import control
 from supervisor.run import events as ev
@@ -131,7 +131,7 @@ def test_a_failed_run_goes_on_at_the_next_attempt_and_a_succeeded_one_does_not(
     assert main(job("--no-ui")) == 1
     run = only_run(folder)
     ended_t = read_state(run.node().journal).ended_t
-    assert columns_of(*rows_of([run], {})).state == "failed"
+    assert texts_of(*rows_of([run], {}))["state"] == "failed"
     capsys.readouterr()
     assert main(["continue", run.run_id, "--yes", "--no-ui"]) == 0
     said = capsys.readouterr()
