@@ -132,26 +132,28 @@ def _without_context(found: list[Candidate]) -> list[Candidate]:
     ]
 
 
-def _candidate(hit: Hit, scans: Sequence[SourceScan], *, informs: bool) -> Candidate | None:
+def _is_no_report(hit: Hit, scans: Sequence[SourceScan]) -> bool:
+    """Whether a line only quotes code, echoes or wraps another one, or tells of an exception that ended nothing."""
     if is_quoted_code(hit.text) or below_its_frame(hit) or is_echo(hit):
-        return None
+        return True
     quotes = hit.text.endswith(": Traceback (most recent call last):")
     if quotes or (" in replica " in hit.text and "Caught " in hit.text):
-        return None  # it wraps an exception below
-    if _OF_CELL.search(hit.text) and any(
-        hit.line < other.line and other.signature.role is Role.CAUSE for other in scans[hit.source].hits
-    ):
-        return None
-    if hit.has(Trait.NOT_BELOW_SPAWN) and any(
-        "multiprocessing/spawn.py" in line for line in hit.lines_before(12)
-    ):
-        return None  # the parent was gone while its child was starting
+        return True  # it wraps an exception below
+    below = (other for other in scans[hit.source].hits if hit.line < other.line)
+    if _OF_CELL.search(hit.text) and any(other.signature.role is Role.CAUSE for other in below):
+        return True
+    if hit.has(Trait.NOT_BELOW_SPAWN) and "multiprocessing/spawn.py" in "\n".join(hit.lines_before(12)):
+        return True  # the parent was gone while its child was starting
     if hit.has(Trait.ENDS_TRACEBACK) and (was_handled(hit) or frames_above(hit).ignored):
+        return True
+    # If a message was not formatted, nothing ended; if it could not be written, a full disk shows up itself.
+    may_pass = hit.signature.failure is FailureClass.CODE_ERROR or hit.has(Trait.LOST_CONNECTION)
+    return may_pass and frames_above(hit).in_passing
+
+
+def _candidate(hit: Hit, scans: Sequence[SourceScan], *, informs: bool) -> Candidate | None:
+    if _is_no_report(hit, scans):
         return None
-    if (hit.signature.failure is FailureClass.CODE_ERROR or hit.has(Trait.LOST_CONNECTION)) and frames_above(
-        hit
-    ).in_passing:
-        return None  # a message was not formatted; if it could not be written, a full disk shows up itself
     settled = _settled(hit, scans)
     soft = _is_soft(hit, settled, informs=informs)
     is_cause = hit.signature.role is Role.CAUSE
@@ -332,17 +334,28 @@ def without_recovered(
         for item in found
         if (died or times[_by_whom(item)] < 2)
         and not _went_on_to_next(item, found, steps[item.source])
-        and (item.failure is FailureClass.TERMINATED or not _PYTHON_WARNING.search(item.text))
-        and (_is_exception(item) or not _INSTEAD.search(item.text[-80:]))
-        and (died or not item.soft or not item.has(Trait.ENDS_TRACEBACK))
-        and not _recovered(item, scans[item.source], steps[item.source], died)
+        and not _survived(item, scans[item.source], steps[item.source], died)
     ]
     left = [item for item in left if not _gave_way(item, left)]
-    traits = {trait for scan in scans for hit in scan.hits for trait in hit.signature.traits}
-    raised = any(_is_exception(item) and not item.soft for item in left)
-    if died or raised or not _TROUBLE.isdisjoint(traits):
+    if died or _shows_trouble(left, scans):
         return left
     return [item for item in left if not (is_notice(item) and (stepped or item.soft or _informed_on(item)))]
+
+
+def _shows_trouble(found: Sequence[Candidate], scans: Sequence[SourceScan]) -> bool:
+    """Whether an exception was raised, or any log shows a traceback or an ended process."""
+    traits = {trait for scan in scans for hit in scan.hits for trait in hit.signature.traits}
+    return not _TROUBLE.isdisjoint(traits) or any(_is_exception(item) and not item.soft for item in found)
+
+
+def _survived(item: Candidate, scan: SourceScan, steps: list[tuple[int, str]], died: bool) -> bool:
+    """Whether the line or the following lines say that the program continued."""
+    if item.failure is not FailureClass.TERMINATED and _PYTHON_WARNING.search(item.text):
+        return True
+    if _INSTEAD.search(item.text[-80:]) and not _is_exception(item):
+        return True
+    is_logged = not died and item.soft and item.has(Trait.ENDS_TRACEBACK)
+    return is_logged or _recovered(item, scan, steps, died)
 
 
 def _gave_way(item: Candidate, found: Sequence[Candidate]) -> bool:

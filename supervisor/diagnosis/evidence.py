@@ -6,12 +6,14 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.memory_fit import MemoryTrial
-from supervisor.run.events import RanksAt
 from supervisor.text.prefixes import NOWHERE, Origin
+
+if TYPE_CHECKING:
+    from supervisor.run.events import RanksAt
 
 _ERROR_FILE_BYTES = 1 << 20
 # A JSON string that may be truncated: `"message": "text…`.

@@ -6,12 +6,15 @@ The rank that is elsewhere is the culprit; the ranks that wait for it in a colle
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from supervisor.diagnosis.attempt_facts import Facts, Root
 from supervisor.diagnosis.evidence import JobEvidence, SeenHang, SeenRecorder
-from supervisor.run.events import RanksAt
 from supervisor.run.failures import FailureClass
 from supervisor.run.records import SURELY_OVER, Consequence
+
+if TYPE_CHECKING:
+    from supervisor.run.events import RanksAt
 
 # Signs of the end of a hang: our own signals, peers with a lost connection, silence.
 _ENDINGS = frozenset(

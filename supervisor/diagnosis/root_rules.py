@@ -27,7 +27,7 @@ from supervisor.diagnosis.exit_zero import (
     standing_exit,
 )
 from supervisor.diagnosis.hang_verdict import hang_by_recorder, hang_by_stacks, timeout_by_stacks
-from supervisor.diagnosis.processes import OUTCOMES, Exit
+from supervisor.diagnosis.launcher_reports import Exit
 from supervisor.diagnosis.root_cause import (
     Chosen,
     Limit,
@@ -39,6 +39,7 @@ from supervisor.diagnosis.root_cause import (
 )
 from supervisor.diagnosis.scan.log_timeline import ends_in_nan, silence
 from supervisor.diagnosis.scan.signature_tables import Role, Strength, Trait
+from supervisor.diagnosis.slurm_states import OUTCOMES
 from supervisor.diagnosis.vocabulary import Guess, guess
 from supervisor.diagnosis.waiting import hang_place, lagging_rank
 from supervisor.run.failures import FailureClass, Reason
@@ -210,10 +211,14 @@ def _silent_exit(facts: Facts, _: Root) -> Root | None:
         )
         rank = facts.ranks.of_exit(item) if item.task is None else item.rank
         if not usual and rank is not None and rank not in complaining:
-            # A program prints KeyboardInterrupt on SIGINT, which needs no firmer evidence.
-            stop = facts.firm_stop or (next(iter(facts.stops), None) if item.code == -2 else None)
-            return None if stop is not None and stop.line < item.hit.line else _of_exit(facts, item)
+            return None if _stopped_before(facts, item) else _of_exit(facts, item)
     return None
+
+
+def _stopped_before(facts: Facts, item: Exit) -> bool:
+    """Whether a stop explains an exit. A program prints KeyboardInterrupt on SIGINT, which needs no firmer evidence."""
+    stop = facts.firm_stop or (next(iter(facts.stops), None) if item.code == -2 else None)
+    return stop is not None and stop.line < item.hit.line
 
 
 def _all_signalled(facts: Facts, _: Root) -> Root | None:

@@ -264,6 +264,7 @@ class AttemptMonitor:
             clock=self._clock,
             interval_s=self._record.settings.sample_interval_s,
             engine=self._engine.get,
+            engine_ready=lambda: self._engine.ready,
             job=self._record.job,
         )
         self._recorder.begin(number, adopted=adopted)

@@ -241,11 +241,8 @@ def _restart_or_not(history: PolicyInput, failure: FailureClass, rule: Rule) -> 
         return _hold(history, f"{failure.value}: {spent}", change, gave_up=True)
     forbidden = _forbidden(history, rule)
     if forbidden is not None:
-        held, knobs = _hold(history, f"{failure.value}: {forbidden}", change), history.knobs
-        is_known = knobs.starts or knobs.resume_step is not None or knobs.cannot_resume or knobs.self_resuming
-        # An answer could let a restart resume if neither a way to resume nor its absence is known.
-        asks = not is_known and not history.retry.restart_from_scratch
-        return replace(held, asks=asks and forbidden != rule.advice_if_not_restarted)
+        held = _hold(history, f"{failure.value}: {forbidden}", change)
+        return replace(held, asks=_can_ask(history) and forbidden != rule.advice_if_not_restarted)
     if change.batch is not None and history.old_batch:
         return _hold(history, f"{failure.value}: {history.old_batch}", SpecChange())
     if not history.resume_known and history.given_start is None:
@@ -258,6 +255,13 @@ def _restart_or_not(history: PolicyInput, failure: FailureClass, rule: Rule) -> 
         show_first=rule.show_first,
         wait_s=rule.wait_s,
     )
+
+
+def _can_ask(history: PolicyInput) -> bool:
+    """Whether an answer could let a restart resume: neither a way to resume nor its absence is known."""
+    knobs = history.knobs
+    is_known = knobs.starts or knobs.resume_step is not None or knobs.cannot_resume or knobs.self_resuming
+    return not is_known and not history.retry.restart_from_scratch
 
 
 def _unmeasured_first(history: PolicyInput, failure: FailureClass, rule: Rule) -> Decision | None:

@@ -35,7 +35,6 @@ def beside() -> tuple[Check, ...]:
         host.check_host_memory,
         host.check_checkpoint_space,
         network.check_master,
-        network.check_interfaces,
         host.check_stacks,
     )
 

@@ -123,9 +123,9 @@ class _Meeting:
     port: int = 0
 
     @property
-    def who(self) -> str:
-        """The participants, for people."""
-        return f"{self.ranks} ranks" + (f" on {self.ranks // self.here} nodes" if self.host else "")
+    def nodes(self) -> int:
+        """How many nodes take part."""
+        return self.ranks // self.here
 
 
 def check_collective(
@@ -213,8 +213,7 @@ def _judged(
     by_itself = [rank for rank in ended if (waited_s[rank] or 0.0) < meet_s]
     where = f"{meeting.host}:{meeting.port}"
     if meeting.host and not by_itself and not never and any(code != 0 for code in codes):
-        nodes = meeting.ranks // meeting.here
-        what = f"the ranks of {nodes} nodes did not meet at {where} within {took_s:.0f} s"
+        what = f"the ranks of {meeting.nodes} nodes did not meet at {where} within {took_s:.0f} s"
         if failed_way is not None:
             return warn("collective", f"{what}: {failed_way.what}", failed_way.fix)
         return warn("collective", what, "run this check on all nodes at once, each with its --node-rank")
@@ -233,7 +232,10 @@ def _judged(
     if "wrong" in said:
         what = f"the sum over {meeting.ranks} ranks is wrong on rank {first + said.index('wrong')}"
         return refuse("collective", what, "a GPU or its link is broken")
-    return ok("collective", f"{meeting.who} met over {said[0]} and added up 4 MiB, in {took_s:.1f} s")
+    what = f"{meeting.ranks} ranks met over {said[0]} and added up 4 MiB, in {took_s:.1f} s"
+    if meeting.host:
+        what = f"{meeting.ranks} ranks on {meeting.nodes} nodes met over {said[0]} and added up 4 MiB, in {took_s:.1f} s"
+    return ok("collective", what)
 
 
 # -- pairs -----------------------------------------------------------------------------------------------
@@ -257,17 +259,23 @@ def _bandwidth(meeting: _Meeting, measured: _Pairs) -> Finding:
             where = f" ({measured.hosts[a]}, {measured.hosts[b]})" if meeting.host else ""
             words.append(f"{a}–{b}{where}: {_rate(rates[a, b])}")
         more = len(pairs) - len(words)
-        return f"{kind} {', '.join([*words, *([f'+{more}'] if more else [])])}"
+        return ", ".join([*words, *([f"+{more}"] if more else [])])
 
     if slow := [pair for pair in ordered if rates[pair] < SLOW_RATIO * norm]:
         fix = "every step waits for the slowest: look at its cable, port, switch and driver, or leave it out"
-        return warn("bandwidth", f"{named(slow)}; the best pair {_rate(best)}", fix)
+        what = f"ranks {named(slow)}; the best pair {_rate(best)}"
+        if meeting.host:
+            what = f"nodes {named(slow)}; the best pair {_rate(best)}"
+        return warn("bandwidth", what, fix)
     if meeting.host and best < SLOW_LINK:
         fix = "name the fast interface in GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME, or see the link"
-        return warn("bandwidth", f"{named(ordered[:1])}: less than half of a gigabit link", fix)
+        return warn("bandwidth", f"nodes {named(ordered[:1])}: less than half of a gigabit link", fix)
     if len(ordered) <= MOST_NAMED:
-        return ok("bandwidth", named(ordered))
-    return ok("bandwidth", f"{len(ordered)} pairs of {kind}: {_rate(rates[ordered[0]])} to {_rate(best)}")
+        return ok("bandwidth", f"{kind} {named(ordered)}")
+    low = _rate(rates[ordered[0]])
+    if meeting.host:
+        return ok("bandwidth", f"{len(ordered)} pairs of nodes: {low} to {_rate(best)}")
+    return ok("bandwidth", f"{len(ordered)} pairs of ranks: {low} to {_rate(best)}")
 
 
 def _rate(bytes_per_s: float) -> str:

@@ -68,11 +68,11 @@ def _enough(seen: Seen) -> Iterator[Finding]:
     there, ranks = len(seen.survey.samples), spec.nproc_per_node
     if seen.mine is None:
         # https://docs.nvidia.com/datacenter/tesla/mig-user-guide/: CUDA sees one instance.
-        what = f"{VISIBLE} names MIG instances: {named}"
         if ranks > 1 and spec.entry_kind is not EntryKind.COMMAND:
-            yield warn("GPUs", f"{what}; each of {ranks} ranks sees the first alone", "one rank")
+            what = f"{VISIBLE} names MIG instances: {named}; each of {ranks} ranks sees the first alone"
+            yield warn("GPUs", what, "one rank")
         else:
-            yield note("GPUs", what)
+            yield note("GPUs", f"{VISIBLE} names MIG instances: {named}")
         return
     mine = len(seen.mine)
     entries = [part.strip() for part in (named or "").split(",")]

@@ -112,19 +112,19 @@ def check_host_memory(context: CheckContext) -> Iterator[Finding]:
     from supervisor.sources.kernel_memory import read_cgroup_memory
 
     ranks = context.spec.nproc_per_node
-    free, within = int(psutil.virtual_memory().available), ""
-    fix = "end what else runs here, or start fewer ranks"
+    free = int(psutil.virtual_memory().available)
+    what, fix = f"{size_words(free)} free for {ranks} ranks", "end what else runs here, or start fewer ranks"
     group = read_cgroup_memory()
     if group is not None and group.limit_bytes is not None:
         free = min(free, max(group.limit_bytes - (group.used_bytes or 0), 0))
-        within = f", within the control group's {size_words(group.limit_bytes)}"
+        limit = size_words(group.limit_bytes)
+        what = f"{size_words(free)} free for {ranks} ranks, within the control group's {limit}"
         fix = "raise the limit (docker run --memory, SLURM --mem), or start fewer ranks"
-    what = f"{size_words(free)} free for {ranks} ranks{within}"
     if free >= ranks * RANK_BYTES:
         yield ok("host memory", what)
-    else:
-        needs = f"a rank with torch takes about {size_words(RANK_BYTES)} before any data"
-        yield warn("host memory", f"{what}; {needs}", fix)
+        return
+    needed = size_words(RANK_BYTES)
+    yield warn("host memory", f"{what}; a rank with torch takes about {needed} before any data", fix)
 
 
 def check_shm(context: CheckContext) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Checks ports, addresses and interfaces of the ranks' rendezvous."""
+"""Checks ports and addresses of the ranks' rendezvous."""
 
 from __future__ import annotations
 
@@ -76,32 +76,6 @@ def check_master(context: CheckContext) -> Iterator[Finding]:
         yield ok("rendezvous", f"the ranks meet at {host} ({found[0]})")
 
 
-def check_interfaces(context: CheckContext) -> Iterator[Finding]:
-    """The configured interfaces of gloo and NCCL. Only a test rendezvous of the ranks can show their own choice."""
-    import psutil
-
-    there, up = set(psutil.net_if_addrs()), {name for name, s in psutil.net_if_stats().items() if s.isup}
-    for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-        if named := context.job_env.get(variable):
-            yield _told(variable, named, there, up)
-
-
-def _told(variable: str, named: str, there: set[str], up: set[str]) -> Finding:
-    """The interfaces in a variable: gloo takes whole names (it creates a device for each), NCCL patterns."""
-    words, is_nccl = [word for word in named.split(",") if word], variable.startswith("NCCL")
-    chosen = _chosen(named, there) if is_nccl else [name for name in words if name in there]
-    unknown = [] if is_nccl else [name for name in words if name not in there]
-    if unknown or not chosen:
-        meant = ", ".join(unknown) or named
-        what = f"{variable}={named}: no interface of this machine is meant by {meant} ({', '.join(sorted(there))})"
-        return warn("interface", what, "name one that `ip -br link` lists")
-    down = [name for name in chosen if name not in up]
-    if down and (len(down) == len(chosen) or not is_nccl):
-        what = f"{variable}={named}: {', '.join(down)}: down"
-        return warn("interface", what, "name one that is up, or bring it up")
-    return ok("interface", f"{variable}={named} means {', '.join(sorted(set(chosen) & up))}")
-
-
 def resolved(host: str, timeout_s: float | None = None) -> list[str] | None:
     """The addresses of a name; [] for an unknown one, None if no answer came in time.
 
@@ -130,22 +104,6 @@ def is_own_host(host: str) -> bool:
     each_of = psutil.net_if_addrs().values()
     own = {address.address.partition("%")[0] for group in each_of for address in group}
     return host in {"localhost", socket.gethostname(), *own}
-
-
-def _chosen(named: str, there: set[str]) -> list[str]:
-    """What NCCL_SOCKET_IFNAME means: prefixes, exact names after "=", all others after "^".
-
-    https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname
-    """
-    excluded, rest = named.startswith("^"), named.removeprefix("^")
-    exact, rest = rest.startswith("="), rest.removeprefix("=")
-    words = [word for word in rest.split(",") if word]
-    meant = [
-        name
-        for name in sorted(there)
-        if any(name == word if exact else name.startswith(word) for word in words)
-    ]
-    return [name for name in sorted(there) if name not in meant] if excluded else meant
 
 
 # -- ports ---------------------------------------------------------------------------------------------

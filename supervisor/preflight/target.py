@@ -77,10 +77,14 @@ def check_knobs(context: CheckContext) -> Iterator[Finding]:
         else:
             why = "no restart after a crash beyond the first step: no resume flag is known (--resume-knob)"
             missing.append(why)
-            fixes.append(f"name it: --resume-knob FLAG=PATH ({_MEANT})")
+            fix = "name it: --resume-knob FLAG=PATH (PATH: the newest complete checkpoint that stoker finds)"
+            fixes.append(fix)
     elif knobs.resumes == NAMED_UNSEEN:
         missing.append(f"{knobs.resume} is set without a value, and whether it takes one is not known")
-        fixes.append(f"if it takes a path: --resume-knob '{knobs.resume}=PATH' ({_MEANT})")
+        path = f"'{knobs.resume}=PATH'"
+        fixes.append(
+            f"if it takes a path: --resume-knob {path} (PATH: the newest complete checkpoint that stoker finds)"
+        )
     if missing:
         yield warn(KNOBS_CHECK, "; ".join(missing), "; ".join(fixes))
     if awaits is not None:
@@ -88,9 +92,6 @@ def check_knobs(context: CheckContext) -> Iterator[Finding]:
     elif not missing:
         measured = "batch known after the first step, resume flag known"
         yield ok(KNOBS_CHECK, measured if later else "batch and resume flags are known")
-
-
-_MEANT: Final = "PATH: the newest complete checkpoint that stoker finds"
 
 
 def _awaits_checkpoint(flag: str, knobs: Knobs) -> Finding:
@@ -172,8 +173,8 @@ def check_allocation(context: CheckContext) -> Iterator[Finding]:
         fix = "srun --ntasks-per-node=1 stoker run …: started on each node, it finds its place"
         yield warn("SLURM", what, fix)
     if place.tasks_here > 1 and spec.nproc_per_node > 1:
-        tasks = f"srun starts {place.tasks_here * place.nodes} tasks on {place.nodes} nodes"
-        what = f"{tasks}, and each would start {spec.nproc_per_node} ranks"
+        tasks, nodes = place.tasks_here * place.nodes, place.nodes
+        what = f"srun starts {tasks} tasks on {nodes} nodes, and each would start {spec.nproc_per_node} ranks"
         yield warn("SLURM", what, "--ntasks-per-node=1: torchrun starts the ranks")
     if (left_s := scheduler.time_left_s(time.time())) is not None and left_s < SHORT_S:
         what = f"{max(int(left_s // 60), 0)} minutes of the SLURM job are left"

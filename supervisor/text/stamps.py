@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import calendar
 import re
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -168,7 +167,8 @@ def shift_of(last_stamp_t: float, written_t: float) -> float:
 
 def local_shift(t: float) -> float:
     """The shift from this machine's local stamps to wall time."""
-    return -float(time.localtime(t).tm_gmtoff)
+    offset = datetime.fromtimestamp(t, UTC).astimezone().utcoffset()
+    return -offset.total_seconds() if offset is not None else 0.0
 
 
 class Span(NamedTuple):

@@ -12,7 +12,7 @@ from supervisor.job.errors import JobError
 from supervisor.job.knobs.named_settings import find_knobs
 from supervisor.job.knobs.set_batch import batch_of, batch_values, why_not_changeable
 from supervisor.job.memory_fit import choose_smaller
-from supervisor.job.spec import Knobs, KnobScope
+from supervisor.job.spec import Knobs
 
 
 def changed(
@@ -28,36 +28,6 @@ def changed(
     for name, value in batch_values(knobs, batch, before=before, local_world_size=local_world_size):
         result = set_value(result, name, value)
     return result
-
-
-@pytest.mark.parametrize(
-    ("args", "batch", "scope"),
-    [
-        ("--per_device_train_batch_size 8", "--per_device_train_batch_size", KnobScope.PER_RANK),
-        ("--per-device-train-batch-size=8", "--per-device-train-batch-size", KnobScope.PER_RANK),
-        ("--device_batch_size=8", "--device_batch_size", KnobScope.PER_RANK),
-        ("--micro-batch-size 8 --global-batch-size 64", "--micro-batch-size", KnobScope.PER_RANK),
-        ("--train_micro_batch_size_per_gpu 8", "--train_micro_batch_size_per_gpu", KnobScope.PER_RANK),
-        ("--batch_size_per_gpu 8", "--batch_size_per_gpu", KnobScope.PER_RANK),
-        ("--global_batch_size 64", "--global_batch_size", KnobScope.GLOBAL),
-        ("--total-batch-size=64", "--total-batch-size", KnobScope.GLOBAL),
-        ("--effective_batch_size=64", "--effective_batch_size", KnobScope.GLOBAL),
-        ("--batch_size_per_node 16", "--batch_size_per_node", KnobScope.PER_NODE),
-        ("--batch_size 8", "--batch_size", KnobScope.UNKNOWN),
-        ("--batch-size=8", "--batch-size", KnobScope.UNKNOWN),
-        ("-b 8", None, KnobScope.UNKNOWN),
-        ("train.micro_batch_size=8", "train.micro_batch_size", KnobScope.PER_RANK),
-        ("data.batch_size=8", "data.batch_size", KnobScope.UNKNOWN),
-        ("--eval_batch_size 8 --lr 1", None, KnobScope.UNKNOWN),
-        ("--per_device_eval_batch_size 8", None, KnobScope.UNKNOWN),
-        ("--max_batch_size 8", None, KnobScope.UNKNOWN),
-        ("--batch_norm 1", None, KnobScope.UNKNOWN),
-    ],
-)
-def test_common_spellings(args: str, batch: str | None, scope: KnobScope) -> None:
-    knobs = find_knobs(args.split())
-    assert (knobs.batch, knobs.batch_scope) == (batch, scope)
-    assert not knobs.declared
 
 
 def test_other_scopes() -> None:

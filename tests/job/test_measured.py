@@ -18,7 +18,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.job.knobs.measured import Certainty, MeasuredBatch, Why, measured_batch
-from supervisor.job.knobs.setting_names import BatchName, batch_name
 from supervisor.job.knobs.written_facts import Facts
 from supervisor.job.spec import Knobs, KnobScope
 from tests.instrument.truths import QUESTIONS, answers, right, truths, wrong
@@ -266,29 +265,6 @@ def test_a_number_that_deepspeed_works_out_is_no_setting_and_its_total_counts_th
         "train_batch_size",
         True,
     )
-
-
-@pytest.mark.parametrize(
-    ("name", "fit"),
-    [
-        ("--per_device_train_batch_size", BatchName.ONE_RANK),
-        ("micro_batch_size", BatchName.ONE_RANK),
-        ("trainBatchSize", BatchName.TRAIN),
-        ("train_dataloader.batch_size", BatchName.TRAIN),
-        ("training.batch.size", BatchName.TRAIN),
-        ("BATCH", BatchName.BARE),
-        ("bs", BatchName.BARE),
-        ("replay_batch_size", BatchName.ODD),
-        ("val_dataloader.batch_size", BatchName.NONE),
-        ("evaluation.batch.size", BatchName.NONE),
-        ("num_batch_workers", BatchName.NONE),
-        ("accumulate_grad_batches", BatchName.NONE),
-        ("model.size", BatchName.NONE),
-        ("debatch", BatchName.NONE),
-    ],
-)
-def test_names_that_fit_a_batch(name: str, fit: BatchName) -> None:
-    assert batch_name(name) is fit
 
 
 NUMBER = st.one_of(st.integers(-2, 9), st.none(), st.just("8"), st.floats(0, 8), st.booleans())

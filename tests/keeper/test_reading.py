@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from supervisor.job.spec import RetrySettings
-from supervisor.keeper.monitoring.log_monitor import LogWatch
+from supervisor.keeper.base.keeper_clock import SystemClock
+from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
+from supervisor.keeper.monitoring.observations import EvidenceLine, StepSeen
 from supervisor.keeper.planning import attempt_evidence as judgement
 from supervisor.keeper.planning.attempt_evidence import BackgroundVerdict
 from supervisor.run import control
@@ -22,6 +24,8 @@ from supervisor.run.events import Outcome, RequestKind
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Verdict
+from supervisor.sources.signature_files import default_cache_dir, load_engine
+from supervisor.text.prefixes import Origin
 from supervisor.views.wording.kinds import unread_text
 from supervisor.views.wording.translate import english
 from tests.conftest import wait_until
@@ -215,3 +219,31 @@ def test_in_a_hurry_a_large_log_is_judged_by_its_ends_and_lines_keep_their_numbe
     assert read[0] == b"line 1"
     assert read[999] == b"line 1000"
     assert read[500] == b"", "what lies between is only counted"
+
+
+def test_steps_keep_their_times_while_the_signatures_are_compiled(tmp_path: Path) -> None:
+    seen: list[object] = []
+    ready, stop = threading.Event(), threading.Event()
+    engine = load_engine(default_cache_dir())
+    watch = LogWatch(
+        stop,
+        put=seen.append,
+        clock=SystemClock(),
+        engine=lambda: engine,
+        rank_of=lambda _origin: 0,
+        engine_ready=ready.is_set,
+    )
+    log = tmp_path / "stdout.log"
+    log.write_text("step 1/9 loss: 3.0 lr: 1.0e-03\nKeyError: 'labels'\n", encoding="utf-8")
+    watch.follow(LogKey("stdout.log", LogKind.RANK, Origin(local_rank=0)), str(log))
+    watch.start()
+    try:
+        assert wait_until(lambda: any(isinstance(item, StepSeen) for item in seen), 10)
+        assert not any(isinstance(item, EvidenceLine) for item in seen)
+        ready.set()
+        watch.finish()
+        assert wait_until(lambda: watch.finished, 10)
+        assert any(isinstance(item, EvidenceLine) for item in seen), "what waited is scanned in the end"
+    finally:
+        stop.set()
+        watch.close()

@@ -82,13 +82,6 @@ def test_as_many_gpus_as_ranks(
     assert finding.what.startswith(what)
 
 
-def test_a_build_for_other_cards(nvml: StandIn) -> None:
-    nvml.show(*cards(2))
-    finding = only(findings(torch=replace(TORCH, torch_cuda=None, torch_hip="6.4"))["driver"])
-    assert finding.level is WARNING
-    assert "is built for ROCm: the GPUs will not be used" in finding.what
-
-
 def test_who_sits_there_already(nvml: StandIn) -> None:
     first, second = cards(2)
     second.used, second.processes = 70 * GIB, [(os.getppid(), 69 * GIB), (1, 1 * GIB)]

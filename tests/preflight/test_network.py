@@ -1,7 +1,4 @@
-"""Which interfaces the ranks would talk over, and where they would meet, on machines made of tables.
-
-Real interfaces, and name servers that do not answer, are those of test_real_faults.
-"""
+"""Where the ranks would meet, on machines made of tables; real ones are those of test_real_faults."""
 
 from __future__ import annotations
 
@@ -35,76 +32,20 @@ def found(
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     """Makes a machine of its interfaces (in the kernel's order) and of the names that are known."""
 
-    def make(
-        interfaces: Mapping[str, list[str]],
-        *,
-        down: tuple[str, ...] = (),
-        names: Mapping[str, list[str]] | None = None,
-    ) -> None:
-        def family(address: str) -> socket.AddressFamily:
-            if len(address) == 17:
-                return socket.AF_PACKET
-            return socket.AF_INET6 if ":" in address else socket.AF_INET
-
+    def make(interfaces: Mapping[str, list[str]], names: Mapping[str, list[str]] | None = None) -> None:
         def known(host: str, *_args: object, **_named: object) -> list[tuple[object, ...]]:
             if host not in (names or {}):
                 raise socket.gaierror("Name or service not known")
             return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, 0)) for each in (names or {})[host]]
 
-        monkeypatch.setattr(
-            psutil,
-            "net_if_addrs",
-            lambda: {
-                name: [SimpleNamespace(family=family(each), address=each) for each in own]
-                for name, own in interfaces.items()
-            },
-        )
-        monkeypatch.setattr(
-            psutil,
-            "net_if_stats",
-            lambda: {name: SimpleNamespace(isup=name not in down) for name in interfaces},
-        )
-        monkeypatch.setattr(socket, "if_nameindex", lambda: list(enumerate(interfaces, start=1)))
+        addresses = {
+            name: [SimpleNamespace(address=each) for each in own] for name, own in interfaces.items()
+        }
+        monkeypatch.setattr(psutil, "net_if_addrs", lambda: addresses)
         monkeypatch.setattr(socket, "gethostname", lambda: "node7")
         monkeypatch.setattr(socket, "getaddrinfo", known)
 
-    return make  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("variable", "named", "level", "what"),
-    [
-        ("NCCL_SOCKET_IFNAME", "e", OK, "means eth0"),
-        ("NCCL_SOCKET_IFNAME", "=eth0,ib1", OK, "means eth0"),
-        (
-            "NCCL_SOCKET_IFNAME",
-            "=eth",
-            WARNING,
-            "no interface of this machine is meant by =eth (eth0, eth1, ib0, lo)",
-        ),
-        ("NCCL_SOCKET_IFNAME", "^lo,ib", OK, "means eth0"),
-        ("NCCL_SOCKET_IFNAME", "^=eth,eth0,lo,ib0", WARNING, "eth1: down"),
-        ("NCCL_SOCKET_IFNAME", "eth1", WARNING, "eth1: down"),
-        ("GLOO_SOCKET_IFNAME", "ib0,eth0", OK, "means eth0, ib0"),
-        (
-            "GLOO_SOCKET_IFNAME",
-            "eth0,ib9,x",
-            WARNING,
-            "no interface of this machine is meant by ib9, x (eth0, eth1, ib0, lo)",
-        ),
-        ("GLOO_SOCKET_IFNAME", "eth0,eth1", WARNING, "eth1: down"),
-    ],
-)
-def test_what_the_variables_name(
-    machine: Machine, variable: str, named: str, level: FindingLevel, what: str
-) -> None:
-    """NCCL takes beginnings, "=" for whole names, "^" for all others; gloo whole names, and needs each."""
-    machine({**LO, "eth1": ["10.0.0.8"], "eth0": ["10.0.0.7"], "ib0": ["10.1.0.7"]}, down=("eth1",))
-    (finding,) = found(network.check_interfaces, env={variable: named})
-    assert finding.level is level
-    assert finding.what.startswith(f"{variable}={named}")
-    assert finding.what.endswith(what)
-    assert ("up" in finding.fix or "ip -br link" in finding.fix) == (level is WARNING)
+    return make
 
 
 @pytest.mark.parametrize(

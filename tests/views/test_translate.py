@@ -43,7 +43,7 @@ SCREENS = sorted(
     p for p in (ROOT / "views/tui").rglob("*.py") if p.name not in {"textual_theme.py", "layout.py"}
 )
 RECORDS = [
-    *(ROOT / "diagnosis" / f"{name}.py" for name in ("verdict", "advice")),
+    *(ROOT / "diagnosis" / f"{name}.py" for name in ("titles", "advice")),
     ROOT / "diagnosis/hang_verdict.py",
     ROOT / "cli/verdict_text.py",
     *(ROOT / "policy" / f"{name}.py" for name in ("rules", "decide", "changes", "same_training")),

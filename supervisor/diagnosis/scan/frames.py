@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from supervisor.diagnosis.scan.log_timeline import is_progress
@@ -92,23 +92,32 @@ def frames_above(hit: Hit) -> Frames:
     above = next((line for line in reversed(lines[:head]) if line.strip(" -")), "")
     ignored = _IGNORED.search(above) is not None
     quoted = re.search(r"\(RANK (\d+)\)", lines[head])
-    # torch.multiprocessing names its process above the traceback, a logger or torch_xla the rank: ``[rank 1] ERROR uncaught``.
-    texts = (split_prefix(line, hit.hosts)[1] for line in lines[max(head - 6, 0) : head])
-    process = next((match for text in texts if (match := _PROCESS.search(text))), None)
-    alarms = (line for line in reversed(lines[max(head - 2, 0) : head]) if _ALARM.search(line))
-    announced = next((match for line in alarms if (match := _RANK.search(line))), None)
     heads = lines[max(head - 1, 0) : head + 1]
     return Frames(
         True,
         frames,
-        (whole(process[1]) if process[1] else whole(process[2]) - 1) if process else None,
-        whole(next(group for group in announced.groups() if group)) if announced else None,
+        _spawn_rank(lines[max(head - 6, 0) : head], hit.hosts),
+        _announced(lines[max(head - 2, 0) : head]),
         whole(quoted[1]) if quoted else None,
         logged=ignored or bool(_LOGGED.search(lines[head]) or _WARNED.search(above)),
         caught=any(_CAUGHT.search(line[:200]) and not is_progress(line) for line in heads),
         ignored=ignored,
         in_passing=_IN_PASSING.search(above) is not None,
     )
+
+
+def _spawn_rank(lines: Sequence[str], hosts: Collection[str]) -> int | None:
+    """The torch.multiprocessing process named above its traceback."""
+    texts = (split_prefix(line, hosts)[1] for line in lines)
+    match = next((match for text in texts if (match := _PROCESS.search(text))), None)
+    return None if match is None else whole(match[1]) if match[1] else whole(match[2]) - 1
+
+
+def _announced(lines: Sequence[str]) -> int | None:
+    """The rank that a logger or torch_xla names right above a traceback: ``[rank 1] ERROR uncaught``."""
+    alarms = (line for line in reversed(lines) if _ALARM.search(line))
+    match = next((match for line in alarms if (match := _RANK.search(line))), None)
+    return whole(next(group for group in match.groups() if group)) if match is not None else None
 
 
 def was_handled(hit: Hit) -> bool:

@@ -46,6 +46,7 @@ class Collector:
         interval_s: float,
         engine: Callable[[], Engine],
         job: JobSpec,
+        engine_ready: Callable[[], bool] = lambda: True,
     ) -> None:
         self._paths = paths
         kind = job.entry_kind
@@ -67,6 +68,7 @@ class Collector:
             measure=kind is not EntryKind.TRAINER,
             rules=job.metric_rules,
             on_agent=self._on_agent,
+            engine_ready=engine_ready,
             arrived=self._arrivals.note,
             read_before=self._arrivals.end_of,
         )
@@ -312,8 +314,7 @@ class Use:
             who = f"{who} ({name})"
         if user:
             who = f"{who} of {user}"
-        size = f"{_held(greatest) / GIB:.1f} GiB"
-        text = f"GPU {self.index} is shared: {who} holds {size} of its memory"
+        text = f"GPU {self.index} is shared: {who} holds {_held(greatest) / GIB:.1f} GiB of its memory"
         return text if len(self.others) == 1 else f"{text}; {len(self.others) - 1} more"
 
 

@@ -60,6 +60,7 @@ from supervisor.text.stamps import LineClock
 
 # How many lines and bar states of a batch (what was written within 50 ms) are checked for what they say, at 10 µs each.
 MOST_LINES = 16
+MAX_WAITING_BYTES = 16 << 20
 # Observations that may wait for the keeper's loop (some 10 MB, half a second of its work). Beyond that, reading waits too, so that
 # what counts as read really gets to the journal.
 MOST_WAITING = 20_000
@@ -112,7 +113,9 @@ class LogWatch:
     Args:
         put: takes the observations, in the tail thread.
         waiting: how many of them are still queued.
-        engine: gives the signature engine; asked in the tail thread, where the first lines are scanned.
+        engine: gives the signature engine; asked in the tail thread.
+        engine_ready: whether the engine is available without delay. Until then lines wait to be scanned, but not to be measured:
+            compiling it on a busy machine takes tens of seconds, and steps must keep their times.
         rank_of: the global rank of a log's origin, where it is known.
         measure: read metrics from log lines; off for a trainer whose telemetry says them exactly.
         rules: the user's own metrics, as (name, regex).
@@ -134,6 +137,7 @@ class LogWatch:
         measure: bool = True,
         rules: tuple[tuple[str, str], ...] = (),
         on_agent: Callable[[bytes], None] = lambda _data: None,
+        engine_ready: Callable[[], bool] = lambda: True,
         late: bool = False,
         waiting: Callable[[], int] = lambda: 0,
         arrived: Callable[[str, int, float, float], None] = lambda *_batch: None,
@@ -154,6 +158,9 @@ class LogWatch:
         self._measures = measure
         self._rules = compile_rules(rules)
         self._on_agent = on_agent
+        self._engine_ready = engine_ready
+        self._unscanned: list[tuple[LogKey, Batch]] = []
+        self._unscanned_bytes = 0
         self._tailer = Tailer(stop, self._on_batch, on_note=self._on_note)
         self._scanner: LiveScanner | None = None
         self._arrived, self._read_before = arrived, read_before
@@ -196,7 +203,7 @@ class LogWatch:
 
     def finish(self) -> None:
         """Read everything up to its current end; returns at once (see `finished`)."""
-        self._drain = self._tailer.ask_drain()
+        self._drain = self._tailer.ask_drain(self._scan_waiting)
 
     @property
     def finished(self) -> bool:
@@ -240,7 +247,7 @@ class LogWatch:
                 lines = tuple(printed(line.raw) for line in newest) or (printed(batch.data),)
                 again = batch.offset < self._before[key.name]
                 self._put(LinesSeen(self._clock.wall(), key.name, lines, again))
-                self._scan(key, batch)  # last, because the first scan may wait for the signatures
+                self._scan(key, batch)  # last, because the first scan may wait seconds for the signatures
             case _ as unreachable:
                 assert_never(unreachable)
 
@@ -249,6 +256,21 @@ class LogWatch:
         self._arrived(name, batch.offset + len(batch.data), now - POLL_S, now)
 
     def _scan(self, key: LogKey, batch: Batch) -> None:
+        if self._scanner is None and not self._engine_ready() and self._unscanned_bytes < MAX_WAITING_BYTES:
+            self._unscanned.append((key, batch))
+            self._unscanned_bytes += len(batch.data)
+            return
+        self._scan_waiting()
+        self._scan_now(key, batch)
+
+    def _scan_waiting(self) -> None:
+        if self._stop.is_set():  # nobody is waiting
+            return
+        waiting, self._unscanned, self._unscanned_bytes = self._unscanned, [], 0
+        for key, batch in waiting:
+            self._scan_now(key, batch)
+
+    def _scan_now(self, key: LogKey, batch: Batch) -> None:
         if self._scanner is None:
             engine = self._engine()
             self._scanner = LiveScanner(engine.signatures, engine.matcher)

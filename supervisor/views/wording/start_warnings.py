@@ -18,7 +18,7 @@ SHOWN_S = 600.0
 # stoker's own flags; a sentence may also name the script's, which nobody needs to declare.
 _FLAG = re.compile(r"--(?:\w+-knob|batch-scope)\b")
 
-_LINKS = frozenset(("interface", "rendezvous", "GPU health", "GPU modes", "GPUs"))
+_LINKS = frozenset(("rendezvous", "GPU health", "GPU modes", "GPUs"))
 # Names of the checks (`preflight`) whose warnings explain a failure.
 BEARING: Final[Mapping[FailureClass, frozenset[str]]] = MappingProxyType(
     {
@@ -30,7 +30,7 @@ BEARING: Final[Mapping[FailureClass, frozenset[str]]] = MappingProxyType(
         FailureClass.FD_LIMIT: frozenset(("open files",)),
         FailureClass.DISK_FULL: frozenset(("disk", "checkpoints")),
         FailureClass.PORT_IN_USE: frozenset(("port",)),
-        FailureClass.RENDEZVOUS: frozenset(("rendezvous", "interface", "port", "SLURM")),
+        FailureClass.RENDEZVOUS: frozenset(("rendezvous", "port", "SLURM")),
         FailureClass.NCCL_TIMEOUT: _LINKS,
         FailureClass.NCCL_ERROR: _LINKS,
         FailureClass.HANG: _LINKS,

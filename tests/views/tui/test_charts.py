@@ -11,13 +11,8 @@ from textual.pilot import Pilot
 from supervisor.run import events as ev
 from supervisor.run.series import METRICS
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.charts.live import LossPanel
 from tests.views.tui import recorded
-from tests.views.tui.driving import command, drive, pane, shown, until
-
-
-def loss_panel(app: StokerApp) -> LossPanel:
-    return app.dashboard.query_one("#loss", LossPanel)
+from tests.views.tui.driving import drive, pane, shown, until
 
 
 def title(app: StokerApp) -> str:
@@ -68,24 +63,3 @@ def test_a_new_attempt_has_no_loss_and_no_steps_until_it_says_them(tmp_path: Pat
     rec.launch("as asked")
     drive(rec.run, play)
     rec.close()
-
-
-def test_the_palette_takes_the_cursor_to_a_step(tmp_path: Path) -> None:
-    rec = recorded.Recording(tmp_path / "run")
-    rec.launch("first start")
-    rec.steps(1, 2000)
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await command(app, pilot, "step 1200")
-        assert "step 1 200" in pane(app, "loss").splitlines()[0]
-        await command(app, pilot, "step 1k-1.5k")
-        assert loss_panel(app).look.window == (1000.0, 1500.0)
-        await command(app, pilot, "step 5000")
-        await until(pilot, lambda: "the chart has steps 1 to 2 000" in pane(app, "notice"), "why not")
-        await command(app, pilot, "step soon")
-        await until(pilot, lambda: "soon: give a step" in pane(app, "notice"), "what may be typed")
-        await pilot.press("M")
-        await command(app, pilot, "step 700")
-        assert "step 700" in pane(app, "metrics"), "the chart in sight"
-
-    drive(rec.close(), play)

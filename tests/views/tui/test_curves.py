@@ -36,7 +36,6 @@ points = st.lists(st.tuples(st.integers(0, 10_000), finite), min_size=2, max_siz
 @given(
     track=points,
     cuts=st.dictionaries(st.integers(1, 4), st.integers(0, 10_000)),
-    least_span=st.floats(0, 2),
     width=st.integers(0, 120),
     height=st.integers(0, 40),
     log=st.booleans(),
@@ -47,7 +46,6 @@ points = st.lists(st.tuples(st.integers(0, 10_000), finite), min_size=2, max_siz
 def test_a_plot_fits(
     track: tuple[Point, ...],
     cuts: dict[int, float],
-    least_span: float,
     width: int,
     height: int,
     log: bool,
@@ -56,9 +54,7 @@ def test_a_plot_fits(
     cursor: float | None,
 ) -> None:
     seen = (window[0], window[0] + window[1]) if window is not None else None
-    found = plot(
-        [Curve(track, cuts=cuts)], Look(axis, log, seen, cursor), width, height, least_span=least_span
-    )
+    found = plot([Curve(track, cuts=cuts)], Look(axis, log, seen, cursor), width, height)
     if found is not None:
         assert len(found.rows) <= height
         assert all(cells(row) <= width for row in found.rows)

@@ -301,7 +301,6 @@ def plot(
     circles: Track = (),
     lost: Track = (),
     axis_cells: int = 0,
-    least_span: float = 0.0,
     start_t: float = 0.0,
 ) -> Plot | None:
     """Curves with their axes in `height` rows; None if there is nothing to draw or no room.
@@ -314,7 +313,6 @@ def plot(
         marks: events.
         circles: single values, such as a validation loss.
         lost: points that were not finite: a cross at the upper edge, or the sign of an infinite one.
-        least_span: minimum span of the y axis, as a ratio of the greatest value.
         start_t: the start of a time axis, wall seconds.
         axis_cells: the minimum width of the y axis with its numbers, so that stacked charts align.
     """
@@ -331,7 +329,10 @@ def plot(
     has_words = height >= MARKS_HEIGHT and bool(_marked(marks, Scale(low_x, high_x, 1), axis))
     rows = height - (2 if height >= LINE_HEIGHT else 1) - has_words
     smoothed = [value for curve, _ in laid for value in curve.smoothed]
-    y, numbers = _y_scale(points, smoothed, rows, log=look.log, least_span=least_span)
+    is_log = look.log and min(p.low for p in points) > 0
+    low, high = loss_bounds(points, smoothed, log=is_log)
+    y = Scale(low, high, 4 * rows, flipped=True, log=is_log)
+    numbers = (log_ticks if is_log else ticks)(low, high, max(3, rows * 3 // 5))
     names: dict[int, str] = {}
     for value, text in zip(numbers, [f"{v:g}" for v in numbers] if y.log else labels(numbers), strict=True):
         names.setdefault(min(max(y.dot(value) // 4, 0), rows - 1), text)
@@ -372,19 +373,6 @@ def _within(curve: Curve, xs: Sequence[float], low: float, high: float) -> Laid:
         curve, points=tuple(compress(points, near)), smoothed=tuple(compress(curve.smoothed, near))
     )
     return kept, list(compress(xs, near))
-
-
-def _y_scale(
-    points: Sequence[Point], smoothed: Sequence[float], rows: int, *, log: bool, least_span: float
-) -> tuple[Scale, list[float]]:
-    """The y axis, and its numbers."""
-    is_log = log and min(p.low for p in points) > 0
-    low, high = loss_bounds(points, smoothed, log=is_log)
-    missing = least_span * max(abs(low), abs(high)) - (high - low)
-    if missing > 0 and not is_log:
-        low, high = low - missing / 2, high + missing / 2
-    scale = Scale(low, high, 4 * rows, flipped=True, log=is_log)
-    return scale, (log_ticks if is_log else ticks)(low, high, max(3, rows * 3 // 5))
 
 
 def _draw(canvas: Canvas, curve: Curve, xs: Sequence[float], x: Scale, y: Scale, *, raw: bool) -> None:

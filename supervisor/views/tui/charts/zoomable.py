@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -25,8 +24,6 @@ from supervisor.views.tui.charts.curves import (
 )
 from supervisor.views.tui.widgets.panel import Panel
 
-STEPS = re.compile(r"(\d[\d ]*(?:\.\d+)?) ?([kKM]?)(?: ?(?:-|–|\.\.) ?(\d[\d ]*(?:\.\d+)?) ?([kKM]?))?")
-FACTORS = {"": 1.0, "k": 1e3, "m": 1e6}
 ZOOM = 0.6
 PAN = 0.25
 

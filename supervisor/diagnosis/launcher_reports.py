@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from supervisor.diagnosis.scan.frames import frames_above
 from supervisor.diagnosis.scan.matched_lines import Hit, SourceScan
 from supervisor.diagnosis.scan.signature_tables import Role, Signature, Trait
-from supervisor.run.failures import FailureClass, Reason
+from supervisor.run.failures import FailureClass
 from supervisor.text.patterns import Lazy, whole
 from supervisor.text.prefixes import NOWHERE, Origin, split_prefix
 
@@ -92,42 +92,62 @@ def read_launch(
 ) -> Launch:
     """Collect the launchers' reports in all logs; sizes known from elsewhere take precedence."""
     hits = [hit for scan in scans for hit in scan.hits]
-    of_launchers = (_launchers_exit(hit) if hit.has(Trait.LAUNCHER_REPORT) else None for hit in hits)
-    by_line = zip(hits, of_launchers, strict=True)
-    found = (item or (_task_exit(hit) if hit.has(Trait.TASK_EXIT) else None) for hit, item in by_line)
-    exits = [item for item in found if item is not None]
+    exits = [item for hit in hits if (item := _exit(hit)) is not None]
     boxed = [item for item in exits if item.summary]
-    root = (item.rank for item in boxed if any("Root Cause" in line for line in item.hit.lines_before(6)))
-    sigtermed = frozenset(
-        whole(found[1] or found[2])
-        for hit in hits
-        if hit.has(Trait.SIGNALS_PEERS)
-        for text in (hit.text, *hit.lines_after(24))
-        for found in _SIGNALLED.finditer(text)
-    )
-    # One agent signals the survivors of its group: these and the failed ones are the group.
-    group = len({item.pid for item in exits if item.pid is not None} | sigtermed)
-    per_node, world = _sizes(scans)
-    world = known_world or world or (group if group > 1 else None)
-    per_node = known_per_node or per_node
-    if per_node is None and len({item.node for item in boxed}) == 1:
-        per_node = group if group > 1 else None
-    highest = max((rank for scan in scans for rank in _ranks_seen(scan)), default=0)
+    sigtermed = _signalled(hits)
+    per_node, world = _known_sizes(scans, exits, sigtermed, known_world, known_per_node)
+    highest = max(map(_highest_rank, scans), default=0)
     world = max(world, highest + 1) if world is not None else None
     launched = any(hit.has(Trait.LAUNCHER_REPORT) and not hit.has(Trait.SHELL_EXIT) for hit in hits)
     # Files of several nodes are one job of several ranks, whatever else the logs show.
-    nodes = {scan.origin.node for scan in scans} - {None}
+    is_larger = len({scan.origin.node for scan in scans} - {None}) > 1 or highest > 0
     return Launch(
         tuple(exits),
-        next(root, None),
+        next((item.rank for item in boxed if _is_root_cause(item.hit)), None),
         tuple(dict.fromkeys(item.rank for item in boxed if item.rank is not None)),
         sigtermed,
         _ranks_by_pid(scans, exits),
         world,
         per_node,
-        launched or len(nodes) > 1 or highest > 0 or (world or 1) > 1,
+        launched or is_larger or (world or 1) > 1,
         known_per_node is not None,
     )
+
+
+def _known_sizes(
+    scans: Sequence[SourceScan],
+    exits: Sequence[Exit],
+    sigtermed: frozenset[int],
+    world: int | None,
+    per_node: int | None,
+) -> tuple[int | None, int | None]:
+    """Processes per node and world size: known, printed, or as many as the one agent reports."""
+    # One agent signals the survivors of its group: these and the failed ones are the group.
+    pids = {item.pid for item in exits if item.pid is not None} | sigtermed
+    group = len(pids) if len(pids) > 1 else None
+    printed_per_node, printed_world = _sizes(scans)
+    per_node = per_node or printed_per_node
+    if per_node is None and len({item.node for item in exits if item.summary}) == 1:
+        per_node = group
+    return per_node, world or printed_world or group
+
+
+def _exit(hit: Hit) -> Exit | None:
+    """The exit that a launcher or srun reports in a line."""
+    found = _launchers_exit(hit) if hit.has(Trait.LAUNCHER_REPORT) else None
+    return _task_exit(hit) if found is None and hit.has(Trait.TASK_EXIT) else found
+
+
+def _is_root_cause(hit: Hit) -> bool:
+    """Whether torchrun's closing box names this exit as its first observed failure."""
+    return any("Root Cause" in line for line in hit.lines_before(6))
+
+
+def _signalled(hits: Iterable[Hit]) -> frozenset[int]:
+    """The processes that a launcher reports stopping."""
+    reports = (hit for hit in hits if hit.has(Trait.SIGNALS_PEERS))
+    texts = (text for hit in reports for text in (hit.text, *hit.lines_after(24)))
+    return frozenset(whole(found[1] or found[2]) for text in texts for found in _SIGNALLED.finditer(text))
 
 
 def _ranks_by_pid(scans: Sequence[SourceScan], exits: Sequence[Exit]) -> dict[int, int]:
@@ -159,13 +179,12 @@ _OBSERVED = Signature(-1, "exit-code", FailureClass.WORKER_CRASH, Role.CONFIRMAT
 _NO_LINE = Hit(_OBSERVED, -1, 0, "", NOWHERE)
 
 
-def _ranks_seen(scan: SourceScan) -> Iterable[int]:
-    for hit in scan.hits:
-        if hit.origin.rank is not None:
-            yield hit.origin.rank
+def _highest_rank(scan: SourceScan) -> int:
+    highest = max((hit.origin.rank or 0 for hit in scan.hits), default=0)
     for line in (*scan.head[:200], *scan.tail[-400:]):
         if line.startswith("[rank") and (end := line.find("]")) > 5 and line[5:end].isdecimal():
-            yield whole(line[5:end])
+            highest = max(highest, whole(line[5:end]))
+    return highest
 
 
 _SIZE_WORDS = ("proc", "node", "orld", "rank", "--gpus", "clients", "MEMBER")
@@ -196,14 +215,7 @@ def _size(match: re.Match[str] | None) -> int | None:
 def _launchers_exit(hit: Hit) -> Exit | None:
     """The exit in a launcher's line; the first matching form counts."""
     if match := _SUMMARY.search(hit.text):
-        rank = local = None
-        host = hit.origin.node
-        for line in reversed(hit.lines_before(6)):
-            if named := _SUMMARY_RANK.search(line):
-                rank, local = whole(named[1]), whole(named[2])
-            if placed := _SUMMARY_HOST.search(line):
-                host = placed[1]
-        return Exit(whole(match[1]), hit, rank, local, host, whole(match[2]), summary=True)
+        return _torchrun_summary(match, hit)
     match = next((match for form in _EXITS if (match := form.search(hit.text))), None)
     if match is None:
         return None
@@ -221,6 +233,17 @@ def _launchers_exit(hit: Hit) -> Exit | None:
         local = whole(quoted[1])
     pid = whole(found["pid"]) if "pid" in found else None
     return Exit(code, hit, rank, local, found.get("node", hit.origin.node), pid)
+
+
+def _torchrun_summary(match: re.Match[str], hit: Hit) -> Exit:
+    rank = local = None
+    host = hit.origin.node
+    for line in reversed(hit.lines_before(6)):
+        if named := _SUMMARY_RANK.search(line):
+            rank, local = whole(named[1]), whole(named[2])
+        if placed := _SUMMARY_HOST.search(line):
+            host = placed[1]
+    return Exit(whole(match[1]), hit, rank, local, host, whole(match[2]), summary=True)
 
 
 def _task_exit(hit: Hit) -> Exit | None:
@@ -350,28 +373,8 @@ class Ranks:
         for scan in scans:
             for line in scan.edges():
                 self._read(line, scan)
-        # A launcher's report gives the global ranks of local ones; others follow from a node's size.
-        local = [item for item in launch.exits if item.local_rank is not None]
-        for item in local:
-            self._task_is_rank = self._task_is_rank and item.hit.origin.task is None
-            for place in {item.node, _place_of(item.hit.origin)} - {None} or {None}:
-                base = (
-                    {item.rank - item.local_rank}
-                    if item.rank is not None and item.local_rank is not None
-                    else set()
-                )
-                self._bases[place] |= base
-        if launch.per_node is not None:
-            for node, ranks in self._of_node.items():
-                self._bases[node].add(min(ranks) // launch.per_node * launch.per_node)
-        self.multi_node = (
-            any(base > 0 for bases in self._bases.values() for base in bases)
-            or len(self._bases.keys() - {None}) > 1
-            # If agents print only local ranks, each host with output has an agent.
-            or (len(self._nodes - {None}) > 1 and bool(local))
-            or (not self._task_is_rank and len(self._tasks) > 1)
-            or (launch.world_size or 0) > (launch.per_node or launch.world_size or 0)
-        )
+        self._read_exits(launch)
+        self.multi_node = self._spans_nodes(launch)
         # A rank that complains about waiting did not fail before.
         self._waited = {
             rank
@@ -380,6 +383,28 @@ class Ranks:
             if hit.signature.failure is FailureClass.NCCL_TIMEOUT
             and (rank := hit.rank if hit.rank is not None else _own_rank(hit.text)) is not None
         }
+
+    def _read_exits(self, launch: Launch) -> None:
+        """Note the global ranks that a launcher's report gives for local ones, and those that follow from a node's size."""
+        for item in launch.exits:
+            if item.local_rank is not None:
+                self._task_is_rank = self._task_is_rank and item.hit.origin.task is None
+                for place in {item.node, _place_of(item.hit.origin)} - {None} or {None}:
+                    self._bases[place] |= set() if item.rank is None else {item.rank - item.local_rank}
+        if launch.per_node is not None:
+            for node, ranks in self._of_node.items():
+                self._bases[node].add(min(ranks) // launch.per_node * launch.per_node)
+
+    def _spans_nodes(self, launch: Launch) -> bool:
+        """Whether the job's lines or sizes show more than one node."""
+        return (
+            any(base > 0 for bases in self._bases.values() for base in bases)
+            or len(self._bases.keys() - {None}) > 1
+            # If agents print only local ranks, each host with output has an agent.
+            or (len(self._nodes - {None}) > 1 and any(item.local_rank is not None for item in launch.exits))
+            or (not self._task_is_rank and len(self._tasks) > 1)
+            or (launch.world_size or 0) > (launch.per_node or launch.world_size or 0)
+        )
 
     def _read(self, line: str, scan: SourceScan) -> None:
         """Note the facts in one line's prefix: its rank, and the rank's node, task and process."""
@@ -567,35 +592,3 @@ def signal_of(text: str) -> str | None:
         number = whole((match.group(1) or match.group(2)).lstrip("-"))
         return _SIGNAL_BY_NUMBER.get(number - 128 if number > 128 else number)
     return None
-
-
-# -- SLURM's job states ------------------------------------------------------------------------------
-
-# "JOB STATE CODES" in sacct(1) and squeue(1). sacct's default column is ten characters wide and marks a cut
-# with a plus sign: OUT_OF_ME+, CANCELLED+. The states that decide alone; for all others (FAILED, COMPLETED,
-# …) the job's own logs say more.
-OUTCOMES: Final = {
-    "OUT_OF_MEMORY": (FailureClass.HOST_OOM, Reason.SLURM),
-    "TIMEOUT": (FailureClass.TERMINATED, Reason.TIME_LIMIT),
-    "DEADLINE": (FailureClass.TERMINATED, Reason.TIME_LIMIT),
-    "PREEMPTED": (FailureClass.TERMINATED, Reason.PREEMPTED),
-    "NODE_FAIL": (FailureClass.TERMINATED, Reason.NODE_FAIL),
-    "BOOT_FAIL": (FailureClass.TERMINATED, Reason.NODE_FAIL),
-    "CANCELLED": (FailureClass.TERMINATED, Reason.USER),
-}
-_STATES = (*OUTCOMES, "COMPLETED", "FAILED")
-_CUT_TO = 9
-_SCONTROL = re.compile(r"JobState=([A-Z_]+)")
-_SPELT = {spelt: state for state in reversed(_STATES) for spelt in (state, f"{state[:_CUT_TO]}+")}
-_STATE_WORD = re.compile(r"(?<!\w)[A-Z_]+\+?(?!\w)")
-
-
-def state_in(text: str, *, by_sacct: bool) -> str | None:
-    """The first job state in a record of ``scontrol show job`` or ``sacct``; spelled out."""
-    if match := _SCONTROL.search(text):
-        return match[1]
-    return (
-        next((_SPELT[word] for word in _STATE_WORD.findall(text) if word in _SPELT), None)
-        if by_sacct
-        else None
-    )
