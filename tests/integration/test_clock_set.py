@@ -37,6 +37,7 @@ def clocks_set(run: RunPaths) -> int:
     return sum(isinstance(fact, ev.ClockSet) for fact in facts(run))
 
 
+@pytest.mark.e2e
 @pytest.mark.fault(
     "journal and disk",
     "the machine's clock is set back and forth during a run",

@@ -36,6 +36,7 @@ from tests.integration.test_forged_folders import (
     scene,
     trains,
 )
+from tests.tiers import first
 from tests.views.tui.driving import pane, shown, until
 
 __all__ = ["no_child", "scene", "trains"]
@@ -50,7 +51,7 @@ FORGED = {
 ACTS = [key for binding in KEYS for key in binding.key.split(",") if (binding.id or "").startswith("act.")]  # type: ignore[union-attr]  # ours are bindings
 
 
-@pytest.mark.parametrize("name", FORGED)
+@pytest.mark.parametrize("name", first(1, FORGED))
 def test_no_key_acts_on_a_forged_run(
     scene: Scene, name: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
