@@ -17,10 +17,12 @@ from supervisor.job.knobs.resume_settings import USUAL_OUTPUTS, find_outputs
 from supervisor.job.spec import JobSpec
 from supervisor.keeper.monitoring.found_checkpoints import (
     REWRITTEN_S,
+    SEARCH_EVERY_S,
     SETTLE_S,
     ConcurrentRun,
     FoundCheckpoints,
     Outputs,
+    Search,
     concurrent_runs,
     newest_untaken,
     search,
@@ -107,6 +109,44 @@ def test_one_whose_name_says_no_step_is_of_the_step_at_its_time(tmp_path: Path) 
         clock.now += REWRITTEN_S
     assert [one.step for one in saved(told)] == [2, 1, 1, 3, 0]
     assert all(one.step_by_time for one in saved(told))
+
+
+def looked(made: FoundCheckpoints, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The times since which files count, of each look that was begun."""
+    begun: list[float] = []
+    monkeypatch.setattr(
+        "supervisor.keeper.monitoring.found_checkpoints.search",
+        lambda _job, since_t, _others: begun.append(since_t) or Search([]),  # type: ignore[func-returns-value]
+    )
+    return begun
+
+
+def test_where_nothing_is_measured_folders_are_searched_once_a_minute_and_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, clock, _ = follower(tmp_path)
+    begun = looked(made, monkeypatch)
+    made.look(BEGUN)
+    clock.now += SEARCH_EVERY_S - 1
+    made.look(BEGUN)
+    assert begun == []
+    clock.now += 1
+    clock.ahead = -30.0
+    made.look(BEGUN)
+    assert wait_until(lambda: begun == [T - SETTLE_S - 30.0], 10.0), "a hang ends only if a restart resumes"
+    assert wait_until(lambda: not made._looker.working, 10.0)
+    made.look(BEGUN)
+    made.hear(FactSeen(T, 0, {"kind": "step"}))
+    clock.now += 10 * SEARCH_EVERY_S
+    made.look(BEGUN)
+    assert len(begun) == 1, "measured saves are reported as they come"
+    made.finish(BEGUN)
+    assert len(begun) == 2, "what an attempt left decides how the next one starts"
+    reported = ev.CheckpointCommitted(t=T, attempt=1, step=5, path="/out/c5")
+    made.finish(replay((STARTED, INTENDED, RUNS, reported)))
+    made.finish(st.RunState())
+    assert len(begun) == 2, "a script that reports its checkpoints is not searched for"
+    made.close()
 
 
 def saved_by_torch(path: Path, t: float) -> None:

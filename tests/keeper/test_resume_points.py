@@ -332,6 +332,17 @@ def test_what_was_written_after_the_loss_was_no_number_is_passed_over(
     assert policy_input(record, fine, env={}).newest_checkpoint == str(second), "one bad step is skipped"
 
 
+def test_what_was_saved_before_a_script_refused_its_loss_is_good_whatever_step_was_logged_last(
+    tmp_path: Path,
+) -> None:
+    first, second = (saved(tmp_path / "out" / f"step_{n}.pt", "step", "optimizer") for n in (5, 10))
+    refused = ev.Diagnosed(t=4.0, attempt=1, verdict=verdict_of(FailureClass.NAN_LOSS))
+    state = fold(state_of(first, second, step=7), refused)
+    for knobs in (BY_PATH, SELF):
+        known = policy_input(record_of(tmp_path, knobs), state, env={})
+        assert (known.newest_checkpoint, known.unsound) == (str(second), "")
+
+
 @pytest.mark.parametrize("knobs", [SELF, SWITCH], ids=["by itself", "a switch"])
 def test_where_the_script_finds_its_newest_the_one_to_move_away_is_named(
     tmp_path: Path, knobs: Knobs
