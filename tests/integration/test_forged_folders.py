@@ -54,11 +54,14 @@ Forge = Callable[[Scene], Path]
 
 @dataclass(frozen=True)
 class Kind:
-    """A folder, and what is said where it is to be acted on; `continues`: None where it would be asked about."""
+    """A folder, and what is said where it is to be acted on.
+
+    `continues`: None where it would be asked about; "" for the words of `adopt`.
+    """
 
     make: Forge
     adopt: str
-    continues: str | None
+    continues: str | None = ""
     stop: str = "has no keeper"
     stop_code: int = 3
     code: int = 3
@@ -322,16 +325,14 @@ KINDS = {
     "says that it is the live run": Kind(
         with_record(path=lambda scene: str(scene.live.root)), COPY, COPY, COPY
     ),
-    "another's run.json": Kind(given_away("run.json"), UID, UID),
-    "another's folder": Kind(all_given_away, UID, UID),
-    "started by another": Kind(
-        with_record(uid=NOBODY), f"uid {NOBODY} started it", f"uid {NOBODY} started it"
-    ),
-    "group writes run.json": Kind(writable("run.json", 0o620), OTHERS, OTHERS),
-    "group writes the pid file": Kind(writable(PID, 0o660), OTHERS, OTHERS),
-    "all write the requests": Kind(writable("control", 0o703), OTHERS, OTHERS),
-    "run.json is a link": Kind(behind_a_link("run.json"), "is a symbolic link", "is a symbolic link"),
-    "an attempt is a link": Kind(behind_a_link(ATTEMPT), "is a symbolic link", "is a symbolic link"),
+    "another's run.json": Kind(given_away("run.json"), UID),
+    "another's folder": Kind(all_given_away, UID),
+    "started by another": Kind(with_record(uid=NOBODY), f"uid {NOBODY} started it"),
+    "group writes run.json": Kind(writable("run.json", 0o620), OTHERS),
+    "group writes the pid file": Kind(writable(PID, 0o660), OTHERS),
+    "all write the requests": Kind(writable("control", 0o703), OTHERS),
+    "run.json is a link": Kind(behind_a_link("run.json"), "is a symbolic link"),
+    "an attempt is a link": Kind(behind_a_link(ATTEMPT), "is a symbolic link"),
     "the pid file names a stranger": Kind(names_stranger, FILES, PERSON),
     "the journal names a stranger": Kind(journals_stranger, FILES, PERSON),
     "another host": Kind(
@@ -345,15 +346,11 @@ KINDS = {
     "said to have succeeded": Kind(
         in_condition(*ENDED, SUCCEEDED), "the run is over (succeeded)", "it succeeded: finished", "", 0
     ),
-    "without run.json": Kind(without_record, "No such file", "No such file"),
-    "of a newer stoker": Kind(
-        with_record(schema=2), "a newer stoker wrote this run", "a newer stoker wrote this run"
-    ),
-    "only observed": Kind(
-        lambda scene: forged(scene, *GONE, mode="observed"), "it only watches", "it only watches"
-    ),
-    "run.json is a pipe": Kind(pipe_for("run.json"), "no regular file", "no regular file"),
-    "everybody may exchange it": Kind(open_parent, "everybody may exchange", "everybody may exchange"),
+    "without run.json": Kind(without_record, "No such file"),
+    "of a newer stoker": Kind(with_record(schema=2), "a newer stoker wrote this run"),
+    "only observed": Kind(lambda scene: forged(scene, *GONE, mode="observed"), "it only watches"),
+    "run.json is a pipe": Kind(pipe_for("run.json"), "no regular file"),
+    "everybody may exchange it": Kind(open_parent, "everybody may exchange"),
 }
 FOR_ROOT = {name for name in KINDS if name.startswith("another's")}
 
@@ -400,6 +397,7 @@ def test_nothing_is_done_to_or_for_it(
 ) -> None:
     kind = KINDS[name]
     folder = kind.make(scene)
+    continues = kind.adopt if kind.continues == "" else kind.continues
     request.getfixturevalue("no_child")
     monkeypatch.setattr("supervisor.keeper.process.takeover.WATCH_S", 0.05)
     monkeypatch.setattr("supervisor.keeper.process.takeover.LOOK_S", 0.01)
@@ -433,10 +431,10 @@ def test_nothing_is_done_to_or_for_it(
         (["attach", "--adopt", target], kind.adopt, kind.code),
         (
             ["continue", target],
-            "say --yes" if kind.continues in {None, PERSON} else kind.continues,
+            "say --yes" if continues in {None, PERSON} else continues,
             kind.code,
         ),
-        (["continue", "--yes", target], kind.continues, kind.code),
+        (["continue", "--yes", target], continues, kind.code),
         (["stop", target], kind.stop, kind.stop_code),
         (["stop", "--now", target], kind.stop, kind.stop_code),
     ):

@@ -32,7 +32,10 @@ from tests.conftest import wait_until
 from tests.keeper.fakes import facts_of, job_of, run_in, verdict_of
 from tests.keeper.runs import INTENDED, STARTED, T, append, carry, child_in, journalled, outcome
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.usefixtures("engine"),
+]  # compiling it takes half a minute on a busy machine
 
 STEPS = 400
 # 8 MB of a job's words, 400 steps among them, written at once before it leaves with a code.

@@ -147,7 +147,6 @@ def second(
     ("facts", "resumed"),
     [
         (second(None), []),
-        (second(1), []),
         (second(1, before=7), ["resumed   without a resume setting: started again at step 1"]),
         (second(2), ["resumed   without a resume setting: continued at step 2"]),
         (second(9, resume="--resume"), ["resumed   with --resume: continued at step 9"]),

@@ -17,6 +17,7 @@ from supervisor.run.ownership import KeeperLock, Offer
 from supervisor.run.paths import RunPaths
 from supervisor.views.appearance import USUAL, Appearance
 from supervisor.views.tui.app import StokerApp
+from supervisor.views.tui.dialogs.prompts import OfferScreen
 from supervisor.views.tui.shell.feeder import Adopter
 from supervisor.views.tui.widgets.panel import Panel
 
@@ -105,6 +106,11 @@ async def until(pilot: Pilot[None], condition: Callable[[], bool], what: str) ->
     while not condition():
         assert time.monotonic() < end, f"waited in vain for {what}"
         await pilot.pause(0.01)
+
+
+async def offered(app: StokerApp, pilot: Pilot[None]) -> None:
+    """Wait until what an action would do is asked."""
+    await until(pilot, lambda: isinstance(app.screen, OfferScreen) and app.screen.is_shown, "the question")
 
 
 def on_dashboard(app: StokerApp) -> bool:

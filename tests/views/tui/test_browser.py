@@ -23,7 +23,7 @@ from supervisor.views.tui.dialogs.prompts import OfferScreen
 from supervisor.views.tui.pages.metrics import MetricsPage
 from supervisor.views.tui.shell.feeder import Adopter
 from tests.views.tui import recorded
-from tests.views.tui.driving import keeper_of, pane, requests, shown, until
+from tests.views.tui.driving import keeper_of, offered, pane, requests, shown, until
 
 NOW = recorded.T0 + 9000
 
@@ -173,17 +173,13 @@ def test_the_next_attempt_is_started_from_the_list_after_a_question(runs: list[R
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         assert "r continue" in shown(app)
         await pilot.press("r")
-        await until(
-            pilot, lambda: isinstance(app.screen, OfferScreen) and app.screen.is_shown, "the question"
-        )
+        await offered(app, pilot)
         assert "attempt 2 resumes from step 40" in shown(app)
         await pilot.press("enter")
         await until(pilot, lambda: "not continued" in shown(app), "Enter is no")
         assert not started
         await pilot.press("r")
-        await until(
-            pilot, lambda: isinstance(app.screen, OfferScreen) and app.screen.is_shown, "the question"
-        )
+        await offered(app, pilot)
         early = events.Key("y", "y")
         early.time -= 60
         app.post_message(early)

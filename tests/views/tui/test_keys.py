@@ -19,12 +19,11 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import read_run_file, write_run_file
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.dashboard.acting import KEYS
-from supervisor.views.tui.dialogs.prompts import OfferScreen
 from supervisor.views.tui.dialogs.restart import BatchScreen
 from supervisor.views.tui.shell.feeder import Adopter
 from tests.tiers import first
 from tests.views.tui import recorded
-from tests.views.tui.driving import drive, on_dashboard, pane, requests, shown, until
+from tests.views.tui.driving import drive, offered, on_dashboard, pane, requests, shown, until
 
 Maker = Callable[[Path], RunPaths]
 
@@ -159,9 +158,7 @@ def test_r_continues_a_run_that_is_over(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         assert "r continue" in pane(app, "footer")
         await pilot.press("r")
-        await until(
-            pilot, lambda: isinstance(app.screen, OfferScreen) and app.screen.is_shown, "the question"
-        )
+        await offered(app, pilot)
         assert "start the next attempt?" in shown(app)
         assert "resumes from its checkpoint at step 40" in shown(app)
         await pilot.press("y")

@@ -17,18 +17,13 @@ from supervisor.views.logs.session import Scroll
 from supervisor.views.logs.sources import LogRef, Tone
 from supervisor.views.tui.logs.page import LogPanel
 from supervisor.views.tui.logs.screen import LogStatus
-from supervisor.views.tui.widgets.panel import Panel
-from supervisor.views.wording.translate import english
 from tests.views.tui.still import text_of
 
 NOTHING = Query()
 LOGS = tuple(LogRef(1, who, "stdout", Path(f"/runs/a/{who}/stdout.log")) for who in ("0", "1"))
 
 
-@pytest.fixture(autouse=True)
-def no_app(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Panels ask their app for the language."""
-    monkeypatch.setattr(Panel, "tr", english)
+pytestmark = pytest.mark.usefixtures("no_app")
 
 
 def line_of(number: int, text: str = "", who: tuple[str, ...] = ("0",), tone: Tone = Tone.PLAIN) -> LogRow:

@@ -67,7 +67,7 @@ def test_as_many_charts_as_fit_in_the_shape_that_looks_best(
     assert grid_of(count, width, height) == shape
 
 
-def test_all_series_are_charted_page_by_page(tmp_path: Path) -> None:
+def test_all_series_are_charted_page_by_page_and_found_by_a_part_of_the_name(tmp_path: Path) -> None:
     run = layers(tmp_path / "run").close()
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
@@ -90,6 +90,15 @@ def test_all_series_are_charted_page_by_page(tmp_path: Path) -> None:
         assert in_sight(app)[0] == page.chosen
         await pilot.press("k", "up")
         assert page.chosen in first
+        await pilot.press("slash", *"norm 4", "enter")
+        assert page.names() == ["layer04/norm", "layer14/norm"]
+        assert "/norm 4" in pane(app, "metrics").splitlines()[0]
+        await pilot.press("escape")
+        assert len(page.names()) == 24
+        await pilot.press("slash", *"nothing", "enter")
+        assert "no chart has that in its name" in pane(app, "metrics")
+        await pilot.press("j", "right", "plus", "enter", "escape", "escape")
+        assert len(page.names()) == 24
 
     drive(run, play)
 
@@ -112,24 +121,6 @@ def test_a_chart_at_full_size_and_back(tmp_path: Path) -> None:
         assert not page.display, "a second Esc closes the page"
 
     drive(recorded.healthy(tmp_path / "run"), play)
-
-
-def test_a_chart_is_found_by_a_part_of_its_name(tmp_path: Path) -> None:
-    run = layers(tmp_path / "run").close()
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("M", "slash", *"norm 4", "enter")
-        page = page_of(app)
-        assert page.names() == ["layer04/norm", "layer14/norm"]
-        assert "/norm 4" in pane(app, "metrics").splitlines()[0]
-        await pilot.press("escape")
-        assert len(page.names()) == 24
-        await pilot.press("slash", *"nothing", "enter")
-        assert "no chart has that in its name" in pane(app, "metrics")
-        await pilot.press("j", "right", "plus", "enter", "escape", "escape")
-        assert len(page.names()) == 24
-
-    drive(run, play)
 
 
 OTHERS = ("20261121-0900-calm-crane", "20261121-0800-mild-moth", "20261120-0900-able-ant")

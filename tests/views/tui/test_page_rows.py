@@ -23,7 +23,6 @@ from supervisor.views.tui.pages.text_page import Page
 from supervisor.views.tui.panels import failure_card as card
 from supervisor.views.tui.widgets.paint import Row, Span
 from supervisor.views.tui.widgets.panel import Panel, View
-from supervisor.views.wording.translate import english
 from tests.views.tui.still import attempt_of, drawn, running, snapshot_of, state_of, text_of, verdict
 
 AGAIN = Decision(DecisionKind.RESTART, "it may pass", delay_s=10.0, change=SpecChange())
@@ -41,10 +40,7 @@ OOM = verdict(
 )
 
 
-@pytest.fixture(autouse=True)
-def no_app(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Panels ask their app for the language."""
-    monkeypatch.setattr(Panel, "tr", english)
+pytestmark = pytest.mark.usefixtures("no_app")
 
 
 def failed(condition: st.Condition = HELD, **values: Any) -> st.RunState:

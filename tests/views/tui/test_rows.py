@@ -23,8 +23,7 @@ from supervisor.views.model.thinned_series import Track, single
 from supervisor.views.tui.panels import header
 from supervisor.views.tui.panels import notice as bars
 from supervisor.views.tui.panels import ranks_table as ranks
-from supervisor.views.tui.widgets.panel import Panel, View
-from supervisor.views.wording.translate import english
+from supervisor.views.tui.widgets.panel import View
 from tests.views.tui.still import (
     attempt_of,
     drawn,
@@ -39,10 +38,7 @@ from tests.views.tui.still import (
 GIB = 2.0**30
 
 
-@pytest.fixture(autouse=True)
-def no_app(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Panels ask their app for the language."""
-    monkeypatch.setattr(Panel, "tr", english)
+pytestmark = pytest.mark.usefixtures("no_app")
 
 
 # -- header ---------------------------------------------------------------------------------------

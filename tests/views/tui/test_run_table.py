@@ -23,15 +23,10 @@ from supervisor.views.tui.charts.curves import Axis, Look, Plot
 from supervisor.views.tui.charts.zoomable import ChartPanel
 from supervisor.views.tui.runs import table
 from supervisor.views.tui.shell import external_editor as editor
-from supervisor.views.tui.widgets.panel import ListPanel, Panel
-from supervisor.views.wording.translate import english
+from supervisor.views.tui.widgets.panel import ListPanel
 from tests.views.tui.still import attempt_of, state_of, text_of, track, verdict
 
-
-@pytest.fixture(autouse=True)
-def no_app(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Panels ask their app for the language."""
-    monkeypatch.setattr(Panel, "tr", english)
+pytestmark = pytest.mark.usefixtures("no_app")
 
 
 def mouse(x: int = 0, y: int = 0) -> Any:

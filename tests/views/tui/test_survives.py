@@ -20,13 +20,12 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import read_run_file, write_run_file
 from supervisor.text.decode import strip_escapes
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.dialogs.prompts import OfferScreen
 from supervisor.views.tui.shell.feeder import Answer, RequestClient
 from tests.conftest import wait_until
 from tests.disks import fill, small_disk
 from tests.tiers import first
 from tests.views.tui import recorded
-from tests.views.tui.driving import OFFER, drive, keeper_of, pane, requests, shown, until
+from tests.views.tui.driving import OFFER, drive, keeper_of, offered, pane, requests, shown, until
 from tests.views.tui.wire import SHOW_AND_LEAVE, SHOW_RUN, on_a_terminal
 
 
@@ -80,14 +79,10 @@ def test_keeper_is_gone(tmp_path: Path) -> None:
         assert "supervisor process is gone" in pane(app, "header")
         await until(pilot, lambda: "A adopt" in pane(app, "footer"), "what lives is looked at")
         await pilot.press("r")
-        await until(
-            pilot, lambda: isinstance(app.screen, OfferScreen) and app.screen.is_shown, "the question"
-        )
+        await offered(app, pilot)
         assert "restart: the supervisor process is gone, nobody would do it" in shown(app)
         await pilot.press("n", "A")
-        await until(
-            pilot, lambda: isinstance(app.screen, OfferScreen) and app.screen.is_shown, "the question"
-        )
+        await offered(app, pilot)
         assert all(deed in shown(app) for deed in OFFER.actions)
         assert not adopted, "nothing is done before it is said what"
         await pilot.press("y")

@@ -37,7 +37,7 @@ from tests.integration.test_forged_folders import (
     trains,
 )
 from tests.tiers import first
-from tests.views.tui.driving import pane, shown, until
+from tests.views.tui.driving import offered, pane, shown, until
 
 __all__ = ["no_child", "scene", "trains"]
 pytestmark = pytest.mark.timeout(300)
@@ -113,9 +113,7 @@ def test_a_real_orphan_is_taken_over_once_it_was_said_what_that_does(tmp_path: P
 
     async def asked(pilot: Pilot[None]) -> None:
         await pilot.press("A")
-        await until(
-            pilot, lambda: isinstance(app.screen, OfferScreen) and app.screen.is_shown, "the question"
-        )
+        await offered(app, pilot)
         text = shown(app)
         assert all(f"{process.pid} (" in text for process in ours[:2])
         assert "starts a new supervisor process on this host" in text
