@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from supervisor.diagnosis.candidates import ends_well, steps_seen
 from supervisor.diagnosis.evidence import JobEvidence
-from supervisor.diagnosis.processes import Exit, Launch, Ranks
+from supervisor.diagnosis.launcher_reports import Exit, Launch, Ranks
 from supervisor.diagnosis.scan.frames import frames_above, in_helper
 from supervisor.diagnosis.scan.log_timeline import (
     closes_training,

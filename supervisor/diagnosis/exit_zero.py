@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from supervisor.diagnosis.attempt_facts import STOP_SIGNALS, Facts, Root
 from supervisor.diagnosis.candidates import REPLACED
-from supervisor.diagnosis.processes import Exit
+from supervisor.diagnosis.launcher_reports import Exit
 from supervisor.diagnosis.scan.frames import Frames, frames_above
 from supervisor.diagnosis.scan.log_timeline import (
     FAILS,

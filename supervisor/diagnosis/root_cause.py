@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from supervisor.diagnosis.attempt_facts import Facts, Root, far_below
 from supervisor.diagnosis.candidates import is_notice
-from supervisor.diagnosis.processes import Exit, device_of
+from supervisor.diagnosis.launcher_reports import Exit, device_of
 from supervisor.diagnosis.scan.frames import frames_above
 from supervisor.diagnosis.scan.matched_lines import Candidate
 from supervisor.diagnosis.scan.signature_tables import Strength, Trait

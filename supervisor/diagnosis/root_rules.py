@@ -27,7 +27,7 @@ from supervisor.diagnosis.exit_zero import (
     standing_exit,
 )
 from supervisor.diagnosis.hang_verdict import hang_by_recorder, hang_by_stacks, timeout_by_stacks
-from supervisor.diagnosis.processes import OUTCOMES, Exit
+from supervisor.diagnosis.launcher_reports import Exit
 from supervisor.diagnosis.root_cause import (
     Chosen,
     Limit,
@@ -39,6 +39,7 @@ from supervisor.diagnosis.root_cause import (
 )
 from supervisor.diagnosis.scan.log_timeline import ends_in_nan, silence
 from supervisor.diagnosis.scan.signature_tables import Role, Strength, Trait
+from supervisor.diagnosis.slurm_states import OUTCOMES
 from supervisor.diagnosis.vocabulary import Guess, guess
 from supervisor.diagnosis.waiting import hang_place, lagging_rank
 from supervisor.run.failures import FailureClass, Reason

@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from supervisor.diagnosis.hang.stacks import parse_stack
-from supervisor.diagnosis.processes import Launch, Ranks, inline_rank, only_absent
+from supervisor.diagnosis.launcher_reports import Launch, Ranks, inline_rank, only_absent
 from supervisor.diagnosis.scan.matched_lines import Candidate, SourceScan
 from supervisor.diagnosis.scan.signature_tables import Trait
 from supervisor.run.failures import FailureClass

@@ -13,6 +13,7 @@ from supervisor.policy.history import (
     StopCause,
     has_trained,
     is_unmeasured,
+    lost_at,
     restarts_since_progress,
 )
 from supervisor.policy.rules import UNMEASURED, Answer, Rule, override_for, rule_for
@@ -241,11 +242,8 @@ def _restart_or_not(history: PolicyInput, failure: FailureClass, rule: Rule) -> 
         return _hold(history, f"{failure.value}: {spent}", change, gave_up=True)
     forbidden = _forbidden(history, rule)
     if forbidden is not None:
-        held, knobs = _hold(history, f"{failure.value}: {forbidden}", change), history.knobs
-        is_known = knobs.starts or knobs.resume_step is not None or knobs.cannot_resume or knobs.self_resuming
-        # An answer could let a restart resume if neither a way to resume nor its absence is known.
-        asks = not is_known and not history.retry.restart_from_scratch
-        return replace(held, asks=asks and forbidden != rule.advice_if_not_restarted)
+        held = _hold(history, f"{failure.value}: {forbidden}", change)
+        return replace(held, asks=_can_ask(history) and forbidden != rule.advice_if_not_restarted)
     if change.batch is not None and history.old_batch:
         return _hold(history, f"{failure.value}: {history.old_batch}", SpecChange())
     if not history.resume_known and history.given_start is None:
@@ -258,6 +256,13 @@ def _restart_or_not(history: PolicyInput, failure: FailureClass, rule: Rule) -> 
         show_first=rule.show_first,
         wait_s=rule.wait_s,
     )
+
+
+def _can_ask(history: PolicyInput) -> bool:
+    """Whether an answer could let a restart resume: neither a way to resume nor its absence is known."""
+    knobs = history.knobs
+    is_known = knobs.starts or knobs.resume_step is not None or knobs.cannot_resume or knobs.self_resuming
+    return not is_known and not history.retry.restart_from_scratch
 
 
 def _unmeasured_first(history: PolicyInput, failure: FailureClass, rule: Rule) -> Decision | None:
@@ -335,12 +340,11 @@ def _flapping(history: PolicyInput, rule: Rule) -> str | None:
 
 def _lost_again(history: PolicyInput) -> str | None:
     """Why the run does not go back a second time after a NaN or Inf loss; None if this is the first time."""
-    now = history.now
+    again, at = lost_at(history.now), history.now.resume_at
     since = itertools.takewhile(lambda a: not a.by_person, reversed(history.attempts[:-1]))
-    first = next((a.lost_at for a in since if a.lost_at is not None), None)
-    if now.lost_at is None or first is None:
+    first = next((step for a in since if (step := lost_at(a)) is not None), None)
+    if again is None or first is None:
         return None
-    again, at = now.lost_at, now.resume_at
     if at is not None and again - at <= 2 * (first - at):
         return f"the loss became NaN or Inf again at step {again}: too soon, as the first time came {first - at} steps after checkpoint {at}"
     return f"the loss became NaN or Inf again at step {again}, and stoker goes back for that only once a run"

@@ -20,6 +20,10 @@ BAR_BYTES: Final = 8192
 
 _BAR_STATE = re.compile(rb"\b(\d{1,12})/(\d{1,12}) \[\d+:\d\d")
 _BAR = Lazy(r"\d+/\d+ \[\d+:\d\d")
+_DATE = Lazy(
+    r"\d{4}[-/]\d\d[-/]\d\d[T_ ]\d\d:\d\d:\d\d|\b[IWEF]\d{4} \d\d:\d\d:\d\d|\b[A-Z][a-z]{2} +\d\d? \d\d:\d\d:\d\d"
+)
+DOUBLED_LINES: Final = 3
 _NOT_TRAINING = ("slurmstepd", "Traceback", "Error: ", "Namespace(")
 _NUMBER = Lazy(r"[-+]?\d[\d.,]*(?:[eE][-+]?\d+)?")
 
@@ -161,6 +165,10 @@ def silence(lines: Sequence[str]) -> Silence | None:
 
 def _stamps(lines: Sequence[str]) -> list[tuple[int, float]]:
     """The rows with a time, by one clock: a bare one (a bar's, too) names no day and is useless beside dates."""
+    second = [[match.start() for match in _DATE.finditer(line[:200])][1:2] for line in lines]
+    if sum(map(len, second)) >= DOUBLED_LINES:
+        # A collector's time is when a line passed: the program's own comes after it.
+        lines = [line[at[0] :] if at else "" for line, at in zip(lines, second, strict=True)]
     day_t = day_of(lines)
     for bare_clock in (False, True):
         times = ((row, when(line, day_t, bare_clock=bare_clock)) for row, line in enumerate(lines))
