@@ -24,7 +24,7 @@ _DATE = Lazy(
     r"\d{4}[-/]\d\d[-/]\d\d[T_ ]\d\d:\d\d:\d\d|\b[IWEF]\d{4} \d\d:\d\d:\d\d|\b[A-Z][a-z]{2} +\d\d? \d\d:\d\d:\d\d"
 )
 DOUBLED_LINES: Final = 3
-_NOT_TRAINING = ("slurmstepd", "Traceback", "Error: ", "Namespace(")
+_NOT_TRAINING = ("slurmstepd", "srun:", "Traceback", "Error: ", "Namespace(")  # SLURM numbers its steps, too
 _NUMBER = Lazy(r"[-+]?\d[\d.,]*(?:[eE][-+]?\d+)?")
 
 
