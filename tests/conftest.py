@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 import pynvml
 import pytest
@@ -26,6 +27,7 @@ from hypothesis import HealthCheck, settings
 from supervisor.sources.signature_files import Engine, load_engine
 from tests.fakes.nvml import STATE, StandIn, build
 
+T = TypeVar("T")
 TOKEN = "STOKER_TEST_TOKEN"
 STRIPPED = ("STOKER_", "SLURM_", "PET_", "TORCHELASTIC_", "NCCL_", "WANDB_")
 LEAK_DEADLINE_S = 5.0
@@ -167,6 +169,12 @@ def processes_with(token: str) -> list[int]:
 
 def _is_zombie(pid: str) -> bool:
     return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z"
+
+
+def not_none(found: T | None) -> T:
+    """What must be there."""
+    assert found is not None
+    return found
 
 
 def wait_until(condition: Callable[[], object], deadline_s: float, poll_s: float = 0.02) -> bool:

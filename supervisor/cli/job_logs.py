@@ -15,8 +15,8 @@ from pathlib import Path
 
 from supervisor.cli.common import complain, wait_while_read
 from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords, SeenRecorder
-from supervisor.diagnosis.launcher_reports import state_in
 from supervisor.diagnosis.scan.windows import window_bytes
+from supervisor.diagnosis.slurm_states import state_in
 from supervisor.run.regular import open_regular, read_regular
 from supervisor.text.decode import HEAD_BYTES, clean, is_packed
 from supervisor.text.patterns import Lazy, whole

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -38,16 +38,65 @@ from supervisor.views.model.run_list import (
     watched_word,
 )
 
-# The columns in their order, the most cells of each on a terminal; `command` comes last and takes the rest.
 VERDICT_CELLS = 20  # cuda_oom→healthy
-SHOWN = {
-    "run": 999, "state": 999, "ended": 999, "attempt": 999, "step": 999, "verdict": VERDICT_CELLS, "name": 24, "note": 24,
-    "batch": 12, "rate": 12, "folder": 999, "command": 999,
-}  # fmt: skip
 # On a wider terminal, an error's own message gets a quarter of the extra width, up to this many cells.
 VERDICT_WIDER_FROM = 80
 MOST_VERDICT = 56
 LEAST_COMMAND = 12  # cells; with fewer, no command is printed
+
+
+class Column(NamedTuple):
+    """One column of the list: its title, its text of a run, and the most cells that it takes on a terminal."""
+
+    title: str
+    text: Callable[[RunRow], str]
+    most: int = 999
+
+
+def _state_text(row: RunRow) -> str:
+    state, is_held = row.state, isinstance(row.state.condition, HeldOpen)
+    if is_held and row.live:
+        return "failed, waiting"
+    if state.is_over and state.failed_for is not None:
+        return "failed, stopped"
+    return watched_word(state, live=row.live) or _state_word(row)
+
+
+def _step_text(row: RunRow) -> str:
+    state = row.state
+    step = "-" if state.last_step is None else str(state.last_step)
+    return f"step {step}{'+' if row.is_cut else ''}{f'/{state.planned_steps}' if state.planned_steps else ''}"
+
+
+def _ended_text(row: RunRow) -> str:
+    """When it ended; empty while it may continue."""
+    state, attempt = row.state, row.state.attempt
+    ended_t = state.ended_t if isinstance(state.condition, Finished) else None
+    if isinstance(state.condition, HeldOpen) and attempt is not None:
+        ended_t = attempt.ended_t
+    return day_and_time(ended_t, time.time()) if ended_t is not None else ""
+
+
+def _batch_text(row: RunRow) -> str:
+    attempt = row.state.attempt
+    return batch_of(attempt.shown_batch if attempt is not None else None)
+
+
+# In their order; the command comes last and takes the rest of a line.
+COLUMNS = {
+    "run": Column("RUN", lambda row: row.run.run_id),
+    "state": Column("STATE", _state_text),
+    "ended": Column("ENDED", _ended_text),
+    "attempt": Column("ATTEMPT", lambda row: f"attempt {len(row.state.attempts)}"),
+    "step": Column("STEP", _step_text),
+    "verdict": Column("VERDICT", lambda row: row.history or "-", VERDICT_CELLS),
+    "name": Column("NAME", lambda row: row.given, 24),
+    "note": Column("NOTE", lambda row: row.note, 24),
+    "batch": Column("BATCH", _batch_text, 12),
+    "rate": Column("LR", lambda row: newest_rate(row.state, row.command), 12),
+    "folder": Column("FOLDER", lambda row: str(row.run.root)),
+    "command": Column("COMMAND", lambda row: " ".join(row.command)),
+}
 # What is dropped on a narrow terminal, one after another: `date` is that in the id, `total` that of the steps.
 GIVES_WAY = [
     "folder",
@@ -62,25 +111,6 @@ GIVES_WAY = [
     "ended",
     "step",
 ]
-
-
-class Columns(NamedTuple):
-    """What is listed of a run. `reason`: what a person reads in place of the verdict's class. `again`: the command that starts it with the declarations that it lacked. `ended`: when, empty while it may continue. `name`: the name it was given; empty where there is only the script's. `note`: its newest one."""
-
-    run: str
-    state: str
-    attempt: str
-    step: str
-    verdict: str
-    folder: str
-    name: str = ""
-    batch: str = ""
-    rate: str = ""
-    command: str = ""
-    ended: str = ""
-    note: str = ""
-    reason: str = ""
-    again: str = ""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -124,59 +154,19 @@ def run(args: argparse.Namespace) -> int:
         for row in rows:
             say_json(facts_of(row))
         return 0
-    listed = [columns_of(row) for row in rows]
     # A pipe gets everything; a terminal what fits on one line.
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    # The header is for a person: a pipe's first line is a run.
-    for line in lines_of([HEADER, *listed] if listed and width is not None else listed, width):
+    listed = [texts_of(row) for row in rows]
+    is_terminal = sys.stdout.isatty()
+    for line in table_of(listed, shutil.get_terminal_size().columns) if is_terminal else full_lines(listed):
         say(line)
-    if (lacked := next((each for each in listed if each.again), None)) is not None:
-        say(
-            f"{lacked.run} could not be restarted; with these flags it would have been:",
-            lacked.again,
-            file=sys.stderr,
-        )
+    lacked = next((row for row in rows if row.summary is not None and row.summary.again), None)
+    if lacked is not None and lacked.summary is not None:
+        lacked_by = f"{lacked.run.run_id} could not be restarted; with these flags it would have been:"
+        say(lacked_by, printable(lacked.summary.again), file=sys.stderr)
     return 0
 
 
-HEADER = Columns(
-    "RUN", "STATE", "ATTEMPT", "STEP", "VERDICT", "FOLDER", "NAME", "BATCH", "LR", "COMMAND", "ENDED", "NOTE"
-)
 RATES = ("samples_per_sec", "tokens_per_sec", "step_time_s", "data_wait_s")
-
-
-def columns_of(row: RunRow) -> Columns:
-    """A run's line in the list."""
-    state, attempt = row.state, row.state.attempt
-    is_held = isinstance(state.condition, HeldOpen)
-    word = watched_word(state, live=row.live) or _state_word(row)
-    if is_held and row.live:
-        word = "failed, waiting"
-    elif state.is_over and state.failed_for is not None:
-        word = "failed, stopped"
-    step = "-" if state.last_step is None else str(state.last_step)
-    step += "+" if row.is_cut else ""
-    total = f"/{state.planned_steps}" if state.planned_steps else ""
-    ended_t = state.ended_t if isinstance(state.condition, Finished) else None
-    if is_held and attempt is not None:
-        ended_t = attempt.ended_t
-    cells = (
-        row.run.run_id,
-        word,
-        f"attempt {len(state.attempts)}",
-        f"step {step}{total}",
-        row.history or "-",
-        str(row.run.root),
-        row.given,
-        batch_of(attempt.shown_batch if attempt is not None else None),
-        newest_rate(state, row.command),
-        " ".join(row.command),
-        day_and_time(ended_t, time.time()) if ended_t is not None else "",
-        row.note,
-        row.reason,
-        row.summary.again if row.summary is not None else "",
-    )
-    return Columns(*map(printable, cells))
 
 
 def _state_word(row: RunRow) -> str:
@@ -237,26 +227,36 @@ def _not_finite_of(attempt: AttemptState | None) -> dict[str, Any] | None:
     }
 
 
-def lines_of(runs: Sequence[Columns], width: int | None) -> list[str]:
-    """One line per run, all in the same columns, of at most `width` cells; None: in full, as for a pipe (`--json` has the rest).
-
-    On a terminal, empty columns are omitted. Those of `GIVES_WAY` are dropped in order until the lines fit;
-    the command, the last one, takes the rest.
-    """
-    if width is None:
-        return [
-            f"{of.run:34} {of.state:10} {of.attempt:11} {of.step:17} {of.verdict:{VERDICT_CELLS}} "
-            f"{of.folder}{of.name and f'  {of.name}'}{of.note and f'  note: {of.note}'}"
-            for of in runs
-        ]
-    most = SHOWN | {"verdict": min(VERDICT_CELLS + max(width - VERDICT_WIDER_FROM, 0) // 4, MOST_VERDICT)}
-    texts = {
-        name: [_cut(getattr(of, name), most[name]) for of in runs]
-        for name in SHOWN
-        if any(getattr(of, name) for of in runs if of is not HEADER)
+def texts_of(row: RunRow) -> dict[str, str]:
+    """A run's text in each column, and `reason`: what a person reads in place of the verdict's class."""
+    return {name: printable(column.text(row)) for name, column in COLUMNS.items()} | {
+        "reason": printable(row.reason)
     }
-    if "verdict" in texts:
-        texts["verdict"] = [_cut(of.reason or of.verdict, most["verdict"]) for of in runs]
+
+
+def full_lines(listed: Sequence[Mapping[str, str]]) -> list[str]:
+    """One line per run, for a pipe: the columns that have no other form there (`--json` has the rest)."""
+    lines = []
+    for of in listed:
+        line = f"{of['run']:34} {of['state']:10} {of['attempt']:11} {of['step']:17} {of['verdict']:{VERDICT_CELLS}} "
+        name, note = of["name"], of["note"]
+        lines.append(f"{line}{of['folder']}{name and f'  {name}'}{note and f'  note: {note}'}")
+    return lines
+
+
+def table_of(listed: Sequence[Mapping[str, str]], width: int) -> list[str]:
+    """A header and one line per run, in columns, of at most `width` cells; nothing without runs.
+
+    Empty columns are omitted. Those of `GIVES_WAY` are dropped in order until the lines fit; the command takes the rest.
+    """
+    widest = min(VERDICT_CELLS + max(width - VERDICT_WIDER_FROM, 0) // 4, MOST_VERDICT)
+    texts = {}
+    for name, column in COLUMNS.items():
+        most, found = column.most, [of[name] for of in listed]
+        if name == "verdict":
+            most, found = widest, [of["reason"] or of[name] for of in listed]
+        if any(found):
+            texts[name] = [_cut(text, most) for text in (column.title, *found)]
     commands = texts.pop("command", None)
     for going in ("", *GIVES_WAY):
         texts.pop(going, None)
@@ -269,8 +269,7 @@ def lines_of(runs: Sequence[Columns], width: int | None) -> list[str]:
         used = sum(widths) + len(widths) - 1
         if used + (LEAST_COMMAND + 1 if commands else 0) <= width:
             break
-    rows = zip(*texts.values(), strict=True)
-    lines = [" ".join(map(str.ljust, row, widths)) for row in rows]
+    lines = [" ".join(map(str.ljust, row, widths)) for row in zip(*texts.values(), strict=True)]
     if commands:
         lines = [f"{line} {text}" for line, text in zip(lines, commands, strict=True)]
     return [_cut(line.rstrip(), width) for line in lines]

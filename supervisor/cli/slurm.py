@@ -17,7 +17,6 @@ from typing import Final
 
 from supervisor.cli.common import EXIT_REFUSED, PROGRAM, Parser, complain, own_words, say, says_yes
 from supervisor.cluster.slurm.programs import (
-    ENDED,
     JOB,
     QueuedJob,
     SlurmError,
@@ -29,7 +28,8 @@ from supervisor.cluster.slurm.programs import (
     submit,
 )
 from supervisor.cluster.slurm.script import WARN_S, BadBatch, Batch, batch_script, job_name
-from supervisor.diagnosis.launcher_reports import OUTCOMES
+from supervisor.diagnosis.slurm_states import ENDED, OUTCOMES
+from supervisor.run.failures import Reason
 from supervisor.text.decode import clean
 from supervisor.text.hostlist import host_names
 
@@ -200,14 +200,12 @@ def _said_end(job: QueuedJob) -> bool:
     """Print the meaning of the end; returns whether it is a success."""
     if job.state == "COMPLETED":
         return True
-    if job.state == "NODE_FAIL":
-        say(
-            f"  node failed: {','.join(nodes_down(job.nodes)) or ','.join(job.nodes)}; submit again with --exclude"
-        )
-    elif job.state in OUTCOMES:
-        failure, reason = OUTCOMES[job.state]
-        advice = _ADVICE.get(job.state, "")
-        say(f"  {failure.value} ({reason.value}){advice}")
+    failure, reason = OUTCOMES.get(job.state, (None, None))
+    if reason is Reason.NODE_FAIL:
+        names = ",".join(nodes_down(job.nodes) or job.nodes)
+        say(f"  node failed: {names}; submit again with --exclude")
+    elif failure is not None and reason is not None:
+        say(f"  {failure.value} ({reason.value}){_ADVICE.get(job.state, '')}")
     elif job.exit_code.startswith("93"):
         say("  exit 93: it would fail again, and was not requeued; `stoker diagnose` says why")
     elif job.exit_code.startswith("7:"):
@@ -219,7 +217,6 @@ _ADVICE: Final = {
     "TIMEOUT": ": no checkpoint was committed in time, or --warn-s is too short; ask for more time (--time)",
     "OUT_OF_MEMORY": ": the node's memory limit was reached; ask for more (--mem), or fewer DataLoader workers",
     "PREEMPTED": ": a job of higher priority took its nodes; submit with requeue",
-    "CANCELLED": "",
 }
 
 

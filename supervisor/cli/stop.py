@@ -165,12 +165,12 @@ def _meant(text: str | None, place: Path, *, elsewhere: bool) -> list[RunPaths]:
 
 
 def _which(text: str | None, place: Path, meant: list[RunPaths]) -> int:
-    from supervisor.cli.runs import columns_of
+    from supervisor.cli.runs import texts_of
 
     where = f"under {place}" if text is None else f"are called {text!r}"
     lines = [f"{len(meant)} live runs {where}: say which, by its id"]
-    listed = map(columns_of, rows_of(meant[:MAX_LISTED], os.environ))
-    lines += [f"  {of.run:34} {of.state:10} {of.step:17} {of.name}".rstrip() for of in listed]
+    listed = map(texts_of, rows_of(meant[:MAX_LISTED], os.environ))
+    lines += [f"  {of['run']:34} {of['state']:10} {of['step']:17} {of['name']}".rstrip() for of in listed]
     if len(meant) > MAX_LISTED:
         lines.append(f"  and {len(meant) - MAX_LISTED} more: `stoker runs`")
     return complain("stop", JobError(*lines))

@@ -169,6 +169,8 @@ class Facts:
         signalled = {self.launch.rank_by_pid.get(pid) for pid in self.launch.sigtermed}
         stop = self.firm_stop
         stopped = stop is not None and not self._before(item, stop)
+        hits = self.scans[item.source].hits
+        stopped = stopped or any(hit.has(Trait.SIGNALS_PEERS) and hit.line < item.line for hit in hits)
         return bool(failed - {rank, None}) or rank in signalled - {None} or stopped
 
     @cached_property

@@ -135,12 +135,12 @@ def _is_no_report(hit: Hit, scans: Sequence[SourceScan]) -> bool:
     """Whether a line only quotes code, echoes or wraps another one, or tells of an exception that ended nothing."""
     if is_quoted_code(hit.text) or below_its_frame(hit) or is_echo(hit):
         return True
-    quotes = hit.text.endswith(": Traceback (most recent call last):")
-    if quotes or (" in replica " in hit.text and "Caught " in hit.text):
-        return True  # it wraps an exception below
-    below = (other for other in scans[hit.source].hits if hit.line < other.line)
-    if _OF_CELL.search(hit.text) and any(other.signature.role is Role.CAUSE for other in below):
-        return True
+    wraps = hit.text.endswith(": Traceback (most recent call last):") or _OF_CELL.search(hit.text) is not None
+    if wraps or (" in replica " in hit.text and "Caught " in hit.text):
+        # An exception below, unless the log was cut off above that.
+        below = (other for other in scans[hit.source].hits if hit.line < other.line)
+        if any(other.signature.role is Role.CAUSE for other in below):
+            return True
     if hit.has(Trait.NOT_BELOW_SPAWN) and "multiprocessing/spawn.py" in "\n".join(hit.lines_before(12)):
         return True  # the parent was gone while its child was starting
     if hit.has(Trait.ENDS_TRACEBACK) and (was_handled(hit) or frames_above(hit).ignored):
@@ -482,6 +482,10 @@ def _steps_needed(item: Candidate, died: bool) -> tuple[int, bool]:
     if item.has(Trait.MACHINE_WIDE) or item.failure is FailureClass.GPU_FAULT:
         return STEPS_ELSEWHERE, False
     if item.failure is FailureClass.TERMINATED:
+        if (
+            "SIGUSR" in item.text
+        ):  # SLURM sends it before the end, and a handler of the job's decides what follows
+            return STEPS_AFTER_LINE, False
         # The exception ends a program at once, or a notebook's cell; other words announce an end that may take long.
         raised = not died and item.rank is None and item.text.startswith("KeyboardInterrupt")
         return (STEPS_AFTER_TRACEBACK if raised else STEPS_AFTER_STOP), False

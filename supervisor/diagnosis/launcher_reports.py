@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from supervisor.diagnosis.scan.matched_lines import Hit, SourceScan, frames_above
 from supervisor.diagnosis.scan.signature_tables import Role, Signature, Trait
-from supervisor.run.failures import FailureClass, Reason
+from supervisor.run.failures import FailureClass
 from supervisor.text.patterns import Lazy, whole
 from supervisor.text.prefixes import NOWHERE, Origin, split_prefix
 
@@ -563,35 +563,3 @@ def signal_of(text: str) -> str | None:
         number = whole((match.group(1) or match.group(2)).lstrip("-"))
         return _SIGNAL_BY_NUMBER.get(number - 128 if number > 128 else number)
     return None
-
-
-# -- SLURM's job states ------------------------------------------------------------------------------
-
-# "JOB STATE CODES" in sacct(1) and squeue(1). sacct's default column is ten characters wide and marks a cut
-# with a plus sign: OUT_OF_ME+, CANCELLED+. The states that decide alone; for all others (FAILED, COMPLETED,
-# …) the job's own logs say more.
-OUTCOMES: Final = {
-    "OUT_OF_MEMORY": (FailureClass.HOST_OOM, Reason.SLURM),
-    "TIMEOUT": (FailureClass.TERMINATED, Reason.TIME_LIMIT),
-    "DEADLINE": (FailureClass.TERMINATED, Reason.TIME_LIMIT),
-    "PREEMPTED": (FailureClass.TERMINATED, Reason.PREEMPTED),
-    "NODE_FAIL": (FailureClass.TERMINATED, Reason.NODE_FAIL),
-    "BOOT_FAIL": (FailureClass.TERMINATED, Reason.NODE_FAIL),
-    "CANCELLED": (FailureClass.TERMINATED, Reason.USER),
-}
-_STATES = (*OUTCOMES, "COMPLETED", "FAILED")
-_CUT_TO = 9
-_SCONTROL = re.compile(r"JobState=([A-Z_]+)")
-_SPELT = {spelt: state for state in reversed(_STATES) for spelt in (state, f"{state[:_CUT_TO]}+")}
-_STATE_WORD = re.compile(r"(?<!\w)[A-Z_]+\+?(?!\w)")
-
-
-def state_in(text: str, *, by_sacct: bool) -> str | None:
-    """The first job state in a record of ``scontrol show job`` or ``sacct``; spelled out."""
-    if match := _SCONTROL.search(text):
-        return match[1]
-    return (
-        next((_SPELT[word] for word in _STATE_WORD.findall(text) if word in _SPELT), None)
-        if by_sacct
-        else None
-    )

@@ -5,7 +5,7 @@ restarts its processes. The end of an earlier job does not explain the last one.
 
 A job begins at a line that shells, schedulers and launchers print as they start one (trait `job_start`), or
 at a launcher's restart after which training made steps, if something had ended since the last start; for a
-single process also between two uncaught exceptions, each of which ended a program.
+single process also between two uncaught exceptions or usage errors, each of which ended a program.
 """
 
 from __future__ import annotations
@@ -76,11 +76,14 @@ def job_starts(scan: SourceScan, *, one_process: bool) -> list[int]:
 def _starts_between_ends(scan: SourceScan) -> Iterator[int]:
     """The first line of each program that ended on its own after another one had.
 
-    With two ends, the second program is a new one if it prints lines that the first one printed. With three
-    or more (the stderr of a sweep), any output between two ends, or another exception, is enough.
+    With two ends, the second program is a new one if it prints lines that the first one printed, or if one of them is
+    argparse's: its `error` prints the usage and leaves with code 2, so it neither follows nor precedes an exception of its
+    own program. With three or more (the stderr of a sweep), any output between two ends, or another exception, is enough.
     """
     ends = [end for hit in scan.hits if (end := _end_of_program(hit)) is not None]
     for one, other in pairwise(ends):
+        if other.hit.line <= one.last:
+            continue
         below = enumerate(one.hit.lines_after(400), start=one.hit.line + 1)
         own = [(n, line) for n, line in below if one.last < n < other.hit.line and not _NO_START.search(line)]
         if len(ends) >= ENDS_OF_A_SWEEP:
@@ -88,8 +91,9 @@ def _starts_between_ends(scan: SourceScan) -> Iterator[int]:
                 yield own[0][0] if own else other.hit.line
             continue
         above = (*scan.head[:BEFORE_LINES], *one.hit.lines_before(BEFORE_LINES))
-        if {plain_form(line) for _, line in own} & {plain_form(line) for line in above}:
-            yield own[0][0]
+        is_usage = one.hit.has(Trait.USAGE_EXIT) or other.hit.has(Trait.USAGE_EXIT)
+        if is_usage or {plain_form(line) for _, line in own} & {plain_form(line) for line in above}:
+            yield own[0][0] if own else other.hit.line
 
 
 class _End(NamedTuple):
@@ -101,7 +105,9 @@ class _End(NamedTuple):
 
 
 def _end_of_program(hit: Hit) -> _End | None:
-    """An uncaught exception of a program's main thread."""
+    """An uncaught exception of a program's main thread, or an argument parser's last words."""
+    if hit.has(Trait.USAGE_EXIT):
+        return _End(hit, hit.line, plain_form(hit.text))
     if not hit.text.startswith("Traceback") or bar_went_on(hit.before, hit.after):
         return None
     above = next((line for line in reversed(hit.lines_before(4)) if line.strip()), "")

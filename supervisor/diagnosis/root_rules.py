@@ -33,7 +33,7 @@ from supervisor.diagnosis.hang_verdict import (
     lagging_rank,
     timeout_by_stacks,
 )
-from supervisor.diagnosis.launcher_reports import OUTCOMES, Exit
+from supervisor.diagnosis.launcher_reports import Exit
 from supervisor.diagnosis.root_cause import (
     Guess,
     Limit,
@@ -46,6 +46,7 @@ from supervisor.diagnosis.root_cause import (
 )
 from supervisor.diagnosis.scan.log_timeline import ends_in_nan, silence
 from supervisor.diagnosis.scan.signature_tables import Role, Strength, Trait
+from supervisor.diagnosis.slurm_states import OUTCOMES
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.run.records import SURELY_OVER
 from supervisor.text.decode import clean

@@ -12,7 +12,7 @@ from supervisor.job.knobs import set_batch as kn
 from supervisor.job.launch.env import NOT_MEASURED
 from supervisor.job.memory_fit import choose_smaller
 from supervisor.job.spec import KnobScope, LoaderKnobs
-from supervisor.policy.history import PolicyInput
+from supervisor.policy.history import PolicyInput, lost_at
 from supervisor.policy.rules import Answer, Rule
 from supervisor.run.records import Action, Reason, SpecChange
 
@@ -40,7 +40,7 @@ def change_for(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str
             return None, f"no earlier checkpoint is known; {rule.advice_if_not_restarted}"
         case Answer.RESUME_EARLIER:
             # It is good: it did not fail to load, and the loss was still finite.
-            lost = history.now.lost_at
+            lost = lost_at(history.now)
             if lost is None:
                 return SpecChange(), f"resume from the checkpoint before: {history.newest_checkpoint}"
             path = history.newest_checkpoint

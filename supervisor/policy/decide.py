@@ -13,6 +13,7 @@ from supervisor.policy.history import (
     StopCause,
     has_trained,
     is_unmeasured,
+    lost_at,
     restarts_since_progress,
 )
 from supervisor.policy.rules import UNMEASURED, Answer, Rule, override_for, rule_for
@@ -339,12 +340,11 @@ def _flapping(history: PolicyInput, rule: Rule) -> str | None:
 
 def _lost_again(history: PolicyInput) -> str | None:
     """Why the run does not go back a second time after a NaN or Inf loss; None if this is the first time."""
-    now = history.now
+    again, at = lost_at(history.now), history.now.resume_at
     since = itertools.takewhile(lambda a: not a.by_person, reversed(history.attempts[:-1]))
-    first = next((a.lost_at for a in since if a.lost_at is not None), None)
-    if now.lost_at is None or first is None:
+    first = next((step for a in since if (step := lost_at(a)) is not None), None)
+    if again is None or first is None:
         return None
-    again, at = now.lost_at, now.resume_at
     if at is not None and again - at <= 2 * (first - at):
         return f"the loss became NaN or Inf again at step {again}: too soon, as the first time came {first - at} steps after checkpoint {at}"
     return f"the loss became NaN or Inf again at step {again}, and stoker goes back for that only once a run"

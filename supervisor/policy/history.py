@@ -10,7 +10,7 @@ from supervisor.job.launch.env import NOT_MEASURED
 from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import Knobs, LoaderKnobs, RetrySettings, TrialSettings
 from supervisor.run.events import StopWhy
-from supervisor.run.records import Decision, DecisionKind, SpecChange
+from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
 from supervisor.run.state import AttemptState
 
 StopCause: TypeAlias = StopWhy
@@ -172,3 +172,11 @@ def is_unmeasured(decision: Decision | None) -> bool:
 def has_trained(attempt: AttemptState) -> bool:
     """Whether a restart from the beginning would lose anything: more than the first step was made."""
     return attempt.stepped and (attempt.last_step is None or attempt.last_step > FIRST_STEP)
+
+
+def lost_at(attempt: AttemptState) -> int | None:
+    """The first step whose loss was NaN or Inf; a script that refuses such a loss ends before it logs it."""
+    refused = attempt.verdict is not None and attempt.verdict.failure is FailureClass.NAN_LOSS
+    if attempt.lost_at is not None or not refused or attempt.last_step is None:
+        return attempt.lost_at
+    return attempt.last_step + 1

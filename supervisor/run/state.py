@@ -269,11 +269,7 @@ class AttemptState(Part, frozen=True, kw_only=True):
     def lost_at(self) -> int | None:
         """The step from which its loss stayed nan or inf to the end; None if it did not, or the step is unknown."""
         lost = self.not_finite
-        found = lost.step if lost is not None and self.finite_again is None else None
-        refused = self.verdict is not None and self.verdict.failure is FailureClass.NAN_LOSS
-        if found is None and refused and self.last_step is not None:
-            return self.last_step + 1  # a script that refuses such a loss ends before it logs it
-        return found
+        return lost.step if lost is not None and self.finite_again is None else None
 
     @property
     def begins_at(self) -> float:

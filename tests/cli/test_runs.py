@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.cli import main as cli
-from supervisor.cli.runs import HEADER, Columns, columns_of, facts_of, lines_of
+from supervisor.cli.runs import COLUMNS, facts_of, full_lines, table_of, texts_of
 from supervisor.run import events as ev
 from supervisor.run.index import register
 from supervisor.run.journal import JournalWriter
@@ -21,22 +21,33 @@ from supervisor.views.model.run_list import RunRow, RunsReader
 from tests.keeper.fakes import job_of
 from tests.views.tui import recorded
 
-OTTER = Columns(
-    "20261121-1412-brave-otter",
-    "live",
-    "attempt 2",
-    "step 1840/6000",
-    "cuda_oom",
-    "/data/runs/20261121-1412-brave-otter",
-)
-ANT = Columns(
-    "20261120-0900-able-ant",
-    "succeeded",
-    "attempt 12",
-    "step 900/1000",
-    "-",
-    "/data/runs/20261120-0900-able-ant",
-)
+OTTER = dict.fromkeys([*COLUMNS, "reason"], "") | {
+    "run": "20261121-1412-brave-otter",
+    "state": "live",
+    "attempt": "attempt 2",
+    "step": "step 1840/6000",
+    "verdict": "cuda_oom",
+    "folder": "/data/runs/20261121-1412-brave-otter",
+}
+ANT = OTTER | {
+    "run": "20261120-0900-able-ant",
+    "state": "succeeded",
+    "attempt": "attempt 12",
+    "step": "step 900/1000",
+    "verdict": "-",
+    "folder": "/data/runs/20261120-0900-able-ant",
+}
+FULL = OTTER | {
+    "state": "failed",
+    "verdict": "code_error",
+    "reason": "ValueError: label 1001 out of range [0, 1000)",
+    "name": "wide-batch",
+    "note": "wider batch",
+    "batch": "64",
+    "rate": "3e-4",
+    "command": "train.py --lr 3e-4 --epochs 3 --data corpus",
+    "ended": "2026-11-20 14:31",
+}
 
 
 def row_of(run: RunPaths, noted: tuple[float, str] = (0.0, "")) -> RunRow:
@@ -45,41 +56,33 @@ def row_of(run: RunPaths, noted: tuple[float, str] = (0.0, "")) -> RunRow:
     return row
 
 
-FULL = OTTER._replace(
-    state="failed",
-    verdict="code_error",
-    reason="ValueError: label 1001 out of range [0, 1000)",
-    name="wide-batch",
-    note="wider batch",
-    batch="64",
-    rate="3e-4",
-    command="train.py --lr 3e-4 --epochs 3 --data corpus",
-    ended="2026-11-20 14:31",
-)
-
-
 def test_a_pipe_gets_all_and_no_word_of_it_moves() -> None:
-    plain, full = lines_of([OTTER, FULL], None)
-    assert plain.endswith(OTTER.folder)
-    assert full.endswith(f"{FULL.folder}  wide-batch  note: wider batch")
-    assert plain.split()[:2] == [OTTER.run, "live"]
+    plain, full = full_lines([OTTER, FULL])
+    assert plain.endswith(OTTER["folder"])
+    assert full.endswith(f"{FULL['folder']}  wide-batch  note: wider batch")
+    assert plain.split()[:2] == [OTTER["run"], "live"]
     assert full.split()[2:7] == ["attempt", "2", "step", "1840/6000", "code_error"]
 
 
 def test_a_terminal_gets_what_fits_in_columns() -> None:
-    long = OTTER._replace(name="n" * 300)
+    long = OTTER | {"name": "n" * 300}
     for width in range(20, 260):
-        head, *lines = lines_of([HEADER, FULL, ANT, long], width)
+        head, *lines = table_of([FULL, ANT, long], width)
         assert all(len(line) <= width for line in (head, *lines))
         assert {line.index(word) for line, word in zip(lines, ("fail", "succ", "live"), strict=True)} == {
             head.index("STATE")
         }
-    head, first, _ = lines_of([HEADER, FULL, ANT], 250)
-    shown = {"ENDED": "2026-11-20 14:31", "VERDICT": FULL.reason, "NAME": "wide-batch", "NOTE": "wider batch"}
-    shown |= {"BATCH": "64", "LR": "3e-4", "FOLDER": FULL.folder, "COMMAND": "train.py --lr"}
+    head, first, _ = table_of([FULL, ANT], 250)
+    shown = {
+        "ENDED": "2026-11-20 14:31",
+        "VERDICT": FULL["reason"],
+        "NAME": "wide-batch",
+        "NOTE": "wider batch",
+    }
+    shown |= {"BATCH": "64", "LR": "3e-4", "FOLDER": FULL["folder"], "COMMAND": "train.py --lr"}
     for name, text in shown.items():
         assert head.index(f" {name}") + 1 == first.index(text), name
-    assert not set(lines_of([HEADER, OTTER], 200)[0].split()) & {
+    assert not set(table_of([OTTER], 200)[0].split()) & {
         "NAME",
         "NOTE",
         "BATCH",
@@ -98,7 +101,7 @@ def test_a_terminal_gets_what_fits_in_columns() -> None:
 def test_a_narrow_terminal_keeps_the_run_its_state_and_why_it_failed(
     width: int, words: tuple[str, ...]
 ) -> None:
-    line = lines_of([HEADER, FULL, ANT], width)[1]
+    line = table_of([FULL, ANT], width)[1]
     assert not [word for word in words if word not in line], line
 
 
@@ -116,12 +119,12 @@ def test_a_failure_and_a_note_stay_in_the_list_after_a_stop(tmp_path: Path) -> N
         ev.StopIntended(t=4.0, attempt=2, why=ev.StopWhy.REQUEST, by="user", grace_s=5.0),
         ev.RunEnded(t=5.0, outcome=ev.Outcome.STOPPED, exit_code=0, reason="stopped"),
     )
-    listed = columns_of(row_of(run))
-    assert (listed.state, listed.verdict, listed.name) == ("stopped", "cuda_oom→-", "")
-    assert listed.note == r"wider\x1b]0;x\x07 batch"
-    assert columns_of(row_of(run, (2.0, "earlier"))).note == r"wider\x1b]0;x\x07 batch", "the newest one"
+    listed = texts_of(row_of(run))
+    assert (listed["state"], listed["verdict"], listed["name"]) == ("stopped", "cuda_oom→-", "")
+    assert listed["note"] == r"wider\x1b]0;x\x07 batch"
+    assert texts_of(row_of(run, (2.0, "earlier")))["note"] == r"wider\x1b]0;x\x07 batch", "the newest one"
     assert (
-        columns_of(row_of(run, (9.0, "later"))).note
+        texts_of(row_of(run, (9.0, "later")))["note"]
         == facts_of(row_of(run, (9.0, "later")))["note"]
         == "later"
     )
@@ -149,17 +152,17 @@ def test_a_held_run_is_held_and_an_attempt_has_its_own_verdict(tmp_path: Path) -
     runs = journal(tmp_path / "runs", first, failed, again)
     locks = [KeeperLock(run.node().lock, start_time=1.0) for run in (held, runs)]
     try:
-        waiting = columns_of(row_of(held))
-        assert waiting.state == "failed, waiting"
-        assert waiting.verdict == "cuda_oom"
-        assert (columns_of(row_of(runs)).state, columns_of(row_of(runs)).verdict) == ("live", "cuda_oom→-")
+        waiting = texts_of(row_of(held))
+        assert waiting["state"] == "failed, waiting"
+        assert waiting["verdict"] == "cuda_oom"
+        assert (texts_of(row_of(runs))["state"], texts_of(row_of(runs))["verdict"]) == ("live", "cuda_oom→-")
     finally:
         for lock in locks:
             lock.release()
-    assert columns_of(row_of(held)).state == "no keeper"
+    assert texts_of(row_of(held))["state"] == "no keeper"
     stopped = ev.RunEnded(t=4.0, outcome=ev.Outcome.STOPPED, exit_code=5, reason="stopped by ada")
     assert (
-        columns_of(row_of(journal(tmp_path / "stopped", first, failed, stopped))).state == "failed, stopped"
+        texts_of(row_of(journal(tmp_path / "stopped", first, failed, stopped)))["state"] == "failed, stopped"
     )
 
 
@@ -169,7 +172,7 @@ def test_a_watched_log_that_nobody_writes_is_not_live(tmp_path: Path) -> None:
     run = journal(tmp_path / "log", watched, first, ev.LogQuiet(t=3.0, attempt=1, since_t=1.0))
     lock = KeeperLock(run.node().lock, start_time=1.0)
     try:
-        assert columns_of(row_of(run)).state == "quiet"
+        assert texts_of(row_of(run))["state"] == "quiet"
     finally:
         lock.release()
 

@@ -64,6 +64,41 @@ def test_a_job_that_goes_on_well_is_not_blamed_for_the_one_before(text: str, eng
     assert [len(found), found[-1][2]] == [2, "healthy"]
 
 
+IN_MAIN = 'Traceback (most recent call last):\n  File "/w/train.py", line 8, in <module>\n    main()\n'
+USAGE = (
+    "usage: train.py [-h] [--lr LR]\n"
+    "                [--out OUT]\n"
+    "train.py: error: unrecognized arguments: --lrr 3\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        pytest.param(
+            USAGE + IN_MAIN + "KeyError: 'x'\n", ["usage_error", "code_error"], id="then an exception"
+        ),
+        pytest.param(
+            USAGE + LOADING + IN_MAIN + "KeyError: 'x'\n",
+            ["usage_error", "code_error"],
+            id="then another program's lines",
+        ),
+        pytest.param(
+            IN_MAIN + "KeyError: 'x'\n" + USAGE, ["code_error", "usage_error"], id="after an exception"
+        ),
+        pytest.param(
+            LOADING * 4 + IN_MAIN + "KeyboardInterrupt\n" + USAGE,
+            ["terminated", "usage_error"],
+            id="after Ctrl-C",
+        ),
+        pytest.param(USAGE * 2, ["usage_error", "usage_error"], id="twice"),
+    ],
+)
+def test_a_usage_error_is_a_program_by_itself(text: str, kinds: list[str], engine: Engine) -> None:
+    """`error` of argparse prints the usage, then the message, and leaves with code 2."""
+    assert [kind for _, _, kind in jobs(text, engine)] == kinds
+
+
 @pytest.mark.parametrize(
     "text",
     [

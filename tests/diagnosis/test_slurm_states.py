@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.diagnosis.launcher_reports import state_in
+from supervisor.diagnosis.slurm_states import state_in
 
 SACCT = """JobID           JobName  Partition    Account  AllocCPUS      State ExitCode
 ------------ ---------- ---------- ---------- ---------- ---------- --------

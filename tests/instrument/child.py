@@ -58,6 +58,21 @@ def run(
     return Ended(done.returncode, done.stdout, done.stderr, read(telemetry))
 
 
+def asked_of(script: str, lines: str, folder: Path) -> list[Any]:
+    """What one process with the instrumentation prints for each of these lines, as JSON."""
+    (folder / "asked.py").write_text("import json" + script)
+    own = {
+        "PYTHONPATH": str(PACKAGE / "on_path"),
+        "STOKER_TELEMETRY_DIR": str(folder),
+        "STOKER_INSTRUMENT": "1",
+    }
+    done = subprocess.run(
+        [PYTHON, "asked.py"], cwd=folder, env={**os.environ, **own}, input=lines,
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
 def finished(
     command: list[str], telemetry: Path, *, cwd: Path, env: dict[str, str], timeout_s: float
 ) -> subprocess.CompletedProcess[str]:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import random
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from supervisor.text.redact import HIDDEN
-from tests.instrument.child import PACKAGE, PYTHON, Ended, run
+from tests.instrument.child import PYTHON, Ended, asked_of, run
 from tests.instrument.test_settings import TRAINS
 
 BATCH = {"words": ["--batch-size", "-b"], "name": "batch_size", "value": 4}
@@ -38,21 +35,6 @@ def answers(ended: Ended) -> list[tuple[Any, ...]]:
     """What each `applied` says."""
     assert (ended.code, ended.of("note")) == (0, []), ended.err
     return [(one["by"], one["name"], one.get("before"), one["after"]) for one in ended.of("applied")]
-
-
-def asked_of(script: str, lines: str, folder: Path) -> list[Any]:
-    """What a process with the instrumentation prints for each of these lines."""
-    (folder / "asked.py").write_text("import json" + script)
-    own = {
-        "PYTHONPATH": str(PACKAGE / "on_path"),
-        "STOKER_TELEMETRY_DIR": str(folder),
-        "STOKER_INSTRUMENT": "1",
-    }
-    done = subprocess.run(
-        [PYTHON, "asked.py"], cwd=folder, env={**os.environ, **own}, input=lines,
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 HYDRA = {"words": ["trainer.batch"], "name": "trainer.batch", "value": 4}
@@ -101,24 +83,13 @@ def test_words_are_replaced_or_added(tmp_path: Path) -> None:
         assert told[0][2] == held, words
 
 
-@pytest.mark.parametrize(
-    ("recorded", "is_changed"),
-    [
-        (["--batch-size", "8", "--name", "x"], True),
-        (["--batch-size", "16", "--name", "x"], True),  # the keeper's own words already hold the plan
-        (["--name", "x"], True),
-        (["--batch-size", "8", "--name", "y"], False),
-        (["--batch-size", "8", "--name", "x", "--local_rank=1"], True),
-        (["--batch-size", "8"], False),
-    ],
-)
-def test_only_the_process_that_was_recorded_is_changed(
-    tmp_path: Path, recorded: list[str], is_changed: bool
-) -> None:
+@pytest.mark.parametrize("other", [False, True])
+def test_only_the_process_that_was_recorded_is_changed(tmp_path: Path, other: bool) -> None:
     (tmp_path / "train.py").write_text(SHOWS)
+    recorded = ["--batch-size", "8", "--name", "y" if other else "x", "--local_rank=1"]
     ended = planned(tmp_path, ["--batch-size", "8", "--name", "x"], BATCH, recorded=recorded)
-    assert json.loads(ended.out)[1] == ("4" if is_changed else "8")
-    assert len(answers(ended)) == is_changed
+    assert json.loads(ended.out)[1] == ("8" if other else "4")
+    assert len(answers(ended)) == (not other)
 
 
 SECRET = "--api-key (s3cr\net -b 8"
@@ -191,35 +162,30 @@ def test_variables_are_set(tmp_path: Path) -> None:
 
 
 FILES = {
-    "yaml": ("yaml.safe_load({})", "train: {batch_size: 8}\nlist: [{n: 1}]\n"),
+    "yaml": ("yaml.safe_load({}.read())", "train: {batch_size: 8}\nlist: [{n: 1}]\n"),
     "json": ("json.load({})", '{"train": {"batch_size": 8}, "list": [{"n": 1}]}'),
     "toml": ("tomllib.load({}.detach())", "list = [{n = 1}]\n[train]\nbatch_size = 8\n"),
 }
 
 
 @pytest.mark.parametrize("kind", FILES)
-@pytest.mark.parametrize("as_text", [False, True])
+@pytest.mark.parametrize("recorded", [False, True])
 def test_the_first_parse_of_a_file_is_changed_and_the_file_is_not(
-    tmp_path: Path, kind: str, as_text: bool
+    tmp_path: Path, kind: str, recorded: bool
 ) -> None:
+    """In the process that was recorded, or in any one where none was."""
     load, text = FILES[kind]
     path, other = tmp_path / f"train.{kind}", tmp_path / f"other.{kind}"
     path.write_text(text)
     other.write_text(text.replace("8", "7"))
-    if as_text:
-        load = {
-            "yaml": "yaml.safe_load({}.read())",
-            "json": "json.loads({}.read())",
-            "toml": "tomllib.loads({}.read())",
-        }[kind]
-    module = "tomllib" if kind == "toml" else kind
     calls = "".join(
         f"print({load.format(f'open({name!r})')})\n" for name in (other.name, path.name, path.name)
     )
-    (tmp_path / "train.py").write_text(f"import {module}\n{calls}" + TRAINS)
+    (tmp_path / "train.py").write_text(f"import json, tomllib, yaml\n{calls}" + TRAINS)
     keys = [("train.batch_size", 4), ("train.accum", 2), ("list.0.n", 3), ("absent.deep.key", 1)]
     files = [{"path": str(path), "key": key, "value": value} for key, value in keys]
-    ended = planned(tmp_path, [], files=files)
+    plan = {"argv": [PYTHON, "train.py"] if recorded else None, "options": [], "files": files}
+    ended = run(["train.py"], tmp_path, STOKER_APPLY=json.dumps(plan))
     lines = [eval(line) for line in ended.out.splitlines()]
     assert lines[1] == {"train": {"batch_size": 4, "accum": 2}, "list": [{"n": 3}]}
     assert [lines[0]["train"], lines[2]["train"]] == [{"batch_size": 7}, {"batch_size": 8}]
@@ -231,13 +197,11 @@ def test_the_first_parse_of_a_file_is_changed_and_the_file_is_not(
     assert path.read_text() == text
 
 
-@pytest.mark.parametrize(
-    "plan", ["{", "[]", '{"options": []}', '{"argv": 3}', '{"argv": ["x"], "options": [{}]}']
-)
-def test_a_broken_plan_changes_nothing(tmp_path: Path, plan: str) -> None:
+def test_a_broken_plan_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SHOWS)
-    ended = run(["train.py", "-b", "8"], tmp_path, STOKER_APPLY=plan)
-    assert (ended.code, ended.out, ended.err, ended.of("applied")) == (0, '["-b", "8"]\n', "", [])
+    for plan in ("{", "[]", '{"options": []}', '{"argv": ["x"], "options": [{}]}'):
+        ended = run(["train.py", "-b", "8"], tmp_path, STOKER_APPLY=plan)
+        assert (ended.code, ended.out, ended.err, ended.of("applied")) == (0, '["-b", "8"]\n', "", [])
 
 
 def test_children_of_spawn_answer_too(tmp_path: Path) -> None:
@@ -256,82 +220,3 @@ def test_children_of_spawn_answer_too(tmp_path: Path) -> None:
     ended = planned(tmp_path, ["-b", "8"], BATCH, files=files, environ={"BATCH": "4"})
     assert ended.out == "['-b', '4'] {'accum': 4} 4\n", ended.err
     assert answers(ended) == [("env", "BATCH", 4, 4), ("argv", "batch_size", 4, 4), ("json", "accum", 8, 4)]
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "load"),
-    [
-        ("c.json", '{"data": {"batch": 8}, "eval": {"batch": 8}}', "json.load(open('c.json'))"),
-        ("c.json", '{"data": {"batch": 8}, "eval": {"batch": 8}}', "json.loads(open('c.json').read())"),
-        ("c.yaml", "data: &d {batch: 8}\neval: {batch: 8}\n", "yaml.safe_load(open('c.yaml'))"),
-        ("c.toml", "data = {batch = 8}\neval = {batch = 8}\n", "tomllib.load(open('c.toml', 'rb'))"),
-    ],
-)
-def test_a_key_of_a_file_is_set_in_any_process_before_one_was_recorded(
-    tmp_path: Path, name: str, text: str, load: str
-) -> None:
-    (tmp_path / name).write_text(text)
-    (tmp_path / "train.py").write_text(
-        f"import json, tomllib, yaml\nprint({load} == {{'data': {{'batch': 4}}, 'eval': {{'batch': 8}}}})\n"
-        + TRAINS
-    )
-    files = [{"path": str(tmp_path / name), "key": "data.batch", "value": 4}]
-    plan = json.dumps({"argv": None, "options": [], "files": files})
-    ended = run(["train.py", "--config", name], tmp_path, STOKER_APPLY=plan)
-    assert ended.out == "True\n", ended.err
-    assert answers(ended) == [(name.partition(".")[2], "data.batch", 8, 4)]
-    assert (tmp_path / name).read_text() == text
-
-
-def test_a_refused_instrumentation_applies_nothing(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SHOWS)
-    plan = apply([PYTHON, "train.py", "-b", "8"], BATCH)
-    assert run(["train.py", "-b", "8"], tmp_path, measured=False, STOKER_APPLY=plan).out == '["-b", "8"]\n'
-
-
-TRAINING = """
-import argparse, torch, torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel as DDP
-p = argparse.ArgumentParser(); p.add_argument("-b", "--batch-size", type=int, default=16); p.add_argument("--accum", type=int, default=1)
-a = p.parse_args(); dist.init_process_group("gloo"); model = DDP(torch.nn.Linear(4, 2)); opt = torch.optim.SGD(model.parameters(), 0.1)
-data = iter(torch.utils.data.DataLoader(torch.randn(64, 4), batch_size=a.batch_size))
-for step in range(2):
-    for _ in range(a.accum): model(next(data)).sum().backward()
-    opt.step(); opt.zero_grad()
-dist.destroy_process_group()
-"""
-
-
-@pytest.mark.e2e
-def test_two_ranks_of_torchrun_train_as_planned(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    (tmp_path / "train.py").write_text(TRAINING)
-    own = [PYTHON, "-u", "train.py", "--batch-size", "8"]
-    accum = {"words": ["--accum"], "name": "accum", "value": 2}
-    port = random.randrange(20000, 40000)
-    launch: list[str | Path] = [
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        "2",
-        f"--master-port={port}",
-        *own[2:],
-    ]
-    ended = run(launch, tmp_path, STOKER_APPLY=apply(own, {**BATCH, "value": 4}, accum))
-    assert sorted(answers(ended)) == sorted(2 * [("argv", "batch_size", 8, 4), ("argv", "accum", None, 2)])
-    for rank in (0, 1):
-        records = [one for one in ended.records if one["rank"] == rank]
-        shapes = [one for one in records if one["kind"] == "shape" and one["of"] == "forward"]
-        assert [(one["shapes"], one["dtypes"]) for one in shapes] == 4 * [([[4, 4]], ["float32"])]
-        assert [one["local_world_size"] for one in records if one["kind"] == "phase"] == [2]
-        kinds = [one["kind"] for one in records]
-        assert kinds.index("phase") < kinds.index("applied") < kinds.index("shape"), (
-            "said before the first step"
-        )
-        assert [one["micro_steps"] for one in records if one["kind"] == "step"] == [2, 2]
-        parsed = {
-            one["name"]: one["value"]
-            for one in records
-            if one["kind"] == "setting" and one["by"] == "argparse"
-        }
-        assert parsed == {"batch_size": 4, "accum": 2}

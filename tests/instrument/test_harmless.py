@@ -11,72 +11,33 @@ from typing import Any
 
 import pytest
 
-from tests.instrument.child import PACKAGE, SCRIPTS, Ended, read, run, without_ours
-
-MODULES = sorted(PACKAGE.glob("*.py"))
-
-
-@pytest.mark.parametrize(
-    "path", [*MODULES, PACKAGE / "on_path" / "sitecustomize.py"], ids=lambda path: path.name
-)
-def test_every_file_parses_as_python_3_8(path: Path) -> None:
-    ast.parse(path.read_text(), feature_version=(3, 8))
+from tests.instrument.child import PACKAGE, SCRIPTS, read, run, without_ours
+from tests.tiers import first
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[tuple[Path, Ended], tuple[Path, Ended]]:
-    """The same script under ``-W error``: without, and with."""
-    both = []
-    for measured in (False, True):
-        folder = tmp_path_factory.mktemp("everything")
-        both.append(
-            (
-                folder,
-                run(
-                    ["-W", "error", SCRIPTS / "everything.py"], folder, measured=measured, PYTHONHASHSEED="0"
-                ),
-            )
-        )
-    return both[0], both[1]
+def test_every_file_parses_as_python_3_8() -> None:
+    for path in (*PACKAGE.glob("*.py"), PACKAGE / "on_path" / "sitecustomize.py"):
+        ast.parse(path.read_text(), str(path), feature_version=(3, 8))
 
 
-def lines(ended: Ended) -> list[str]:
-    """What it printed; addresses in it are not its own choice."""
-    return re.sub("0x[0-9a-f]+", "0x", ended.out).splitlines()
-
-
-def test_losses_signatures_and_pickles_are_the_same(
-    pair: tuple[tuple[Path, Ended], tuple[Path, Ended]],
-) -> None:
-    (_, without), (_, with_it) = pair
-    assert lines(with_it) == lines(without)
+@pytest.mark.e2e
+def test_a_training_computes_writes_prints_and_ends_as_without_it(tmp_path: Path) -> None:
+    """One script in many ways, under ``-W error``: without, and with."""
+    one, other = tmp_path / "without", tmp_path / "with"
+    script: list[str | Path] = ["-W", "error", SCRIPTS / "everything.py"]
+    without = run(script, one, measured=False, PYTHONHASHSEED="0")
+    with_it = run(script, other, PYTHONHASHSEED="0")
     assert "of the random state" in without.out, without.err
-
-
-def test_it_ends_with_the_same_exit_code_and_tracebacks(
-    pair: tuple[tuple[Path, Ended], tuple[Path, Ended]],
-) -> None:
-    (one, without), (other, with_it) = pair
+    address = re.compile("0x[0-9a-f]+|pid [0-9]+")
+    assert address.sub("", with_it.out) == address.sub("", without.out), "losses, signatures, pickles"
     assert (without.code, with_it.code) == (1, 1)
     assert without.err.count("Traceback") >= 14
-    addresses = re.compile("0x[0-9a-f]+|pid [0-9]+")
-    expected, got = (
-        without.err.replace(str(one), "FOLDER"),
-        without_ours(with_it.err).replace(str(other), "FOLDER"),
-    )
-    assert addresses.sub("", got) == addresses.sub("", expected)
-
-
-def test_checkpoints_are_equal_to_the_byte(pair: tuple[tuple[Path, Ended], tuple[Path, Ended]]) -> None:
-    (one, _), (other, _) = pair
+    tracebacks = without.err.replace(str(one), ""), without_ours(with_it.err).replace(str(other), "")
+    assert address.sub("", tracebacks[1]) == address.sub("", tracebacks[0])
     names = sorted(path.name for path in one.glob("*.pt"))
     assert len(names) >= 6
     assert names == sorted(path.name for path in other.glob("*.pt"))
     assert [name for name in names if (one / name).read_bytes() != (other / name).read_bytes()] == []
-
-
-def test_only_the_process_that_trains_reports(pair: tuple[tuple[Path, Ended], tuple[Path, Ended]]) -> None:
-    (_, without), (_, with_it) = pair
     assert without.records == []
     assert len(with_it.of("phase")) == 1, "no data worker, forked or spawned, says that it trains"
     assert with_it.of("exit") == [{**with_it.of("exit")[0], "reason": "exception", "exception": "KeyError"}]
@@ -112,24 +73,29 @@ class Forks:
         return read(self.telemetry / kind)
 
 
-@pytest.fixture(scope="module")
-def forks(tmp_path_factory: pytest.TempPathFactory) -> Forks:
-    return Forks(tmp_path_factory.mktemp("forks"), "each")
+@pytest.mark.e2e
+def test_whatever_ends_it_and_whatever_of_ours_fails_it_ends_and_computes_the_same(tmp_path: Path) -> None:
+    plain = Forks(tmp_path / "plain", "each", measured=False)
+    assert plain.codes == ENDINGS
+    assert all(len(losses) >= 12 for losses in plain.losses.values())
+    installed = Forks(tmp_path / "install", "install")
+    assert (installed.codes, installed.losses) == (ENDINGS, plain.losses), "patches cannot be installed"
 
+    forks = Forks(tmp_path / "forks", "each")
+    assert {kind: forks.codes[kind] for kind in ENDINGS} == ENDINGS
+    assert {kind: forks.losses[kind] for kind in ENDINGS} == plain.losses
+    ends = {
+        kind: [(r["reason"], r.get("exception")) for r in forks.records(kind) if r["kind"] == "exit"]
+        for kind in ENDINGS
+    }
+    done, unwritten = [("done", None)], ("unwritable", "full")
+    assert ends == {
+        **{kind: [] if kind in unwritten else done for kind in ENDINGS}, "raises": [("exception", "LookupError")]
+    }  # fmt: skip
+    of_fork = forks.records("forks")
+    assert len({record["pid"] for record in of_fork if record["kind"] == "phase"}) == 1
+    assert of_fork[-1]["step"] == 24, "the parent's own steps alone: its fork reports nothing"
 
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Forks:
-    return Forks(tmp_path_factory.mktemp("plain"), "each", measured=False)
-
-
-@pytest.mark.parametrize("kind", ENDINGS)
-def test_exit_codes_and_losses_are_the_same(kind: str, forks: Forks, plain: Forks) -> None:
-    assert (forks.codes[kind], plain.codes[kind]) == (ENDINGS[kind], ENDINGS[kind])
-    assert forks.losses[kind] == plain.losses[kind]
-    assert len(forks.losses[kind]) >= 12
-
-
-def test_each_function_of_the_instrumentation_may_fail_at_every_call(forks: Forks, plain: Forks) -> None:
     failing = [kind for kind in forks.codes if kind.startswith("raise:")]
     assert len(failing) >= 40
     assert {kind: forks.codes[kind] for kind in failing if forks.codes[kind] != 0} == {}
@@ -137,42 +103,9 @@ def test_each_function_of_the_instrumentation_may_fail_at_every_call(forks: Fork
     noted = [
         kind
         for kind in failing
-        if any(record["code"] == "ZeroDivisionError" for record in notes(forks.records(kind)))
+        if any(r["kind"] == "note" and r["code"] == "ZeroDivisionError" for r in forks.records(kind))
     ]
     assert len(noted) >= 20, "they failed in earnest"
-
-
-def notes(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The errors of the instrumentation's own."""
-    return [record for record in records if record["kind"] == "note"]
-
-
-def test_patches_that_cannot_be_installed_change_nothing(tmp_path: Path, plain: Forks) -> None:
-    installed = Forks(tmp_path / "install", "install")
-    assert installed.codes == ENDINGS
-    assert installed.losses == plain.losses
-
-
-def test_the_exit_record_says_how_it_ended(forks: Forks) -> None:
-    ends = {
-        kind: [(r["reason"], r.get("exception")) for r in forks.records(kind) if r["kind"] == "exit"]
-        for kind in ENDINGS
-    }
-    assert ends == {
-        "exits": [("done", None)],
-        "raises": [("exception", "LookupError")],
-        "swallows": [("done", None)],
-        "closes": [("done", None)],
-        "forks": [("done", None)],
-        "unwritable": [],
-        "full": [],
-    }
-
-
-def test_a_fork_of_a_process_that_reports_writes_nothing(forks: Forks) -> None:
-    records = forks.records("forks")
-    assert len({record["pid"] for record in records if record["kind"] == "phase"}) == 1
-    assert records[-1]["step"] == 24, "the parent's own steps alone"
 
 
 def test_nothing_that_is_not_our_own_error_is_swallowed(tmp_path: Path) -> None:
@@ -201,7 +134,7 @@ def pythons() -> list[Path]:
     )
 
 
-@pytest.mark.parametrize("python", pythons(), ids=lambda path: path.parts[-3])
+@pytest.mark.parametrize("python", first(1, pythons()), ids=lambda path: path.parts[-3])
 def test_other_pythons_run_it(python: Path, tmp_path: Path) -> None:
     """Without torch: start, records, their file, the exit record, and the environment's own sitecustomize."""
     (tmp_path / "own").mkdir()

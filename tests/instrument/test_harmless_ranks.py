@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.instrument.child import PACKAGE, SCRIPTS, run, without_ours
+from tests.tiers import first
 
 pytestmark = pytest.mark.e2e
 
 
-@pytest.mark.parametrize(("backend", "more"), [("aot_eager", "more"), ("inductor", "less")])
+@pytest.mark.parametrize(("backend", "more"), first(1, [("aot_eager", "more"), ("inductor", "less")]))
 def test_compiled_models_keep_losses_graphs_and_breaks(backend: str, more: str, tmp_path: Path) -> None:
     if backend == "inductor" and shutil.which("g++") is None:
         pytest.skip("inductor compiles C++ for a CPU: g++ is not here")
@@ -82,7 +83,7 @@ def warnings(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("way", "slept_s"), [("ddp", 0.05), ("buffers", 0.05), ("by_hand", 0.05), ("accumulated", 0.1)]
+    ("way", "slept_s"), first(1, [("ddp", 0.05), ("buffers", 0.05), ("by_hand", 0.05), ("accumulated", 0.1)])
 )
 def test_a_slow_rank_computes_longer_and_the_other_waits(way: str, slept_s: float, tmp_path: Path) -> None:
     command: list[str | Path] = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -102,6 +103,7 @@ def test_a_slow_rank_computes_longer_and_the_other_waits(way: str, slept_s: floa
         assert all(later - earlier >= 0.99 for earlier, later in itertools.pairwise(at))
 
 
+@pytest.mark.thorough
 def test_sharded_parameters_are_not_timed(tmp_path: Path) -> None:
     command: list[str | Path] = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = run([*command, SCRIPTS / "slow.py", "fsdp2"], tmp_path)

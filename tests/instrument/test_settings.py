@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
-import os
 import re
 import subprocess
 import sys
@@ -17,7 +16,7 @@ import pytest
 from supervisor.instrument.wire import is_secret
 from supervisor.text import secret_values
 from supervisor.text.secret_values import is_secret_name
-from tests.instrument.child import PACKAGE, Ended, run
+from tests.instrument.child import PACKAGE, Ended, asked_of, run
 from tests.text.secrets import SECRETS
 
 # What torch's hooks do at the first sign of training. A script that is not measured has none of ours.
@@ -76,7 +75,7 @@ WORDS = (
     ("--amp --resume latest", "resume", "latest", "--resume"),
 )
 READS = """
-import json, sys
+import sys
 from _stoker_instrument import settings
 for line in sys.stdin:
     sys.argv = ["train.py", *line.split()]
@@ -87,19 +86,9 @@ for line in sys.stdin:
 
 
 def test_words_of_the_command_line(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("import json" + READS)
     lines = "\n".join(words for words, *_ in WORDS)
-    own = {
-        "PYTHONPATH": str(PACKAGE / "on_path"),
-        "STOKER_TELEMETRY_DIR": str(tmp_path),
-        "STOKER_INSTRUMENT": "1",
-    }
-    done = subprocess.run(
-        [sys.executable, "train.py"], cwd=tmp_path, env={**os.environ, **own}, input=lines,
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    for (words, name, value, written), line in zip(WORDS, done.stdout.splitlines(), strict=True):
-        assert [name, value, [written], True] in json.loads(line), words
+    for (words, name, value, written), told in zip(WORDS, asked_of(READS, lines, tmp_path), strict=True):
+        assert [name, value, [written], True] in told, words
 
 
 def test_a_path_is_written_where_there_is_one(tmp_path: Path) -> None:
@@ -124,20 +113,19 @@ p.set_defaults(accum=2)
 
 
 def test_argparse_says_defaults_and_words(tmp_path: Path) -> None:
-    found = settings(ran(tmp_path, ARGPARSE + "p.parse_args()", "-b", "8"))
+    found = settings(ran(tmp_path, ARGPARSE + "p.parse_args()", "--batch", "8"))
     assert values(found, "argparse") == {
         "config": None, "batch_size": 8, "accum": 2, "resume": None, "load": None, "workers": 2,
     }  # fmt: skip
     batch = found["argparse", "batch_size"]
-    assert (batch["words"], batch["given"], batch["type"]) == (["-b", "--batch-size"], True, "int")
+    assert (batch["words"], batch["given"], batch["type"]) == (
+        ["-b", "--batch-size", "--batch"],  # an abbreviation is a word of the option
+        True,
+        "int",
+    )
     assert found["argparse", "accum"]["given"] is False
     assert (found["argparse", "resume"]["type"], found["argparse", "resume"]["empty"]) == ("str", True)
     assert found["argparse", "load"]["type"] == "NoneType"
-
-
-def test_an_abbreviation_is_a_word_of_the_option(tmp_path: Path) -> None:
-    batch = settings(ran(tmp_path, ARGPARSE + "p.parse_args()", "--batch", "8"))["argparse", "batch_size"]
-    assert batch["words"] == ["-b", "--batch-size", "--batch"]
 
 
 def test_subparsers_and_a_parser_inside_a_parser(tmp_path: Path) -> None:
@@ -197,11 +185,6 @@ class Args:
     workers: int = 3
 def main(args: Args): print("batch", args.batch); exec(TRAINS)
 main(tyro.cli(Args))
-""",
-    "tyro.function": """
-import tyro
-def main(batch: int = 32, accum: int = 2, workers: int = 3): print("batch", batch); exec(TRAINS)
-tyro.cli(main)
 """,
     "fire": """
 import fire
@@ -303,20 +286,21 @@ CONFIGURATION = {
 }
 
 
-@pytest.mark.parametrize("kind", CONFIGURATION)
-@pytest.mark.parametrize("as_text", [False, True])
-def test_configuration_files(tmp_path: Path, kind: str, as_text: bool) -> None:
-    call, text = CONFIGURATION[kind]
-    if as_text:
-        loads = {"yaml": "yaml.safe_load", "json": "json.loads", "toml": "tomllib.loads"}[kind]
-        call = f"{loads}(open(path).read())"
-    (tmp_path / f"conf.{kind}").write_text(text)
-    module = "tomllib" if kind == "toml" else kind
-    found = settings(
-        ran(tmp_path, f"import sys, {module}\npath = sys.argv[2]\nprint({call})", "--config", f"conf.{kind}")
-    )
-    assert values(found, kind) == {"train.batch_size": 8, "train.accum": 2, "train.resume": False}
-    assert found[kind, "train.accum"]["file"] == str(tmp_path / f"conf.{kind}")
+@pytest.mark.parametrize("text_of", [None, "yaml"])
+def test_configuration_files(tmp_path: Path, text_of: str | None) -> None:
+    """As an open file, or as text, of which the words name the file."""
+    lines, words = ["import json, tomllib, yaml"], []
+    for kind, (call, text) in CONFIGURATION.items():
+        (tmp_path / f"conf.{kind}").write_text(text)
+        if text_of is None:
+            lines.append(f"path = 'conf.{kind}'\n{call}")
+    if text_of is not None:
+        words = ["--config", f"conf.{text_of}"]
+        lines.append(f"yaml.safe_load(open('conf.{text_of}').read())")
+    found = settings(ran(tmp_path, "\n".join(lines), *words))
+    for kind in CONFIGURATION if text_of is None else (text_of,):
+        assert values(found, kind) == {"train.batch_size": 8, "train.accum": 2, "train.resume": False}
+        assert found[kind, "train.accum"]["file"] == str(tmp_path / f"conf.{kind}")
 
 
 def test_a_data_set_of_many_json_lines_is_bounded(tmp_path: Path) -> None:
@@ -396,37 +380,12 @@ def test_every_name_that_stoker_hides_is_hidden_here() -> None:
     assert [name for name in hidden if not is_secret(name)] == []
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "batch_size",
-        "max_tokens",
-        "num_tokens",
-        "tokens_per_batch2",
-        "token_id",
-        "keyboard",
-        "token_batch_size",
-        "keep_last",
-        "passes",
-    ],
-)
-def test_names_of_settings_are_no_secrets(name: str) -> None:
-    assert not is_secret(name)
+def test_names_of_settings_are_no_secrets() -> None:
+    names = ("batch_size", "max_tokens", "num_tokens", "tokens_per_batch2", "token_id", "keyboard")
+    assert not any(map(is_secret, (*names, "token_batch_size", "keep_last", "passes")))
 
 
 # -- harmless ------------------------------------------------------------------------------------------
-
-
-def test_what_is_patched_keeps_its_name_and_signature(tmp_path: Path) -> None:
-    script = """
-import argparse, json, yaml, tomllib, os, inspect, pickle
-E = type(os.environ)
-for held in (argparse.ArgumentParser.parse_known_args, json.load, json.loads, yaml.load, yaml.safe_load, tomllib.load, E.__getitem__, E.get):
-    print(held.__name__, held.__qualname__, held.__module__, inspect.signature(held), (held.__doc__ or "")[:40])
-print(pickle.loads(pickle.dumps(json.loads)) is json.loads)
-"""
-    with_ours, without = ran(tmp_path, script), ran(tmp_path, script, measured=False)
-    assert (with_ours.code, with_ours.out) == (0, without.out)
 
 
 def test_the_environment_is_left_as_it_was_once_training_begins(tmp_path: Path) -> None:
@@ -435,18 +394,6 @@ def test_the_environment_is_left_as_it_was_once_training_begins(tmp_path: Path) 
         script + TRAINS + "print(before, E.__getitem__.__module__, hasattr(E.__getitem__, '__wrapped__'))"
     )
     assert run(["after.py"], tmp_path).out == "True os False\n"
-
-
-def test_a_compiled_function_that_reads_the_environment_is_compiled_whole(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    script = """
-import os, torch
-assert os.environ["BATCH"] == "8"
-def add(x): return x + int(os.environ["BATCH"]) + int(os.environ.get("OTHER_BATCH", "1"))
-print(torch.compile(add, fullgraph=True, backend="aot_eager")(torch.ones(1)).item())
-"""
-    ended = ran(tmp_path, script, BATCH="8")
-    assert (ended.out, values(settings(ended), "env")) == ("10.0\n", {"BATCH": 8})
 
 
 def test_without_a_watched_module_nothing_is_loaded(tmp_path: Path) -> None:

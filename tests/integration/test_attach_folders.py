@@ -57,21 +57,6 @@ def file_a_node(folder: Path) -> None:
         (folder / f"node{node}.log").write_text(text, encoding="utf-8")
 
 
-def slurm_a_node(folder: Path) -> None:
-    """``#SBATCH --output=logs/%j_%n.out``."""
-    for node in (0, 1):
-        text = steps(node, f"[rank{node}]: ")
-        if node == 1:
-            text += "".join(f"[rank1]: {line}\n" for line in FAILURE.splitlines())
-        (folder / f"4711_{node}.out").write_text(text, encoding="utf-8")
-
-
-def slurm_a_task(folder: Path) -> None:
-    """``#SBATCH --output=logs/%j_%n.out`` with one process a node, which says nothing of ranks."""
-    for node in (0, 1):
-        (folder / f"4711_{node}.out").write_text(steps(node) + (FAILURE if node else ""), encoding="utf-8")
-
-
 def attach(folder: Path) -> tuple[int, RunPaths, RunState]:
     code = main(["attach", "--no-ui", "--keep", str(folder)])
     (kept,) = Path(os.environ["XDG_STATE_HOME"]).glob("stoker/kept/*")
@@ -85,8 +70,6 @@ def attach(folder: Path) -> tuple[int, RunPaths, RunState]:
         (torchrun_tree, 1, 2),
         (file_a_rank, 1, 2),
         (file_a_node, 3, 4),
-        (slurm_a_node, 1, 2),
-        (slurm_a_task, 1, 2),
     ],
 )
 def test_a_folder_opens_as_one_run(

@@ -37,6 +37,12 @@ def clocks_set(run: RunPaths) -> int:
     return sum(isinstance(fact, ev.ClockSet) for fact in facts(run))
 
 
+@pytest.mark.e2e
+@pytest.mark.fault(
+    "journal and disk",
+    "the machine's clock is set back and forth during a run",
+    "waits and elapsed times are what they were",
+)
 @pytest.mark.fault(
     "journal and disk",
     "the clock is set 2 h ahead and 3 h back (libfaketime)",

@@ -27,7 +27,6 @@ class Case:
 
 CASES = [
     Case("exception", FailureClass.CODE_ERROR, None),
-    Case("sigkill", FailureClass.WORKER_CRASH, Reason.SIGNAL),
     Case("sigsegv", FailureClass.WORKER_CRASH, Reason.SIGNAL),
     Case("exit3", FailureClass.WORKER_CRASH, None),
     Case("alloc", FailureClass.HOST_OOM, Reason.ALLOCATOR),
@@ -56,21 +55,19 @@ def test_a_healthy_run_succeeds_and_leaves_its_story(tmp_path: Path) -> None:
     assert (tmp_path / "runs" / "latest").resolve() == run.root.resolve()
 
 
-@pytest.mark.parametrize("case", [CASES[0]], ids=lambda c: c.mode)
-def test_a_failure_is_named_with_rank_and_line(tmp_path: Path, case: Case) -> None:
-    check_failure(tmp_path, case)
-
-
-@pytest.mark.e2e
-@pytest.mark.parametrize("case", CASES[1:], ids=lambda c: c.mode)
+@pytest.mark.parametrize(
+    "case",
+    [
+        CASES[0],
+        pytest.param(CASES[1], marks=pytest.mark.e2e),
+        *(pytest.param(case, marks=pytest.mark.thorough) for case in CASES[2:]),
+    ],
+    ids=lambda c: c.mode,
+)
 @pytest.mark.fault(
     "recovery", "each way to die: exceptions, signals, memory, exits", "its own verdict, with rank and line"
 )
 def test_each_way_to_die_has_its_verdict(tmp_path: Path, case: Case) -> None:
-    check_failure(tmp_path, case)
-
-
-def check_failure(tmp_path: Path, case: Case) -> None:
     done, run, state = run_headless("--nproc-per-node", "2", JOB, "--mode", case.mode, cwd=tmp_path)
     verdict = state.attempts[-1].verdict
     assert verdict is not None
@@ -94,7 +91,7 @@ def check_failure(tmp_path: Path, case: Case) -> None:
     assert not any(isinstance(f, ev.StopStepTaken) and f.step is ev.StopStep.SURVIVORS for f in facts(run))
 
 
-@pytest.mark.e2e
+@pytest.mark.thorough
 def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     """Under a launcher of the user's own: stoker may not move its port, and says what happened."""
     with socket.create_server(("127.0.0.1", 0)) as server:

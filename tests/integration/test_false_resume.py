@@ -65,24 +65,6 @@ while step < 200:
     if a.batch_size > 4 and step > 45: ran_out()
 """
 )
-# It loads its last checkpoint only where that has its own batch, and writes over it in place.
-IN_PLACE = (
-    HEAD
-    + "a = p.parse_args()\n"
-    + LOOP
-    + """
-os.makedirs(a.output_dir, exist_ok=True)
-last = os.path.join(a.output_dir, "last.pt")
-step = 0
-if os.path.exists(last):
-    if a.batch_size == 8: step = load(last)
-while step < 200:
-    train(step); step += 1
-    print(f"step {step}: loss {1 / step:.4f}", flush=True)
-    if step % (20 if a.batch_size == 8 else 4) == 0: save(last, step)
-    if a.batch_size > 4 and step > 45: ran_out()
-"""
-)
 # It resumes, and counts the steps that it prints from 0 at each start.
 COUNTS_AGAIN = (
     HEAD
@@ -140,11 +122,10 @@ def copy_of(state: RunState) -> Path:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("script", [BY_BATCH, IN_PLACE], ids=["a folder by the batch", "in place"])
-def test_a_restart_that_begins_again_is_stopped_and_its_checkpoint_is_safe(
-    tmp_path: Path, script: str
-) -> None:
-    code, out, state = headless(tmp_path, script, "--batch_size", "8", "--accum", "1", "--output_dir", "out")
+def test_a_restart_that_begins_again_is_stopped_and_its_checkpoint_is_safe(tmp_path: Path) -> None:
+    code, out, state = headless(
+        tmp_path, BY_BATCH, "--batch_size", "8", "--accum", "1", "--output_dir", "out"
+    )
     assert code == 1, out
     copy = copy_of(state)
     at = state.kept[0].step
@@ -161,25 +142,8 @@ def test_a_restart_that_begins_again_is_stopped_and_its_checkpoint_is_safe(
     import torch
 
     assert torch.load(copy)["step"] == 40
-    original = tmp_path / "out" / ("run_b8" if script is BY_BATCH else "") / "last.pt"
+    original = tmp_path / "out" / "run_b8" / "last.pt"
     assert torch.load(original)["step"] == 40, "its saves waited"
-
-
-@pytest.mark.e2e
-def test_a_flag_whose_folder_is_not_given_is_not_set(tmp_path: Path) -> None:
-    script = BY_BATCH.replace(
-        'p.add_argument("--resume", action="store_true")',
-        'p.add_argument("--resume-step", type=int, default=0)\np.add_argument("--continue-dir", default=None)',
-    ).replace(
-        "step = load(last) if a.resume and os.path.exists(last) else 0",
-        'step = 0\nif a.resume_step > 0:\n    path = f"{a.continue_dir}/step_{a.resume_step}.pt"\n    step = load(path)',
-    )
-    assert "continue_dir" in script
-    code, out, state = headless(tmp_path, script, "--batch_size", "8", "--output_dir", "out")
-    assert code == 1, out
-    assert len(state.attempts) == 1
-    assert "was found, but not the flag that resumes from it: name it (--resume-knob FLAG=PATH)" in out
-    assert not (tmp_path / "None").exists()
 
 
 @pytest.mark.e2e

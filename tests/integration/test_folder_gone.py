@@ -68,9 +68,8 @@ def detached(cwd: Path, gate: Path) -> tuple[RunPaths, Holder]:
     return run, holder
 
 
-@pytest.mark.parametrize(
-    ("how", "code", "exit_code"), first(1, [("moved", 3, 1), ("deleted", 0, 0), ("deleted", 3, 1)])
-)
+@pytest.mark.e2e
+@pytest.mark.parametrize(("how", "code", "exit_code"), first(1, [("moved", 3, 1), ("deleted", 0, 0)]))
 @pytest.mark.fault(
     "journal and disk",
     "the run directory is deleted or moved while the job runs",
@@ -163,7 +162,7 @@ CLOSED = ["<&- >&- 2>&-", "<&-", ">&-", "2>&-", "<&- >&-", "<&- 2>&-", ">&- 2>&-
 
 
 @pytest.mark.parametrize("closed", first(1, CLOSED))
-@pytest.mark.parametrize("way", ["--no-ui", "--detach"])
+@pytest.mark.parametrize("way", ["--no-ui", pytest.param("--detach", marks=pytest.mark.e2e)])
 @pytest.mark.fault(
     "processes",
     "stdin, stdout and stderr closed, in all combinations",

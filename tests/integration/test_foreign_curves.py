@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import METRICS, RANKS, Sample, SeriesReader
 from supervisor.run.state import RunState
-from tests.integration.harness import SCRIPTS, environment, run_headless, stoker
+from tests.integration.harness import SCRIPTS, run_headless
 
 STEPS = 40
 
@@ -67,12 +62,6 @@ def mean_losses(told: Told) -> dict[int, float]:
     }
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
 @pytest.mark.e2e
 def test_numbers_in_dicts_beside_a_bar_as_hugging_face_prints_them(tmp_path: Path) -> None:
     told = run_script("hf_trainer", tmp_path)
@@ -88,21 +77,6 @@ def test_numbers_in_dicts_beside_a_bar_as_hugging_face_prints_them(tmp_path: Pat
 
 
 @pytest.mark.e2e
-def test_the_same_in_one_file_that_is_read_when_it_is_over(tmp_path: Path) -> None:
-    with (tmp_path / "train.log").open("wb") as out:
-        words = (sys.executable, str(SCRIPTS / "hf_trainer.py"), "--tell", "told.jsonl")
-        alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-        subprocess.run(words, cwd=tmp_path, env=environment(alone), stdout=out, stderr=out, check=True)
-    assert stoker("attach", "train.log", "--no-ui", "--keep", cwd=tmp_path).code == 0
-    (kept,) = Path(os.environ["XDG_STATE_HOME"]).glob("stoker/kept/*")
-    run = RunPaths(kept)
-    told = Told(read_told(tmp_path), run, read_state(run.node().journal))
-    assert told.curve("loss") == mean_losses(told)
-    assert told.curve("val_loss") == {n: told.steps[n]["loss"] + 1.0 for n in (20, 40)}
-    assert told.state.attempt is not None
-    assert (told.state.attempt.last_step, told.state.total_steps) == (STEPS, STEPS)
-
-
 def test_a_print_a_step_on_every_rank(tmp_path: Path) -> None:
     told = run_script("plain_print", tmp_path)
     assert told.curve("loss") == {n: round(one["loss"], 4) for n, one in told.steps.items()}
@@ -115,29 +89,3 @@ def test_a_print_a_step_on_every_rank(tmp_path: Path) -> None:
         assert steps == list(range(1, STEPS + 1))
     assert told.state.attempt is not None
     assert (told.state.attempt.last_step, told.state.total_steps) == (STEPS, None)
-
-
-@pytest.mark.e2e
-def test_a_bar_an_epoch_as_lightning_draws_it(tmp_path: Path) -> None:
-    told = run_script("lightning", tmp_path)
-    loss = told.curve("loss")
-    # Steps continue over epochs. Each state of the bar is read, also one that was overdrawn in the same write.
-    assert loss == {n: round(one["loss"], 3) for n, one in told.steps.items()}
-    assert told.curve("lr") == {n: float(f"{one['lr']:.3g}") for n, one in told.steps.items()}
-    assert told.steps_seen() == sorted(told.steps_seen())
-    assert told.state.attempt is not None
-    assert (told.state.attempt.last_step, told.state.total_steps) == (STEPS, None), (
-        "its bar does not say how many epochs there are"
-    )
-
-
-@pytest.mark.e2e
-def test_a_tqdm_bar_with_a_postfix(tmp_path: Path) -> None:
-    told = run_script("tqdm_postfix", tmp_path)
-    loss = told.curve("loss")
-    assert loss == {n: round(told.steps[n]["loss"], 3) for n in loss}
-    assert told.curve("lr") == {n: float(f"{told.steps[n]['lr']:.3g}") for n in loss}
-    assert max(loss) == STEPS
-    assert told.steps_seen() == sorted(told.steps_seen())
-    assert told.state.attempt is not None
-    assert (told.state.attempt.last_step, told.state.total_steps) == (STEPS, STEPS)

@@ -90,9 +90,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def by_target() -> list[object]:
-    """All in `make guides`; in `make e2e` every sixth, as they take four minutes together."""
+    """All in `make guides`; in `make e2e` every twelfth, as they take four minutes together."""
     long = [pytest.mark.e2e, pytest.mark.guides]
-    return [pytest.param(command, marks=long if n % 6 else long[:1]) for n, command in enumerate(commands())]
+    return [pytest.param(command, marks=long if n % 12 else long[:1]) for n, command in enumerate(commands())]
 
 
 @pytest.mark.parametrize("command", by_target())

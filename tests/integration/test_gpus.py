@@ -85,13 +85,6 @@ def test_a_gpu_that_falls_off_the_bus_is_seen_and_decides_the_verdict(
     assert view.verdict.failure is FailureClass.GPU_FAULT
 
 
-def test_without_the_library_a_run_is_none_the_worse(tmp_path: Path) -> None:
-    assert stoker("run", "--no-ui", "--", "true", cwd=tmp_path).code == 0
-    run = only_run(tmp_path)
-    assert not [fact for fact in facts(run) if isinstance(fact, ev.Advisory) and "gpu" in fact.code]
-    assert gpu_rows(run.node().series) == {}
-
-
 @pytest.mark.e2e
 def test_memory_far_from_what_the_job_file_expects_is_said_at_the_end(nvml: StandIn, tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(TWENTY_STEPS)

@@ -175,28 +175,3 @@ def test_the_installed_program_and_packages_of_the_same_names_leave_each_other_a
     assert "step 6/6 | loss" in here.run("python", *launcher, *given)
     (main,) = (tmp_path / "env").glob("lib/python*/site-packages/stoker/trainer/__main__.py")
     assert "step 6/6 | loss" in here.run("python", "-I", main, *given)
-
-
-@pytest.mark.e2e
-def test_an_sdist_builds_the_same_wheel_and_a_checkout_installs_for_development(tmp_path: Path) -> None:
-    python = environment(tmp_path / "env")
-    try:
-        pip("install", "hatchling", python=python)
-    except subprocess.CalledProcessError as error:
-        pytest.skip(f"no package index in reach: {error.stderr.strip().splitlines()[-1]}")
-    hatchling: list[str | Path] = [python, "-m", "hatchling", "build", "--directory"]
-    subprocess.run([*hatchling, tmp_path / "a"], cwd=ROOT, check=True, capture_output=True)
-    (sdist,) = (tmp_path / "a").glob("*.tar.gz")
-    subprocess.run(["tar", "-xzf", sdist, "-C", tmp_path], check=True)
-    unpacked = tmp_path / sdist.name.removesuffix(".tar.gz")
-    subprocess.run([*hatchling, tmp_path / "b", "-t", "wheel"], cwd=unpacked, check=True, capture_output=True)
-    (one,), (other,) = ((tmp_path / name).glob("*.whl") for name in "ab")
-    assert one.read_bytes() == other.read_bytes()
-    pip("install", "--no-deps", "--no-build-isolation", "--editable", str(unpacked), python=python)
-    here = Installed(python, (), tmp_path)
-    assert here.run("stoker", "--version") == f"stoker {VERSION}\n"
-    assert here.run("python", "-m", "supervisor", "--version") == f"stoker {VERSION}\n"
-    where = here.run(
-        "python", "-P", "-c", "import supervisor, trainer; print(supervisor.__file__, trainer.__file__)"
-    )
-    assert where.split() == [str(unpacked / name / "__init__.py") for name in THEIRS]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,18 +18,12 @@ from supervisor.run import events as ev
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
-from supervisor.run.state import AttemptState, Ended
+from supervisor.run.state import AttemptState
 from supervisor.sources.signature_files import default_cache_dir, load_engine
-from tests.conftest import wait_until
 from tests.integration.harness import (
-    STOKER,
-    background,
-    environment,
     facts,
     run_headless,
     stoker,
-    wait_for_run,
-    wait_for_state,
 )
 
 pytestmark = [pytest.mark.e2e, pytest.mark.serial, pytest.mark.timeout(900)]
@@ -108,17 +101,6 @@ def test_a_finished_log_is_read_to_its_last_step_however_busy_the_machine_is(tmp
     assert re.search(r"log read to \d+ of 60\d MB", done.out)
 
 
-def test_what_a_job_says_in_its_last_second_is_read(tmp_path: Path) -> None:
-    with busy():
-        done, run, state = run_headless(
-            "--", sys.executable, job_in(tmp_path), "600", "0", cwd=tmp_path, timeout_s=800
-        )
-    assert done.code == 0, done.out
-    assert (state.attempts[0].last_step, state.attempts[0].has_unread) == (STEPS, False)
-    assert f"finished at step {STEPS}" in done.out
-    assert_told_all_along(run)
-
-
 @pytest.mark.fault("logs and load", "ranks print much in their last second", "all of it is read")
 def test_what_ranks_under_torchrun_say_in_their_last_second_is_read(tmp_path: Path) -> None:
     with busy():
@@ -145,59 +127,3 @@ def test_a_failures_verdict_stands_within_a_second_of_the_end(tmp_path: Path) ->
     assert {fact.verdict.failure for fact in verdicts} == {FailureClass.CODE_ERROR}
     assert verdicts[0].t - exited_t < 5, "a second, with five times as much for a busy machine"
     assert state.attempts[0].last_step == STEPS
-
-
-def test_a_stop_while_the_logs_are_read_is_answered_soon_and_what_was_not_read_is_said(
-    tmp_path: Path,
-) -> None:
-    job = job_in(tmp_path)
-    with busy(), background("run", "--no-ui", "--", sys.executable, job, "600", "0", cwd=tmp_path) as process:
-        run = wait_for_run(tmp_path)
-        wait_for_state(run, Ended, 200)
-        stopped = stoker("stop", "--timeout", "60", str(run.root), cwd=tmp_path)
-        assert stopped.code == 0, stopped.err
-        out, _ = process.communicate(timeout=60)
-    assert process.returncode == 0, "it had ended with 0 by itself"
-    assert re.search(r"attempt 1 ended at step \d+, exit code 0, log read to \d+ of 60\d MB", out)
-    attempt = attempt_of(run)
-    assert attempt.last_step is not None
-    assert attempt.last_step < STEPS
-    gone_t = next(fact.t for fact in facts(run) if isinstance(fact, ev.ProcessesGone))
-    answered_t = next(fact.t for fact in facts(run) if isinstance(fact, ev.RequestDone))
-    assert answered_t - gone_t < 60, "long before all would have been read"
-
-
-@pytest.mark.parametrize("times", [1, 2])
-def test_ctrl_c_before_a_log_is_read_ends_honestly(tmp_path: Path, times: int) -> None:
-    log = tmp_path / "train.log"
-    large_log(
-        log, 600, b"step 3/9 loss: 2.1234 lr: 3.0e-04 grad_norm: 1.22 tokens/s: 12345\n"
-    )  # slow to read
-    with subprocess.Popen(
-        [*STOKER, "attach", "--no-ui", "--keep", str(log)],
-        cwd=tmp_path,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        kept = Path(os.environ["XDG_STATE_HOME"]) / "stoker" / "kept"
-        assert wait_until(lambda: list(kept.glob("*/nodes/0/events.jsonl")), 60)
-        run = kept_run()
-
-        def lags() -> bool:
-            """It is being read: the first fact, that all of it is to be read, comes before anything is loaded."""
-            progress = read_state(run.node().journal).progress
-            lag = progress.lag_bytes if progress is not None else None
-            return lag is not None and 0 < lag < log.stat().st_size
-
-        assert wait_until(lags, 60)
-        for at in range(times):
-            assert not wait_until(lambda: process.poll() is not None, 0.5 * at)
-            process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=60)
-    assert process.returncode == 6
-    assert "succeeded" not in out
-    assert re.search(r"lost: log read to \d+ of 60\d MB: how it ended is not known", out)
-    verdict = attempt_of(run).verdict
-    assert verdict is not None
-    assert verdict.failure is FailureClass.UNKNOWN

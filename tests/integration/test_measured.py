@@ -17,14 +17,13 @@ from tests.integration.harness import run_headless, stoker
 pytestmark = pytest.mark.e2e
 
 SCRIPT = """
-import argparse, torch, torch.distributed as dist, traceback
+import argparse, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, TensorDataset
 p = argparse.ArgumentParser()
 p.add_argument("--zeta", type=int, default=2)
 p.add_argument("--batch-size", type=int, default=4)
 p.add_argument("--api-key", type=int, default=8061725)
-p.add_argument("--fail", action="store_true")
 p.add_argument("--max-steps", type=int, default=12)
 a = p.parse_args()
 dist.init_process_group("gloo")
@@ -36,14 +35,6 @@ for number, (x, y) in enumerate(data, 1):
         opt.step(); opt.zero_grad()
     if number == a.max_steps * a.zeta:
         break
-def statistics():
-    try:
-        return open("/nowhere/statistics.json")
-    except OSError:
-        traceback.print_exc()
-if a.fail:
-    statistics()
-    raise KeyError("gone")
 dist.barrier(); dist.destroy_process_group()
 """
 
@@ -132,14 +123,3 @@ def surfaces(folder: Path) -> None:
         in explained
     )
     assert "micro batch: measured: loader" in explained
-
-
-def test_a_failure_is_the_last_of_the_script_and_comes_with_its_step(tmp_path: Path) -> None:
-    code, view, written = attempt_of(tmp_path / "on", arguments=("--fail",))
-    assert code == 1
-    assert view.verdict is not None
-    assert view.verdict.failure.value == "code_error"
-    assert view.verdict.cause is not None
-    assert "KeyError" in view.verdict.cause.text
-    assert view.last_step == 12
-    assert written.count(b'"exception":"KeyError"') == 2

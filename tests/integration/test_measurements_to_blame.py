@@ -12,6 +12,7 @@ from supervisor.run import state as st
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import read_run_file
 from tests.integration.harness import run_headless, stoker
+from tests.tiers import first
 
 pytestmark = pytest.mark.e2e
 
@@ -68,7 +69,7 @@ def changes(state: st.RunState) -> list[bool]:
 
 
 @pytest.mark.parametrize(
-    ("fault", "verdict"), [("exit", "worker_crash/exit_code"), ("raise", "code_error/instrument")]
+    ("fault", "verdict"), first(1, [("exit", "worker_crash/exit_code"), ("raise", "code_error/instrument")])
 )
 def test_it_trains_without_them_and_later_runs_start_so(
     fault: str, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -101,6 +102,7 @@ def test_it_trains_without_them_and_later_runs_start_so(
         assert not read_run_file(RunPaths(started).run_json).job.instrument
 
 
+@pytest.mark.thorough
 def test_where_it_dies_both_ways_the_failure_is_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,12 +21,13 @@ from tests.conftest import wait_until
 from tests.disks import fill, small_disk
 from tests.integration.harness import facts, only_run, stoker, wait_for_state, wait_for_step
 from tests.keeper.fakes import job_of, own_run_in
+from tests.tiers import first
 
 pytestmark = pytest.mark.timeout(300)
 PYTHON = ("--python", sys.executable)
 
 
-@pytest.mark.parametrize("size", ["256k,nr_inodes=20", "2g,nr_inodes=4", "8k"])
+@pytest.mark.parametrize("size", first(1, ["256k,nr_inodes=20", "2g,nr_inodes=4", "8k"]))
 @pytest.mark.fault(
     "journal and disk",
     "no inodes or no space at the start, with and without checks",
@@ -39,14 +40,6 @@ def test_a_start_without_room_is_one_line(size: str, tmp_path: Path) -> None:
             assert (start.code, start.err.count("\n"), start.out) == (2, 1, ""), start
             assert "--runs-dir" in start.err
         assert not any((disk / "runs").glob("2*"))
-
-
-def test_a_start_where_nothing_can_be_written_is_one_line(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk", "2g") as disk:  # a start wants a gigabyte free
-        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-        for how in (("--no-ui",), ("--no-ui", "--no-check"), ("--detach", "--no-check")):
-            start = stoker("run", *how, *PYTHON, "--", "true", cwd=disk)
-            assert (start.code, start.err.count("\n")) == (2, 1), start
 
 
 @pytest.mark.parametrize("size", ["2m,nr_inodes=4", "256k"])
@@ -81,6 +74,7 @@ def test_a_state_folder_without_room(
 OPEN = 'umask 000; "$0" -m supervisor "$@"; "$0" -m supervisor attach --no-ui --keep train.log'
 
 
+@pytest.mark.e2e
 @pytest.mark.fault(
     "secrets and access", "a umask of 000", "neither runs/ nor the state folder is open to all"
 )
@@ -132,6 +126,7 @@ for step in range(1, 2000):
 """
 
 
+@pytest.mark.e2e
 @pytest.mark.fault(
     "journal and disk",
     "a job takes all inodes of its disk",
@@ -156,31 +151,6 @@ def test_a_run_without_inodes_goes_on_and_can_be_stopped(tmp_path: Path) -> None
         assert state.condition.outcome is ev.Outcome.STOPPED
         assert (state.last_step or 0) >= 40
         assert "Traceback" not in run.node().log.read_text(encoding="utf-8")
-
-
-SERIES_LAST = """
-import os, time
-taken = os.path.join(os.environ["STOKER_RUN_DIR"], "..", "..", "taken")
-os.makedirs(taken)
-try:
-    for number in range(100_000):
-        open(f"{taken}/{number}", "w").close()
-except OSError:
-    pass
-for step in range(1, 60):
-    print(f"step {step} loss {5 - step / 100:.2f}", flush=True)
-    time.sleep(0.02)
-"""
-
-
-def test_a_run_that_has_no_folder_for_its_samples_goes_on(tmp_path: Path) -> None:
-    """The inodes end before the first sample: the curve is lost, the run is not."""
-    with small_disk(tmp_path / "disk", "64m,nr_inodes=120") as disk:
-        (disk / "train.py").write_text(SERIES_LAST, encoding="utf-8")
-        words = ("--no-ui", "--no-check", *PYTHON, "--", sys.executable, "train.py")
-        done = stoker("run", *words, cwd=disk)
-        assert (done.code, "Traceback" in done.err) == (0, False), done.err
-        assert read_state(only_run(disk).node().journal).last_step == 59
 
 
 PRINTS = """

@@ -77,26 +77,6 @@ def test_a_run_over_two_hosts_is_started_watched_cut_off_and_stopped(hosts: Host
     assert {line[:6] for line in logs.out.splitlines()} == {"node 0", "node 1"}
 
 
-def test_where_node_0_cannot_be_asked_the_others_are_ended(hosts: Hosts, tmp_path: Path) -> None:
-    run = RunPaths(tmp_path / "run")
-    assert hosts.nodes("up", *FLAGS, *JOB, "2000", "-", cwd=tmp_path).code == 0
-    assert wait_until(lambda: steps(run, 2), DEADLINE_S)
-    hosts.cut("a")
-    stopped = hosts.nodes("stop", cwd=tmp_path)
-    assert stopped.code == 2
-    assert "a: unreachable" in stopped.err
-    assert wait_until(lambda: isinstance(state_of(run).condition, st.Finished), DEADLINE_S)
-
-
-def test_a_node_that_does_not_start_ends_the_others(hosts: Hosts, tmp_path: Path) -> None:
-    run = RunPaths(tmp_path / "run")
-    (tmp_path / "hosts").write_text("a:1\nb slots=1 STOKER_NODE_TIMEOUT=never\n", encoding="utf-8")
-    up = hosts.nodes("up", "--hosts-file", "hosts", "--run-dir", "run", *JOB, "5", "-", cwd=tmp_path)
-    assert up.code == 2
-    assert "b: " in up.err
-    assert not wait_until(lambda: steps(run, 1), 1)
-
-
 LOSES_IT = """\
 #!/bin/sh
 # ssh that goes nowhere: what it is told to start is started here. To b the connection is lost once stoker has started something.
@@ -110,6 +90,7 @@ exit $code
 """
 
 
+@pytest.mark.thorough
 def test_a_start_that_loses_its_connection_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT, encoding="utf-8")
     ssh = tmp_path / "bin" / "ssh"

@@ -17,7 +17,6 @@ from supervisor.run import events as ev
 from supervisor.run.events import Outcome, RequestKind
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import FailureClass
 from supervisor.run.state import Finished
 from supervisor.sources.stacks.python_stacks import find_py_spy
 from tests.conftest import wait_until
@@ -152,28 +151,6 @@ def test_a_pause_survives_however_the_run_is_watched_and_whether_or_not_it_resum
         reasons = [fact.why for fact in told if isinstance(fact, ev.OnlyFlagged)]
         assert any(why.startswith("rank 1 sleeps in sleep() at rank.py:") for why in reasons), (mode, reasons)
         assert not [fact for fact in told if isinstance(fact, ev.HangCountdown | ev.HangFound)], mode
-
-
-@pytest.mark.e2e
-def test_a_lock_that_nobody_gives_back_is_counted_down_and_ended(tmp_path: Path) -> None:
-    words = job(tmp_path, "lock")
-    with background("run", "--no-ui", "--no-retry", *RESUME, *words, cwd=tmp_path) as keeper:
-        run = let_go(tmp_path)
-        assert keeper.wait(90) == 1
-        assert keeper.stdout is not None
-        out = keeper.stdout.read()
-    (attempt,) = read_state(run.node().journal).attempts
-    assert attempt.verdict is not None
-    assert (attempt.verdict.failure, attempt.verdict.rank) == (FailureClass.HANG, 1)
-    assert attempt.hang is not None
-    assert attempt.hang.rule == "lock_for_ever"
-    assert "hang: will be ended in 2 s: rank 1 in Event.wait() at rank.py:" in out
-    told = facts(run)
-    flagged = next(fact for fact in told if isinstance(fact, ev.StallFlagged))
-    countdown = next(fact for fact in told if isinstance(fact, ev.HangCountdown))
-    found = next(fact for fact in told if isinstance(fact, ev.HangFound))
-    assert found.t - countdown.t >= 2.0
-    assert countdown.t - flagged.since >= 2.0
 
 
 @pytest.mark.e2e

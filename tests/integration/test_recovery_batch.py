@@ -1,4 +1,7 @@
-"""Foreign scripts under a memory cap of 13 samples: restarted smaller at the same global batch, each in its own style."""
+"""Foreign scripts under a memory cap of 13 samples: restarted smaller at the same global batch, by words or by a file.
+
+Other styles: test_measured_restarts.py.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,9 @@ import pytest
 
 from supervisor.run import events as ev
 from supervisor.run.events import Outcome
-from supervisor.run.records import DecisionKind, FailureClass
+from supervisor.run.records import FailureClass
 from supervisor.run.state import Finished, RunState
 from tests.integration.harness import SCRIPTS, Done, facts, run_headless
-from tests.tiers import first
 
 STYLES = SCRIPTS / "styles"
 # Global batch 48 on one rank: 16 does not fit. What failed says no numbers of memory, so the next is the half, 8.
@@ -24,20 +26,17 @@ UNBROKEN_LOSS = 0.755208
 
 @dataclass(frozen=True)
 class Style:
-    """A script, its arguments, and the words by which the second launch is to say 8 and 6."""
+    """A script, its arguments, the settings of batch and accumulation, and the words by which the second launch says 8 and 6."""
 
     script: str
     args: tuple[str, ...]
-    changed: tuple[str, ...]
-    variables: tuple[str, ...] = ()
+    batch: tuple[str, str]
+    changed: tuple[str, ...] = ()
     files: tuple[tuple[str, str], ...] = ()
-    batch: tuple[str, str] = ("", "")
-    """The settings of batch and accumulation, where no convention names them: these scripts train nothing that could be measured."""
 
     @property
     def declared(self) -> tuple[str, ...]:
-        names = zip(("--batch-knob", "--accumulation-knob"), self.batch, strict=True)
-        return tuple(word for flag, name in names if name for word in (flag, name))
+        return ("--batch-knob", self.batch[0], "--accumulation-knob", self.batch[1])
 
 
 CONFIG = """\
@@ -51,36 +50,15 @@ eval:
 ARGPARSE = Style(
     "argparse_style.py",
     ("--batch-size", "16", "--grad-accum", "3"),
+    ("--batch-size", "--grad-accum"),
     ("--batch-size 8", "--grad-accum 6"),
-    batch=("--batch-size", "--grad-accum"),
 )
-OTHERS = [
-    Style(
-        "hf_style.py",
-        ("--per_device_train_batch_size=16", "--gradient_accumulation_steps=3"),
-        ("--per_device_train_batch_size=8", "--gradient_accumulation_steps=6"),
-    ),
-    Style(
-        "hydra_style.py",
-        ("train.batch_size=16", "train.accumulation=3"),
-        ("train.batch_size=8", "train.accumulation=6"),
-        batch=("train.batch_size", "train.accumulation"),
-    ),
-    Style(
-        "yaml_style.py",
-        ("--config", "conf/train.yaml"),
-        (),
-        files=(("conf/train.yaml", CONFIG),),
-        batch=("conf/train.yaml#train.batch_size", "conf/train.yaml#train.grad_accum_steps"),
-    ),
-    Style(
-        "env_style.py",
-        (),
-        (),
-        variables=("BATCH_SIZE=16", "GRAD_ACCUM=3"),
-        batch=("env:BATCH_SIZE", "env:GRAD_ACCUM"),
-    ),
-]
+YAML = Style(
+    "yaml_style.py",
+    ("--config", "conf/train.yaml"),
+    ("conf/train.yaml#train.batch_size", "conf/train.yaml#train.grad_accum_steps"),
+    files=(("conf/train.yaml", CONFIG),),
+)
 
 
 def told(folder: Path) -> list[tuple[int, int]]:
@@ -93,18 +71,22 @@ def launch(tmp_path: Path, style: Style, *flags: str) -> tuple[Done, list[ev.Eve
     for name, text in style.files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
-    by_word = "tell=" in style.script or style.script == "hydra_style.py"
-    tell = [f"tell={tmp_path / 'tell'}"] if by_word else ["--tell", str(tmp_path / "tell")]
-    if style.script == "env_style.py":
-        tell = []
-        flags = (*flags, *(f"--env={pair}" for pair in style.variables), f"--env=TELL={tmp_path / 'tell'}")
-    done, run, state = run_headless(
-        *flags, *style.declared, str(STYLES / style.script), *style.args, *tell, cwd=tmp_path
+    words = (
+        *flags,
+        *style.declared,
+        str(STYLES / style.script),
+        *style.args,
+        "--tell",
+        str(tmp_path / "tell"),
     )
+    done, run, state = run_headless(*words, cwd=tmp_path)
     return done, facts(run), state
 
 
-def check_style(tmp_path: Path, style: Style) -> None:
+@pytest.mark.parametrize(
+    "style", [ARGPARSE, pytest.param(YAML, marks=pytest.mark.e2e)], ids=["words", "a file"]
+)
+def test_it_restarts_smaller_with_its_own_words(tmp_path: Path, style: Style) -> None:
     done, journal, state = launch(tmp_path, style)
     assert done.code == 0, done.out + done.err
     first, second = state.attempts
@@ -126,28 +108,6 @@ def check_style(tmp_path: Path, style: Style) -> None:
     assert "change: + " in done.out
     for name, text in style.files:
         assert (tmp_path / name).read_text(encoding="utf-8") == text, "the user's own file is never edited"
-
-
-def test_an_argparse_script_restarts_at_the_half(tmp_path: Path) -> None:
-    check_style(tmp_path, ARGPARSE)
-
-
-@pytest.mark.e2e
-@pytest.mark.parametrize("style", first(2, OTHERS), ids=lambda s: s.script.removesuffix("_style.py"))
-def test_each_style_restarts_smaller_with_its_own_words(tmp_path: Path, style: Style) -> None:
-    check_style(tmp_path, style)
-
-
-@pytest.mark.e2e
-def test_a_batch_in_the_code_gets_advice_and_is_left_alone(tmp_path: Path) -> None:
-    style = Style("hard_coded.py", (), ())
-    done, _run, state = run_headless(str(STYLES / style.script), str(tmp_path / "tell"), cwd=tmp_path)
-    assert done.code == 1
-    assert told(tmp_path) == [(16, 3)]
-    decision = state.attempts[-1].decision
-    assert decision is not None
-    assert decision.kind is DecisionKind.FAIL
-    assert "--batch-knob" in decision.reason
 
 
 @pytest.mark.e2e

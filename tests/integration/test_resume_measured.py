@@ -13,9 +13,10 @@ from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
-from supervisor.run.state import Finished, HeldOpen, Running
+from supervisor.run.state import Finished, HeldOpen
 from tests.conftest import wait_until
 from tests.integration.harness import facts, run_headless, stoker, wait_for_state
+from tests.tiers import first as first_cases
 
 pytestmark = pytest.mark.e2e
 
@@ -102,8 +103,7 @@ def saved(run: RunPaths) -> list[tuple[int, str, bool]]:
 
 @pytest.mark.parametrize(
     ("extra", "source", "how"),
-    [("", LOOKS, "measured: itself"), (NAMED, "a.restore_state", "proposed: option")],
-    ids=["looks where it saves", "an option by its name"],
+    first_cases(1, [("", LOOKS, "measured: itself"), (NAMED, "a.restore_state", "proposed: option")]),
 )
 def test_an_undeclared_script_goes_on_from_what_it_saved(
     tmp_path: Path, extra: str, source: str, how: str
@@ -125,17 +125,6 @@ def test_an_undeclared_script_goes_on_from_what_it_saved(
     second = state.attempts[1].measured
     assert second is not None
     assert second.resume_how == ("measured: path_option" if extra else "measured: itself")
-
-
-def test_what_nothing_shows_is_named_with_its_flags_where_nobody_can_be_asked(tmp_path: Path) -> None:
-    folder = written(tmp_path / "job", source="target if found(target) else None")
-    done, run, _ = run_headless(*FLAGS, "train.py", cwd=folder, timeout_s=300)
-    assert done.code == 1
-    (line,) = [line for line in done.out.splitlines() if "how does the script resume" in line]
-    assert "--self-resuming (it resumes: by itself, from its newest checkpoint" in line
-    assert "--resume-knob FLAG=PATH" in line
-    assert told(folder) == [[0, None]], "nothing was guessed"
-    assert saved(run)[-1][:2] == (10, "heap/zeta.q7")
 
 
 def test_what_nothing_shows_is_asked_once_and_remembered(tmp_path: Path) -> None:
@@ -161,29 +150,6 @@ def test_what_nothing_shows_is_asked_once_and_remembered(tmp_path: Path) -> None
     assert done.code == 0, done.out + done.err
     assert "you answered on 2" in done.out
     assert told(folder) == [[0, None], [10, "heap/zeta.q7"]]
-
-
-def test_how_a_script_resumes_is_asked_as_soon_as_it_saves_while_somebody_is_there(tmp_path: Path) -> None:
-    folder = written(tmp_path / "job", source="target if found(target) else None")
-    (folder / "held").touch()
-    words = (*FLAGS, "--batch-knob", "--rho", "train.py")
-    done = stoker("run", "--detach", "--python", sys.executable, *words, cwd=folder)
-    run = RunPaths(folder / "runs" / done.out.strip())
-    assert wait_until(lambda: read_state(run.node().journal).open_question is not None, 120)
-    state = read_state(run.node().journal)
-    assert isinstance(state.condition, Running)
-    assert state.open_question is not None
-    assert state.open_question.what is Unread.RESUME
-    request = control.send(
-        run.control, ev.RequestKind.ANSWER, if_attempt=1, args=control.RequestArgs(answer="itself")
-    )
-    assert wait_until(lambda: request in read_state(run.node().journal).answered, 60)
-    assert read_state(run.node().journal).open_question is None
-    (folder / "held").unlink()
-    state = wait_for_state(run, Finished, 120)
-    assert isinstance(state.condition, Finished)
-    assert state.condition.exit_code == 0, state.condition
-    assert told(folder) == [[0, None], [10, "heap/zeta.q7"]], "nobody is waited for"
 
 
 def test_what_an_out_of_memory_failure_would_need_is_said_early_and_is_the_last_line(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from supervisor.run import events as ev
 from supervisor.sources.stacks.python_stacks import find_py_spy
 from tests.conftest import wait_until
 from tests.integration.harness import background, facts, stoker, wait_for_run
+from tests.tiers import first
 
 TRAINING = """
 import sys, time
@@ -44,7 +45,7 @@ for step in range(100_000):
 
 @pytest.mark.e2e
 @pytest.mark.skipif(find_py_spy(sys.executable) is None, reason="needs py-spy")
-@pytest.mark.parametrize("where", ["loading", "forward"])
+@pytest.mark.parametrize("where", first(1, ["forward", "loading"]))
 def test_a_rank_that_is_late_before_the_exchange_is_named_with_its_line(tmp_path: Path, where: str) -> None:
     script = tmp_path / "train.py"
     script.write_text(TRAINING, encoding="utf-8")

@@ -156,28 +156,6 @@ def test_two_nodes_are_requeued_before_the_limit_and_end_with_the_same_loss(clus
 
 
 @pytest.mark.cluster
-def test_cancelled_refused_and_a_node_lost(cluster: Cluster) -> None:
-    code, said = cluster.stoker("submit", "--partition", "nope", "sleeper.py")
-    assert (code, "invalid partition specified: nope" in said) == (2, True)
-    code, said = cluster.stoker("submit", "--exclude", "nope", "sleeper.py")
-    assert (code, said.startswith("stoker slurm: sbatch: "), said.count("\n")) == (2, True, 1), said
-    job = cluster.submit("--nodes", "2", "--master-addr", "127.0.0.1", "sleeper.py")
-    assert wait_until(lambda: bool(cluster.run_of(job).attempts), DEADLINE_S, 0.2)
-    assert cluster.stoker("cancel", "--yes", job)[0] == 0
-    cluster.wait(job, "CANCELLED")
-    code, said = cluster.stoker("watch", job)
-    assert (code, "terminated (user)" in said) == (1, True)
-    lost = cluster.submit("--nodes", "2", "--no-requeue", "--master-addr", "127.0.0.1", "sleeper.py")
-    assert wait_until(lambda: bool(cluster.run_of(lost).attempts), DEADLINE_S, 0.2)
-    subprocess.run(
-        [str(TOOL), "node-kill", "n2"], env=cluster.env, check=True, timeout=60, capture_output=True
-    )
-    cluster.wait(lost, "NODE_FAIL")
-    code, said = cluster.stoker("watch", lost)
-    assert (code, "node failed: n2" in said) == (1, True)
-
-
-@pytest.mark.cluster
 def test_a_cancelled_job_that_saved_its_checkpoint_stays_cancelled(cluster: Cluster) -> None:
     job = cluster.submit("--nodes", "2", "--master-addr", "127.0.0.1", *TRAINER)
     assert wait_until(
@@ -317,36 +295,3 @@ def test_out_of_memory_is_restarted_within_the_allocation(cluster: Cluster) -> N
         if isinstance(f, KeeperStarted)
     ]
     assert [fact.slurm_job for fact in started] == [job]
-
-
-@pytest.mark.cluster
-def test_plain_stoker_run_on_each_of_two_nodes_is_one_run(cluster: Cluster) -> None:
-    job = cluster.batch(
-        "--nodes=2",
-        "--time=5",
-        script=f"srun -N2 {RUN} --config job.toml --depth=1 --num_iterations=20 --device=cpu",
-    )
-    cluster.wait(job, "COMPLETED")
-    for node in (0, 1):
-        assert (
-            f"stoker run: node {node} of 2 in step 0 of SLURM job {job}: --nnodes 2 --node-rank {node} --run-dir "
-            in cluster.out
-        )
-    assert [
-        each.name for each in (cluster.cwd / "runs").iterdir() if each.is_dir() and not each.is_symlink()
-    ] == [f"slurm-{job}"]
-    state = cluster.run_of(job)
-    assert [len(state.attempts), state.world_size] == [1, 2]
-
-
-@pytest.mark.cluster
-def test_tasks_that_would_each_start_the_whole_job_are_refused(cluster: Cluster) -> None:
-    job = cluster.batch("--nodes=1", "--ntasks=2", "--time=5", script=f"srun {RUN} sleeper.py")
-    cluster.wait(job, "FAILED")
-    refused = [line for line in cluster.out.splitlines() if not line.startswith("srun: ")]
-    assert len(refused) == 2, cluster.out
-    for line in refused:
-        assert line.startswith(
-            f"stoker run: node 0 of 1 in step 0 of SLURM job {job}: 2 tasks were started on this node, and each would start the whole job: "
-        )
-    assert not (cluster.cwd / "runs").exists()

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from tests.conftest import wait_until
+from tests.tiers import first
 from tests.trainer.runs import command, environment, flags, losses, run, train_here
 from trainer.checkpoint import storage
 
@@ -40,7 +41,7 @@ def kill_tree(pid: int) -> None:
     psutil.wait_procs(tree, timeout=30)
 
 
-@pytest.mark.parametrize("moment", ["in a step", "in a save", "soon after a commit"])
+@pytest.mark.parametrize("moment", first(1, ["in a save", "in a step", "soon after a commit"]))
 def test_sigkill_at_any_moment_resumes_to_the_same_losses(
     moment: str, tmp_path: Path, unbroken: dict[int, float]
 ) -> None:

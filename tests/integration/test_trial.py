@@ -37,7 +37,6 @@ os.makedirs("out", exist_ok=True)
 torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, "out/ckpt.pt")
 dist.destroy_process_group()
 """
-BREAKS = "print('step 1 loss 5.0', flush=True)\nraise RuntimeError('NCCL error: unhandled system error')\n"
 
 
 def real_run(out: str) -> str:
@@ -79,13 +78,3 @@ def test_a_script_with_a_setting_for_its_steps_ends_by_itself(tmp_path: Path) ->
     assert "set       --max_steps is 7, in the real run 5000" in done.out
     assert f"saved     a checkpoint: {tmp_path}/out/ckpt.pt" in done.out
     assert real_run(done.out) == "stoker run " + " ".join(words)
-
-
-@pytest.mark.e2e
-def test_a_trial_that_fails_is_not_restarted_nor_followed_by_the_real_command(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(BREAKS)
-    done, _, state = run_headless("--trial", "--restart-from-scratch", "train.py", cwd=tmp_path)
-    assert done.code == 1
-    assert len(state.attempts) == 1
-    assert "a trial is not restarted" in done.out
-    assert "real run" not in done.out

@@ -66,7 +66,7 @@ def advised(state: RunState) -> list[str]:
     return [advisory.text for advisory in state.advisories if advisory.code == "shared_output"]
 
 
-@pytest.mark.e2e
+@pytest.mark.thorough
 def test_each_of_two_runs_with_an_output_of_its_own_resumes_from_its_own(folder: Path) -> None:
     runs = {name: started(folder, name, "--out", name) for name in ("a", "b")}
     for run in runs.values():

@@ -94,6 +94,12 @@ def test_bad_files_are_one_line(name: str, text: str, said: str) -> None:
     assert "\n" not in refused.value.message
 
 
+def test_a_yaml_error_does_not_quote_the_file() -> None:
+    with pytest.raises(JobError) as info:
+        parse_config("job.yaml", b"script: train.py\napi_key: hunter2-and-more: x\n")
+    assert info.value.message == "job.yaml:2: not valid YAML: mapping values are not allowed here"
+
+
 def test_size_and_encoding_are_bounded() -> None:
     with pytest.raises(JobError, match="too large"):
         parse_config("a.toml", b"#" * (MAX_BYTES + 1))

@@ -1,6 +1,6 @@
 """Facts of real two-rank runs, recorded: what follows from them is right or asked, and never wrong.
 
-``tests/instrument/styles`` has the scripts, ``truth.jsonl`` (32 styles of public projects) and ``hard.jsonl`` (eight made to mislead)
+``tests/instrument/styles`` has two of the scripts; ``truth.jsonl`` (32 styles of public projects) and ``hard.jsonl`` (eight made to mislead)
 what is true of them, and ``tests/job/measured`` the records of one run each.
 """
 

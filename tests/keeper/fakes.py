@@ -6,6 +6,7 @@ import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -19,6 +20,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.records import Action, FailureClass, Reason, Verdict
 from supervisor.run.runfile import KeeperSettings, RunFile, write_run_file
 
+E = TypeVar("E", bound=ev.Event)
 HOST = "box"
 KNOBS = Knobs(
     batch="--micro",
@@ -77,6 +79,9 @@ class Emitted:
     """Collects facts."""
 
     facts: list[ev.Event] = field(default_factory=list)
+
+    def of(self, kind: type[E]) -> list[E]:
+        return [fact for fact in self.facts if isinstance(fact, kind)]
 
     def __call__(self, event: ev.Event) -> None:
         self.facts.append(event)

@@ -21,7 +21,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import RunFile
 from supervisor.run.series import JOB_KEY, METRICS, SeriesReader, SeriesWriter
 from supervisor.sources.processes import identify, is_alive, send_signal
-from tests.conftest import wait_until
+from tests.conftest import not_none, wait_until
 from tests.keeper.fakes import SLEEP, STUBBORN, facts_of, job_of, run_in
 from tests.keeper.runs import (
     INTENDED,
@@ -144,8 +144,7 @@ def test_a_stop_is_answered_where_the_command_had_ended_well_and_left_a_process(
     child = child_in(run, leaves)
     append(run, journalled(child))
     assert wait_until(run.node().attempt(1).exit.exists, 10)
-    left = identify(int(run.node().attempt(1).agent_log.read_text()))
-    assert left is not None
+    left = not_none(identify(int(run.node().attempt(1).agent_log.read_text())))
     keeper = Keeper(run, job_of(tmp_path), env=os.environ)
     try:
         if request_kind is None:
@@ -240,12 +239,3 @@ def test_what_a_dead_keeper_had_answered_is_not_done_again(tmp_path: Path) -> No
     assert {"folder", "half"} <= set(state.answered)
     assert not any(isinstance(f, ev.NoteAdded) for f in facts_of(run))
     assert [p.name for p in run.control.iterdir()] == ["folder.json"]
-
-
-def test_a_secret_that_the_adopting_keeper_lacks_ends_the_run_in_one_line(tmp_path: Path) -> None:
-    run = run_in(tmp_path, STARTED)
-    code, state = carry(run, job_of(tmp_path, env=(("MY_TOKEN", "<redacted>"),)))
-    assert code == 2
-    assert isinstance(state.condition, st.Finished)
-    assert "MY_TOKEN" in state.condition.reason
-    assert "stoker run" in state.condition.reason

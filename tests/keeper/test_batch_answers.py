@@ -17,6 +17,7 @@ from supervisor.run.answers import AnswerLine, batch_question, keep_answers, rec
 from supervisor.run.fold import replay
 from supervisor.run.runfile import RunFile
 from supervisor.run.state import RunState
+from tests.conftest import not_none
 from tests.keeper.fakes import job_of
 
 NAMES = ("--batch_size", "--mini_batch_size")
@@ -72,8 +73,7 @@ def test_the_likeliest_is_tried_then_the_next_and_then_a_person_is_asked(
     state, facts = state_of(seen), list[ev.Event]()
     for trial, name in enumerate(NAMES, 1):
         assert tried(record, state, env) == (name, trial)
-        told = next_answer(record, state, env, 9.0, tries=True)
-        assert told is not None
+        told = not_none(next_answer(record, state, env, 9.0, tries=True))
         assert told.batch == BatchSpec(8, 1, 2)
         facts += [told, ev.PlanDiffers(t=9.0, attempt=1, planned="p", measured="m", wrong=Unread.MICRO)]
         state = state_of(seen, *facts)
@@ -114,12 +114,10 @@ def test_what_was_confirmed_is_known_to_later_runs_until_it_is_refuted(
     tmp_path: Path, env: dict[str, str]
 ) -> None:
     record, seen = record_of(tmp_path), measured(tmp_path, why="measured: batches")
-    question = batch_question(record.job, state_of(seen))
-    assert question is not None
+    question = not_none(batch_question(record.job, state_of(seen)))
     told = ev.BatchAnswered(t=3.0, question=question, value="--mini_batch_size", trial=1)
     keep_answers(state_of(seen, told), env, 5.0)
-    known = next_answer(record, state_of(seen), env, 9.0)
-    assert known is not None
+    known = not_none(next_answer(record, state_of(seen), env, 9.0))
     assert (known.value, known.trial, bool(known.day)) == ("--mini_batch_size", None, True)
     keep_answers(state_of(seen, known), env, 6.0, wrong=Unread.MICRO)
     assert next_answer(record, state_of(seen), env, 9.0) is None
@@ -133,8 +131,7 @@ def test_a_remembered_word_that_is_no_answer_is_nothing(
     tmp_path: Path, env: dict[str, str], value: str
 ) -> None:
     record, state = record_of(tmp_path), state_of(measured(tmp_path, why="measured: batches"))
-    question = batch_question(record.job, state)
-    assert question is not None
+    question = not_none(batch_question(record.job, state))
     remember_answer(AnswerLine(script=question.script, question=question.key, value=value, t=1.0), env)
     assert recalled(question, env) is not None
     assert next_answer(record, state, env, 9.0) is None
@@ -142,8 +139,7 @@ def test_a_remembered_word_that_is_no_answer_is_nothing(
 
 def test_another_answer_for_the_batch_takes_back_what_the_one_before_counts(tmp_path: Path) -> None:
     record, seen = record_of(tmp_path), measured(tmp_path)
-    question = batch_question(record.job, state_of(seen))
-    assert question is not None
+    question = not_none(batch_question(record.job, state_of(seen)))
     asked = {
         what: question.__class__(what, "", 8, question.answers)
         for what in (Unread.SCOPE, Unread.ACCUMULATION)

@@ -25,7 +25,7 @@ from supervisor.keeper.process.child import (
 )
 from supervisor.run.paths import AttemptPaths
 from supervisor.sources.processes import ProcessId, become_subreaper, is_alive, send_signal
-from tests.conftest import TOKEN, processes_with, wait_until
+from tests.conftest import TOKEN, not_none, processes_with, wait_until
 from tests.keeper.fakes import SLEEP, plan_of
 
 
@@ -35,19 +35,8 @@ def start(tmp_path: Path, *argv: str) -> Child:
 
 def ended(child: Child) -> int | None:
     assert wait_until(lambda: child.poll() is not None, 10)
-    status = child.poll()
-    assert status is not None
+    status = not_none(child.poll())
     return status.exit_code
-
-
-@pytest.mark.parametrize(("code", "expected"), [("raise SystemExit(7)", 7), ("pass", 0)])
-def test_the_exit_status_is_written_down_and_adopted(tmp_path: Path, code: str, expected: int) -> None:
-    child = start(tmp_path, sys.executable, "-c", code)
-    assert ended(child) == expected
-    assert not is_alive(child.pid)
-    again = adopt(child.paths, str(tmp_path))
-    assert again is not None
-    assert ended(again) == expected
 
 
 def test_output_goes_to_the_agent_log_and_the_environment_is_the_plans(tmp_path: Path) -> None:
@@ -77,15 +66,6 @@ def test_a_killed_launcher_costs_neither_the_command_nor_its_status(tmp_path: Pa
     assert is_alive(child.pid)
     send_signal(child.pid)
     assert ended(child) == -signal.SIGKILL
-
-
-def test_where_nobody_waited_for_the_command_its_status_is_lost(tmp_path: Path) -> None:
-    paths = AttemptPaths(tmp_path / "1")
-    gone = Child(paths, ProcessId(os.getpid(), -5.0))
-    assert ended(gone) is None
-    status = gone.poll()
-    assert status is not None
-    assert status.error is not None
 
 
 @pytest.mark.fault("journal and disk", "the disk keeps the launcher waiting", "the exit status is waited for")
@@ -172,8 +152,7 @@ def test_a_program_that_cannot_be_started_is_one_line(tmp_path: Path, argv: tupl
     assert argv[0] in str(raised.value)
     assert "\n" not in str(raised.value)
     # The keeper that starts it may die before it learns that: the next one does.
-    left = adopt(AttemptPaths(tmp_path / "1"), str(tmp_path))
-    assert left is not None
+    left = not_none(adopt(AttemptPaths(tmp_path / "1"), str(tmp_path)))
     assert ended(left) == 127
 
 
@@ -253,8 +232,7 @@ def test_a_pid_of_another_boot_is_nobodys(tmp_path: Path) -> None:
     child = start(tmp_path, sys.executable, "-c", SLEEP)
     record = json.loads((child.paths.root / "pid").read_bytes())
     (child.paths.root / "pid").write_text(json.dumps({**record, "boot_id": "another"}), encoding="utf-8")
-    found = adopt(child.paths, str(tmp_path))
-    assert found is not None
+    found = not_none(adopt(child.paths, str(tmp_path)))
     assert found.pid != child.pid
     assert kill_all([found.pid]) == []
     assert is_alive(child.pid)

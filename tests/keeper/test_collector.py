@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,16 +14,15 @@ import pytest
 from supervisor.job.spec import EntryKind
 from supervisor.keeper.base.keeper_clock import SystemClock
 from supervisor.keeper.monitoring.collector import Collector
-from supervisor.keeper.monitoring.observations import EvidenceLine, LinesSeen, Observation, RankGone, StepSeen
+from supervisor.keeper.monitoring.observations import EvidenceLine, LinesSeen, Observation, StepSeen
 from supervisor.run import events as ev
-from supervisor.run.arrivals import ArrivalReader
 from supervisor.run.paths import AttemptPaths
 from supervisor.run.records import FailureClass
 from supervisor.run.state import AttemptState, RankState
 from supervisor.sources.processes import identify
 from supervisor.sources.signature_files import default_cache_dir, load_engine
 from tests.conftest import wait_until
-from tests.keeper.fakes import SLEEP, job_of
+from tests.keeper.fakes import job_of
 
 STEP = "step 3/9 loss: 2.5\n"
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB\n"
@@ -103,23 +100,6 @@ def test_a_step_is_of_the_rank_whose_log_says_it(
     assert (hit.rank, hit.path, hit.line, hit.failure) == (ranks, "1/stderr.log", 1, FailureClass.CUDA_OOM)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "Repo card metadata block was not found. Setting CardData to empty.",
-        "Checkpoint tracker file does not exist: /out/latest_checkpointed_iteration.txt",
-        "[2024-06-07 12:18:12,190][utils][WARNING] - Config file /etc/app.yaml does not exist, using the default",
-    ],
-)
-def test_a_file_that_may_be_absent_is_no_evidence(tmp_path: Path, line: str) -> None:
-    with collecting(tmp_path) as (made, paths, got):
-        write(paths.root / "0/stdout.log", STEP)
-        write(paths.root / "0/stderr.log", f"{line}\n{OOM}")
-        made.add_rank(rank(0))
-        read_out(made)
-    assert [one.failure for one in got if isinstance(one, EvidenceLine)] == [FailureClass.CUDA_OOM]
-
-
 def test_a_trainers_telemetry_is_read_instead_of_its_lines(tmp_path: Path) -> None:
     with collecting(tmp_path, entry_kind=EntryKind.TRAINER) as (made, paths, got):
         made.look()  # nothing is there yet
@@ -176,34 +156,3 @@ def test_what_an_earlier_keeper_found_is_followed_on(tmp_path: Path) -> None:
     assert [one.rank for one in got if isinstance(one, StepSeen)] == [9]
     names = [os.path.relpath(path, paths.root) for path in made.logs.paths]
     assert names == ["agent.log", "1/stdout.log", "1/stderr.log"]
-
-
-def test_the_end_of_a_ranks_process_is_told_at_once(tmp_path: Path) -> None:
-    process = subprocess.Popen([sys.executable, "-c", SLEEP])
-    with collecting(tmp_path) as (made, _, got):
-        made.add_rank(rank(3, pid=process.pid))
-        assert set(made._sensors._watched()) == {"3"}
-        made.add_rank(rank(3, 11, pid=process.pid))
-        assert set(made._sensors._watched()) == {"3", "11"}, (
-            "a rank is named by its global number, once known"
-        )
-        process.kill()
-        # Its exit code is read before its parent, here, takes it away.
-        assert wait_until(lambda: not made._exits._watched, 20)
-        process.wait()
-    gone = [one for one in got if isinstance(one, RankGone)]
-    assert [(one.local_rank, one.exit_code) for one in gone] == [(3, -9)]
-
-
-def test_when_the_logs_lines_arrived_is_written_beside_them(tmp_path: Path) -> None:
-    with collecting(tmp_path) as (made, paths, got):
-        made.add_rank(rank(0))
-        for n in (1, 2):
-            write(paths.root / "0/stdout.log", STEP)
-            assert wait_until(lambda: sum(isinstance(one, StepSeen) for one in got) == n, 60)  # noqa: B023
-        index = ArrivalReader(paths)
-        assert index.refresh(), "while it goes on"
-        log = index.logs[str(paths.root / "0/stdout.log")]
-        assert [batch.end for batch in log.batches] == [len(STEP), 2 * len(STEP)]
-        assert log.time_of(2 * len(STEP)) > log.time_of(len(STEP))
-        index.close()

@@ -205,38 +205,6 @@ def test_what_cannot_be_done_is_answered_with_why(tmp_path: Path, raised: Except
     assert list(run.control.iterdir()) == []
 
 
-def test_a_note_is_kept_up_to_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOGNAME", "kim")
-    seen, actor, _, run = input_of(tmp_path, st.RunState())
-    control.send(run.control, RequestKind.NOTE, args=control.RequestArgs(text="n" * 501))
-    seen.look()
-    note = actor.facts[0]
-    assert isinstance(note, ev.NoteAdded)
-    assert (note.text, note.by) == ("n" * 500, "kim")
-
-
-def test_what_an_earlier_keeper_answered_is_only_taken_away(tmp_path: Path) -> None:
-    seen, actor, _, run = input_of(tmp_path, state_in(CONDITIONS["running"]))
-    for take in (seen.look, lambda: seen.refuse_waiting("asked before")):
-        asked = control.send(run.control, RequestKind.STOP)
-        actor.state = st.RunState(condition=CONDITIONS["running"], answered={asked: "done"})
-        take()
-        assert (actor.told, actor.facts, list(run.control.iterdir())) == ([], [], [])
-
-
-def test_what_waits_is_refused_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOGNAME", "kim")
-    seen, actor, _, run = input_of(tmp_path, state_in(CONDITIONS["running"]))
-    asked = control.send(run.control, RequestKind.STOP)
-    (run.control / "odd.json").write_text("{", encoding="utf-8")
-    seen.refuse_waiting("asked before the run was continued")
-    (fact,) = actor.facts
-    assert isinstance(fact, ev.RequestRefused)
-    assert (fact.request_id, fact.request, fact.by) == (asked, "stop", "kim")
-    assert fact.reason == "asked before the run was continued"
-    assert [path.name for path in run.control.iterdir()] == ["odd.json"]
-
-
 def no_room() -> str:
     raise OSError("no room")
 

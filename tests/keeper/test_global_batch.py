@@ -99,7 +99,7 @@ def _no_other_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempt_evidence, "_kind", lambda _: None)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(
     script=SCRIPTS,
     micro=some.integers(1, 64),

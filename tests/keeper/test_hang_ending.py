@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from supervisor.job.spec import HangSettings
-from supervisor.keeper.monitoring.observations import PhaseSeen
 from supervisor.policy.health.stall import Activity
 from supervisor.run import events as ev
 from supervisor.run.events import Phase
@@ -18,6 +17,7 @@ from supervisor.run.journal import JournalWriter
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import METRICS, SeriesWriter
 from supervisor.run.state import AttemptState, RunState
+from tests.conftest import not_none
 from tests.keeper.test_stalls import (
     LOOPS,
     PAUSES,
@@ -29,8 +29,7 @@ from tests.keeper.test_stalls import (
     rules_told,
 )
 
-SLEEP, SOCKET, READ = "230", "45", "0"
-# Where the three ways to run a job differ: whether a screen is open.
+SLEEP = "230"
 
 
 def made_with(
@@ -59,9 +58,7 @@ def state_of(bench: Bench) -> RunState:
 
 def attempt_of(bench: Bench) -> AttemptState:
     """Its attempt."""
-    view = state_of(bench).attempt
-    assert view is not None
-    return view
+    return not_none(state_of(bench).attempt)
 
 
 KERNEL = tuple(
@@ -70,9 +67,7 @@ KERNEL = tuple(
 )
 SILENCES: dict[str, tuple[dict[str, Any], float, bool, str]] = {
     "a pause": ({"texts": (WAITS, PAUSES), "calls": ("202", SLEEP)}, 90, False, "late_may_come"),
-    "a loop": ({"texts": (WAITS, LOOPS), "cores": (0.0, 1.0)}, 1790, False, "late_computes"),
     "a lock, more than that": ({"cores": (0.0, 0.6)}, 400, False, "late_computes"),
-    "not all ranks were looked at": ({"here": 4}, 2000, False, "not_all_seen"),
     "a rank on another node": ({"texts": (WAITS, WAITS), "world": 4}, 2000, False, "late_elsewhere"),
     "the kernel alone is asked": ({"sources": ("proc", "proc"), "texts": KERNEL}, 2000, False, "no_python_stacks"),
     "the job asked for an hour": ({"group_timeout_s": 3600.0}, 3600, False, "group_timeout"),
@@ -91,9 +86,8 @@ def test_a_silence_is_flagged_at_once_and_ended_only_where_nothing_speaks_agains
     bench.steps(30)
     assert bench.wait(lasts_s) == ends
     (flagged,) = bench.facts(ev.StallFlagged)
-    assert isinstance(flagged, ev.StallFlagged)
     assert flagged.waited_s < 4
-    found = [fact.rule for fact in bench.told.facts if isinstance(fact, ev.HangFound)]
+    found = [fact.rule for fact in bench.facts(ev.HangFound)]
     assert (found or rules_told(bench))[-1] == rule
     assert bool(hang_advice(bench)) == (lasts_s > 300 and bool(rules_told(bench)))
     if not ends:
@@ -126,7 +120,6 @@ def test_a_person_who_keeps_waiting_does_so_for_this_silence_alone(bench: Bench)
     bench.health.keep_waiting("ada")
     assert not bench.wait(5000)
     (kept,) = bench.facts(ev.HangKept)
-    assert isinstance(kept, ev.HangKept)
     assert kept.by == "ada"
     view = attempt_of(bench)
     assert view.kept == kept
@@ -155,7 +148,6 @@ def test_the_last_look_before_the_end_must_show_the_same(bench: Bench) -> None:
     bench.stacks.texts = (WAITS, STUCK.replace(":41", ":42"))
     assert not bench.wait(60)
     (withdrawn,) = bench.facts(ev.HangWithdrawn)
-    assert isinstance(withdrawn, ev.HangWithdrawn)
     assert withdrawn.rule == "something_moves"
     assert bench.wait(200), "it stands still there too"
 
@@ -213,13 +205,11 @@ ASKED = HangSettings(act_s=20.0, end_hangs=True, act_given=True)
     ("text", "call", "rule"),
     [
         (PAUSES, SLEEP, "no_progress"),
-        (PAUSES, SOCKET, "no_progress"),
-        (PAUSES, READ, "no_progress"),
         (STUCK, "202", "lock_for_ever"),
         (WAITS, "202", "all_wait"),
         (LOOPS, None, "computes_for_ever"),
     ],
-    ids=["sleep", "socket", "input", "lock", "all in collectives", "loop"],
+    ids=["sleep", "lock", "all in collectives", "loop"],
 )
 def test_with_both_flags_missing_progress_alone_ends_it_after_a_look_at_the_stacks(
     tmp_path: Path, text: str, call: str | None, rule: str
@@ -236,34 +226,10 @@ def test_with_both_flags_missing_progress_alone_ends_it_after_a_look_at_the_stac
     assert bench.wait(2)
     (countdown,) = bench.facts(ev.HangCountdown)
     (found,) = bench.facts(ev.HangFound)
-    assert isinstance(countdown, ev.HangCountdown)
-    assert isinstance(found, ev.HangFound)
     assert (countdown.left_s, found.rule, found.act_s) == (20.0, rule, 20.0), (
         "no longer than the limit itself"
     )
     assert found.artifact is not None
-    bench.health.close()
-
-
-@pytest.mark.parametrize("looks", [True, False], ids=["with ranks", "before there are ranks"])
-def test_a_start_that_takes_too_long_is_ended_only_where_a_person_said_how_long(
-    tmp_path: Path, looks: bool
-) -> None:
-    bench = made_with(tmp_path, HangSettings(start_timeout_s=60.0))
-    if not looks:
-        bench.health._stacks._targets = lambda: None
-    bench.health.observe(PhaseSeen(bench.clock.wall(), 0, Phase.LOADING, None))
-    assert not bench.wait(59.5)
-    assert not bench.facts(ev.StallFlagged)
-    assert not bench.wait(29)
-    assert bench.wait(40)
-    (found,) = bench.facts(ev.HangFound)
-    assert isinstance(found, ev.HangFound)
-    assert (found.artifact is not None) == looks
-    bench.health.begin(2)
-    assert not bench.wait(50)
-    bench.steps(30)
-    assert not bench.wait(250), "from the first step on the usual rules hold"
     bench.health.close()
 
 

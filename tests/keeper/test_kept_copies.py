@@ -24,7 +24,7 @@ from supervisor.run.journal import read_state
 from supervisor.run.records import Decision, DecisionKind, SpecChange
 from supervisor.sources.checkpoint_layouts import find_checkpoints, whole_at
 from supervisor.views.headless.console import event_lines
-from tests.conftest import wait_until
+from tests.conftest import not_none, wait_until
 from tests.keeper.fakes import BATCH, KNOBS, FakeClock, job_of, run_in
 from tests.sources.test_checkpoints import megatron, saved, transformers
 
@@ -43,8 +43,7 @@ class Resuming:
         self.run, self.path, self.step = run_in(folder), path, step
         self.node, self.clock = self.run.node(), FakeClock()
         self.ledger = Ledger(self.node)
-        found = whole_at(str(path))
-        assert found is not None
+        found = not_none(whole_at(str(path)))
         self.emit(
             ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="first", batch=BATCH),
             ev.Progress(t=2.0, attempt=1, step=step + 3),
@@ -179,8 +178,7 @@ def test_a_long_copy_leaves_the_loop_free_and_is_given_up(
 
     monkeypatch.setattr(kept_copies, "_shares_blocks", slow)
     assert not resuming.copies.ready(BACKOFF)
-    waiting = resuming.ledger.state.waiting
-    assert waiting is not None
+    waiting = not_none(resuming.ledger.state.waiting)
     assert "copying the checkpoint" in waiting.text
     resuming.clock.now += kept_copies.MOST_S + 1
     assert not resuming.copies.ready(BACKOFF)

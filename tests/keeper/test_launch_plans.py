@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -58,32 +57,6 @@ def test_a_checkpoint_that_was_once_chosen_is_not_returned_to_for_ever(tmp_path:
     plan = plans.plan_next(record, after, run, run.node().attempt(3), {})
     assert plan.resume == "c/6", "neither the one from before, nor the bad one of a higher step"
     assert "--resume=c/6" in plan.argv
-
-
-def test_the_next_plan_has_all_changes(tmp_path: Path) -> None:
-    record = job_of(
-        tmp_path,
-        entry="train.py", entry_kind=EntryKind.SCRIPT, entry_args=("--micro", "16", "--accumulation", "2"),
-        nproc_per_node=2, batch=BATCH, knobs=KNOBS,
-    )  # fmt: skip
-    run = RunPaths(tmp_path / "run-1")
-    smaller = SpecChange(batch=BatchChange(BATCH, with_micro_batch(BATCH, 8)), env=(("A", "1"),))
-    plan = plans.plan_next(record, state_of([smaller]), run, run.node().attempt(2), {})
-    assert plan.attempt == 2
-    assert plan.batch is not None
-    assert (plan.batch.micro_batch_per_rank, plan.batch.global_batch) == (8, BATCH.global_batch)
-    assert plan.argv[-6:] == ("--micro", "8", "--accumulation", "4", "--resume_from", "auto") or (
-        "--resume_from=auto" in plan.argv and "8" in plan.argv
-    )
-    assert ("A", "1") in [(c.name, c.value) for c in plan.env]
-
-
-def test_a_checkpoint_that_the_user_named_stays_until_a_newer_is_known(tmp_path: Path) -> None:
-    words = ("--resume_from", "mine.pt")
-    record = job_of(tmp_path, entry="t.py", entry_kind=EntryKind.SCRIPT, entry_args=words, knobs=KNOBS)
-    run = RunPaths(tmp_path / "run-1")
-    state = state_of([SpecChange()])
-    assert plans.plan_next(record, state, run, run.node().attempt(2), {}).argv[-2:] == words
 
 
 @pytest.mark.fault(
@@ -257,17 +230,3 @@ def test_an_edited_script_has_another_hash(tmp_path: Path) -> None:
     ]
     assert plans.script_was_edited(RunState(attempts=tuple(views)))
     assert not plans.script_was_edited(RunState(attempts=tuple(views[:3])))
-
-
-def test_of_a_command_the_script_that_it_names_is_hashed_and_never_its_interpreter(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("train()")
-
-    def hashed(kind: EntryKind, entry: str, *args: str) -> str | None:
-        return plans.script_hash(job_of(tmp_path, entry=entry, entry_kind=kind, entry_args=args).job)
-
-    found = hashed(EntryKind.SCRIPT, "train.py")
-    assert found is not None
-    assert hashed(EntryKind.COMMAND, sys.executable, "train.py", "--lr=1") == found
-    assert hashed(EntryKind.COMMAND, sys.executable, "-m", "train") is None
-    assert hashed(EntryKind.COMMAND, sys.executable, "gone.py") is None
-    assert hashed(EntryKind.MODULE, "train") is None

@@ -14,7 +14,6 @@ from supervisor.run import events as ev
 from supervisor.run.fold import replay
 from supervisor.run.journal import read_state
 from supervisor.run.state import A_PIPE, AttemptState, Finished
-from supervisor.text.stamps import Span, span_of
 from tests.conftest import wait_until
 from tests.keeper.test_observer import observing
 
@@ -91,20 +90,6 @@ def test_a_log_that_is_still_written_began_when_it_says(tmp_path: Path) -> None:
     assert attempt.started_t == BEGAN + 0.25
 
 
-def test_facts_of_no_attempt_and_of_no_time_change_nothing() -> None:
-    before: list[ev.Event] = [
-        ev.RunStarted(t=5.0, run_id="x", name="x", mode="observed", host="box"),
-        ev.LaunchIntended(t=5.0, attempt=1, argv=(), reason="watching"),
-        ev.AttemptStarted(t=5.0, attempt=1, pid=0, start_time=0.0),
-    ]
-    said: list[ev.Event] = [
-        ev.LogsDated(t=6.0, attempt=2, began_t=1.0, over_t=2.0, over=True),
-        ev.LogsDated(t=6.0, attempt=1, began_t=None),
-    ]
-    state = replay([*before, *said])
-    assert [(a.started_t, a.ended_t, a.found_over) for a in state.attempts] == [(5.0, None, False)]
-
-
 @pytest.mark.parametrize(
     ("mode", "source", "dated", "began_t"),
     [
@@ -126,15 +111,3 @@ def test_the_time_of_attaching_is_no_beginning_of_the_job(
     if dated:
         facts.append(ev.LogsDated(t=6.0, attempt=1, began_t=1.0))
     assert replay(facts).began_t == began_t
-
-
-def test_the_clock_of_a_log_is_told_from_numbers_that_look_like_one() -> None:
-    day = BEGAN + 8000
-    assert span_of(["epoch 1", *STAMPED[:3]], STAMPED[-3:], day) == Span(
-        BEGAN + 0.25, BEGAN + 89 * 60 + 0.25, is_copy=True
-    )
-    assert (
-        span_of(["step 1 eta 00:10:12", "a", "b", "c"], ["step 2 eta 00:10:11", "a", "b", "c"], day) is None
-    )
-    assert span_of([], [], day) is None
-    assert span_of(STAMPED[-3:], STAMPED[:3], day) is None, "it goes back"

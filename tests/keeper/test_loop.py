@@ -23,15 +23,17 @@ from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.arrivals import ArrivalReader
-from supervisor.run.events import Outcome, RequestKind, StopWhy
+from supervisor.run.events import Outcome, RequestKind
 from supervisor.run.journal import read_state
-from supervisor.run.ownership import LockTaken
+from supervisor.run.ownership import LockTaken, keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, Precondition
+from supervisor.sources import signature_files as engine
 from supervisor.sources.processes import is_alive
+from supervisor.sources.signature_files import default_cache_dir, load_engine
 from tests.conftest import wait_until
 from tests.disks import fill, small_disk
-from tests.keeper.fakes import SLEEP, STUBBORN, facts_of, job_of, plan_of, run_in, verdict_of
+from tests.keeper.fakes import SLEEP, facts_of, job_of, plan_of, run_in, verdict_of
 from tests.keeper.runs import (
     AGAIN,
     INTENDED,
@@ -71,14 +73,21 @@ def test_a_fresh_run_ends_with_its_code(
 
 
 @pytest.mark.fault("processes", "two keepers are started on one run", "the second leaves at once")
+@pytest.mark.fault(
+    "processes", "keeper.lock is removed and a second keeper starts", "refused by the journal's own lock"
+)
 def test_only_one_keeper_has_a_run(tmp_path: Path) -> None:
     run = RunPaths(tmp_path / "run-1")
     keeper = Keeper(run, job_of(tmp_path), env=os.environ)
     with pytest.raises(LockTaken):
         Keeper(run, job_of(tmp_path), env=os.environ)
-    keeper.close()
     before = run.node().journal.read_bytes()
     assert before.count(b"run_started") == 1
+    run.node().lock.unlink()
+    with pytest.raises(BlockingIOError, match="another process writes this journal"):
+        Keeper(run, job_of(tmp_path), env=os.environ)
+    assert run.node().journal.read_bytes() == before
+    keeper.close()
 
 
 @pytest.mark.parametrize(("decision", "code", "how"), [
@@ -119,7 +128,7 @@ def test_a_run_that_no_restart_helps_is_not_held_for_nobody(
 
 
 def test_it_is_held_while_a_screen_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "UNWATCHED_S", 2.0)
+    monkeypatch.setattr(loop, "UNWATCHED_S", 1.5)
     monkeypatch.setattr(control, "REFRESH_S", 0.1)
     run = RunPaths(tmp_path / "run-1")
     keeper = Keeper(run, job_of(tmp_path, *TYPO, interactive=True), env=os.environ)
@@ -132,7 +141,7 @@ def test_it_is_held_while_a_screen_shows_it(tmp_path: Path, monkeypatch: pytest.
         act(hurried=hurried)
         if held_t is None and isinstance(keeper.state.condition, st.HeldOpen):
             held_t = now
-        if held_t is None or now - held_t < 4.0:
+        if held_t is None or now - held_t < 3.0:
             screen.refresh(now)
         elif left_t is None:
             screen.leave()
@@ -199,24 +208,6 @@ def test_a_stop_that_comes_as_the_job_has_just_finished_does_not_spoil_it(tmp_pa
     assert state.answered == {request: "done"}
 
 
-@pytest.mark.parametrize("first", [RequestKind.RESTART, None])
-def test_who_asks_for_a_stop_gets_one(tmp_path: Path, first: RequestKind | None) -> None:
-    """Also while the attempt ends for a restart, or because a rank died."""
-    run = run_in(tmp_path, STARTED, INTENDED)
-    child = child_in(run, STUBBORN)
-    append(run, journalled(child))
-    run.control.mkdir()
-    if first is None:
-        append(run, ev.StopIntended(t=T, attempt=1, why=StopWhy.RANK_DIED, by="keeper", grace_s=0.5))
-    else:
-        control.send(run.control, first)
-    control.send(run.control, RequestKind.STOP)
-    code, state = carry(run, job_of(tmp_path, interactive=True))
-    assert (code, outcome(state)) == (5, (Outcome.STOPPED, 1))
-    assert set(state.answered.values()) == {"done"}
-    assert wait_until(lambda: child.poll() is not None, 5)
-
-
 @pytest.mark.parametrize(
     ("kind", "ends"),
     [
@@ -248,20 +239,6 @@ def test_a_person_need_not_wait_for_what_is_not_shown(
             assert (keeper.run_to_end(), outcome(keeper.state)) == ends
         finally:
             keeper.close()
-
-
-def test_a_restart_is_made_with_what_was_asked_for(tmp_path: Path) -> None:
-    run = run_in(
-        tmp_path, STARTED, INTENDED, RUNS, *WAITS[:2], ev.Held(t=T, attempt=1, reason="no", until=4e9)
-    )
-    run.control.mkdir()
-    args = control.RequestArgs(
-        argv=("-c", "import os; raise SystemExit(0 if os.environ['A'] == '1' else 9)"), env={"A": "1"}
-    )
-    control.send(run.control, RequestKind.RESTART_WITH, if_attempt=1, args=args)
-    code, state = carry(run, job_of(tmp_path, sys.executable, "-c", "raise SystemExit(9)"))
-    assert (code, outcome(state)) == (0, (Outcome.SUCCEEDED, 2))
-    assert state.attempts[0].decided_by != "policy"
 
 
 @pytest.mark.fault(
@@ -434,3 +411,32 @@ def test_nothing_is_written_through_a_link_that_the_job_laid(tmp_path: Path) -> 
         write_plan(run.node().attempt(3), plan)
     assert [path.name for path in out.iterdir()] == ["thesis.txt"]
     assert (out / "thesis.txt").read_text() == "mine"
+
+
+def test_a_keeper_that_closes_leaves_no_thread_that_loads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, lock_is_free = threading.Event(), threading.Event()
+    made = load_engine(default_cache_dir())
+
+    def slow(_cache: str | None, _own: object) -> object:
+        assert go.wait(30)
+        return made
+
+    monkeypatch.setattr(engine, "load_engine", slow)
+    run = RunPaths(tmp_path / "run-1")
+    keeper = Keeper(run, job_of(tmp_path), env=os.environ)
+    assert keeper._components is not None, "made as something runs"
+
+    def finish() -> None:
+        if wait_until(lambda: not keeper_is_alive(run.node().lock), 20):
+            lock_is_free.set()
+        go.set()
+
+    other = threading.Thread(target=finish)
+    other.start()
+    keeper.close()
+    loading = [thread.name for thread in threading.enumerate() if thread.name == "stoker-engine"]
+    other.join()
+    assert loading == []
+    assert lock_is_free.is_set(), "nobody else waits for it"

@@ -147,20 +147,6 @@ def test_the_timeout_that_a_rank_gave_its_process_groups_is_known(
     assert attempt.facts.group_timeout_s == known
 
 
-def test_what_is_no_record_breaks_nothing() -> None:
-    attempt = Attempt()
-    for strange in (
-        {"kind": "step"},
-        {"kind": "step", "step": "x", "steps": {}},
-        {"kind": "shape", "shapes": 3},
-        {"kind": "new"},
-    ):
-        attempt.record(**strange)
-    attempt.facts.look(st.RunState(), is_over=True)
-    assert attempt.events == []
-    assert attempt.steps == []
-
-
 def test_answers_that_change_with_every_look_fill_no_journal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is a line of some KB: an answer every half second would make hundreds of MB a day."""
     planned = iter(range(1, 100_000))
@@ -257,20 +243,3 @@ def test_the_total_of_a_silent_script(name: str, accumulation: int, planned: int
     event = attempt.events[-1]
     assert isinstance(event, ev.BatchMeasured)
     assert (event.accumulation, event.planned_steps) == (accumulation, planned)
-
-
-def test_the_phase_is_stepping_from_the_first_step_on() -> None:
-    attempt = Attempt()
-    state = replay(
-        [
-            ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="first launch"),
-            ev.AttemptStarted(t=1.0, attempt=1, pid=7, start_time=1.0),
-        ]
-    )
-    attempt.facts.look(state)
-    assert attempt.events == []
-    attempt.train(1)
-    attempt.facts.look(state)
-    [event] = attempt.events
-    assert isinstance(event, ev.PhaseChanged)
-    assert event.phase is ev.Phase.STEPPING

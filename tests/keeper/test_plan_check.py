@@ -115,15 +115,6 @@ def test_another_accumulation_differs_once_three_steps_agree(tmp_path: Path) -> 
     assert (differs.measured, differs.why) == ("accumulation 1", "--accum does not make it")
 
 
-def test_a_resume_is_confirmed_by_the_checkpoint_that_was_loaded(tmp_path: Path) -> None:
-    restart = Restart(tmp_path, resume_at=4)
-    restart.train(loads=restart.checkpoint)
-    (confirmed,) = restart.events
-    assert isinstance(confirmed, ev.PlanConfirmed)
-    assert confirmed.resume == restart.checkpoint
-    assert restart.file.exists()
-
-
 @pytest.mark.parametrize("saved", [True, False])
 def test_an_attempt_that_loads_nothing_has_not_resumed_if_loads_can_be_seen(
     tmp_path: Path, saved: bool
@@ -147,6 +138,8 @@ def test_a_rank_that_has_not_told_its_first_step_may_have_loaded(tmp_path: Path)
     restart.train(ranks=(0,), loads=restart.checkpoint)
     (confirmed,) = restart.events
     assert isinstance(confirmed, ev.PlanConfirmed)
+    assert confirmed.resume == restart.checkpoint
+    assert restart.file.exists()
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from supervisor.keeper.monitoring.rank_failures import FRESH_S, RankFailures
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.records import FailureClass
+from tests.conftest import not_none
 from tests.keeper.fakes import FakeClock
 
 
@@ -53,8 +54,7 @@ def test_an_error_that_was_handled_is_no_cause(is_over: bool) -> None:
     clock.now += FRESH_S + 1 if is_over else 1.0
     if not is_over:
         failures.observe(StepSeen(clock.wall(), 1, {"step": 1.0}, from_telemetry=False))
-    told = failures.look(view_of({1: 3}))
-    assert told is not None
+    told = not_none(failures.look(view_of({1: 3})))
     assert (told.exit_code, told.text, told.failure) == (3, "", None)
 
 
@@ -63,7 +63,6 @@ def test_of_several_the_one_whose_error_came_first_and_only_once() -> None:
     failures = RankFailures(clock)
     failures.observe(error(clock.wall(), 1, "the cause"))
     failures.observe(error(clock.wall() + 0.1, 0, "Connection closed by peer"))
-    told = failures.look(view_of({0: 1, 1: 1}))
-    assert told is not None
+    told = not_none(failures.look(view_of({0: 1, 1: 1})))
     assert (told.local_rank, told.text) == (1, "the cause")
     assert failures.look(view_of({0: 1, 1: 1}, told)) is None

@@ -12,39 +12,25 @@ from hypothesis import given
 from hypothesis import strategies as st_
 
 from supervisor.job.batch import BatchSpec, candidates
-from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.planning import readiness as preconditions
 from supervisor.keeper.planning.fit_batch import next_probe
 from supervisor.keeper.planning.readiness import Missing, ReadinessCheck, Way
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.answers import JobKind, MemoryLine, flags_hash, recall_memory, remember_memory
 from supervisor.run.paths import NodePaths
 from supervisor.run.records import Decision, DecisionKind, Precondition, SpecChange
 from supervisor.run.series import GPU, SeriesWriter
 from supervisor.sources.gpu import GpuDevice, GpuProcess, GpuSample
+from tests.conftest import not_none
+from tests.keeper.fakes import FakeClock
 
 GIB = 2**30
 JOB = JobSpec("job", EntryKind.SCRIPT, "train.py")
 
 
-class Clock:
-    """Time that a test turns on."""
-
-    was_set = False
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def mono(self) -> float:
-        return self.now
-
-    def wall(self) -> float:
-        return self.now
-
-    def ahead_s(self) -> float:
-        return 0.0
+def clock_at_100() -> FakeClock:
+    return FakeClock(now=100.0, epoch=0.0)
 
 
 def backoff(*proofs_: Precondition, wait_s: float = 10.0) -> st.Backoff:
@@ -65,13 +51,13 @@ class Look:
         return self.found
 
 
-def gate(clock: Clock, look: Look, told: list[ev.Event]) -> ReadinessCheck:
+def gate(clock: FakeClock, look: Look, told: list[ev.Event]) -> ReadinessCheck:
     return ReadinessCheck(JOB, NodePaths(Path("/nowhere")), {}, clock, told.append, look=look)
 
 
 def test_the_gate_waits_then_opens_and_says_how_long_it_took() -> None:
     told: list[ev.Event] = []
-    clock, look = Clock(), Look(Missing(Precondition.GPU_MEMORY, "GPU 0: 1 GiB is not back"))
+    clock, look = clock_at_100(), Look(Missing(Precondition.GPU_MEMORY, "GPU 0: 1 GiB is not back"))
     door = gate(clock, look, told)
     assert door.way(st.RunState(), backoff(Precondition.GPU_MEMORY)) is Way.WAIT
     assert isinstance(told[0], ev.WaitingFor)
@@ -84,7 +70,7 @@ def test_the_gate_waits_then_opens_and_says_how_long_it_took() -> None:
 
 def test_a_wait_that_is_over_launches_all_the_same_unless_that_is_pointless() -> None:
     told: list[ev.Event] = []
-    clock = Clock()
+    clock = clock_at_100()
     door = gate(clock, Look(Missing(Precondition.GPU_MEMORY, "GPU 0: 1 GiB is not back")), told)
     clock.now += 11.0
     assert door.way(st.RunState(), backoff(Precondition.GPU_MEMORY)) is Way.GO
@@ -101,7 +87,7 @@ def test_a_driver_that_does_not_answer_is_waited_for_no_longer_than_allowed(
     monkeypatch.setattr("supervisor.keeper.planning.readiness.LOOK_S", 0.05)
     told: list[ev.Event] = []
     answer = threading.Event()
-    clock = Clock()
+    clock = clock_at_100()
     hung = Look(None)
     hung.wait = answer
     door = gate(clock, hung, told)
@@ -125,7 +111,9 @@ def test_a_look_that_fails_keeps_no_run_from_going_on(caplog: pytest.LogCaptureF
     def broken(*_: object) -> Missing | None:
         raise OSError("the disk is gone")
 
-    door = ReadinessCheck(JOB, NodePaths(Path("/nowhere")), {}, Clock(), lambda _event: None, look=broken)
+    door = ReadinessCheck(
+        JOB, NodePaths(Path("/nowhere")), {}, clock_at_100(), lambda _event: None, look=broken
+    )
     assert door.way(st.RunState(), backoff(Precondition.DISK)) is Way.GO
     assert "stoker-proofs failed" in caplog.text
 
@@ -153,8 +141,7 @@ def test_gpu_memory_of_dead_ranks_is_waited_for_and_that_of_strangers_is_not(tmp
     def look(used: int, *processes: GpuProcess) -> Missing | None:
         return preconditions.missing(wanted, JOB, state, node, {}, gpus=lambda: sample(used, *processes))
 
-    held = look(60 * GIB, GpuProcess(4_000_001, 59 * GIB))
-    assert held is not None
+    held = not_none(look(60 * GIB, GpuProcess(4_000_001, 59 * GIB)))
     assert "4000001" in held.text
     assert not held.fatal
     assert look(60 * GIB) is not None, "memory that nobody holds is still on its way back"
@@ -172,8 +159,7 @@ def test_a_named_port_and_the_disk_must_be_shown(tmp_path: Path) -> None:
     node = NodePaths(tmp_path)
     with socket.create_server(("0.0.0.0", 0)) as server:
         named = JobSpec("job", EntryKind.SCRIPT, "train.py", master_port=server.getsockname()[1])
-        taken = preconditions.missing((Precondition.PORT,), named, st.RunState(), node, {})
-        assert taken is not None
+        taken = not_none(preconditions.missing((Precondition.PORT,), named, st.RunState(), node, {}))
         assert taken.fatal
     assert preconditions.missing((Precondition.PORT,), named, st.RunState(), node, {}) is None
     assert preconditions.missing((Precondition.PORT,), JOB, st.RunState(), node, {}) is None
@@ -193,23 +179,3 @@ def test_bisection_finds_the_largest_divisor_in_few_probes(per_rank: int, limit:
     assert max((p.micro_batch for p in probes if p.fitted), default=0) == max(
         (m for m in open_ if m <= limit), default=0
     )
-
-
-def test_what_fitted_is_known_again_for_the_same_kind_alone(tmp_path: Path) -> None:
-    env = {"XDG_STATE_HOME": str(tmp_path)}
-    kind = JobKind("/w/train.py", flags_hash(["--depth=4"]), "H100", 2)
-    remember_memory(MemoryLine(kind=kind, trial=MemoryTrial(16, fitted=False), t=1.0, run="a"), env)
-    remember_memory(
-        MemoryLine(kind=kind, trial=MemoryTrial(8, fitted=True, peak_bytes=5), t=2.0, run="b"), env
-    )
-    with (tmp_path / "stoker" / "memory.jsonl").open("ab") as file:
-        file.write(b'{"half a line ' + kind.flags.encode())
-    assert [line.trial.micro_batch for line in recall_memory(kind, env)] == [16, 8]
-    assert [line.run for line in recall_memory(kind, env, but_run="a")] == ["b"]
-    for other in (
-        JobKind("/w/other.py", kind.flags, "H100", 2),
-        JobKind(kind.script, flags_hash(["--depth=8"]), "H100", 2),
-        JobKind(kind.script, kind.flags, "A100", 2),
-        JobKind(kind.script, kind.flags, "H100", 4),
-    ):
-        assert recall_memory(other, env) == []

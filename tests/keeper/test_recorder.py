@@ -22,7 +22,7 @@ from supervisor.keeper.monitoring.observations import (
     StepHint,
     StepSeen,
 )
-from supervisor.keeper.recording.recorder import MAX_EVIDENCE, SPEAKER_WAIT_S, Recorder
+from supervisor.keeper.recording.recorder import MAX_EVIDENCE, MAX_MINIMA, SPEAKER_WAIT_S, Recorder
 from supervisor.run import events as ev
 from supervisor.run.events import Phase
 from supervisor.run.fold import replay
@@ -32,7 +32,7 @@ from supervisor.sources.signature_files import default_cache_dir, load_engine
 from supervisor.sources.tail.tailer import Backlog
 from supervisor.text.prefixes import Origin
 from tests.conftest import wait_until
-from tests.keeper.fakes import Emitted, FakeClock
+from tests.keeper.fakes import E, Emitted, FakeClock
 
 BEFORE: tuple[ev.Event, ...] = (
     ev.RunStarted(t=1.0, run_id="r", name="n", mode="launched", host="h"),
@@ -55,8 +55,8 @@ class Bench:
         for seen in observations:
             self.recorder.record(1, seen)
 
-    def of(self, kind: type[ev.Event]) -> list[ev.Event]:
-        return [fact for fact in self.emitted.facts if isinstance(fact, kind)]
+    def of(self, kind: type[E]) -> list[E]:
+        return self.emitted.of(kind)
 
     def series(self, stream: str) -> list[tuple[str, float | None]]:
         return [(s.k, s.v.get("step")) for s in SeriesReader(self.folder, stream).read()]
@@ -83,11 +83,18 @@ def test_progress_is_one_a_second_and_never_loses_the_last(bench: Bench) -> None
         bench.see(step(number))
         bench.recorder.tick()
     bench.recorder.flush()
-    steps = [f.step for f in bench.emitted.facts if isinstance(f, ev.Progress)]
+    steps = [f.step for f in bench.of(ev.Progress)]
     assert steps[0] == 1
     assert steps[-1] == 100
     assert 5 <= len(steps) <= 7
     assert len(bench.series(METRICS)) == 100
+
+
+def test_of_too_many_lows_between_two_of_them_the_newest_stay(bench: Bench) -> None:
+    bench.see(*(step(n, loss=1000.0 - n) for n in range(1, 1000)))
+    bench.recorder.flush()
+    found = [low for fact in bench.emitted.facts if isinstance(fact, ev.Progress) for low in fact.minima]
+    assert (len(found), found[-1]) == (MAX_MINIMA + 1, (999, 1.0)), "the first step is journalled at once"
 
 
 def test_values_of_one_second_are_merged_and_non_numbers_kept_out(bench: Bench) -> None:
@@ -120,7 +127,6 @@ def test_a_first_loss_that_is_no_number_is_journalled_if_it_stays_so(bench: Benc
     bench.recorder.begin(2)
     bench.see(*(step(n, loss=NAN) for n in range(1, 6)))
     (lost,) = bench.of(ev.LossNotFinite)
-    assert isinstance(lost, ev.LossNotFinite)
     assert (lost.step, lost.last) == (1, None)
 
 
@@ -140,11 +146,10 @@ def test_an_evaluation_that_counts_anew_is_no_progress(bench: Bench) -> None:
 
     bench.see(line(5, evaluates=True, val_loss=0.9))
     bench.recorder.flush()
-    assert [p.step for p in bench.of(ev.Progress) if isinstance(p, ev.Progress)] == [5], "nothing else counts"
+    assert [p.step for p in bench.of(ev.Progress)] == [5], "nothing else counts"
     bench.see(line(500, loss=0.5), line(10, evaluates=True, val_loss=0.4))
     bench.recorder.flush()
     last = bench.of(ev.Progress)[-1]
-    assert isinstance(last, ev.Progress)
     assert (last.step, last.val_loss) == (500, 0.4)
 
 
@@ -162,13 +167,6 @@ def test_one_rank_speaks_for_the_job(bench: Bench) -> None:
     assert bench.series(METRICS) == [("job", 1.0), ("job", 2.0)], "the first that spoke"
     bench.see(*(step(n, rank, wire=False) for n in (3, 4) for rank in (0, 3, 2)))
     assert bench.series(METRICS)[2:] == [("job", 3.0), ("job", 4.0)], "rank 0 once it speaks"
-
-
-def test_a_rank_that_was_read_before_rank_0_leaves_no_points(bench: Bench) -> None:
-    bench.see(*(step(n, rank, wire=False) for rank in (1, 0) for n in (1, 2)))
-    bench.recorder.flush()
-    assert bench.series(METRICS) == [("job", 1.0), ("job", 2.0)]
-    assert len(bench.series(RANKS)) == 4
 
 
 def test_samples_without_a_step_are_not_written_again_after_an_adoption(tmp_path: Path) -> None:
@@ -204,7 +202,7 @@ def test_phases_checkpoints_and_warnings_are_said_once(bench: Bench) -> None:
     assert len(bench.of(ev.PhaseChanged)) == 1
     assert len(bench.of(ev.TrainerReady)) == 1
     assert len(bench.of(ev.Advisory)) == 2
-    found = [f.final for f in bench.emitted.facts if isinstance(f, ev.CheckpointCommitted)]
+    found = [f.final for f in bench.of(ev.CheckpointCommitted)]
     assert found == [False, True]
 
 
@@ -224,43 +222,18 @@ def test_a_job_that_evaluates_after_every_step_fills_no_journal_with_phases(benc
     assert (newest[-1].phase, newest[-1].step) == (Phase.EVALUATING, 499)
 
 
-def test_what_repeats_in_a_large_journal_is_journalled_as_rarely_as_progress(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    bench.recorder = Recorder(tmp_path, bench.emitted, bench.clock, apart_s=lambda: 60.0)
-    bench.recorder.begin(1)
-    for second in range(1, 3601):  # an evaluation in every other second, and a checkpoint every ten
-        bench.clock.now += 1.0
-        bench.see(
-            step(second),
-            PhaseSeen(10.0 + second, 0, Phase.EVALUATING if second % 2 else Phase.STEPPING, second),
-        )
-        if second % 10 == 0:
-            bench.see(CheckpointSeen(10.0 + second, 0, second, f"c{second}", False))
-        bench.recorder.tick()
-    phases, progress = bench.of(ev.PhaseChanged), bench.of(ev.Progress)
-    saved = [event for event in bench.emitted.facts if isinstance(event, ev.CheckpointCommitted)]
-    assert len(phases) <= 60
-    assert 55 <= len(saved) <= 61, "one a minute"
-    assert len(progress) <= 60 + len(phases) + len(saved), "each of these stands behind the step it followed"
-    assert saved[0].step == 10, "the first at once"
-    bench.see(CheckpointSeen(5000.0, 0, 3601, "c3601", False))
-    bench.recorder.close()
-    newest = [event.step for event in bench.emitted.facts if isinstance(event, ev.CheckpointCommitted)][-1]
-    assert newest == 3601, "and the newest, where the attempt ends"
-
-
 def test_a_final_checkpoint_does_not_wait(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.recorder = Recorder(tmp_path, bench.emitted, bench.clock, apart_s=lambda: 60.0)
     bench.recorder.begin(1)
     for number in (1, 2, 3):
         bench.see(CheckpointSeen(10.0 + number, 0, number, f"c{number}", number == 3))
-    assert [e.step for e in bench.emitted.facts if isinstance(e, ev.CheckpointCommitted)] == [1, 3]
+    assert [e.step for e in bench.of(ev.CheckpointCommitted)] == [1, 3]
 
 
 def test_a_line_repeated_for_ever_does_not_hide_another_cause(bench: Bench) -> None:
     bench.see(*[evidence("the same line")] * 500, evidence("another cause"))
-    assert [f.text for f in bench.emitted.facts if isinstance(f, ev.EvidenceSeen)] == [
+    assert [f.text for f in bench.of(ev.EvidenceSeen)] == [
         "the same line",
         "another cause",
     ]
@@ -301,15 +274,17 @@ def test_steps_that_a_dead_keeper_had_no_time_to_journal_are_journalled(
     tmp_path: Path, journalled: int
 ) -> None:
     """Samples are written at once, progress once a second: the step that it ended at was in the series alone."""
+    lived = [step(n, loss=1.0 + abs(n - 4)) for n in range(1, 8)]
     first = Bench(tmp_path)
-    first.see(*(step(n) for n in range(1, 8)))
+    first.see(*lived)
     told = [fact for fact in first.emitted.facts if isinstance(fact, ev.Progress)][:journalled]
     second = Bench(tmp_path, (*BEFORE, *told))
-    second.see(*(step(n) for n in range(1, 8)))
+    second.see(*lived)
     second.recorder.close()
     state = replay((*BEFORE, *told, *second.emitted.facts))
     assert state.attempt is not None
     assert (state.attempt.first_step, state.attempt.last_step) == (1, 7)
+    assert (state.best_loss, state.best_step) == (1.0, 4), "no progress event was of that step"
     assert second.series(METRICS) == [("job", float(n)) for n in range(1, 8)]
 
 
@@ -382,18 +357,6 @@ def watched(log: Path) -> Iterator[list[Observation]]:
     finally:
         stop.set()
         watch.close()
-
-
-def test_where_the_bar_stands_is_known_also_where_it_was_wiped_for_the_last_line(tmp_path: Path) -> None:
-    log = tmp_path / "nohup.out"
-    bars = "".join(f"\r {n}%|#####     | {n}/30 [00:02<00:02,  7.11it/s]" for n in (14, 15))
-    log.write_text(
-        bars + "\r" + " " * 48 + "\r{'loss': 2.5}\nTraceback (most recent call last):\n", encoding="utf-8"
-    )
-    with watched(log) as seen:
-        assert wait_until(lambda: any("loss" in one.values for one in seen if isinstance(one, StepSeen)), 20)
-        steps = [one.values["step"] for one in seen if isinstance(one, StepSeen) and "step" in one.values]
-    assert steps == [15]
 
 
 def test_a_resumed_jobs_bar_is_read_as_one_that_begins(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Cause, Consequence, FailureClass
 from supervisor.text.redact import HIDDEN, Redactor
+from tests.conftest import not_none
 from tests.keeper.fakes import FakeClock, verdict_of
 from tests.keeper.runs import INTENDED, RUNS, STARTED
 from tests.text.secrets import IN_TEXT, Planted
@@ -57,8 +58,7 @@ def test_evidence_and_verdicts_are_journalled_without_secrets(tmp_path: Path, pl
         assert secret not in written
     state = read_state(node.journal)
     assert state == ledger.state, "a replay gives what the keeper acted on"
-    kept = state.attempts[-1].verdict
-    assert kept is not None
+    kept = not_none(state.attempts[-1].verdict)
     assert kept.cause is not None
     assert (kept.cause.path, kept.cause.line) == (path, 7), "the place is where the line stands"
     assert HIDDEN in kept.cause.text

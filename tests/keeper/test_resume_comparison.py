@@ -11,16 +11,13 @@ import pytest
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import EntryKind, Knobs, RetrySettings
 from supervisor.keeper.base.ledger import Ledger, RunContext
-from supervisor.keeper.recording import recovery_report
 from supervisor.keeper.recording.recovery_report import ResumeComparison
 from supervisor.run import events as ev
-from supervisor.run import state as st
-from supervisor.run.fold import replay
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Difference, Sameness
 from supervisor.run.series import JOB_KEY, METRICS, SeriesWriter
-from supervisor.views.headless.console import Level, event_lines
 from supervisor.views.wording.translate import english
+from tests.conftest import not_none
 from tests.keeper.fakes import KNOBS, FakeClock, job_of, run_in
 from tests.policy.test_same_training import AFTER, BEFORE, Log, Rows
 
@@ -103,8 +100,7 @@ def test_it_is_said_once_after_the_steps_trained_twice_and_twenty_more(resumed: 
     assert (said.attempt, said.result, said.steps_twice, said.steps_new) == (2, Sameness.SAME, 30, 20)
     resumed.trains(part(Log(range(151, 170)), 151, 169), final=True)
     assert len(resumed.said()) == 1
-    view = resumed.ledger.state.attempt
-    assert view is not None
+    view = not_none(resumed.ledger.state.attempt)
     assert view.compared == said
     assert english.moment(resumed.ledger.state.timeline[-1]).startswith(
         "attempt 2: same training: 30 steps trained twice"
@@ -127,23 +123,6 @@ def test_the_bar_that_jumps_to_the_step_it_resumes_from_is_no_step_0(resumed: Re
     assert said.result is Sameness.SAME
 
 
-def test_what_was_asked_for_is_said_with_the_difference_and_is_no_warning() -> None:
-    found = ev.ResumeCompared(
-        t=1.0,
-        attempt=2,
-        result=Sameness.DIFFERS,
-        difference=Difference.LEARNING_RATE,
-        text="at step 5 it is 1 and was 2",
-        asked="--lr=1",
-    )
-    ((level, text),) = event_lines(found)
-    assert level is Level.INFO
-    assert ", as asked for with --lr=1: at step 5" in text
-    (moment,) = replay((found,)).timeline
-    assert moment.tone is st.Tone.INFO
-    assert ", as asked for with --lr=1" in english.moment(moment)
-
-
 def test_another_keeper_does_not_say_it_again(resumed: Resumed) -> None:
     resumed.trains(AFTER.rows())
     assert len(resumed.said()) == 1
@@ -151,29 +130,6 @@ def test_another_keeper_does_not_say_it_again(resumed: Resumed) -> None:
     again.look(resumed.ledger.state)
     again.look(resumed.ledger.state, final=True)
     assert len(resumed.said()) == 1
-
-
-def test_only_whole_steps_of_the_job_with_a_measured_value_are_compared(tmp_path: Path) -> None:
-    writer = SeriesWriter(tmp_path)
-    loss = {"loss": 1.0}
-    for attempt, key, values in (
-        (1, JOB_KEY, {"step": 0.0, **loss}),
-        (1, JOB_KEY, {"step": 1.0, "total_steps": 30.0}),
-        (1, "0", {"step": 2.0, **loss}),
-        (1, JOB_KEY, {"step": -1.0, **loss}),
-        (1, JOB_KEY, loss),
-        (2, JOB_KEY, {"step": 0.0, "total_steps": 40.0, **loss}),
-        (2, JOB_KEY, {"step": 0.0, "lr": 0.1, "grad_norm": None}),
-        (3, JOB_KEY, {"step": 7.0, **loss}),
-    ):
-        writer.append(METRICS, 60_000.0, key, attempt, values)
-    writer.close()
-    tables = recovery_report._Tables(tmp_path, 2)
-    assert tables.totals is None
-    assert tables.read(final=True)
-    assert tables.before == {0: loss}
-    assert tables.after == {0: {"total_steps": 40.0, "loss": 1.0, "lr": 0.1}}
-    assert tables.totals == (30, 40)
 
 
 # -- an attempt that did not resume -----------------------------------------------------------------------
@@ -244,8 +200,7 @@ def test_it_is_found_once_a_run_and_not_of_an_attempt_that_was_seen_to_load(tmp_
         try:
             resumed.emit(told)
             resumed.trains(rows_at(10, 20))
-            view = resumed.ledger.state.attempt
-            assert view is not None
+            view = not_none(resumed.ledger.state.attempt)
             assert view.differs is None, name
         finally:
             resumed.close()

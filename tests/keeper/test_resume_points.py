@@ -28,6 +28,7 @@ from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecCha
 from supervisor.run.runfile import RunFile
 from supervisor.run.state import RunState
 from supervisor.sources.checkpoint_layouts import whole_at
+from tests.conftest import not_none
 from tests.keeper.fakes import BATCH, KNOBS, job_of, verdict_of
 from tests.sources.test_checkpoints import saved, torn, transformers
 
@@ -145,8 +146,7 @@ def test_a_newest_one_that_was_torn_since_is_passed_over(tmp_path: Path) -> None
     older, newer = (saved(tmp_path / "out" / f"epoch_{n}.pt", "epoch") for n in (1, 2))
     state = state_of(older, newer)
     torn(newer)
-    usable = usable_checkpoint(record.job, state.checkpoints)
-    assert usable is not None
+    usable = not_none(usable_checkpoint(record.job, state.checkpoints))
     assert usable.path == str(older)
     assert next_plan(tmp_path, record, state).resume == str(older)
     known = policy_input(record, state, env={})
@@ -179,26 +179,6 @@ def test_the_checkpoint_that_the_command_itself_resumes_from_counts(tmp_path: Pa
     assert known.newest_checkpoint == str(path)
     assert known.resume_known
     assert "--resume_from before/epoch_1.pt" in " ".join(next_plan(tmp_path, record, state_of()).argv)
-
-
-def test_a_checkpoint_that_could_not_be_loaded_is_passed_over(tmp_path: Path) -> None:
-    record = record_of(tmp_path, BY_PATH)
-    first, second = (saved(tmp_path / "out" / f"step_{n}.pt", "step") for n in (5, 10))
-
-    def newest(*paths: Path) -> str | None:
-        state = state_of(*paths)
-        for event in (
-            ev.LaunchIntended(t=5.0, attempt=2, argv=(), reason="again", batch=BATCH, resume_at=10),
-            ev.AttemptEnded(t=6.0, attempt=2, exit_code=1),
-            ev.Diagnosed(t=6.0, attempt=2, verdict=verdict_of(FailureClass.CHECKPOINT_LOAD)),
-        ):
-            state = fold(state, event)
-        return policy_input(record, state, env={}).newest_checkpoint
-
-    assert newest(first, second) == str(first)
-    assert newest(second, second) is None, "one file that was written over holds its newest alone"
-    state = state_of(first, second)
-    assert policy_input(record, state, env={}).newest_checkpoint == str(second)
 
 
 # -- transformers ----------------------------------------------------------------------------------------
@@ -350,6 +330,17 @@ def test_what_was_written_after_the_loss_was_no_number_is_passed_over(
     assert (known.newest_checkpoint, known.unsound) == (str(first), "")
     fine = fold(state, ev.LossFinite(t=2.7, attempt=1, loss=1.0, step=9))
     assert policy_input(record, fine, env={}).newest_checkpoint == str(second), "one bad step is skipped"
+
+
+def test_what_was_saved_before_a_script_refused_its_loss_is_good_whatever_step_was_logged_last(
+    tmp_path: Path,
+) -> None:
+    first, second = (saved(tmp_path / "out" / f"step_{n}.pt", "step", "optimizer") for n in (5, 10))
+    refused = ev.Diagnosed(t=4.0, attempt=1, verdict=verdict_of(FailureClass.NAN_LOSS))
+    state = fold(state_of(first, second, step=7), refused)
+    for knobs in (BY_PATH, SELF):
+        known = policy_input(record_of(tmp_path, knobs), state, env={})
+        assert (known.newest_checkpoint, known.unsound) == (str(second), "")
 
 
 @pytest.mark.parametrize("knobs", [SELF, SWITCH], ids=["by itself", "a switch"])

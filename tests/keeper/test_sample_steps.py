@@ -10,6 +10,7 @@ import pytest
 from supervisor.keeper.monitoring.observations import StepHint, StepSeen
 from supervisor.keeper.recording.sample_steps import WAIT_S, StepSense
 from supervisor.sources.metrics import MetricReader
+from tests.conftest import not_none
 
 
 def bar(step: int, total: int, **values: float) -> StepSeen:
@@ -62,17 +63,6 @@ def test_a_line_that_no_bar_follows_takes_none_of_those_below() -> None:
     assert found == [(None, None), (5, 5), (10, 10)]
 
 
-def test_lines_that_were_written_in_blocks_stand_below_all_their_bars() -> None:
-    sense = StepSense()
-    found = shown(sense.take(replace(line(accuracy=0.5), log="train.log"), 0.0))
-    for block in ((5, 10, 15), (20, 25)):
-        for step in block:
-            found += shown(sense.hint(replace(hint(step), log="train.log"), 0.0))
-        for step in block:
-            found += shown(sense.take(replace(line(loss=float(step)), log="train.log"), 0.0))
-    assert found == [(None, None), *((step, step) for step in (5, 10, 15, 20, 25))]
-
-
 def test_the_bars_file_may_be_read_first() -> None:
     sense = StepSense()
     assert shown(sense.hint(hint(5), 0.1)) == []
@@ -91,16 +81,6 @@ def test_a_line_does_not_wait_for_ever_for_a_bar() -> None:
     assert shown(sense.due(99.0)) == []
 
 
-def test_a_line_does_not_wait_past_the_next_loss_of_its_log() -> None:
-    """A summary of the epoch before is not the newest loss."""
-    sense = StepSense()
-    list(sense.take(replace(bar(30, 40, loss=2.5), log="train.log"), 0.0))
-    assert shown(sense.take(replace(line(loss=2.6), log="train.log"), 0.0)) == []
-    after = shown(sense.take(replace(bar(10, 40, epoch=2, loss=2.4), log="train.log"), 0.0))
-    assert after == [(30, 2.6), (10, 2.4)]
-    assert shown(sense.due(99.0)) == []
-
-
 def test_the_summary_of_an_epoch_does_not_wait_past_the_bar_of_the_next() -> None:
     sense = StepSense()
     list(sense.take(replace(bar(40, 40, epoch=1.0), log="train.log"), 0.0))
@@ -108,12 +88,6 @@ def test_the_summary_of_an_epoch_does_not_wait_past_the_bar_of_the_next() -> Non
     assert shown(sense.take(replace(bar(40, 40, epoch=1.0), log="train.log"), 0.0)) == [(40, None)]
     after = shown(sense.take(replace(bar(10, 40, epoch=2.0), log="train.log"), 0.0))
     assert after == [(40, 2.6), (50, None)]
-
-
-def test_without_bars_the_step_of_the_line_before_holds() -> None:
-    sense = StepSense()
-    list(sense.take(line(step=10.0), 0.0))
-    assert shown(sense.take(line(loss=2.5), 0.0)) == [(10, 2.5)]
 
 
 def test_a_counter_that_starts_again_says_no_step_of_the_lines_below() -> None:
@@ -185,8 +159,7 @@ def test_only_the_time_that_its_line_does_not_explain_is_doubted() -> None:
         "[100/1000] loss: 0.3, time: 0.48, 133.1 img/s": False,
     }
     for text, doubted in plain.items():
-        sample = reader.feed(text)
-        assert sample is not None
+        sample = not_none(reader.feed(text))
         assert "step_time_s" in sample.values
         assert sample.plain_time is doubted, text
 
@@ -242,13 +215,6 @@ def test_the_total_is_that_of_all_epochs_where_their_number_is_known() -> None:
     assert counted(*said, total_epochs=5.0) == [(5, 10), (9, 10), (15, 50)]
     beyond = [(step, 128.0, float(epoch)) for epoch in range(4) for step in (1.0, 128.0)]
     assert counted(*beyond, total_epochs=3.0)[-1] == (512, 512), "never less than the step"
-
-
-def test_a_log_that_begins_in_the_middle_is_counted_on_from_its_first_line() -> None:
-    said = [(10.0, 100.0, 24.0), (90.0, 100.0, 24.0), (10.0, 100.0, 25.0)]
-    assert [step for step, _ in counted(*said, total_epochs=70.0)] == [2410, 2490, 2510]
-    whole = counted((240.0, 700.0, 24.0), total_epochs=70.0)
-    assert whole[0][0] == 240, "it counts the whole training"
 
 
 def test_the_next_attempt_knows_what_its_counters_count() -> None:

@@ -5,69 +5,24 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from supervisor.job.batch import BatchSpec
-from supervisor.job.spec import EntryKind
-from supervisor.keeper.base.background import Background, BackgroundTask, within
-from supervisor.keeper.base.keeper_clock import of_others
+from supervisor.keeper.base.background import Background, within
 from supervisor.keeper.monitoring.collector import (
     Sensors,
-    Use,
-    gpu_values,
     own_values,
 )
-from supervisor.keeper.recording.start_events import world_size_of
-from supervisor.sources.gpu import GpuDevice, GpuNote, GpuNoteCode, GpuProcess, GpuSample
+from supervisor.sources.gpu import GpuNote, GpuNoteCode
 from supervisor.sources.machine import HostSample, ProcessSample
 from supervisor.sources.processes import ProcessId
-from tests.keeper.fakes import FakeClock, job_of
+from tests.keeper.fakes import FakeClock
 
 # -- clocks ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("ahead_s", "t", "t_mono", "by_s"),
-    [
-        (0.0, -3.0, None, -3.0),
-        (10.0, 7.0, None, -3.0),
-        (0.0, -3.0, -3.5, -3.5),
-        (0.0, -3.0, -7.9, -7.9),
-        (0.0, -3.0, -8.0, -3.0),
-        (1.0, -3.0, -50.0, -50.0),
-        (0.9, -3.0, -50.0, -3.9),
-        (0.0, 0.5, 1.0, 1.0),
-        (0.0, 0.5, 1.1, 0.5),
-    ],
-)
-def test_a_time_that_another_process_wrote(
-    ahead_s: float, t: float, t_mono: float | None, by_s: float
-) -> None:
-    clock = FakeClock()
-    clock.ahead = ahead_s
-    wall, mono = clock.wall(), clock.mono()
-    found = of_others(wall + t, clock, None if t_mono is None else mono + t_mono)
-    assert found == pytest.approx(wall + by_s)
-
-
 # -- who shares a GPU, and how many ranks there are -------------------------------------------------------------
-
-
-def use(*held: int | None, own: int = 1) -> Use:
-    mine = tuple(GpuProcess(100 + at, 1 << 30) for at in range(own))
-    return Use(3, mine, tuple(GpuProcess(4_194_305 + at, size) for at, size in enumerate(held)))
-
-
-def test_the_ranks_of_the_whole_job(tmp_path: Path) -> None:
-    job = job_of(tmp_path).job
-    assert world_size_of(replace(job, batch=BatchSpec(1, 1, 8), world_size=4, nproc_per_node=2)) == 8
-    assert world_size_of(replace(job, batch=None, world_size=4, nproc_per_node=2)) == 4
-    unknown = replace(job, batch=None, world_size=None, nproc_per_node=2)
-    assert world_size_of(unknown) is None, "a command may start any number of its own"
-    assert world_size_of(replace(unknown, entry_kind=EntryKind.SCRIPT)) == 2
 
 
 # -- work beside the loop ---------------------------------------------------------------------------------------
@@ -97,46 +52,7 @@ def test_work_that_fails_or_hangs_gives_nothing() -> None:
     go.set()
 
 
-def test_a_task_answers_in_the_thread_that_asks_and_raises_what_it_met() -> None:
-    here = threading.current_thread()
-    where: list[threading.Thread] = []
-
-    def finish(found: int) -> int:
-        where.append(threading.current_thread())
-        return found + 1
-
-    task = BackgroundTask("test", lambda: 1, finish)
-    task.close(10.0)
-    assert (task.poll(), task.poll(), where) == (2, 2, [here])
-
-    def refuse() -> int:
-        raise OSError("no")
-
-    refused = BackgroundTask("test", refuse, finish)
-    refused.close(10.0)
-    for _ in range(2):
-        with pytest.raises(OSError, match="no"):
-            refused.poll()
-    failed = BackgroundTask("test", lambda: 1 // 0, finish)
-    failed.close(10.0)
-    with pytest.raises(OSError, match=r"see keeper\.log"):
-        failed.poll()
-
-
 # -- what is sampled, by the names of the series ------------------------------------------------------------------
-
-
-def gpu_sample(**values: Any) -> GpuSample:
-    return GpuSample(t=1.0, device=GpuDevice(2, "GPU-2", "Fake", 80 << 30), **values)
-
-
-def test_a_gpus_numbers_by_the_names_of_the_series() -> None:
-    found = gpu_values(gpu_sample(util_ratio=0.5, sm_clock_hz=1.98e9, temperature_celsius=70.0, lost=True))
-    assert found["sm_clock_mhz"] == 1980.0
-    assert (found["util_ratio"], found["temperature_c"], found["lost"]) == (0.5, 70.0, 1.0)
-    assert "own_memory_bytes" not in found
-    assert gpu_values(gpu_sample())["sm_clock_mhz"] is None
-    assert gpu_values(gpu_sample(), use(1 << 30))["others_memory_bytes"] == 1 << 30
 
 
 def sensors(told: list[Any]) -> Sensors:

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from supervisor.diagnosis.hang.stack_groups import RankStack, stack_round
-from supervisor.keeper.base.background import BackgroundTask
-from supervisor.keeper.base.control_input import CONTROL_INTERVAL_S, ControlInput, Refused
 from supervisor.keeper.process.child import own_identity
 from supervisor.keeper.stalls.stack_rounds import Round, StackBroker, Targets, take_round, write_stacks
 from supervisor.policy.health.stall import Activity
-from supervisor.run import control
-from supervisor.run import events as ev
-from supervisor.run.events import RequestKind
-from supervisor.run.fold import fold
-from supervisor.run.paths import RunPaths
-from supervisor.run.state import Running, RunState
 from supervisor.sources.stacks.python_stacks import Stack, StackSource
-from tests.conftest import wait_until
+from tests.conftest import not_none, wait_until
 from tests.keeper.fakes import Emitted, FakeClock
 
 STUCK = ('Thread 1 (idle): "MainThread"', "    fetch (data.py:41)")
@@ -50,120 +40,25 @@ class SlowTaker:
         )
 
 
-@dataclass
-class Actor:
-    """Says what it was made to do, and looks at stacks for as long as a test wants."""
-
-    stacks: StackBroker
-    told: Emitted
-    state: RunState = field(
-        default_factory=lambda: RunState(condition=Running(attempt=1, phase=ev.Phase.STEPPING))
-    )
-
-    def emit(self, event: ev.Event, *, durable: bool = False) -> None:
-        self.told(event)
-        self.state = fold(self.state, event)
-
-    def dump_stacks(self) -> BackgroundTask[Any, str]:
-        task = self.stacks.ask()
-        if task is None:
-            raise Refused("no rank is known yet")
-        return task
-
-
-@dataclass
-class Bench:
-    """ControlInput over a desk whose rounds a test lets end."""
-
-    run: RunPaths
-    clock: FakeClock
-    taker: SlowTaker
-    stacks: StackBroker
-    told: Emitted
-    control: ControlInput
-
-    def look(self) -> None:
-        self.clock.now += CONTROL_INTERVAL_S
-        self.control.look()
-
-    def answers(self) -> list[ev.Event]:
-        return [fact for fact in self.told.facts if isinstance(fact, ev.RequestDone | ev.RequestRefused)]
-
-    def files(self) -> list[str]:
-        return [request.id for request in control.pending(self.run.control)]
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    run, clock, told, taker = RunPaths(tmp_path), FakeClock(), Emitted(), SlowTaker()
-    run.control.mkdir()
-    targets = Targets(1, {0: own_identity()}, tmp_path, tmp_path, {}, 0.0, None)
-    stacks = StackBroker(told, clock, lambda: targets, taker)
+def test_the_watch_and_a_person_never_hold_one_process_at_the_same_time(tmp_path: Path) -> None:
+    targets, taker = Targets(1, {0: own_identity()}, tmp_path, tmp_path, {}, 0.0, None), SlowTaker()
+    stacks = StackBroker(Emitted(), FakeClock(), lambda: targets, taker)
     stacks.begin(1)
-    actor = Actor(stacks, told)
-    yield Bench(run, clock, taker, stacks, told, ControlInput(run, actor, clock, actor=None))
-    taker.let_go.set()
-    stacks.close()
-
-
-def test_a_request_for_stacks_keeps_nobody_waiting_and_is_answered_when_they_are_there(bench: Bench) -> None:
-    asked = control.send(bench.run.control, RequestKind.STACKS)
-    bench.look()
-    note = control.send(bench.run.control, RequestKind.NOTE, args=control.RequestArgs(text="hello"))
-    bench.look()
-    assert wait_until(lambda: bench.taker.inside == 1, 5)
-    (answer,) = bench.answers()
-    assert isinstance(answer, ev.RequestDone)
-    assert answer.request_id == note, "answered while the stacks are still being taken"
-    assert bench.files() == [asked], "what is not answered stays for a keeper that may adopt the run"
-    bench.taker.let_go.set()
-    assert wait_until(lambda: not bench.stacks.working, 5)
-    bench.look()
-    answer = bench.answers()[-1]
-    assert isinstance(answer, ev.RequestDone)
-    assert (answer.request_id, answer.detail) == (asked, "artifacts/stacks-1-1.txt")
-    assert bench.files() == []
-    assert sum(isinstance(fact, ev.StacksTaken) for fact in bench.told.facts) == 1
-    bench.look()
-    assert len(bench.answers()) == 2
-
-
-def test_the_watch_and_a_person_never_hold_one_process_at_the_same_time(bench: Bench) -> None:
-    assert bench.stacks.start()
-    assert wait_until(lambda: bench.taker.inside == 1, 5)
-    task = bench.stacks.ask()
-    assert task is not None
+    assert stacks.start()
+    assert wait_until(lambda: taker.inside == 1, 5)
+    task = not_none(stacks.ask())
     assert task.poll() is None
-    bench.taker.let_go.set()
-    assert wait_until(lambda: not bench.stacks.working, 5)
-    assert (bench.taker.taken, bench.taker.most) == (2, 1)
-    assert bench.stacks.poll() is not None, "the watch gets its own round"
+    taker.let_go.set()
+    assert wait_until(lambda: not stacks.working, 5)
+    assert (taker.taken, taker.most) == (2, 1)
+    assert stacks.poll() is not None, "the watch gets its own round"
     assert task.poll() == "artifacts/stacks-1-1.txt"
-
-
-def test_stacks_that_could_not_be_written_are_refused_with_the_reason(bench: Bench) -> None:
-    bench.taker.artifact = None
-    bench.taker.let_go.set()
-    control.send(bench.run.control, RequestKind.STACKS)
-    bench.look()
-    assert wait_until(lambda: not bench.stacks.working, 5)
-    bench.look()
-    (answer,) = bench.answers()
-    assert isinstance(answer, ev.RequestRefused)
-    assert "could not be written" in answer.reason
-
-
-def test_a_keeper_that_leaves_answers_what_it_is_still_asked(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("supervisor.keeper.base.control_input.LAST_ANSWER_S", 0.01)
-    control.send(bench.run.control, RequestKind.STACKS)
-    bench.look()
-    bench.control.close()
-    (answer,) = bench.answers()
-    assert isinstance(answer, ev.RequestRefused)
-    assert "left" in answer.reason
-    assert bench.files() == []
+    taker.artifact = None
+    unwritten = not_none(stacks.ask())
+    assert wait_until(lambda: not stacks.working, 5)
+    with pytest.raises(OSError, match="could not be written"):
+        unwritten.poll()
+    stacks.close()
 
 
 def test_two_rounds_within_a_second_are_two_files(tmp_path: Path) -> None:

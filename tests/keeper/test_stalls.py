@@ -17,18 +17,17 @@ from supervisor.keeper.stalls.health import Health
 from supervisor.keeper.stalls.stack_rounds import Round, Targets
 from supervisor.policy.health.stall import Activity
 from supervisor.run import events as ev
-from supervisor.run.events import Phase
-from supervisor.run.fold import replay
-from supervisor.run.journal import JournalWriter
 from supervisor.run.paths import RunPaths
-from supervisor.run.series import METRICS, SeriesWriter
 from tests.conftest import wait_until
-from tests.keeper.fakes import Emitted, FakeClock
+from tests.keeper.fakes import E, Emitted, FakeClock
 
 WAITS = 'Thread 1 (idle): "MainThread"\n    all_reduce (torch/distributed/distributed_c10d.py:1)\n    main (train.py:9)'
 LOCKED = "    Condition.wait (threading.py:327)\n    Event.wait (threading.py:629)\n"
 STUCK = f'Thread 1 (idle): "MainThread"\n{LOCKED}    fetch (data.py:41)\n    main (train.py:7)'
 LOOPS = 'Thread 1 (active): "MainThread"\n    fetch (data.py:41)\n    main (train.py:7)'
+# Rank 1 computes where rank 0 waits for it.
+MEETS = 'Thread 1 (idle): "MainThread"\n    _engine_run_backward (torch/autograd/graph.py:1)\n    main (train.py:9)'
+COMPUTES = 'Thread 1 (active): "MainThread"\n    forward (model.py:{line})\n    main (train.py:7)'
 PAUSES = 'Thread 1 (idle): "MainThread"\n    fetch (data.py:41)\n    main (train.py:7)'
 
 
@@ -108,8 +107,8 @@ class Bench:
             assert wait_until(lambda: not self.health.working, 5)
         return False
 
-    def facts(self, kind: type) -> list[ev.Event]:
-        return [fact for fact in self.told.facts if isinstance(fact, kind)]
+    def facts(self, kind: type[E]) -> list[E]:
+        return self.told.of(kind)
 
 
 @pytest.fixture
@@ -145,20 +144,16 @@ def test_a_hang_is_flagged_early_and_ended_late_with_the_rank_that_did_not_come(
     bench.steps(30)
     assert not bench.wait(2.5)
     (flagged,) = bench.facts(ev.StallFlagged)
-    assert isinstance(flagged, ev.StallFlagged)
     assert 2.0 <= flagged.waited_s < 3.0
     (advice,) = bench.facts(ev.Advisory)
-    assert isinstance(advice, ev.Advisory)
     assert (advice.code, advice.rank) == ("stall", 1)
     assert "data.py:41" in advice.text
     assert not bench.wait(327)
     (countdown,) = bench.facts(ev.HangCountdown)
-    assert isinstance(countdown, ev.HangCountdown)
     assert countdown.t - flagged.since == pytest.approx(300, abs=1)
     assert (countdown.left_s, countdown.rule) == (30.0, "lock_for_ever")
     assert bench.wait(3)
     (hang,) = bench.facts(ev.HangFound)
-    assert isinstance(hang, ev.HangFound)
     assert (hang.ranks, hang.line_at, hang.line, hang.act_s) == ((1,), "data.py:41", 9, 300.0)
     assert hang.t - countdown.t == pytest.approx(30, abs=1)
 
@@ -179,11 +174,11 @@ def test_nothing_stalls_after_the_last_step_that_the_arguments_ask_for(
 
 
 def rules_told(bench: Bench) -> list[str]:
-    return [fact.rule for fact in bench.told.facts if isinstance(fact, ev.OnlyFlagged)]
+    return [fact.rule for fact in bench.facts(ev.OnlyFlagged)]
 
 
 def hang_advice(bench: Bench) -> list[str]:
-    advice = [fact.code for fact in bench.told.facts if isinstance(fact, ev.Advisory)]
+    advice = [fact.code for fact in bench.facts(ev.Advisory)]
     return [code for code in advice if code.startswith("hang_")]
 
 
@@ -211,64 +206,6 @@ def test_a_keeper_that_slept_looks_at_the_logs_before_it_speaks(bench: Bench) ->
     assert not bench.facts(ev.StallFlagged)
 
 
-@pytest.mark.parametrize(("from_telemetry", "named"), [(False, [1]), (True, [])])
-def test_ranks_that_report_through_one_log_are_looked_at_until_the_slow_one_is_known(
-    tmp_path: Path, from_telemetry: bool, named: list[int]
-) -> None:
-    looks: list[int] = []
-
-    def glance(_targets: Targets) -> StackRound:
-        looks.append(1)
-        return stack_round(
-            [RankStack(r, "py-spy", tuple(text.splitlines())) for r, text in enumerate((WAITS, PAUSES))]
-        )
-
-    bench = make(tmp_path, HangSettings(), glance=glance)
-    bench.health.begin(1)
-    for step in range(120):
-        bench.clock.now += 1.0
-        values = {"step": float(step)}
-        bench.health.observe(StepSeen(bench.clock.wall(), 0, values, from_telemetry=from_telemetry))
-        bench.health.tick()
-        assert wait_until(lambda: not bench.health.working, 5)
-    found = [one for one in bench.facts(ev.SlowRankFound) if isinstance(one, ev.SlowRankFound)]
-    assert [one.rank for one in found] == named
-    assert (10 <= len(looks) <= 13) == bool(named), "then once a minute"
-    bench.health.close()
-
-
-def test_an_adopting_keeper_knows_the_pace_and_since_when_it_is_silent(tmp_path: Path) -> None:
-    bench = make(tmp_path, HangSettings())
-    node, clock = RunPaths(tmp_path).node(), bench.clock
-    past: list[ev.Event] = [
-        ev.LaunchIntended(t=clock.wall() - 40, attempt=1, argv=(), reason="first"),
-        ev.AttemptStarted(t=clock.wall() - 40, attempt=1, pid=1, start_time=1.0),
-        ev.Progress(t=clock.wall() - 35, attempt=1, step=1),
-        ev.PhaseChanged(t=clock.wall() - 35, attempt=1, phase=Phase.STEPPING),
-    ]
-    journal = JournalWriter(node.journal)
-    for fact in past:
-        journal.append(fact)
-    journal.close()
-    series = SeriesWriter(node.series)
-    for step in range(1, 26):
-        series.append(METRICS, clock.wall() - 35 + 0.2 * step, "job", 1, {"step": float(step)})
-    series.close()
-    bench.health.begin(1, adopted=replay(past))
-    old = StepSeen(clock.wall() - 33, 0, {"step": 10.0}, from_telemetry=True)
-    bench.health.observe(old)
-    assert not bench.wait(2.5), "first the logs are read again"
-    assert not bench.facts(ev.StallFlagged)
-    assert not bench.wait(2.0)
-    (flagged,) = bench.facts(ev.StallFlagged)
-    assert isinstance(flagged, ev.StallFlagged)
-    assert flagged.waited_s == pytest.approx(33, abs=3)
-    assert flagged.pace_s == pytest.approx(0.2, rel=0.2)
-    assert not bench.wait(285), "300 s of silence, and 30 s more"
-    assert bench.wait(20)
-    bench.health.close()
-
-
 def test_steps_and_metrics_that_are_told_again_are_no_progress_and_epochs_are(tmp_path: Path) -> None:
     bench = make(tmp_path, HangSettings())
     bench.health.begin(1)
@@ -292,3 +229,31 @@ def test_steps_and_metrics_that_are_told_again_are_no_progress_and_epochs_are(tm
     assert not bench.wait(0.2)
     assert len(bench.facts(ev.StallEnded)) == 1
     bench.health.close()
+
+
+def works(stacks: Stacks) -> None:
+    stacks.texts = (MEETS, COMPUTES.format(line=40 + stacks.taken))
+
+
+def test_steps_that_are_lengthened_at_once_are_flagged_once_and_nobody_is_advised(bench: Bench) -> None:
+    bench.stacks.change = works
+    bench.steps(40)
+    for _ in range(10):
+        assert not bench.wait(4.0)
+        bench.steps(1)
+    assert len(bench.facts(ev.StallFlagged)) == len(bench.facts(ev.StallEnded)) == 1
+    assert bench.facts(ev.StacksTaken), "it was looked at"
+    assert not bench.facts(ev.Advisory)
+
+
+def test_a_rank_that_computes_for_ever_at_one_line_is_told_of_at_the_second_look(bench: Bench) -> None:
+    bench.stacks.texts = (MEETS, COMPUTES.format(line=40))
+    bench.steps(40)
+    assert not bench.wait(3.0)
+    assert bench.stacks.taken == 1
+    assert not bench.facts(ev.Advisory)
+    assert not bench.wait(5.0)
+    (advice,) = bench.facts(ev.Advisory)
+    assert (advice.code, advice.rank) == ("stall", 1)
+    assert not bench.wait(1785), "it may be building an index"
+    assert bench.wait(60), "and it is a hang in the end"

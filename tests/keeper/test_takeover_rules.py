@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import os
 import socket
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
 
 from supervisor.job.batch import BatchSpec, MemoryPoint
 from supervisor.job.memory_fit import Measure, MemoryTrial
-from supervisor.job.spec import FitSettings
 from supervisor.keeper.monitoring.observations import (
     MAX_LINE_BYTES,
     AdviceSeen,
@@ -25,7 +23,6 @@ from supervisor.keeper.monitoring.observations import (
     StepSeen,
     from_telemetry,
 )
-from supervisor.keeper.planning import fit_batch
 from supervisor.keeper.planning.attempt_evidence import trial_of
 from supervisor.keeper.process import takeover
 from supervisor.run import events as ev
@@ -34,8 +31,9 @@ from supervisor.run.events import Outcome
 from supervisor.run.ownership import KeeperLock
 from supervisor.run.records import FailureClass
 from supervisor.run.series import GPU, RANKS, SeriesWriter
-from supervisor.sources.processes import boot_id, identify
-from tests.keeper.fakes import KNOBS, Emitted, FakeClock, job_of, own_run_in, run_in, verdict_of
+from supervisor.sources.processes import identify
+from tests.conftest import not_none
+from tests.keeper.fakes import FakeClock, job_of, own_run_in, run_in, verdict_of
 from tests.keeper.runs import INTENDED, RUNS, STARTED, WAITS, T
 
 HERE = msgspec.structs.replace(STARTED, host=socket.gethostname())
@@ -45,8 +43,7 @@ DONE = ev.RunEnded(t=T, outcome=Outcome.SUCCEEDED, exit_code=0, reason="all done
 
 def members(monkeypatch: pytest.MonkeyPatch, ours: int = 0, unknown: int = 0, nested: int = 0) -> None:
     """What is found of the run's processes: this very one, so many times."""
-    me = identify(os.getpid())
-    assert me is not None
+    me = not_none(identify(os.getpid()))
     made = SimpleNamespace(ours=(me,) * ours, unknown=(me,) * unknown, nested=(me,) * nested)
     monkeypatch.setattr(takeover, "find_members", lambda *_args, **_more: made)
 
@@ -62,30 +59,6 @@ def test_a_run_whose_journal_lost_its_first_line_is_taken_over(
     members(monkeypatch, ours=1)
     offer, _ = takeover.examine_adoption(run)
     assert offer.refusals == ()
-
-
-def test_what_adopting_would_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    members(monkeypatch, ours=1, nested=2)
-    boot = ev.KeeperStarted(t=T, pid=1, start_time=1.0, version="1", boot_id=boot_id())
-    run = own_run_in(tmp_path, job_of(tmp_path), HERE, boot, INTENDED, RUNS)
-    offer, record = takeover.examine_adoption(run)
-    assert record is not None
-    assert offer.refusals == ()
-    assert offer.actions[0].startswith(f"takes over what lives of it: pid {os.getpid()} (")
-    assert offer.actions[1].startswith(
-        f"leaves alone what another stoker within it keeps: pids {os.getpid()} ("
-    )
-    assert offer.actions[-1] == "may stop the job, and restart it by the run's policy (--max-retries 3)"
-    stop = ev.StopIntended(t=T, attempt=1, why=ev.StopWhy.REQUEST, by="me", grace_s=1)
-    probe = ev.ProbeStarted(t=T, probe=1, micro_batch=4, argv=())
-    other = tmp_path / "other"
-    never = job_of(tmp_path, retry=replace(record.job.retry, max_retries=0))
-    offer, _ = takeover.examine_adoption(own_run_in(other, never, HERE, INTENDED, RUNS, probe, stop))
-    assert "continues with the stop that was begun" in offer.actions
-    assert "ends the probe that runs, and begins it again" in offer.actions
-    assert offer.actions[-1] == "may stop the job; does not restart it by itself"
-    waits = takeover.examine_adoption(own_run_in(tmp_path / "waits", never, HERE, INTENDED, RUNS, *WAITS))[0]
-    assert any("once its wait is over" in action for action in waits.actions)
 
 
 def test_a_run_with_a_keeper_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,8 +141,7 @@ def test_out_of_memory_shows_that_a_batch_does_not_fit(tmp_path: Path) -> None:
     oom = view(FailureClass.CUDA_OOM)
     assert trial_of(node, oom, BATCH, None) == MemoryTrial(8, fitted=False)
     point = MemoryPoint(8, 70, 10, 75, base_bytes=5)
-    found = trial_of(node, oom, BATCH, point)
-    assert found is not None
+    found = not_none(trial_of(node, oom, BATCH, point))
     assert (found.peak_bytes, found.capacity_bytes, found.base_bytes, found.fitted) == (80, 75, 5, False)
     assert trial_of(node, view(FailureClass.HOST_OOM), BATCH, None) == MemoryTrial(8, fitted=False)
     assert trial_of(node, oom, None, point) is None
@@ -181,8 +153,6 @@ def test_out_of_memory_shows_that_a_batch_does_not_fit(tmp_path: Path) -> None:
     ("ranks", "gpus", "shown"),
     [
         ([], [], (Measure.ALLOCATOR, None, None)),
-        ([{"memory_peak_bytes": 5.0, "memory_reserved_bytes": 6.0}], [], (Measure.ALLOCATOR, 5, None)),
-        ([{"memory_peak_bytes": 5.0}], [], (Measure.RESIDENT, 5, None)),
         ([], [{"memory_used_bytes": 7.0, "memory_total_bytes": 9.0}], (Measure.DEVICE, 7, 9)),
         (
             [
@@ -204,8 +174,7 @@ def test_steps_show_how_much_a_batch_takes(
         for key, values in enumerate(readings):
             series.append(stream, T, str(key), 1, dict(values))
     series.close()
-    found = trial_of(node, view(first_step=1, memory_base_bytes=2), BATCH, None)
-    assert found is not None
+    found = not_none(trial_of(node, view(first_step=1, memory_base_bytes=2), BATCH, None))
     assert (found.fitted, found.micro_batch, found.base_bytes) == (True, 8, 2)
     assert (found.measure, found.peak_bytes, found.capacity_bytes) == shown
 
@@ -257,70 +226,3 @@ def test_a_line_of_telemetry_has_bounds() -> None:
 
 
 # -- checkpoints and probes ---------------------------------------------------------------------------------------
-
-
-def fitter(
-    tmp_path: Path, batch: BatchSpec | None = BATCH, **changes: Any
-) -> tuple[fit_batch.Prober, Emitted]:
-    record = job_of(tmp_path, batch=batch, knobs=KNOBS, fit=FitSettings(), **changes)
-    run, told = run_in(tmp_path, STARTED), Emitted()
-    context = SimpleNamespace(
-        run=run, node=run.node(), record=record, env={}, clock=FakeClock(), ledger=SimpleNamespace(emit=told)
-    )
-    made = fit_batch.Prober(cast("Any", context), lambda: pytest.fail("nothing is diagnosed"))
-    return made, told
-
-
-def probe(micro: int, fitted: bool | None, why: str = "") -> ev.ProbeEnded:
-    return ev.ProbeEnded(t=T, probe=1, micro_batch=micro, fitted=fitted, why=why, took_s=10.0, steps=3)
-
-
-@pytest.mark.parametrize(
-    ("batch", "probes", "found", "text"),
-    [
-        (None, (), None, "the batch cannot be changed, so nothing was probed: the batch is not known"),
-        (
-            BATCH,
-            (probe(8, True),),
-            BATCH,
-            "micro-batch 8 is the largest that fits: 8 × accumulation 1 × 2 ranks = global batch 16 (1 probe, 10 s)",
-        ),
-        (
-            BATCH,
-            (probe(8, False), probe(2, True), probe(4, False)),
-            BatchSpec(2, 4, 2),
-            "micro-batch 2 is the largest that fits: 2 × accumulation 4 × 2 ranks = global batch 16 (3 probes, 30 s)",
-        ),
-        (
-            BATCH,
-            (probe(8, False), probe(4, False), probe(2, False), probe(1, False)),
-            None,
-            "not even the smallest micro-batch fits; starting as asked for (4 probes, 40 s)",
-        ),
-        (
-            BATCH,
-            (probe(8, None, "a"),) * fit_batch.MAX_OTHER_FAILURES,
-            None,
-            "probes failed for another reason than memory: a (",
-        ),
-    ],
-)
-def test_what_probes_come_to(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    batch: BatchSpec | None,
-    probes: tuple[ev.ProbeEnded, ...],
-    found: BatchSpec | None,
-    text: str,
-) -> None:
-    kept: list[object] = []
-    monkeypatch.setattr(fit_batch, "remember_trial", lambda *args: kept.append(args[2]))
-    made, told = fitter(tmp_path, batch)
-    assert made.tick(st.RunState(probes=probes)) is True
-    (fitted,) = told.facts
-    assert isinstance(fitted, ev.BatchFitted)
-    assert fitted.batch == found
-    assert fitted.text.startswith(text)
-    assert fitted.probes == len(probes)
-    assert len(kept) == (sum(p.fitted is not None for p in probes) if "memory" not in text else 0)
-    assert made.tick(st.RunState(fitted=fitted)) is True

@@ -95,3 +95,10 @@ def restarted(attempt: AttemptState, decision: Decision, by: str = "policy") -> 
 
 def one(attempt: AttemptState, knobs: Knobs = TRAINER, **more: object) -> Decision:
     return decide(replace(PolicyInput(attempts=(attempt,), knobs=knobs), **more))  # type: ignore[arg-type]
+
+
+def batch_after(decision: Decision) -> BatchSpec:
+    """The batch that a decision changes to."""
+    assert decision.change is not None
+    assert decision.change.batch is not None
+    return decision.change.batch.after

@@ -9,10 +9,8 @@ import pytest
 
 from supervisor.job.memory_fit import Measure, MemoryTrial
 from supervisor.policy.health.early_signs import (
-    PAUSE_S,
     Advice,
     EarlySigns,
-    Quota,
     unexpected_memory,
 )
 from supervisor.policy.health.straggler import WINDOW, Stragglers
@@ -231,16 +229,6 @@ def test_a_spike_lasts_three_steps_and_is_far_above_what_was_usual(
     assert spikes(factor * 1.01, rank=1) == 0, "the numbers of one rank are enough"
     assert spikes(factor) == 0
     assert spikes(math.inf) == 0, "that is a failure, no sign of one"
-
-
-def test_advice_is_said_again_after_its_pause() -> None:
-    quota = Quota()
-    assert quota.allows("x", 0.0)
-    assert not quota.allows("x", PAUSE_S - 1)
-    assert quota.allows("x", PAUSE_S)
-    told = Quota()
-    told.said("x", 0.0)
-    assert not told.allows("x", PAUSE_S - 1)
 
 
 # -- stragglers ---------------------------------------------------------------------------------------

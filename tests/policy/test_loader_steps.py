@@ -13,7 +13,7 @@ from supervisor.job.spec import Knobs, LoaderKnobs, RetrySettings
 from supervisor.policy import PolicyInput, decide
 from supervisor.run.records import DecisionKind, FailureClass, Reason, SpecChange
 from supervisor.run.state import AttemptState
-from tests.policy.cases import TRAINER, ended, lost_at, one, restarted
+from tests.policy.cases import TRAINER, batch_after, ended, lost_at, one, restarted
 
 F = FailureClass
 LOADER = LoaderKnobs(
@@ -111,7 +111,5 @@ def test_where_the_script_would_take_a_bad_checkpoint_it_waits_and_names_it(fail
 def test_what_earlier_runs_showed_is_in_the_plan_and_its_line() -> None:
     now = ended(F.CUDA_OOM, last=3, batch=BatchSpec(48, 1, 1))
     decision = one(now, trials=(MemoryTrial(24, fitted=False), MemoryTrial(12, fitted=True)))
-    assert decision.change is not None
-    assert decision.change.batch is not None
-    assert decision.change.batch.after.micro_batch_per_rank == 12
+    assert batch_after(decision).micro_batch_per_rank == 12
     assert "it fitted before" in decision.reason

@@ -8,13 +8,14 @@ from msgspec import structs
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import Knobs, KnobScope, RetrySettings
-from supervisor.policy import PolicyInput, decide
+from supervisor.policy import PolicyInput, budget_text, decide
 from supervisor.run.records import Action, DecisionKind
 from supervisor.run.state import AttemptState
 from tests.policy.cases import (
     NO_RESUME,
     TRAINER,
     F,
+    batch_after,
     ended,
     one,
     restarted,
@@ -27,12 +28,20 @@ def test_out_of_memory_before_the_first_step_is_a_plan_not_a_failed_start() -> N
     batch = BatchSpec(64, 1, 2)
     for expected in (32, 16, 8, 4, 2, 1):
         now = ended(F.CUDA_OOM, batch=batch)
-        decision = decide(PolicyInput(attempts=(*attempts, now), knobs=NO_RESUME, steps_seen=False))
+        known = PolicyInput(
+            attempts=(*attempts, now),
+            retry=RetrySettings(max_retries=1),
+            knobs=NO_RESUME,
+            steps_seen=False,
+        )
+        decision = decide(known)
         assert decision.kind is DecisionKind.RESTART
-        assert decision.change is not None
-        assert decision.change.batch is not None
-        batch = decision.change.batch.after
+        batch = batch_after(decision)
         assert batch.micro_batch_per_rank == expected
+        assert budget_text(known, decision) == (
+            f"budget, without progress: {len(attempts) + 1} of 12 for cuda_oom; "
+            "not counted by --max-retries, for the job changes"
+        )
         assert batch.global_batch == 128
         attempts = (*attempts, restarted(now, decision))
     last = decide(
@@ -61,15 +70,11 @@ def test_a_smaller_global_batch_only_where_it_was_allowed_and_nothing_else_is_le
     allowed = RetrySettings(allow_smaller_global=True)
     decision = one(now, knobs, retry=allowed)
     assert decision.kind is DecisionKind.RESTART
-    assert decision.change is not None
-    assert decision.change.batch is not None
-    assert decision.change.batch.after == BatchSpec(6, 1, 2)
+    assert batch_after(decision) == BatchSpec(6, 1, 2)
     assert "global batch 24 → 12: allowed by --allow-smaller-global" in decision.reason
     # Where the global batch can be kept it is kept, allowed or not.
     kept = one(ended(F.CUDA_OOM, last=4, batch=BatchSpec(12, 1, 2)), TRAINER, retry=allowed)
-    assert kept.change is not None
-    assert kept.change.batch is not None
-    assert kept.change.batch.after.global_batch == 24
+    assert batch_after(kept).global_batch == 24
     # What the batch counts must be known all the same, and 1 is the end.
     assert one(now, Knobs(batch="--b", resume="--resume"), retry=allowed).kind is DecisionKind.FAIL
     assert (

@@ -17,18 +17,6 @@ CRASH = ended(FailureClass.WORKER_CRASH, last=18)
 BY_PATH = Knobs(resume_path="--resume_from_checkpoint")
 
 
-def test_a_start_that_a_person_gave_is_named_and_not_gone_back_to_unasked() -> None:
-    known = PolicyInput(
-        attempts=(CRASH,), knobs=Knobs(resume_path="--resume"), given_start="--resume c2.pt", interactive=True
-    )
-    held = decide(known)
-    assert held.kind is DecisionKind.HOLD
-    assert "steps were made since --resume c2.pt" in held.reason
-    early = decide(replace(known, attempts=(ended(FailureClass.WORKER_CRASH),)))
-    assert early.change is not None
-    assert not early.change.from_scratch, "its arguments still name c2.pt"
-
-
 MISSED = "did not resume: began at step 0; checkpoint 200 is kept as a copy: /r/attempts/2/.stoker-kept-200"
 
 

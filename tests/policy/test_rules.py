@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from msgspec import structs
 
 from supervisor.job.batch import BatchSpec
@@ -13,8 +12,6 @@ from supervisor.policy import RULES, PolicyInput, StopCause, decide
 from supervisor.run.records import DecisionKind, FailureClass, Reason
 from supervisor.run.state import AttemptState
 from tests.policy.cases import (
-    NEVER,
-    NEVER_TOO,
     TRAINER,
     F,
     ended,
@@ -44,16 +41,6 @@ def test_a_trial_ends_with_its_steps_and_is_never_restarted() -> None:
     assert one(ended(F.NCCL_ERROR, last=7, saved=(5,))).kind is DecisionKind.RESTART
     by_itself = one(ended(None, exit_code=0, last=20), trial=trial)
     assert by_itself.reason == "trial of 20 steps: finished at step 20"
-
-
-@pytest.mark.parametrize("failure", [*NEVER, *NEVER_TOO])
-@pytest.mark.parametrize("last", [None, 7])
-def test_what_a_restart_would_not_help_is_never_retried(failure: FailureClass, last: int | None) -> None:
-    decision = one(ended(failure, last=last, saved=(5,)))
-    assert decision.kind is DecisionKind.FAIL
-    assert decision.exit_code == 1
-    held = one(ended(failure, last=last), interactive=True)
-    assert held.kind is DecisionKind.HOLD
 
 
 def test_failed_starts_have_a_small_budget_of_their_own() -> None:
@@ -137,16 +124,6 @@ def test_exit_0_without_a_step_is_not_reported_as_plain_success() -> None:
 def test_a_lost_exit_status_is_lost_unless_the_work_was_done() -> None:
     assert one(ended(None, exit_code=None, last=5)).exit_code == 6
     assert one(ended(F.UNKNOWN, exit_code=None, last=5), total_steps=5).exit_code == 0
-
-
-def test_no_retry_and_no_retries_hold_everything() -> None:
-    for retry in (RetrySettings(enabled=False), RetrySettings(max_retries=0)):
-        attempt = ended(F.CUDA_OOM, last=4, batch=BatchSpec(8, 1, 1))
-        assert one(attempt, retry=retry).kind is DecisionKind.FAIL
-        held = one(attempt, retry=retry, interactive=True)
-        assert held.kind is DecisionKind.HOLD
-        assert held.change is not None
-        assert held.change.batch is not None
 
 
 def test_back_off() -> None:

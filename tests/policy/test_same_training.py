@@ -134,7 +134,7 @@ TABLES = some.dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(
     before=TABLES,
     after=TABLES,

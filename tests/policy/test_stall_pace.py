@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.job.spec import HangSettings
-from supervisor.policy.health.stall import Activity, Paces, Stage, StallWatch, moved
+from supervisor.policy.health.stall import Paces, Stage, StallWatch
 from supervisor.run.events import Phase
+from tests.conftest import not_none
 
 durations = st.floats(min_value=0.002, max_value=1e5)
 
@@ -22,8 +23,7 @@ def test_thresholds_are_those_agreed(gaps: list[float], extra_s: float) -> None:
     for gap in gaps:
         now += gap
         watch.step(now)
-    limit = watch.threshold()
-    assert limit is not None
+    limit = not_none(watch.threshold())
     assert limit.stage is Stage.STEP
     assert limit.flag_s == max(2.0, 3 * limit.pace_s)
     assert limit.act_s == max(300.0, 10 * limit.pace_s, 3 * max(gaps))
@@ -51,8 +51,7 @@ def test_a_first_evaluation_is_never_a_stall_and_a_second_has_a_pace_of_its_own(
         watch.step(now + 40 + 0.2 * step)
     now += 50
     watch.enter(Phase.EVALUATING, now)
-    limit = watch.threshold()
-    assert limit is not None
+    limit = not_none(watch.threshold())
     assert limit.stage is Stage.EVALUATION
     assert limit.flag_s >= 3 * 40
     assert watch.flag(now + 100) is None
@@ -64,8 +63,7 @@ def test_the_first_step_of_a_restart_belongs_to_the_start_not_to_the_steps() -> 
     stepping(paces)
     second = StallWatch(paces, HangSettings(), started=100.0)
     second.enter(Phase.STEPPING, 101.0)
-    limit = second.threshold()
-    assert limit is not None
+    limit = not_none(second.threshold())
     assert limit.stage is Stage.START
     assert second.flag(108.0) is None, "the first attempt took 5 s to its first step"
 
@@ -96,13 +94,11 @@ def test_a_silence_that_the_run_came_back_from_makes_the_end_of_later_ones_later
     for _ in range(300):
         now += 0.2
         watch.step(now + 250)
-    limit = watch.threshold()
-    assert limit is not None
+    limit = not_none(watch.threshold())
     assert limit.act_s == pytest.approx(3 * 250), "not the 99th percentile: it was one step of 320"
     following = StallWatch(paces, HangSettings(), started=now + 300)
     following.step(now + 301)
-    limit = following.threshold()
-    assert limit is not None
+    limit = not_none(following.threshold())
     assert limit.act_s == pytest.approx(3 * 250), "also in the next attempt"
 
 
@@ -116,13 +112,5 @@ def test_switched_off_it_sees_nothing_and_without_act_it_only_flags() -> None:
         paces.add(Stage.STEP, 0.2)
     flags_only = StallWatch(paces, HangSettings(act_s=0.0), started=0.0)
     flags_only.step(1.0)
-    flagged = flags_only.flag(1000.0)
-    assert flagged is not None
+    flagged = not_none(flags_only.flag(1000.0))
     assert flagged.act_s is None
-
-
-def test_helpers_that_work_are_movement_and_heartbeats_are_not() -> None:
-    before = Activity(10.0, 5_000_000)
-    assert not moved(before, Activity(10.05, 5_010_000))
-    assert moved(before, Activity(11.0, 5_010_000)), "a data worker computes"
-    assert moved(before, Activity(10.0, 9_000_000)), "a checkpoint is being written"

@@ -98,18 +98,8 @@ def evaluation_in_prose_for_a_long_time(run: Run) -> None:
     run.print_for(30.0, 1.5, prose())
 
 
-def evaluations_in_the_same_prose(run: Run) -> None:
-    for _ in range(4):
-        run.print_for(30.0, 1.5, prose())
-        run.steps(60)
-
-
 def evaluation_that_counts(run: Run) -> None:
     run.print_for(50.0, 1.0, (f"[{n}/50] accuracy {0.9 - n / 1000:.3f}" for n in range(1, 51)))
-
-
-def evaluation_that_repeats_its_words(run: Run) -> None:
-    run.print_for(9.0, 1.0, (f"sample {n}: answer matches" for n in range(20)))
 
 
 def evaluations_that_come_again(run: Run) -> None:
@@ -161,8 +151,7 @@ def committed_checkpoints(run: Run) -> None:
 
 SILENT = frozenset(("recompilation_that_the_stacks_show", "pause", "upload"))
 HEALTHY = (
-    evaluation_in_prose_for_a_long_time, evaluations_in_the_same_prose, evaluation_that_counts,
-    evaluation_that_repeats_its_words, evaluations_that_come_again, announced_evaluation_that_is_silent, checkpoint,
+    evaluation_in_prose_for_a_long_time, evaluation_that_counts, evaluations_that_come_again, announced_evaluation_that_is_silent, checkpoint,
     recompilation_that_the_stacks_show, reported_evaluation, pause, upload, committed_checkpoints,
 )  # fmt: skip
 
@@ -208,11 +197,7 @@ HEARTBEATS = {
     "a heartbeat": ((1.0, "10:00:01 INFO heartbeat phase=training seq={n} gpu_util=100%"),),
     "faster than the steps": ((0.1, "alive {n}"),),
     "slower than the steps": ((10.0, "tracker: synced {n} files, {n}.5 MB"),),
-    "one that counts up": ((1.0, "watchdog check {n}/100000 ok"),),
     "several on several ranks": ((1.0, "beat {n}"), (1.3, "rank 1 beat {n}"), (5.0, "gpu temp {n} C")),
-    "with many messages": tuple(
-        (5.0 + n, text) for n, text in enumerate(("net ok {n}", "disk ok {n}", "gpu ok {n}", "ecc ok {n}"))
-    ),
     "a spinner": ((0.5, "⠋ Training {n}s"),),
     "that speaks of evaluation": ((1.0, "INFO eval queue: {n} jobs"),),
 }
@@ -287,15 +272,6 @@ def test_what_is_over_or_is_a_setting_announces_nothing(line: str) -> None:
     assert run.watch.asked_s() == 20.0
 
 
-def test_settings_of_which_one_alone_was_given_leave_it_to_the_rules() -> None:
-    for settings in (
-        HangSettings(end_hangs=True),
-        HangSettings(act_s=20.0, act_given=True),
-        HangSettings(act_s=0.0, act_given=True, end_hangs=True),
-    ):
-        assert Run(settings).steps(20).watch.asked_s() is None
-
-
 def test_a_limit_that_a_person_gave_flags_without_a_pace_and_ends_nothing() -> None:
     run = Run(HangSettings(act_s=20.0, act_given=True)).steps(2).wait(19)
     assert run.flags == []
@@ -320,15 +296,6 @@ def test_a_start_is_ended_after_its_own_limit_whatever_it_prints(paces: Paces | 
 
 
 # -- what a line is ------------------------------------------------------------------------------------------
-
-
-def test_a_template_is_the_words_without_what_has_digits() -> None:
-    same = ("12:01:02 INFO alive seq=4 gpu=97%", "23:59:59 INFO alive seq=51234 gpu=3%")
-    assert len({printed(line.encode()).template for line in same}) == 1
-    assert printed(b"alive").template != printed(b"asleep").template
-    assert [printed(line).counter for line in (b"[12/50]", b"6/50 [00:03", b"batch 3 of 9", b"2026/11/29", b"a/1/2", b"x")] == [
-        (12, 50), (6, 50), (3, 9), None, None, None,
-    ]  # fmt: skip
 
 
 def test_prose_without_end_is_forgotten_before_heartbeats_are() -> None:

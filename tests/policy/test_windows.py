@@ -50,23 +50,6 @@ def test_restarts_count_since_the_last_progress(attempts: list[AttemptState], co
 
 
 @pytest.mark.parametrize(
-    ("values", "finished", "committed"),
-    [
-        ({"attempts": (after(9),), "total_steps": 10}, False, False),
-        ({"attempts": (after(10),), "total_steps": 10}, True, False),
-        ({"attempts": (after(11, 3),), "total_steps": 10}, True, True),
-        ({"attempts": (after(),), "total_steps": 10}, False, False),
-        ({"attempts": (after(0),), "total_steps": 0}, True, False),
-        ({"attempts": (after(5),)}, False, False),
-        ({"attempts": (after(),), "final_checkpoint": True}, True, True),
-    ],
-)
-def test_what_is_done_and_saved(values: dict[str, Any], finished: bool, committed: bool) -> None:
-    history = PolicyInput(**values)
-    assert (history.finished, history.committed) == (finished, committed)
-
-
-@pytest.mark.parametrize(
     ("knobs", "path", "number", "known"),
     [
         (Knobs(), "c/1", 1, False),

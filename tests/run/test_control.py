@@ -72,6 +72,7 @@ def test_a_file_that_is_no_request_is_answered_not_obeyed(tmp_path: Path, data: 
     assert found.reason.startswith(reason)
 
 
+@pytest.mark.fault("secrets and access", "a request that lies about its sender", "the file's owner counts")
 def test_a_request_comes_from_whom_the_kernel_says(tmp_path: Path) -> None:
     liar = msgspec.structs.replace(OURS, by=Requester(uid=os.getuid() + 1, host="box", user="ada"))
     (tmp_path / "x.json").write_bytes(msgspec.json.encode(liar).ljust(MAX_REQUEST_BYTES))

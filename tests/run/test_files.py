@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.run import answers, index
 from supervisor.run.index import claim
 from supervisor.run.journal import JournalWriter
 from supervisor.run.ownership import KeeperLock
-from supervisor.run.paths import AttemptPaths, RunPaths, make_private, private
+from supervisor.run.paths import AttemptPaths, make_private, private
 from supervisor.run.regular import open_regular, read_regular, read_text
 from supervisor.run.runfile import BadRunFile, read_run_stream
 from supervisor.run.series import METRICS, SeriesWriter
@@ -120,34 +119,3 @@ def test_logs_that_are_cleared_away_while_looked_at_are_no_error(
 
     monkeypatch.setattr(Path, "iterdir", gone)
     assert paths.rank_folders() == {}
-
-
-def test_every_file_of_a_run_lies_where_other_versions_look_for_it() -> None:
-    run = RunPaths(Path("r"))
-    node, attempt = run.node(), run.node().attempt(3)
-    found = (
-        run.run_json,
-        run.control,
-        run.artifacts,
-        node.journal,
-        node.series,
-        node.lock,
-        node.log,
-        attempt.root,
-    )
-    names = "run.json control artifacts nodes/0/events.jsonl nodes/0/series nodes/0/keeper.lock nodes/0/keeper.log nodes/0/attempts/3"
-    assert [str(path) for path in found] == [f"r/{name}" for name in names.split()]
-    made = (
-        attempt.plan,
-        attempt.exit,
-        attempt.agent_log,
-        attempt.telemetry,
-        attempt.torchrun,
-        attempt.stop_file,
-    )
-    assert [path.name for path in made] == ["plan.json", "exit", "agent.log", "telemetry", "torchrun", "stop"]
-    assert (index.INDEX, answers.FILE, answers.MEMORY_FILE) == (
-        "index.jsonl",
-        "answers.jsonl",
-        "memory.jsonl",
-    )

@@ -15,15 +15,14 @@ from supervisor.run.records import (
     Decision,
     DecisionKind,
 )
+from tests.conftest import not_none
 from tests.keeper.runs import INTENDED, RUNS, STARTED, T
 
 BEGUN = (STARTED, INTENDED, RUNS)
 
 
 def attempt_after(*events: ev.Event) -> st.AttemptState:
-    found = replay((*BEGUN, *events)).attempt
-    assert found is not None
-    return found
+    return not_none(replay((*BEGUN, *events)).attempt)
 
 
 def stop(why: ev.StopWhy = ev.StopWhy.REQUEST) -> ev.StopIntended:
@@ -61,23 +60,6 @@ def test_events_of_an_attempt_that_is_not_known_change_nothing() -> None:
     ):
         after = replay((*BEGUN, event))
         assert (after.attempts, after.condition) == (before.attempts, before.condition)
-
-
-@pytest.mark.parametrize(
-    ("losses", "best"),
-    [
-        ([(1, 2.0), (2, 2.0)], (1, 2.0)),
-        ([(1, 2.0), (2, math.nan)], (1, 2.0)),
-        ([(1, 2.0), (2, 1.0), (3, 1.5)], (2, 1.0)),
-        ([(0, 2.0)], (0, 2.0)),
-        ([(None, 2.0)], (None, 2.0)),
-    ],
-)
-def test_the_best_loss_is_the_first_of_the_least(
-    losses: list[tuple[int | None, float]], best: tuple[int | None, float]
-) -> None:
-    state = replay((*BEGUN, *(ev.Progress(t=T, attempt=1, step=step, loss=loss) for step, loss in losses)))
-    assert (state.best_step, state.best_loss) == best
 
 
 def test_a_value_that_is_not_repeated_stays_within_its_attempt() -> None:

@@ -117,23 +117,6 @@ def test_a_name_means_the_runs_of_this_folder_first(tmp_path: Path, env: dict[st
     refused("nobody", there, env, "`stoker runs` lists 3, `stoker runs --all` 4")
 
 
-def test_with_a_folder_given_runs_elsewhere_are_found_by_their_path_alone(
-    tmp_path: Path, env: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here, there = tmp_path / "here", tmp_path / "there"
-    ours, other = make_run(here), make_run(there)
-    register(ours, "mine", env)
-    register(other, "theirs", env)
-    monkeypatch.chdir(there)
-    for text in (other.run_id, other.run_id[ID_STAMP:], "theirs"):
-        assert find_run(text, here, env) == other
-        refused(text, here, env, f"no run named .* under {here}", elsewhere=False)
-    assert find_run("mine", here, env, elsewhere=False) == ours
-    assert find_run(f"./{other.run_id}", here, env, elsewhere=False) == other
-    refused(None, tmp_path / "none", env, f"no run under {tmp_path}/none: start one", elsewhere=False)
-    assert known_runs(here, env, elsewhere=False) == [ours]
-
-
 def test_the_index_finds_runs_elsewhere_and_forgets_deleted_ones(tmp_path: Path, env: dict[str, str]) -> None:
     run = make_run(tmp_path / "elsewhere")
     register(run, "job", env)

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from supervisor.run import events as ev
-from supervisor.run.fold import fold, replay
+from supervisor.run.fold import fold
 from supervisor.run.journal import JournalReader, JournalWriter, StateReader, facts_in, read_state
-from supervisor.run.state import Ended, RunState
-from supervisor.views.wording.kinds import unread_text
+from supervisor.run.state import RunState
 from supervisor.views.wording.translate import english
 from tests.recorded.old_versions import ARCHIVE
 
@@ -111,31 +110,3 @@ def test_a_journal_of_days_is_read_to_its_end(tmp_path: Path) -> None:
         count, last = count + 1, fact
     assert count == 17_001
     assert isinstance(last, ev.RunEnded)
-
-
-def test_while_logs_are_read_the_attempt_has_not_ended_and_its_time_is_the_jobs() -> None:
-    state = replay([
-        ev.RunStarted(t=1, run_id="r", name="n", mode="launched", host="h"),
-        ev.LaunchIntended(t=2, attempt=1, argv=(), reason="first launch"),
-        ev.AttemptStarted(t=3, attempt=1, pid=5, start_time=1.0),
-        ev.Progress(t=4, attempt=1, step=3, loss=2.0),
-        ev.ProcessesGone(t=5, attempt=1, exit_code=1),
-    ])  # fmt: skip
-    assert state.condition == Ended(attempt=1, exit_code=1)
-    assert state.attempts[0].reads_on
-    assert (state.attempts[0].exit_code, state.attempts[0].ended_t) == (1, None)
-    state = fold(state, ev.Progress(t=65, attempt=1, lag_bytes=480_000_000, log_bytes=600_000_000))
-    assert state.progress is not None
-    assert (state.progress.t, state.progress.step) == (4, 3), "how far it was read is no progress of the job"
-    assert unread_text(state.progress) == "log read to 120 of 600 MB"
-    state = fold(state, ev.Progress(t=66, attempt=1, step=4))
-    assert state.progress is not None
-    assert (state.progress.t, state.progress.loss, unread_text(state.progress)) == (66, 2.0, "")
-    over = ev.AttemptEnded(
-        t=70, attempt=1, exit_code=1, last_step=4, log_read_bytes=450_000_000, log_size_bytes=600_000_000
-    )
-    state = fold(state, over)
-    assert not state.attempts[0].reads_on
-    assert state.attempts[0].ended_t == 5
-    assert unread_text(state.attempts[0]) == "log read to 450 of 600 MB"
-    assert english.moment(state.timeline[-1]) == "attempt 1 ended, exit 1, log read to 450 of 600 MB"

@@ -165,22 +165,6 @@ def test_a_read_only_filesystem_is_read_and_refuses_a_writer(tmp_path: Path) -> 
         assert texts(path) == ["one", "two"]
 
 
-def test_a_filesystem_that_becomes_read_only_costs_no_event(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A file that is open for writing keeps a filesystem from being remounted: the kernel does it itself, after an I/O error."""
-    path = tmp_path / "j"
-    writer = JournalWriter(path)
-    failing = Failing(errno.EROFS, 1)
-    monkeypatch.setattr(os, "write", failing.write)
-    with pytest.raises(OSError, match="Read-only"):
-        writer.append(note("one"))
-    failing.stale.clear()
-    writer.append(note("one"))
-    writer.close()
-    assert texts(path) == ["one"]
-
-
 @pytest.mark.parametrize("line", [
     b'{"kind":"note_added","v":2,"t":2.0,"text":"it means something else by now","by":"me"}\n',
     b'{"kind":"from_the_future","v":2,"t":2.0}\n',

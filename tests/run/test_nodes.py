@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.run.events import Outcome, StopWhy
 from supervisor.run.node_files import (
     SILENT_S,
     Heartbeat,
@@ -22,7 +21,6 @@ from supervisor.run.node_files import (
     Want,
     create,
     new_session,
-    read_order,
     read_report,
     write_report,
 )
@@ -41,31 +39,6 @@ def run(tmp_path: Path) -> RunPaths:
     make_private(run.node(0).root)
     make_private(run.node(1).root)
     return run
-
-
-def test_an_order_is_read_as_it_was_given(run: RunPaths) -> None:
-    given = Orders(run.node(), "a").give(order())
-    assert (given.seq, given.leader) == (1, "a")
-    assert read_order(run.node()) == given
-    over = Order(seq=0, leader="", want=Want.OVER, outcome=Outcome.STOPPED, exit_code=5, why=StopWhy.SIGNAL)
-    orders = Orders(run.node(), "b")  # the next leader continues counting
-    assert orders.newest == given
-    assert orders.give(over).seq == 2
-    assert read_order(run.node()) == orders.newest
-
-
-def test_a_number_is_taken_by_one_leader_alone(run: RunPaths) -> None:
-    first, second = Orders(run.node(), "a"), Orders(run.node(), "b")
-    first.give(order(attempt=3))
-    with pytest.raises(Superseded, match="another keeper gave order 1"):
-        second.give(order(attempt=3))
-    newest = read_order(run.node())
-    assert newest is not None
-    assert newest.leader == "a"
-    first.check()
-    run.node().orders.joinpath("2.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(Superseded):
-        first.check()
 
 
 @pytest.mark.fault(

@@ -14,9 +14,7 @@ import pytest
 
 from supervisor.cli.main import main
 from supervisor.run import events as ev
-from supervisor.run import state as st
-from supervisor.run.events import Outcome, RequestKind
-from supervisor.run.fold import replay
+from supervisor.run.events import RequestKind
 from supervisor.run.ownership import (
     TRIES,
     KeeperLock,
@@ -30,8 +28,8 @@ from supervisor.run.ownership import (
     read_holder,
 )
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import Decision, DecisionKind
 from supervisor.run.runfile import read_run_file, write_run_file
+from tests.conftest import not_none
 from tests.keeper.fakes import job_of, own_run_in
 from tests.keeper.runs import INTENDED, RUNS, STARTED, T
 
@@ -65,8 +63,7 @@ def test_one_keeper_holds_the_lock_and_it_dies_with_it(tmp_path: Path) -> None:
     assert not keeper_is_alive(path)
     path.write_text('{"pid": 1, "start_time": 1.0, "host": "' + "x" * 300 + '"}\n')
     second = KeeperLock(path, start_time=14.0)
-    holder = read_holder(path)
-    assert holder is not None
+    holder = not_none(read_holder(path))
     assert (holder.pid, holder.start_time) == (os.getpid(), 14.0)
     assert json.loads(path.read_bytes())["pid"] == os.getpid(), "nothing of a longer name is left"
     second.release()
@@ -176,22 +173,3 @@ def test_a_request_needs_a_live_keeper_in_this_very_folder(tmp_path: Path) -> No
         assert (run.control / f"{ask(run, RequestKind.STOP)}.json").is_file()
     finally:
         lock.release()
-
-
-def test_a_run_that_is_continued_is_no_longer_over() -> None:
-    over = (*ENDED, ev.RunEnded(t=T, outcome=Outcome.FAILED, exit_code=1, reason="it broke"))
-    state = replay(over)
-    assert (state.is_over, state.ended_t) == (True, T)
-    kept = ev.KeeperStarted(
-        t=T, pid=7, start_time=1.0, version="0", adopted=True, host="there", continued_by="kim", boot_id="b"
-    )
-    decided = ev.Decided(
-        t=T, attempt=1, decision=Decision(DecisionKind.RESTART, "kim continued it"), by="kim"
-    )
-    waits = ev.BackoffStarted(t=T, attempt=1, until=T, delay_s=0.0)
-    state = replay((*over, kept, decided, waits))
-    assert isinstance(state.condition, st.Backoff)
-    assert (state.is_over, state.ended_t, state.host) == (False, None, "there")
-    assert any((m.kind, m.values) == (st.MomentKind.CONTINUED, {"by": "kim"}) for m in state.timeline)
-    again = ev.LaunchIntended(t=T, attempt=2, argv=(), reason="kim continued it")
-    assert replay((*over, again)).ended_t is None, "also of a run that ended before its first attempt"

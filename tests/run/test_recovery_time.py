@@ -6,6 +6,7 @@ import pytest
 
 from supervisor.run import events as ev
 from supervisor.run.failure_history import recovery_of
+from tests.conftest import not_none
 
 ENDED = ev.AttemptEnded(t=11.0, attempt=1, exit_code=1)
 AGAIN: list[ev.Event] = [
@@ -28,8 +29,7 @@ def test_a_recovery_is_broken_down_into_its_parts() -> None:
         ev.Progress(t=20.0, attempt=2, step=7),
         ev.Progress(t=21.0, attempt=2, step=8),
     ]
-    found = recovery_of(facts, 2)
-    assert found is not None
+    found = not_none(recovery_of(facts, 2))
     assert (found.total_s, found.end_s, found.drain_s, found.spawn_s) == (10.0, 1.0, 2.0, 0.5)
     assert (found.rendezvous_s, found.load_s, found.first_step_s) == (1.5, 3.0, 1.0)
     assert found.detect_s is None, "no verdict in this journal"
@@ -49,8 +49,7 @@ def test_a_recovery_is_broken_down_into_its_parts() -> None:
     ],
 )
 def test_a_failure_counts_from_its_first_sign(sign: ev.Event, total_s: float) -> None:
-    found = recovery_of([sign, ENDED, *AGAIN], 2)
-    assert found is not None
+    found = not_none(recovery_of([sign, ENDED, *AGAIN], 2))
     assert found.total_s == total_s
 
 

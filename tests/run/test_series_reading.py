@@ -27,22 +27,6 @@ def every(reader: SeriesReader) -> list[float | None]:
     return found
 
 
-def test_both_files_are_read_from_their_first_sample(tmp_path: Path) -> None:
-    (tmp_path / f"{METRICS}.0.jsonl").write_bytes(lines(1, 2, 3))
-    new = tmp_path / f"{METRICS}.jsonl"
-    new.write_bytes(lines(4, 5))
-    reader = SeriesReader(tmp_path, METRICS)
-    assert reader.is_thinned
-    assert every(reader) == [1, 2, 3, 4, 5]
-    with new.open("ab") as file:
-        file.write(lines(6) + lines(7)[:9])
-        file.flush()
-        assert every(reader) == [6], "half a line waits"
-        file.write(lines(7)[9:])
-    assert every(reader) == [7]
-    assert every(reader) == []
-
-
 def test_the_newer_file_becomes_the_older_while_it_is_read(tmp_path: Path) -> None:
     new, old = tmp_path / f"{METRICS}.jsonl", tmp_path / f"{METRICS}.0.jsonl"
     reader = SeriesReader(tmp_path, METRICS)

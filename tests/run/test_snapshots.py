@@ -8,6 +8,7 @@ import shutil
 import tarfile
 from collections.abc import Callable, Iterator
 from functools import reduce
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from supervisor.run.fold import fold
 from supervisor.run.journal import JournalWriter, StateReader, facts_in, read_state, write_snapshot
 from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.state import Preflight, RunState
+from supervisor.views.headless.story import story
 from supervisor.views.wording.kinds import reading_text
 from tests.recorded.old_versions import ARCHIVE, REVISIONS
 
@@ -125,6 +127,8 @@ def test_a_state_from_a_snapshot_is_that_from_the_start_at_every_cut(old: Path, 
         at = 0
         for number, line in enumerate(lines, 1):
             at += len(line)
+            if number % 3 and number < len(lines):
+                continue
             with_snapshot(node, data, at)
             reader = StateReader(node.journal)
             news = reader.refresh()
@@ -132,7 +136,7 @@ def test_a_state_from_a_snapshot_is_that_from_the_start_at_every_cut(old: Path, 
             assert reader.state == expected
             assert msgspec.json.encode(reader.state) == msgspec.json.encode(expected)
             cuts += 1
-    assert cuts > 500
+    assert cuts > 150
 
 
 @pytest.mark.fault(
@@ -146,20 +150,21 @@ def test_a_journal_torn_at_each_byte_of_its_last_4_kib_folds_the_same(node: Node
     ends = [at + 1 for at, byte in enumerate(data) if byte == ord("\n")]
     plain = RunPaths(node.root.parent.parent.parent / "plain").node()
     plain.root.mkdir(parents=True)
+    whole: dict[int, RunState] = {}
+    for cut in range(4 * KIB + 1):
+        if (last := data.rfind(b"\n", 0, len(data) - cut)) not in whole:
+            plain.journal.write_bytes(data[: len(data) - cut])
+            whole[last] = read_state(plain.journal)
     # A snapshot in the middle of what is torn, before it, and of all.
     for at, apart in ((ends[len(ends) // 2], 1), (ends[1], 64), (ends[-1], 64)):
         with_snapshot(node, data, at)
-        plain.journal.write_bytes(data)
         for cut in range(0, 4 * KIB + 1, apart):
             os.truncate(node.journal, len(data) - cut)
-            os.truncate(plain.journal, len(data) - cut)
-            assert read_state(node.journal) == read_state(plain.journal), (at, cut)
+            assert read_state(node.journal) == whole[data.rfind(b"\n", 0, len(data) - cut)], (at, cut)
         again = JournalWriter(node.journal)
         again.append(ev.NoteAdded(t=T, text="goes on", by="me"))
         again.close()
-        os.truncate(plain.journal, len(data) - 4 * KIB)
-        with plain.journal.open("ab") as file:
-            file.write(node.journal.read_bytes()[len(data) - 4 * KIB :])
+        plain.journal.write_bytes(node.journal.read_bytes())
         assert read_state(node.journal) == read_state(plain.journal)
 
 
@@ -185,11 +190,6 @@ def redacted_in_place(node: NodePaths) -> None:
     node.journal.write_bytes(data)
 
 
-def a_folder(node: NodePaths) -> None:
-    node.snapshot.unlink()
-    node.snapshot.mkdir()
-
-
 def a_pipe(node: NodePaths) -> None:
     node.snapshot.unlink()
     os.mkfifo(node.snapshot)
@@ -203,13 +203,11 @@ def with_a_huge_number(node: NodePaths) -> None:
 
 UNSOUND: dict[str, Callable[[NodePaths], object]] = {
     "torn": lambda node: os.truncate(node.snapshot, node.snapshot.stat().st_size // 2),
-    "empty": lambda node: node.snapshot.write_bytes(b""),
     "no JSON": lambda node: node.snapshot.write_bytes(b"\x80\x04\x95pickle"),
     "nested without end": lambda node: node.snapshot.write_bytes(b"[" * 200_000),
     "of another stoker": lambda node: edited(node, code="0.0.9 00000000"),
     "of bytes that are not there": lambda node: edited(node, offset=1 << 40),
     "of no bytes": lambda node: edited(node, offset=0, seal=0),
-    "of fewer than none": lambda node: edited(node, offset=-1),
     "of other bytes": lambda node: edited(node, seal=1),
     "of another journal": other_journal,
     "of a journal that was edited in place": redacted_in_place,
@@ -217,7 +215,6 @@ UNSOUND: dict[str, Callable[[NodePaths], object]] = {
     "with a state of another form": lambda node: edited(node, state={"attempts": [{"number": "one"}]}),
     "with a number of 400 digits": with_a_huge_number,
     "too large": lambda node: edited(node, padding="x" * journal.MOST_SNAPSHOT_BYTES),
-    "a folder": a_folder,
     "a pipe": a_pipe,
 }
 
@@ -240,6 +237,23 @@ def leaves(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     for key, value in items:
         yield (*path, key)
         yield from leaves(value, (*path, key))
+
+
+def test_no_forged_state_breaks_a_reader(node: NodePaths) -> None:
+    """Each value of a real state in turn is something else: the fold goes on, and the story is told, or it is left alone."""
+    events = story_of(12)
+    half = sum(map(len, lines_of(events[: len(events) // 2])))
+    with_snapshot(node, b"".join(lines_of(events)), half)
+    known, used = node.snapshot.read_bytes(), 0
+    values: tuple[Any, ...] = (None, -1, 1e300, "x", [])
+    for path, strange in zip(leaves(json.loads(known)["state"]), cycle(values)):
+        forged = json.loads(known)
+        reduce(lambda place, key: place[key], path[:-1], forged["state"])[path[-1]] = strange
+        node.snapshot.write_text(json.dumps(forged), encoding="utf-8")
+        reader = StateReader(node.journal)
+        used += len(reader.refresh()) < len(events)
+        assert story(reader.state, RunPaths(node.root.parent.parent))
+    assert used > 30
 
 
 # -- who writes them -----------------------------------------------------------------------------------------------------
@@ -266,6 +280,22 @@ def test_a_keeper_leaves_snapshots_as_its_journal_grows_and_at_its_end(
     again = Ledger(node)
     assert (again.adopted, again.state) == (True, ledger.state)
     again.close()
+
+
+def test_a_state_that_is_ahead_of_its_journal_is_no_snapshot(
+    node: NodePaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisor.keeper.base.ledger.LEAST_SNAPSHOT_BYTES", 1)
+
+    def full(*_: object, **_more: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    ledger = Ledger(node)
+    ledger.emit(story_of()[0])
+    monkeypatch.setattr(ledger._journal, "append", full)
+    ledger.emit(ev.NoteAdded(t=T, text="waits in memory", by="me"))
+    ledger.close()
+    assert "waits in memory" not in str(read_state(node.journal).timeline)
 
 
 def test_a_snapshot_is_of_what_its_keeper_wrote_and_of_nothing_else(

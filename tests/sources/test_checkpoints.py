@@ -10,14 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.job.spec import EntryKind, JobSpec
-from supervisor.keeper.monitoring.found_checkpoints import FoundCheckpoints
-from supervisor.run import events as ev
-from supervisor.run.fold import replay
-from supervisor.run.series import JOB_KEY, METRICS, SeriesWriter
 from supervisor.sources import checkpoint_layouts
 from supervisor.sources.checkpoint_layouts import find_checkpoints, has_checkpoint_names, whole_at
-from tests.keeper.fakes import Emitted, FakeClock
 
 
 def transformers(
@@ -116,6 +110,13 @@ LAYOUTS: dict[str, tuple[Callable[[Path], Path], int | None]] = {
     "the tutorial's": (lambda out: saved(out / "snapshot.pt", "MODEL_STATE", "EPOCHS_RUN"), None),
 }
 TORN: dict[str, Callable[[Path], object]] = {
+    "transformers, no weights": lambda out: transformers(out, 10, weights=""),
+    "transformers, half a state": lambda out: (transformers(out, 10) / "trainer_state.json").write_text("{"),
+    "transformers, another step": lambda out: transformers(out, 10, told=9),
+    "transformers, no state": lambda out: (transformers(out, 10) / "trainer_state.json").unlink(),
+    "transformers, not renamed yet": lambda out: transformers(out, 10).rename(out / "tmp-checkpoint-10"),
+    "Lightning, half": lambda out: torn(lightning(out, "epoch=1-step=20.ckpt")),
+    "Lightning, one that may be anything": lambda out: lightning(out, "last.ckpt"),
     "accelerate, rank 0 missing": lambda out: (accelerate(out) / "random_states_0.pkl").unlink(),
     "accelerate, rank 0 alone without an optimizer": lambda out: (
         accelerate(out, ranks=1) / "optimizer.bin"
@@ -172,11 +173,6 @@ def test_a_torn_one_is_none(tmp_path: Path, what: str) -> None:
     assert find_checkpoints([tmp_path], 0.0, ranks=2) == []
 
 
-def test_accelerates_that_some_ranks_have_not_written_yet_is_none(tmp_path: Path) -> None:
-    accelerate(tmp_path, ranks=2)
-    assert find_checkpoints([tmp_path], 0.0, ranks=4) == []
-
-
 def test_a_newer_half_written_file_does_not_hide_the_older_whole_one(tmp_path: Path) -> None:
     saved(tmp_path / "epoch_1.pt", "epoch")
     torn(saved(tmp_path / "epoch_2.pt", "epoch"))
@@ -199,36 +195,6 @@ def test_all_layouts_are_found_at_any_usual_depth_in_the_order_of_their_writing(
     assert all(os.path.isabs(one.path) and Path(one.path).exists() for one in found)
 
 
-@pytest.mark.parametrize("spoil", ["no weights", "half a state", "another step", "no state", "tmp"])
-def test_a_checkpoint_that_is_not_whole_is_none(tmp_path: Path, spoil: str) -> None:
-    transformers(tmp_path, 5)
-    bad = transformers(tmp_path, 10, weights="" if spoil == "no weights" else "model.safetensors")
-    match spoil:
-        case "half a state":
-            (bad / "trainer_state.json").write_text('{"global_step": 1')
-        case "another step":
-            (bad / "trainer_state.json").write_text('{"global_step": 9}')
-        case "no state":
-            (bad / "trainer_state.json").unlink()
-        case "tmp":
-            bad.rename(tmp_path / "tmp-checkpoint-10")
-    assert steps(tmp_path) == [5]
-
-
-def test_a_torn_lightning_file_and_one_that_may_be_anything_are_none(tmp_path: Path) -> None:
-    whole = lightning(tmp_path, "epoch=0-step=10.ckpt")
-    (tmp_path / "epoch=1-step=20.ckpt").write_bytes(whole.read_bytes()[:-30])
-    lightning(tmp_path, "last.ckpt")
-    assert steps(tmp_path) == [10]
-
-
-def test_what_lay_there_before_the_run_is_not_the_runs(tmp_path: Path) -> None:
-    old = transformers(tmp_path, 10)
-    os.utime(old / "trainer_state.json", (1000, 1000))
-    transformers(tmp_path, 5)
-    assert steps(tmp_path, since_t=2000.0) == [5]
-
-
 def test_links_are_not_followed_and_a_folder_of_thousands_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,35 +206,6 @@ def test_links_are_not_followed_and_a_folder_of_thousands_is_given_up(
         (tmp_path / "a" / f"file{number}").touch()
     assert steps(tmp_path / "a") == []
     assert steps(tmp_path / "absent") == []
-
-
-def test_a_file_that_is_written_over_is_journalled_each_time_at_the_step_of_its_time(tmp_path: Path) -> None:
-    clock, told = FakeClock(epoch=0.0), Emitted()
-    job = JobSpec("x", EntryKind.SCRIPT, "x.py", cwd=str(tmp_path), outputs=("output",))
-    series = SeriesWriter(tmp_path / "series")
-    for step in range(1, 9):
-        series.append(METRICS, 1000.0 + step, JOB_KEY, 1, {"step": float(step)})
-    series.close()
-    found = FoundCheckpoints(job, clock, told, tmp_path / "series")
-    began: list[ev.Event] = [ev.LaunchIntended(t=100.0, attempt=1, argv=(), reason="first")]
-    for t in (1003.5, 1006.5):
-        os.utime(saved(tmp_path / "ckpt.pt", "optimizer"), (t, t))
-        for _ in range(2):
-            found.finish(replay([*began, *told.facts]))
-    facts = [fact for fact in told.facts if isinstance(fact, ev.CheckpointCommitted)]
-    assert [(fact.step, fact.step_by_time) for fact in facts] == [(3, True), (6, True)]
-
-
-def test_what_is_told_where_to_write_is_looked_for_only_there(tmp_path: Path) -> None:
-    told = Emitted()
-    state = replay([ev.LaunchIntended(t=100.0, attempt=1, argv=(), reason="first")])
-    transformers(tmp_path / "output", 5)
-    job = JobSpec("x", EntryKind.SCRIPT, "x.py", cwd=str(tmp_path), outputs=("mine", "output"))
-    FoundCheckpoints(job, FakeClock(epoch=0.0), told).finish(state)
-    assert not told.facts, "another run's, maybe"
-    job = JobSpec("x", EntryKind.SCRIPT, "x.py", cwd=str(tmp_path), outputs=("output",))
-    FoundCheckpoints(job, FakeClock(epoch=0.0), told).finish(state)
-    assert len(told.facts) == 1
 
 
 def test_a_name_of_a_checkpoint_is_found_by_looking_only(

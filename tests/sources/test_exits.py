@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from supervisor.sources.processes import ExitWatch, ProcessId, catches, exit_code_of, identify
-from tests.conftest import wait_until
+from tests.conftest import not_none, wait_until
 
 WAITS = "import sys; sys.stdin.read(); "
 
@@ -22,8 +22,7 @@ def child(code: str) -> Iterator[tuple[subprocess.Popen[bytes], ProcessId]]:
     """A process that waits for its input's end; nobody looks how it ended while the block runs."""
     process = subprocess.Popen([sys.executable, "-c", WAITS + code], stdin=subprocess.PIPE)
     try:
-        known = identify(process.pid)
-        assert known is not None
+        known = not_none(identify(process.pid))
         yield process, known
     finally:
         process.kill()

@@ -237,24 +237,6 @@ def texts(file: FollowedFile, limit_bytes: int = 1 << 16, *, final: bool = False
     return found
 
 
-def test_a_file_is_read_to_an_end_that_was_noted_before(tmp_path: Path) -> None:
-    log = tmp_path / "a.log"
-    file, _ = followed(log)
-    assert file.end() == (0, 0), "it is not there"
-    log.write_bytes(b"one\ntwo\n")
-    assert file.end() == (0, 8), "it was not opened yet"
-    batches, more = file.read(4)
-    assert [line.text for batch in batches for line in batch.lines] == ["one"]
-    assert more
-    end = file.end()
-    assert not file.is_past(end)
-    assert texts(file) == ["two"]
-    assert file.is_past(end)
-    assert file.is_past(end, sure=True)
-    assert file.backlog() == (8, 8)
-    file.close()
-
-
 @pytest.mark.fault("logs and load", "a rename while the reading is far behind", "the lag counts the old file")
 def test_what_waits_in_a_file_that_was_renamed_counts_as_unread(tmp_path: Path) -> None:
     """A rotation while the reading is far behind hid all of the lag: the new file was shorter than what had been read."""
@@ -270,12 +252,3 @@ def test_what_waits_in_a_file_that_was_renamed_counts_as_unread(tmp_path: Path) 
     assert texts(file, final=True) == ["two", "x"]
     assert file.backlog() == (2, 2)
     file.close()
-
-
-def test_what_is_no_regular_file_is_not_opened(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    file, notes = followed(tmp_path / "pipe")
-    assert texts(file) == []
-    assert texts(file) == []
-    assert [note.code for note in notes] == [NoteCode.UNREADABLE], "reported once"
-    assert not file.is_open

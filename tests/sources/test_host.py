@@ -25,7 +25,7 @@ from supervisor.sources.machine import (
 )
 from supervisor.sources.processes import identify, send_signal
 from supervisor.sources.stacks.python_stacks import StackSource, collect_stacks
-from tests.conftest import wait_until
+from tests.conftest import not_none, wait_until
 
 T = TypeVar("T")
 BURN = "import threading; b = bytearray(64 << 20); threading.Event().wait(60) if 0 else [None for _ in iter(int, 1)]"
@@ -59,8 +59,7 @@ def write(root: Path, files: dict[str, str]) -> str:
 def test_a_busy_process_and_its_end() -> None:
     child = subprocess.Popen([sys.executable, "-S", "-c", BURN])
     try:
-        known = identify(child.pid)
-        assert known is not None
+        known = not_none(identify(child.pid))
         reader = ProcessReader("0", known)
         assert reader.read().cpu_ratio is None
         samples: list[ProcessSample] = []
@@ -101,8 +100,7 @@ def test_cgroup_v2_takes_the_tightest_limit_on_the_way_up(tmp_path: Path) -> Non
             "sys/fs/cgroup/job/step/memory.events": "low 0\noom 3\noom_kill 2\noom_group_kill 0\n",
         },
     )
-    found = read_cgroup_memory(root=root)
-    assert found is not None
+    found = not_none(read_cgroup_memory(root=root))
     assert (found.version, found.used_bytes, found.limit_bytes, found.oom_kills) == (2, 900, 1000, 2), (
         "what is used of the limit is used in the group that has it"
     )
@@ -126,8 +124,7 @@ def test_what_is_used_of_a_groups_memory(
 ) -> None:
     folders = {"job/memory.current": "900\n", "job/step/memory.current": "700\n", **files}
     held = {f"sys/fs/cgroup/{name}": text for name, text in folders.items()}
-    found = read_cgroup_memory(root=write(tmp_path, {"proc/self/cgroup": "0::/job/step\n", **held}))
-    assert found is not None
+    found = not_none(read_cgroup_memory(root=write(tmp_path, {"proc/self/cgroup": "0::/job/step\n", **held})))
     assert (found.used_bytes, found.limit_bytes, found.oom_kills) == (used, limit, None)
 
 
@@ -141,29 +138,12 @@ def test_cgroup_v1_within_a_container(tmp_path: Path) -> None:
             "sys/fs/cgroup/memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n",
         },
     )
-    found = read_cgroup_memory(77, root=root)
-    assert found is not None
+    found = not_none(read_cgroup_memory(77, root=root))
     assert (found.version, found.used_bytes, found.limit_bytes, found.oom_kills) == (1, 5, None, 1)
 
 
-def test_stacks_without_py_spy_tell_what_the_kernel_knows(
-    waiter: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", "/nonexistent")
-    monkeypatch.setattr(sys, "executable", "/nonexistent/python")  # it is looked for beside ours too
-    known = identify(waiter.pid)
-    assert known is not None
-    (stack,) = collect_stacks([known])
-    assert stack.source is StackSource.PROC
-    assert stack.note == "py-spy is not installed"
-    assert str(waiter.pid) in stack.lines[0]
-    # It has said that it is up a moment before it begins to wait.
-    assert wait_until(lambda: "state S" in collect_stacks([known])[0].lines[0], 5)
-
-
 def test_stacks_by_py_spy_and_its_refusals(waiter: subprocess.Popen[bytes], tmp_path: Path) -> None:
-    known = identify(waiter.pid)
-    assert known is not None
+    known = not_none(identify(waiter.pid))
     fake = tmp_path / "py-spy"
 
     def says(script: str) -> str:

@@ -11,6 +11,10 @@ from supervisor.sources.metrics.tokens import GIB, PLAIN, WHOLE, Conversion, How
 from supervisor.text.decode import clean
 from tests.sources.metric_lines import corpus_texts, read, same
 
+SPELLINGS = (
+    "0 7 -7 -0 0.5 -0.5 -0.0 .5 5. 007 1,234 1_000 nan -inf 1e5 2.5e-04 12345678901234 0.30000000000000004 x"
+)
+
 
 def one_by_one(lines: list[bytes]) -> list[MetricSample | None]:
     """What a reader says that is given one line after the other."""
@@ -42,7 +46,7 @@ def check(lines: list[bytes], sizes: list[int]) -> None:
 def test_logs_say_the_same_in_blocks() -> None:
     # Headers, blocks of settings and headings included, as the bytes that a log holds.
     logs = [text.encode("utf-8", "surrogatepass").split(b"\n") for text in corpus_texts()]
-    for place, log in enumerate(logs[::9]):
+    for place, log in enumerate(logs[::27]):
         check(3 * log, [(1, 7, 1000)[place % 3]])
 
 
@@ -71,29 +75,7 @@ def test_a_line_that_is_too_long_is_read_by_its_beginning_wherever_it_stands() -
 
 @given(
     st.lists(
-        st.sampled_from(
-            [
-                "0",
-                "7",
-                "-7",
-                "-0",
-                "0.5",
-                "-0.5",
-                "-0.0",
-                ".5",
-                "5.",
-                "007",
-                "1,234",
-                "1_000",
-                "nan",
-                "-inf",
-                "1e5",
-                "2.5e-04",
-                "12345678901234",
-                "0.30000000000000004",
-                "x",
-            ]
-        ),
+        st.sampled_from(SPELLINGS.split()),
         min_size=1,
     ),
     st.sampled_from(

@@ -11,6 +11,7 @@ import pytest
 from supervisor.cli.metrics import record_of
 from supervisor.sources.metrics import MetricReader, formats
 from supervisor.sources.metrics.formats import FORMATS, Format, Where
+from tests.conftest import not_none
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/metrics.md").read_text(encoding="utf-8")
 
@@ -37,6 +38,5 @@ def test_a_format_is_added_as_the_page_describes(monkeypatch: pytest.MonkeyPatch
     form = eval(entry, {"Format": Format, "Where": Where, "re": re})
     assert form.example == printed_line
     monkeypatch.setattr(formats, "FORMATS", (*FORMATS, form))
-    sample = MetricReader().feed(printed_line)
-    assert sample is not None
+    sample = not_none(MetricReader().feed(printed_line))
     assert record_of(0, sample) == json.loads(printed)

@@ -38,18 +38,6 @@ def test_no_loss_is_made_of_lines_that_speak_of_one(family: str) -> None:
     assert not found
 
 
-def test_no_loss_is_made_of_blocks_that_speak_of_one() -> None:
-    found = [
-        line
-        for block in BLOCKS
-        for name in NAMES
-        for number in NUMBERS[:1]
-        for prefix in PREFIXES[:2]
-        for line in losses([prefix + filled(line, name, number) for line in block])
-    ]
-    assert not found
-
-
 @given(st.data())
 def test_a_log_that_only_speaks_of_losses_has_none(data: st.DataObject) -> None:
     # In any order: what one line leaves behind must not make a loss of the next.

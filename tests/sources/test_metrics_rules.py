@@ -7,14 +7,14 @@ import time
 import pytest
 
 from supervisor.sources.metrics import MetricReader, compile_rules
+from tests.conftest import not_none
 
 
 def test_rules_of_the_user_come_first() -> None:
     rules = compile_rules([("loss", r"my number is ([\d.]+)"), ("sparkle", r"sparkle:([-\d.]+)")])
     reader = MetricReader(rules)
     for _ in range(2):
-        sample = reader.feed("step 3 loss 9.0 my number is 1.5 sparkle:-2")
-        assert sample is not None
+        sample = not_none(reader.feed("step 3 loss 9.0 my number is 1.5 sparkle:-2"))
         assert sample.loss == 1.5
         assert sample.other["sparkle"] == -2.0
     with pytest.raises(ValueError, match="no group"):

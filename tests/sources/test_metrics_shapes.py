@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.sources.metrics import MetricReader
+from tests.conftest import not_none
 from tests.sources.metric_lines import corpus_lines, corpus_texts, same, values
 
 LINES = corpus_lines()
@@ -45,8 +46,7 @@ def test_a_bare_bar_in_its_first_second_teaches_nothing() -> None:
     reader = MetricReader()
     for _ in range(3):
         assert reader.feed("100%|██████████| 218/218 [00:00<00:00, 341.68it/s]") is None, "a list was read"
-    sample = reader.feed("110%|██████████| 218/228 [00:00<00:00, 311.68it/s]")
-    assert sample is not None
+    sample = not_none(reader.feed("110%|██████████| 218/228 [00:00<00:00, 311.68it/s]"))
     assert (sample.step, sample.values["total_steps"]) == (218, 228)
 
 
@@ -60,21 +60,8 @@ def test_a_log_of_ever_new_shapes_stays_within_bounds(monkeypatch: pytest.Monkey
             reader.feed(line)
     assert sum(len(known.by_shape) for known in reader._states.values()) <= most + 1
     assert all(known.steady <= set(known.by_shape) for known in reader._states.values())
-    sample = reader.feed("step 5 loss 2.5")
-    assert sample is not None
+    sample = not_none(reader.feed("step 5 loss 2.5"))
     assert sample.step == 5
-
-
-@settings(max_examples=100, deadline=None)
-@given(line=st.sampled_from(LINES), data=st.data())
-def test_what_was_learnt_of_a_shape_reads_as_the_grammar_does(line: str, data: st.DataObject) -> None:
-    # Other digits in the same places: the warm reader must say what a cold one says.
-    digits = st.sampled_from("123456789")
-    other = re.sub(r"(?<=\d)\d(?=\d)", lambda _: data.draw(digits), line)
-    warm, cold = MetricReader(), MetricReader()
-    warm.feed(line)
-    warm._known = warm._states[cold._known.state]
-    assert same(warm.feed(other), cold.feed(other))
 
 
 # A year stays one: "Oct 29 17:00:03 2023" with a 7 for its year would be a time and a step.
@@ -99,7 +86,7 @@ def test_what_was_learnt_serves_numbers_of_other_lengths(line: str, data: st.Dat
 
 def test_a_log_reads_the_same_however_much_was_learnt_before() -> None:
     # Headers, blocks and bars included: what was learnt in one state must not speak in another.
-    logs = [text.replace("\r", " ").split("\n") for text in corpus_texts()[::4]]
+    logs = [text.replace("\r", " ").split("\n") for text in corpus_texts()[::12]]
     cold = [[reader.feed(line) for line in log] for log in logs for reader in (MetricReader(),)]
     warm = MetricReader()
     start = warm._known

@@ -9,24 +9,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from supervisor.sources import kernel_memory, processes
+from supervisor.sources import processes
 from supervisor.sources.processes import ProcessId
-from tests.conftest import wait_until
-
-
-def is_gone(pid: int) -> bool:
-    return processes.identify(pid) is None
+from tests.conftest import not_none, wait_until
 
 
 def me() -> ProcessId:
-    found = processes.identify(os.getpid())
-    assert found is not None
-    return found
+    return not_none(processes.identify(os.getpid()))
 
 
 # -- files ------------------------------------------------------------------------------------------------
@@ -124,27 +117,3 @@ def test_a_variable_of_a_process_is_its_value_empty_or_not_known() -> None:
             assert processes.environment_value(bare.pid, "X") is None, "nothing in it: overwritten, perhaps"
         finally:
             bare.kill()
-
-
-def test_a_dead_child_is_reaped_with_its_code() -> None:
-    for code, expected in (("raise SystemExit(3)", 3), ("import os; os.kill(os.getpid(), 9)", -9)):
-        started = subprocess.Popen([sys.executable, "-S", "-c", code])
-        stat = processes._read_stat(started.pid)  # also of a zombie: nobody waits for it before `reap_child`
-        assert stat is not None
-        this = ProcessId(started.pid, stat.start_time)
-        assert wait_until(partial(is_gone, this.pid), 10.0)
-        assert processes.reap_child(ProcessId(this.pid, this.start_time + 1)) is None
-        assert processes.reap_child(this) == expected
-        assert processes.reap_child(this) is None, "once"
-        started.returncode = expected  # so that Popen waits no more
-    assert processes.reap_child(me()) is None
-
-
-# -- the control group and the kernel's log --------------------------------------------------------------------
-
-
-def group(root: Path, files: dict[str, str]) -> kernel_memory.CgroupMemory | None:
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    return kernel_memory.read_cgroup_memory(7, str(root))

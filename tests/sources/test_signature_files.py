@@ -17,6 +17,7 @@ from supervisor.sources.signature_files import (
     load_engine,
     read_tables,
 )
+from tests.conftest import not_none
 
 DIGEST = digest_of(read_tables())
 
@@ -24,8 +25,7 @@ DIGEST = digest_of(read_tables())
 @pytest.fixture
 def good() -> Path:
     """The stored form, in the cache that all tests of a worker share."""
-    folder = default_cache_dir()
-    assert folder is not None
+    folder = not_none(default_cache_dir())
     load_engine(folder)
     return Path(folder, f"signatures-{engine_name()}.bin")
 

@@ -150,14 +150,6 @@ def test_every_record_keeps_to_the_schema(tmp_path: Path) -> None:
     assert (found[-1]["kind"], found[-1]["exit_code"], found[-1]["reason"]) == ("exit", 0, "done")
 
 
-def test_telemetry_that_cannot_be_written_does_not_end_the_training(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").touch()
-    assert train_here(tmp_path, telemetry_dir=str(tmp_path / "file" / "tel"), num_iterations=1) == 0
-    assert "telemetry is off" in capsys.readouterr().err
-
-
 def test_a_progress_bar_stands_on_a_terminal_only() -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

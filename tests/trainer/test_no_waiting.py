@@ -31,9 +31,8 @@ class Order(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("clip", [0.0, 1.0])
 def test_nothing_is_read_between_backward_and_the_optimizers_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clip: float
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order, step = Order(), trainer.loop.train_step
 
@@ -48,7 +47,7 @@ def test_nothing_is_read_between_backward_and_the_optimizers_step(
     read = torch.Tensor.tolist
     monkeypatch.setattr(torch.Tensor, "tolist", tolist)
     monkeypatch.setattr(trainer.loop, "train_step", watched)
-    assert train_here(tmp_path, num_iterations=2, gradient_clip_val=clip) == 0
+    assert train_here(tmp_path, num_iterations=2, gradient_clip_val=1.0) == 0
     *_, step_of_first, step_of_last = [n for n, name in enumerate(order.seen) if name == "aten._fused_adamw_"]
     until_step = order.seen[step_of_first:step_of_last]
     backward = max(n for n, name in enumerate(until_step) if name == "aten.embedding_dense_backward")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 from tests.trainer.runs import MAIN
@@ -61,6 +62,7 @@ def test_what_is_drawn_follows_seed_temperature_and_top_k() -> None:
     assert len(drawn(model)) == 40, "twice as long as the model's positions, and more"
 
 
+@pytest.mark.e2e
 def test_the_readmes_commands_lead_from_a_folder_of_text_to_a_sentence(tmp_path: Path) -> None:
     texts = tmp_path / "texts"
     texts.mkdir()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.tiers import first
 from tests.trainer.runs import flags, records, run, train_here
 from trainer import loop
 from trainer.config import UsageError
@@ -38,6 +39,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "calls"
 
 
+@pytest.mark.e2e
 def test_of_two_ranks_one_tracks(tmp_path: Path) -> None:
     settings: dict[str, Any] = {
         "telemetry_dir": "tel",
@@ -73,7 +75,7 @@ def test_of_two_ranks_one_tracks(tmp_path: Path) -> None:
         assert len(calls(tmp_path / "calls", end)) == 1
 
 
-@pytest.mark.parametrize("call", ["wandb.init", "wandb.log", "wandb.finish"])
+@pytest.mark.parametrize("call", first(1, ["wandb.log", "wandb.init", "wandb.finish"]))
 def test_a_tracker_that_fails_is_one_warning(
     call: str,
     tmp_path: Path,
@@ -117,14 +119,15 @@ def test_tensorboard_gets_every_number(tmp_path: Path, monkeypatch: pytest.Monke
     assert ended == [str(tmp_path / "tb")]
 
 
-@pytest.mark.parametrize("flag", ["use_wandb", "mlflow_dir", "tensorboard_dir"])
 def test_a_tracker_that_is_not_installed_is_a_usage_error(
-    flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("wandb", "mlflow", "torch.utils.tensorboard"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(UsageError, match="pip install"):
-        train_here(tmp_path, None, **{flag: True if flag == "use_wandb" else str(tmp_path)})
+    flags_of_each: dict[str, Any] = {"use_wandb": True, "mlflow_dir": "ml", "tensorboard_dir": "tb"}
+    for flag, value in flags_of_each.items():
+        with pytest.raises(UsageError, match="pip install"):
+            train_here(tmp_path, None, **{flag: value})
 
 
 def test_runs_of_a_training_that_failed_are_closed_as_failed(tmp_path: Path, fakes: Path) -> None:

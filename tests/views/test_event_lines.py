@@ -30,13 +30,11 @@ from supervisor.views.headless.console import (
     progress_text,
     verdict_lines,
 )
-from supervisor.views.headless.story import place_text, shortened, story
+from supervisor.views.headless.story import place_text, story
 from tests.keeper.fakes import verdict_of
 
 T = 0.0
 B = BatchSpec(16, 2, 2)
-Q = BatchQuestion(Unread.SCOPE, "--batch", 16, (BatchAnswer("per_rank"),))
-M = BatchQuestion(Unread.MICRO, "", None, (BatchAnswer("--mb"),))
 
 COUNTS = BatchQuestion(
     Unread.SCOPE,
@@ -149,7 +147,6 @@ def second(
     ("facts", "resumed"),
     [
         (second(None), []),
-        (second(1), []),
         (second(1, before=7), ["resumed   without a resume setting: started again at step 1"]),
         (second(2), ["resumed   without a resume setting: continued at step 2"]),
         (second(9, resume="--resume"), ["resumed   with --resume: continued at step 9"]),
@@ -205,14 +202,6 @@ def test_the_story_says_how_an_attempt_went_on(
 def test_progress_says_what_is_known(values: dict[str, Any], said: str) -> None:
     assert progress_text(ev.Progress(t=T, attempt=1, **values)) == said
     assert progress_text(ev.Progress(t=T, attempt=1, step=3), 7) == "step 3/7"
-
-
-@pytest.mark.parametrize(
-    ("text", "limit", "shown"),
-    [("abc", 3, "abc"), ("abcd", 3, "ab…"), ("  \x1b[31mab ", 10, r"\x1b[31mab")],
-)
-def test_a_long_text_is_cut_to_its_limit(text: str, limit: int, shown: str) -> None:
-    assert shortened(text, limit) == shown
 
 
 def test_what_a_verdict_comes_to(tmp_path: Path) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from supervisor.run.series import GPU, HOST, METRICS, RANKS, Rollup, Sample
 from supervisor.run.state import AttemptState, RunState
 from supervisor.views.model import gather
@@ -90,14 +88,6 @@ def test_minutes_that_are_older_than_all_samples() -> None:
     assert (point.step, point.low, point.mean, point.high, point.weight) == (9.0, 1.0, 2.0, 3.0, 9)
     assert means(snapshot.series["reward"]) == [5.0, 1.0]
     assert snapshot.series["reward"][1].step is None
-
-
-def test_only_so_many_series_of_a_scripts_own_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gather, "OTHER_SERIES", 2)
-    made = Gatherer()
-    made.take(METRICS, sample(1, a=1.0, b=2.0, c=3.0))
-    made.take(METRICS, sample(2, a=1.0))
-    assert {name: len(track) for name, track in shown(made).series.items()} == {"a": 2, "b": 1}
 
 
 def test_a_loss_that_is_no_number_has_its_place() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.views.model.thinned_series import Recent, Whole, single, smooth
+from supervisor.views.model.thinned_series import Whole, single, smooth
 
 values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=400)
 
@@ -46,16 +46,6 @@ def test_attempts_never_merge(attempts: list[int]) -> None:
     for number, attempt in enumerate(sorted(attempts)):
         whole.add(single(float(number), None, float(attempt), attempt))
     assert all(p.low == p.high == p.attempt for p in whole.view())
-
-
-def test_view_is_one_object_until_something_is_added() -> None:
-    recent = Recent(3)
-    for number in range(5):
-        recent.add(single(number, None, number, 1))
-    assert [p.mean for p in recent.view()] == [2, 3, 4]
-    assert recent.view() is recent.view()
-    recent.add(single(9, None, float("nan"), 1))
-    assert len(recent.view()) == 3, "what is not finite is left out"
 
 
 @given(values)

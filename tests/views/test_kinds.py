@@ -29,8 +29,6 @@ from tests.keeper.fakes import verdict_of
 from tests.views.sentences import sentences
 
 RUN = Path(__file__).parents[2] / "supervisor" / "run"
-CUT = {"log_read_bytes": 27_000_000, "log_size_bytes": 600_000_000}
-SMALLER = SpecChange(batch=BatchChange(BatchSpec(16, 1, 2), BatchSpec(8, 2, 2)), env=(("A", "1"),))
 
 
 RESUMES = BatchQuestion(Unread.RESUME, "", None, (BatchAnswer("--load=PATH"), BatchAnswer("never")))
@@ -51,15 +49,6 @@ MAKES = BatchQuestion(
     "abc",
     ranks=2,
     passes=1,
-)
-WHICH = BatchQuestion(
-    Unread.ACCUMULATION,
-    "",
-    None,
-    (
-        BatchAnswer("--ga", BatchChange(BatchSpec(24, 1, 2), BatchSpec(12, 2, 2))),
-        BatchAnswer("--acc", BatchChange(BatchSpec(24, 2, 2), BatchSpec(12, 4, 2))),
-    ),
 )
 
 
@@ -251,26 +240,13 @@ EXAMPLES: list[tuple[list[ev.Event], str]] = [
         "not even the smallest micro-batch fits; starting as asked for",
     ),
     ([*started(), one(ev.BatchAsked, question=COUNTS)], "asked: what does --bs 24 count?"),
-    ([*started(), one(ev.BatchAsked, question=WHICH)], "asked: which setting makes the accumulation?"),
     (
         [*started(), ev.BatchAnswered(t=2.0, question=MAKES, value="--mini", trial=2)],
         "trial 2: --mini 8 makes the micro-batch",
     ),
     (
-        [*started(), ev.BatchAnswered(t=2.0, question=MAKES, value=IN_CODE, by="ada")],
-        "ada answered: it is fixed in the code",
-    ),
-    (
-        [*started(), ev.BatchAnswered(t=2.0, question=RESUMES, value="--load=PATH", by="ada")],
-        "ada answered: it resumes: --load=PATH",
-    ),
-    (
         [*started(), ev.BatchAnswered(t=2.0, question=RESUMES, value="never", day="2026-11-22")],
         "you answered on 2026-11-22: it resumes: not at all",
-    ),
-    (
-        [*started(), ev.BatchAnswered(t=2.0, question=COUNTS, value="global", day="2026-11-22")],
-        "you answered on 2026-11-22: 24 is global",
     ),
     ([ev.NodeSeen(t=2.0, node=1, sight=ev.NodeSight.JOINED, host="gpu7")], "node 1 (gpu7) joined"),
     ([ev.NoteAdded(t=2.0, text="stop [x] {0}", by="kim")], "note: stop [x] {0}"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ from supervisor.views.logs import file, session, stream
 from supervisor.views.logs import reading as lc
 from supervisor.views.logs.merge import Row
 from supervisor.views.logs.query import Query
-from supervisor.views.logs.session import Interrupted, LogSession, Scroll
+from supervisor.views.logs.session import Interrupted, LogSession
 from supervisor.views.logs.viewport import ONLY_MATCH, PAST_NEWEST, PAST_OLDEST, LogViewport
 from tests.conftest import wait_until
 from tests.views.tui import recorded
@@ -76,32 +75,6 @@ def reading(root: Path) -> Iterator[Read]:
         yield read
     finally:
         session.stop()
-
-
-class LateSet(threading.Event):
-    """An event that is set only once what it tells of was taken, or could not be."""
-
-    def __init__(self, session: LogSession) -> None:
-        super().__init__()
-        self.session = session
-
-    def set(self) -> None:
-        wait_until(lambda: not self.session._requests, 0.3)
-        super().set()
-
-
-def test_a_request_does_not_interrupt_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with reading(tmp_path / "run") as read:
-        done: list[int] = []
-
-        def start(view: LogViewport) -> None:
-            wait_until(read.session._urgent.is_set, 0.5)
-            view._check()
-            done.append(1)
-
-        monkeypatch.setattr(read.session, "_urgent", LateSet(read.session))
-        read.session.ask(start)
-        assert wait_until(lambda: bool(done), 2.0), "it was given up for itself"
 
 
 def test_matches_that_are_not_there_are_said_once_and_end(tmp_path: Path) -> None:
@@ -178,14 +151,6 @@ def test_a_search_that_finds_nothing_is_back_where_it_began(tmp_path: Path) -> N
         read.until(lambda: read.here not in {None, start})
         read.find("17x", start)
         read.until(lambda: read.here == start)
-
-
-def test_scrolling_adds_up_while_it_waits(tmp_path: Path) -> None:
-    with reading(tmp_path) as read:
-        read.session.stop()
-        for rows in (-3, -3, 1):
-            read.session.ask(Scroll(rows))
-        assert list(read.session._requests) == [(Scroll(-5), False)]
 
 
 def test_a_size_that_a_key_interrupts_is_not_lost(tmp_path: Path) -> None:

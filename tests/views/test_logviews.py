@@ -82,15 +82,6 @@ def attempts_on_disk(root: Path, attempts: int = 4, lines: int = 5) -> RunPaths:
     return run
 
 
-def test_newest_attempts_are_one_log_in_their_order(tmp_path: Path) -> None:
-    run = attempts_on_disk(tmp_path)
-    with view_of(run, state_of(4, 2), newest=2) as view:
-        assert texts(view) == [f"attempt {a} line {n}" for a in (3, 4) for n in range(5)]
-        page = view.page()
-        assert [page.attempt_of(row) for row in page.rows] == [3] * 5 + [4] * 5
-        assert {row.who for row in page.rows} == {("0", "1")}
-
-
 def hourly(days: int) -> list[str]:
     """A line an hour, each a second time without a stamp, up to the time at which `write` lets the file be written."""
     lines = []
@@ -166,21 +157,6 @@ def test_last_lines_are_the_ranks_own_whatever_the_query(tmp_path: Path) -> None
         assert dict(view.page().last_lines) == wanted
     with view_of(run, state_of(2, 2)) as view:
         assert view.page().last_lines == {}
-
-
-def test_progress_bars_of_many_ranks_do_not_push_all_else_out(tmp_path: Path) -> None:
-    run = RunPaths(tmp_path)
-    for rank in range(8):
-        write(run, 1, f"{rank}/stdout.log", [f"rank {rank} line {n}" for n in range(9)])
-        bar = write(run, 1, f"{rank}/stderr.log", [], open_line=f"{rank}1%|\r{rank}2%|")
-        os.utime(bar, (T0 + 101, T0 + 101))
-    for newest in (0, 2):
-        with view_of(run, state_of(1, 8, ended=False), newest=newest, height=9) as view:
-            rows = view.page().rows
-            assert len(rows) == 9
-            assert sum("%" in row.text for row in rows) == 3
-            view.follow(on=False)
-            assert len(view.page().rows) == 9
 
 
 # -- the line that a verdict names -----------------------------------------------------------------------

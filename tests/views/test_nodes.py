@@ -68,25 +68,6 @@ def test_what_is_added_on_another_node_is_read_once_a_second_in_turns(tmp_path: 
     assert reader.leader_beat_t == 5102, "it stands still"
 
 
-def test_news_of_many_nodes_are_shown_together(tmp_path: Path) -> None:
-    run = recorded.several(tmp_path / "run", nodes=5)
-    leader = StateReader(run.node().journal)
-    leader.refresh()
-    now = 0.0
-    reader = NodesReader(run, monotonic=lambda: now)
-    shown = 0
-    writers = {node: SeriesWriter(run.node(node).series) for node in (1, 2, 3, 4)}
-    for _ in range(100):  # ten seconds, in which every node has news at another moment
-        now += 0.1
-        node = 1 + round(now * 10) % 4
-        writers[node].append(RANKS, recorded.T0 + 60 + now, "7", 1, {"step": now})
-        shown += reader.refresh(leader.state)
-    for writer in writers.values():
-        writer.close()
-    assert 9 <= shown <= 12
-    assert all((view.ranks["7"].values["step"] or 0) > 8 for view in reader.nodes)
-
-
 def view_of(run: RunPaths) -> LogViewport:
     snapshot = whole(run)
     view = LogViewport(run.node(), never)
@@ -112,34 +93,6 @@ def test_more_logs_than_may_be_open_are_read_by_node(tmp_path: Path, monkeypatch
         assert {row.who for row in page.rows} == {("8", "9")}
         view.show(Query())
         assert view.page().nodes == (0, 1)
-    finally:
-        view.logs.close()
-
-
-def test_the_launchers_of_nodes_that_failed_stand_after_their_own_ranks(tmp_path: Path) -> None:
-    run = recorded.several(tmp_path / "run", steps=3)
-    report = (
-        "starting\n"
-        "Traceback (most recent call last):\n"
-        '  File "/env/lib/python3.11/site-packages/torch/distributed/run.py", line 1032, in <module>\n'
-        "    main()\n"
-        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
-        "============================================================\n"
-        "train.py FAILED\n"
-        "------------------------------------------------------------\n"
-        "Failures:\n"
-        "  <NO_OTHER_FAILURES>\n"
-        "============================================================\n"
-    )
-    for node in (0, 1):
-        run.node(node).attempt(1).agent_log.write_text(report, encoding="utf-8")
-    journal = JournalWriter(run.node().journal)
-    journal.append(ev.AttemptEnded(t=recorded.T0 + 90, attempt=1, exit_code=1))
-    journal.close()
-    view = view_of(run)
-    try:
-        page = view.page()
-        assert {(row.who, page.nodes_of(row)) for row in page.rows[-9:]} == {(("agent",), (0, 1))}
     finally:
         view.logs.close()
 

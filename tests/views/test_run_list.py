@@ -10,8 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import Decision, DecisionKind
-from supervisor.run.state import AttemptState, Moment, MomentKind, RunState, Tone
+from supervisor.run.state import RunState
 from supervisor.views.model.run_list import (
     LOOK_S,
     SLICE_S,
@@ -20,7 +19,6 @@ from supervisor.views.model.run_list import (
     Scope,
     SortKey,
     filtered,
-    note_of,
     ordered,
     sort_named,
 )
@@ -29,9 +27,10 @@ from tests.views.tui import recorded
 NOW = recorded.T0 + 9000
 
 
-@pytest.fixture
-def runs(tmp_path: Path) -> list[RunPaths]:
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[RunPaths]:
     """A failed, a held and a finished run; none has a keeper."""
+    tmp_path = tmp_path_factory.mktemp("runs")
     return [
         recorded.failed(tmp_path / "20261121-1412-brave-otter"),
         recorded.held(tmp_path / "20261121-1410-calm-crane"),
@@ -73,18 +72,6 @@ def runs(tmp_path: Path) -> list[RunPaths]:
 def test_filter(runs: list[RunPaths], query: str, wanted: list[str]) -> None:
     rows = RunsReader(lambda: runs).refresh().rows
     assert [row.run.run_id[14:] for row in filtered(rows, query, NOW)] == wanted
-
-
-def test_a_filter_finds_a_runs_note_and_the_name_that_a_person_gave_it(runs: list[RunPaths]) -> None:
-    notes = {str(runs[2].root): (2.0, "wobbly curve")}
-    rows = RunsReader(lambda: runs, notes=lambda: notes).refresh().rows
-    note = Moment(t=1.0, attempt=1, kind=MomentKind.NOTE, tone=Tone.INFO, values={"text": "Baseline of May"})
-    noted = replace_row(rows[1], note=note_of(replace(rows[1].state, timeline=(note,))))
-    named = replace_row(rows[2], given="warmup-200")
-    every = [rows[0], noted, named]
-    assert filtered(every, "baseline", NOW) == [noted]
-    assert filtered(every, "wobbly curve", NOW) == [named]
-    assert filtered(every, "warmup", NOW) == [named]
 
 
 def test_a_filter_takes_a_day_of_the_start_a_name_and_a_note(runs: list[RunPaths]) -> None:
@@ -190,16 +177,8 @@ def test_a_run_lasts_to_the_end_of_its_newest_attempt_and_else_until_now(runs: l
     assert RunRow(row.run, RunState(), live=True).duration_s(NOW) is None
 
 
-@pytest.mark.parametrize("by", ["policy", "anna"])
-def test_a_wait_between_two_attempts_is_no_part_of_a_run(runs: list[RunPaths], by: str) -> None:
-    decision = Decision(kind=DecisionKind.RESTART, reason="")
-    first = AttemptState(number=1, planned_t=0.0, ended_t=10.0, decision=decision, decided_by=by)
-    second = AttemptState(number=2, planned_t=110.0, ended_t=130.0)
-    state = RunState(started_t=0.0, attempts=(first, second))
-    assert RunRow(runs[0], state, live=True).duration_s(NOW) == 30.0
-
-
-def test_a_long_list_fills_in_slices(runs: list[RunPaths]) -> None:
+def test_a_long_list_fills_in_slices(tmp_path: Path) -> None:
+    runs = [recorded.failed(tmp_path / name) for name in ("c", "b", "a")]
     clock, journal_s = [0.0], [SLICE_S * 0.4]
 
     def slow() -> float:

@@ -8,35 +8,10 @@ from pathlib import Path
 import pytest
 
 from supervisor.run.paths import RunPaths
-from supervisor.run.series import GPU, METRICS
-from supervisor.run.state import HeldOpen, Running
+from supervisor.run.series import METRICS
 from supervisor.views.model import reader as sn
 from supervisor.views.model.reader import SnapshotReader
 from tests.views.tui import recorded
-
-
-def test_healthy_run(tmp_path: Path) -> None:
-    snapshot = SnapshotReader(recorded.healthy(tmp_path / "run")).refresh()
-    assert isinstance(snapshot.state.condition, Running)
-    assert snapshot.metrics["loss"][-1].step == 1840
-    assert len(snapshot.smoothed) == len(snapshot.metrics["loss"])
-    assert [gpu.index for gpu in snapshot.gpus] == [0, 1]
-    assert list(snapshot.ranks) == ["0", "1"]
-    assert snapshot.machine is not None
-    assert snapshot.pace_s is not None
-    assert abs(snapshot.pace_s - 1.2) < 0.01
-    reported_s, is_derived = snapshot.step_time_s
-    assert reported_s is not None
-    assert not is_derived, "the log says it itself"
-    assert abs(snapshot.gpu_memory[-1].mean - 44.2 / 80) < 0.01
-    assert not snapshot.keeper_alive
-
-
-def test_nothing_new_is_the_same_snapshot(tmp_path: Path) -> None:
-    reader = SnapshotReader(recorded.held(tmp_path / "run"), monotonic=lambda: 0.0)
-    first = reader.refresh()
-    assert isinstance(first.state.condition, HeldOpen)
-    assert reader.refresh() is first
 
 
 def test_growth_is_seen(tmp_path: Path) -> None:
@@ -104,17 +79,6 @@ def test_old_data_comes_from_rollups(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert loss[0].step < 60
     assert loss[-1].step == 400
     assert [p.t for p in loss] == sorted(p.t for p in loss)
-
-
-def test_readings_of_devices_are_pooled(tmp_path: Path) -> None:
-    rec = recorded.Recording(tmp_path / "run")
-    for t in (0.0, 1.0):
-        for gpu, util in (("0", 0.2), ("1", 0.6)):
-            values = {"util_ratio": util, "memory_used_bytes": 1.0, "memory_total_bytes": 4.0}
-            rec.series.append(GPU, recorded.T0 + t, gpu, 1, values)
-    rec.series.append(METRICS, recorded.T0, "job", 1, {"loss": float("nan"), "step": 1})
-    pooled = SnapshotReader(rec.close()).refresh().gpu_util
-    assert [(p.low, round(p.mean, 6), p.high) for p in pooled] == [(0.2, 0.4, 0.6)] * 2
 
 
 def test_a_long_log_that_is_opened_again_keeps_its_start(

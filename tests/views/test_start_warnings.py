@@ -46,17 +46,6 @@ def test_a_sample_of_the_attempt_before_that_comes_late_changes_nothing(again: R
     assert SnapshotReader(again.run).refresh().ranks["0"].values["step"] == 2
 
 
-def test_the_newest_loss_is_the_best_before_the_journal_says_so(tmp_path: Path) -> None:
-    rec = Recording(tmp_path / "run")
-    rec.launch("first start")
-    rec.steps(1, 9)
-    rec.series.append(METRICS, rec.t + 0.1, "job", 1, {"step": 10.0, "loss": 0.5})
-    snapshot = SnapshotReader(rec.run).refresh()
-    assert snapshot.state.best_loss is not None
-    assert snapshot.state.best_loss > 0.5
-    assert snapshot.best_loss == (0.5, 10)
-
-
 def test_the_best_never_gets_worse_while_the_journal_is_a_second_behind(tmp_path: Path) -> None:
     rec = Recording(tmp_path / "run")
     rec.launch("first start")

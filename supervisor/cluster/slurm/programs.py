@@ -9,16 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from supervisor.diagnosis.slurm_states import ENDED
 from supervisor.text.hostlist import host_names
 
 ASK_S: Final = 30.0
 _FIELDS: Final = "%i|%T|%r|%S|%L|%N|%D|%j"
 _PAIR: Final = re.compile(r"(\w+)=(\S*)")
 JOB: Final = re.compile(r"\d+(_\d+)?")
-# Nothing is left to wait for in a job with one of these states.
-ENDED: Final = frozenset(
-    ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT")
-)  # fmt: skip
 
 
 class SlurmError(Exception):

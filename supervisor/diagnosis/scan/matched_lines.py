@@ -394,6 +394,9 @@ def in_helper(hit: Hit) -> bool:
 
 def is_quoted_code(text: str) -> bool:
     """Whether a line is source code quoted in a traceback: its words are in a file, nobody printed them."""
+    # IPython numbers the lines that it quotes: ``----> 5     raise …``, ``      4 model = …``.
+    if match := re.match(r"(?:-+> ?| {1,6})\d{1,6}(?= )|\d{1,6}(?= {3,}\S)", text):
+        text = text[match.end() :]
     if re.match(r"\s*raise \w", text):
         return True
     if not text.startswith((" ", "\t", "│", "|", "❱")):

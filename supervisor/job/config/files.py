@@ -134,9 +134,10 @@ def _yaml(name: str, text: str) -> dict[str, Any]:
         # The loader extends SafeLoader: it creates only plain data.
         values = yaml.load(text, Loader=Loader)  # noqa: S506 - see above
     except yaml.YAMLError as error:
-        mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
+        # Its text quotes the line, which may hold a secret; the problem alone does not.
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
         where = f":{mark.line + 1}" if mark else ""
-        raise JobError(f"{name}{where}: not valid YAML: {_one_line(error)}") from None
+        raise JobError(f"{name}{where}: not valid YAML: {_one_line(problem or error)}") from None
     except (RecursionError, ValueError) as error:
         # ValueError: YAML reads 2024-99-99 as a date, or an integer has more digits than Python converts.
         raise JobError(f"{name}: not a job file: {_one_line(error)}") from None

@@ -1,7 +1,7 @@
 """Checkpoints of a script that reports none itself: found beside the keeper's loop, and journalled once complete.
 
-A save that was measured in a process belongs to this run. Folders are searched only at the end, if no measured save was complete
-(``--no-instrument``); such a search skips checkpoints that another run on this machine may have written.
+A save that was measured in a process belongs to this run. Folders are searched only if nothing is measured (``--no-instrument``) or no
+measured save was complete at the end; such a search skips checkpoints that another run on this machine may have written.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ from supervisor.sources.checkpoint_layouts import (
     whole_saved,
 )
 
-LOOK_EVERY_S, REWRITTEN_S = 1.0, 60.0
-"""Seconds between two looks while saves are measured, and between two reports of a file that is written again and again."""
+LOOK_EVERY_S, SEARCH_EVERY_S, REWRITTEN_S = 1.0, 60.0, 60.0
+"""Seconds between two looks while saves are measured, between two searches while nothing is, and between two reports of a file that is
+written again and again."""
 NEWEST = 3
 """Journalled of what was saved between two looks while it trains: a restart may need one before the newest."""
 LAST_LOOK_S = 10.0
@@ -261,16 +262,17 @@ class FoundCheckpoints:
         self._others, self._measured = others, measured
         self._saved: dict[str, tuple[float, int | None]] = {}
         """Path to when it was saved, and after how many steps of its process."""
-        self._is_new = self._warned = False
+        self._is_measured = self._is_new = self._warned = False
         self._looker: Background[tuple[list[FoundCheckpoint], str | None]] = Background("stoker-checkpoints")
         self._journalled: set[tuple[str, int | None, float]] = set()
         self._taken: dict[str, float] = {}  # path to the time it was last journalled
-        self._next_look = 0.0
+        self._last_look = clock.mono()
 
     def hear(self, seen: Observation) -> None:
         """A process of this run saved something: check its path, wherever it is."""
         if not isinstance(seen, FactSeen):
             return
+        self._is_measured = True
         path, counted, t = (seen.record.get(name) for name in ("path", "step", "t_wall"))
         if seen.record.get("kind") != "saved" or not isinstance(path, str):
             return
@@ -284,11 +286,12 @@ class FoundCheckpoints:
             del self._saved[next(iter(self._saved))]
 
     def look(self, state: RunState) -> None:
-        """Call at each tick: checks new measured saves, and journals those that are complete. Folders are searched at the end only."""
+        """Call at each tick: checks new measured saves, or once a minute folders if nothing is measured, and journals what is complete."""
         self._take(self._looker.poll(), state, trains=True)
-        now = self._clock.mono()
-        if self._is_new and now >= self._next_look and self._begin(state):
-            self._next_look = now + LOOK_EVERY_S
+        now, wait_s = self._clock.mono(), LOOK_EVERY_S if self._is_new else SEARCH_EVERY_S
+        is_due = now >= self._last_look + wait_s and (self._is_new or not self._is_measured)
+        if is_due and self._begin(state):
+            self._last_look = now
 
     def finish(self, state: RunState) -> None:
         """The attempt has ended: find what it left, because the next one may start from it."""
@@ -299,6 +302,7 @@ class FoundCheckpoints:
             self._taken.clear()
             self._take(self._looker.poll(LAST_LOOK_S), state)
             self._saved.clear()
+            self._is_measured = False
 
     def close(self) -> None:
         """Wait briefly for a search in progress."""
@@ -315,7 +319,8 @@ class FoundCheckpoints:
         until_t = math.inf if is_over else self._clock.wall() + self._clock.ahead_s() - SETTLE_S
         saved = {path: save for path, save in self._saved.items() if save[0] <= until_t}
         self._is_new = len(saved) < len(self._saved)
-        self._looker.start(lambda: self._find(since_t, until_t, saved, searches=is_over))
+        searches = is_over or not self._is_measured
+        self._looker.start(lambda: self._find(since_t, until_t, saved, searches=searches))
         return True
 
     def _find(

@@ -192,6 +192,7 @@ class Paces:
 
     def __init__(self) -> None:
         self._durations = {stage: deque[float](maxlen=KEPT) for stage in Stage}
+        self._p99_s: dict[Stage, float | None] = {}
         self.forgiven_s: dict[Stage, float] = {}
         self.returned_s = 0.0
 
@@ -199,13 +200,15 @@ class Paces:
         """Count one duration of a stage."""
         if duration_s >= 0:
             self._durations[stage].append(duration_s)
+            self._p99_s.pop(stage, None)
 
     def p99_s(self, stage: Stage) -> float | None:
         """The stage's 99th percentile; None while unknown. Phases are rare, so one earlier length is already a pace."""
-        known = sorted(self._durations[stage])
-        if len(known) < (MIN_GAPS if stage is Stage.STEP else 1):
-            return None
-        return known[math.ceil(0.99 * len(known) - 1e-9) - 1]
+        if stage not in self._p99_s:  # each line that is news asks for it
+            known = sorted(self._durations[stage])
+            enough = len(known) >= (MIN_GAPS if stage is Stage.STEP else 1)
+            self._p99_s[stage] = known[math.ceil(0.99 * len(known) - 1e-9) - 1] if enough else None
+        return self._p99_s[stage]
 
 
 _PHASE_STAGES = {

@@ -7,6 +7,7 @@ import signal
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from supervisor.run import node_files as nd
 from supervisor.run import state as st
 from supervisor.run.next_job import NextJob
 from supervisor.run.node_files import Heartbeat, NodePhase, Order, Orders, Report, Want, write_report
-from supervisor.run.paths import make_private
+from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.records import FailureClass
 from tests.conftest import wait_until
 from tests.keeper.nodes.cluster import Cluster, cluster
@@ -111,12 +112,10 @@ def test_a_node_that_is_gone_before_the_ranks_have_met_is_not_waited_for(tmp_pat
     ("changes", "nodes", "why"),
     [
         ({"batch": BatchSpec(1, 3, 3)}, (0, 1), "global batch 9 does not divide by 2 ranks"),
-        ({"batch": None}, (0, 1), "the global batch is not known"),
-        ({"knobs": Knobs()}, (0, 1), "the script's batch flag is not known"),
         ({}, (0,), "of --nnodes 2:3 only 1 is ready"),
     ],
 )
-def test_a_global_batch_that_would_change_is_refused(
+def test_a_start_on_fewer_that_cannot_be_is_refused(
     tmp_path: Path, changes: dict[str, object], nodes: tuple[int, ...], why: str
 ) -> None:
     with cluster(tmp_path, DONE, nodes=3, **{**ELASTIC, **changes}) as one:
@@ -126,11 +125,24 @@ def test_a_global_batch_that_would_change_is_refused(
         assert not one.state().attempts
 
 
-def test_a_learning_rate_that_follows_the_ranks_is_no_reason_to_start_on_fewer() -> None:
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"batch": None}, "the global batch is not known"),
+        ({"knobs": Knobs()}, "the script's batch flag is not known"),
+        (
+            {"entry_args": ("--lr_scaling=linear",)},
+            "--lr_scaling makes the learning rate depend on the ranks",
+        ),
+    ],
+)
+def test_what_is_not_known_to_stay_the_same_training_is_no_batch_for_fewer(
+    changes: dict[str, Any], why: str
+) -> None:
     job = JobSpec("train", EntryKind.TRAINER, "trainer", nnodes="2:3", batch=BatchSpec(2, 2, 3), knobs=KNOBS)
     assert batch_on(NextJob(job), 2) == BatchSpec(2, 3, 2)
-    with pytest.raises(JobError, match="--lr_scaling makes the learning rate depend on the ranks"):
-        batch_on(NextJob(replace(job, entry_args=("--lr_scaling=linear",))), 2)
+    with pytest.raises(JobError, match=why):
+        batch_on(NextJob(replace(job, **changes)), 2)
 
 
 def test_a_node_that_comes_later_joins_at_the_next_restart(tmp_path: Path) -> None:
@@ -150,8 +162,6 @@ def test_a_node_that_comes_later_joins_at_the_next_restart(tmp_path: Path) -> No
 
 def test_who_takes_part_is_known_to_the_keeper_that_comes_after(tmp_path: Path) -> None:
     """Its own order is read from the folder: the newest that starts an attempt, not what was ordered since."""
-    from supervisor.run.paths import RunPaths
-
     node = RunPaths(tmp_path / "run").node()
     make_private(node.root)
     launch = nd.Launch(nodes=(0, 2))

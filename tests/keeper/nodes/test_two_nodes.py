@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.job.spec import Timing
 from supervisor.run import events as ev
 from supervisor.run import node_files as nd
 from supervisor.run import state as st
@@ -15,8 +16,9 @@ from supervisor.run.events import NodeSight, Outcome
 from supervisor.run.node_files import Order, Orders, Want, read_order, read_report
 from supervisor.run.paths import make_private
 from supervisor.run.records import FailureClass
-from tests.conftest import wait_until
+from tests.conftest import not_none, wait_until
 from tests.keeper.nodes.cluster import Cluster, cluster
+from tests.tiers import first
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -65,8 +67,7 @@ def test_both_nodes_run_one_attempt_and_end_alike(tmp_path: Path) -> None:
             for view in (one.state(0).attempts[0], one.state(1).attempts[0])
         }
         assert len(ports) == 1, "node 0 chose one for both"
-        over = read_order(one.run.node())
-        assert over is not None
+        over = not_none(read_order(one.run.node()))
         assert (over.want, over.outcome) == (Want.OVER, Outcome.SUCCEEDED)
 
 
@@ -88,7 +89,7 @@ def test_a_rank_that_dies_on_another_node_restarts_all(tmp_path: Path) -> None:
         assert second.job_exit_code == 0
 
 
-@pytest.mark.parametrize("error", [ConnectionRefusedError(), TimeoutError()])
+@pytest.mark.parametrize("error", first(1, [TimeoutError(), ConnectionRefusedError()]))
 def test_the_cause_is_found_in_another_nodes_log_and_whether_that_node_was_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError
 ) -> None:
@@ -96,8 +97,7 @@ def test_the_cause_is_found_in_another_nodes_log_and_whether_that_node_was_cut_o
     with cluster(tmp_path, RAISES) as one:
         one.start(0, 1)
         assert one.wait(0, 1) == [1, 1]
-        verdict = one.state().attempts[0].verdict
-        assert verdict is not None
+        verdict = not_none(one.state().attempts[0].verdict)
         assert verdict.failure is FailureClass.CODE_ERROR
         assert verdict.cause is not None
         assert verdict.cause.text == "KeyError: 'missing'"
@@ -117,8 +117,7 @@ def test_a_signal_on_one_node_stops_the_run(tmp_path: Path) -> None:
         one.wait_for_ranks()
         one.keepers[1]._control._signals.put(signal.SIGTERM)
         assert one.wait(0, 1) == [5, 5]
-        stop = one.state().attempts[0].stop
-        assert stop is not None
+        stop = not_none(one.state().attempts[0].stop)
         assert stop.by == "node 1: SIGTERM"
 
 
@@ -154,18 +153,9 @@ def test_a_warning_on_one_node_counts_where_ranks_leave_together(tmp_path: Path)
         assert finished(one) == finished(one, 1)
 
 
-def test_a_stop_of_the_leader_stops_all(tmp_path: Path) -> None:
-    with cluster(tmp_path, WAITS, nodes=3) as one:
-        one.start(2, 0, 1)
-        one.wait_for_ranks()
-        one.keepers[0]._control._signals.put(signal.SIGTERM)
-        assert one.wait(0, 1, 2) == [5, 5, 5]
-        assert [one.state(node).attempts[0].stop is not None for node in range(3)] == [True] * 3
-
-
-def test_nodes_that_never_come_end_the_start(tmp_path: Path) -> None:
-    from supervisor.job.spec import Timing
-
+def test_nodes_that_never_come_end_the_start_and_one_that_comes_later_does_not_wait_for_ever(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with cluster(tmp_path, DONE, timing=Timing(node_timeout_s=1.0)) as one:
         one.start(0)
         assert one.wait(0) == [2]
@@ -173,6 +163,11 @@ def test_nodes_that_never_come_end_the_start(tmp_path: Path) -> None:
         assert isinstance(condition, st.Finished)
         assert condition.reason.startswith("node 1 did not join within 1 s: start the same command there")
         assert not one.state().attempts
+        one.start(1)
+        assert one.wait(1) == [2]
+        assert finished(one, 1) == (Outcome.REFUSED, 2)
+        assert not one.state(1).attempts
+        assert "waiting up to 1 s for node 0 to continue it" in caplog.text
 
 
 @pytest.mark.fault(
@@ -180,12 +175,10 @@ def test_nodes_that_never_come_end_the_start(tmp_path: Path) -> None:
     "node 1 comes to a run that is over in the moment in which node 0 continues it",
     "it waits for node 0 to continue it (30 s at most, --node-timeout where that is less), and joins",
 )
-@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("first", first(1, [1, 0]))
 def test_a_run_that_ended_before_anything_was_launched_waits_again_when_it_is_continued(
     tmp_path: Path, first: int
 ) -> None:
-    from supervisor.job.spec import Timing
-
     with cluster(tmp_path, DONE, timing=Timing(node_timeout_s=5.0)) as one:
         one.start(0)
         assert one.wait(0) == [2]
@@ -195,21 +188,6 @@ def test_a_run_that_ended_before_anything_was_launched_waits_again_when_it_is_co
         (view,) = one.state().attempts
         assert view.reason == "kim continued it"
         assert finished(one) == finished(one, 1) == (Outcome.SUCCEEDED, 0)
-
-
-def test_a_node_leaves_a_run_that_is_over_once_nobody_continues_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    from supervisor.job.spec import Timing
-
-    with cluster(tmp_path, DONE, timing=Timing(node_timeout_s=1.0)) as one:
-        one.start(0)
-        assert one.wait(0) == [2]
-        one.start(1)
-        assert one.wait(1) == [2]
-        assert finished(one, 1) == (Outcome.REFUSED, 2)
-        assert not one.state(1).attempts
-        assert "waiting up to 1 s for node 0 to continue it" in caplog.text
 
 
 @pytest.mark.fault(
@@ -242,8 +220,6 @@ def test_a_leader_that_is_superseded_leaves(tmp_path: Path) -> None:
 def test_a_follower_ends_within_its_bound_where_the_leader_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from supervisor.job.spec import Timing
-
     monkeypatch.setattr(nd, "SILENT_S", 1.0)
     timing = Timing(grace_s=1.0, death_grace_s=0.5, node_timeout_s=2.0)
     with cluster(tmp_path, WAITS, timing=timing) as one:
@@ -255,6 +231,5 @@ def test_a_follower_ends_within_its_bound_where_the_leader_is_gone(
         condition = one.state(1).condition
         assert isinstance(condition, st.Finished)
         assert condition.reason.startswith("node 0 has shown no sign of life for 2 s")
-        stop = one.state(1).attempts[0].stop
-        assert stop is not None
+        stop = not_none(one.state(1).attempts[0].stop)
         assert stop.by == "node 0 is gone"

@@ -95,14 +95,19 @@ def test_what_was_never_committed_is_no_checkpoint(tmp_path: Path) -> None:
     assert storage.newest(tmp_path / "nowhere") == (None, [])
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"format": 1}', '{"format": 1, "files": {"a": 3}}', '{"format": 9, "files": {}}']
-)
-def test_a_marker_that_is_no_marker(text: str, tmp_path: Path) -> None:
+def test_a_marker_that_is_no_marker(tmp_path: Path) -> None:
     path = storage.save(tmp_path, 10, {}, STATE)
-    (path / storage.MARKER).write_text(text)
-    with pytest.raises(CheckpointError):
-        storage.verify(path)
+    for text in (
+        "",
+        "{",
+        "[]",
+        '{"format": 1}',
+        '{"format": 1, "files": {"a": 3}}',
+        '{"format": 9, "files": {}}',
+    ):
+        (path / storage.MARKER).write_text(text)
+        with pytest.raises(CheckpointError):
+            storage.verify(path)
 
 
 def recommit(path: Path) -> None:
@@ -160,17 +165,3 @@ def test_a_kill_while_an_old_one_is_deleted_leaves_nothing_that_counts(
     assert storage.committed(tmp_path) == [paths[1]]
     storage.open_root(tmp_path)
     assert list(tmp_path.iterdir()) == [paths[1]]
-
-
-def test_a_disk_that_refuses_is_named_and_nothing_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    older = storage.save(tmp_path, 10, {}, STATE)
-
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(CheckpointError, match="step_00000020 could not be written: No space left on device"):
-        storage.save(tmp_path, 20, {}, STATE)
-    assert [p.name for p in tmp_path.iterdir()] == [older.name]

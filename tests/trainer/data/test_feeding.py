@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +10,9 @@ import pytest
 
 from tests.trainer.runs import flags, losses, run, train_here
 from trainer.checkpoint import storage
-from trainer.config import DataError, UsageError
+from trainer.config import DataError
 from trainer.data.__main__ import main as data_main
 from trainer.data.loading import worker_count
-
-
-def test_json_lines_are_trained_on_and_a_broken_one_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text("".join(json.dumps({"text": f"line {k} of many"}) + "\n" for k in range(400)))
-    assert train_here(tmp_path, train_data_path=str(path), num_iterations=2) == 0
-    path.write_text('{"text": "good"}\n\n{"text": 3}\n')
-    with pytest.raises(UsageError, match=r"a\.jsonl:3: wants an object"):
-        train_here(tmp_path, train_data_path=str(path))
-    path.write_text('{"text": "good"}\n{"text": "cut\n')
-    with pytest.raises(UsageError, match=r"a\.jsonl:2: no JSON"):
-        train_here(tmp_path, train_data_path=str(path))
 
 
 def test_prepared_data_is_trained_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,6 +49,7 @@ def test_unusable_data_is_skipped_if_asked_for_and_not_for_ever(tmp_path: Path) 
         train_here(tmp_path / "all", None, **data, continue_on_error=True)
 
 
+@pytest.mark.e2e
 def test_workers_read_ahead_and_change_nothing_and_their_death_is_told(tmp_path: Path) -> None:
     tokens = np.random.default_rng(0).integers(0, 256, 20_000, dtype=np.uint16)
     tokens.tofile(tmp_path / "t.bin")

@@ -108,16 +108,6 @@ def test_large_json_lines_are_mapped_with_the_same_tokens_in_the_same_order(
     assert jsonl_bytes(str(tmp_path / "a.jsonl"), held_bytes=0, cache=tmp_path / "cache").tobytes() == text
 
 
-def test_a_broken_line_is_named_and_leaves_no_half_copy(tmp_path: Path) -> None:
-    path, cache = tmp_path / "a.jsonl", tmp_path / "cache"
-    write_jsonl(path, 50)
-    with path.open("a") as file:
-        file.write('{"text": "cut\n')
-    with pytest.raises(DataError, match=r"a\.jsonl:51: no JSON"):
-        jsonl_bytes(str(path), held_bytes=0, cache=cache)
-    assert [p.suffix for p in cache.iterdir()] == [".lock"]
-
-
 def test_a_cache_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "a.jsonl", 5)
     (tmp_path / "file").write_text("")
@@ -125,6 +115,7 @@ def test_a_cache_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None:
         jsonl_bytes(str(tmp_path / "a.jsonl"), held_bytes=0, cache=tmp_path / "file" / "below")
 
 
+@pytest.mark.thorough
 def test_processes_that_start_together_read_it_once(tmp_path: Path) -> None:
     path, cache = tmp_path / "a.jsonl", tmp_path / "cache"
     text = write_jsonl(path, 3000)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.tiers import first
 from tests.trainer.runs import flags, losses, run, train_here
 from trainer.config import Config
 from trainer.model.elementwise import gelu, rms_norm, squared_relu
@@ -85,7 +86,9 @@ def test_rates_scale_with_the_ranks_only_when_asked() -> None:
     assert scaled == pytest.approx([0.1, 0.4, 0.2])
 
 
-@pytest.mark.parametrize("settings", [{"dtype": "bfloat16"}, {"mixed_precision": True}, {"dtype": "float16"}])
+@pytest.mark.parametrize(
+    "settings", first(1, [{"dtype": "bfloat16"}, {"mixed_precision": True}, {"dtype": "float16"}])
+)
 def test_half_precision_learns_alike(settings: dict[str, Any], tmp_path: Path) -> None:
     train_here(tmp_path / "full", num_iterations=10)
     train_here(tmp_path / "half", num_iterations=10, **settings)

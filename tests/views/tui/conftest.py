@@ -7,6 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from supervisor.views.tui.widgets.panel import Panel
+from supervisor.views.wording.translate import english
+
 
 @pytest.fixture(autouse=True)
 def _fixed_surroundings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -18,3 +21,9 @@ def _fixed_surroundings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     monkeypatch.undo()
     time.tzset()
+
+
+@pytest.fixture
+def no_app(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Panels ask their app for the language: here there is none."""
+    monkeypatch.setattr(Panel, "tr", english)

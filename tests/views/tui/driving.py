@@ -7,6 +7,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 
 from textual.pilot import Pilot
 
@@ -14,7 +15,9 @@ from supervisor.run import control
 from supervisor.run.journal import read_state
 from supervisor.run.ownership import KeeperLock, Offer
 from supervisor.run.paths import RunPaths
+from supervisor.views.appearance import USUAL, Appearance
 from supervisor.views.tui.app import StokerApp
+from supervisor.views.tui.dialogs.prompts import OfferScreen
 from supervisor.views.tui.shell.feeder import Adopter
 from supervisor.views.tui.widgets.panel import Panel
 
@@ -58,11 +61,21 @@ def drive(
     offer: Offer = OFFER,
     later_s: float = 2.0,
     continuer: Adopter | None = None,
+    appearance: Appearance = USUAL,
+    keep: Path | None = None,
 ) -> StokerApp:
     """Open the app on a run, play a scenario, leave; no thread may be left."""
     adopter = Adopter(lambda _run: offer, adopt) if adopt is not None else None
     clock = clock_after(run, later_s)
-    app = StokerApp(run, clock=clock, read_only=read_only, adopter=adopter, continuer=continuer)
+    app = StokerApp(
+        run,
+        clock=clock,
+        read_only=read_only,
+        adopter=adopter,
+        continuer=continuer,
+        appearance=appearance,
+        keep=keep,
+    )
 
     async def play() -> None:
         async with app.run_test(size=size) as pilot:
@@ -93,6 +106,11 @@ async def until(pilot: Pilot[None], condition: Callable[[], bool], what: str) ->
     while not condition():
         assert time.monotonic() < end, f"waited in vain for {what}"
         await pilot.pause(0.01)
+
+
+async def offered(app: StokerApp, pilot: Pilot[None]) -> None:
+    """Wait until what an action would do is asked."""
+    await until(pilot, lambda: isinstance(app.screen, OfferScreen) and app.screen.is_shown, "the question")
 
 
 def on_dashboard(app: StokerApp) -> bool:

@@ -46,11 +46,11 @@ async def settled(pilot: Pilot[None], condition: Callable[[], bool], what: str) 
     await pilot.pause()
 
 
-def counted(root: Path, lines: int = 30_000) -> tuple[RunPaths, recorded.Recording]:
+def counted(root: Path, lines: int = 3_000) -> tuple[RunPaths, recorded.Recording]:
     rec = recorded.Recording(root, ranks=1, gpus=0)
     rec.launch("first start")
     path = rec.run.node().attempt(1).root / f"{recorded.TREE}/0/stdout.log"
     path.write_bytes(
-        b"".join(b"line %d of the log%s\n" % (n, b" ERROR" * (n % 1000 == 7)) for n in range(1, lines + 1))
+        b"".join(b"line %d of the log%s\n" % (n, b" ERROR" * (n % 100 == 7)) for n in range(1, lines + 1))
     )
     return rec.close(), rec

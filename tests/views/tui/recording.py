@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from supervisor.job.batch import BatchChange, BatchSpec
 from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope
@@ -227,21 +229,8 @@ class Recording:
         if step % 300 == 0 and step:
             values["val_loss"] = self.loss(step) - 0.06 * noise(step) + 0.07
         self.series.append(METRICS, self.t, "job", self.number, values)
-        self.fact(
-            ev.Progress(
-                t=self.t,
-                attempt=self.number,
-                step=step,
-                total_steps=self.total_steps,
-                loss=values["loss"],
-                val_loss=values.get("val_loss"),
-                lr=values["lr"],
-                grad_norm=values["grad_norm"],
-                tokens_per_sec=values["tokens_per_sec"],
-                step_time_s=values["step_time_s"],
-                data_wait_s=values["data_wait_s"],
-            )
-        )
+        place = {"t": self.t, "attempt": self.number, "total_steps": self.total_steps}
+        self.fact(msgspec.convert(values | place, ev.Progress))
 
     def _rank(self, step: int, step_s: float, rank: int, *, slow: bool) -> None:
         wait = 0.118 if slow else 0.003

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import replace as replace_job
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from msgspec.structs import replace
 from textual.binding import Binding
 from textual.fuzzy import Matcher
 
@@ -36,7 +38,6 @@ BATCH = BatchSpec(8, 2, 2)
 SMALLER = Decision(
     DecisionKind.RESTART, "smaller", change=SpecChange(batch=BatchChange(BATCH, BatchSpec(4, 4, 2)))
 )
-HELD_BEGINS = f"the next attempt begins {actions.FROM_FIRST_STEP}"
 
 
 def finished(outcome: Outcome) -> st.Finished:
@@ -87,34 +88,24 @@ def test_what_is_possible_in_each_state(condition: st.Condition, more: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("change", "is_offered"),
+    ("change", "warning"),
     [
-        (None, False),
-        (SpecChange(), False),
-        (SpecChange(new_port=True), False),
-        (SpecChange(batch=BatchChange(BATCH, BatchSpec(4, 4, 2))), True),
-        (SpecChange(env=(("A", "1"),)), True),
-        (SpecChange(set_args=(("--x", "1"),)), True),
+        (None, None),
+        (SpecChange(new_port=True), None),
+        (SpecChange(batch=BatchChange(BATCH, BatchSpec(4, 4, 2))), ""),
+        (SpecChange(batch=BatchChange(BATCH, BatchSpec(4, 2, 2))), "global batch 32 → 16"),
+        (SpecChange(env=(("A", "1"),)), ""),
+        (SpecChange(set_args=(("--x", "1"),)), ""),
     ],
 )
 def test_one_key_accepts_a_change_that_answers_the_failure(
-    change: SpecChange | None, is_offered: bool
+    change: SpecChange | None, warning: str | None
 ) -> None:
-    held = replace_decision(change)
-    assert ("accept" in possible(held)) is is_offered
-    assert (actions.offer(snapshot_of(state_of(held))) is not None) is is_offered
+    held = replace(HELD, decision=Decision(DecisionKind.HOLD, "no", change=change))
+    snapshot = snapshot_of(state_of(held))
+    assert ("accept" in possible(held)) is (actions.offer(snapshot) is not None) is (warning is not None)
+    assert warning is None or actions.offer_warning(snapshot) == warning
     assert actions.offer(snapshot_of(state_of(BACKOFF))) is None
-
-
-def replace_decision(change: SpecChange | None) -> st.HeldOpen:
-    return st.HeldOpen(attempt=1, reason="", decision=Decision(DecisionKind.HOLD, "no", change=change))
-
-
-def test_an_offer_that_changes_the_global_batch_says_so() -> None:
-    same = replace_decision(SpecChange(batch=BatchChange(BATCH, BatchSpec(4, 4, 2))))
-    assert actions.offer_warning(snapshot_of(state_of(same))) == ""
-    smaller = replace_decision(SpecChange(batch=BatchChange(BATCH, BatchSpec(4, 2, 2))))
-    assert actions.offer_warning(snapshot_of(state_of(smaller))) == "global batch 32 → 16"
 
 
 @pytest.mark.parametrize(
@@ -149,25 +140,21 @@ def test_why_an_action_is_not_possible(condition: st.Condition, name: str, why: 
     assert "`stoker attach --adopt 20261121-1412-brave-otter`" in said(keeper=False)
 
 
-def test_a_run_that_is_over_takes_notes_only() -> None:
-    assert (
-        possible(finished(Outcome.SUCCEEDED))
-        == possible(finished(Outcome.FAILED), can_adopt=True)
-        == {"note"}
-    )
-    assert possible(finished(Outcome.FAILED), read_only=True) == set()
-
-
-def test_a_run_that_is_over_is_continued_or_started_again(record: RunFile) -> None:
+def test_a_run_that_is_over_takes_notes_and_is_continued_or_started_again(record: RunFile) -> None:
     def said(outcome: Outcome) -> str:
         snapshot = snapshot_of(state_of(finished(outcome)), run_file=record)
         return actions.why_not("stop", snapshot, read_only=False, can_adopt=False)
 
+    assert possible(finished(Outcome.SUCCEEDED)) == {"note"}
+    assert possible(finished(Outcome.FAILED), can_adopt=True) == {"note"}
+    assert possible(finished(Outcome.FAILED), read_only=True) == set()
     assert "`stoker continue 20261121-1412-brave-otter`" in said(Outcome.FAILED)
     assert said(Outcome.SUCCEEDED) == "the run is over: i shows the command that starts it again"
 
 
 BEGINS = f"the next begins {actions.FROM_FIRST_STEP}"
+ENDS = "end the run now? `stoker continue` can start its next attempt later"
+ENDS_1 = "this ends attempt 1"
 
 
 def saved(step: int, path: str = "") -> ev.CheckpointCommitted:
@@ -197,30 +184,15 @@ def test_what_ending_it_would_lose(last: int | None, step: int | None, text: str
     ("kind", "condition", "last", "text"),
     [
         (RequestKind.STOP, running(), None, "stop the run?"),
-        (RequestKind.STOP, BACKOFF, 5, "end the run now? `stoker continue` can start its next attempt later"),
+        (RequestKind.STOP, BACKOFF, 5, ENDS),
         (RequestKind.STOP, running(), 5, "stop? may be lost: 5 steps, no checkpoint is known"),
-        (RequestKind.STOP, HELD, 5, "end the run now? `stoker continue` can start its next attempt later"),
+        (RequestKind.STOP, HELD, 5, ENDS),
         (RequestKind.STOP_NOW, running(), None, "stop at once, without a checkpoint?"),
         (RequestKind.STOP_NOW, running(), 5, "stop at once? lost: 5 steps, no checkpoint is known"),
-        (
-            RequestKind.STOP_NOW,
-            HELD,
-            5,
-            "end the run now? `stoker continue` can start its next attempt later",
-        ),
-        (
-            RequestKind.STOP_NOW,
-            BACKOFF,
-            None,
-            "end the run now? `stoker continue` can start its next attempt later",
-        ),
-        (
-            RequestKind.RESTART,
-            running(),
-            None,
-            f"restart? this ends attempt 1 before its first step; {BEGINS}",
-        ),
-        (RequestKind.RESTART, running(), 5, f"restart? this ends attempt 1 at step 5+; {BEGINS}"),
+        (RequestKind.STOP_NOW, HELD, 5, ENDS),
+        (RequestKind.STOP_NOW, BACKOFF, None, ENDS),
+        (RequestKind.RESTART, running(), None, f"restart? {ENDS_1} before its first step; {BEGINS}"),
+        (RequestKind.RESTART, running(), 5, f"restart? {ENDS_1} at step 5+; {BEGINS}"),
         (RequestKind.RESTART, BACKOFF, 5, None),
         (RequestKind.HOLD, BACKOFF, 5, None),
         (RequestKind.STACKS, running(), 5, None),
@@ -241,7 +213,10 @@ def test_what_is_asked_before_something_is_lost(
             "restart? it ran out of memory with these settings, Enter on the card restarts with micro-batch 8 → 4",
         ),
         (BACKOFF, "restart? it ran out of memory with these settings"),
-        (HELD, f"restart? it ran out of memory with these settings; 5 steps may be lost: {HELD_BEGINS}"),
+        (
+            HELD,
+            f"restart? it ran out of memory with these settings; 5 steps may be lost: the next attempt begins {actions.FROM_FIRST_STEP}",
+        ),
     ],
 )
 def test_a_restart_that_would_run_out_of_memory_again_is_asked_about(
@@ -274,11 +249,11 @@ def test_what_a_restart_ends_and_where_the_next_attempt_begins() -> None:
 
 def test_a_live_run_may_have_a_checkpoint_that_was_not_seen_yet(record: RunFile) -> None:
     """The keeper looks every few seconds, and again when the attempt has ended: what it finds then is taken."""
-    knobs = replace(record.job.knobs, resume=None, resume_path="--resume", self_resuming=False)
+    knobs = replace_job(record.job.knobs, resume=None, resume_path="--resume", self_resuming=False)
 
     def snapshot(condition: st.Condition, **found: Any) -> Snapshot:
-        job = replace(record.job, knobs=replace(knobs, **found))
-        return snapshot_of(state_of(condition, attempt_of(last_step=5)), run_file=changed(record, job))
+        job = replace_job(record.job, knobs=replace_job(knobs, **found))
+        return snapshot_of(state_of(condition, attempt_of(last_step=5)), run_file=replace(record, job=job))
 
     live = snapshot(running())
     assert (
@@ -295,10 +270,10 @@ def starts(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> tuple[st
 
 
 def test_a_start_that_was_typed_is_believed(record: RunFile) -> None:
-    knobs = replace(record.job.knobs, resume=None, resume_path="--resume", self_resuming=False)
-    job = replace(record.job, cwd="/job", entry_args=("--resume", "c2.pt", "--out", "out"), knobs=knobs)
+    knobs = replace_job(record.job.knobs, resume=None, resume_path="--resume", self_resuming=False)
+    job = replace_job(record.job, cwd="/job", entry_args=("--resume", "c2.pt", "--out", "out"), knobs=knobs)
     state = state_of(HELD, attempt_of(last_step=5), checkpoint=saved(4, path="/job/out/c4.pt"))
-    snapshot = snapshot_of(state, run_file=changed(record, job))
+    snapshot = snapshot_of(state, run_file=replace(record, job=job))
     newest = "from the checkpoint at step 4 (1 step again)"
     left = (*job.entry_args, "--lr", "2")
     assert starts(snapshot, left) == (newest, "out/c4.pt")
@@ -308,26 +283,11 @@ def test_a_start_that_was_typed_is_believed(record: RunFile) -> None:
     assert actions.set_to_resume(actions.next_start(snapshot, typed)) == ""
     assert actions.checkpoint_words(actions.next_start(snapshot)) == "", "it is handed over anyway"
     # No flag is known: a person puts the checkpoint behind whatever the script calls it.
-    unknown = replace(job, entry_args=("--out", "out"), knobs=replace(knobs, resume_path=None))
-    snapshot = snapshot_of(state, run_file=changed(record, unknown))
+    unknown = replace_job(job, entry_args=("--out", "out"), knobs=replace_job(knobs, resume_path=None))
+    snapshot = snapshot_of(state, run_file=replace(record, job=unknown))
     assert starts(snapshot, ("--lr", "2"))[0] == actions.FROM_FIRST_STEP
     assert starts(snapshot, ("--warm", "out/c4.pt"))[0] == "with --warm out/c4.pt, as given"
     assert actions.checkpoint_words(actions.next_start(snapshot)) == "/job/out/c4.pt"
-
-
-@pytest.mark.parametrize(
-    ("last", "step", "text"),
-    [
-        (1840, 1800, "from the checkpoint at step 1 800 (40 steps again)"),
-        (1800, 1800, "from the checkpoint at step 1 800"),
-        (None, 1800, "from the checkpoint at step 1 800"),
-    ],
-)
-def test_where_the_next_attempt_starts(last: int | None, step: int, text: str) -> None:
-    state = state_of(HELD, attempt_of(last_step=last), checkpoint=saved(step))
-    where, path = starts(snapshot_of(state))
-    assert (where, path) == (text, saved(step).path)
-    assert path, "it is named"
 
 
 def test_a_step_known_by_the_files_time_alone_is_shown_as_a_guess() -> None:
@@ -342,18 +302,12 @@ def test_a_step_known_by_the_files_time_alone_is_shown_as_a_guess() -> None:
 def test_where_it_starts_without_a_checkpoint(record: RunFile) -> None:
     plain = snapshot_of(state_of(HELD))
     assert starts(plain) == (actions.FROM_FIRST_STEP, "no checkpoint is known")
-    job = replace(record.job, knobs=replace(record.job.knobs, self_resuming=True))
-    itself = snapshot_of(state_of(HELD), run_file=changed(record, job))
+    job = replace_job(record.job, knobs=replace_job(record.job.knobs, self_resuming=True))
+    itself = snapshot_of(state_of(HELD), run_file=replace(record, job=job))
     assert starts(itself) == ("from the newest checkpoint that the script finds", "")
-    given = replace(record.job, entry_args=("--resume", "c2.pt"))
-    named = snapshot_of(state_of(HELD), run_file=changed(record, given))
+    given = replace_job(record.job, entry_args=("--resume", "c2.pt"))
+    named = snapshot_of(state_of(HELD), run_file=replace(record, job=given))
     assert starts(named) == ("with --resume c2.pt, as given", "")
-
-
-def changed(record: RunFile, job: object) -> RunFile:
-    from msgspec.structs import replace as with_values
-
-    return with_values(record, job=job)
 
 
 def test_the_smaller_batch_is_the_planned_one_else_the_next_divisor(record: RunFile) -> None:
@@ -370,8 +324,8 @@ def test_the_smaller_batch_is_the_planned_one_else_the_next_divisor(record: RunF
     change = SpecChange(batch=BatchChange(BATCH, BatchSpec(2, 8, 2)))
     planned = Decision(DecisionKind.RESTART, "", change=change)
     assert suggested(BATCH, decision=planned) == BatchSpec(2, 8, 2)
-    unknown = replace(record.job, knobs=replace(record.job.knobs, batch=None))
-    assert suggested(BATCH, run_file=changed(record, unknown)) is None
+    unknown = replace_job(record.job, knobs=replace_job(record.job.knobs, batch=None))
+    assert suggested(BATCH, run_file=replace(record, job=unknown)) is None
     assert suggested(BATCH, run_file=record) == BatchSpec(4, 4, 2)
 
 
@@ -381,27 +335,25 @@ def test_the_smaller_batch_is_the_planned_one_else_the_next_divisor(record: RunF
 def test_what_became_of_a_request(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     client = request_client.RequestClient(RunPaths(tmp_path))
     told: list[Answer] = []
-    monkeypatch.setattr(request_client, "ask", lambda *_args, **_values: "7")
-    client.sender(RequestKind.HOLD, 1, None, 100.0, told.append)()
-    word = "hold"
-    assert told.pop() == Answer(f"{word}: asked the supervisor process", None)
+
+    def send(**asked: Any) -> None:
+        monkeypatch.setattr(request_client, "ask", Mock(return_value="7", **asked))
+        client.sender(RequestKind.HOLD, 1, None, 100.0, told.append)()
+
+    send()
+    assert told.pop() == Answer("hold: asked the supervisor process", None)
     late = 100.0 + request_client.PATIENCE_S
     assert client.answers(state_of(), late) == []
     (answer,) = client.answers(state_of(), late + 0.1)
-    assert (answer.text.partition(";")[0], answer.good) == (f"{word}: no answer yet", False)
+    assert (answer.text.partition(";")[0], answer.good) == ("hold: no answer yet", False)
     assert client.answers(state_of(), late + 9.0) == [], "said once"
-    assert client.answers(state_of(answered={"7": "done"}), late + 9.0) == [Answer(f"{word}: done", True)]
+    assert client.answers(state_of(answered={"7": "done"}), late + 9.0) == [Answer("hold: done", True)]
     assert client.answers(state_of(answered={"7": "done"}), late + 9.0) == []
-    client.sender(RequestKind.HOLD, 1, None, 100.0, told.append)()
-    assert client.answers(state_of(answered={"7": "no"}), 0.0) == [Answer(f"{word} refused: no", False)]
+    send()
+    assert client.answers(state_of(answered={"7": "no"}), 0.0) == [Answer("hold refused: no", False)]
     told.clear()
-
-    def fails(*_args: object, **_values: object) -> str:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(request_client, "ask", fails)
-    client.sender(RequestKind.HOLD, 1, None, 100.0, told.append)()
-    assert told == [Answer(f"{word}: not sent: No space left on device: {tmp_path / 'control'}", False)]
+    send(side_effect=OSError(28, "No space left on device"))
+    assert told == [Answer(f"hold: not sent: No space left on device: {tmp_path / 'control'}", False)]
     assert client.answers(state_of(answered={"7": "done"}), 0.0) == []
 
 

@@ -14,7 +14,7 @@ from supervisor.job.spec import IN_CODE, BatchAnswer, BatchQuestion, EntryKind, 
 from supervisor.run import events as ev
 from supervisor.run.answers import batch_question
 from supervisor.run.events import RequestKind
-from supervisor.run.journal import JournalWriter, read_state
+from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
 from supervisor.run.runfile import read_run_file, write_run_file
@@ -50,7 +50,6 @@ QUESTION = BatchQuestion(
     ),
 )
 REASON = "cuda_oom: --batch_size may be divided by --grad_accum in the source (--batch-scope per_rank, or --batch-scope global)"
-PLAN = SpecChange(batch=BatchChange(PER_RANK, BatchSpec(8, 4, 2)))
 
 
 def held(root: Path) -> RunPaths:
@@ -77,22 +76,8 @@ def held(root: Path) -> RunPaths:
     return run
 
 
-def answered(run: RunPaths, value: str) -> None:
-    """What the keeper journals of an answer."""
-    writer = JournalWriter(run.node().journal)
-    for fact in (
-        ev.BatchAnswered(t=recorded.T0, question=QUESTION, value=value, by="ada", batch=PER_RANK),
-        ev.Decided(
-            t=recorded.T0, attempt=1, decision=Decision(DecisionKind.HOLD, "steps were made", change=PLAN)
-        ),
-        ev.Held(t=recorded.T0, attempt=1, reason="steps were made", until=recorded.T0 + 86_400),
-    ):
-        writer.append(fact)
-    writer.close()
-
-
-def measured(root: Path, *, fails: bool) -> RunPaths:
-    """Two settings fit what was measured; with `fails` memory ran out after it."""
+def measured(root: Path) -> RunPaths:
+    """Two settings fit what was measured."""
     rec = Recording(root)
     rec.launch("first launch")
     rec.fact(MEASURED)
@@ -106,20 +91,13 @@ def measured(root: Path, *, fails: bool) -> RunPaths:
     question = batch_question(read_run_file(rec.run.run_json).job, read_state(rec.run.node().journal))
     assert question is not None
     rec.fact(ev.BatchAsked(t=rec.t, attempt=1, question=question))
-    if fails:
-        rec.fact(ev.AttemptEnded(t=rec.t, attempt=1, exit_code=1))
-        rec.fact(ev.Diagnosed(t=rec.t, attempt=1, verdict=rec.out_of_memory()))
-        decision = Decision(DecisionKind.HOLD, MEASURED.refusal, change=SpecChange(), asks=True)
-        rec.fact(ev.Decided(t=rec.t, attempt=1, decision=decision))
-        rec.fact(ev.Held(t=rec.t, attempt=1, reason=MEASURED.refusal, until=rec.t + 86_400))
-    else:
-        text = f"out of memory would wait for you: {MEASURED.refusal}"
-        rec.fact(ev.Advisory(t=rec.t, attempt=1, code=f"{ev.ON_OOM}ends", text=text))
+    text = f"out of memory would wait for you: {MEASURED.refusal}"
+    rec.fact(ev.Advisory(t=rec.t, attempt=1, code=f"{ev.ON_OOM}ends", text=text))
     return rec.close()
 
 
 def test_it_is_asked_while_it_trains_and_one_key_answers(tmp_path: Path) -> None:
-    run = measured(tmp_path / "run", fails=False)
+    run = measured(tmp_path / "run")
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         assert "which setting makes the 8?" in shown(app)

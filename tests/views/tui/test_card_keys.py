@@ -13,7 +13,7 @@ from supervisor.views.tui.dialogs.prompts import Confirm
 from supervisor.views.tui.shell import external_editor
 from supervisor.views.tui.shell.external_editor import Spot, source_spot
 from tests.views.tui import recorded
-from tests.views.tui.driving import drive, on_dashboard, pane, shown, until
+from tests.views.tui.driving import drive, on_dashboard, pane, until
 
 LONG = " ".join(f"--option-{number} value-{number}" for number in range(40))
 SECRET = "hf_abcdefghijklmnopqrstuvwxyz01234567"
@@ -96,22 +96,3 @@ def test_the_card_is_copied_whole_and_without_secrets(
     assert "advice   fix train.py line 97" in text
     assert "hf_abcd" not in text
     assert all(line.isprintable() for line in text.splitlines())
-
-
-def test_the_recommended_key_is_first_and_stands_out(tmp_path: Path) -> None:
-    async def held(app: StokerApp, _pilot: Pilot[None]) -> None:
-        assert pane(app, "footer").startswith(" [Enter accept]")
-
-    async def failed(app: StokerApp, pilot: Pilot[None]) -> None:
-        assert pane(app, "footer").startswith(" [v why]")
-        await pilot.press("v")
-        assert "[" not in pane(app, "footer"), "it is in sight"
-        await pilot.press("question_mark")
-        assert "restart as it was" not in shown(app), "nothing can be restarted here"
-
-    async def healthy(app: StokerApp, _pilot: Pilot[None]) -> None:
-        assert "[" not in pane(app, "footer")
-
-    drive(recorded.held(tmp_path / "held"), held)
-    drive(recorded.failed(tmp_path / "failed"), failed)
-    drive(recorded.healthy(tmp_path / "healthy"), healthy)

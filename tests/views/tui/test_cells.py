@@ -43,30 +43,6 @@ def test_text_in_lines(text: str, width: int, most: int, lines: list[str]) -> No
     assert paint.wrap(text, width, most) == lines
 
 
-@pytest.mark.parametrize(
-    ("values", "width", "bounds", "text"),
-    [
-        ([], 3, (), "   "),
-        ([1.0], 0, (), ""),
-        ([0.0, 0.5, 1.0], 3, (0.0, 1.0), "▁▄▇"),
-        ([-9.0, 9.0], 2, (0.0, 1.0), "▁▇"),
-        ([0.0, 1.0], 4, (0.0, 1.0), "  ▁▇"),
-        ([0.0, 0.0, 1.0, 1.0], 2, (0.0, 1.0), "▁▇"),
-        ([0.0, 1.0, 0.0], 2, (0.0, 1.0), "▁▄"),
-        ([0.0, 0.0], 2, (), "▁▁"),
-        ([100.0, 110.0], 2, (), "▂▆"),
-        ([100.0, 120.0], 2, (), "▁▇"),
-    ],
-)
-def test_a_line_of_blocks(values: list[float], width: int, bounds: tuple[float, ...], text: str) -> None:
-    low, high = bounds or (None, None)
-    assert paint.spark(values, width, low, high) == text
-    if len(values) > width > 0:
-        assert paint.spark(values, width, low, high, pick=max)[-1] == paint.spark(
-            [max(values[1:])], 1, low, high
-        )
-
-
 def test_what_terminals_disagree_about_is_left_out() -> None:
     assert paint.plain("plain") == "plain"
     assert paint.plain("a\tb") == "a   b"

@@ -20,12 +20,7 @@ from tests.views.tui.driving import clock_after, is_read, keeper_of, shown, unti
 
 STATES: dict[str, Callable[[Path], RunPaths]] = {
     "healthy": recorded.healthy,
-    "cpu": recorded.healthy_cpu,
-    "backing_off": recorded.backing_off,
     "held": recorded.held,
-    "succeeded": recorded.succeeded,
-    "failed": recorded.failed,
-    "empty": recorded.empty,
 }
 NAME = "20261121-1412-brave-otter"
 
@@ -63,12 +58,10 @@ def test_wide_characters_are_fitted_and_wrapped_by_cells() -> None:
     ("state", "keys"),
     [
         ("healthy", ()),
-        ("backing_off", ()),
         ("held", ("v",)),
         ("healthy", ("question_mark",)),
-        ("healthy", ("b",)),
     ],
-    ids=["dashboard", "card", "failure", "help", "batch"],
+    ids=["dashboard", "failure", "help"],
 )
 def test_picture(
     snap_compare: Any,

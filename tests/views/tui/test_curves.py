@@ -7,12 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.views.model.thinned_series import Point, single, smooth
-from supervisor.views.tui.charts.braille import Bucket, Canvas, Scale, draw_area, labels
+from supervisor.views.tui.charts.braille import labels
 from supervisor.views.tui.charts.curves import (
     Axis,
     Curve,
     Look,
-    Mark,
     Plot,
     axes_of,
     axis_for,
@@ -21,9 +20,8 @@ from supervisor.views.tui.charts.curves import (
     positions,
     readout,
 )
-from supervisor.views.tui.charts.hues import Gauge, value_style
-from supervisor.views.tui.widgets.paint import Span, TextStyle, cells
-from tests.views.tui.still import text_of, track
+from supervisor.views.tui.widgets.paint import TextStyle, cells
+from tests.views.tui.still import text_of
 
 finite = st.floats(-1e12, 1e12, allow_nan=False)
 points = st.lists(st.tuples(st.integers(0, 10_000), finite), min_size=2, max_size=60).map(
@@ -121,41 +119,6 @@ def test_first_steps_far_above_the_rest_are_clipped_with_a_mark() -> None:
     assert "▲" not in text_of(plain.rows)
 
 
-def test_marks_stand_above_the_numbers_which_all_stay() -> None:
-    track = tuple(single(step, step, 3.0, 1) for step in range(1001))
-    marks = [Mark(500.0, 500.0, "✗ OOM", TextStyle.BAD)]
-    texts = []
-    for shown in ((), marks):
-        drawn = plot([Curve(track)], Look(), 80, 14, marks=shown)
-        assert drawn is not None
-        assert len(drawn.rows) == 14
-        texts.append(text_of(drawn.rows).splitlines())
-    assert texts[0][-1].split() == texts[1][-1].split(), "the numbers"
-    assert texts[1][-2].split() == ["✗", "OOM"]
-
-
-def test_a_plot_has_its_axes_marks_and_room() -> None:
-    points = track(*(1.0 + 0.1 * at for at in range(50)))
-    drawn = plot([Curve(points)], Look(cursor=10.0), 40, 10, marks=[Mark(25.0, 0.0, "ckpt", TextStyle.DIM)])
-    assert drawn is not None
-    text = text_of(drawn.rows)
-    assert "ckpt" in text
-    assert "┊" in text
-    assert "│" in text
-    assert "└" in text
-    assert len(drawn.rows) == 10
-    assert plot([Curve(points)], Look(), 20, 3) is not None
-    assert plot([Curve(points)], Look(), 19, 3) is None
-    assert plot([Curve(points)], Look(), 20, 2) is None
-    assert plot([], Look(), 40, 10) is None
-    low = plot([Curve(points)], Look(), 40, 7)
-    assert low is not None
-    assert "└" not in text_of(low.rows), "a low one has no line below"
-    outside = plot([Curve(points)], Look(), 40, 10, marks=[Mark(51.0, 0.0, "late", TextStyle.DIM)])
-    assert outside is not None
-    assert "late" not in text_of(outside.rows)
-
-
 def test_raw_reaches_every_value_and_smoothing_does_not() -> None:
     """Two thousand noisy losses in some hundred dot columns: without smoothing none is averaged away."""
     track = tuple(single(step, step, 3.0 + (step * 7 % 10) / 10, 1) for step in range(2000))
@@ -248,29 +211,3 @@ def test_what_the_cursor_reads() -> None:
     merged = (points[0]._replace(low=0.5, high=1.5, weight=2),)
     assert "1.0 (0.5…1.5)" in text_of([readout(Look(cursor=1.0), [merged], str)])
     assert text_of([readout(Look(cursor=1.0), [merged], str, room=6)]) == "1.0"
-
-
-# -- hues --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("gauge", "between", "styles"),
-    [
-        (Gauge.GPU, 0.5, [TextStyle.BAD, TextStyle.WARN, TextStyle.LIVE]),
-        (Gauge.CPU, 0.95, [TextStyle.LIVE, TextStyle.WARN, TextStyle.BAD]),
-        (Gauge.MEMORY, 0.9, [TextStyle.LIVE, TextStyle.WARN, TextStyle.BAD]),
-    ],
-)
-def test_an_idle_gpu_is_as_bad_as_a_full_memory(
-    gauge: Gauge, between: float, styles: list[TextStyle]
-) -> None:
-    assert [value_style(gauge, ratio) for ratio in (0.0, between, 1.0)] == styles
-    assert value_style(gauge, None) is TextStyle.DIM
-
-
-def test_a_column_of_an_area_has_the_style_of_its_value() -> None:
-    canvas = Canvas(2, 1)
-    found = [Bucket(at, value, value, value, 1) for at, value in enumerate((0.0, 0.0, 3.0, 3.0))]
-    scale = Scale(0, 3, 4, flipped=True)
-    draw_area(canvas, found, scale, lambda v: TextStyle.LIVE if v > 1 else TextStyle.BAD)
-    assert canvas.drawn() == [(Span("⣀", TextStyle.BAD), Span("⣿", TextStyle.LIVE))]

@@ -7,9 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import pytest
-
-from supervisor.views.tui.shell import feeder as feeder_module
 from supervisor.views.tui.shell.feeder import Feeder
 from tests.conftest import wait_until
 
@@ -61,42 +58,6 @@ def test_what_comes_late_is_delivered() -> None:
         story.may.set()
         assert wait_until(lambda: delivered, 20)
         assert delivered[0] == Moment(1)
-
-
-def test_trouble_is_said_while_the_first_is_waited_for() -> None:
-    said: list[str] = []
-
-    class Broken:
-        def refresh(self) -> Moment:
-            raise OSError(5, "input/output error")
-
-    feeder = Feeder(Broken(), deliver=lambda _moment: None, trouble=said.append, watch=False)
-    try:
-        assert feeder.start_with_first(0.2) is None
-        assert wait_until(lambda: said, 20)
-        assert "input/output error" in said[0]
-    finally:
-        feeder.stop()
-
-
-def test_a_moment_that_is_the_same_is_not_delivered_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeder_module, "IDLE_S", 0.001)
-    delivered = list[Moment]()
-
-    class Still(Story):
-        def refresh(self) -> Moment:
-            self.told += 1
-            return Moment(7)
-
-    def show(moment: Moment) -> None:
-        delivered.append(moment)
-        feeder.taken()
-
-    story = Still()
-    with feeding(story, show) as feeder:
-        feeder.start()
-        assert wait_until(lambda: story.told >= 4, 20)
-    assert delivered == [Moment(7)]
 
 
 def test_jobs_are_done_by_the_reader_and_their_failure_is_said() -> None:

@@ -20,13 +20,6 @@ def footer(app: StokerApp) -> str:
     return "".join(strip.text for strip in screen.query_one("#footer", FooterBar)._strips)
 
 
-async def turned(app: StokerApp, pilot: Pilot[None], key: str, before: str, after: str) -> None:
-    """A key that the footer names in one way before it is pressed, and in another after."""
-    await until(pilot, lambda: before in footer(app), before)
-    await pilot.press(key)
-    await until(pilot, lambda: after in footer(app), after)
-
-
 def test_esc_in_the_log_is_named_by_what_it_ends_first(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await opened(app, pilot)
@@ -45,25 +38,6 @@ def test_esc_in_the_log_is_named_by_what_it_ends_first(tmp_path: Path) -> None:
         await until(pilot, lambda: on_dashboard(app), "the dashboard")
 
     drive(recorded.held(tmp_path / "run"), play)
-
-
-def test_a_key_that_is_pressed_again_is_named_by_what_it_does_then(tmp_path: Path) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        for key, before, after in (
-            ("space", "Space freeze", "Space follow"),
-            ("z", "z zoom", "Esc end zoom"),
-        ):
-            await turned(app, pilot, key, before, after)
-            await pilot.press(key)
-        await pilot.press("M")
-        await turned(app, pilot, "y", "y log scale", "y linear scale")
-        await pilot.press("escape")
-        await opened(app, pilot)
-        assert "w wrap" in footer(app)
-        await pilot.press("w")
-        await until(pilot, lambda: "w cut lines" in footer(app), "what it does then")
-
-    drive(recorded.healthy(tmp_path / "run"), play, size=(200, 50))
 
 
 def test_esc_clears_a_charts_cursor_before_it_stops_a_restart_and_the_footer_says_so(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import shutil
 import sys
 import time
 import tomllib
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished, RunState
 from tests.integration.harness import STOKER, wait_for_run
-from tests.integration.test_resume_styles import STYLES, told
+from tests.integration.test_restarts_asked_for import A_PATH, told
 from tests.views.tui.test_tmux import Tmux, tmux, whole
 
 pytestmark = [
@@ -44,10 +43,6 @@ def first_of(out):
     last = Path(out, "last.json")
     return json.loads(last.read_text())["step"] if last.exists() else 0
 """
-LINES = """
-def report(step):
-    print(f"step {step}/2000 loss: {3.0 / step:.4f} lr: 1.0e-03", flush=True)
-"""
 HF = (
     """
 import argparse, sys
@@ -68,50 +63,6 @@ first = first_of(args.output_dir)
 train(args.per_device_train_batch_size, args.gradient_accumulation_steps, args.output_dir, first)
 """
 )
-HYDRA = (
-    """
-import sys
-from types import SimpleNamespace
-
-cfg = SimpleNamespace(train=SimpleNamespace(batch_size=16, accumulation=3), out="out")
-for word in sys.argv[1:]:
-    key, _, value = word.partition("=")
-    *parents, last = key.split(".")
-    place = cfg
-    for parent in parents:
-        place = getattr(place, parent)
-    setattr(place, last, int(value) if value.isdigit() else value)
-"""
-    + LINES
-    + LOOP
-    + "\ntrain(cfg.train.batch_size, cfg.train.accumulation, cfg.out, first_of(cfg.out))\n"
-)
-PLAIN = (
-    "BATCH_SIZE = 8\nACCUMULATION = 2\nOUT = 'out'\n"
-    + LINES
-    + LOOP
-    + "\ntrain(BATCH_SIZE, ACCUMULATION, OUT, first_of(OUT))\n"
-)
-
-
-@dataclass(frozen=True)
-class Foreign:
-    """A script; what a person types as its arguments; what is shown of its batch."""
-
-    source: str
-    arguments: str
-    shows: str
-
-
-FOREIGN = {
-    "HF": Foreign(
-        HF,
-        "--per_device_train_batch_size 8 --gradient_accumulation_steps 2",
-        "--per_device_train_batch_size 8 → 4",
-    ),
-    "Hydra": Foreign(HYDRA, "train.batch_size=8 train.accumulation=2", "micro-batch"),
-    "plain constants": Foreign(PLAIN, "", "known after the first step"),
-}
 
 
 def begin(pane: Tmux, ranks: str, arguments: str = "") -> float:
@@ -156,13 +107,11 @@ def stop(pane: Tmux, run: RunPaths) -> None:
     pane.wait_for("stopped on request")
 
 
-@pytest.mark.parametrize("style", FOREIGN)
-def test_a_foreign_script_becomes_a_charted_restartable_run(tmp_path: Path, style: str) -> None:
-    foreign = FOREIGN[style]
-    (tmp_path / "train.py").write_text(foreign.source, encoding="utf-8")
+def test_a_foreign_script_becomes_a_charted_restartable_run(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(HF, encoding="utf-8")
     with tmux(tmp_path, (120, 44), {"VIRTUAL_ENV": sys.prefix}) as pane:
-        began = begin(pane, "1", foreign.arguments)
-        pane.wait_for(foreign.shows)
+        began = begin(pane, "1", "--per_device_train_batch_size 8 --gradient_accumulation_steps 2")
+        pane.wait_for("--per_device_train_batch_size 8 → 4")
         pane.until(
             lambda: any(
                 text in pane.screen() for text in ("how does the script continue", "write the job file")
@@ -174,7 +123,7 @@ def test_a_foreign_script_becomes_a_charted_restartable_run(tmp_path: Path, styl
         run = write_and_start(pane, tmp_path)
         took = time.monotonic() - began
         assert took < TWO_MINUTES_S
-        print(f"{style}: {took:.1f} s from `stoker init` to a charted loss")
+        print(f"{took:.1f} s from `stoker init` to a charted loss")
         pane.until(lambda: (state_of(run).attempts[0].last_step or 0) > 10, "ten steps")
 
         pane.keys("r")
@@ -189,14 +138,14 @@ def test_a_foreign_script_becomes_a_charted_restartable_run(tmp_path: Path, styl
         assert (state_of(run).attempts[1].first_step or 0) > 10
         stop(pane, run)
     assert tomllib.loads((tmp_path / "train.toml").read_text(encoding="utf-8"))["run"]["script"] == "train.py"
-    assert (tmp_path / "train.py").read_text(encoding="utf-8") == foreign.source
+    assert (tmp_path / "train.py").read_text(encoding="utf-8") == HF
 
 
 def test_an_argparse_script_that_runs_out_of_memory_goes_on_smaller_from_its_checkpoint(
     tmp_path: Path,
 ) -> None:
     """Rank 1 runs out at step 13; all that a person did was to answer."""
-    source = STYLES["a path"].source
+    source = A_PATH
     (tmp_path / "train.py").write_text(source, encoding="utf-8")
     with tmux(tmp_path, (120, 44), {"VIRTUAL_ENV": sys.prefix}) as pane:
         began = begin(pane, "2")

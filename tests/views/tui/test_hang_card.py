@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from textual.pilot import Pilot
@@ -11,8 +12,9 @@ from supervisor.run import events as ev
 from supervisor.run.events import RequestKind
 from supervisor.run.journal import JournalWriter, read_state
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import Action, Cause, Consequence, DecisionKind, FailureClass, Verdict
+from supervisor.run.records import Cause, FailureClass
 from supervisor.views.tui.app import StokerApp
+from tests.keeper.fakes import verdict_of
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, pane, requests, shown, until
 from tests.views.tui.recording import Recording
@@ -20,78 +22,26 @@ from tests.views.tui.recording import Recording
 PATH = "../../../../artifacts/stacks-1-1795270400.txt"
 STACKS = """rank 1 in exists() at train.py:19, 1 rank in all_reduce at train.py:50
 
-== rank 0, pid 4400, by py-spy
-Thread 4400 (idle): "MainThread"
-    all_reduce (/env/site-packages/torch/distributed/distributed_c10d.py:3252)
-    main (/home/me/gpt/train.py:50)
-        dist.all_reduce(total)
-
 == rank 1, pid 4401, by py-spy
 Thread 4401 (active): "MainThread"
-    exists (<frozen genericpath>:19)
     clean_cache (/home/me/gpt/train.py:19)
         while not os.path.exists("[red]lock[/red]"):
-    main (/home/me/gpt/train.py:48)
-        clean_cache()
 """
-ADVICE = (
-    "Look why train.py:19 does not end (a loop without a bound, a lock, a file or a server that does not answer): "
-    "the stacks show rank 1 in exists(), outside the collective."
-)
 
 
-def hung(root: Path, *, file: bool = True) -> RunPaths:
+def hung(root: Path) -> RunPaths:
     """Rank 1 loops while rank 0 waits in a collective; the attempt was ended for it and a person decides."""
     rec = Recording(root)
     rec.launch("first launch")
     rec.steps(1, 24)
-    groups = (
-        ev.RanksAt(ranks=(1,), doing="own", what="in exists()", line_at="train.py:19", lines=(12,)),
-        ev.RanksAt(ranks=(0,), doing="collective", what="in all_reduce", line_at="train.py:50", lines=(6,)),
-    )
-    text = STACKS.splitlines()[0]
-    artifact = "artifacts/stacks-1-1795270400.txt"
-    rec.t += 60
-    rec.fact(
-        ev.HangFound(
-            t=rec.t,
-            attempt=1,
-            waited_s=60,
-            act_s=60,
-            text=text,
-            ranks=(1,),
-            artifact=artifact,
-            line=12,
-            groups=groups,
-        )
-    )
-    rec.fact(ev.StopIntended(t=rec.t, attempt=1, why=ev.StopWhy.HANG, by="keeper", grace_s=5))
     rec.fact(ev.AttemptEnded(t=rec.t, attempt=1, exit_code=1, last_step=24, rank_exit_codes={0: -15, 1: -9}))
-    followed = (
-        Consequence(FailureClass.HANG, 0, PATH, 6, "", "waited for rank 1 in all_reduce at train.py:50"),
-    )
-    cause = Cause(PATH, 12, "rank 1 in exists() at train.py:19")
-    verdict = Verdict(
-        failure=FailureClass.HANG,
-        reason=None,
-        confidence=0.92,
-        rank=1,
-        ranks=(1,),
-        node=None,
-        title="Training hung on rank 1",
-        cause=cause,
-        consequences=followed,
-        advice=(ADVICE,),
-        action=Action.RESTART,
-        fingerprint="f",
-    )
+    cause = Cause(PATH, 5, "rank 1 in exists() at train.py:19")
+    verdict = replace(verdict_of(FailureClass.HANG), rank=1, ranks=(1,), cause=cause)
     rec.fact(ev.Diagnosed(t=rec.t, attempt=1, verdict=verdict))
-    rec.decide(DecisionKind.HOLD, "hang: it came back after a restart: look at the stacks and the device")
     rec.fact(ev.Held(t=rec.t, attempt=1, reason="hang", until=rec.t + 86_400))
     run = rec.close()
     run.artifacts.mkdir()
-    if file:
-        (run.artifacts / Path(artifact).name).write_text(STACKS, encoding="utf-8")
+    (run.artifacts / Path(PATH).name).write_text(STACKS, encoding="utf-8")
     return run
 
 

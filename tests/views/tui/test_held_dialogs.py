@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import pytest
 from textual.pilot import Pilot
 
 from supervisor.run import events as ev
 from supervisor.run.events import RequestKind
 from supervisor.run.journal import JournalWriter
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import Decision, DecisionKind, SpecChange
+from supervisor.run.records import DecisionKind
 from supervisor.run.runfile import read_run_file, write_run_file
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.dialogs.prompts import Confirm
@@ -23,28 +21,17 @@ from tests.views.tui import recorded
 from tests.views.tui.driving import drive, on_dashboard, pane, requests, shown, until
 from tests.views.tui.recording import Recording
 
-BEGINS = (
-    "47 steps may be lost: the next attempt begins from the first step, unless the script resumes by itself"
-)
-GIVEN = ("--resume", "c2.pt")
 REASON = "cuda_oom: steps were made and no whole checkpoint of this run was found for --resume; press e and add --resume PATH"
 
 
-def held(root: Path, argv: tuple[str, ...] | None = None) -> RunPaths:
-    """A script that tells of no checkpoint failed at step 47; `argv`: what a person's restart had changed."""
+def held(root: Path) -> RunPaths:
+    """A script that tells of no checkpoint failed at step 47."""
     rec = Recording(root)
-    if argv is not None:
-        rec.launch("first launch")
-        request = Decision(DecisionKind.RESTART, "ada asked for it", change=SpecChange(argv=argv))
-        rec.fact(ev.AttemptEnded(t=rec.t, attempt=1, exit_code=1))
-        rec.fact(ev.Decided(t=rec.t, attempt=1, decision=request, by="ada"))
-    rec.launch("again")
+    rec.launch("first launch")
     rec.steps(1, 47)
-    verdict, number = rec.out_of_memory(), rec.number
-    rec.fact(ev.AttemptEnded(t=rec.t, attempt=number, exit_code=1, last_step=47))
-    rec.fact(ev.Diagnosed(t=rec.t, attempt=number, verdict=verdict))
+    rec.out_of_memory()
     rec.decide(DecisionKind.HOLD, REASON)
-    rec.fact(ev.Held(t=rec.t, attempt=number, reason=REASON, until=rec.t + 86_400))
+    rec.fact(ev.Held(t=rec.t, attempt=1, reason=REASON, until=rec.t + 86_400))
     run = rec.close()
     record = read_run_file(run.run_json)
     knobs = replace(record.job.knobs, resume=None, resume_path="--resume")
@@ -52,25 +39,23 @@ def held(root: Path, argv: tuple[str, ...] | None = None) -> RunPaths:
     return run
 
 
-@pytest.mark.parametrize("key", ["b", "e"])
-def test_an_open_dialog_follows_the_run(tmp_path: Path, key: str) -> None:
+def test_an_open_dialog_follows_the_run(tmp_path: Path) -> None:
     rec = Recording(tmp_path / "run")
     rec.launch("first launch")
     run = rec.close()
     outputs(run, "out/big", resume=None, cannot_resume=True)
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press(key)
+        await pilot.press("b")
         await until(pilot, lambda: "attempt 1 before its first" in shown(app), "the dialog")
         writer = JournalWriter(run.node().journal)
         writer.append(ev.Progress(t=rec.t + 1, attempt=1, step=45))
         writer.close()
         await until(pilot, lambda: "attempt 1 at step 45+" in shown(app), "where the run is by now")
-        if key == "b":
-            await pilot.press("enter")
-            warned = "restart? restarts from step 0, may overwrite"
-            await until(pilot, lambda: warned in shown(app), "a warning that was none at first")
-            assert requests(run) == []
+        await pilot.press("enter")
+        warned = "restart? restarts from step 0, may overwrite"
+        await until(pilot, lambda: warned in shown(app), "a warning that was none at first")
+        assert requests(run) == []
 
     drive(run, play)
 
@@ -89,29 +74,9 @@ def outputs(run: RunPaths, *folders: str, **knobs: object) -> None:
     write_run_file(run.run_json, msgspec.structs.replace(record, job=job))
 
 
-def test_one_key_restarts_a_held_run_with_what_is_on_offer(tmp_path: Path) -> None:
-    run = recorded.held(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        assert "Enter accept" in pane(app, "footer")
-        await pilot.press("enter")
-        await until(pilot, lambda: bool(requests(run)), "a request")
-
-    drive(run, play)
-    (request,) = requests(run)
-    assert (request.kind, request.args.offered, request.if_attempt) == (RequestKind.RESTART_WITH, True, 1)
-
-
-@pytest.mark.parametrize(
-    ("knobs", "said"),
-    [
-        ({}, "restart? restarts from step 0, may overwrite outputs"),
-        ({"resume_path": None}, "restart? stoker cannot tell whether the script resumes by itself: if"),
-    ],
-)
-def test_b_asks_before_it_may_overwrite(tmp_path: Path, knobs: dict[str, Any], said: str) -> None:
+def test_b_asks_before_it_may_overwrite(tmp_path: Path) -> None:
     run = held(tmp_path / "run")
-    outputs(run, **knobs)
+    said = "restart? restarts from step 0, may overwrite outputs"
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("b")
@@ -128,17 +93,17 @@ def test_b_asks_before_it_may_overwrite(tmp_path: Path, knobs: dict[str, Any], s
 
 
 def test_the_end_of_a_held_run_is_asked_about_and_a_no_is_answered(tmp_path: Path) -> None:
-    run, key = held(tmp_path / "run"), "s"
+    run = held(tmp_path / "run")
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press(key)
+        await pilot.press("s")
         assert isinstance(app.screen, Confirm)
         assert "end the run now? `stoker continue` can start its next attempt later" in shown(app)
         await pilot.press("enter")
         assert on_dashboard(app)
         await until(pilot, lambda: "not stopped" in pane(app, "notice"), "the answer to a no")
         assert requests(run) == []
-        await pilot.press(key, "y")
+        await pilot.press("s", "y")
         await until(pilot, lambda: bool(requests(run)), "a request")
 
     drive(run, play)

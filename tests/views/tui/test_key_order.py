@@ -40,6 +40,7 @@ def test_what_is_typed_behind_a_key_that_opens_something_goes_there(tmp_path: Pa
     assert request.args.text == "sSr"
 
 
+@pytest.mark.thorough
 def test_what_is_typed_while_a_dialog_is_slow_to_open_goes_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,47 +12,44 @@ from textual.binding import Binding
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from supervisor.run.events import RequestDone, RequestKind, RequestRefused
+from supervisor.run.events import RequestKind, RequestRefused
 from supervisor.run.journal import JournalWriter
 from supervisor.run.ownership import Offer
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import read_run_file, write_run_file
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.dashboard.acting import KEYS
-from supervisor.views.tui.dialogs.prompts import OfferScreen
 from supervisor.views.tui.dialogs.restart import BatchScreen
 from supervisor.views.tui.shell.feeder import Adopter
+from tests.tiers import first
 from tests.views.tui import recorded
-from tests.views.tui.driving import drive, on_dashboard, pane, requests, shown, until
+from tests.views.tui.driving import drive, offered, on_dashboard, pane, requests, shown, until
 
 Maker = Callable[[Path], RunPaths]
 
 
 @pytest.mark.parametrize(
-    ("maker", "keys", "kind", "attempt"),
+    ("maker", "attempt", "keys"),
     [
-        (recorded.healthy, ("s", "y"), RequestKind.STOP, 2),
-        (recorded.healthy, ("r", "y"), RequestKind.RESTART, 2),
-        (recorded.healthy, ("K",), RequestKind.STACKS, 2),
-        (recorded.backing_off, ("enter",), RequestKind.START_NOW, 1),
-        (recorded.backing_off, ("escape",), RequestKind.HOLD, 1),
-        (recorded.backing_off, ("r", "y"), RequestKind.RESTART, 1),
+        (recorded.healthy, 2, {"K": "stacks", "r y": "restart", "s y": "stop"}),
+        (recorded.backing_off, 1, {"enter": "start_now", "escape": "hold", "r y": "hold restart"}),
+        (recorded.held, 1, {"enter": "restart_with"}),
     ],
 )
-def test_key_sends_its_request(
-    tmp_path: Path, maker: Maker, keys: tuple[str, ...], kind: RequestKind, attempt: int
-) -> None:
+def test_a_key_sends_its_request(tmp_path: Path, maker: Maker, attempt: int, keys: dict[str, str]) -> None:
+    """The question before `r` holds a restart that is counted down."""
     run = maker(tmp_path / "run")
+    sent: list[str] = []
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press(*keys)
-        await until(pilot, lambda: bool(requests(run)) and requests(run)[-1].kind is kind, "a request")
+        for pressed, kinds in keys.items():
+            sent.extend(kinds.split())
+            await pilot.press(*pressed.split())
+            await until(pilot, lambda: len(requests(run)) == len(sent), pressed)
 
     drive(run, play)
-    *before, request = requests(run)
-    assert (request.kind, request.if_attempt) == (kind, attempt)
-    asks_about_restart = maker is recorded.backing_off and kind is RequestKind.RESTART
-    assert [one.kind for one in before] == [RequestKind.HOLD] * asks_about_restart
+    assert [str(request.kind) for request in requests(run)] == sent
+    assert {request.if_attempt for request in requests(run)} == {attempt}
 
 
 def test_smaller_batch_shows_its_arithmetic(tmp_path: Path) -> None:
@@ -88,27 +85,19 @@ def test_smaller_batch_shows_its_arithmetic(tmp_path: Path) -> None:
     assert request.args.micro_batch == 4
 
 
-@pytest.mark.parametrize("refused", [False, True])
-def test_answer_is_shown(tmp_path: Path, refused: bool) -> None:
+def test_the_answer_to_a_request_is_shown(tmp_path: Path) -> None:
     run = recorded.held(tmp_path / "run")
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("r", "y")
-        await until(pilot, lambda: bool(requests(run)), "a request")
         await until(pilot, lambda: "asked the supervisor process" in pane(app, "notice"), "the notice")
+        (request,) = requests(run)
         writer = JournalWriter(run.node().journal)
-        request = requests(run)[0]
-        if refused:
-            writer.append(
-                RequestRefused(
-                    t=recorded.T0, request_id=request.id, request="restart", by="me", reason="stale"
-                )
-            )
-        else:
-            writer.append(RequestDone(t=recorded.T0, request_id=request.id, request=request.kind, by="me"))
+        writer.append(
+            RequestRefused(t=recorded.T0, request_id=request.id, request="restart", by="me", reason="stale")
+        )
         writer.close()
-        wanted = "restart refused: stale" if refused else "restart: accepted"
-        await until(pilot, lambda: wanted in pane(app, "notice"), wanted)
+        await until(pilot, lambda: "restart refused: stale" in pane(app, "notice"), "the refusal")
 
     drive(run, play)
 
@@ -130,7 +119,7 @@ def test_a_smaller_batch_is_not_offered_where_it_could_not_be_handed_on(tmp_path
     drive(run, play)
 
 
-@pytest.mark.parametrize("maker", [recorded.healthy, recorded.held])
+@pytest.mark.parametrize("maker", first(1, [recorded.held, recorded.healthy]))
 @pytest.mark.fault("secrets and access", "`--read-only`: every key is pressed", "nothing is written or asked")
 def test_read_only_writes_nothing_whatever_key_is_pressed(tmp_path: Path, maker: Maker) -> None:
     """Neither a request nor the file by which a screen shows a keeper that somebody watches who can act."""
@@ -142,11 +131,12 @@ def test_read_only_writes_nothing_whatever_key_is_pressed(tmp_path: Path, maker:
         for key in one.key.split(",")
         if one.action != "leave" and "quit" not in one.action
     ]
-    before = {
-        path: path.stat().st_mtime_ns
-        for path in run.root.rglob("*")
-        if path.is_file() and path != run.node().lock
-    }
+
+    def written() -> dict[Path, int]:
+        files = [path for path in run.root.rglob("*") if path.is_file() and path != run.node().lock]
+        return {path: path.stat().st_mtime_ns for path in files}
+
+    before = written()
     assert len(keys) > 30
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
@@ -158,12 +148,7 @@ def test_read_only_writes_nothing_whatever_key_is_pressed(tmp_path: Path, maker:
                 await pilot.press("y", "enter", "escape")
 
     drive(run, play, read_only=True)
-    after = {
-        path: path.stat().st_mtime_ns
-        for path in run.root.rglob("*")
-        if path.is_file() and path != run.node().lock
-    }
-    assert after == before
+    assert written() == before
 
 
 def test_r_continues_a_run_that_is_over(tmp_path: Path) -> None:
@@ -173,9 +158,7 @@ def test_r_continues_a_run_that_is_over(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         assert "r continue" in pane(app, "footer")
         await pilot.press("r")
-        await until(
-            pilot, lambda: isinstance(app.screen, OfferScreen) and app.screen.is_shown, "the question"
-        )
+        await offered(app, pilot)
         assert "start the next attempt?" in shown(app)
         assert "resumes from its checkpoint at step 40" in shown(app)
         await pilot.press("y")
@@ -183,18 +166,6 @@ def test_r_continues_a_run_that_is_over(tmp_path: Path) -> None:
         assert "starting the next attempt" in pane(app, "notice")
 
     drive(run, play, keeper=False, continuer=Adopter(lambda _run: offer, started.append))
-
-
-@pytest.mark.parametrize("made", [recorded.succeeded, recorded.healthy])
-def test_a_run_that_succeeded_or_is_not_over_is_not_continued(tmp_path: Path, made: Maker) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        assert not app.dashboard.check_action("continue_run", ())
-        await pilot.press("r")
-        await pilot.pause()
-        assert on_dashboard(app)
-
-    continuer = Adopter(lambda _run: Offer(actions=("never",)), lambda _run: None)
-    drive(made(tmp_path / "run"), play, keeper=False, continuer=continuer)
 
 
 def test_a_key_that_does_nothing_says_so_once(tmp_path: Path) -> None:

@@ -15,20 +15,15 @@ from supervisor.views.logs.merge import Row as LogRow
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.session import Scroll
 from supervisor.views.logs.sources import LogRef, Tone
-from supervisor.views.tui.logs.page import LogPanel, freeze
+from supervisor.views.tui.logs.page import LogPanel
 from supervisor.views.tui.logs.screen import LogStatus
-from supervisor.views.tui.widgets.panel import Panel
-from supervisor.views.wording.translate import english
 from tests.views.tui.still import text_of
 
 NOTHING = Query()
 LOGS = tuple(LogRef(1, who, "stdout", Path(f"/runs/a/{who}/stdout.log")) for who in ("0", "1"))
 
 
-@pytest.fixture(autouse=True)
-def no_app(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Panels ask their app for the language."""
-    monkeypatch.setattr(Panel, "tr", english)
+pytestmark = pytest.mark.usefixtures("no_app")
 
 
 def line_of(number: int, text: str = "", who: tuple[str, ...] = ("0",), tone: Tone = Tone.PLAIN) -> LogRow:
@@ -140,37 +135,7 @@ def test_moving_within_a_page_and_beyond_it() -> None:
         assert asked(sent) == []
 
 
-def test_a_page_that_follows_stands_still_once_the_cursor_moves_up() -> None:
-    made, sent = pane(page_of(*lines(0, 5), following=True))
-    made.action_move(1)
-    assert (made.cursor, asked(sent)) == (4, [])
-    made.action_move(-1)
-    assert made.cursor == 3
-    assert asked(sent) == [freeze, "pointed"]
-    made.action_mark()
-    assert asked(sent) == [freeze]
-
-
 # -- drawing --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("values", "shown"),
-    [
-        ({}, ["    0    ▌line 0", "    1     line 1"]),
-        ({"numbers": (7, 8), "merged_by": "time"}, ["   7     0    ▌line 0", "   8     1     line 1"]),
-        ({"following": True}, ["    0     line 0", "    1     line 1"]),
-    ],
-)
-def test_what_stands_before_a_line(values: dict[str, Any], shown: list[str]) -> None:
-    assert body(pane(page_of(line_of(0), line_of(1, who=("1",)), **values))[0]) == shown
-
-
-def test_of_one_log_nobody_is_named() -> None:
-    numbered = page_of(*lines(0, 2), numbers=(7, None), line_count=123456)
-    assert body(pane(numbered)[0]) == ["     7▌line 0", "       line 1"]
-    unnamed = page_of(line_of(0, "a", ("",)), line_of(1, "b", ("",)))
-    assert body(pane(unnamed)[0]) == ["▌a", " b"]
 
 
 def test_long_lines_are_cut_and_moved_sideways_or_wrapped() -> None:
@@ -200,16 +165,13 @@ def test_long_lines_are_cut_and_moved_sideways_or_wrapped() -> None:
         ({}, "log · 0/stdout.log", "frozen"),
         ({"following": True}, "log · 0/stdout.log", "following"),
         ({"following": True, "grows": False}, "log · 0/stdout.log", "at the end"),
-        ({"grows": False}, "log · 0/stdout.log", ""),
         ({"attempts": 2}, "log · attempt 1 of 2 · 0/stdout.log", "frozen"),
         ({"merged_by": "time"}, "log · ranks 0-1, merged by time", "frozen"),
-        ({"merged_by": "time", "logs": LOGS[:1]}, "log · rank 0, merged by time", "frozen"),
         (
             {"merged_by": "arrival", "query": Query.parse("r1 foo")},
             "log · merged by arrival · rank 1 · “foo”",
             "frozen",
         ),
-        ({"merged_by": "time", "logs": ()}, "log · merged by time", "frozen"),
         ({"rows": ()}, "log", "frozen"),
         ({"rows": (), "alone": 1}, "log · 1/stdout.log", "frozen"),
     ],
@@ -234,12 +196,10 @@ def status(page: lc.Page | None, here: int | None = None, width: int = 90) -> st
 @pytest.mark.parametrize(
     ("values", "here", "text"),
     [
-        ({}, None, "50% of 2K"),
         ({"size_bytes": 1 << 20}, None, "50% of 1M"),
         ({"size_bytes": 0}, None, "empty"),
         ({"rows": ()}, 0, "2K"),
         ({"line_count": 2000}, 0, "line 1 500 of 2 000 (75%) · 2K"),
-        ({"line_count": 2000}, 1, "50% of 2K"),
     ],
 )
 def test_where_the_page_stands(values: dict[str, Any], here: int | None, text: str) -> None:
@@ -258,12 +218,9 @@ def tally(found: int, ordinal: int | None, done: float) -> lc.Tally:
     [
         (None, tally(7, 3, 1.0), "/loss: 3 of 7"),
         (None, tally(7, None, 1.0), "/loss: 7 found"),
-        (None, tally(7, 3, 0.5), "/loss: 3 of 7 (50% searched)"),
-        (None, tally(0, None, 0.999), "/loss: none so far, 99% searched"),
         (None, tally(0, None, 1.0), "/loss: not found"),
         (None, tally(7, None, 0.5), "/loss: 7+ found (50% searched)"),
         (None, lc.Tally(0, 0.0, at_match=True), "/loss: 1+ found (0% searched)"),
-        (tally(1200, None, 1.0), None, "1 200 lines"),
         (tally(12, None, 0.25), tally(7, 1, 1.0), "12 lines (25% searched) /loss: 1 of 7"),
     ],
 )

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from textual.pilot import Pilot
 
 from supervisor.run import events as ev
 from supervisor.run.journal import JournalWriter
 from supervisor.run.paths import RunPaths
-from supervisor.run.state import RunState
-from supervisor.views.model.snapshot import Machine, Node
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.panels.ranks_table import network_text, short_rate
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, pane, shown, until
 
@@ -57,21 +53,6 @@ def test_ranks_stand_below_their_nodes(tmp_path: Path) -> None:
         assert "↓12G ↑11G" in second
 
     drive(run, play, size=(200, 50))
-
-
-def test_nodes_are_folded_by_a_key(tmp_path: Path) -> None:
-    run = recorded.several(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("3", "z")
-        await until(pilot, lambda: has(app, *OPEN), "all rows")
-        await pilot.press("space")
-        await until(pilot, lambda: has(app, "▸ n0", *OPEN[3:]), "node 0 folded")
-        await pilot.press("j", "j", "space")
-        await until(pilot, lambda: has(app, "▸ n0", "▸ n1"), "the node of the rank under the cursor folded")
-        assert app.dashboard.panes.ranks.cursor == 1
-
-    drive(run, play)
 
 
 def test_a_table_of_many_nodes_is_folded_at_first(tmp_path: Path) -> None:
@@ -137,19 +118,3 @@ def say(run: RunPaths, node: int, text: str) -> None:
     path = run.node(node).attempt(1).root / recorded.TREE / "0" / "stderr.log"
     with path.open("a", encoding="utf-8") as file:
         file.write(f"{text}\n")
-
-
-@pytest.mark.parametrize(
-    ("rate", "text"),
-    [(0, "0"), (999.6, "1.0K"), (93_000, "93K"), (9.96e6, "10M"), (1.2e9, "1.2G"), (4.6e10, "46G")],
-)
-def test_rates_take_four_cells_at_most(rate: float, text: str) -> None:
-    assert short_rate(rate) == text
-
-
-def test_the_busiest_interface_is_shown() -> None:
-    node = Node(
-        number=1, paths=RunPaths(Path("/r")).node(1), state=RunState(), ranks={}, gpus=(),
-        machine=Machine(seen_t=1.0, values=dict(recorded.LINKS), cpu=(), memory=()), beat_t=None,
-    )  # fmt: skip
-    assert network_text(node) == "↓12G ↑11G"

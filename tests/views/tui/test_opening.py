@@ -14,7 +14,6 @@ import pytest
 
 from supervisor.run.journal import read_state
 from supervisor.run.ownership import keeper_is_alive
-from supervisor.run.paths import RunPaths
 from supervisor.run.state import HeldOpen
 from tests.conftest import wait_until
 from tests.integration.harness import STOKER, environment, only_run, run_headless
@@ -62,7 +61,9 @@ def test_the_terminal_is_entered_once_and_given_back_once(log: Path) -> None:
         process.expect("the last line")
         assert process.before.count(ENTERED) == 1
         process.expect("leave")
-        process.send("q")
+        process.send("?")
+        process.expect("Esc closes")
+        process.send("?q")
         process.expect(pexpect.EOF)
         assert process.before.count(LEFT) == 1
         assert process.before.rindex(LEFT) < process.before.index(b"supervised")
@@ -81,23 +82,10 @@ def test_what_goes_wrong_before_the_app_is_one_line(log: Path, tmp_path: Path) -
     assert not os.path.isdir(tmp_path / "no-folder")
 
 
-def test_keys_typed_before_the_app_is_up_do_what_they_do(log: Path) -> None:
-    with attaching(log) as process:
-        process.send("?")
-        process.expect("Esc closes")
-        process.send("?q")
-        process.expect(pexpect.EOF)
-    process.wait()
-    assert process.exitstatus == 0
-
-
-@pytest.mark.parametrize(("flags", "mark"), [((), "✓"), (("--ascii",), "+")])
-def test_what_pre_flight_found_stands_on_the_usual_screen(
-    tmp_path: Path, flags: tuple[str, ...], mark: str
-) -> None:
-    with on_a_terminal("run", *flags, "--", "sh", "-c", "sleep 1", cwd=tmp_path) as process:
+def test_what_pre_flight_found_stands_on_the_usual_screen(tmp_path: Path) -> None:
+    with on_a_terminal("run", "--", "sh", "-c", "sleep 1", cwd=tmp_path) as process:
         process.expect_exact(b"starting sh\r\n")
-        process.expect_exact(f"{mark} run folder: ".encode())
+        process.expect_exact("✓ run folder: ".encode())
         assert ENTERED not in process.before
         process.expect("attempt 1")
         process.send("q")
@@ -108,6 +96,7 @@ def test_what_pre_flight_found_stands_on_the_usual_screen(
     assert wait_until(lambda: not keeper_is_alive(run.node().lock), 30)
 
 
+@pytest.mark.e2e
 def test_who_leaves_a_failed_run_gets_the_code_of_the_failure(tmp_path: Path) -> None:
     """The script's own usage error, exit code 2 of argparse, is a failure of the job: 1, with a screen and without one."""
     script = tmp_path / "train.py"
@@ -127,28 +116,16 @@ def test_who_leaves_a_failed_run_gets_the_code_of_the_failure(tmp_path: Path) ->
     assert run_headless(*job, cwd=tmp_path / "headless")[0].code == 1
 
 
-@pytest.mark.parametrize(
-    ("flags", "code", "said"),
-    [
-        (("--runs-dir", "/proc/none"), 2, b"stoker run: "),
-        (
-            ("--python", "/bin/false"),
-            2,
-            b"stoker run: --python /bin/false: does not run as a Python interpreter",
-        ),
-    ],
-)
-def test_a_refused_start_leaves_one_line_and_the_terminal_as_it_was(
-    tmp_path: Path, flags: tuple[str, ...], code: int, said: bytes
-) -> None:
+def test_a_refused_start_leaves_one_line_and_the_terminal_as_it_was(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("pass\n", encoding="utf-8")
-    with on_a_terminal("run", *flags, "train.py", cwd=tmp_path) as process:
+    with on_a_terminal("run", "--python", "/bin/false", "train.py", cwd=tmp_path) as process:
         process.expect(pexpect.EOF)
         assert b"\x1b" not in process.before
+        said = b"stoker run: --python /bin/false: does not run as a Python interpreter"
         assert process.before.splitlines()[-1].startswith(said)
         assert process.before.count(b"stoker run") == 1
     process.wait()
-    assert process.exitstatus == code
+    assert process.exitstatus == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["train.py"]
 
 
@@ -177,7 +154,3 @@ def test_the_list_of_runs_without_a_run(tmp_path: Path) -> None:
         process.expect(pexpect.EOF)
     process.wait()
     assert process.exitstatus == 0
-
-
-def is_over(run: RunPaths) -> bool:
-    return run.node().journal.exists() and read_state(run.node().journal).is_over

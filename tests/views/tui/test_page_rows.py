@@ -22,8 +22,7 @@ from supervisor.views.tui.pages import run_pages
 from supervisor.views.tui.pages.text_page import Page
 from supervisor.views.tui.panels import failure_card as card
 from supervisor.views.tui.widgets.paint import Row, Span
-from supervisor.views.tui.widgets.panel import ListPanel, Panel, View
-from supervisor.views.wording.translate import english
+from supervisor.views.tui.widgets.panel import Panel, View
 from tests.views.tui.still import attempt_of, drawn, running, snapshot_of, state_of, text_of, verdict
 
 AGAIN = Decision(DecisionKind.RESTART, "it may pass", delay_s=10.0, change=SpecChange())
@@ -41,10 +40,7 @@ OOM = verdict(
 )
 
 
-@pytest.fixture(autouse=True)
-def no_app(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Panels ask their app for the language."""
-    monkeypatch.setattr(Panel, "tr", english)
+pytestmark = pytest.mark.usefixtures("no_app")
 
 
 def failed(condition: st.Condition = HELD, **values: Any) -> st.RunState:
@@ -178,57 +174,6 @@ def test_a_page_is_scrolled() -> None:
     assert shown() == "012"
     panel.body(20, 6)
     assert text_of([panel.titles()[1]]) == ""
-
-
-# -- the bar of a replay, and panes with a cursor ---------------------------------------------------------------------
-
-
-class Numbers(ListPanel):
-    """Rows that are their numbers."""
-
-    rows_of_heading = 1
-
-    def __init__(self, count: int) -> None:
-        super().__init__(id="numbers")
-        self._rows_there = count
-
-    @property
-    def ready(self) -> bool:
-        return True
-
-    def heading(self, width: int) -> list[Row]:
-        return [(Span("head"),)] * self.rows_of_heading
-
-    def count(self) -> int:
-        return self._rows_there
-
-    def item(self, index: int, width: int) -> Row:
-        return (Span(f"row {index}"),)
-
-
-def listed(panel: Numbers, height: int) -> list[str]:
-    return [text_of([row]).rstrip() for row in panel.body(20, height)]
-
-
-def test_the_row_of_the_cursor_is_in_sight() -> None:
-    panel = Numbers(10)
-    panel.cursor = 5
-    assert listed(panel, 4) == ["head", "row 3", "row 4", "… 5 more"]
-    panel.cursor = 99
-    assert listed(panel, 4) == ["head", "row 7", "row 8", "row 9"]
-    assert panel.cursor == 9
-    panel.cursor = 8
-    assert listed(panel, 4) == ["head", "row 7", "row 8", "row 9"], "it is in sight already"
-    panel.cursor = -4
-    assert listed(panel, 4)[1] == "row 0"
-    panel.action_edge(1)
-    assert panel.cursor == 9
-    panel.action_edge(-1)
-    assert panel.cursor == 0
-    panel.action_page(1)
-    assert panel.cursor == 3
-    panel.action_move(-1)
-    assert panel.cursor == 2
 
 
 # -- the help, the styles, what is wanting before a loss ------------------------------------------------------------

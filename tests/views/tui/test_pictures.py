@@ -18,7 +18,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.views.appearance import Appearance, ThemeName
 from supervisor.views.tui.app import StokerApp
 from tests.views.tui import recorded
-from tests.views.tui.camera import NAME, Shot, browsed, replayed, run_app, shoot, some_runs, stand_still
+from tests.views.tui.camera import NAME, Shot, replayed, run_app, shoot, stand_still
 from tests.views.tui.driving import clock_after, is_read, keeper_of, until
 
 SIZES = [(80, 24), (120, 40), (200, 50)]
@@ -29,7 +29,6 @@ STATES: dict[str, Callable[[Path], RunPaths]] = {
     "held": recorded.held,
     "succeeded": recorded.succeeded,
     "failed": recorded.failed,
-    "empty": recorded.empty,
 }
 
 
@@ -37,18 +36,12 @@ def compare(
     snap_compare: Any,
     run: RunPaths,
     size: tuple[int, int],
-    keys: tuple[str, ...] = (),
-    *,
-    light: bool = False,
 ) -> None:
-    """Compare the app on a run with its kept picture, after some keys."""
-    appearance = Appearance(ThemeName.LIGHT if light else None)
-    app = StokerApp(run, clock=clock_after(run), appearance=appearance)
+    """Compare the app on a run with its kept picture, at a size."""
+    app = StokerApp(run, clock=clock_after(run))
 
     async def settle(pilot: Pilot[None]) -> None:
         await until(pilot, lambda: is_read(app), "the whole of the run")
-        await pilot.pause()
-        await pilot.press(*keys)
         await pilot.pause()
         await stand_still(app, pilot)
 
@@ -60,7 +53,7 @@ SMALL, USUAL, LARGE = SIZES
 SHOWN = [
     *((state, SMALL) for state in ("healthy", "held")),
     *((state, USUAL) for state in STATES),
-    *((state, LARGE) for state in ("healthy", "backing_off")),
+    ("backing_off", LARGE),
 ]
 
 
@@ -108,37 +101,32 @@ DARK = (ThemeName.DARK,)
 
 def test_pages(snapshot: SnapshotAssertion, runs: Path) -> None:
     run = recorded.healthy(runs / NAME)
-    keep_all(snapshot, shoot(run_app(run, Appearance()), run, PAGES, SIZES[:2], DARK))
+    keep_all(snapshot, shoot(run_app(run, Appearance()), run, PAGES, [USUAL], DARK))
 
 
 def test_what_asks(snapshot: SnapshotAssertion, runs: Path) -> None:
     run = recorded.held(runs / NAME)
-    keep_all(snapshot, shoot(run_app(run, Appearance()), run, OVER_IT, SIZES[:2], DARK))
+    keep_all(snapshot, shoot(run_app(run, Appearance()), run, OVER_IT, [USUAL], DARK))
 
 
 def test_failure_page_and_log(snapshot: SnapshotAssertion, runs: Path) -> None:
     run = recorded.backing_off(runs / NAME)
     shots = (Shot("failure", ("v",), ("cause", "what followed")), Shot("log", ("L",), ("step", "line")))
-    keep_all(snapshot, shoot(run_app(run, Appearance()), run, shots, SIZES[:2], DARK))
+    keep_all(snapshot, shoot(run_app(run, Appearance()), run, shots, [USUAL], DARK))
 
 
 def test_replay(snapshot: SnapshotAssertion, runs: Path) -> None:
     app = replayed(recorded.succeeded(runs / NAME), Appearance(), 0.6)
-    keep_all(snapshot, shoot(app, None, (Shot("replay", (), ("stepping",)),), SIZES[:2], DARK))
+    keep_all(snapshot, shoot(app, None, (Shot("replay", (), ("stepping",)),), [USUAL], DARK))
 
 
-def test_browser_after_a_deletion(snapshot: SnapshotAssertion, runs: Path) -> None:
-    app = browsed(some_runs(runs), Appearance())
-    shots = (Shot("deleted", ("slash", "=failure:code_error", "enter", "x", "y"), ("u brings it back",)),)
-    keep_all(snapshot, shoot(app, None, shots, SIZES[1:2]))
-
-
-@pytest.mark.parametrize("state", ["healthy", "backing_off"])
 @pytest.mark.parametrize(
-    "appearance", [Appearance(ThemeName.SAFE), Appearance(ascii=True)], ids=["safe", "ascii"]
+    ("state", "appearance"),
+    [("healthy", Appearance(ThemeName.SAFE)), ("backing_off", Appearance(ascii=True))],
+    ids=["safe", "ascii"],
 )
 def test_other_tastes(
     snapshot: SnapshotAssertion, tmp_path: Path, state: str, appearance: Appearance
 ) -> None:
     run = STATES[state](tmp_path / NAME)
-    keep_all(snapshot, shoot(run_app(run, appearance), run, (Shot(state),), SIZES[1:2]))
+    keep_all(snapshot, shoot(run_app(run, appearance), run, (Shot(state),), [USUAL]))

@@ -10,7 +10,6 @@ from rich.style import Style
 
 from supervisor.views.model.thinned_series import single
 from supervisor.views.tui.charts.braille import Canvas, Scale, buckets, labels, loss_bounds, ticks
-from supervisor.views.tui.dashboard.panes import Needs, plan
 from supervisor.views.tui.widgets.paint import (
     Span,
     TextStyle,
@@ -50,15 +49,6 @@ def test_canvas_clips(columns: int, rows: int, x: int, y0: int, y1: int) -> None
     assert [cells(drawn) for drawn in canvas.drawn()] == [columns] * rows
 
 
-def test_a_line_has_no_gap() -> None:
-    canvas = Canvas(10, 5)
-    layer = canvas.layer(TextStyle.LIVE)
-    canvas.line(layer, 0, 0, 19, 19)
-    canvas.line(layer, 3, 19, 5, 0)
-    for number, drawn in enumerate(canvas.drawn()):
-        assert drawn[0].text.strip() or number
-
-
 @given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6), st.integers(1, 12))
 def test_ticks_are_few_and_inside(low: float, span: float, most: int) -> None:
     found = ticks(low, low + span, most)
@@ -77,21 +67,3 @@ def test_buckets_keep_extremes() -> None:
     low, high = loss_bounds(points, [1.0] * 1000, log=False)
     assert high < 100, "one wild value does not press the curve flat"
     assert low < 1
-
-
-@given(
-    st.integers(1, 320),
-    st.integers(1, 100),
-    st.integers(0, 70),
-    st.integers(0, 70),
-    st.integers(0, 30),
-)
-def test_layout_leaves_room_for_the_log(width: int, height: int, devices: int, ranks: int, card: int) -> None:
-    layout = plan(width, height, Needs(devices=devices, ranks=ranks, card_rows=card))
-    assert {"header", "notice", "footer"} <= layout.shown
-    assert "log" in layout.shown or (card and height < 13), "a log without a line is none"
-    assert ("card" in layout.shown) == bool(card)
-    assert "timeline" not in layout.shown or width >= 150
-    if height >= 24 and layout.middle_height is not None:
-        bars = 4 + len(layout.shown & {"tiles"})
-        assert height - bars - layout.middle_height >= 5

@@ -39,29 +39,7 @@ def gated_run(folder: Path) -> tuple[Path, tuple[str, ...]]:
     return gate, ("run", *flags, JOB, "--gate", str(gate), "--steps", "10")
 
 
-def test_leave_while_training_goes_on_come_back_and_stop(tmp_path: Path) -> None:
-    _gate, args = gated_run(tmp_path)
-    with terminal(*args, cwd=tmp_path) as screen:
-        run = wait_for_run(tmp_path)
-        screen.until(lambda: has_reached(run, 5))
-        screen.wait_for("attempt 1", "loss")
-        screen.press("q")
-        assert screen.wait_for_exit() == 0
-    assert keeper_is_alive(run.node().lock), "leaving ends nothing"
-    assert isinstance(read_state(run.node().journal).condition, Running)
-    with terminal("attach", cwd=tmp_path) as screen:
-        screen.wait_for("attempt 1")
-        screen.press("s")
-        screen.wait_for("no checkpoint is known")  # what a stop would lose is asked about, once
-        screen.press("y")
-        state = screen.until_state(run, Finished)
-        assert isinstance(state.condition, Finished)
-        assert state.condition.exit_code == 5
-        screen.wait_for("stopped")
-        screen.press("q")
-        screen.wait_for_exit()
-
-
+@pytest.mark.e2e
 def test_a_killed_screen_changes_nothing(tmp_path: Path) -> None:
     gate, args = gated_run(tmp_path)
     with terminal(*args, cwd=tmp_path) as screen:

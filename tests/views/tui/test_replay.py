@@ -18,7 +18,6 @@ from supervisor.views.model.replay import (
 )
 from supervisor.views.tui.app import StokerApp, replay_app
 from supervisor.views.tui.dialogs.help import HelpScreen
-from supervisor.views.tui.dialogs.prompts import AskLine
 from tests.views.replaying import Ticks
 from tests.views.tui.driving import command, pane, requests, until
 
@@ -69,54 +68,34 @@ def test_nothing_is_played_before_it_can_be_seen_and_what_is_to_come_is_named(re
     asyncio.run(go())
 
 
-def test_keys_move_recorded_time(recording: Recording) -> None:
+def test_keys_and_the_palette_move_recorded_time_and_nothing_is_asked(recording: Recording) -> None:
     async def scenario(app: StokerApp, pilot: Pilot[None], clock: ReplayClock, ours: Ticks) -> None:
+        def is_over() -> bool:
+            snapshot = app.dashboard.snapshot
+            return snapshot is not None and isinstance(snapshot.state.condition, Finished)
+
         await pilot.press("n")
         assert clock.now() > recording.start_t
         ours.t += 4.0
-        await until(
-            pilot,
-            lambda: app.dashboard.snapshot is not None and bool(app.dashboard.snapshot.metrics["loss"]),
-            "the loss",
-        )
-        early = len(app.dashboard.snapshot.metrics["loss"]) if app.dashboard.snapshot else 0
+        await until(pilot, lambda: "step" in pane(app, "log"), "lines")
         clock.seek(recording.end_t)
-        await until(
-            pilot,
-            lambda: (
-                app.dashboard.snapshot is not None
-                and isinstance(app.dashboard.snapshot.state.condition, Finished)
-            ),
-            "the end",
-        )
+        await until(pilot, is_over, "the end")
         assert "■" in pane(app, "replay")
-        await pilot.press(*["left"] * 40)
-        await until(
-            pilot,
-            lambda: (
-                app.dashboard.snapshot is not None
-                and not isinstance(app.dashboard.snapshot.state.condition, Finished)
-            ),
-            "the past",
-        )
+        await pilot.press("left")
+        assert clock.now() < recording.end_t
+        clock.seek(recording.start_t)
+        await until(pilot, lambda: not is_over(), "the past")
+        await until(pilot, lambda: "step" not in pane(app, "log"), "its beginning")
         await pilot.press("space")
         assert clock.paused
         assert "‖" in pane(app, "replay")
         await pilot.press("greater_than_sign")
         assert "120×" in pane(app, "replay")
-        assert early > 0
-
-    play(recording, scenario)
-
-
-def test_the_story_is_told_once_and_nothing_is_asked(recording: Recording) -> None:
-    async def scenario(app: StokerApp, pilot: Pilot[None], clock: ReplayClock, ours: Ticks) -> None:
-        clock.seek(recording.end_t)
-        await until(pilot, lambda: "step" in pane(app, "log"), "the newest lines")
-        clock.seek(recording.start_t)
-        await until(pilot, lambda: "step" not in pane(app, "log"), "its beginning")
-        clock.seek(recording.end_t)
-        await until(pilot, lambda: "step" in pane(app, "log"), "the newest lines again")
+        span_s = recording.end_t - recording.start_t
+        await command(app, pilot, "50%")
+        assert clock.now() == pytest.approx(recording.start_t + span_s / 2)
+        await command(app, pilot, "2001-01-01 00:00")
+        await until(pilot, lambda: "nothing was recorded at 2001" in pane(app, "notice"), "why not")
         for key in ("s", "r", "b", "K", "m", "e"):
             await pilot.press(key)
             assert "this is a replay" in pane(app, "notice")
@@ -128,22 +107,3 @@ def test_the_story_is_told_once_and_nothing_is_asked(recording: Recording) -> No
 
     play(recording, scenario)
     assert requests(recording.run) == []
-
-
-def test_the_palette_goes_to_a_moment(recording: Recording) -> None:
-    async def scenario(app: StokerApp, pilot: Pilot[None], clock: ReplayClock, ours: Ticks) -> None:
-        await pilot.press("space")
-        span_s = recording.end_t - recording.start_t
-        await command(app, pilot, "50%")
-        assert clock.now() == pytest.approx(recording.start_t + span_s / 2)
-        await command(app, pilot, "go -2s")
-        assert clock.now() == pytest.approx(recording.start_t + span_s / 2 - 2)
-        await command(app, pilot, "2001-01-01 00:00")
-        await until(pilot, lambda: "nothing was recorded at 2001" in pane(app, "notice"), "why not")
-        await app.dashboard.run_action("jump")
-        await until(pilot, lambda: isinstance(app.screen, AskLine), "the question")
-        await pilot.press(*"10%", "enter")
-        await until(pilot, lambda: app.screen is app.dashboard, "the answer")
-        assert clock.now() == pytest.approx(recording.start_t + span_s / 10)
-
-    play(recording, scenario)

@@ -18,13 +18,12 @@ from supervisor.run.records import (
 )
 from supervisor.views import format as fm
 from supervisor.views.model.run_list import RunRow
-from supervisor.views.model.snapshot import Rank, Snapshot
+from supervisor.views.model.snapshot import Rank
 from supervisor.views.model.thinned_series import Track, single
 from supervisor.views.tui.panels import header
 from supervisor.views.tui.panels import notice as bars
 from supervisor.views.tui.panels import ranks_table as ranks
-from supervisor.views.tui.widgets.panel import Panel, View
-from supervisor.views.wording.translate import english
+from supervisor.views.tui.widgets.panel import View
 from tests.views.tui.still import (
     attempt_of,
     drawn,
@@ -37,13 +36,9 @@ from tests.views.tui.still import (
 )
 
 GIB = 2.0**30
-STALL = ev.StallFlagged(t=60.0, attempt=1, since=50.0, waited_s=10, stage="step", pace_s=1, flag_s=10)
 
 
-@pytest.fixture(autouse=True)
-def no_app(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Panels ask their app for the language."""
-    monkeypatch.setattr(Panel, "tr", english)
+pytestmark = pytest.mark.usefixtures("no_app")
 
 
 # -- header ---------------------------------------------------------------------------------------
@@ -51,32 +46,6 @@ def no_app(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def progress(step: int | None = 10, **values: object) -> ev.Progress:
     return ev.Progress(**{"t": 0.0, "attempt": 1, "step": step, **values})  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("total", "pace_s", "said_s", "stall", "eta"),
-    [
-        (100, 2.0, None, None, 180.0),
-        (100, 2.0, 7.0, None, 7.0),
-        (100, 2.0, 7.0, STALL, None),
-        (100, None, None, None, None),
-        (None, 2.0, None, None, None),
-        (10, 2.0, None, None, 0.0),
-        (9, 2.0, None, None, None),
-    ],
-)
-def test_when_it_will_be_done(
-    total: int | None,
-    pace_s: float | None,
-    said_s: float | None,
-    stall: ev.StallFlagged | None,
-    eta: float | None,
-) -> None:
-    attempt = attempt_of(stall=stall, first_step=1, last_step=10)
-    state = state_of(None, attempt, total_steps=total, progress=progress(eta_s=said_s))
-    pace = tuple(single(float(step), step, pace_s, 1) for step in range(3)) if pace_s is not None else ()
-    assert header.eta_s(snapshot_of(state, pace_s=pace_s, pace=pace)) == eta
-    assert header.eta_s(snapshot_of(state_of(total_steps=total), pace_s=pace_s)) is None, "no step is known"
 
 
 @pytest.mark.parametrize(
@@ -103,44 +72,14 @@ def test_a_run_is_quiet_after_half_a_minute_or_ten_steps(
     assert header.quiet_s(snapshot_of(last, metrics=metrics), now) is None, "the last step was made"
 
 
-def test_without_a_time_of_a_step_that_of_an_epoch_stands_and_gives_the_eta() -> None:
+def test_without_a_time_of_a_step_that_of_an_epoch_gives_the_eta() -> None:
     track = tuple(single(10.0 * n, None, 20.0 + n, 1)._replace(epoch=float(n)) for n in range(1, 4))
-    losses = tuple(point._replace(t=22.0 * (point.epoch or 0)) for point in track)
     state = state_of(running(), attempt_of(), progress=progress(None, epoch=3.0, total_epochs=10.0))
-
-    def said(snapshot: Snapshot) -> list[str]:
-        return [f"{label} {text.strip()}" for label, text, _, values, _ in header._tiles(snapshot) if values]
-
-    printed = snapshot_of(state, metrics={"loss": losses, "epoch_time_s": track})
-    assert said(printed) == ["speed 23.0 s/epoch"]
+    printed = snapshot_of(state, metrics={"loss": track, "epoch_time_s": track})
+    assert header.epoch_time_text(printed).strip() == "23.0 s/epoch"
     assert header.eta_s(printed) == 7 * 23.0
-    assert said(snapshot_of(state, metrics={"loss": losses})) == ["speed ~22.0 s/epoch"]
-    timed = snapshot_of(state, metrics={"loss": losses, "epoch_time_s": track, "step_time_s": track})
+    timed = snapshot_of(state, metrics={"loss": track, "epoch_time_s": track, "step_time_s": track})
     assert header.epoch_time_text(timed) == ""
-
-
-def test_a_log_that_counts_epochs_says_of_how_many_and_its_step_within_one() -> None:
-    panel = header.HeaderPanel(id="header")
-
-    def said(step: int | None, **values: float) -> str:
-        state = state_of(None, attempt_of(last_step=step), progress=progress(step, **values))
-        return "".join(s.text for s in panel._progress(snapshot_of(state), 80)).strip()
-
-    assert said(None, epoch=33.0, total_epochs=50.0) == "epoch 33 / 50"
-    assert said(None, epoch=0.08) == "epoch 0.08"
-    assert said(400, epoch=3.0) == "epoch 3 · step 400"
-
-    def shown(room: int, total: int | None = None, **values: float) -> str:
-        state = state_of(None, attempt_of(last_step=657), progress=progress(657, **values), total_steps=total)
-        return "".join(span.text for span in panel._progress(snapshot_of(state), room)).strip()
-
-    assert shown(80, 657, epoch=2.99).startswith("epoch 2.99 · step 657 / 657 ")
-    assert shown(30, 657, epoch=2.99).startswith("step 657 / 657 "), "the step has the room first"
-    assert shown(80, 700, epoch=26.0, total_epochs=40.0) == "epoch 26 / 40 · step 657 / 700", "of the epoch"
-    assert shown(80, 1000, epoch=26.0, total_epochs=40.0).endswith(" 66 %")
-    counted = {"epoch": 3.0, "epoch_step": 57, "epoch_steps": 200}
-    assert shown(30, None, **counted) == "epoch 3 · step  57 / 200", "as the log prints it"
-    assert shown(80, 1000, **counted).endswith(" 66 %"), "and how much of the whole training is done"
 
 
 DECISION = Decision(DecisionKind.RESTART, "again")
@@ -165,17 +104,13 @@ def test_the_time_of_a_run_is_that_of_its_attempts(
     attempts: list[st.AttemptState],
     keeper: bool,
     elapsed: str,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """While a person decides, or a restart is waited for, it stands still, and it continues from there."""
-    monkeypatch.setattr(header.HeaderPanel, "_pace", lambda _panel, _snapshot: ())
-    panel = header.HeaderPanel(id="header")
     state = state_of(condition, *attempts, last_t=20.0, ended_t=110.0 if not keeper else None)
     if isinstance(condition, st.Running):
         state = replace(state, ended_t=None)
-    panel.view = View(snapshot_of(state, keeper=keeper), 125.0)
-    times = "".join(span.text for span in panel._times(panel.view.snapshot, 150))
-    assert f"elapsed {elapsed}" in times
+    panel = header.HeaderPanel(id="header")
+    assert f"elapsed {elapsed}" in drawn(panel, snapshot_of(state, keeper=keeper), 150, 3, now=125.0)
     row = RunRow(RunPaths(Path("/runs/x")), state, live=keeper)
     assert fm.clock(row.duration_s(125.0)) == elapsed, "the list has the same time"
 
@@ -320,25 +255,3 @@ def test_the_table_sorted_by_a_column(by: str, order: str) -> None:
     panel.take_lines({"1": "a", "2": "b"})
     panel.by = by
     assert "".join(row[0] for row in table(panel)[1:]) == order
-
-
-@pytest.mark.parametrize(
-    ("width", "reported", "there", "absent"),
-    [
-        (52, {"data_wait_s"}, "mem", "skew"),
-        (53, {"data_wait_s"}, "skew", "data"),
-        (62, {"data_wait_s"}, "data", "cpu"),
-        (62, set(), "cpu", "data"),  # what no rank reports leaves its place to the next column
-        (92, {"data_wait_s", "compute_s", "memory_peak_bytes"}, "peak", "last line"),
-        (102, {"data_wait_s"}, "last line", "compute"),
-    ],
-)
-def test_columns_come_as_there_is_room_and_the_last_line_when_much_is(
-    width: int, reported: set[str], there: str, absent: str
-) -> None:
-    names = [name for name, _ in ranks.columns_of(width, reported=reported)]
-    assert there in names
-    assert absent not in names
-    for several in (False, True):
-        shown = ranks.columns_of(width, several=several, reported=reported)
-        assert sum(size + 1 for _, size in shown) <= width

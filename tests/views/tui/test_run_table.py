@@ -8,12 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rich.segment import Segment
-from rich.style import Style
-from textual.color import Color
 
-from supervisor.run import state as st
-from supervisor.run.events import Outcome
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
 from supervisor.views.model.run_list import (
@@ -28,17 +23,10 @@ from supervisor.views.tui.charts.curves import Axis, Look, Plot
 from supervisor.views.tui.charts.zoomable import ChartPanel
 from supervisor.views.tui.runs import table
 from supervisor.views.tui.shell import external_editor as editor
-from supervisor.views.tui.widgets import filters
-from supervisor.views.tui.widgets.paint import TextStyle
-from supervisor.views.tui.widgets.panel import ListPanel, Panel
-from supervisor.views.wording.translate import english
+from supervisor.views.tui.widgets.panel import ListPanel
 from tests.views.tui.still import attempt_of, state_of, text_of, track, verdict
 
-
-@pytest.fixture(autouse=True)
-def no_app(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Panels ask their app for the language."""
-    monkeypatch.setattr(Panel, "tr", english)
+pytestmark = pytest.mark.usefixtures("no_app")
 
 
 def mouse(x: int = 0, y: int = 0) -> Any:
@@ -118,32 +106,6 @@ def test_the_rows_around_the_cursor_and_what_a_click_does() -> None:
     assert [message.run for message in sent] == [RUNS[5].run]
 
 
-def test_the_mark_and_the_state_of_a_run() -> None:
-    over = st.Finished(outcome=Outcome.FAILED, exit_code=1, reason="")
-    held = st.HeldOpen(attempt=1, reason="", decision=None)
-    made, _ = runs_panel(
-        run_row("run-0"),
-        run_row("run-1", live=False),
-        run_row("run-2", live=False, condition=over),
-        run_row("run-3", condition=held),
-    )
-    made.marked = [made.rows[1].run]
-    rows = list(made.body(130, 9))[1:]
-    assert [text_of([row])[:17].strip() for row in rows] == [
-        "▸ ● stepping",
-        "◆? no supervisor",
-        "✗ failed",
-        "‖ waits for you",
-    ]
-    assert [row[2].style for row in rows] == [
-        TextStyle.LIVE,
-        TextStyle.WARN,
-        TextStyle.BAD,
-        TextStyle.WARN,
-    ]
-    assert [row[3].style for row in rows[:2]] == [TextStyle.STRONG, TextStyle.PLAIN]
-
-
 def test_folders_are_named_where_runs_of_several_are_listed(tmp_path: Path) -> None:
     rows = run_row("run-0", folder="/data/a"), run_row("run-1", folder="/data/b")
     for everywhere, elsewhere, named in ((True, 1, True), (True, 0, False), (False, 1, False)):
@@ -187,41 +149,6 @@ def test_the_command_of_an_editor(
     assert editor.editor_argv(spot, env) == edited
     monkeypatch.setattr(shutil, "which", lambda _name: None)
     assert editor.editor_argv(spot, env) == "no editor: set EDITOR"
-
-
-# -- looks -------------------------------------------------------------------------------------------------------------
-
-
-def test_without_colour_what_stood_out_is_reversed_and_what_was_faint_is_dim() -> None:
-    black = Color.parse("#000000")
-    filtering = filters.no_colour("#ffffff")
-    assert filters.no_colour("#ffffff") is filtering
-
-    def style(text: str) -> Style:
-        (segment,) = filtering.apply([Segment("x", Style.parse(text))], black)
-        assert segment.style is not None
-        assert segment.style.color is None
-        assert segment.style.bgcolor is None
-        return segment.style
-
-    for text, dim, reverse in (
-        ("#ffffff", False, False),
-        ("#404040", True, False),
-        ("bold #404040", False, False),
-        ("#000000 on #ffffff", False, True),
-        ("reverse #000000 on #ffffff", False, False),
-        ("#ffffff on #101010", False, False),
-        ("dim #ffffff", True, False),
-        ("reverse #ffffff", False, True),
-    ):
-        found = style(text)
-        assert (bool(found.dim), bool(found.reverse)) == (dim, reverse), text
-    kept = style("italic underline strike #ffffff")
-    assert kept.italic
-    assert kept.underline
-    assert kept.strike
-    bare = Segment("x")
-    assert filtering.apply([bare], black) == [bare]
 
 
 # -- charts ------------------------------------------------------------------------------------------------------------

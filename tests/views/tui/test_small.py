@@ -20,7 +20,6 @@ SMALL = (40, 12)
         ("healthy", "● stepping", "step  1840", ("? help", "s stop", "q leave")),
         ("held", "‖ waiting for you", "rank 1 ran out of GPU memory", ("[Enter accept]", "q leave")),
         ("failed", "✗ failed", "NameError: name 'los'", ("[v why]", "? help", "q leave")),
-        ("backing_off", "↻ restarts in", "rank 1 ran out of GPU memory", ("[v why]", "Enter now", "q leave")),
     ],
 )
 def test_the_state_the_headline_and_the_keys_are_in_sight(

@@ -25,10 +25,6 @@ STOPPED = ev.StopIntended(t=1.0, attempt=1, why=ev.StopWhy.REQUEST, by="me", gra
 AGAIN = Decision(DecisionKind.RESTART, "again")
 
 
-def stacks(t: float, *odd: int) -> ev.StacksTaken:
-    return ev.StacksTaken(t=t, attempt=1, text="", odd=odd)
-
-
 def diagnosed(failure: FailureClass) -> st.DiagnosedAs:
     return st.DiagnosedAs(attempt=1, verdict=verdict(failure))
 
@@ -41,18 +37,15 @@ def finished(outcome: Outcome) -> st.Finished:
     ("condition", "text", "style"),
     [
         (st.Preflight(), "○ preflight", TextStyle.PLAIN),
-        (running(), "● stepping", TextStyle.LIVE),
         (
             st.Stopping(attempt=1, why=ev.StopWhy.REQUEST, by="me", step=ev.StopStep.SIGTERM),
             "◆ stopping (sigterm)",
             TextStyle.WARN,
         ),
         (st.Ended(attempt=1, exit_code=1), "◆ ended, reading its logs", TextStyle.WARN),
-        (diagnosed(FailureClass.HEALTHY), "✓ done", TextStyle.LIVE),
         (diagnosed(FailureClass.CUDA_OOM), "✗ cuda_oom", TextStyle.BAD),
         (st.Backoff(attempt=1, until=NOW + 61, decision=AGAIN), "↻ restarts in 1 m 01 s", TextStyle.WARN),
         (st.Backoff(attempt=1, until=NOW - 5, decision=AGAIN), "↻ restarts in 0 s", TextStyle.WARN),
-        (finished(Outcome.GAVE_UP), "✗ gave up", TextStyle.BAD),
         (finished(Outcome.LOST), "? lost", TextStyle.BAD),
         (finished(Outcome.REFUSED), "✗ refused", TextStyle.BAD),
     ],
@@ -184,30 +177,5 @@ def test_a_rank_that_fails_is_said_before_a_stall(exited: bool, sign: ev.Failure
     assert words.leave_word(snapshot) == "leave"
 
 
-def rank_word(
-    rank: st.RankState, attempt: st.AttemptState, condition: st.Condition | None = None
-) -> tuple[str, TextStyle]:
-    return words.rank_state(rank, state_of(condition, attempt), is_live=True)
-
-
 def gone(code: int | None, rank: int = 0) -> st.RankState:
     return st.RankState(local_rank=rank, rank=rank, exited=True, exit_code=code)
-
-
-def test_of_a_hang_the_ranks_that_were_late_are_named() -> None:
-    hang = ev.HangFound(t=9.0, attempt=1, waited_s=9, act_s=9, text="", ranks=(1,))
-    ended = attempt_of(hang=hang, verdict=verdict(FailureClass.HANG))
-    assert rank_word(gone(-9, 1), ended) == ("✗ hung", TextStyle.BAD)
-    assert rank_word(gone(-9, 0), ended) == ("■ ended", TextStyle.DIM)
-    other = attempt_of(hang=hang, verdict=verdict(FailureClass.CUDA_OOM))
-    assert rank_word(gone(-9, 1), other) == ("✗ SIGKILL", TextStyle.BAD)
-
-
-def test_while_it_stands_still_the_rank_that_the_others_wait_for_is_stuck() -> None:
-    late, other = st.RankState(local_rank=1, rank=1), st.RankState(local_rank=0, rank=0)
-    stalled = attempt_of(stall=STALL, stacks=stacks(STALL.since, 1))
-    assert rank_word(late, stalled) == ("⚠ stuck", TextStyle.WARN)
-    assert rank_word(other, stalled) == ("waits", TextStyle.DIM)
-    before = attempt_of(stall=STALL, stacks=stacks(STALL.since - 1, 1))
-    assert rank_word(late, before) == ("stepping", TextStyle.LIVE), "stacks of before say nothing of now"
-    assert rank_word(late, attempt_of(stacks=stacks(70.0, 1))) == ("stepping", TextStyle.LIVE)

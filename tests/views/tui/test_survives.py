@@ -16,17 +16,16 @@ import pytest
 from textual.pilot import Pilot
 
 from supervisor.run.events import RequestKind
-from supervisor.run.ownership import Offer
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import read_run_file, write_run_file
 from supervisor.text.decode import strip_escapes
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.dialogs.prompts import OfferScreen
 from supervisor.views.tui.shell.feeder import Answer, RequestClient
 from tests.conftest import wait_until
 from tests.disks import fill, small_disk
+from tests.tiers import first
 from tests.views.tui import recorded
-from tests.views.tui.driving import OFFER, drive, keeper_of, pane, requests, shown, until
+from tests.views.tui.driving import OFFER, drive, keeper_of, offered, pane, requests, shown, until
 from tests.views.tui.wire import SHOW_AND_LEAVE, SHOW_RUN, on_a_terminal
 
 
@@ -43,6 +42,7 @@ def test_run_directory_is_removed(tmp_path: Path) -> None:
     drive(run, play)
 
 
+@pytest.mark.e2e
 def test_what_is_printed_on_leaving_a_run_directory_that_is_gone(tmp_path: Path) -> None:
     run = recorded.healthy(tmp_path / "run")
     with on_a_terminal(SHOW_AND_LEAVE, run.root, size=(300, 40)) as wire:
@@ -69,18 +69,6 @@ def test_journal_is_cut(tmp_path: Path) -> None:
     drive(run, play)
 
 
-def test_what_cannot_be_adopted_says_why(tmp_path: Path) -> None:
-    run = recorded.healthy(tmp_path / "run")
-    why = "nothing of it lives: `stoker continue run` starts the next attempt"
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("A")
-        await until(pilot, lambda: f"not adopted: {why}" in pane(app, "notice"), "why not")
-        assert not isinstance(app.screen, OfferScreen)
-
-    drive(run, play, keeper=False, adopt=lambda _: None, offer=Offer((why,)))
-
-
 @pytest.mark.fault("processes", "the keeper is killed under a dashboard", "said; adoption is offered")
 def test_keeper_is_gone(tmp_path: Path) -> None:
     run = recorded.healthy(tmp_path / "run")
@@ -91,14 +79,10 @@ def test_keeper_is_gone(tmp_path: Path) -> None:
         assert "supervisor process is gone" in pane(app, "header")
         await until(pilot, lambda: "A adopt" in pane(app, "footer"), "what lives is looked at")
         await pilot.press("r")
-        await until(
-            pilot, lambda: isinstance(app.screen, OfferScreen) and app.screen.is_shown, "the question"
-        )
+        await offered(app, pilot)
         assert "restart: the supervisor process is gone, nobody would do it" in shown(app)
         await pilot.press("n", "A")
-        await until(
-            pilot, lambda: isinstance(app.screen, OfferScreen) and app.screen.is_shown, "the question"
-        )
+        await offered(app, pilot)
         assert all(deed in shown(app) for deed in OFFER.actions)
         assert not adopted, "nothing is done before it is said what"
         await pilot.press("y")
@@ -151,7 +135,7 @@ def test_every_size_paints_whole_rows(tmp_path: Path) -> None:
     drive(run, play)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", first(1, [signal.SIGHUP, signal.SIGTERM]))
 def test_signals_leave_and_give_the_terminal_back(tmp_path: Path, number: signal.Signals) -> None:
     run = recorded.healthy(tmp_path / "run")
     script = "import os, sys; from pathlib import Path; from supervisor.run.paths import RunPaths\n"

@@ -36,7 +36,8 @@ from tests.integration.test_forged_folders import (
     scene,
     trains,
 )
-from tests.views.tui.driving import pane, shown, until
+from tests.tiers import first
+from tests.views.tui.driving import offered, pane, shown, until
 
 __all__ = ["no_child", "scene", "trains"]
 pytestmark = pytest.mark.timeout(300)
@@ -50,7 +51,7 @@ FORGED = {
 ACTS = [key for binding in KEYS for key in binding.key.split(",") if (binding.id or "").startswith("act.")]  # type: ignore[union-attr]  # ours are bindings
 
 
-@pytest.mark.parametrize("name", FORGED)
+@pytest.mark.parametrize("name", first(1, FORGED))
 def test_no_key_acts_on_a_forged_run(
     scene: Scene, name: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
@@ -112,9 +113,7 @@ def test_a_real_orphan_is_taken_over_once_it_was_said_what_that_does(tmp_path: P
 
     async def asked(pilot: Pilot[None]) -> None:
         await pilot.press("A")
-        await until(
-            pilot, lambda: isinstance(app.screen, OfferScreen) and app.screen.is_shown, "the question"
-        )
+        await offered(app, pilot)
         text = shown(app)
         assert all(f"{process.pid} (" in text for process in ours[:2])
         assert "starts a new supervisor process on this host" in text

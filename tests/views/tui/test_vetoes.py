@@ -33,39 +33,6 @@ def end_any(screen: Wire, run: RunPaths) -> None:
     screen.until_state(run, Finished)
 
 
-def end(screen: Wire, run: RunPaths) -> None:
-    """A person ends the held run."""
-    screen.press("s")
-    screen.wait_for("end the run now?")
-    screen.press("y")
-    screen.until_state(run, Finished)
-
-
-def test_escape_closes_what_is_open_and_then_stops_the_restart(tmp_path: Path) -> None:
-    words = (*START, "--restart-from-scratch", JOB, "--mode", "sigkill")
-    with terminal(*words, cwd=tmp_path) as screen:
-        run = wait_for_run(tmp_path)
-        screen.until_state(run, Backoff, HeldOpen)
-        assert isinstance(read_state(run.node().journal).condition, Backoff)
-        screen.wait_for("restarts in", "Esc stop the restart")
-        screen.press("/")
-        screen.press("step\r")
-        text = screen.wait_for("Esc close search")
-        assert "Esc stop the restart" not in text
-        screen.press("v")
-        screen.wait_for("Esc close page")
-        screen.press("\x1b")
-        screen.wait_for("Esc close search")
-        screen.press("\x1b")
-        screen.wait_for("Esc stop the restart")
-        assert ev.RequestKind.HOLD not in asked(run)
-        screen.press("\x1b")
-        screen.until_state(run, HeldOpen)
-        screen.wait_for("‖ waiting for you")
-        assert asked(run) == [ev.RequestKind.HOLD]
-        end(screen, run)
-
-
 def test_no_restart_begins_while_its_arguments_are_edited(tmp_path: Path) -> None:
     words = (*START, "--restart-from-scratch", JOB, "--mode", "sigkill")
     with terminal(*words, cwd=tmp_path) as screen:

@@ -196,14 +196,3 @@ import os, sys; from pathlib import Path; from supervisor.run.paths import RunPa
 from supervisor.cli.open_app import show; from supervisor.views.appearance import USUAL
 show(RunPaths(Path(sys.argv[1])), read_only=False, env=os.environ, appearance=USUAL)
 """
-SHOW_REPLAY = """
-import sys; from pathlib import Path; from supervisor.run.paths import RunPaths
-from supervisor.views.model.replay import record_of
-from supervisor.views.tui.app import run_replay
-run_replay(record_of(RunPaths(Path(sys.argv[1]))), speed=600)
-"""
-SHOW_RUNS = """
-import sys; from pathlib import Path; from supervisor.run.paths import RunPaths
-from supervisor.views.tui.app import run_tui
-run_tui(None, known=lambda: [RunPaths(Path(path)) for path in sys.argv[1:]])
-"""

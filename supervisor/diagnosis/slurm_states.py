@@ -1,0 +1,39 @@
+"""SLURM's job states: the one table of those that end a job, and of what they say about it.
+
+Source: "JOB STATE CODES" in sacct(1) and squeue(1).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from supervisor.run.failures import FailureClass, Reason
+
+# The states that decide alone. For the others, the job's own logs say more. Add a state here; `stoker slurm`, the verdict and the
+# words for people follow from its reason.
+OUTCOMES: Final = {
+    "OUT_OF_MEMORY": (FailureClass.HOST_OOM, Reason.SLURM),
+    "TIMEOUT": (FailureClass.TERMINATED, Reason.TIME_LIMIT),
+    "DEADLINE": (FailureClass.TERMINATED, Reason.TIME_LIMIT),
+    "PREEMPTED": (FailureClass.TERMINATED, Reason.PREEMPTED),
+    "NODE_FAIL": (FailureClass.TERMINATED, Reason.NODE_FAIL),
+    "BOOT_FAIL": (FailureClass.TERMINATED, Reason.NODE_FAIL),
+    "CANCELLED": (FailureClass.TERMINATED, Reason.USER),
+}
+# Nothing is left to wait for in a job with one of these states.
+ENDED: Final = frozenset((*OUTCOMES, "COMPLETED", "FAILED"))
+# sacct's default column is ten characters wide and marks a cut with a plus sign: OUT_OF_ME+, CANCELLED+.
+_CUT_TO = 9
+_SCONTROL = re.compile(r"JobState=([A-Z_]+)")
+_SPELT = {spelt: state for state in sorted(ENDED) for spelt in (state, f"{state[:_CUT_TO]}+")}
+_STATE_WORD = re.compile(r"(?<!\w)[A-Z_]+\+?(?!\w)")
+
+
+def state_in(text: str, *, by_sacct: bool) -> str | None:
+    """The first job state in a record of ``scontrol show job`` or ``sacct``; spelled out."""
+    if match := _SCONTROL.search(text):
+        return match[1]
+    if not by_sacct:
+        return None
+    return next((_SPELT[word] for word in _STATE_WORD.findall(text) if word in _SPELT), None)
