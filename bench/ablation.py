@@ -54,7 +54,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.common import ROOT, command_line
 from bench.labelled import Engine, Outcome, Text, scratch_folder, texts
 from supervisor.diagnosis.scan.signature_tables import Signatures, parse_tables
-from supervisor.diagnosis.scan.windows import compile_matcher, match_in_turn
+from supervisor.diagnosis.scan.windows import compile_matcher
 from supervisor.sources.signature_files import read_tables
 
 # A verdict does not show whether the code that hides secrets works, so that code is left out.
@@ -308,16 +308,10 @@ class Matcher:
         self.off = -1
         self.matched: set[int] = set()
 
-    def scan(self, block: bytes, found: Any) -> None:
-        def wanted(index: int, end: int) -> None:
-            self.matched.add(index)
-            if index != self.off:
-                found(index, end)
-
-        self._inner.scan(block, wanted)
-
-    def each(self, windows: Any) -> Any:
-        return match_in_turn(self.scan, windows)
+    def scan(self, block: bytes) -> list[tuple[int, int]]:
+        found = self._inner.scan(block)
+        self.matched.update(index for _, index in found)
+        return [(end, index) for end, index in found if index != self.off]
 
 
 class TooLongError(BaseException):

@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "failures.md"
 sys.path.insert(0, str(ROOT))
 
-from supervisor.diagnosis.class_texts import class_texts  # noqa: E402
+from supervisor.diagnosis.class_words import class_texts  # noqa: E402
 from supervisor.diagnosis.root_rules import RULES, Stage  # noqa: E402 - the path comes first
 from supervisor.diagnosis.scan.signature_tables import (  # noqa: E402
     WARNING_COSTS,

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterable
 
 from supervisor.cli.common import appearance_from, complain, say
-from supervisor.diagnosis.class_texts import class_texts
+from supervisor.diagnosis.class_words import class_texts
 from supervisor.diagnosis.symptoms import (
     Lead,
     Wording,
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     found = leads(symptom, known)
     if not found:
-        near = nearest_words(symptom, known)
+        near = nearest_words(symptom)
         hint = f"do you mean {', '.join(near)}?" if near else "`stoker troubleshoot` lists what is known"
         what = f"nothing is known of “{symptom[:80]}”: {hint} (a log is read by `stoker diagnose LOG`)"
         return complain("troubleshoot", what)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from supervisor.diagnosis.class_texts import class_texts
+from supervisor.diagnosis.class_words import class_texts
 from supervisor.diagnosis.evidence import JobEvidence, RunValues
 from supervisor.job.memory_fit import choose_smaller, memory_point
 from supervisor.run.failures import Action, FailureClass, Reason
@@ -59,11 +59,17 @@ def advice_for(
     `bare_kill`: nothing but a SIGKILL is known about the end.
     """
     line = text.split("\n", 1)[0]
-    by_message, replaces_general = _by_message(
-        failure, text if failure is FailureClass.DDP_MISMATCH else line
-    )
-    own = list(by_message)
-    if failure is not FailureClass.HOST_OOM or not by_message:
+    searched = text if failure is FailureClass.DDP_MISMATCH else line
+    own: list[str] = []
+    replaces_general = False
+    for row in _ROWS:
+        if failure not in row.classes or (match := row.pattern.search(searched)) is None:
+            continue
+        own.append(row.text.format(*(part for part in match.groups() if part is not None)))
+        replaces_general = replaces_general or row.alone
+        if not row.more:
+            break
+    if failure is not FailureClass.HOST_OOM or not own:
         own += _by_values(failure, reason, line, job)
     by_reason = _BY_REASON.get(reason) if reason is not None else None
     general = (by_reason,) if by_reason is not None else class_texts()[failure].advice
@@ -174,20 +180,6 @@ _ROWS: Final = (
 )  # fmt: skip
 
 
-def _by_message(failure: FailureClass, text: str) -> tuple[list[str], bool]:
-    """The advice of the matching rows, and whether it replaces the general advice."""
-    found: list[str] = []
-    alone = False
-    for row in _ROWS:
-        if failure not in row.classes or (match := row.pattern.search(text)) is None:
-            continue
-        found.append(row.text.format(*(part for part in match.groups() if part is not None)))
-        alone = alone or row.alone
-        if not row.more:
-            break
-    return found, alone
-
-
 def is_mount_error(line: str) -> bool:
     """Whether a filesystem or its server failed, which has nothing to do with space."""
     return re.search(_MOUNT_ERROR, line) is not None
@@ -199,10 +191,8 @@ _FAILED_NODE = re.compile(
 )
 
 
-def node_named(failure: FailureClass, reason: Reason | None, line: str) -> str | None:
+def node_named(line: str) -> str | None:
     """The node that failed, from the scheduler's line; a node that a job's own line is `ON` is where its script ran."""
-    if failure is not FailureClass.TERMINATED or reason is not Reason.NODE_FAIL:
-        return None
     found = _FAILED_NODE.search(line)
     return (found[1] or found[2]).rstrip(".,:;") if found else None
 
@@ -218,10 +208,10 @@ def _by_values(failure: FailureClass, reason: Reason | None, line: str, job: Job
         case FailureClass.HOST_OOM if job.run_values.workers and reason is not Reason.ALLOCATOR:
             return [_fewer_workers(job)]
         case FailureClass.HOST_OOM:
-            return _smaller_batch("", job)
+            return _smaller_batch("", job.run_values) if job.run_values.micro_batch is not None else []
         case FailureClass.PORT_IN_USE:
             return _port(line, job.run_values)
-        case FailureClass.TERMINATED if node := node_named(failure, reason, line):
+        case FailureClass.TERMINATED if reason is Reason.NODE_FAIL and (node := node_named(line)):
             return [f"Node {node} failed: exclude it (`--exclude={node}`) until it has been checked."]
         case FailureClass.DISK_FULL | FailureClass.PERMISSION_DENIED if (
             free_bytes := job.machine.disk_free_bytes
@@ -295,19 +285,7 @@ def is_fragmented(text: str) -> bool:
     return tried is not None and idle is not None and idle >= max(2 * tried, 1 << 30)
 
 
-def other_user(text: str, job: JobEvidence) -> str | None:
-    """The process of another user that holds the GPU's memory, from the message and the machine's records."""
-    match = re.search(r"Process (\d+) has ([\d.]+ [KMGT]iB) memory in use", text)
-    if match and "this process has" in text and whole(match.group(1)) not in job.run_values.own_pids:
-        user = job.run_values.user_of(whole(match.group(1))) if job.run_values.user_of is not None else None
-        return f"process {match.group(1)}{f' of {user}' if user else ''} ({match.group(2)})"
-    return job.run_values.other_gpu_users[0] if job.run_values.other_gpu_users else None
-
-
-def _smaller_batch(text: str, job: JobEvidence) -> list[str]:
-    values = job.run_values
-    if values.micro_batch is None:
-        return []
+def _smaller_batch(text: str, values: RunValues) -> list[str]:
     smaller = _next_micro_batch(text, values) if values.keeps_global else None
     if values.divided_batch and smaller is not None:
         return [f"Reduce {values.divided_batch}: {smaller} a rank divides the global batch."]
@@ -335,6 +313,11 @@ def _memory(text: str, job: JobEvidence) -> list[str]:
         lines.append(
             "Much is reserved but not allocated: set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True first."
         )
-    if user := other_user(text, job):
-        lines.append(f"Another process uses this GPU: {user}.")
-    return lines + _smaller_batch(text, job)
+    values = job.run_values
+    others = values.other_gpu_users[:1]
+    match = re.search(r"Process (\d+) has ([\d.]+ [KMGT]iB) memory in use", text)
+    if match and "this process has" in text and whole(match[1]) not in values.own_pids:
+        user = values.user_of(whole(match[1])) if values.user_of is not None else None
+        others = (f"process {match[1]}{f' of {user}' if user else ''} ({match[2]})",)
+    lines += [f"Another process uses this GPU: {other}." for other in others]
+    return lines + (_smaller_batch(text, values) if values.micro_batch is not None else [])

@@ -10,13 +10,8 @@ from typing import NamedTuple
 from supervisor.diagnosis.candidates import ends_well, steps_seen
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.diagnosis.launcher_reports import Exit, Launch, Ranks
-from supervisor.diagnosis.scan.frames import frames_above, in_helper
-from supervisor.diagnosis.scan.log_timeline import (
-    closes_training,
-    is_closing,
-    went_on,
-)
-from supervisor.diagnosis.scan.matched_lines import Candidate, SourceScan
+from supervisor.diagnosis.scan.log_timeline import closes_training, is_closing
+from supervisor.diagnosis.scan.matched_lines import Candidate, SourceScan, frames_above, in_helper, went_on
 from supervisor.diagnosis.scan.signature_tables import Signatures, Strength, Trait
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.patterns import Lazy
@@ -139,13 +134,14 @@ class Facts:
             and any(hit.has(Trait.SCHEDULER_REPORT) for hit in hits)
         ):
             return True  # the scheduler's own tools clean up after the end of the job: mounts, epilogs
-        return self._is_stopped_loader(item) or self._is_explained_abort(item)
+        loader_died = item.failure is FailureClass.DATALOADER_WORKER and item.reason is not Reason.RAISED
+        if loader_died and self._is_stopped_loader(item):
+            return True
+        return item.has(Trait.ABORT) and self._is_explained_abort(item)
 
     def _is_explained_abort(self, item: Candidate) -> bool:
         """Whether a process sent itself SIGABRT after stating the reason, or threads left by an exception did."""
-        if not item.has(Trait.ABORT) or not _ABORTED.search(item.text):
-            return False
-        return any(
+        return _ABORTED.search(item.text) is not None and any(
             (item.line <= other.line <= item.line + 3 and not other.has(Trait.ABORT))
             or (
                 other.source == item.source
@@ -159,8 +155,6 @@ class Facts:
 
     def _is_stopped_loader(self, item: Candidate) -> bool:
         """Whether a data worker died from the SIGTERM that ends a job: another rank failed, or a launcher or a stop came first."""
-        if item.failure is not FailureClass.DATALOADER_WORKER or item.reason is Reason.RAISED:
-            return False
         alike = (one for one in self._reported if (one.source, one.rank) == (item.source, item.rank))
         if not any(one.line <= item.line and _LOADER_STOPPED.search(one.text) for one in alike):
             return False  # the loader's last words name no signal
@@ -310,6 +304,10 @@ class Facts:
         )
 
 
+# A tool of a batch script complains about a file, and the script continues. A full disk always counts.
+_OF_FILES = frozenset((FailureClass.PERMISSION_DENIED, FailureClass.MISSING_FILE))
+
+
 def _earliest_strong(causes: Sequence[Candidate]) -> Candidate | None:
     if not causes:
         return None
@@ -318,21 +316,17 @@ def _earliest_strong(causes: Sequence[Candidate]) -> Candidate | None:
     if first.soft:
         # A mere warning did not end the program if something else is more than a warning.
         first = next((item for item in causes if item.strength >= floor and not item.soft), first)
-    if _is_shell_tools(first):
+    if first.failure in _OF_FILES and _SHELL_TOOL.match(first.text):
         # A batch script continues if one of its tools fails: the cause is the program that failed later.
-        first = next((item for item in causes if item.strength >= floor and not _is_shell_tools(item)), first)
+        others = (
+            item for item in causes if item.failure not in _OF_FILES or not _SHELL_TOOL.match(item.text)
+        )
+        first = next((item for item in others if item.strength >= floor), first)
     if first.has(Trait.REPEATED) and "encountered in worker" in first.text:
         # The loader's line, which names the worker's pid, says more than the worker's own last words.
         later = (item for item in causes if far_below(first, item) and "killed by signal" in item.text)
         return next(later, first)
     return first
-
-
-def _is_shell_tools(item: Candidate) -> bool:
-    """Whether a tool of a batch script complains about a file: the script continues. A full disk always counts."""
-    return item.failure in {FailureClass.PERMISSION_DENIED, FailureClass.MISSING_FILE} and bool(
-        _SHELL_TOOL.match(item.text)
-    )
 
 
 def first_complaint(consequences: Sequence[Candidate]) -> Candidate | None:

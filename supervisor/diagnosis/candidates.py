@@ -13,28 +13,27 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
-from supervisor.diagnosis.scan.frames import (
-    below_its_frame,
-    class_by_frames,
-    end_of_chain,
-    frames_above,
-    in_helper,
-    is_quoted_code,
-    last_exception_after,
-    raised_by_instrument,
-    was_handled,
-)
-from supervisor.diagnosis.scan.log_timeline import bar_states, bar_went_on, day_of, went_on, when
+from supervisor.diagnosis.class_words import class_by_words
+from supervisor.diagnosis.scan.log_timeline import bar_states, bar_went_on, day_of, when
 from supervisor.diagnosis.scan.matched_lines import (
     Candidate,
     Hit,
     SourceScan,
+    below_its_frame,
     best_match,
+    class_by_frames,
+    end_of_chain,
+    frames_above,
+    in_helper,
     is_echo,
     is_logged_as_warning,
+    is_quoted_code,
+    last_exception_after,
+    raised_by_instrument,
+    was_handled,
+    went_on,
 )
 from supervisor.diagnosis.scan.signature_tables import WARNING_COSTS, Role, Strength, Trait
-from supervisor.diagnosis.vocabulary import class_by_words
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import Origin
@@ -334,28 +333,15 @@ def without_recovered(
         for item in found
         if (died or times[_by_whom(item)] < 2)
         and not _went_on_to_next(item, found, steps[item.source])
-        and not _survived(item, scans[item.source], steps[item.source], died)
+        and not _recovered(item, scans[item.source], steps[item.source], died)
     ]
     left = [item for item in left if not _gave_way(item, left)]
-    if died or _shows_trouble(left, scans):
+    # An exception was raised, or any log shows a traceback or an ended process.
+    traits = {trait for scan in scans for hit in scan.hits for trait in hit.signature.traits}
+    raised = any(_is_exception(item) and not item.soft for item in left)
+    if died or raised or not _TROUBLE.isdisjoint(traits):
         return left
     return [item for item in left if not (is_notice(item) and (stepped or item.soft or _informed_on(item)))]
-
-
-def _shows_trouble(found: Sequence[Candidate], scans: Sequence[SourceScan]) -> bool:
-    """Whether an exception was raised, or any log shows a traceback or an ended process."""
-    traits = {trait for scan in scans for hit in scan.hits for trait in hit.signature.traits}
-    return not _TROUBLE.isdisjoint(traits) or any(_is_exception(item) and not item.soft for item in found)
-
-
-def _survived(item: Candidate, scan: SourceScan, steps: list[tuple[int, str]], died: bool) -> bool:
-    """Whether the line or the following lines say that the program continued."""
-    if item.failure is not FailureClass.TERMINATED and _PYTHON_WARNING.search(item.text):
-        return True
-    if _INSTEAD.search(item.text[-80:]) and not _is_exception(item):
-        return True
-    is_logged = not died and item.soft and item.has(Trait.ENDS_TRACEBACK)
-    return is_logged or _recovered(item, scan, steps, died)
 
 
 def _gave_way(item: Candidate, found: Sequence[Candidate]) -> bool:
@@ -451,8 +437,13 @@ def without_swallowed(found: list[Candidate], raised: Mapping[int, str]) -> list
 
 
 def _recovered(item: Candidate, scan: SourceScan, steps: list[tuple[int, str]], died: bool) -> bool:
-    """Whether training continued after it, or the run ended well."""
-    if not died and _outlived(item):
+    """Whether the line or the following lines say that the program continued, or that the run ended well."""
+    if item.failure is not FailureClass.TERMINATED and _PYTHON_WARNING.search(item.text):
+        return True
+    if _INSTEAD.search(item.text[-80:]) and not _is_exception(item):
+        return True
+    is_logged = item.soft and item.has(Trait.ENDS_TRACEBACK)
+    if not died and (is_logged or _outlived(item)):
         return True
     if ends_well(scan, item.line, steps):
         return True

@@ -15,7 +15,6 @@ from typing import NamedTuple
 from supervisor.diagnosis.attempt_facts import STOP_SIGNALS, Facts, Root
 from supervisor.diagnosis.candidates import REPLACED
 from supervisor.diagnosis.launcher_reports import Exit
-from supervisor.diagnosis.scan.frames import Frames, frames_above
 from supervisor.diagnosis.scan.log_timeline import (
     FAILS,
     bar_went_on,
@@ -23,11 +22,17 @@ from supervisor.diagnosis.scan.log_timeline import (
     is_bar,
     is_closing,
     is_evaluation,
-    is_progress,
     says_why_it_ends,
+)
+from supervisor.diagnosis.scan.matched_lines import (
+    Candidate,
+    Frames,
+    Hit,
+    SourceScan,
+    frames_above,
+    is_progress,
     went_on,
 )
-from supervisor.diagnosis.scan.matched_lines import Candidate, Hit, SourceScan
 from supervisor.diagnosis.scan.signature_tables import Trait
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.patterns import Lazy

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from supervisor.diagnosis.scan.frames import frames_above
-from supervisor.diagnosis.scan.matched_lines import Hit, SourceScan
+from supervisor.diagnosis.scan.matched_lines import Hit, SourceScan, frames_above
 from supervisor.diagnosis.scan.signature_tables import Role, Signature, Trait
 from supervisor.run.failures import FailureClass
 from supervisor.text.patterns import Lazy, whole
@@ -92,10 +91,24 @@ def read_launch(
 ) -> Launch:
     """Collect the launchers' reports in all logs; sizes known from elsewhere take precedence."""
     hits = [hit for scan in scans for hit in scan.hits]
-    exits = [item for hit in hits if (item := _exit(hit)) is not None]
+    exits: list[Exit] = []
+    for hit in hits:
+        found = _launchers_exit(hit) if hit.has(Trait.LAUNCHER_REPORT) else None
+        if found is None and hit.has(Trait.TASK_EXIT):
+            found = _task_exit(hit)
+        exits += [found] if found is not None else []
     boxed = [item for item in exits if item.summary]
-    sigtermed = _signalled(hits)
-    per_node, world = _known_sizes(scans, exits, sigtermed, known_world, known_per_node)
+    # The processes that a launcher reports stopping.
+    reports = (hit for hit in hits if hit.has(Trait.SIGNALS_PEERS))
+    texts = (text for hit in reports for text in (hit.text, *hit.lines_after(24)))
+    sigtermed = frozenset(whole(pid[1] or pid[2]) for text in texts for pid in _SIGNALLED.finditer(text))
+    # One agent signals the survivors of its group: these and the failed ones are the group.
+    pids = {item.pid for item in exits if item.pid is not None} | sigtermed
+    group = len(pids) if len(pids) > 1 else None
+    printed_per_node, printed_world = _sizes(scans)
+    per_node, world = known_per_node or printed_per_node, known_world or printed_world or group
+    if per_node is None and len({item.node for item in boxed}) == 1:
+        per_node = group
     highest = max(map(_highest_rank, scans), default=0)
     world = max(world, highest + 1) if world is not None else None
     launched = any(hit.has(Trait.LAUNCHER_REPORT) and not hit.has(Trait.SHELL_EXIT) for hit in hits)
@@ -103,7 +116,7 @@ def read_launch(
     is_larger = len({scan.origin.node for scan in scans} - {None}) > 1 or highest > 0
     return Launch(
         tuple(exits),
-        next((item.rank for item in boxed if _is_root_cause(item.hit)), None),
+        next((item.rank for item in boxed if "Root Cause" in "".join(item.hit.lines_before(6))), None),
         tuple(dict.fromkeys(item.rank for item in boxed if item.rank is not None)),
         sigtermed,
         _ranks_by_pid(scans, exits),
@@ -112,42 +125,6 @@ def read_launch(
         launched or is_larger or (world or 1) > 1,
         known_per_node is not None,
     )
-
-
-def _known_sizes(
-    scans: Sequence[SourceScan],
-    exits: Sequence[Exit],
-    sigtermed: frozenset[int],
-    world: int | None,
-    per_node: int | None,
-) -> tuple[int | None, int | None]:
-    """Processes per node and world size: known, printed, or as many as the one agent reports."""
-    # One agent signals the survivors of its group: these and the failed ones are the group.
-    pids = {item.pid for item in exits if item.pid is not None} | sigtermed
-    group = len(pids) if len(pids) > 1 else None
-    printed_per_node, printed_world = _sizes(scans)
-    per_node = per_node or printed_per_node
-    if per_node is None and len({item.node for item in exits if item.summary}) == 1:
-        per_node = group
-    return per_node, world or printed_world or group
-
-
-def _exit(hit: Hit) -> Exit | None:
-    """The exit that a launcher or srun reports in a line."""
-    found = _launchers_exit(hit) if hit.has(Trait.LAUNCHER_REPORT) else None
-    return _task_exit(hit) if found is None and hit.has(Trait.TASK_EXIT) else found
-
-
-def _is_root_cause(hit: Hit) -> bool:
-    """Whether torchrun's closing box names this exit as its first observed failure."""
-    return any("Root Cause" in line for line in hit.lines_before(6))
-
-
-def _signalled(hits: Iterable[Hit]) -> frozenset[int]:
-    """The processes that a launcher reports stopping."""
-    reports = (hit for hit in hits if hit.has(Trait.SIGNALS_PEERS))
-    texts = (text for hit in reports for text in (hit.text, *hit.lines_after(24)))
-    return frozenset(whole(found[1] or found[2]) for text in texts for found in _SIGNALLED.finditer(text))
 
 
 def _ranks_by_pid(scans: Sequence[SourceScan], exits: Sequence[Exit]) -> dict[int, int]:
@@ -373,8 +350,25 @@ class Ranks:
         for scan in scans:
             for line in scan.edges():
                 self._read(line, scan)
-        self._read_exits(launch)
-        self.multi_node = self._spans_nodes(launch)
+        # The global ranks that a launcher's report gives for local ones, and those that follow from a node's size.
+        local_exits = [item for item in launch.exits if item.local_rank is not None]
+        for item in local_exits:
+            self._task_is_rank = self._task_is_rank and item.hit.origin.task is None
+            base = set() if item.rank is None else {item.rank - (item.local_rank or 0)}
+            for place in {item.node, _place_of(item.hit.origin)} - {None} or {None}:
+                self._bases[place] |= base
+        if launch.per_node is not None:
+            for node, ranks in self._of_node.items():
+                self._bases[node].add(min(ranks) // launch.per_node * launch.per_node)
+        # Whether the job's lines or sizes show more than one node.
+        self.multi_node = (
+            any(base > 0 for bases in self._bases.values() for base in bases)
+            or len(self._bases.keys() - {None}) > 1
+            # If agents print only local ranks, each host with output has an agent.
+            or (len(self._nodes - {None}) > 1 and bool(local_exits))
+            or (not self._task_is_rank and len(self._tasks) > 1)
+            or (launch.world_size or 0) > (launch.per_node or launch.world_size or 0)
+        )
         # A rank that complains about waiting did not fail before.
         self._waited = {
             rank
@@ -383,28 +377,6 @@ class Ranks:
             if hit.signature.failure is FailureClass.NCCL_TIMEOUT
             and (rank := hit.rank if hit.rank is not None else _own_rank(hit.text)) is not None
         }
-
-    def _read_exits(self, launch: Launch) -> None:
-        """Note the global ranks that a launcher's report gives for local ones, and those that follow from a node's size."""
-        for item in launch.exits:
-            if item.local_rank is not None:
-                self._task_is_rank = self._task_is_rank and item.hit.origin.task is None
-                for place in {item.node, _place_of(item.hit.origin)} - {None} or {None}:
-                    self._bases[place] |= set() if item.rank is None else {item.rank - item.local_rank}
-        if launch.per_node is not None:
-            for node, ranks in self._of_node.items():
-                self._bases[node].add(min(ranks) // launch.per_node * launch.per_node)
-
-    def _spans_nodes(self, launch: Launch) -> bool:
-        """Whether the job's lines or sizes show more than one node."""
-        return (
-            any(base > 0 for bases in self._bases.values() for base in bases)
-            or len(self._bases.keys() - {None}) > 1
-            # If agents print only local ranks, each host with output has an agent.
-            or (len(self._nodes - {None}) > 1 and any(item.local_rank is not None for item in launch.exits))
-            or (not self._task_is_rank and len(self._tasks) > 1)
-            or (launch.world_size or 0) > (launch.per_node or launch.world_size or 0)
-        )
 
     def _read(self, line: str, scan: SourceScan) -> None:
         """Note the facts in one line's prefix: its rank, and the rank's node, task and process."""
@@ -487,7 +459,7 @@ class Ranks:
             return rank
         if hit.origin.local_rank is not None:
             return self.of_prefix(hit)
-        for find in (self._by_process, self._by_task, self._by_lines_below, self._by_device):
+        for find in (self._by_process, self._by_task, self._by_device):
             if (rank := find(hit, failure)) is not None:
                 return rank
         return None
@@ -516,12 +488,11 @@ class Ranks:
             task = next((whole(match.group(1)) for match in below if match), None)
         return self.from_task(task) if task is not None else None
 
-    def _by_lines_below(self, hit: Hit, _failure: FailureClass) -> int | None:
-        found = (re.search(_ASCEND, line) for line in hit.lines_after(6))
-        return next((whole(match.group(1)) for match in found if match), None)
-
     def _by_device(self, hit: Hit, failure: FailureClass) -> int | None:
-        """By the visible device in the message."""
+        """By Ascend's own record below the line, or the visible device in the message."""
+        recorded = (re.search(_ASCEND, line) for line in hit.lines_after(6))
+        if (match := next((match for match in recorded if match), None)) is not None:
+            return whole(match.group(1))
         device = device_of(hit.text)
         if device is None and failure is FailureClass.NAN_LOSS:
             below = (device_of(line) for line in hit.lines_after(2)[:2])

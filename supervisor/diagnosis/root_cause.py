@@ -7,20 +7,20 @@ of another class was below, or the log continued for long (docs/generalisation.m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
 from supervisor.diagnosis.attempt_facts import Facts, Root, far_below
 from supervisor.diagnosis.candidates import is_notice
+from supervisor.diagnosis.class_words import class_by_words
+from supervisor.diagnosis.hang_verdict import lagging_rank
 from supervisor.diagnosis.launcher_reports import Exit, device_of
-from supervisor.diagnosis.scan.frames import frames_above
-from supervisor.diagnosis.scan.matched_lines import Candidate
-from supervisor.diagnosis.scan.signature_tables import Strength, Trait
-from supervisor.diagnosis.vocabulary import class_by_words
-from supervisor.diagnosis.waiting import lagging_rank
+from supervisor.diagnosis.scan.matched_lines import Candidate, Hit, SourceScan, frames_above, is_quoted_code
+from supervisor.diagnosis.scan.signature_tables import Role, Strength, Trait
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.patterns import Lazy
+from supervisor.text.prefixes import split_prefix
 
 # -- the same failure again? -----------------------------------------------------------------------
 
@@ -92,93 +92,75 @@ def ended_by(facts: Facts) -> Ended:
     return Ended.NOT_SHOWN if _RAISED.isdisjoint(traits) else Ended.RAISED
 
 
-class Chosen(NamedTuple):
-    """The line that was chosen, among the causes (or stops) of its facts."""
-
-    item: Candidate
-    peers: Sequence[Candidate]
-    facts: Facts
-
-    def rivals(self) -> list[Candidate]:
-        """Firm causes of other classes."""
-        return [
-            other
-            for other in self.peers
-            if other.failure is not self.item.failure
-            and not other.soft
-            and other.strength >= Strength.SUGGESTIVE
-        ]
-
-
 class Limit(NamedTuple):
     """A kind of evidence, and the maximum confidence of a verdict on it. `why` is one sentence for people."""
 
     name: str
-    applies: Callable[[Chosen], bool]
     at_most: float
     why: str
 
 
-def _in_unknown_words(chosen: Chosen) -> bool:
-    item = chosen.item
-    # Python names the module of a class, except the script's own (traceback.TracebackException).
-    is_scripts_own = item.has(Trait.ENDS_TRACEBACK) and "." not in item.text.split(":", 1)[0]
-    return item.has(Trait.OPEN_TYPE) and item.failure is FailureClass.CODE_ERROR and not is_scripts_own
-
-
-def _words_lead_elsewhere(chosen: Chosen) -> bool:
-    if chosen.item.failure in _WITHOUT_WORDS:
-        return False
-    leader = class_by_words(chosen.item.text)
-    return leader is not None and leader[0] is not chosen.item.failure
-
-
-def _end_not_shown(chosen: Chosen) -> bool:
-    if chosen.item.failure is FailureClass.TERMINATED or chosen.item.hit.has(Trait.USAGE_EXIT):
-        return False
-    return ended_by(chosen.facts) is Ended.NOT_SHOWN
-
-
-def _log_continues(chosen: Chosen) -> bool:
-    below = chosen.facts.scans[chosen.item.source].lines - chosen.item.line
-    return below > MOST_LINES_BELOW
-
-
 LIMITS = (
-    Limit("another_cause_below", lambda chosen: any(far_below(chosen.item, other) for other in chosen.rivals()), 0.65,  # 2 of 8
+    Limit("another_cause_below", 0.65,  # 2 of 8
           "A failure of another class stands well below the line, or in another log: that one may be the end."),
-    Limit("unknown_words", _in_unknown_words, 0.66,  # 8 of 17 in the blind rounds
-          "The exception is of a kind that libraries raise for their own troubles, in words that no table knows."),
-    Limit("log_continues", lambda chosen: _log_continues(chosen) and ended_by(chosen.facts) is not Ended.TOLD, 0.65,  # 0 of 2
+    Limit("log_continues", 0.65,  # 0 of 2
           "The log continues for long below the line, and nothing reports that the program ended."),
-    Limit("only_a_warning", lambda chosen: all(one.soft for one in chosen.peers if one.failure is chosen.item.failure), 0.78,
-          "The line is only a warning, and no other line of its class is more."),
-    Limit("ended_later", _log_continues, 0.8,  # 4 of 6
+    Limit("notice_alone", 0.65,
+          "The line only mentions a failure that normally raises an exception, and nothing shows that a program ended."),
+    Limit("unknown_words", 0.66,  # 8 of 17 in the blind rounds
+          "The exception is of a kind that libraries raise for their own troubles, in words that no table knows."),
+    Limit("only_a_warning", 0.78, "The line is only a warning, and no other line of its class is more."),
+    Limit("ended_later", 0.8,  # 4 of 6
           "The program ended, but the log continues for long below the line."),
-    Limit("vague_type", lambda chosen: chosen.item.has(Trait.GENERIC) and _VAGUE.search(chosen.item.text) is not None, 0.86,
+    Limit("vague_type", 0.86,
           "The exception is raised for anything: arguments, files, versions. Its message does not name more."),
     # With the very signature of a line held out, most confident errors were of this kind: an
     # uncorrectable ECC error is a "CUDA error" too, a full /dev/shm also says "No space left on device".
-    Limit("words_of_another_class", _words_lead_elsewhere, 0.86, "The words of the line lead to another class."),
-    Limit("as_strong_rival", lambda chosen: any(other.strength >= chosen.item.strength for other in chosen.rivals()), 0.86,
-          "Another class has a cause that is as strong."),
-    Limit("notice_alone", lambda chosen: is_notice(chosen.item) and _end_not_shown(chosen), 0.65,
-          "The line only mentions a failure that normally raises an exception, and nothing shows that a program ended."),
-    Limit("notice", lambda chosen: is_notice(chosen.item), 0.88,
-          "Failures of this class are raised as exceptions, and this line only mentions one."),
-    Limit("end_not_shown", _end_not_shown, 0.88,  # 5 of 7
+    Limit("words_of_another_class", 0.86, "The words of the line lead to another class."),
+    Limit("as_strong_rival", 0.86, "Another class has a cause that is as strong."),
+    Limit("notice", 0.88, "Failures of this class are raised as exceptions, and this line only mentions one."),
+    Limit("end_not_shown", 0.88,  # 5 of 7
           "The line names a failure, and nothing shows that a program ended."),
 )  # fmt: skip
+
+
+def limits_of(item: Candidate, peers: Sequence[Candidate], facts: Facts) -> list[Limit]:
+    """The kinds of evidence that a line among its peers (causes, or stops) is, weakest first."""
+    # Firm causes of other classes.
+    rivals = [
+        other
+        for other in peers
+        if other.failure is not item.failure and not other.soft and other.strength >= Strength.SUGGESTIVE
+    ]
+    ended = ended_by(facts)
+    continues = facts.scans[item.source].lines - item.line > MOST_LINES_BELOW
+    # Python names the module of a class, except the script's own (traceback.TracebackException).
+    is_scripts_own = item.has(Trait.ENDS_TRACEBACK) and "." not in item.text.split(":", 1)[0]
+    notice = is_notice(item)
+    leader = class_by_words(item.text) if item.failure not in _WITHOUT_WORDS else None
+    may_be_running = item.failure is not FailureClass.TERMINATED and not item.has(Trait.USAGE_EXIT)
+    end_not_shown = may_be_running and ended is Ended.NOT_SHOWN
+    applies = {
+        "another_cause_below": any(far_below(item, other) for other in rivals),
+        "log_continues": continues and ended is not Ended.TOLD,
+        "notice_alone": notice and end_not_shown,
+        "unknown_words": item.has(Trait.OPEN_TYPE)
+        and item.failure is FailureClass.CODE_ERROR
+        and not is_scripts_own,
+        "only_a_warning": all(one.soft for one in peers if one.failure is item.failure),
+        "ended_later": continues,
+        "vague_type": item.has(Trait.GENERIC) and _VAGUE.search(item.text) is not None,
+        "words_of_another_class": leader is not None and leader[0] is not item.failure,
+        "as_strong_rival": any(other.strength >= item.strength for other in rivals),
+        "notice": notice,
+        "end_not_shown": end_not_shown,
+    }
+    return [limit for limit in LIMITS if applies[limit.name]]
 
 
 def _by_strength(item: Candidate, levels: Sequence[tuple[int, float]]) -> float:
     """The value of the highest level that a line's strength reaches."""
     return next(value for at_least, value in levels if item.strength >= at_least)
-
-
-def limits_of(chosen: Chosen) -> list[Limit]:
-    """The applicable kinds of evidence, weakest first."""
-    return [limit for limit in sorted(LIMITS, key=lambda one: one.at_most) if limit.applies(chosen)]
 
 
 # Only peers' complaints.
@@ -196,7 +178,7 @@ def from_candidate(item: Candidate, peers: Sequence[Candidate], facts: Facts) ->
     """A root from a chosen line: its rank, or the ranks that failed alike."""
     item = _own_line(item, peers)
     alike = [other for other in peers if other.failure is item.failure]
-    limits = limits_of(Chosen(item, peers, facts))
+    limits = limits_of(item, peers, facts)
     confidence = min([_by_strength(item, _BY_STRENGTH), *(limit.at_most for limit in limits)])
     ranks = _ranks_alike(alike, facts)
     rank: int | None = None
@@ -336,3 +318,85 @@ def from_exit(
         facts.scans[item.hit.source].path if item.hit.source >= 0 else "", item.hit.line, item.hit.text,
         local_rank=item.local_rank,
     )  # fmt: skip
+
+
+# -- roots from words, if no signature matches a possible cause --------------------------------------
+
+# One word more than a plain exception needs: these lines lack even an exception's type.
+ENOUGH_OF_A_LINE = 4
+LAST_LINES = 400
+# A printed configuration or text contains all kinds of words.
+LONGEST_COMPLAINT = 1200
+# A line below the last step, in an otherwise healthy log, must be of a kind that ends a process at once.
+_AT_ONCE = frozenset(
+    (FailureClass.WORKER_CRASH, FailureClass.HOST_OOM, FailureClass.CUDA_ERROR, FailureClass.GPU_FAULT, FailureClass.TERMINATED)
+)  # fmt: skip
+_COMPLAINT = Lazy(
+    r"(?i)error|fail|fatal|exception|abort|kill|cannot|can't|could ?n[o']t|unable|refused|denied|\blost\b|stopp(?:ed|ing)|not found|core dumped|\bfault\b|assert|invalid|exceeded|cancelled|timed? ?out|insufficient|corrupt|not in\b"
+)
+_NO_COMPLAINT = Lazy(
+    r"(?<!NCCL )\bWARN(?:ING)?\b|Warning: |\bINFO\b|\bDEBUG\b|(?:^|\s)[WI]\d{4} |\[[WI]\d* |: [WI] (?:tensorflow|external|xla|tsl)/|retry|will be|consider|try setting|[Cc]orrected|[\s:=]0$|DataLoader worker \(pid"
+)
+_NOT_BY_THE_PROGRAM = frozenset((Trait.LAUNCHER_REPORT, Trait.TRACEBACK, Trait.TASK_EXIT, Trait.GOOD_END))
+
+
+class Guess(NamedTuple):
+    """A complaint whose words suggest a class: its position and its writer. `score`: see `class_by_words`."""
+
+    failure: FailureClass
+    score: int
+    path: str
+    line: int
+    text: str
+    rank: int | None
+
+
+def guess(scans: Iterable[SourceScan], *, ended_at_once: bool = False) -> Guess | None:
+    """The complaint whose words suggest a class most clearly.
+
+    `ended_at_once`: only complaints below the last step, of classes that end a process at once.
+    """
+    best: Guess | None = None
+    for scan in scans:
+        known = {hit.line for hit in scan.hits if _is_known(hit, ended_at_once)}
+        for row in _complaints(scan, below_steps=ended_at_once):
+            line = scan.tail_line + row
+            if line in known:
+                continue
+            # Anybody may print a line about anything.
+            found = class_by_words(scan.tail[row].removeprefix("wandb: "), enough=ENOUGH_OF_A_LINE)
+            if found is None or (ended_at_once and found[0] not in _AT_ONCE):
+                continue
+            if best is None or found[1] > best.score:
+                origin, text = split_prefix(scan.tail[row], scan.hosts)
+                best = Guess(*found, scan.path, line, text, origin.rank)
+    return best
+
+
+def _is_known(hit: Hit, ended_at_once: bool) -> bool:
+    """Whether a signature matches the line, so that it was already considered."""
+    role = hit.signature.role
+    return (
+        role in (Role.ADVICE, Role.CONSEQUENCE)
+        or not _NOT_BY_THE_PROGRAM.isdisjoint(hit.signature.traits)
+        or (ended_at_once and role is Role.CAUSE)
+    )
+
+
+def _complaints(scan: SourceScan, *, below_steps: bool) -> list[int]:
+    first = max(len(scan.tail) - LAST_LINES, 0)
+    steps = frozenset(scan.steps)
+    rows: list[int] = []
+    for row in range(first, len(scan.tail)):
+        line = scan.tail[row]
+        if scan.tail_line + row in steps and "(core dumped)" not in line:
+            if below_steps:
+                rows.clear()
+        elif (
+            len(line) <= LONGEST_COMPLAINT
+            and _COMPLAINT.search(line)
+            and not _NO_COMPLAINT.search(line)
+            and not is_quoted_code(line)
+        ):
+            rows.append(row)
+    return rows

@@ -18,7 +18,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from supervisor.diagnosis.attempt_facts import STOP_SIGNALS, Facts, Root, first_complaint
-from supervisor.diagnosis.evidence import ErrorFile, read_error_file
+from supervisor.diagnosis.evidence import ErrorFile, MachineRecords, read_error_file
 from supervisor.diagnosis.exit_zero import (
     planned_end,
     reached_end,
@@ -26,22 +26,27 @@ from supervisor.diagnosis.exit_zero import (
     standing,
     standing_exit,
 )
-from supervisor.diagnosis.hang_verdict import hang_by_recorder, hang_by_stacks, timeout_by_stacks
+from supervisor.diagnosis.hang_verdict import (
+    hang_by_recorder,
+    hang_by_stacks,
+    hang_place,
+    lagging_rank,
+    timeout_by_stacks,
+)
 from supervisor.diagnosis.launcher_reports import Exit
 from supervisor.diagnosis.root_cause import (
-    Chosen,
+    Guess,
     Limit,
     from_candidate,
     from_complaint,
     from_exit,
+    guess,
     limits_of,
     own_complaint,
 )
 from supervisor.diagnosis.scan.log_timeline import ends_in_nan, silence
 from supervisor.diagnosis.scan.signature_tables import Role, Strength, Trait
 from supervisor.diagnosis.slurm_states import OUTCOMES
-from supervisor.diagnosis.vocabulary import Guess, guess
-from supervisor.diagnosis.waiting import hang_place, lagging_rank
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.run.records import SURELY_OVER
 from supervisor.text.decode import clean
@@ -155,11 +160,6 @@ def _stack_dump(facts: Facts, _: Root) -> Root | None:
         rank = lagging_rank(facts.candidates, facts.launch, facts.ranks)
     path = facts.scans[place.source].path
     return Root(FailureClass.HANG, rank=rank, path=path, line=place.line, text=place.text)
-
-
-def _earliest_cause(facts: Facts, _: Root) -> Root | None:
-    item = facts.cause_before_stop
-    return from_candidate(item, facts.causes, facts) if item is not None else None
 
 
 def _scheduler_stop(facts: Facts, _: Root) -> Root | None:
@@ -422,15 +422,6 @@ def _aborted_at_exit(facts: Facts, root: Root) -> Root | None:
     return _as(root, FailureClass.WORKER_CRASH, Reason.AT_EXIT) if finished else None
 
 
-def _stopped(facts: Facts, root: Root) -> Root | None:
-    return Root(FailureClass.TERMINATED, Reason.USER) if _stopped_by_us(facts, root) else None
-
-
-def _warned_of_limit(facts: Facts, root: Root) -> Root | None:
-    warned = facts.job.stop_reason == _WARNED and _stopped_by_us(facts, root)
-    return Root(FailureClass.TERMINATED, Reason.TIME_LIMIT) if warned else None
-
-
 def _stopped_by_us(facts: Facts, root: Root) -> bool:
     failed_before = (
         root.chosen is not None
@@ -465,11 +456,6 @@ def _made_no_step(facts: Facts, root: Root) -> Root | None:
 # -- words, stacks ---------------------------------------------------------------------------------
 
 
-def _words_below_last_step(facts: Facts, root: Root) -> Root | None:
-    barely = root.failure is FailureClass.HEALTHY and not root.path and root.confidence < SURELY_OVER
-    return _guessed(guess(facts.scans, ended_at_once=True), root) if barely else None
-
-
 def _words_of_complaint(facts: Facts, root: Root) -> Root | None:
     exit_code_alone = root.reason is Reason.EXIT_CODE and root.failure is FailureClass.WORKER_CRASH
     without_line = root.chosen is None and (root.failure is FailureClass.UNKNOWN or exit_code_alone)
@@ -498,11 +484,6 @@ def _exit_zero_after_end(facts: Facts, root: Root) -> Root | None:
     return _as(root, FailureClass.HEALTHY, Reason.AT_EXIT)
 
 
-def _exit_zero_not_a_failure(facts: Facts, root: Root) -> Root | None:
-    no_failure = _shows_failure(root) and not standing(facts, root)
-    return Root(FailureClass.HEALTHY) if no_failure else None
-
-
 def _exit_zero_of_launcher(facts: Facts, root: Root) -> Root | None:
     found = standing_exit(facts) if root.failure is FailureClass.UNKNOWN else None
     if found is None or (found.hit.has(Trait.SHELL_EXIT) and reached_end(facts, root)):
@@ -524,7 +505,8 @@ RULES = (
     Rule("stack_dump", _S.LOGS, _stack_dump,
          "Somebody dumped stacks into the log, and no strong cause stands in it: the run hung where a process waits outside of a collective.",
          0.86),
-    Rule("earliest_cause", _S.LOGS, _earliest_cause,
+    Rule("earliest_cause", _S.LOGS,
+         lambda facts, _: from_candidate(facts.cause_before_stop, facts.causes, facts) if facts.cause_before_stop else None,
          "The earliest line that names a cause, and that no stop before it explains, is what the run failed of."),
     Rule("scheduler_stop", _S.LOGS, _scheduler_stop,
          "A node failed or the scheduler pre-empted the job, and nothing had failed before."),
@@ -577,15 +559,20 @@ RULES = (
          "The crash came after the last step or the final checkpoint: training had finished.", 0.93),
     Rule("stopped_for_slurm", _S.OWN_KNOWLEDGE, lambda facts, root: _slurm_state(facts, root) if _stopped_by_us(facts, root) else None,
          "SLURM was ending the job, so stoker stopped the run.", 0.95),
-    Rule("warned_of_limit", _S.OWN_KNOWLEDGE, _warned_of_limit,
+    Rule("warned_of_limit", _S.OWN_KNOWLEDGE,
+         lambda facts, root: Root(_F.TERMINATED, Reason.TIME_LIMIT)
+         if facts.job.stop_reason == _WARNED and _stopped_by_us(facts, root) else None,
          "The batch system warned of its limit, so stoker stopped the run.", 0.95),
-    Rule("stopped_by_stoker", _S.OWN_KNOWLEDGE, _stopped,
+    Rule("stopped_by_stoker", _S.OWN_KNOWLEDGE,
+         lambda facts, root: Root(_F.TERMINATED, Reason.USER) if _stopped_by_us(facts, root) else None,
          "stoker stopped the run, and the logs show no clear cause before that.", 0.97),
     Rule("node_never_came", _S.OWN_KNOWLEDGE, _node_never_came,
          "The ranks had not met yet, and stoker ended the attempt because a node was gone.", 0.9),
     Rule("made_no_step", _S.OWN_KNOWLEDGE, _made_no_step,
          "The attempt exited with code 0 without a step, and an earlier attempt had not reached the last one.", 0.9, Weight.SILENCE),
-    Rule("words_below_last_step", _S.WORDS, _words_below_last_step,
+    Rule("words_below_last_step", _S.WORDS,
+         lambda facts, root: _guessed(guess(facts.scans, ended_at_once=True), root)
+         if root.failure is _F.HEALTHY and not root.path and root.confidence < SURELY_OVER else None,
          "An error that matches no signature follows the last step; its words point to a class that ends a process at once.",
          outranks=Weight.SILENCE),
     Rule("words_of_complaint", _S.WORDS, _words_of_complaint,
@@ -598,7 +585,8 @@ RULES = (
          "PyTorch's flight recorder shows, rank by rank, which collective hangs and who did not join it."),
     Rule("exit_zero_after_end", _S.EXIT_ZERO, _exit_zero_after_end,
          "Exit code 0, and the failure came after the planned end of the training or the results of an evaluation: a success that names the failure.", 0.94),
-    Rule("exit_zero_not_a_failure", _S.EXIT_ZERO, _exit_zero_not_a_failure,
+    Rule("exit_zero_not_a_failure", _S.EXIT_ZERO,
+         lambda facts, root: Root(_F.HEALTHY) if _shows_failure(root) and not standing(facts, root) else None,
          "Exit code 0, and the program prints such errors routinely, or it continued after this one.", 0.94),
     Rule("exit_zero_of_launcher", _S.EXIT_ZERO, _exit_zero_of_launcher,
          "Exit code 0, but a launcher or a shell reports that a process failed, and nothing continued after that.", 0.75, Weight.SILENCE),
@@ -630,18 +618,25 @@ class Decision(NamedTuple):
         if item is None or not item.is_cause:
             return []
         stopped = item.failure is FailureClass.TERMINATED
-        return limits_of(Chosen(item, self.facts.stops if stopped else self.facts.causes, self.facts))
+        return limits_of(item, self.facts.stops if stopped else self.facts.causes, self.facts)
 
 
 def decide(facts: Facts) -> Decision:
     """Apply the rules, stage by stage."""
     root, roots, fired = NOTHING, list[Root](), list[Rule]()
-    job, ended_with_zero = facts.job, facts.ended_with_zero
+    job = facts.job
+    has_evidence = {
+        Stage.ERROR_FILES: bool(job.error_files),
+        Stage.MACHINE: job.machine != MachineRecords() or job.launcher_signal is not None,
+        Stage.OWN_KNOWLEDGE: bool(job.stop_reason or job.ended_for or job.earlier_step),
+        Stage.STACKS: job.hang is not None or job.recorder is not None,
+        # These are about attempts that exited on their own with code 0.
+        Stage.EXIT_ZERO: facts.ended_with_zero,
+        Stage.PLANNED_END: facts.ended_with_zero,
+    }
     for stage in Stage:
-        if stage is Stage.STACKS and job.hang is None and job.recorder is None:
+        if not has_evidence.get(stage, True):
             continue
-        if stage >= Stage.EXIT_ZERO and not ended_with_zero:
-            break  # these stages are about attempts that exited on their own with code 0
         found = ((rule, rule.root(facts, root)) for rule in RULES if rule.stage is stage)
         for rule, changed in found:
             if changed is not None:

@@ -1,20 +1,19 @@
 """Finds the failure classes for a symptom in a person's words or a line of a log; pure.
 
-A line that a signature matches leads to that signature's class. Other words are looked up in the texts of the classes: a word
-counts more if fewer classes have it, and more in a class's name or its common names than in a sample line.
+A line that a signature matches leads to that signature's class. Other words are looked up in the names and titles of the classes: a word
+counts less if more classes have it.
 """
 
 from __future__ import annotations
 
 import difflib
-import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Final, NamedTuple
 
-from supervisor.diagnosis.class_texts import class_texts
+from supervisor.diagnosis.class_words import class_texts
 from supervisor.run.failures import FailureClass
 from supervisor.text.patterns import compile_linear
 from supervisor.text.secret_values import word_set
@@ -25,7 +24,6 @@ MOST_CHARACTERS: Final = 2000
 # How close another class must come to the best for the symptom to mean both.
 NEAR: Final = 0.6
 _FIRM: Final = 60
-_NAME, _CALLED, _TITLE, _TEXT, _SAMPLE = 6.0, 5.0, 4.0, 1.5, 0.5
 # Words that say nothing about a failure. Slowness is none.
 _STOP_WORDS: Final = word_set(
     "a an and are as at be been but by can cannot could did do does for from has have how i if in is it its me my no not of on or our "
@@ -42,7 +40,7 @@ _CALLED_SO: Final[Mapping[FailureClass, str]] = {
     FailureClass.HOST_OOM: "oom ram swap killed kill 137 sigkill cgroup memory leak",
     FailureClass.SHM_EXHAUSTED: "shm docker bus sigbus shared container",
     FailureClass.FD_LIMIT: "ulimit descriptor nofile emfile",
-    FailureClass.DISK_FULL: "space quota enospc disk storage",
+    FailureClass.DISK_FULL: "space left quota enospc disk storage",
     FailureClass.NCCL_TIMEOUT: "watchdog timeout collective allreduce",
     FailureClass.NCCL_ERROR: "nccl network infiniband socket ib connection reset peer gloo",
     FailureClass.LIBUV: "libuv windows tcpstore",
@@ -53,7 +51,7 @@ _CALLED_SO: Final[Mapping[FailureClass, str]] = {
     FailureClass.HANG: "hang hangs hung stuck freeze frozen freezes waiting deadlock stalled stops progress nothing moves forever",
     FailureClass.DDP_MISMATCH: "ddp unused parameters mismatch shape find_unused_parameters",
     FailureClass.CUDA_ERROR: "device assert illegal access kernel cuda index",
-    FailureClass.GPU_FAULT: "xid ecc fallen bus hardware broken gpu lost nvlink",
+    FailureClass.GPU_FAULT: "xid ecc fell fallen bus hardware broken gpu lost nvlink",
     FailureClass.CUDA_UNAVAILABLE: "driver gpu found visible available nvidia-smi cpu",
     FailureClass.NAN_LOSS: "nan inf loss diverge diverges diverged explode exploding gradient spike",
     FailureClass.CHECKPOINT_LOAD: "checkpoint corrupt load state_dict resume missing keys unexpected",
@@ -114,11 +112,11 @@ def leads(symptom: str, known: tuple[Wording, ...]) -> tuple[Lead, ...]:
     for one in known:
         if one.strength >= _FIRM and _shows(one, symptom):
             return (Lead(one.failure, line=True),)
-    table = _table(known)
-    found = [table[word] for word in _words(symptom) if word in table]
-    if len(found) == 1 and max(found[0].values()) <= _SAMPLE:
-        return ()  # a single word of some log line: "notify"
-    scores = _scores(symptom, known)
+    scores: dict[FailureClass, float] = {}
+    for word in _words(symptom):
+        meant = _table().get(word, ())
+        for failure in meant:
+            scores[failure] = scores.get(failure, 0.0) + 1 / len(meant)
     best = max(scores.values(), default=0.0)
     order = sorted(scores, key=lambda failure: -scores[failure])
     return tuple(Lead(failure) for failure in order if scores[failure] >= NEAR * best)
@@ -137,43 +135,20 @@ def is_slowness(symptom: str) -> bool:
     return bool(_SLOW & set(_WORD.findall(symptom[:MOST_CHARACTERS].lower())))
 
 
-def nearest_words(symptom: str, known: tuple[Wording, ...]) -> tuple[str, ...]:
+def nearest_words(symptom: str) -> tuple[str, ...]:
     """Known words similar to those of the symptom, in case none is known."""
-    table = _table(known)
     asked = _words(symptom)
-    near = (difflib.get_close_matches(word, table, n=2, cutoff=0.6) for word in asked)
+    near = (difflib.get_close_matches(word, _table(), n=2, cutoff=0.6) for word in asked)
     return tuple(dict.fromkeys(word for words in near for word in words if word not in asked))[:6]
 
 
-def _scores(symptom: str, known: tuple[Wording, ...]) -> dict[FailureClass, float]:
-    table = _table(known)
-    scores: dict[FailureClass, float] = {}
-    for word in _words(symptom):
-        where = table.get(word, {})
-        rarity = math.log(1 + len(FailureClass) / len(where)) if where else 0.0
-        for failure, weight in where.items():
-            scores[failure] = scores.get(failure, 0.0) + weight * rarity
-    return scores
-
-
 @cache
-def _table(known: tuple[Wording, ...]) -> dict[str, dict[FailureClass, float]]:
-    """From each word, its weight in each class: the largest of its occurrences."""
-    table: dict[str, dict[FailureClass, float]] = {}
-
-    def enter(failure: FailureClass, text: str, weight: float) -> None:
-        for word in _words(text):
-            held = table.setdefault(word, {})
-            held[failure] = max(held.get(failure, 0.0), weight)
-
-    for failure, text in class_texts().items():
-        if failure in _CALLED_SO:
-            enter(failure, failure.value.replace("_", " "), _NAME)
-            enter(failure, _CALLED_SO[failure], _CALLED)
-            enter(failure, text.title, _TITLE)
-            enter(failure, " ".join((text.meaning, *text.advice)), _TEXT)
-    for one in known:
-        enter(one.failure, " ".join((*one.triggers, *one.samples)), _SAMPLE)
+def _table() -> dict[str, set[FailureClass]]:
+    """From each word of the classes' names and titles, the classes that have it."""
+    table: dict[str, set[FailureClass]] = {}
+    for failure, called in _CALLED_SO.items():
+        for word in _words(f"{failure.value} {called} {class_texts()[failure].title}"):
+            table.setdefault(word, set()).add(failure)
     return table
 
 

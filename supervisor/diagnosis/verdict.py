@@ -6,10 +6,11 @@ of rules (`rules`), and put it in words.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from supervisor.diagnosis.advice import action_for, advice_for, node_named
+from supervisor.diagnosis.advice import action_for, advice_for, is_mount_error, node_named
 from supervisor.diagnosis.attempt_facts import Facts, Root
 from supervisor.diagnosis.candidates import (
     candidates_of,
@@ -18,7 +19,9 @@ from supervisor.diagnosis.candidates import (
     without_recovered,
     without_swallowed,
 )
+from supervisor.diagnosis.class_words import class_texts
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
+from supervisor.diagnosis.exit_zero import planned_end
 from supervisor.diagnosis.hang_verdict import (
     advice_by_recorder,
     advice_by_stacks,
@@ -27,23 +30,25 @@ from supervisor.diagnosis.hang_verdict import (
     title_of_absent,
     waited,
 )
-from supervisor.diagnosis.launcher_reports import Ranks, read_launch, with_known_exits
-from supervisor.diagnosis.log_jobs import job_starts, parts_of
+from supervisor.diagnosis.launcher_reports import Ranks, inline_rank, read_launch, signal_of, with_known_exits
+from supervisor.diagnosis.log_jobs import SAME_START_LINES, job_starts, parts_of
 from supervisor.diagnosis.root_cause import fingerprint, with_local_rank
-from supervisor.diagnosis.root_rules import Decision, decide
-from supervisor.diagnosis.scan.matched_lines import Candidate, Hit, SourceScan
+from supervisor.diagnosis.root_rules import Decision, by_launchers_signal, decide
+from supervisor.diagnosis.scan.matched_lines import Candidate, SourceScan
 from supervisor.diagnosis.scan.scanner import scan_source
 from supervisor.diagnosis.scan.signature_tables import OWN, Signatures, Trait
 from supervisor.diagnosis.scan.windows import Matcher
-from supervisor.diagnosis.titles import is_bare_kill, is_sent_kill, title_of, title_of_end
-from supervisor.run.failures import Action, FailureClass, Reason
+from supervisor.run.failures import PLAIN_ERRORS, SURE_ENOUGH, Action, FailureClass, Reason
 from supervisor.run.records import Cause, Consequence, Verdict
 from supervisor.text.decode import strip_escapes
+from supervisor.text.patterns import Lazy
+from supervisor.text.prefixes import split_prefix
 from supervisor.text.redact import redact_text
 
 MOST_CONSEQUENCES = 24
 # DDP's message names its parameters some 800 bytes below its first line.
 BELOW_BYTES = 3000
+_BEGIN = frozenset((Trait.JOB_START, Trait.ATTEMPT_RESTART))
 # The kind of a stop signal, by the reason why stoker ended the attempt.
 _OUR_SIGNALS = {
     "hang": "ended by stoker after the hang",
@@ -100,7 +105,10 @@ def examine(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Exami
     )
     facts = _facts(job, scans, signatures)
     is_one_process = not facts.launch.distributed and len(facts.ranks.seen) <= 1
-    if len(scans) != 1 or not (starts := job_starts(scans[0], one_process=is_one_process)):
+    begin = (hit for scan in scans for hit in scan.hits if not _BEGIN.isdisjoint(hit.signature.traits))
+    may_be_several = is_one_process or any(hit.line > SAME_START_LINES for hit in begin)
+    starts = job_starts(scans[0], one_process=is_one_process) if may_be_several and len(scans) == 1 else []
+    if not starts:
         return _examined(facts)
     *before, last = parts_of(scans[0], starts)
     # Facts from outside the log are about the last job.
@@ -124,7 +132,8 @@ def _examined(facts: Facts) -> Examination:
     decision = decide(facts)
     title = facts.job.not_resumed or facts.job.plan_differs
     if not title:
-        return Examination(_verdict(facts, with_local_rank(decision.root, facts)), facts, decision)
+        root = decision.root if decision.root.ranks else with_local_rank(decision.root, facts)
+        return Examination(_verdict(facts, root), facts, decision)
     # We caused the end that the log reports.
     failure, advice = FailureClass.CHECKPOINT_LOAD, LOADS_NOTHING
     if facts.job.plan_differs:
@@ -146,11 +155,16 @@ def _last_that_shows(found: list[Examination]) -> int:
 
 def _facts(job: JobEvidence, scans: tuple[SourceScan, ...], signatures: Signatures) -> Facts:
     """Gather the findings of the scans."""
-    launch = with_known_exits(read_launch(scans, job.world_size, job.ranks_per_node), job.exit_codes)
+    launch = read_launch(scans, job.world_size, job.ranks_per_node)
+    if job.exit_codes:
+        launch = with_known_exits(launch, job.exit_codes)
     died = bool(job.launcher_exit) or any(item.code != 0 for item in launch.exits)
     stepped = steps_seen(scans)
-    candidates = [item for item in candidates_of(scans) if as_expected(item, scans)]
-    candidates = without_swallowed(candidates, job.raised)
+    candidates = [
+        item for item in candidates_of(scans) if not item.signature.start or _as_expected(item, scans)
+    ]
+    if job.raised:
+        candidates = without_swallowed(candidates, job.raised)
     found = without_recovered(candidates, scans, died=died, stepped=stepped)
     return Facts(job, scans, launch, Ranks(scans, launch), tuple(in_order(found)), signatures)
 
@@ -158,17 +172,29 @@ def _facts(job: JobEvidence, scans: tuple[SourceScan, ...], signatures: Signatur
 def _verdict(facts: Facts, root: Root) -> Verdict:
     """The root in words, with its consequences."""
     job = facts.job
-    sent_kill = is_sent_kill(root, job)
-    killed = is_bare_kill(root) or sent_kill
-    advice = advice_for(root.failure, root.reason, _message(root), job, bare_kill=killed)
+    bare_kill = (
+        root.failure is FailureClass.HOST_OOM and root.reason is Reason.KERNEL_KILL and root.chosen is None
+    )
+    crashed = root.failure is FailureClass.WORKER_CRASH and root.reason is Reason.SIGNAL
+    sent_kill = crashed and _is_sent_kill(root, job)
+    message = root.text
+    if root.chosen is not None:  # it may start a message of several lines
+        below = root.chosen.hit.after[:BELOW_BYTES].decode("utf-8", "replace")
+        message = f"{root.text}\n{strip_escapes(below)}"
+    advice = advice_for(root.failure, root.reason, message, job, bare_kill=bare_kill or sent_kill)
     if root.chosen is not None and root.chosen.signature.title:
         advice = ()  # the user named it, so the remedy is theirs to know
     consequences = _consequences(facts, root)
     title = title_of_end(facts, root) or title_of(root, is_sent_kill=sent_kill)
-    if (seen := stacks_behind(job, root)) is not None:
+    is_own = root.chosen is not None and root.chosen.has(Trait.OWN)
+    # A failure that could recur; a person's stop does not count.
+    lost_node = root.failure is FailureClass.TERMINATED and root.reason is Reason.NODE_FAIL
+    stopped = root.failure is FailureClass.TERMINATED and root.reason is Reason.USER
+    failed = root.failure is not FailureClass.HEALTHY and not stopped
+    if job.hang is not None and (seen := stacks_behind(job, root)) is not None:
         advice, consequences = advice_by_stacks(seen, advice), (*waited(seen), *consequences)
         title = title_of_absent(seen.ranks, root.failure) or title_of(root)
-    elif (shown := recorder_behind(job, root)) is not None:
+    elif job.recorder is not None and (shown := recorder_behind(job, root)) is not None:
         advice = advice_by_recorder(shown, advice)
         title = title_of_absent(shown.ranks, root.failure) or title_of(root)
     return Verdict(
@@ -177,7 +203,7 @@ def _verdict(facts: Facts, root: Root) -> Verdict:
         confidence=round(root.confidence, 2),
         rank=root.rank,
         ranks=root.ranks,
-        node=root.node or node_named(root.failure, root.reason, root.text),
+        node=root.node or (node_named(root.text) if lost_node else None),
         title=title,
         cause=Cause(root.path, root.line or None, redact_text(root.text.strip())[:MOST_CAUSE])
         if root.line > 0 or root.text
@@ -187,39 +213,17 @@ def _verdict(facts: Facts, root: Root) -> Verdict:
         ),
         advice=tuple(line if len(line) <= MOST_ADVICE else line[: MOST_ADVICE - 1] + "…" for line in advice),
         action=action_for(root.failure, root.reason, root.text, job),
-        fingerprint=fingerprint(root.failure, root.reason, root.text) if _has_failed(root) else "",
-        signature=_own_signature(root),
+        fingerprint=fingerprint(root.failure, root.reason, root.text) if failed else "",
+        signature=root.chosen.signature.id.removeprefix(OWN) if root.chosen is not None and is_own else "",
         local_rank=None if root.ranks else root.local_rank,
     )
 
 
-def _own_signature(root: Root) -> str:
-    """The id of the user's own signature behind a root."""
-    own = root.chosen is not None and root.chosen.has(Trait.OWN)
-    return root.chosen.signature.id.removeprefix(OWN) if root.chosen is not None and own else ""
-
-
-def _has_failed(root: Root) -> bool:
-    """Whether there is a failure that could recur; a person's stop does not count."""
-    stopped = root.failure is FailureClass.TERMINATED and root.reason is Reason.USER
-    return root.failure is not FailureClass.HEALTHY and not stopped
-
-
-def as_expected(item: Hit | Candidate, scans: tuple[SourceScan, ...]) -> bool:
+def _as_expected(item: Candidate, scans: tuple[SourceScan, ...]) -> bool:
     """Whether a user's signature matched at the expected time: before or after the first step."""
-    if not item.signature.start:
-        return True
     own = scans[item.source].steps
     stepped = own[0] < item.line if own else any(scan.steps for scan in scans)
     return stepped == (item.signature.start == "after_first_step")
-
-
-def _message(root: Root) -> str:
-    """The root's line and, if it starts a message of several lines, the lines below it."""
-    if root.chosen is None:
-        return root.text
-    below = root.chosen.hit.after[:BELOW_BYTES].decode("utf-8", "replace")
-    return f"{root.text}\n{strip_escapes(below)}"
 
 
 def _consequences(facts: Facts, root: Root) -> tuple[Consequence, ...]:
@@ -250,3 +254,144 @@ def _what_it_was(item: Candidate, job: JobEvidence) -> str:
         # The class implies the remedy; none of these need come from NCCL.
         return f"lost the connection to {item.signature.lost}"
     return ""
+
+
+# -- the headline: it states the known facts, and marks what is only likely ----------------------------
+
+# Maximum length of a message in a headline, in characters; the cause shows more.
+MOST_MESSAGE = 160
+# The last line of a traceback: ValueError: label 1001 out of range; torch.cuda.Error.
+_EXCEPTION = Lazy(r"(?:[A-Za-z_]\w*\.)*(_?[A-Z]\w*)(?:: +(\S.*))?$")
+# The end of argparse's output: train.py: error: unrecognized arguments: --foo
+_REFUSED = Lazy(r"\S+:\serror:\s+(\S.*)$")
+_STOPS = {
+    Reason.USER: "Stopped on request",
+    Reason.TIME_LIMIT: "The time limit ended the job",
+    Reason.PREEMPTED: "The scheduler pre-empted the job",
+    Reason.NODE_FAIL: "A node failed",
+}
+# The meanings of signals, for readers who do not know the numbers: signal(7).
+_MEANING = {
+    "SIGSEGV": "invalid memory access",
+    "SIGABRT": "its native code called abort()",
+    "SIGBUS": "memory behind a mapping was missing, for example because /dev/shm is full",
+    "SIGILL": "it used an instruction that this CPU does not support",
+    "SIGFPE": "an arithmetic error, as a division of whole numbers by zero",
+    "SIGKILL": "somebody or the kernel killed it",
+}
+
+MOUNT_FAILED = "A filesystem does not answer"
+
+
+def title_of_end(facts: Facts, root: Root) -> str | None:
+    """The headline of an end that no line explains: early, hung, of a killed launcher, without a step, or of logs without text."""
+    job = facts.job
+    if job.stop_reason is not None and root.reason is Reason.USER and (seen := job.hang) is not None:
+        if seen.silent_s is None:
+            return f"Stopped on request, before a step: {seen.text}"
+        return f"Stopped on request, {seen.silent_s:.0f} s after the last step: {seen.text}"
+    if root.reason is Reason.ENDED_EARLY and (end := planned_end(facts)) is not None:
+        return f"Ended with exit code 0 at {end.unit} {end.done} of {end.total}, for no stated reason"
+    if (number := job.launcher_signal) is not None and root == by_launchers_signal(number):
+        return f"The launcher was ended by {signal_of(f'signal {number}') or f'signal {number}'}"
+    if root.reason is Reason.NO_STEP and job.earlier_step is not None:
+        attempt, step = job.earlier_step
+        return f"Ended without a step: attempt {attempt} had reached step {step} of {job.total_steps}"
+    return _title_of_empty(facts.scans) if root.failure is FailureClass.UNKNOWN else None
+
+
+def _title_of_empty(scans: Sequence[SourceScan]) -> str | None:
+    if scans and all(scan.bytes_read == 0 for scan in scans):
+        one = len(scans) == 1
+        return (
+            "The log is empty: there is nothing to judge"
+            if one
+            else "All logs are empty: there is nothing to judge"
+        )
+    shown = "".join(line for scan in scans for line in scan.head[:40])
+    has_text = any(char.isalnum() and char != "\ufffd" for char in shown)
+    return None if has_text else "There is no text in it: a binary file, not a log"
+
+
+def _is_sent_kill(root: Root, job: JobEvidence) -> bool:
+    """Whether the signal of a crash was SIGKILL, which no handler in the process can see."""
+    named = signal_of(root.text)
+    if named is not None:
+        return named == "SIGKILL"
+    return root.rank is not None and job.exit_codes.get(root.rank) == -9
+
+
+def title_of(root: Root, *, is_sent_kill: bool = False) -> str:
+    """One line that names the rank or ranks, if known. `is_sent_kill`: its signal was SIGKILL."""
+    if root.failure is FailureClass.HOST_OOM and root.reason is Reason.KERNEL_KILL and root.chosen is None:
+        return f"{_who(root)} was killed (SIGKILL); most often memory ran out on the host"
+    if is_sent_kill:
+        return f"{_who(root)} was killed (SIGKILL)"
+    if root.failure is FailureClass.WORKER_CRASH and root.reason is Reason.AT_EXIT:
+        return f"{_who(root)} aborted at exit, after training had finished"
+    signal = signal_of(root.text) if root.reason in (Reason.SIGNAL, Reason.SEGFAULT) else None
+    crash = "crashed" if signal is None else f"crashed ({signal}: {_MEANING[signal]})"
+    if root.failure is FailureClass.WORKER_CRASH:
+        return f"{_who(root)} {crash}"
+    if signal is not None:
+        return f"A data worker {crash}{_where(root)}"
+    if root.failure is FailureClass.TERMINATED and root.reason in _STOPS:
+        title = _STOPS[root.reason]
+    elif root.chosen is not None and root.chosen.signature.title:
+        title = root.chosen.signature.title + _where(root)
+    elif root.failure is FailureClass.DISK_FULL and is_mount_error(root.text):
+        title = MOUNT_FAILED + _where(root)
+    elif root.failure is FailureClass.NCCL_TIMEOUT and _is_named_by_others(root):
+        title = f"A collective timed out: rank {root.rank} never joined it"
+    else:
+        own = _named_by_itself(root) if root.failure in PLAIN_ERRORS else ""
+        title = own or class_texts()[root.failure].title + _where(root)
+    if root.failure in (FailureClass.HEALTHY, FailureClass.UNKNOWN) or root.confidence >= SURE_ENOUGH:
+        return title
+    return f"{title} (likely, not certain)"
+
+
+def _named_by_itself(root: Root) -> str:
+    """An ordinary error's headline: its exception, the rank, its message; empty if its line has none."""
+    text = redact_text(split_prefix(root.text)[1].strip())
+    if root.failure is FailureClass.USAGE_ERROR:
+        refused = _REFUSED.match(text)
+        head = class_texts()[root.failure].title
+        return f"{head}{_where(root)}: {_shortened(refused[1])}" if refused else ""
+    if (match := _EXCEPTION.match(text)) is None:
+        return ""
+    name, message = match.groups()
+    return f"{name}{_where(root)}" + (f": {_shortened(message)}" if message else "")
+
+
+def _shortened(message: str) -> str:
+    return message if len(message) <= MOST_MESSAGE else f"{message[: MOST_MESSAGE - 1].rstrip()}…"
+
+
+def _is_named_by_others(root: Root) -> bool:
+    """Whether the ranks that waited in a collective named this one: nothing failed on the rank itself."""
+    if root.rank is None or root.chosen is None:
+        return False
+    own = root.chosen.rank if root.chosen.rank is not None else inline_rank(root.text)
+    return not root.chosen.is_cause and own is not None and own != root.rank
+
+
+def _who(root: Root) -> str:
+    if root.rank is not None:
+        return f"Rank {root.rank}"
+    if root.local_rank is not None:
+        return f"L{_local(root)[1:]}"
+    return "More than one rank" if len(root.ranks) > 1 else "A rank"
+
+
+def _where(root: Root) -> str:
+    if root.rank is not None:
+        return f" on rank {root.rank}"
+    if len(root.ranks) < 2:
+        return f" on {_local(root)}" if root.local_rank is not None else ""
+    return f" on ranks {', '.join(map(str, root.ranks[:8]))}" + (" …" if len(root.ranks) > 8 else "")
+
+
+def _local(root: Root) -> str:
+    """``local rank 2 of node 1``."""
+    return f"local rank {root.local_rank}" + (f" of node {root.node}" if root.node is not None else "")

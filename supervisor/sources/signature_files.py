@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import zlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from supervisor.diagnosis.scan.signature_tables import (
@@ -22,16 +22,11 @@ from supervisor.diagnosis.scan.signature_tables import (
     with_own,
 )
 from supervisor.diagnosis.scan.windows import (
-    LARGE_LOG_BYTES,
     HyperscanMatcher,
-    Matched,
     Matcher,
-    Window,
     compile_matcher,
     engine_name,
     load_matcher,
-    match_in_turn,
-    match_window,
 )
 from supervisor.run.regular import open_regular
 
@@ -73,12 +68,12 @@ def load_engine(cache_dir: str | None = None, own: Sequence[OwnSignature] = ()) 
     digest = digest_of(with_own(tables, own))
     path = os.path.join(cache_dir, f"signatures-{engine_name()}.bin") if cache_dir else None
     if path is not None and (stored := _stored(path, digest)) is not None:
-        return stored._replace(matcher=AheadMatcher(stored.matcher))
+        return stored
     signatures = parse_tables(tables, own)
     matcher = compile_matcher(signatures)
     if path is not None and isinstance(matcher, HyperscanMatcher):
         _store(path, pack(signatures), matcher.dump())
-    return Engine(signatures, AheadMatcher(matcher))
+    return Engine(signatures, matcher)
 
 
 def _stored(path: str, digest: str) -> Engine | None:
@@ -117,57 +112,6 @@ def _store(path: str, packed: bytes, database: bytes) -> None:
     with contextlib.suppress(OSError):
         make_private(Path(path).parent)
         replace_file(Path(path), header + body)
-
-
-MOST_AHEAD = 4
-
-
-class AheadMatcher:
-    """A matcher that works ahead of the caller, in a thread of its own, once a log turns out to be large.
-
-    Hyperscan works without the interpreter's lock, counting lines does not: on 1 GiB the caller's half and the
-    engine's half take about as long. A third thread gained nothing here.
-    """
-
-    def __init__(self, matcher: Matcher, from_bytes: int = LARGE_LOG_BYTES, cores: int | None = None) -> None:
-        self._matcher = matcher
-        self._from_bytes = from_bytes
-        self._cores = cores
-
-    def scan(self, block: bytes, found: Callable[[int, int], None]) -> None:
-        """See `Matcher.scan`."""
-        self._matcher.scan(block, found)
-
-    def each(self, windows: Iterable[Window]) -> Generator[Matched, None, None]:
-        """See `Matcher.each`. The thread ends when the windows do, or when this iterator is closed."""
-        rest = iter(windows)
-        seen = 0
-        while seen < self._from_bytes:
-            window = next(rest, None)
-            if window is None:
-                return
-            seen += len(window.data)
-            yield match_window(self._matcher.scan, window)
-        if (self._cores or len(os.sched_getaffinity(0))) < 2:
-            yield from match_in_turn(self._matcher.scan, rest)
-        else:
-            yield from self._ahead(rest)
-
-    def _ahead(self, windows: Iterator[Window]) -> Iterator[Matched]:
-        from collections import deque
-        from concurrent.futures import Future, ThreadPoolExecutor  # loaded for large logs alone
-
-        pool = ThreadPoolExecutor(1, "stoker-scan-ahead")
-        ahead: deque[Future[Matched]] = deque()
-        try:
-            for window in windows:
-                ahead.append(pool.submit(match_window, self._matcher.scan, window))
-                if len(ahead) >= MOST_AHEAD:
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
-        finally:
-            pool.shutdown(cancel_futures=True)
 
 
 class EngineLoader:

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from supervisor.cli.main import main
-from supervisor.diagnosis.class_texts import class_texts
+from supervisor.diagnosis.class_words import class_texts
 from supervisor.run.failures import FailureClass
 
 

@@ -15,7 +15,7 @@ from tests.integration.harness import ROOT
 
 ABLATION = (sys.executable, str(ROOT / "bench" / "ablation.py"))
 # Without it no line is a step: a log that trains is as unknown as an empty one.
-MATTERS = "predicate diagnosis.scan.log_timeline.is_progress"
+MATTERS = "predicate diagnosis.scan.matched_lines.is_progress"
 
 
 def table(keep: Path) -> dict[str, Any]:

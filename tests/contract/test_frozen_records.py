@@ -14,7 +14,6 @@ WORKING = {
     "policy/health/early_signs.py": {"_Gpu", "_Spike"},
     "policy/health/straggler.py": {"_Rank"},
     "diagnosis/hang/stuck_collectives.py": {"_Group"},
-    "diagnosis/scan/scanner.py": {"_Kept"},
 }
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from supervisor.diagnosis.class_texts import class_texts
+from supervisor.diagnosis.class_words import class_texts
 from supervisor.diagnosis.evidence import JobEvidence, LogSource, MachineRecords, RunValues
 from supervisor.diagnosis.journal_facts import run_values_of
 from supervisor.diagnosis.verdict import diagnose

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.diagnosis.scan.log_timeline import (
-    bar_went_on,
-    silence,
-)
+from supervisor.diagnosis.scan.log_timeline import bar_went_on, silence
 from supervisor.diagnosis.scan.matched_lines import SourceScan
 from supervisor.text.prefixes import Origin
 

@@ -68,9 +68,9 @@ def test_what_is_not_known(symptom: str) -> None:
 
 
 def test_near_words_are_named() -> None:
-    assert "frozen" in nearest_words("frozzen", known())
-    assert nearest_words("qqqq", known()) == ()
-    assert "notify" not in nearest_words("notify", known()), "what was asked is no other word"
+    assert "frozen" in nearest_words("frozzen")
+    assert nearest_words("qqqq") == ()
+    assert "notify" not in nearest_words("notify"), "what was asked is no other word"
 
 
 @pytest.mark.parametrize("failure", [c for c in C if c not in {C.HEALTHY, C.UNKNOWN}])
@@ -81,4 +81,4 @@ def test_each_class_leads_to_itself(failure: FailureClass) -> None:
 @given(some.text(max_size=400))
 def test_any_text(symptom: str) -> None:
     leads(symptom, known())
-    nearest_words(symptom, known())
+    nearest_words(symptom)

@@ -4,8 +4,7 @@ from hypothesis import strategies as st
 
 from supervisor.diagnosis.attempt_facts import Root
 from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords, RunValues
-from supervisor.diagnosis.titles import title_of
-from supervisor.diagnosis.verdict import diagnose
+from supervisor.diagnosis.verdict import diagnose, title_of
 from supervisor.job.batch import BatchSpec
 from supervisor.run.records import Action, FailureClass, Reason, Verdict
 from supervisor.sources.signature_files import Engine

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from supervisor.diagnosis.scan.signature_tables import digest_of
-from supervisor.diagnosis.scan.windows import engine_name
+from supervisor.diagnosis.scan.windows import HyperscanMatcher, engine_name
 from supervisor.sources import signature_files as module
 from supervisor.sources.signature_files import (
-    AheadMatcher,
     EngineLoader,
     default_cache_dir,
     load_engine,
@@ -38,7 +37,7 @@ def test_what_is_stored_is_read_and_not_made_again(good: Path, monkeypatch: pyte
     monkeypatch.setattr(module, "compile_matcher", lambda _: pytest.fail("it is there"))
     engine = load_engine(str(good.parent))
     assert engine.signatures.digest == DIGEST
-    assert isinstance(engine.matcher, AheadMatcher)
+    assert isinstance(engine.matcher, HyperscanMatcher)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from textual.binding import Binding
 
 from supervisor.cli import diagnose
 from supervisor.cli.check import USAGE as CHECK_USAGE
-from supervisor.diagnosis.class_texts import class_texts
+from supervisor.diagnosis.class_words import class_texts
 from supervisor.diagnosis.hang.stacks import WAITINGS
 from supervisor.diagnosis.root_rules import RULES
 from supervisor.diagnosis.scan.signature_tables import Role, Strength

@@ -94,22 +94,19 @@ def parse_stack(lines: Sequence[str]) -> tuple[ThreadStack, ...]:
             close()
             is_main, frames, at = (head[3] or head[1]) == "MainThread", [], []
             idle = None if head[2] is None else head[2].startswith("idle")
-        elif len(frames) < _MAX_FRAMES and (frame := _frame(line)) is not None:
-            frames.append(frame)
+        elif len(frames) >= _MAX_FRAMES:
+            continue
+        elif (seen := _FAULT_FRAME.match(line)) is not None:
+            frames.append(Frame(seen[3], seen[1], whole(seen[2]) if seen[2].isdecimal() else None))
+            at.append(index)
+        elif (seen := _SPY_FRAME.match(line)) is not None:
+            frames.append(Frame(seen[1], seen[2], whole(seen[3]) if seen[3] else None))
             at.append(index)
     close()
     if found and not any(thread.is_main for thread in found):
         # A thread without a name (no threading module) is the only one, or the last in the list.
         found[-1] = replace(found[-1], is_main=True)
     return tuple(found)
-
-
-def _frame(line: str) -> Frame | None:
-    if (seen := _FAULT_FRAME.match(line)) is not None:
-        return Frame(seen[3], seen[1], whole(seen[2]) if seen[2].isdecimal() else None)
-    if (seen := _SPY_FRAME.match(line)) is not None:
-        return Frame(seen[1], seen[2], whole(seen[3]) if seen[3] else None)
-    return None
 
 
 def main_thread(threads: Sequence[ThreadStack]) -> ThreadStack | None:

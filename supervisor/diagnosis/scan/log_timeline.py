@@ -8,12 +8,10 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from supervisor.diagnosis.scan.matched_lines import SourceScan
+from supervisor.diagnosis.scan.matched_lines import SourceScan, is_progress
 from supervisor.text.patterns import Lazy
 from supervisor.text.stamps import stamp_of, whole_date
 
-# Two alternating bars whose lines repeat unchanged prove as much as one new line per this many.
-ALTERNATING: Final = 4
 # How much of the text above a line to search for a bar.
 BAR_BYTES: Final = 8192
 
@@ -24,24 +22,9 @@ _DATE = Lazy(
     r"\d{4}[-/]\d\d[-/]\d\d[T_ ]\d\d:\d\d:\d\d|\b[IWEF]\d{4} \d\d:\d\d:\d\d|\b[A-Z][a-z]{2} +\d\d? \d\d:\d\d:\d\d"
 )
 DOUBLED_LINES: Final = 3
-_NOT_TRAINING = ("slurmstepd", "srun:", "Traceback", "Error: ", "Namespace(")  # SLURM numbers its steps, too
 _NUMBER = Lazy(r"[-+]?\d[\d.,]*(?:[eE][-+]?\d+)?")
 
 
-# For lower-case text: with IGNORECASE this pattern took 4 ms to compile, half of Python's own start.
-_PROGRESS = Lazy(
-    r"""\{['"]loss['"]: ?[-\d.]+
-    |\b(?:global_?)?(?:steps?|iter(?:ation)?s?|it|batch|num_updates|update|minibatch|epoch)\b["']?\s{0,3}[=:\[\s/(#]{1,4}\s{0,8}["']?\d
-    |\d%\|.{0,60}\|\s*\d+/\d+\s\[
-    |\b\d+/\d+\s\[\d+:\d\d
-    |\b(?:loss|ppl|grad_norm|wps|tokens/s|samples/s|lr)["']?\s?[=:]\s?["']?[-+\d.]+e?[-+\d]*
-    |\b\d{1,12}(?:\.\d{0,12})?\s?(?:it/s|s/it|samples/s|tok/s|tokens/s|img/s)\b
-    |\bit\s\d+\s(?:ok|done)\b
-    |\bepoch\s?[\[(:]?\s?\d
-    |\beta:?\s(?:\d+\sdays?\b|\d+:\d\d)
-    |\bep\s\d+\strain""",
-    re.VERBOSE,
-)
 _LOSS = Lazy(
     r"""(?:^|[^\w])(?:train(?:ing)?[_/ ])?(?:total_)?(?:loss|lm[ _]loss|nll_loss|loss_total|loss_cls|step_loss|train_loss)["']?\s?[=:]?\s*["']?\s*([-+]?(?:nan|inf)|[-+]?\.?\d[\d.e+-]*)""",
     re.IGNORECASE,
@@ -70,16 +53,6 @@ def day_of(lines: Iterable[str]) -> float:
     return next((t for t in dates if t is not None), SOME_DAY_T)
 
 
-def is_progress(text: str) -> bool:
-    """Whether a line is training's own: a step, an epoch, a bar; not one of a scheduler, a tracker or a traceback that names one too."""
-    if _PROGRESS.search(text.lower()) is None or "wandb: " in text[:40]:
-        return False
-    is_settings = (
-        text.lstrip(" [{(").lower().startswith(("config", "args", "arguments", "hparams", "hyperparam"))
-    )
-    return not is_settings and not any(word in text for word in _NOT_TRAINING)
-
-
 def rows_of_one_form(lines: Iterable[str]) -> int:
     """How many different lines differ only in their numbers, in the most frequent form: rows of a table, counters."""
     forms = Counter(_NUMBER.sub("0", line).strip() for line in set(lines))
@@ -94,19 +67,6 @@ def is_bar(text: str) -> bool:
 def progress_rows(lines: Sequence[str]) -> list[int]:
     """The indices of training's own lines."""
     return [row for row, line in enumerate(lines) if is_progress(line)]
-
-
-def went_on(after: Sequence[str], need: int = 3) -> bool:
-    """Whether training's own lines follow: at least `need` different ones, or bars that alternate for long."""
-    seen: set[str] = set()
-    changes, last = 0, ""
-    for line in after:
-        if is_progress(line):
-            seen.add(line[:400])
-            changes, last = changes + (line != last), line
-            if len(seen) >= need or changes >= ALTERNATING * need:
-                return True
-    return False
 
 
 def bar_went_on(before: bytes, after: bytes) -> bool:

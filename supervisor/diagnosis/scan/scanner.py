@@ -9,12 +9,20 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from supervisor.diagnosis.scan.frames import UNCAUGHT, below_its_frame, is_quoted_code, was_handled
-from supervisor.diagnosis.scan.log_timeline import is_progress
-from supervisor.diagnosis.scan.matched_lines import SHOWN_BYTES, Hit, SourceScan, best_match, is_echo
+from supervisor.diagnosis.scan.matched_lines import (
+    SHOWN_BYTES,
+    UNCAUGHT,
+    Hit,
+    SourceScan,
+    below_its_frame,
+    best_match,
+    is_echo,
+    is_progress,
+    is_quoted_code,
+    was_handled,
+)
 from supervisor.diagnosis.scan.signature_tables import Role, Signatures, Trait
 from supervisor.diagnosis.scan.windows import (
     Cutter,
@@ -22,6 +30,7 @@ from supervisor.diagnosis.scan.windows import (
     Matcher,
     Window,
     cut_windows,
+    match_ahead,
     match_window,
     unwrapped_records,
 )
@@ -43,14 +52,6 @@ LONG_LINE = 4096
 LAST_STATES = 4
 # tqdm's count and elapsed time, with at least one step done.
 _BAR = re.compile(rb"\b[1-9]\d*/\d+ \[\d\d:\d\d")
-
-
-@dataclass(slots=True)
-class _Kept:
-    """The first and the last few hits of one signature."""
-
-    first: list[Hit] = field(default_factory=list)
-    last: deque[Hit] = field(default_factory=lambda: deque(maxlen=LAST_HITS))
 
 
 class _OpenTraceback(NamedTuple):
@@ -85,7 +86,8 @@ class SourceScanner:
         self._past = b""
         self._head = b""
         self._tail = b""
-        self._kept: dict[int, _Kept] = {}
+        # Of each signature, the first and the last few hits.
+        self._kept: dict[int, tuple[list[Hit], deque[Hit]]] = {}
         self._waiting: list[Hit] = []
         self._open: list[_OpenTraceback] = []
         self._hosts: frozenset[str] | None = None
@@ -102,7 +104,7 @@ class SourceScanner:
         """All results. Call after `finish`."""
         for hit in self._waiting:
             self._keep(hit)
-        hits = [hit for kept in self._kept.values() for hit in (*kept.first, *kept.last)]
+        hits = [hit for first, last in self._kept.values() for hit in (*first, *last)]
         head = [clean(raw, SHOWN_BYTES) for raw in unwrapped_records(self._head).split(b"\n")[:400]]
         raw_tail = unwrapped_records(self._tail).split(b"\n")
         if raw_tail and not raw_tail[-1]:
@@ -177,8 +179,7 @@ class SourceScanner:
                 continue
             seen.add((part, index))
             if index not in left:
-                kept = self._kept.get(index)
-                left[index] = FIRST_HITS - (len(kept.first) if kept is not None else 0)
+                left[index] = FIRST_HITS - (len(self._kept[index][0]) if index in self._kept else 0)
             if left[index] <= 0:
                 later.setdefault(index, deque(maxlen=LAST_HITS)).append((end, index, start))
             elif (hit := self._hit(text, end, index, text.count(b"\n", 0, start), start)) is not None:
@@ -244,7 +245,12 @@ class SourceScanner:
             self._hosts or frozenset(),
         )
         if hit.has(Trait.TRACEBACK):
-            self._open.append(_open_traceback(hit, text, start, stop))
+            line = text[start:stop].rstrip(b"\r")
+            at = line.find(b"\r", line.find(b"Traceback (most"))
+            below = text[stop + 1 : stop + 1 + TRACEBACK_BYTES]
+            if at >= 0:  # the lines of a collector's record
+                line, below = line[:at], line[at + 1 :].replace(b"\r", b"\n")
+            self._open.append(_OpenTraceback(hit, line, below, in_line=at >= 0))
         return hit
 
     def _confirmed(self, index: int, raw: bytes, end: int) -> str | None:
@@ -263,20 +269,11 @@ class SourceScanner:
         return shown if re.search(regex, shown) or re.search(regex, bare) else None
 
     def _keep(self, hit: Hit) -> None:
-        kept = self._kept.setdefault(hit.signature.place, _Kept())
-        if len(kept.first) < FIRST_HITS:
-            kept.first.append(hit)
+        first, last = self._kept.setdefault(hit.signature.place, ([], deque(maxlen=LAST_HITS)))
+        if len(first) < FIRST_HITS:
+            first.append(hit)
         else:
-            kept.last.append(hit)
-
-
-def _open_traceback(head: Hit, text: bytes, start: int, stop: int) -> _OpenTraceback:
-    """The traceback whose head is in the given line of a window's text."""
-    line = text[start:stop].rstrip(b"\r")
-    at = line.find(b"\r", line.find(b"Traceback (most"))
-    if at >= 0:  # the lines of a collector's record
-        return _OpenTraceback(head, line[:at], line[at + 1 :].replace(b"\r", b"\n"), in_line=True)
-    return _OpenTraceback(head, line, text[stop + 1 : stop + 1 + TRACEBACK_BYTES])
+            last.append(hit)
 
 
 def _without_redraws(text: bytes) -> bytes:
@@ -300,7 +297,7 @@ def scan_source(
 ) -> SourceScan:
     """Scan one whole log, whatever its encoding or packing."""
     scanner = SourceScanner(path, origin, signatures, matcher, index, first_line)
-    results = matcher.each(cut_windows(plain_chunks(chunks)))
+    results = match_ahead(matcher.scan, cut_windows(plain_chunks(chunks)))
     try:
         for matched in results:
             scanner.digest(matched)

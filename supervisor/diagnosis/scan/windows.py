@@ -28,14 +28,15 @@ if TYPE_CHECKING:
 
 # 256 KiB scanned 20 % faster than 1 MiB here, and 64 KiB no faster.
 WINDOW_BYTES = 1 << 18
-# Beyond this a log is large, and two threads may work on it (see `sources.signature_files`); with windows of
+# Beyond this a log is large, and two threads may work on it (`match_ahead`); with windows of
 # 256 KiB they wait for the interpreter's lock more than they work (1 GiB: 0.9 s; with 1 MiB: 0.47 s).
 LARGE_LOG_BYTES = 8 << 20
 LARGE_WINDOW_BYTES = 1 << 20
 OVERLAP_BYTES = 512
+MOST_AHEAD = 4
 
-Find = Callable[[bytes, Callable[[int, int], None]], object]
-"""An engine's scan: calls back with (signature index, end offset) for each match in a block."""
+Find = Callable[[bytes], list[tuple[int, int]]]
+"""An engine's scan: the matches in a block of whole lines as (end offset, signature index), sorted."""
 
 
 class Window(NamedTuple):
@@ -105,27 +106,46 @@ def match_window(find: Find, window: Window) -> Matched:
     """The engine's matches in one window. A pure function."""
     data = window.data
     text = without_escapes(data)
-    matches = _matches(find, text)
+    matches = find(text)
     if matches:
         bare = unwrapped(text)
         if bare is not text:
             bare = without_escapes(bare)
-            return Matched(window, bare, _matches(find, bare))
+            return Matched(window, bare, find(bare))
     return Matched(window, text, matches)
 
 
-def _matches(find: Find, text: bytes) -> list[tuple[int, int]]:
-    """All matches in a text as (end, signature index), sorted."""
-    matches: list[tuple[int, int]] = []
-    find(text, lambda index, end: matches.append((end, index)))
-    matches.sort()
-    return matches
+def match_ahead(
+    find: Find, windows: Iterable[Window], *, from_bytes: int = LARGE_LOG_BYTES, cores: int | None = None
+) -> Generator[Matched, None, None]:
+    """Match window after window; once a log turns out to be large, ahead of the caller in a thread.
 
-
-def match_in_turn(find: Find, windows: Iterable[Window]) -> Generator[Matched, None, None]:
-    """Match each window only when its result is requested."""
-    for window in windows:
+    Hyperscan works without the interpreter's lock, counting lines does not: on 1 GiB the caller's half and the
+    engine's half take about as long. The thread ends when the windows do, or when this iterator is closed.
+    """
+    rest = iter(windows)
+    seen = 0
+    for window in rest:
         yield match_window(find, window)
+        seen += len(window.data)
+        if seen >= from_bytes and (cores or len(os.sched_getaffinity(0))) >= 2:
+            break
+    else:
+        return
+    from collections import deque
+    from concurrent.futures import Future, ThreadPoolExecutor  # loaded for large logs alone
+
+    pool = ThreadPoolExecutor(1, "stoker-scan-ahead")
+    ahead: deque[Future[Matched]] = deque()
+    try:
+        for window in rest:
+            ahead.append(pool.submit(match_window, find, window))
+            if len(ahead) >= MOST_AHEAD:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def without_escapes(data: bytes) -> bytes:
@@ -172,11 +192,8 @@ _CSI = re.compile(
 class Matcher(Protocol):
     """Finds all signatures in a block of whole lines. Several threads may scan at once."""
 
-    def scan(self, block: bytes, found: Callable[[int, int], None]) -> None:
-        """Call `found(signature index, end offset of the match)` for the matches in a block, in any order."""
-
-    def each(self, windows: Iterable[Window]) -> Generator[Matched, None, None]:
-        """Match window after window; results come in the same order. May read ahead."""
+    def scan(self, block: bytes) -> list[tuple[int, int]]:
+        """The matches in a block of whole lines as (end offset, signature index), sorted."""
 
 
 def _for_bytes(regex: str) -> bytes:
@@ -192,11 +209,12 @@ class HyperscanMatcher:
         # A scratch serves one scan at a time (Hyperscan's guide, "Scratch space"), so each thread has its own.
         self._scratches: list[Any] = []
 
-    def scan(self, block: bytes, found: Callable[[int, int], None]) -> None:
+    def scan(self, block: bytes) -> list[tuple[int, int]]:
         """See `Matcher.scan`."""
+        found: list[tuple[int, int]] = []
 
         def on_match(index: int, _start: int, end: int, _flags: int, _context: object) -> None:
-            found(index, end)
+            found.append((end, index))
 
         try:
             scratch = self._scratches.pop()
@@ -208,10 +226,8 @@ class HyperscanMatcher:
             self._database.scan(block, match_event_handler=on_match, scratch=scratch)
         finally:
             self._scratches.append(scratch)
-
-    def each(self, windows: Iterable[Window]) -> Generator[Matched, None, None]:
-        """See `Matcher.each`."""
-        return match_in_turn(self.scan, windows)
+        found.sort()
+        return found
 
     def dump(self) -> bytes:
         """The compiled database, for this machine and this version of Hyperscan."""
@@ -276,16 +292,12 @@ class Re2Matcher:
             self._set.Add(_for_bytes("(?m)" + regex).decode("utf-8"))
         self._set.Compile()
 
-    def scan(self, block: bytes, found: Callable[[int, int], None]) -> None:
+    def scan(self, block: bytes) -> list[tuple[int, int]]:
         """See `Matcher.scan`."""
         # The set tells which match, not where: halve a block down to single lines, so that quiet text is cheap.
-        self._scan(block, 0, found)
+        return sorted(self._scan(block, 0))
 
-    def each(self, windows: Iterable[Window]) -> Generator[Matched, None, None]:
-        """See `Matcher.each`."""
-        return match_in_turn(self.scan, windows)
-
-    def _scan(self, block: bytes, base: int, found: Callable[[int, int], None]) -> None:
+    def _scan(self, block: bytes, base: int) -> Iterator[tuple[int, int]]:
         matches = self._set.Match(block.decode("utf-8", "replace"))
         if not matches:
             return
@@ -294,11 +306,10 @@ class Re2Matcher:
             middle = block.rfind(b"\n", 0, max(len(block) - 1, 0))
         if middle < 0 or middle + 1 >= len(block):
             end = base + len(block.rstrip(b"\n"))
-            for index in matches:
-                found(index, end)
+            yield from ((end, index) for index in matches)
             return
-        self._scan(block[: middle + 1], base, found)
-        self._scan(block[middle + 1 :], base + middle + 1, found)
+        yield from self._scan(block[: middle + 1], base)
+        yield from self._scan(block[middle + 1 :], base + middle + 1)
 
 
 # -- additions by collectors -----------------------------------------------------------------------
@@ -311,8 +322,6 @@ _CONTINUED: Final = (
     (b"frame #", b"frame #"),
     (b"  rank      : ", b"  exitcode  : "),
 )
-# host:pid:tid [device] file:line, the start of NCCL's debug lines (nccl/src/debug.cc); old versions omit the host.
-_NCCL: Final = rb"(?:\b[\w.-]+:\d+:\d+ )?\[\d+\] (?:\S+:\d+ )?"
 _ANY: Final = "any message"
 # A longer text is a message.
 MOST_PREFIX: Final = 160
@@ -328,6 +337,7 @@ _COLLECTORS: Final = frozenset(
 _GRAVE: Final = ("WARN", "ERROR", "CRITICAL", "FATAL")
 _CONTINUES: Final = (" ", "\t", "Traceback ", "[rank")
 _GLOG_WARNING: Final = re.compile(rb"(?:\[rank\d+\]:)?W\d{4} ")
+_OF_TORCH: Final = re.compile(rb"\[rank\d+\]: ")  # it is understood as it is
 _CLOCK: Final = re.compile(rb"(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?")
 _SEPARATORS: Final = Lazy(r"[ \t]|(?<=[\]>|:])(?=[\[(\w])")
 
@@ -414,7 +424,7 @@ def _shapes(text: bytes) -> list[bytes]:
     found: dict[bytes, bool] = {}
     hosts: frozenset[str] | None = None
     for at, prefix, following in _looks(text):
-        if not prefix.strip() or len(prefix) > MOST_PREFIX or b"\r" in prefix:
+        if not prefix.strip() or len(prefix) > MOST_PREFIX or b"\r" in prefix or _OF_TORCH.fullmatch(prefix):
             continue
         shape = _shape(prefix)
         if shape not in found and len(found) < MOST_SHAPES:
@@ -432,15 +442,6 @@ def _looks(text: bytes) -> Iterator[tuple[int, bytes, bytes]]:
             if at < 0:
                 break
             yield at, text[text.rfind(b"\n", 0, at) + 1 : at], following
-    nccl = re.compile(_NCCL + rb"NCCL ")
-    at = -1
-    for _ in range(MOST_LOOKS):
-        at = text.find(b" NCCL ", at + 1)
-        if at < 0:
-            return
-        start_of_line = text.rfind(b"\n", 0, at) + 1
-        if match := nccl.search(text, start_of_line, at + 6):
-            yield at, text[start_of_line : match.start()], _NCCL
 
 
 def _hosts(text: bytes) -> frozenset[str]:

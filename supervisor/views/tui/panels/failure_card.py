@@ -1,6 +1,6 @@
 """The failure card: the failure, its place, its consequences, the next step, and the effect of each key.
 
-The sentences about the failure itself come from `diagnosis.titles` and `diagnosis.advice`, the reason of the decision from `policy`.
+The sentences about the failure itself come from `diagnosis.verdict` and `diagnosis.advice`, the reason of the decision from `policy`.
 """
 
 from __future__ import annotations

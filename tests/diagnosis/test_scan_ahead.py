@@ -1,0 +1,74 @@
+import random
+import threading
+from collections.abc import Iterable, Iterator
+
+import pytest
+
+from supervisor.diagnosis.scan.windows import Matched, cut_windows, match_ahead
+from supervisor.sources.signature_files import Engine
+
+LINES = [
+    b"step 12 loss 1.25 lr 3e-4 tokens/s 13000\n",
+    b"[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n",
+    b"\x1b[31mKeyError: 'x'\x1b[0m\n",
+    b" 10%|#\r 20%|##\rMemoryError\r 30%|###\n",
+    b"ok\x00ok\n",
+    b"\xff\xfe no newline",
+    b"Traceback (most recent call last):\n",
+]
+
+
+def noisy_log(seed: int, blocks: int) -> Iterator[bytes]:
+    rng = random.Random(seed)
+    for _ in range(blocks):
+        dull = LINES[0] * rng.randint(1, 9000)
+        yield dull + b"".join(rng.choices(LINES, k=rng.randint(0, 40)))
+        if rng.random() < 0.02:
+            yield b"x" * rng.randint(1, 1 << 21)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_large_log_gives_the_same_matches_with_two_threads(engine: Engine, seed: int) -> None:
+    def whole(from_bytes: int, cores: int) -> list[Matched]:
+        windows = cut_windows(noisy_log(seed, 30))
+        return list(match_ahead(engine.matcher.scan, windows, from_bytes=from_bytes, cores=cores))
+
+    one = whole(1 << 40, 2)
+    assert sum(len(matched.window.data) for matched in one) > 2 << 20
+    assert one == whole(1 << 19, 2) == whole(1 << 19, 1)
+
+
+def test_small_logs_pay_for_no_thread_and_large_ones_use_one(engine: Engine) -> None:
+    seen: set[str] = set()
+
+    def watched(block: bytes) -> list[tuple[int, int]]:
+        seen.add(threading.current_thread().name)
+        return engine.matcher.scan(block)
+
+    def names(chunks: Iterable[bytes], cores: int) -> set[str]:
+        seen.clear()
+        list(match_ahead(watched, cut_windows(chunks), cores=cores))
+        return seen - {threading.current_thread().name}
+
+    block = LINES[0] * 6000
+    assert names([block] * 20, 2) == set()
+    assert names([block] * 60, 1) == set()
+    assert names([block] * 60, 2) == {"stoker-scan-ahead_0"}
+
+
+def test_an_error_in_either_thread_reaches_the_caller_and_ends_the_other(engine: Engine) -> None:
+    def broken(block: bytes) -> list[tuple[int, int]]:
+        if b"bad" in block:
+            raise OSError("the engine")
+        return engine.matcher.scan(block)
+
+    def torn() -> Iterator[bytes]:
+        yield from [LINES[0] * 9000] * 9
+        raise OSError("the disk")
+
+    windows = cut_windows([LINES[0] * 9000, b"bad\n" * 99999, *[LINES[0] * 9000] * 9])
+    with pytest.raises(OSError, match="the engine"):
+        list(match_ahead(broken, windows, from_bytes=0, cores=2))
+    with pytest.raises(OSError, match="the disk"):
+        list(match_ahead(engine.matcher.scan, cut_windows(torn()), from_bytes=0, cores=2))
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("stoker-scan-ahead")]
