@@ -194,7 +194,9 @@ def judged(path: Path) -> list[str]:
         text = out.getvalue()
         assert code in {0, 2, 10, 11}, (code, err.getvalue())
         # Noise is no log, and that is said in one line; a log is judged, whatever is in it.
-        assert err.getvalue() == (f"stoker diagnose: {path}: {NO_LOG}\n" if code == 2 else "")
+        # On a busy machine reading takes over a second, and how far it is is said.
+        told = [line for line in err.getvalue().splitlines() if "read so far" not in line]
+        assert told == ([f"stoker diagnose: {path}: {NO_LOG}"] if code == 2 else [])
         bad = sorted({char for char in text if char != "\n" and not shows(char)})
         assert not bad, f"unsafe in the output: {bad!r}"
         assert max(map(len, text.splitlines()), default=0) < (40_000 if as_json else 1_200)

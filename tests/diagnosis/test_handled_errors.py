@@ -3,7 +3,7 @@
 import pytest
 
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
-from supervisor.diagnosis.scan.log_timeline import is_progress
+from supervisor.diagnosis.scan.matched_lines import is_progress
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.run.failures import FailureClass
 from supervisor.sources.signature_files import Engine
