@@ -161,17 +161,24 @@ class Facts:
         ranks, rank = self.ranks, self.ranks.of(item.hit, item.failure)
         if rank is not None and rank == ranks.blamed():
             return False
+        stop = self.firm_stop
+        if stop is not None and not self._before(item, stop):
+            return True
+        if any(hit.has(Trait.SIGNALS_PEERS) and hit.line < item.line for hit in self.scans[item.source].hits):
+            return True
+        return self._other_rank_failed(rank) or rank in self._signalled_ranks()
+
+    def _other_rank_failed(self, rank: int | None) -> bool:
+        ranks = self.ranks
         firm = [
             one for one in self._reported if one.is_cause and not one.soft and one.failure not in _STOPPED
         ]
         failed = {ranks.of(one.hit, one.failure) for one in firm}
         failed |= {ranks.of_exit(one) for one in self.signal_deaths}
-        signalled = set(map(self.launch.rank_by_pid.get, self.launch.sigtermed))
-        stop = self.firm_stop
-        stopped = stop is not None and not self._before(item, stop)
-        hits = self.scans[item.source].hits
-        stopped = stopped or any(hit.has(Trait.SIGNALS_PEERS) and hit.line < item.line for hit in hits)
-        return bool(failed - {rank, None}) or rank in signalled - {None} or stopped
+        return bool(failed - {rank, None})
+
+    def _signalled_ranks(self) -> set[int | None]:
+        return {self.launch.rank_by_pid.get(pid) for pid in self.launch.sigtermed} - {None}
 
     @cached_property
     def best_cause(self) -> Candidate | None:

@@ -3,6 +3,7 @@
 import pytest
 
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
+from supervisor.diagnosis.scan.matched_lines import is_progress
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.run.failures import FailureClass
 from supervisor.sources.signature_files import Engine
@@ -50,3 +51,8 @@ ValueError: bad shape
 def test_only_what_ended_the_job_is_its_cause(text: str, failure: str, engine: Engine) -> None:
     job = JobEvidence(logs=(LogSource("log", (text.encode(),)),))
     assert diagnose(job, engine.signatures, engine.matcher).failure is FailureClass(failure)
+
+
+def test_a_step_of_slurm_is_none_of_the_training() -> None:
+    assert not is_progress("srun: Force Terminated job step 255.0")
+    assert is_progress("step 255 loss 2.1")

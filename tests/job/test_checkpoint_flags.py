@@ -16,6 +16,7 @@ from supervisor.job.knobs.resume_settings import USUAL_OUTPUTS, find_outputs, gi
         ("--output-dir mine --lr 1 trainer.default_root_dir=lit", ("mine", "lit")),
         ("--output_dir 42 --save_dir exp.v1", ("42", "exp.v1")),
         ("--out checkpoints --output_dir outputs", ("checkpoints", "outputs")),
+        ("--output_path ckpts/exp.v2 --save_path run.lora", ("ckpts/exp.v2", "run.lora")),
         ("--save runs/b.pt --results c --out results.json --save_to 5 --out_file true", ("runs/b.pt", "c")),
         ("--lr 1", ()),
     ],

@@ -204,3 +204,21 @@ def test_it_is_found_once_a_run_and_not_of_an_attempt_that_was_seen_to_load(tmp_
             assert view.differs is None, name
         finally:
             resumed.close()
+
+
+@pytest.mark.parametrize(("first", "differs"), [(101, False), (1, True)], ids=["resumed", "from the start"])
+def test_a_checkpoint_that_is_named_by_another_count_than_the_logs_is_compared_by_its_time(
+    tmp_path: Path, first: int, differs: bool
+) -> None:
+    """micro_400.pt was written after step 100 of the log, which went on to step 150."""
+    resumed = Resumed(
+        tmp_path, resume_at=400, before=rows_at(*range(1, 101)), knobs=Knobs(resume_path="--ckpt")
+    )
+    try:
+        resumed.emit(ev.CheckpointCommitted(t=3.0, attempt=1, step=400, path="c/micro_400.pt", written_t=2.8))
+        for step in range(101, 151):
+            resumed.series.append(METRICS, 3.5, JOB_KEY, 1, {"step": float(step), "loss": 2.0})
+        resumed.trains(rows_at(first, first + 1))
+        assert (not_none(resumed.ledger.state.attempt).differs is not None) == differs
+    finally:
+        resumed.close()

@@ -198,7 +198,7 @@ def is_logged_as_warning(text: str) -> bool:
 
 # -- training's own lines ---------------------------------------------------------------------------
 
-_NOT_TRAINING = ("slurmstepd", "Traceback", "Error: ", "Namespace(")
+_NOT_TRAINING = ("slurmstepd", "srun:", "Traceback", "Error: ", "Namespace(")  # SLURM numbers its steps, too
 # Two alternating bars whose lines repeat unchanged prove as much as one new line per this many.
 ALTERNATING: Final = 4
 # For lower-case text: with IGNORECASE this pattern took 4 ms to compile, half of Python's own start.

@@ -180,6 +180,9 @@ def takes_path(name: str) -> bool:
     return "_".join(words) in _PATH_NAMES or ("resume" in words and not _NOT_A_PATH & set(words))
 
 
+_FOLDERS: Final = frozenset(("output", "output_path", "save_path"))
+
+
 def find_outputs(settings: Sequence[Argument]) -> tuple[str, ...]:
     """The outputs named in the arguments, as spelled there: folders, files, file name prefixes."""
     found: dict[str, None] = {}
@@ -187,7 +190,8 @@ def find_outputs(settings: Sequence[Argument]) -> tuple[str, ...]:
         word, value = _last_word(setting.name), setting.value or ""
         low = value.lower()
         other_file = re.search(r"\.[a-z]\w{0,5}$", low) is not None and not low.endswith(ENDINGS)
-        is_folder = word.endswith(("dir", "folder", "directory"))  # of any name
+        # A folder has any name, as `exp.v2`; so has what the usual names for one hold.
+        is_folder = word.endswith(("dir", "folder", "directory")) or word in _FOLDERS
         if (
             word in _OUTPUTS
             and low

@@ -10,6 +10,7 @@ from typing import Final
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import RESTARTS, FitSettings, steps_seen
 from supervisor.keeper.base.ledger import RunContext
+from supervisor.keeper.monitoring.found_checkpoints import logged_steps, step_at
 from supervisor.keeper.planning import launch_plans as plans
 from supervisor.keeper.planning.attempt_evidence import memory_point_of, remember_trial, trial_of
 from supervisor.policy.health.early_signs import unexpected_memory
@@ -180,8 +181,11 @@ class ResumeComparison:
         counts_again = tables.falls or job.retry.step_counter == RESTARTS
         if at is None or loaded or found or counts_again or self._record.node != LEADER:
             return None
-        # The checkpoint's name may use another count than the log.
-        began = began_below(tables.before, tables.after, min(at, max(tables.before) + 1))
+        # The checkpoint's name may use another count than the log, which has its own step at the time when it was written.
+        written = [c.written_t or c.t for c in state.checkpoints if c.step == at and c.attempt < view.number]
+        seen = step_at(max(written), logged_steps(self._node.series)) if written else None
+        reached = seen if seen is not None else max(tables.before)
+        began = began_below(tables.before, tables.after, min(at, reached + 1))
         # A script that finds its checkpoint itself may fall back to an older one.
         finds_own = job.knobs.self_resuming or job.knobs.resume is not None
         return None if began and finds_own else began
