@@ -54,7 +54,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.common import ROOT, command_line
 from bench.labelled import Engine, Outcome, Text, scratch_folder, texts
 from supervisor.diagnosis.scan.signature_tables import Signatures, parse_tables
-from supervisor.diagnosis.scan.windows import compile_matcher
+from supervisor.diagnosis.scan.windows import Ahead, compile_matcher, in_turn
 from supervisor.sources.signature_files import read_tables
 
 # A verdict does not show whether the code that hides secrets works, so that code is left out.
@@ -305,6 +305,7 @@ class Matcher:
 
     def __init__(self, signatures: Signatures) -> None:
         self._inner = compile_matcher(signatures)
+        self.ahead: Ahead = in_turn
         self.off = -1
         self.matched: set[int] = set()
 

@@ -13,7 +13,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PURE = ("text", "job", "diagnosis", "policy")
 # What opens files, starts things, asks the clock or throws dice.
 IMPURE = frozenset(
-    ("asyncio", "io", "logging", "random", "select", "shutil", "signal", "socket", "subprocess", "tempfile", "threading", "time")
+    ("asyncio", "io", "logging", "random", "select", "shutil", "signal", "socket", "subprocess", "tempfile", "threading",
+        "concurrent", "time")
 )  # fmt: skip
 
 

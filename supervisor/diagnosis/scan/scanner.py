@@ -30,8 +30,8 @@ from supervisor.diagnosis.scan.windows import (
     Matcher,
     Window,
     cut_windows,
-    match_ahead,
     match_window,
+    match_windows,
     unwrapped_records,
 )
 from supervisor.text.decode import clean, plain_chunks
@@ -297,7 +297,7 @@ def scan_source(
 ) -> SourceScan:
     """Scan one whole log, whatever its encoding or packing."""
     scanner = SourceScanner(path, origin, signatures, matcher, index, first_line)
-    results = match_ahead(matcher.scan, cut_windows(plain_chunks(chunks)))
+    results = match_windows(matcher, cut_windows(plain_chunks(chunks)))
     try:
         for matched in results:
             scanner.digest(matched)

@@ -28,15 +28,18 @@ if TYPE_CHECKING:
 
 # 256 KiB scanned 20 % faster than 1 MiB here, and 64 KiB no faster.
 WINDOW_BYTES = 1 << 18
-# Beyond this a log is large, and two threads may work on it (`match_ahead`); with windows of
+# Beyond this a log is large, and two threads may work on it (`sources.signature_files`); with windows of
 # 256 KiB they wait for the interpreter's lock more than they work (1 GiB: 0.9 s; with 1 MiB: 0.47 s).
 LARGE_LOG_BYTES = 8 << 20
 LARGE_WINDOW_BYTES = 1 << 20
 OVERLAP_BYTES = 512
-MOST_AHEAD = 4
 
 Find = Callable[[bytes], list[tuple[int, int]]]
 """An engine's scan: the matches in a block of whole lines as (end offset, signature index), sorted."""
+
+
+Ahead = Callable[[Find, Iterable["Window"]], Generator["Matched", None, None]]
+"""Matches windows in order, by an engine's scan."""
 
 
 class Window(NamedTuple):
@@ -115,39 +118,6 @@ def match_window(find: Find, window: Window) -> Matched:
     return Matched(window, text, matches)
 
 
-def match_ahead(
-    find: Find, windows: Iterable[Window], *, from_bytes: int = LARGE_LOG_BYTES, cores: int | None = None
-) -> Generator[Matched, None, None]:
-    """Match window after window; once a log turns out to be large, ahead of the caller in a thread.
-
-    Hyperscan works without the interpreter's lock, counting lines does not: on 1 GiB the caller's half and the
-    engine's half take about as long. The thread ends when the windows do, or when this iterator is closed.
-    """
-    rest = iter(windows)
-    seen = 0
-    for window in rest:
-        yield match_window(find, window)
-        seen += len(window.data)
-        if seen >= from_bytes and (cores or len(os.sched_getaffinity(0))) >= 2:
-            break
-    else:
-        return
-    from collections import deque
-    from concurrent.futures import Future, ThreadPoolExecutor  # loaded for large logs alone
-
-    pool = ThreadPoolExecutor(1, "stoker-scan-ahead")
-    ahead: deque[Future[Matched]] = deque()
-    try:
-        for window in rest:
-            ahead.append(pool.submit(match_window, find, window))
-            if len(ahead) >= MOST_AHEAD:
-                yield ahead.popleft().result()
-        while ahead:
-            yield ahead.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
 def without_escapes(data: bytes) -> bytes:
     """Remove what `text.decode.clean` removes from a line, except tabs and carriage returns: escape codes and invisible characters.
 
@@ -192,8 +162,29 @@ _CSI = re.compile(
 class Matcher(Protocol):
     """Finds all signatures in a block of whole lines. Several threads may scan at once."""
 
+    ahead: Ahead
+    """How the windows of a large log are matched: `in_turn`, or in a thread (`sources.signature_files`)."""
+
     def scan(self, block: bytes) -> list[tuple[int, int]]:
         """The matches in a block of whole lines as (end offset, signature index), sorted."""
+
+
+def in_turn(find: Find, windows: Iterable[Window]) -> Generator[Matched, None, None]:
+    """Match window after window."""
+    for window in windows:
+        yield match_window(find, window)
+
+
+def match_windows(
+    matcher: Matcher, windows: Iterable[Window], large: int = LARGE_LOG_BYTES
+) -> Generator[Matched, None, None]:
+    """Match window after window; once a log turns out to be large, as `Matcher.ahead` does."""
+    rest, seen = iter(windows), 0
+    for window in rest:
+        yield match_window(matcher.scan, window)
+        seen += len(window.data)
+        if seen >= large:
+            yield from matcher.ahead(matcher.scan, rest)
 
 
 def _for_bytes(regex: str) -> bytes:
@@ -205,6 +196,7 @@ class HyperscanMatcher:
     """All signatures in one Hyperscan database."""
 
     def __init__(self, database: Any) -> None:
+        self.ahead: Ahead = in_turn
         self._database = database
         # A scratch serves one scan at a time (Hyperscan's guide, "Scratch space"), so each thread has its own.
         self._scratches: list[Any] = []
@@ -283,6 +275,7 @@ class Re2Matcher:
     def __init__(self, regexes: Sequence[str]) -> None:
         import re2
 
+        self.ahead: Ahead = in_turn
         options = re2.Options()
         options.never_nl = False
         options.log_errors = False

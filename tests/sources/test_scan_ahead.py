@@ -1,11 +1,12 @@
+import os
 import random
 import threading
 from collections.abc import Iterable, Iterator
 
 import pytest
 
-from supervisor.diagnosis.scan.windows import Matched, cut_windows, match_ahead
-from supervisor.sources.signature_files import Engine
+from supervisor.diagnosis.scan.windows import Ahead, Find, Matched, cut_windows, in_turn, match_windows
+from supervisor.sources.signature_files import Engine, match_ahead
 
 LINES = [
     b"step 12 loss 1.25 lr 3e-4 tokens/s 13000\n",
@@ -16,6 +17,13 @@ LINES = [
     b"\xff\xfe no newline",
     b"Traceback (most recent call last):\n",
 ]
+
+
+class Scripted:
+    """A matcher that scans as it is told."""
+
+    def __init__(self, find: Find, ahead: Ahead) -> None:
+        self.scan, self.ahead = find, ahead
 
 
 def noisy_log(seed: int, blocks: int) -> Iterator[bytes]:
@@ -29,13 +37,13 @@ def noisy_log(seed: int, blocks: int) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_large_log_gives_the_same_matches_with_two_threads(engine: Engine, seed: int) -> None:
-    def whole(from_bytes: int, cores: int) -> list[Matched]:
-        windows = cut_windows(noisy_log(seed, 30))
-        return list(match_ahead(engine.matcher.scan, windows, from_bytes=from_bytes, cores=cores))
+    def whole(large: int, ahead: Ahead) -> list[Matched]:
+        matcher = Scripted(engine.matcher.scan, ahead)
+        return list(match_windows(matcher, cut_windows(noisy_log(seed, 30)), large))
 
-    one = whole(1 << 40, 2)
+    one = whole(1 << 40, match_ahead)
     assert sum(len(matched.window.data) for matched in one) > 2 << 20
-    assert one == whole(1 << 19, 2) == whole(1 << 19, 1)
+    assert one == whole(1 << 19, match_ahead) == whole(1 << 19, in_turn)
 
 
 def test_small_logs_pay_for_no_thread_and_large_ones_use_one(engine: Engine) -> None:
@@ -45,15 +53,15 @@ def test_small_logs_pay_for_no_thread_and_large_ones_use_one(engine: Engine) -> 
         seen.add(threading.current_thread().name)
         return engine.matcher.scan(block)
 
-    def names(chunks: Iterable[bytes], cores: int) -> set[str]:
+    def names(chunks: Iterable[bytes]) -> set[str]:
         seen.clear()
-        list(match_ahead(watched, cut_windows(chunks), cores=cores))
+        list(match_windows(Scripted(watched, match_ahead), cut_windows(chunks)))
         return seen - {threading.current_thread().name}
 
     block = LINES[0] * 6000
-    assert names([block] * 20, 2) == set()
-    assert names([block] * 60, 1) == set()
-    assert names([block] * 60, 2) == {"stoker-scan-ahead_0"}
+    assert names([block] * 20) == set()
+    assert names([block] * 60) == {"stoker-scan-ahead_0"}
+    assert engine.matcher.ahead is (match_ahead if len(os.sched_getaffinity(0)) >= 2 else in_turn)
 
 
 def test_an_error_in_either_thread_reaches_the_caller_and_ends_the_other(engine: Engine) -> None:
@@ -68,7 +76,7 @@ def test_an_error_in_either_thread_reaches_the_caller_and_ends_the_other(engine:
 
     windows = cut_windows([LINES[0] * 9000, b"bad\n" * 99999, *[LINES[0] * 9000] * 9])
     with pytest.raises(OSError, match="the engine"):
-        list(match_ahead(broken, windows, from_bytes=0, cores=2))
+        list(match_windows(Scripted(broken, match_ahead), windows, 1))
     with pytest.raises(OSError, match="the disk"):
-        list(match_ahead(engine.matcher.scan, cut_windows(torn()), from_bytes=0, cores=2))
+        list(match_windows(Scripted(engine.matcher.scan, match_ahead), cut_windows(torn()), 1))
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("stoker-scan-ahead")]
