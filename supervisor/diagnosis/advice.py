@@ -59,16 +59,7 @@ def advice_for(
     `bare_kill`: nothing but a SIGKILL is known about the end.
     """
     line = text.split("\n", 1)[0]
-    searched = text if failure is FailureClass.DDP_MISMATCH else line
-    own: list[str] = []
-    replaces_general = False
-    for row in _ROWS:
-        if failure not in row.classes or (match := row.pattern.search(searched)) is None:
-            continue
-        own.append(row.text.format(*(part for part in match.groups() if part is not None)))
-        replaces_general = replaces_general or row.alone
-        if not row.more:
-            break
+    own, replaces_general = _by_message(failure, text if failure is FailureClass.DDP_MISMATCH else line)
     if failure is not FailureClass.HOST_OOM or not own:
         own += _by_values(failure, reason, line, job)
     by_reason = _BY_REASON.get(reason) if reason is not None else None
@@ -178,6 +169,20 @@ _ROWS: Final = (
     _row(_FILES, r"['\"](/(?:var/)?tmp|/dev/shm)/", "{0} is full on this node: set TMPDIR to a folder with space, or clear it.", more=True),
     _row(_FILES, r"(?:Errno \d+\] [\w -]+|denied): ['\"]([^'\"]+)['\"]", "Path being written or read: {0}"),
 )  # fmt: skip
+
+
+def _by_message(failure: FailureClass, text: str) -> tuple[list[str], bool]:
+    """The advice of the matching rows, and whether it replaces the general advice."""
+    found: list[str] = []
+    alone = False
+    for row in _ROWS:
+        if failure not in row.classes or (match := row.pattern.search(text)) is None:
+            continue
+        found.append(row.text.format(*(part for part in match.groups() if part is not None)))
+        alone = alone or row.alone
+        if not row.more:
+            break
+    return found, alone
 
 
 def is_mount_error(line: str) -> bool:

@@ -304,7 +304,6 @@ class Facts:
         )
 
 
-# A tool of a batch script complains about a file, and the script continues. A full disk always counts.
 _OF_FILES = frozenset((FailureClass.PERMISSION_DENIED, FailureClass.MISSING_FILE))
 
 
@@ -316,17 +315,19 @@ def _earliest_strong(causes: Sequence[Candidate]) -> Candidate | None:
     if first.soft:
         # A mere warning did not end the program if something else is more than a warning.
         first = next((item for item in causes if item.strength >= floor and not item.soft), first)
-    if first.failure in _OF_FILES and _SHELL_TOOL.match(first.text):
+    if _is_shell_tools(first):
         # A batch script continues if one of its tools fails: the cause is the program that failed later.
-        others = (
-            item for item in causes if item.failure not in _OF_FILES or not _SHELL_TOOL.match(item.text)
-        )
-        first = next((item for item in others if item.strength >= floor), first)
+        first = next((item for item in causes if item.strength >= floor and not _is_shell_tools(item)), first)
     if first.has(Trait.REPEATED) and "encountered in worker" in first.text:
         # The loader's line, which names the worker's pid, says more than the worker's own last words.
         later = (item for item in causes if far_below(first, item) and "killed by signal" in item.text)
         return next(later, first)
     return first
+
+
+def _is_shell_tools(item: Candidate) -> bool:
+    """Whether a tool of a batch script complains about a file: the script continues. A full disk always counts."""
+    return item.failure in _OF_FILES and _SHELL_TOOL.match(item.text) is not None
 
 
 def first_complaint(consequences: Sequence[Candidate]) -> Candidate | None:

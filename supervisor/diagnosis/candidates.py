@@ -336,12 +336,24 @@ def without_recovered(
         and not _recovered(item, scans[item.source], steps[item.source], died)
     ]
     left = [item for item in left if not _gave_way(item, left)]
-    # An exception was raised, or any log shows a traceback or an ended process.
-    traits = {trait for scan in scans for hit in scan.hits for trait in hit.signature.traits}
-    raised = any(_is_exception(item) and not item.soft for item in left)
-    if died or raised or not _TROUBLE.isdisjoint(traits):
+    if died or _shows_trouble(left, scans):
         return left
     return [item for item in left if not (is_notice(item) and (stepped or item.soft or _informed_on(item)))]
+
+
+def _shows_trouble(found: Sequence[Candidate], scans: Sequence[SourceScan]) -> bool:
+    """Whether an exception was raised, or any log shows a traceback or an ended process."""
+    traits = {trait for scan in scans for hit in scan.hits for trait in hit.signature.traits}
+    return not _TROUBLE.isdisjoint(traits) or any(_is_exception(item) and not item.soft for item in found)
+
+
+def _says_so(item: Candidate, died: bool) -> bool:
+    """Whether the line itself says that the program continued."""
+    if item.failure is not FailureClass.TERMINATED and _PYTHON_WARNING.search(item.text):
+        return True
+    if _INSTEAD.search(item.text[-80:]) and not _is_exception(item):
+        return True
+    return not died and item.soft and item.has(Trait.ENDS_TRACEBACK)
 
 
 def _gave_way(item: Candidate, found: Sequence[Candidate]) -> bool:
@@ -438,12 +450,7 @@ def without_swallowed(found: list[Candidate], raised: Mapping[int, str]) -> list
 
 def _recovered(item: Candidate, scan: SourceScan, steps: list[tuple[int, str]], died: bool) -> bool:
     """Whether the line or the following lines say that the program continued, or that the run ended well."""
-    if item.failure is not FailureClass.TERMINATED and _PYTHON_WARNING.search(item.text):
-        return True
-    if _INSTEAD.search(item.text[-80:]) and not _is_exception(item):
-        return True
-    is_logged = item.soft and item.has(Trait.ENDS_TRACEBACK)
-    if not died and (is_logged or _outlived(item)):
+    if _says_so(item, died) or (not died and _outlived(item)):
         return True
     if ends_well(scan, item.line, steps):
         return True

@@ -38,19 +38,12 @@ def with_journal_facts(
     views = [own for _, own in pairs]
     checkpoint = state.checkpoint
     last_steps = [own.last_step for own in views if own.last_step is not None]
-    ranks = [rank for own in views for rank in own.ranks.values()]
-    codes = {r.rank: r.exit_code for r in ranks if r.rank is not None and r.exit_code is not None}
-    exits = [own.exit_code for own in views if own.exit_code is not None]
-    # A job may restart with fewer ranks.
-    batch = view.shown_batch
-    world = batch.world_size if batch is not None and batch.ranks_known else None
-    pids = (rank.pid for rank in ranks if rank.pid is not None)
+    pids = (rank.pid for own in views for rank in own.ranks.values() if rank.pid is not None)
     our_stop, ended_for = _stops(views)
-    # How the attempt differed from its plan, if we ended it for that.
-    differs = view.differs if view.stop is not None and view.stop.why is StopWhy.PLAN_DIFFERS else None
+    differs = _differs(view)
     return job._replace(
-        exit_codes={**job.exit_codes, **codes},
-        launcher_exit=next((code for code in exits if code != 0), exits[0] if exits else job.launcher_exit),
+        exit_codes={**job.exit_codes, **_exit_codes(views)},
+        launcher_exit=_launcher_exit(views, job.launcher_exit),
         launcher_signal=_launcher_signal(views),
         stop_reason=our_stop,
         not_resumed=_not_resumed(view, differs),
@@ -63,13 +56,34 @@ def with_journal_facts(
         ended_t=view.ended_t,
         earlier_step=_earlier_step(state, views),
         final_checkpoint=checkpoint is not None and checkpoint.attempt == view.number and checkpoint.final,
-        world_size=world or state.world_size or job.world_size,
+        world_size=_ranks_of(view) or state.world_size or job.world_size,
         ranks_per_node=len(view.ranks) or job.ranks_per_node,
         run_values=run_values_of(state, view, pids, spec),
         hang=_hang(views, run_root) or _silence(state, view, run_root),
         machine=_with_kills(job.machine, views),
         ended_for=ended_for,
     )
+
+
+def _exit_codes(views: Iterable[AttemptState]) -> dict[int, int]:
+    known = ((rank.rank, rank.exit_code) for own in views for rank in own.ranks.values())
+    return {rank: code for rank, code in known if rank is not None and code is not None}
+
+
+def _launcher_exit(views: Sequence[AttemptState], known: int | None) -> int | None:
+    exits = [own.exit_code for own in views if own.exit_code is not None]
+    return next((code for code in exits if code != 0), exits[0] if exits else known)
+
+
+def _differs(view: AttemptState) -> PlanDiffers | None:
+    """How the attempt differed from its plan, if we ended it for that."""
+    return view.differs if view.stop is not None and view.stop.why is StopWhy.PLAN_DIFFERS else None
+
+
+def _ranks_of(view: AttemptState) -> int | None:
+    """How many ranks this attempt had: a job may restart with fewer."""
+    batch = view.shown_batch
+    return batch.world_size if batch is not None and batch.ranks_known else None
 
 
 def _is_total_declared(state: RunState, spec: JobSpec | None) -> bool | None:

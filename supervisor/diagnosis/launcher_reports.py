@@ -91,24 +91,10 @@ def read_launch(
 ) -> Launch:
     """Collect the launchers' reports in all logs; sizes known from elsewhere take precedence."""
     hits = [hit for scan in scans for hit in scan.hits]
-    exits: list[Exit] = []
-    for hit in hits:
-        found = _launchers_exit(hit) if hit.has(Trait.LAUNCHER_REPORT) else None
-        if found is None and hit.has(Trait.TASK_EXIT):
-            found = _task_exit(hit)
-        exits += [found] if found is not None else []
+    exits = [item for hit in hits if (item := _exit(hit)) is not None]
     boxed = [item for item in exits if item.summary]
-    # The processes that a launcher reports stopping.
-    reports = (hit for hit in hits if hit.has(Trait.SIGNALS_PEERS))
-    texts = (text for hit in reports for text in (hit.text, *hit.lines_after(24)))
-    sigtermed = frozenset(whole(pid[1] or pid[2]) for text in texts for pid in _SIGNALLED.finditer(text))
-    # One agent signals the survivors of its group: these and the failed ones are the group.
-    pids = {item.pid for item in exits if item.pid is not None} | sigtermed
-    group = len(pids) if len(pids) > 1 else None
-    printed_per_node, printed_world = _sizes(scans)
-    per_node, world = known_per_node or printed_per_node, known_world or printed_world or group
-    if per_node is None and len({item.node for item in boxed}) == 1:
-        per_node = group
+    sigtermed = _signalled(hits)
+    per_node, world = _known_sizes(scans, exits, sigtermed, known_world, known_per_node)
     highest = max(map(_highest_rank, scans), default=0)
     world = max(world, highest + 1) if world is not None else None
     launched = any(hit.has(Trait.LAUNCHER_REPORT) and not hit.has(Trait.SHELL_EXIT) for hit in hits)
@@ -125,6 +111,37 @@ def read_launch(
         launched or is_larger or (world or 1) > 1,
         known_per_node is not None,
     )
+
+
+def _known_sizes(
+    scans: Sequence[SourceScan],
+    exits: Sequence[Exit],
+    sigtermed: frozenset[int],
+    world: int | None,
+    per_node: int | None,
+) -> tuple[int | None, int | None]:
+    """Processes per node and world size: known, printed, or as many as the one agent reports."""
+    # One agent signals the survivors of its group: these and the failed ones are the group.
+    pids = {item.pid for item in exits if item.pid is not None} | sigtermed
+    group = len(pids) if len(pids) > 1 else None
+    printed_per_node, printed_world = _sizes(scans)
+    per_node = per_node or printed_per_node
+    if per_node is None and len({item.node for item in exits if item.summary}) == 1:
+        per_node = group
+    return per_node, world or printed_world or group
+
+
+def _exit(hit: Hit) -> Exit | None:
+    """The exit that a launcher or srun reports in a line."""
+    found = _launchers_exit(hit) if hit.has(Trait.LAUNCHER_REPORT) else None
+    return _task_exit(hit) if found is None and hit.has(Trait.TASK_EXIT) else found
+
+
+def _signalled(hits: Sequence[Hit]) -> frozenset[int]:
+    """The processes that a launcher reports stopping."""
+    reports = (hit for hit in hits if hit.has(Trait.SIGNALS_PEERS))
+    texts = (text for hit in reports for text in (hit.text, *hit.lines_after(24)))
+    return frozenset(whole(found[1] or found[2]) for text in texts for found in _SIGNALLED.finditer(text))
 
 
 def _ranks_by_pid(scans: Sequence[SourceScan], exits: Sequence[Exit]) -> dict[int, int]:
@@ -350,7 +367,30 @@ class Ranks:
         for scan in scans:
             for line in scan.edges():
                 self._read(line, scan)
-        # The global ranks that a launcher's report gives for local ones, and those that follow from a node's size.
+        local_exits = self._read_exits(launch)
+        self.multi_node = self._spans_nodes(launch, local_exits)
+        # A rank that complains about waiting did not fail before.
+        self._waited = {
+            rank
+            for scan in scans
+            for hit in scan.hits
+            if hit.signature.failure is FailureClass.NCCL_TIMEOUT
+            and (rank := hit.rank if hit.rank is not None else _own_rank(hit.text)) is not None
+        }
+
+    def _spans_nodes(self, launch: Launch, local_exits: Sequence[Exit]) -> bool:
+        """Whether the job's lines or sizes show more than one node."""
+        return (
+            any(base > 0 for bases in self._bases.values() for base in bases)
+            or len(self._bases.keys() - {None}) > 1
+            # If agents print only local ranks, each host with output has an agent.
+            or (len(self._nodes - {None}) > 1 and bool(local_exits))
+            or (not self._task_is_rank and len(self._tasks) > 1)
+            or (launch.world_size or 0) > (launch.per_node or launch.world_size or 0)
+        )
+
+    def _read_exits(self, launch: Launch) -> list[Exit]:
+        """The exits with local ranks: a launcher's report gives global ranks for them, and a node's size others."""
         local_exits = [item for item in launch.exits if item.local_rank is not None]
         for item in local_exits:
             self._task_is_rank = self._task_is_rank and item.hit.origin.task is None
@@ -360,23 +400,7 @@ class Ranks:
         if launch.per_node is not None:
             for node, ranks in self._of_node.items():
                 self._bases[node].add(min(ranks) // launch.per_node * launch.per_node)
-        # Whether the job's lines or sizes show more than one node.
-        self.multi_node = (
-            any(base > 0 for bases in self._bases.values() for base in bases)
-            or len(self._bases.keys() - {None}) > 1
-            # If agents print only local ranks, each host with output has an agent.
-            or (len(self._nodes - {None}) > 1 and bool(local_exits))
-            or (not self._task_is_rank and len(self._tasks) > 1)
-            or (launch.world_size or 0) > (launch.per_node or launch.world_size or 0)
-        )
-        # A rank that complains about waiting did not fail before.
-        self._waited = {
-            rank
-            for scan in scans
-            for hit in scan.hits
-            if hit.signature.failure is FailureClass.NCCL_TIMEOUT
-            and (rank := hit.rank if hit.rank is not None else _own_rank(hit.text)) is not None
-        }
+        return local_exits
 
     def _read(self, line: str, scan: SourceScan) -> None:
         """Note the facts in one line's prefix: its rank, and the rank's node, task and process."""

@@ -124,6 +124,12 @@ LIMITS = (
 )  # fmt: skip
 
 
+def _is_of_a_library(item: Candidate) -> bool:
+    """Whether an exception of unknown type is a module's: Python names that, except the script's own (traceback.TracebackException)."""
+    is_scripts_own = item.has(Trait.ENDS_TRACEBACK) and "." not in item.text.split(":", 1)[0]
+    return item.has(Trait.OPEN_TYPE) and not is_scripts_own
+
+
 def limits_of(item: Candidate, peers: Sequence[Candidate], facts: Facts) -> list[Limit]:
     """The kinds of evidence that a line among its peers (causes, or stops) is, weakest first."""
     # Firm causes of other classes.
@@ -134,8 +140,6 @@ def limits_of(item: Candidate, peers: Sequence[Candidate], facts: Facts) -> list
     ]
     ended = ended_by(facts)
     continues = facts.scans[item.source].lines - item.line > MOST_LINES_BELOW
-    # Python names the module of a class, except the script's own (traceback.TracebackException).
-    is_scripts_own = item.has(Trait.ENDS_TRACEBACK) and "." not in item.text.split(":", 1)[0]
     notice = is_notice(item)
     leader = class_by_words(item.text) if item.failure not in _WITHOUT_WORDS else None
     may_be_running = item.failure is not FailureClass.TERMINATED and not item.has(Trait.USAGE_EXIT)
@@ -144,9 +148,7 @@ def limits_of(item: Candidate, peers: Sequence[Candidate], facts: Facts) -> list
         "another_cause_below": any(far_below(item, other) for other in rivals),
         "log_continues": continues and ended is not Ended.TOLD,
         "notice_alone": notice and end_not_shown,
-        "unknown_words": item.has(Trait.OPEN_TYPE)
-        and item.failure is FailureClass.CODE_ERROR
-        and not is_scripts_own,
+        "unknown_words": item.failure is FailureClass.CODE_ERROR and _is_of_a_library(item),
         "only_a_warning": all(one.soft for one in peers if one.failure is item.failure),
         "ended_later": continues,
         "vague_type": item.has(Trait.GENERIC) and _VAGUE.search(item.text) is not None,

@@ -172,51 +172,69 @@ def _facts(job: JobEvidence, scans: tuple[SourceScan, ...], signatures: Signatur
 def _verdict(facts: Facts, root: Root) -> Verdict:
     """The root in words, with its consequences."""
     job = facts.job
-    bare_kill = (
-        root.failure is FailureClass.HOST_OOM and root.reason is Reason.KERNEL_KILL and root.chosen is None
-    )
-    crashed = root.failure is FailureClass.WORKER_CRASH and root.reason is Reason.SIGNAL
-    sent_kill = crashed and _is_sent_kill(root, job)
-    message = root.text
-    if root.chosen is not None:  # it may start a message of several lines
-        below = root.chosen.hit.after[:BELOW_BYTES].decode("utf-8", "replace")
-        message = f"{root.text}\n{strip_escapes(below)}"
-    advice = advice_for(root.failure, root.reason, message, job, bare_kill=bare_kill or sent_kill)
-    if root.chosen is not None and root.chosen.signature.title:
+    sent_kill = _is_sent_kill(root, job)
+    killed = _is_bare_kill(root) or sent_kill
+    advice = advice_for(root.failure, root.reason, _message(root), job, bare_kill=killed)
+    signature = root.chosen.signature if root.chosen is not None else None
+    if signature is not None and signature.title:
         advice = ()  # the user named it, so the remedy is theirs to know
     consequences = _consequences(facts, root)
     title = title_of_end(facts, root) or title_of(root, is_sent_kill=sent_kill)
-    is_own = root.chosen is not None and root.chosen.has(Trait.OWN)
+    terminated = root.failure is FailureClass.TERMINATED
     # A failure that could recur; a person's stop does not count.
-    lost_node = root.failure is FailureClass.TERMINATED and root.reason is Reason.NODE_FAIL
-    stopped = root.failure is FailureClass.TERMINATED and root.reason is Reason.USER
-    failed = root.failure is not FailureClass.HEALTHY and not stopped
-    if job.hang is not None and (seen := stacks_behind(job, root)) is not None:
-        advice, consequences = advice_by_stacks(seen, advice), (*waited(seen), *consequences)
-        title = title_of_absent(seen.ranks, root.failure) or title_of(root)
-    elif job.recorder is not None and (shown := recorder_behind(job, root)) is not None:
-        advice = advice_by_recorder(shown, advice)
-        title = title_of_absent(shown.ranks, root.failure) or title_of(root)
+    failed = root.failure is not FailureClass.HEALTHY and not (terminated and root.reason is Reason.USER)
+    if job.hang is not None or job.recorder is not None:
+        title, advice, consequences = _with_hang(job, root, title, advice, consequences)
     return Verdict(
         failure=root.failure,
         reason=root.reason,
         confidence=round(root.confidence, 2),
         rank=root.rank,
         ranks=root.ranks,
-        node=root.node or (node_named(root.text) if lost_node else None),
+        node=root.node or (node_named(root.text) if terminated and root.reason is Reason.NODE_FAIL else None),
         title=title,
-        cause=Cause(root.path, root.line or None, redact_text(root.text.strip())[:MOST_CAUSE])
-        if root.line > 0 or root.text
-        else None,
+        cause=_cause(root),
         consequences=tuple(
             item for item in consequences if item.rank not in {root.rank, *root.ranks} - {None}
         ),
-        advice=tuple(line if len(line) <= MOST_ADVICE else line[: MOST_ADVICE - 1] + "…" for line in advice),
+        advice=tuple(_shortened(line, MOST_ADVICE) for line in advice),
         action=action_for(root.failure, root.reason, root.text, job),
         fingerprint=fingerprint(root.failure, root.reason, root.text) if failed else "",
-        signature=root.chosen.signature.id.removeprefix(OWN) if root.chosen is not None and is_own else "",
+        signature=signature.id.removeprefix(OWN) if signature and Trait.OWN in signature.traits else "",
         local_rank=None if root.ranks else root.local_rank,
     )
+
+
+def _with_hang(
+    job: JobEvidence,
+    root: Root,
+    title: str,
+    advice: tuple[str, ...],
+    consequences: tuple[Consequence, ...],
+) -> tuple[str, tuple[str, ...], tuple[Consequence, ...]]:
+    """The words of a verdict with what stacks or dumps add, if it rests on them."""
+    if (seen := stacks_behind(job, root)) is not None:
+        advice, consequences = advice_by_stacks(seen, advice), (*waited(seen), *consequences)
+        title = title_of_absent(seen.ranks, root.failure) or title_of(root)
+    elif (shown := recorder_behind(job, root)) is not None:
+        advice = advice_by_recorder(shown, advice)
+        title = title_of_absent(shown.ranks, root.failure) or title_of(root)
+    return title, advice, consequences
+
+
+def _cause(root: Root) -> Cause | None:
+    """The line that shows the root, if one does."""
+    if root.line <= 0 and not root.text:
+        return None
+    return Cause(root.path, root.line or None, redact_text(root.text.strip())[:MOST_CAUSE])
+
+
+def _message(root: Root) -> str:
+    """The root's line and, if it starts a message of several lines, the lines below it."""
+    if root.chosen is None:
+        return root.text
+    below = root.chosen.hit.after[:BELOW_BYTES].decode("utf-8", "replace")
+    return f"{root.text}\n{strip_escapes(below)}"
 
 
 def _as_expected(item: Candidate, scans: tuple[SourceScan, ...]) -> bool:
@@ -313,8 +331,15 @@ def _title_of_empty(scans: Sequence[SourceScan]) -> str | None:
     return None if has_text else "There is no text in it: a binary file, not a log"
 
 
+def _is_bare_kill(root: Root) -> bool:
+    """Whether nothing but a SIGKILL is known: running out of host memory is then only the most likely cause."""
+    return root.failure is FailureClass.HOST_OOM and root.reason is Reason.KERNEL_KILL and root.chosen is None
+
+
 def _is_sent_kill(root: Root, job: JobEvidence) -> bool:
     """Whether the signal of a crash was SIGKILL, which no handler in the process can see."""
+    if root.failure is not FailureClass.WORKER_CRASH or root.reason is not Reason.SIGNAL:
+        return False
     named = signal_of(root.text)
     if named is not None:
         return named == "SIGKILL"
@@ -323,7 +348,7 @@ def _is_sent_kill(root: Root, job: JobEvidence) -> bool:
 
 def title_of(root: Root, *, is_sent_kill: bool = False) -> str:
     """One line that names the rank or ranks, if known. `is_sent_kill`: its signal was SIGKILL."""
-    if root.failure is FailureClass.HOST_OOM and root.reason is Reason.KERNEL_KILL and root.chosen is None:
+    if _is_bare_kill(root):
         return f"{_who(root)} was killed (SIGKILL); most often memory ran out on the host"
     if is_sent_kill:
         return f"{_who(root)} was killed (SIGKILL)"
@@ -341,7 +366,7 @@ def title_of(root: Root, *, is_sent_kill: bool = False) -> str:
         title = root.chosen.signature.title + _where(root)
     elif root.failure is FailureClass.DISK_FULL and is_mount_error(root.text):
         title = MOUNT_FAILED + _where(root)
-    elif root.failure is FailureClass.NCCL_TIMEOUT and _is_named_by_others(root):
+    elif _is_named_by_others(root):
         title = f"A collective timed out: rank {root.rank} never joined it"
     else:
         own = _named_by_itself(root) if root.failure in PLAIN_ERRORS else ""
@@ -357,20 +382,20 @@ def _named_by_itself(root: Root) -> str:
     if root.failure is FailureClass.USAGE_ERROR:
         refused = _REFUSED.match(text)
         head = class_texts()[root.failure].title
-        return f"{head}{_where(root)}: {_shortened(refused[1])}" if refused else ""
+        return f"{head}{_where(root)}: {_shortened(refused[1], MOST_MESSAGE)}" if refused else ""
     if (match := _EXCEPTION.match(text)) is None:
         return ""
     name, message = match.groups()
-    return f"{name}{_where(root)}" + (f": {_shortened(message)}" if message else "")
+    return f"{name}{_where(root)}" + (f": {_shortened(message, MOST_MESSAGE)}" if message else "")
 
 
-def _shortened(message: str) -> str:
-    return message if len(message) <= MOST_MESSAGE else f"{message[: MOST_MESSAGE - 1].rstrip()}…"
+def _shortened(message: str, most: int) -> str:
+    return message if len(message) <= most else f"{message[: most - 1].rstrip()}…"
 
 
 def _is_named_by_others(root: Root) -> bool:
     """Whether the ranks that waited in a collective named this one: nothing failed on the rank itself."""
-    if root.rank is None or root.chosen is None:
+    if root.failure is not FailureClass.NCCL_TIMEOUT or root.rank is None or root.chosen is None:
         return False
     own = root.chosen.rank if root.chosen.rank is not None else inline_rank(root.text)
     return not root.chosen.is_cause and own is not None and own != root.rank

@@ -324,20 +324,24 @@ def frames_above(hit: Hit) -> Frames:
     texts = (split_prefix(line, hit.hosts)[1] for line in lines[max(head - 6, 0) : head])
     process = next((match for text in texts if (match := _PROCESS.search(text))), None)
     spawn_rank = None if process is None else whole(process[1]) if process[1] else whole(process[2]) - 1
-    # A logger or torch_xla names the rank right above: ``[rank 1] ERROR uncaught``.
-    alarms = (line for line in reversed(lines[max(head - 2, 0) : head]) if _ALARM.search(line))
-    announced = next((match for line in alarms if (match := _RANK.search(line))), None)
     return Frames(
         True,
         frames,
         spawn_rank,
-        whole(next(group for group in announced.groups() if group)) if announced else None,
+        _announced(lines[max(head - 2, 0) : head]),
         whole(quoted[1]) if quoted else None,
         logged=ignored or bool(_LOGGED.search(lines[head]) or _WARNED.search(above)),
         caught=any(_CAUGHT.search(line[:200]) and not is_progress(line) for line in heads),
         ignored=ignored,
         in_passing=_IN_PASSING.search(above) is not None,
     )
+
+
+def _announced(lines: Sequence[str]) -> int | None:
+    """The rank that a logger or torch_xla names right above a traceback: ``[rank 1] ERROR uncaught``."""
+    alarms = (line for line in reversed(lines) if _ALARM.search(line))
+    match = next((match for line in alarms if (match := _RANK.search(line))), None)
+    return whole(next(group for group in match.groups() if group)) if match is not None else None
 
 
 def was_handled(hit: Hit) -> bool:
