@@ -315,6 +315,8 @@ _CONTINUED: Final = (
     (b"frame #", b"frame #"),
     (b"  rank      : ", b"  exitcode  : "),
 )
+# host:pid:tid [device] file:line, the start of NCCL's debug lines (nccl/src/debug.cc); old versions omit the host.
+_NCCL: Final = rb"(?:\b[\w.-]+:\d+:\d+ )?\[\d+\] (?:\S+:\d+ )?"
 _ANY: Final = "any message"
 # A longer text is a message.
 MOST_PREFIX: Final = 160
@@ -435,6 +437,15 @@ def _looks(text: bytes) -> Iterator[tuple[int, bytes, bytes]]:
             if at < 0:
                 break
             yield at, text[text.rfind(b"\n", 0, at) + 1 : at], following
+    nccl = re.compile(_NCCL + rb"NCCL ")
+    at = -1
+    for _ in range(MOST_LOOKS):
+        at = text.find(b" NCCL ", at + 1)
+        if at < 0:
+            return
+        start_of_line = text.rfind(b"\n", 0, at) + 1
+        if match := nccl.search(text, start_of_line, at + 6):
+            yield at, text[start_of_line : match.start()], _NCCL
 
 
 def _hosts(text: bytes) -> frozenset[str]:
