@@ -40,7 +40,7 @@ SCREENS = sorted(
     p for p in (ROOT / "views/tui").rglob("*.py") if p.name not in {"textual_theme.py", "layout.py"}
 )
 RECORDS = [
-    *(ROOT / "diagnosis" / f"{name}.py" for name in ("titles", "advice")),
+    *(ROOT / "diagnosis" / f"{name}.py" for name in ("verdict", "advice")),
     ROOT / "diagnosis/hang_verdict.py",
     ROOT / "cli/verdict_text.py",
     *(ROOT / "policy" / f"{name}.py" for name in ("rules", "decide", "changes", "same_training")),
@@ -95,6 +95,15 @@ PARTS = frozenset(
     text.replace("~", GAP)
     for text in (
         " since the checkpoint ~",
+        "kernel log",
+        "lost the connection to ~",
+        "crashed (~: ~)",
+        "A data worker ~~",
+        "The stacks show ~ ~",
+        "~ and the others elsewhere: the ranks took different branches. Look for a collective under `if rank == …`, and for batches that differ in number.",
+        "~: look at what its data workers read, and give the DataLoader a timeout=.",
+        "~: look for a kernel that does not end, and for Xid errors in `dmesg`.",
+        "~: find out who suspended it; `kill -CONT` lets it continue.",
         ", no checkpoint is known",
         "uid ~",
         "A collective timed out: ~ never joined it",
@@ -188,6 +197,10 @@ WHOLE = (
     "hang: steps were made since --resume c2.pt, and no whole checkpoint of this run was found: e gives another path, r starts from that one again",
     "waiting for you, for another 23 h 59 m",
     "waited for rank 1 in all_reduce at my/train.py:41",
+    "lost the connection to a peer",
+    "The stacks show rank 1 waiting for data at my/train.py:30: look at what its data workers read, and give the DataLoader a timeout=.",
+    "The stacks show rank 1 waiting for the GPU at my/train.py:30: look for a kernel that does not end, and for Xid errors in `dmesg`.",
+    "The stacks show rank 1 stopped by a signal (SIGSTOP): find out who suspended it; `kill -CONT` lets it continue.",
     "63 ranks: waited for ranks 1, 3 in all_gather",
     "was waiting for the GPU at my/train.py:41",
     "Look why my/data.py:41 does not end (a loop without a bound, a lock, a file or a server that does not answer): the stacks show rank 3 in read_it(), outside the collective.",
