@@ -162,7 +162,7 @@ def test_without_a_resume_it_is_counted_down_once_somebody_looks_and_esc_keeps_w
         run = let_go(tmp_path)
         assert wait_until(lambda: "hang_unwatched" in advisories(run), 60, 0.2), advisories(run)
         with terminal("attach", cwd=tmp_path) as screen:
-            screen.wait_for("hang: ending in", "Esc keeps waiting")
+            screen.wait_for("hang: ending in", "Esc keep waiting")
             screen.press("\x1b")
             screen.until(lambda: any(isinstance(fact, ev.HangKept) for fact in facts(run)))
             assert keeper.poll() is None
