@@ -152,7 +152,7 @@ def _end_of(run: RunPaths) -> Order | None:
 
 
 def _require_no_other(run: RunPaths, node: int) -> None:
-    """Two keepers with one --node-rank: also on a filesystem whose locks do not reach other machines."""
+    """Refuse a second keeper with the same --node-rank, even where another machine's locks are not visible."""
     if _lives(run, node):
         raise JobError(
             f"{run.root}: {_keeper_words(run, node)}: two nodes were started with --node-rank {node}"

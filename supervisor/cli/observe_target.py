@@ -213,7 +213,7 @@ def _without_screen(run: RunPaths, watching: Watching, *, as_json: bool) -> int:
 
 
 def _clear_away(observed: Path) -> None:
-    """Remove the folders of killed observers: nobody holds their lock, and they are not new."""
+    """Delete the folders of killed observers: those that are not recent and whose lock no process holds."""
     with contextlib.suppress(OSError):
         for path in observed.iterdir():
             old = path.stat().st_mtime < time.time() - LEFT_BEHIND_S

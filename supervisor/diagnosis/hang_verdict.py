@@ -89,7 +89,7 @@ class _Progress:
             self._answered[_group_in(text)][rank] = whole(called.group(1)), whole(finished.group(1))
 
     def never_entered(self) -> list[int]:
-        """The ranks that had finished all their calls, without the collective in which others timed out."""
+        """The ranks that finished every call they made but never entered the collective in which the others timed out."""
         found = set()
         for group, number in self._timed_out.items():
             for rank, (called, finished) in self._answered[group].items():

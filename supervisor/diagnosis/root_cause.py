@@ -131,7 +131,7 @@ def _is_of_a_library(item: Candidate) -> bool:
 
 
 def limits_of(item: Candidate, peers: Sequence[Candidate], facts: Facts) -> list[Limit]:
-    """The kinds of evidence that a line among its peers (causes, or stops) is, weakest first."""
+    """How a line ranks as evidence among its peers (other causes, or other stops): every kind that applies, weakest first."""
     # Firm causes of other classes.
     rivals = [
         other

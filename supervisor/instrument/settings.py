@@ -290,7 +290,7 @@ def deepspeed_made(args: Any, _kwargs: Any) -> Look:
 
 
 def watch_loaders(module: ModuleType) -> None:
-    """What a module's loaders return to the script itself, or to anybody for a file that the command line or the plan names."""
+    """Record what a module's loaders return to the script, or to any caller that loads a file named on the command line or in the plan."""
 
     def loaded(result: Any, args: Any, kwargs: Any, caller: Any) -> None:
         if wire.step or counts["file"] >= MOST["file"] or not isinstance(result, (dict, list)):

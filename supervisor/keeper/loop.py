@@ -100,7 +100,7 @@ class Group:
         return reason
 
     def plan(self, number: int, paths: AttemptPaths) -> LaunchPlan | None:
-        """This node's plan of the next attempt; None: as on one machine."""
+        """This node's plan for the next attempt, or None to launch as on a single machine."""
         del number, paths
         return None
 

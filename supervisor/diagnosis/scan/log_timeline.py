@@ -1,4 +1,4 @@
-"""Reads time, progress and the end from a log: time stamps, step lines, silences, a loss that stays nan, closing words."""
+"""Reads time, progress and the end from a log: time stamps, step lines, gaps, a loss that stays NaN, closing messages."""
 
 from __future__ import annotations
 

@@ -270,7 +270,7 @@ def load_matcher(dumped: bytes) -> HyperscanMatcher:
 
 
 class Re2Matcher:
-    """The fallback: one alternation finds candidate lines, a set finds which signatures."""
+    """The fallback: a single alternation finds candidate lines, then an RE2 set finds which signatures match."""
 
     def __init__(self, regexes: Sequence[str]) -> None:
         import re2

@@ -303,7 +303,7 @@ class Resolver:
     origins: list[tuple[str, str, str]] = field(default_factory=list)
 
     def get(self, key: str) -> Any:
-        """The converted value of a dotted setting, or its default if nobody names it."""
+        """The converted value of a dotted setting, or its default if it is not set anywhere."""
         setting = SETTINGS[key]
         value = setting.default
         if value is not None:

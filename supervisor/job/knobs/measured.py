@@ -527,7 +527,7 @@ def _is_total(setting: Setting, numbers: _Numbers, settings: Sequence[Setting]) 
 
 
 def _may_be_batch(setting: Setting) -> bool:
-    """Whether to ask about a setting of another name."""
+    """Whether to ask if this setting is the batch size although its name does not say so."""
     says_other = is_accumulation(setting.name) or is_other(setting.name)
     return setting.is_input and setting.by != "env" and not says_other
 

@@ -155,7 +155,7 @@ def _declared(
 def _numbers_of(
     args: Sequence[str], where: Places, *wanted: tuple[str, str | None]
 ) -> tuple[FoundNumber, ...]:
-    """The present number of each setting, and its position; ``named``: it cannot be read."""
+    """The current value of each setting and where it is set; ``named`` if the value cannot be read."""
     found = []
     for what, name in wanted:
         number = number_of(args, name, where)

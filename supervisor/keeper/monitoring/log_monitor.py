@@ -543,7 +543,7 @@ class LastReading:
         self._waits = False
 
     def look(self) -> bool:
-        """Whether everything is read."""
+        """Whether everything has been read."""
         if not self._asked and not (self._waits and self._may_grow()):
             self._asked = True
             self._logs.finish()

@@ -528,7 +528,7 @@ class Observer:
         self._show(verdict, provisional=False)
 
     def _unread(self, *, done: bool) -> str:
-        """Which part of the logs was not read, for people; empty if none. `done`: the last reading was completed."""
+        """A description of the part of the logs that was not read; empty if all was read. `done`: the last read finished."""
         if self._pipe is not None and self._pipe.torn:
             return "its pipe was not read to its end"
         backlog = self._logs.backlog()

@@ -241,7 +241,7 @@ class StepSense:
         return epoch - self._first_epoch + behind if self._in_epoch[counter] else None
 
     def _counter(self, total: float) -> float:
-        """The counter with this total, or about this total: an epoch may be longer than the last."""
+        """Find the counter with about this total: one epoch may be longer than the last."""
         known = next((one for one in self._in_epoch if abs(one - total) <= one * SAME_TOTAL), None)
         if known is not None:
             return known

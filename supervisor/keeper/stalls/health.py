@@ -267,7 +267,7 @@ class Health:
         self._say(self._early.step(seen.rank, mono, seen.values))
 
     def _is_progress_of(self, rank: int | None) -> bool:
-        """The phases of one rank count for the attempt: rank 0, or the first that reported one."""
+        """Whether this rank's phases stand for the whole attempt: rank 0's do, or those of the first rank that reported one."""
         if rank in {None, 0}:
             self._speaker = 0
         elif self._speaker is None:

@@ -279,7 +279,7 @@ class StackBroker:
         self.begin(0)
 
     def begin(self, attempt: int) -> None:
-        """Another attempt. What is still being taken belongs to the one before, and is dropped."""
+        """Begin another attempt. Stacks that are still being taken belong to the previous one and are dropped."""
         self._attempt, self._blind = attempt, 0
 
     def close(self) -> None:

@@ -336,7 +336,10 @@ def _with_message(text: str, begin: int, *, in_record: bool, evaluates: bool) ->
 
 
 def _in_block(message: str, state: State) -> State | None:
-    """The state after a line in a block that is not read; None for a line outside any, such as a bar, indented or not."""
+    """Return the state after a line inside a skipped block, or None if the line is not in one.
+
+    Progress bars never are, even when indented.
+    """
     if state.skip_next:
         return state._replace(skip_next=False)
     if _is_bar(message):

@@ -165,7 +165,7 @@ def meaning(name: str) -> Meaning:
 
 
 def _counter(name: _Name) -> Meaning | None:
-    """A step's or an epoch's name: rank 0 in its table means a setting or an announcement."""
+    """Match the name of a step or an epoch. Rank 0 in the table marks a setting or an announcement, not a counter."""
     if not (HIDING_WORDS - {"end", "start", "initial"}).isdisjoint(name.have):
         return None
     for table, field in ((STEP_NAMES, STEP), (EPOCH_NAMES, EPOCH)):

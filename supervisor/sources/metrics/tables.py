@@ -165,7 +165,7 @@ class _Cell(NamedTuple):
 
 
 def _cell_of_row(name: str, raw: str, start: int, *, is_first: bool, names: tuple[str, ...]) -> _Cell | None:
-    """The content of a row's cell; None for a text that rows do not have."""
+    """Parse one cell of a table row. None if its text cannot belong to a row."""
     cell = raw.strip().rstrip(":")
     begin = start + len(raw) - len(raw.lstrip())
     match = _CELL.match(cell)

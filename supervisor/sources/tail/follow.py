@@ -267,7 +267,7 @@ class FollowedFile:
         return generation + rotated, now.st_size if stat.S_ISREG(now.st_mode) else 0
 
     def is_past(self, end: tuple[int, int], *, sure: bool = False) -> bool:
-        """Whether it is read to that end. A file truncated since then counts as read, unless we must be `sure`."""
+        """Whether the file has been read up to `end`. A file that was truncated since then counts as read, unless `sure` is set."""
         generation, offset = end
         if self.feed.generation != generation:
             return self.feed.generation > generation and not sure

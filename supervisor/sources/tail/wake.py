@@ -73,7 +73,7 @@ class Waker:
         return path in self._watches or path in self._busy_until
 
     def unwatch(self, path: str) -> None:
-        """Stop waking on its changes: it is not followed, or another file took its place."""
+        """Stop waking on changes to `path`: it is no longer followed, or another file has replaced it."""
         self._busy_until.pop(path, None)
         self._changed_at.pop(path, None)
         self._end_watch(path)

@@ -111,7 +111,7 @@ def record_of(run: RunPaths, *, node: int = 0) -> Recording:
 
 
 def _ordered(events: Iterable[Event]) -> list[Event]:
-    """Sort by time within each keeper's life, and keep keepers in journal order: a clock may have been set back between them."""
+    """Sort each keeper's events by time, but leave the keepers in journal order: the clock may have been set back between them."""
     lives: list[list[Event]] = [[]]
     for event in events:
         if isinstance(event, KeeperStarted):

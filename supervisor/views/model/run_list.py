@@ -214,7 +214,7 @@ class RunRow:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the newest attempt's logs were not read to their end, so it went beyond its last read step."""
+        """Whether the logs of the latest attempt were not read to their end, so that it got further than the last step read."""
         return self.state.attempt is not None and self.state.attempt.has_unread
 
     def duration_s(self, now: float) -> float | None:

@@ -72,7 +72,7 @@ def _writer(ranks: Iterable[RankState], path: str) -> RankState | None:
 
 
 def _is_same(path: str, name: str) -> bool:
-    """Whether a verdict's path is a rank's file, however the run's folder is written."""
+    """Whether the path in a verdict refers to a rank's file, however the run directory is spelled."""
     if posixpath.isabs(name):
         return path == name
     return path == name or path.endswith(f"/{name}")

@@ -135,7 +135,7 @@ class Playback:
             ask_over(self._panes.screen, AskLine("go to", hint=MOMENTS), self.jump_for)
 
     def jump_for(self, words: str) -> None:
-        """Go to a typed moment."""
+        """Go to the time that the user typed."""
         clock = self.clock
         if not words.strip():
             return

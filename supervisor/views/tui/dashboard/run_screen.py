@@ -155,7 +155,7 @@ class Dashboard(KeyScreen, Screen[None]):
         self.logs.session.stop()
 
     def begin_with(self, snapshot: Snapshot) -> None:
-        """The moment available when this is mounted, with its newest lines if they are read soon enough."""
+        """Set the snapshot to show on mount, and its newest log lines if they are read in time."""
         self._first = snapshot
         self.log_of_run.begin(snapshot)
 

@@ -189,7 +189,7 @@ class MetricsPage(ChartPanel):
         return max(min(self._at, len(names) - 1), 0)
 
     def runs(self, name: str) -> list[Track]:
-        """A series of each run, this one's first; empty for a run without it."""
+        """The named series of each run, this run first; empty for runs that do not have it."""
         mine = self.view.snapshot.series.get(name, ()) if self.view is not None else ()
         return [
             mine,

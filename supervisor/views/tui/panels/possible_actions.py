@@ -286,7 +286,10 @@ def checkpoint_words(start: NextStart) -> str:
 
 
 def overwrite_warning(snapshot: Snapshot) -> str:
-    """The warning before a restart that may begin at step 0 after some steps; empty if it resumes, or at most the first step was made."""
+    """The warning before a restart that may lose progress by starting at step 0.
+
+    Empty if the restart resumes, or if the run never got past its first step.
+    """
     record = snapshot.run_file
     steps = max((attempt.last_step or 0 for attempt in snapshot.state.attempts), default=0)
     # A training run is further than its state says, which is up to a second old.

@@ -227,7 +227,7 @@ def shows_failure(snapshot: Snapshot) -> bool:
 
 
 def is_failing(snapshot: Snapshot) -> bool:
-    """Whether a rank of the newest attempt is failing while its launcher still runs: facts are provisional."""
+    """Whether a rank of the latest attempt is failing while its launcher still runs, so that what is known is provisional."""
     attempt, condition = snapshot.state.attempt, snapshot.state.condition
     if attempt is None or attempt.failing is None:
         return False
