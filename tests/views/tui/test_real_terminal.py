@@ -167,6 +167,7 @@ def test_another_restart_asks_first_and_launches_what_was_shown(tmp_path: Path) 
         screen.press("y")
         screen.until(lambda: len(read_state(run.node().journal).attempts) == 2)
         screen.until(lambda: has_reached(run, 3))
+        screen.wait_for("attempt 2", "stepping")
         screen.press("e")
         screen.wait_for("--batch_size 4 --gradient_accumulation_steps 4 --lr 1.0", "this ends attempt 2")
         screen.press("\x7f\x7f\x7f0.5")  # at once, as a slow line delivers it: each is done before the next

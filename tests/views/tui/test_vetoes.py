@@ -55,4 +55,5 @@ def test_no_restart_begins_while_its_arguments_are_edited(tmp_path: Path) -> Non
         screen.press("\r")
         screen.until(lambda: len(read_state(run.node().journal).attempts) == 2)
         assert asked(run) == [ev.RequestKind.HOLD, ev.RequestKind.RESTART_WITH]
+        screen.wait_for("attempt 2")  # a request names the attempt that the screen shows
         end_any(screen, run)
