@@ -3,7 +3,7 @@
 #   make demo    the main job, for real: out of memory, verdict, restart smaller, finished
 #   make quick   the tests of the pure packages and of the contracts between packages (under a minute)
 #   make wheel-test   the tests of make quick against the built wheel, in an environment of its own
-#   make test    all tests but the long ones, several at a time (some 8 minutes on 2 cores after the install)
+#   make test    all tests but the long ones, several at a time (some 5 minutes on 2 cores after the install)
 #   make e2e     the long matrices with real torchrun children
 #   make thorough  variants and repetitions of what make test and make e2e show once (half an hour)
 #   make check   ruff, mypy --strict, import-linter; make format fixes what ruff can
