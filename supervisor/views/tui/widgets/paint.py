@@ -182,11 +182,6 @@ def bar(ratio: float | None, width: int, style: TextStyle) -> Row:
     return (Span("━" * full + "╸" * half, style), Span(track, TextStyle.FRAME))
 
 
-def first_that_fits(width: int, *texts: str) -> str:
-    """The first text that fits, else the last one, cut."""
-    return next((text for text in texts if cell_len(text) <= width), fit(texts[-1], width))
-
-
 def spark(
     values: Sequence[float],
     width: int,
