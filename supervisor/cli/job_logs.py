@@ -361,7 +361,9 @@ def _launcher_exit(roots: Sequence[str]) -> int | None:
 
 
 def is_of_one_process(path: str, origin: Origin) -> bool:
-    """Whether a log names no rank, neither in its place (`origin`; ``nohup.out`` names a stream alone) nor in its last lines. A packed log is taken to.
+    """Whether a log names no rank.
+
+    Neither its path (`origin`; ``nohup.out`` names only a stream) nor its last lines do. A compressed log counts as naming one.
 
     Raises:
         OSError: it cannot be read.

@@ -283,7 +283,7 @@ def _status(ways: Connections, started: Started, args: argparse.Namespace) -> in
 
 
 def _ask_nodes(ways: Connections, started: Started) -> tuple[list[NodeStatus | SshError], list[NodeStatus]]:
-    """All nodes' answers, and those that are no errors."""
+    """The answer of each node, and the answers that are not errors."""
     found = ways.each(lambda node, _: ways.ask(node, _of_run(started, node, Do.STATUS), NodeStatus))
     return found, [each for each in found if isinstance(each, NodeStatus)]
 

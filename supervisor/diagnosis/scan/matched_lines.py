@@ -398,7 +398,7 @@ def in_helper(hit: Hit) -> bool:
 
 def is_quoted_code(text: str) -> bool:
     """Whether a line is source code quoted in a traceback: its words are in a file, nobody printed them."""
-    # IPython numbers the lines that it quotes: ``----> 5     raise …``, ``      4 model = …``.
+    # IPython (core/ultratb.py) numbers the lines that it quotes: ``----> 5     raise …``, ``      4 model = …``.
     if match := re.match(r"(?:-+> ?| {1,6})\d{1,6}(?= )|\d{1,6}(?= {3,}\S)", text):
         text = text[match.end() :]
     if re.match(r"\s*raise \w", text):
