@@ -154,7 +154,7 @@ def test_another_restart_asks_first_and_launches_what_was_shown(tmp_path: Path) 
     args = ("run", "--no-check", *flags, "train.py", *words)
     with terminal(*args, cwd=tmp_path) as screen:
         run = wait_for_run(tmp_path)
-        screen.until_state(run, Running)
+        screen.wait_for("attempt 1 · ● rendezvous")  # a key before that is refused, with its reason
         screen.press("r")
         screen.wait_for("restart? this ends attempt 1 before its first step")
         screen.press("n")
