@@ -62,7 +62,7 @@ MOST_SNAPSHOT_BYTES = 16 << 20
 SEALED_BYTES = 1 << 16
 TAIL_BYTES = 4 << 20
 """Read in 0.3 s. Also how much of a long journal is printed to somebody who follows a run line by line."""
-_EVENT: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Union[tuple(Event.__subclasses__())])  # noqa: UP007 - made of what there is
+_EVENT: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Union[events.KINDS])  # noqa: UP007 - made of what there is
 """Shared by all readers, because creating a decoder takes longer than reading a short journal."""
 
 

@@ -84,11 +84,6 @@ def summary_of(run: RunPaths, mark: Mark, state: RunState) -> Summary:
     return Summary(mark, state, job.entry, words[1:], name_given(job), declared_again(state, job))
 
 
-def command_of(summary: Summary) -> tuple[str, ...]:
-    """Script and arguments as given, with secrets hidden; empty if unknown."""
-    return () if summary.script is None else (os.path.basename(summary.script), *summary.arguments)
-
-
 def own_arguments(job: JobSpec | None, state: RunState) -> tuple[str, ...] | None:
     """The newest attempt's arguments for its script, secrets hidden, without the resume path and paths in its own folder; None if unknown."""
     if job is None:
@@ -102,11 +97,6 @@ def own_arguments(job: JobSpec | None, state: RunState) -> tuple[str, ...] | Non
         if is_own or is_resumed(setting.name):
             del words[setting.at : setting.at + (1 if setting.joined or setting.value is None else 2)]
     return tuple(words)
-
-
-def given_name(summary: Summary, listed: str | None) -> str:
-    """The name that a person gave the run; empty if it has its script's. `listed`: its newest name in the index."""
-    return listed if listed and listed != summary.state.name else summary.given
 
 
 def rate_of(command: Sequence[str]) -> str:
@@ -367,9 +357,10 @@ class RunsReader:
     def _row(self, run: RunPaths) -> RunRow:
         if run not in self._rows:
             found, folder, (names, notes) = self._summaries[run], str(run.root), self._listed
-            named = given_name(found, names.get(folder)), note_of(found.state, notes.get(folder, (0.0, "")))
-            live, command = run in self._live, command_of(found)
-            self._rows[run] = RunRow(run, found.state, live, command, *named, found)
+            given = name if (name := names.get(folder)) and name != found.state.name else found.given
+            note = note_of(found.state, notes.get(folder, (0.0, "")))
+            command = () if found.script is None else (os.path.basename(found.script), *found.arguments)
+            self._rows[run] = RunRow(run, found.state, run in self._live, command, given, note, found)
         return self._rows[run]
 
     def _in_scope(self, known: list[RunPaths]) -> list[RunPaths]:
@@ -397,10 +388,6 @@ class RunsReader:
             if live or found is None:
                 self._open.append(run)
 
-    def _keep(self, run: RunPaths, summary: Summary) -> None:
-        self._summaries[run] = summary
-        self._rows.pop(run, None)
-
     def _read(self, run: RunPaths) -> None:
         """Fold new lines of a journal; leave a snapshot of a long one that has ended."""
         journal = run.node().journal
@@ -412,8 +399,8 @@ class RunsReader:
             reader = self._readers[run] = self._readers.get(run) or StateReader(journal)
             while reader.refresh() and reader.offset != mark[1]:
                 pass
-            found = summary_of(run, mark, reader.state)
-            self._keep(run, found)
+            found = self._summaries[run] = summary_of(run, mark, reader.state)
+            self._rows.pop(run, None)
         if run in self._live:
             self._open.append(run)
         elif (ended := self._readers.pop(run, None)) is not None and found.state.is_over:
