@@ -132,7 +132,7 @@ def test_it_is_held_while_a_screen_shows_it(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(control, "REFRESH_S", 0.1)
     run = RunPaths(tmp_path / "run-1")
     keeper = Keeper(run, job_of(tmp_path, *TYPO, interactive=True), env=os.environ)
-    screen, held_t, left_t = control.Presence(run.control), None, None
+    screen, held_t, left_t = control.presence_of(run.control), None, None
     act = keeper._act
 
     def act_and_look(*, hurried: bool = False) -> None:
@@ -142,9 +142,9 @@ def test_it_is_held_while_a_screen_shows_it(tmp_path: Path, monkeypatch: pytest.
         if held_t is None and isinstance(keeper.state.condition, st.HeldOpen):
             held_t = now
         if held_t is None or now - held_t < 3.0:
-            screen.refresh(now)
+            screen.beat(now)
         elif left_t is None:
-            screen.leave()
+            screen.remove()
             left_t = now
 
     monkeypatch.setattr(keeper, "_act", act_and_look)
