@@ -163,7 +163,7 @@ class Keeper:
         others = self._group.others
         self.context = RunContext(run, self._node, record, self._env, self._clock, self._ledger, others)
         self._group.join(self)
-        self.launching = Launching(self.context, self._group)
+        self.launching = Launching(self.context, self._group.plan, self._group.announce)
         self._made: Components | None = None
         self._later_checks = LaterChecks(self.context)
         for fact in opening(self.context, me, findings, continued_by=continued_by):
