@@ -72,7 +72,7 @@ def test_the_keepers_time_goes_on_and_says_how_far_the_machines_is(
 
 @pytest.mark.timeout(60)
 @pytest.mark.fault("journal and disk", "the clock is set back during a back-off", "the wait does not grow")
-def test_a_wait_that_a_clock_set_back_would_make_an_hour_is_begun_anew(tmp_path: Path) -> None:
+def test_a_wait_that_a_clock_set_back_would_make_an_hour_ends_at_once(tmp_path: Path) -> None:
     """The keeper that began to wait died; the clock was set back before another adopted the run."""
     t = time.time() + HOUR_S
     record = job_of(tmp_path, sys.executable, "-c", "pass")

@@ -108,7 +108,7 @@ class Observer:
         if target.pipe is not None:
             copy = observed.node.attempt(ATTEMPT).root / PIPE_NAME
             self._pipe = PipeCopy(target.pipe, copy, self._stop)
-        self._control = ControlInput(observed.run, self, self._clock, actor=None)
+        self._control = ControlInput(observed.run, observed.ledger, self._clock, dump_stacks=self.dump_stacks)
         self._clock_watch = ClockWatch(self._clock, self.emit)
         disk = str(observed.run.root)
         self._sensors = Sensors(self._stop, self._queue.put, self._clock, interval_s=interval_s, disk=disk)
@@ -186,7 +186,7 @@ class Observer:
         # Do not ask the thread: if Ctrl-C interrupts a join, Python 3.11 reports it as ended (bpo-45274).
         return self._over.wait(timeout_s)
 
-    # -- what requests may do here: notes and stacks (see control_input.Actor) -------------------------------------
+    # -- what requests may do here --------------------------------------
 
     def emit(self, event: ev.Event, *, durable: bool = False) -> None:
         """Journal and fold an event."""
