@@ -20,7 +20,7 @@ from supervisor.job.errors import JobError, NotResumableError
 from supervisor.keeper.attempt_monitor import AttemptMonitor
 from supervisor.keeper.base.control_input import ControlInput, Refused
 from supervisor.keeper.base.job_secrets import redactor_of
-from supervisor.keeper.base.keeper_clock import SET_S, Clock, ClockWatch, SystemClock
+from supervisor.keeper.base.keeper_clock import SET_S, Clock, ClockWatch
 from supervisor.keeper.base.ledger import Ledger, RunContext
 from supervisor.keeper.planning import launch_plans as plans
 from supervisor.keeper.planning.attempt_evidence import BackgroundVerdict, diagnose_attempt
@@ -142,7 +142,7 @@ class Keeper:
         self._node = run.node(record.node)
         self._record = record
         self._env = dict(env)
-        self._clock = clock or SystemClock()
+        self._clock = clock or Clock()
         self._continued_by, self._superseded = continued_by, ""
         self._group = group or Group()
         self._life_due = float("-inf")
