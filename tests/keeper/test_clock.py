@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.job.spec import HangSettings
-from supervisor.keeper.base.keeper_clock import ClockWatch, SystemClock, of_others
+from supervisor.keeper.base.keeper_clock import Clock, ClockWatch, of_others
 from supervisor.keeper.base.ledger import Ledger, RunContext
 from supervisor.keeper.loop import Keeper
 from supervisor.keeper.monitoring.observations import from_telemetry
@@ -50,7 +50,7 @@ def test_the_keepers_time_goes_on_and_says_how_far_the_machines_is(
 ) -> None:
     machine = SetClock()
     monkeypatch.setattr("supervisor.keeper.base.keeper_clock.time.time", machine)
-    clock, told = SystemClock(), Emitted()
+    clock, told = Clock(), Emitted()
     watch = ClockWatch(clock, told)
     before = clock.wall()
     assert before == pytest.approx(SetClock.real(), abs=1.0)
@@ -73,7 +73,7 @@ def test_the_keepers_time_goes_on_and_says_how_far_the_machines_is(
 
 @pytest.mark.timeout(60)
 @pytest.mark.fault("journal and disk", "the clock is set back during a back-off", "the wait does not grow")
-def test_a_wait_that_a_clock_set_back_would_make_an_hour_is_begun_anew(tmp_path: Path) -> None:
+def test_a_wait_that_a_clock_set_back_would_make_an_hour_ends_at_once(tmp_path: Path) -> None:
     """The keeper that began to wait died; the clock was set back before another adopted the run."""
     t = time.time() + HOUR_S
     record = job_of(tmp_path, sys.executable, "-c", "pass")
@@ -131,14 +131,14 @@ def test_what_was_written_under_another_setting_is_placed_where_it_happened(
 ) -> None:
     machine = SetClock()
     monkeypatch.setattr("supervisor.keeper.base.keeper_clock.time.time", machine)
-    clock = SystemClock()
+    clock = Clock()
     machine.by_s = by_s
     clock.ahead_s()
     written_t, written_mono, at = machine(), time.monotonic(), clock.wall()
     machine.by_s = 0.0
     assert of_others(written_t, clock, written_mono) == pytest.approx(at, abs=1.0)
     if by_s > 0:  # also for a keeper that adopts the run after that
-        assert of_others(written_t, SystemClock(), written_mono) == pytest.approx(at, abs=1.0)
+        assert of_others(written_t, Clock(), written_mono) == pytest.approx(at, abs=1.0)
 
 
 @pytest.mark.fault(
