@@ -20,7 +20,7 @@ from supervisor.diagnosis.symptoms import (
     wordings,
 )
 from supervisor.policy.rule_words import rules_about
-from supervisor.run.failures import FailureClass
+from supervisor.run.records import FailureClass
 from supervisor.sources.signature_files import read_tables
 from supervisor.text.redact import redact_text
 from supervisor.views.wording.translate import Tr, words_in

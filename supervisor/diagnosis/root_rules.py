@@ -47,8 +47,7 @@ from supervisor.diagnosis.root_cause import (
 from supervisor.diagnosis.scan.log_timeline import ends_in_nan, silence
 from supervisor.diagnosis.scan.signature_tables import Role, Strength, Trait
 from supervisor.diagnosis.slurm_states import OUTCOMES
-from supervisor.run.failures import FailureClass, Reason
-from supervisor.run.records import SURELY_OVER
+from supervisor.run.records import SURELY_OVER, FailureClass, Reason
 from supervisor.text.decode import clean
 
 METRIC_ROWS = 5

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Final, NamedTuple
 
 from supervisor.diagnosis.class_words import class_texts
-from supervisor.run.failures import FailureClass
+from supervisor.run.records import FailureClass
 from supervisor.text.patterns import compile_linear
 from supervisor.text.secret_values import word_set
 

@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.cli.main import main
 from supervisor.diagnosis.class_words import class_texts
-from supervisor.run.failures import FailureClass
+from supervisor.run.records import FailureClass
 
 
 def test_a_page(capsys: pytest.CaptureFixture[str]) -> None:

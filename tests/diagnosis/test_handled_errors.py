@@ -5,7 +5,7 @@ import pytest
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.scan.matched_lines import is_progress
 from supervisor.diagnosis.verdict import diagnose
-from supervisor.run.failures import FailureClass
+from supervisor.run.records import FailureClass
 from supervisor.sources.signature_files import Engine
 
 STEPS = "".join(f"step {n} loss {3 - n / 1000:.3f}\n" for n in range(1, 31))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from supervisor.diagnosis.symptoms import Wording, leads, nearest_words, wordings
-from supervisor.run.failures import FailureClass
+from supervisor.run.records import FailureClass
 from supervisor.sources.signature_files import read_tables
 
 C = FailureClass

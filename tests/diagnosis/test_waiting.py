@@ -9,8 +9,7 @@ import pytest
 
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.verdict import diagnose
-from supervisor.run.failures import FailureClass, Reason
-from supervisor.run.records import Verdict
+from supervisor.run.records import FailureClass, Reason, Verdict
 from supervisor.sources.signature_files import Engine
 
 STEPS = [f"step {number} loss {3 - number / 100:.3f}" for number in range(1, 21)]

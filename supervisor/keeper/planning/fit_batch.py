@@ -31,8 +31,8 @@ from supervisor.keeper.process.child import Child, SpawnError, adopt, kill_all, 
 from supervisor.keeper.process.members import find_members
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.failures import OUT_OF_MEMORY, FailureClass
 from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths
+from supervisor.run.records import OUT_OF_MEMORY, FailureClass
 from supervisor.sources.processes import ProcessId
 from supervisor.sources.signature_files import Engine
 from supervisor.text.redact import redact_argv
