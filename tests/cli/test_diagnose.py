@@ -202,25 +202,6 @@ def test_a_rank_is_named_to_people_where_the_log_names_one(
     assert ("rank 0" in headline) is bool(says)
 
 
-@pytest.mark.parametrize("kind", ["absent", "empty folder", "no attempt", "a device"])
-def test_bad_input_is_one_line(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    match kind:
-        case "absent":
-            argv = [str(tmp_path / "nothing.log")]
-        case "empty folder":
-            argv = [str(tmp_path)]
-        case "no attempt":
-            (tmp_path / "x.log").write_text(STEPS)
-            argv = [str(tmp_path), "--attempt", "3"]
-        case _:
-            argv = ["/dev/null"]
-    assert main(["diagnose", *argv]) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert len(shown.err.splitlines()) == 1
-    assert argv[0] in shown.err
-
-
 @pytest.mark.parametrize("kind", ["library", "random", "packed"])
 def test_a_binary_file_is_bad_input(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     odd, good = tmp_path / "model.pt", tmp_path / "good.log"
