@@ -162,7 +162,7 @@ class Keeper:
         )
         self._group.join(self)
         self._waits_for_group = False
-        self.launching = Launching(context, self._group)
+        self.launching = Launching(context, self._group.plan, self._group.announce)
         self._later_checks = LaterChecks(context)
         for fact in opening(context, me, findings, continued_by=continued_by):
             self.emit(fact)
