@@ -405,7 +405,8 @@ def _why_not_resumed(history: PolicyInput) -> str:
     elif switch is not None:
         why = f"steps were made and no whole checkpoint of this run was found for {switch}, and a restart may overwrite what is there"
     else:
-        why = "steps were made and the script's resume flag is not known, so a restart may overwrite its checkpoint; name it: --resume-knob FLAG=PATH"
+        why = "steps were made and the script's resume flag is not known, so a restart may overwrite its checkpoint"
+        why = f"{why}; name it: --resume-knob FLAG=PATH"
     return "; ".join(filter(None, (why, knobs.resumes)))
 
 
