@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from supervisor.keeper.attempt_monitor import AttemptMonitor
 from supervisor.keeper.base.ledger import RunContext
+from supervisor.keeper.fit_batch import Prober
 from supervisor.keeper.planning.attempt_evidence import BackgroundVerdict, diagnose_attempt
 from supervisor.keeper.planning.decisions import decide_next
-from supervisor.keeper.planning.fit_batch import Prober
 from supervisor.keeper.planning.readiness import KeptCopies, ReadinessCheck
 from supervisor.keeper.recording.recovery_report import RecoveryReport
 from supervisor.run.records import Decision
@@ -34,7 +34,7 @@ class Components:
         )
         job, emit = context.record.job, context.ledger.emit
         self.readiness = ReadinessCheck(job, context.node, context.env, context.clock, emit)
-        self.prober = Prober(context, engine.get)
+        self.prober = Prober(context, engine, same_boot=same_boot)
 
     def decide(self) -> Decision:
         """What follows the newest attempt."""

@@ -33,7 +33,7 @@ def _same_pids(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_children_of_ours_are_ours_and_others_are_named() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         reading = sample(GpuProcess(child.pid, 40 * GIB), GpuProcess(INIT, 5 * GIB))
-        (use,) = OtherGpuUsers().uses([reading], {os.getpid()})
+        use = not_none(OtherGpuUsers().use(reading, {os.getpid()}))
         child.communicate(b"\n")
     assert [process.pid for process in use.own] == [child.pid]
     assert use.values() == {"own_memory_bytes": 40 * GIB, "others_memory_bytes": 5 * GIB, "others_pid": INIT}
@@ -45,8 +45,8 @@ def test_children_of_ours_are_ours_and_others_are_named() -> None:
 def test_a_rank_that_was_orphaned_stays_ours() -> None:
     told = OtherGpuUsers()
     reading = sample(GpuProcess(INIT, GIB))
-    assert [use.own for use in told.uses([reading], {INIT})] == [reading.processes]
-    assert [use.own for use in told.uses([reading], set())] == [reading.processes]
+    assert not_none(told.use(reading, {INIT})).own == reading.processes
+    assert not_none(told.use(reading, set())).own == reading.processes
 
 
 def test_nothing_is_said_where_pids_mean_nothing_or_nobody_matters(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +56,7 @@ def test_nothing_is_said_where_pids_mean_nothing_or_nobody_matters(monkeypatch: 
     unknown = Use(0, (GpuProcess(7, None),), (GpuProcess(8, GIB),))
     assert unknown.values()["own_memory_bytes"] is None
     monkeypatch.setattr(collector, "pids_are_the_drivers", lambda: False)
-    assert list(OtherGpuUsers().uses([sample(GpuProcess(INIT, GIB))], set())) == []
+    assert OtherGpuUsers().use(sample(GpuProcess(INIT, GIB)), set()) is None
 
 
 def job(nproc: int = 2, env: tuple[tuple[str, str], ...] = (), node_rank: int = 0) -> JobSpec:

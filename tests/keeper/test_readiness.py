@@ -13,8 +13,8 @@ from hypothesis import strategies as st_
 
 from supervisor.job.batch import BatchSpec, candidates
 from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.keeper.fit_batch import next_probe
 from supervisor.keeper.planning import readiness as preconditions
-from supervisor.keeper.planning.fit_batch import next_probe
 from supervisor.keeper.planning.readiness import Missing, ReadinessCheck, Way
 from supervisor.run import events as ev
 from supervisor.run import state as st
