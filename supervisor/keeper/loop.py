@@ -418,18 +418,16 @@ class Keeper:
             )
 
     def _wait(self, condition: st.Backoff) -> None:
-        from supervisor.keeper.planning.readiness import Way  # not before a first launch
-
         left_s, delay_s = condition.until - self._clock.wall(), condition.delay_s
         if delay_s is not None and left_s > delay_s + SET_S:
             # The keeper that started the wait did so before the machine's clock was set back, so restart it.
             self._back_off(condition.attempt, delay_s)
         elif left_s <= 0 and self._components.copies.ready(condition):
-            way = self._components.readiness.way(self.state, condition)
-            if way is Way.GO:
+            readiness = self._components.readiness
+            if readiness.ready(self.state, condition):
                 self.launch(condition.decision.reason)
-            elif way is Way.NEVER:
-                self.hold_or_fail(condition.attempt, self._components.readiness.refusal, condition.decision)
+            elif readiness.refusal:
+                self.hold_or_fail(condition.attempt, readiness.refusal, condition.decision)
 
     def _back_off(self, number: int, delay_s: float) -> None:
         now = self._clock.wall()

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import os
-import pwd
 import subprocess
 import sys
 
 import pytest
 
-from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.monitoring import collector
 from supervisor.keeper.monitoring.collector import OtherGpuUsers, Use
-from supervisor.keeper.planning.attempt_evidence import other_gpu_users
 from supervisor.sources.gpu import GpuDevice, GpuProcess, GpuSample
 from tests.conftest import not_none
-from tests.fakes.nvml import GIB, Card, StandIn
+from tests.fakes.nvml import GIB
 
 INIT = 1  # a process that is nobody's child here
 
@@ -57,37 +54,3 @@ def test_nothing_is_said_where_pids_mean_nothing_or_nobody_matters(monkeypatch: 
     assert unknown.values()["own_memory_bytes"] is None
     monkeypatch.setattr(collector, "pids_are_the_drivers", lambda: False)
     assert OtherGpuUsers().use(sample(GpuProcess(INIT, GIB)), set()) is None
-
-
-def job(nproc: int = 2, env: tuple[tuple[str, str], ...] = (), node_rank: int = 0) -> JobSpec:
-    return JobSpec(
-        name="x",
-        entry_kind=EntryKind.SCRIPT,
-        entry="train.py",
-        nproc_per_node=nproc,
-        env=env,
-        node_rank=node_rank,
-    )
-
-
-@pytest.fixture
-def three_cards(nvml: StandIn) -> StandIn:
-    # A pid beyond pid_max lives nowhere; pid 1 is root's.
-    nvml.show(
-        Card("GPU-a", processes=[(41, 2 * GIB), (1, 5 * GIB)]),
-        Card("GPU-b", processes=[(1 << 30, None)]),
-        Card("GPU-c", processes=[(1, GIB)]),
-    )
-    return nvml
-
-
-def test_who_else_holds_the_runs_gpus(three_cards: StandIn) -> None:
-    own = frozenset((41,))
-    root = pwd.getpwuid(0).pw_name
-    expected = (f"process 1 of {root} (5.0 GiB on GPU 0)", f"process {1 << 30} (on GPU 1)")
-    assert other_gpu_users(own, job(), {}) == expected
-    assert other_gpu_users(own, job(1), {"CUDA_VISIBLE_DEVICES": "1"}) == expected[1:]
-    assert other_gpu_users(own, job(1, (("CUDA_VISIBLE_DEVICES", "0"),)), {}) == expected[:1]
-    three_cards.gone = True
-    three_cards.show()
-    assert other_gpu_users(own, job(), {}) == ()
