@@ -418,8 +418,7 @@ class JobSpec:
     job; None: unknown, for example if a launcher after ``--`` does not say. `outputs`: where a
     foreign script may write checkpoints, as it spells it; `output_prefixes`: those that its arguments name (in run.json
     of earlier versions, some of these are in only one of the two). `group_timeout_s`: the timeout of the bundled
-    trainer's process groups, if longer than PyTorch's default. `question`, `if_answered`: for runs from when
-    command lines were asked about: knobs and batch with each answer. `answered`: an answer of an earlier run
+    trainer's process groups, if longer than PyTorch's default. `answered`: an answer of an earlier run
     that is used here. `instrument`: its processes are measured from inside; the bundled trainer sends its own
     reports. `expected_memory_bytes`: the most GPU memory per rank that its configuration expects; None: it
     has no figure, or was changed. `env` is the user's own environment delta (from config or --env). `origins`
@@ -467,8 +466,6 @@ class JobSpec:
     output_prefixes: tuple[str, ...] = ()
     group_timeout_s: float | None = None
     world_size: int | None = None
-    question: BatchQuestion | None = None
-    if_answered: tuple[tuple[Knobs, BatchSpec | None], ...] = ()
     answered: AnswerGiven | None = None
     origins: tuple[tuple[str, str, str], ...] = ()  # (setting, value, origin)
     given: tuple[str, ...] = ()

@@ -127,14 +127,12 @@ def test_a_card_that_is_not_sound(nvml: StandIn, change: dict[str, object], what
     assert finding.fix
 
 
-def test_mig_and_persistence(nvml: StandIn) -> None:
+def test_a_card_in_mig_mode(nvml: StandIn) -> None:
     first, second = cards(2)
-    nvml.show(replace(first, mig=True), replace(second, persistence=False, mig=False))
-    mig, persistence = findings()["GPU modes"]
-    assert (mig.level, persistence.level) == (WARNING, INFO)
+    nvml.show(replace(first, mig=True), replace(second, mig=False))
+    mig = only(findings()["GPU modes"])
+    assert mig.level == WARNING
     assert mig.what.startswith("GPU 0 is in MIG mode")
-    assert persistence.what.startswith("GPU 1: persistence mode is off")
-    assert persistence.fix == "sudo nvidia-smi -pm 1"
     assert not [f for f in findings(visible="MIG-7a").get("GPU modes", []) if "MIG" in f.what]
 
 
