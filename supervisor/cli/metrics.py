@@ -26,7 +26,7 @@ from supervisor.cli.job_logs import READING, BadInputError, path_or_run, read_jo
 from supervisor.diagnosis.evidence import LogSource
 from supervisor.run.regular import read_regular
 from supervisor.sources.metrics import Columns, MetricReader, MetricSample, standing_states
-from supervisor.sources.metrics.names import MEMORY, TOTAL_EPOCHS
+from supervisor.sources.metrics.names import Field
 from supervisor.sources.metrics.progress_bars import NOTHING_COUNTED
 from supervisor.sources.metrics.tokens import GIB
 from supervisor.sources.tail.follow import Batch, LineFeed
@@ -236,9 +236,11 @@ def _text_only(chunks: Iterable[bytes], path: str) -> Iterator[bytes]:
 
 def _block(rows: Sequence[int], places: Sequence[int], rank: int | None, found: Columns) -> _Block:
     """The lines `rows` of a log; `rank` is that of the log."""
-    columns = {name: _printed(name, column) for name, column in found.values.items() if name != TOTAL_EPOCHS}
-    if MEMORY in columns:
-        columns["memory_gib"] = columns.pop(MEMORY)
+    columns = {
+        name: _printed(name, column) for name, column in found.values.items() if name != Field.TOTAL_EPOCHS
+    }
+    if Field.MEMORY in columns:
+        columns["memory_gib"] = columns.pop(Field.MEMORY)
     other: Sequence[dict[str, _Cell] | None] = [None] * len(rows)
     if found.other:
         own = {name: _printed(name, column) for name, column in found.other.items()}
@@ -258,7 +260,7 @@ def _printed(name: str, column: Sequence[float | None]) -> Sequence[_Cell]:
         is_plain = math.isfinite(sum(column))  # type: ignore[arg-type]
     except TypeError:
         is_plain = False
-    if name == MEMORY:
+    if name == Field.MEMORY:
         return [_gib(value) if value is not None else None for value in column]
     if is_plain:
         return column
