@@ -239,7 +239,7 @@ def kind_of(job: JobSpec) -> JobKind:
             assert_never(job.entry_kind)
     from supervisor.sources.gpu import probe_gpus  # only where a micro-batch is known
 
-    gpus, _ = probe_gpus()
+    gpus = probe_gpus()
     device = ", ".join(sorted({gpu.name or "GPU" for gpu in gpus})) or "cpu"
     world = job.batch.world_size if job.batch is not None and job.batch.ranks_known else job.nproc_per_node
     return JobKind(script, flags_hash(sorted(words)), device, world)

@@ -379,16 +379,6 @@ class GpuSampler(PeriodicSampler):
             reader.close()
 
 
-def probe_gpus() -> tuple[tuple[GpuDevice, ...], str | None]:
-    """The GPUs of this machine, or the reason why there are none (one line)."""
-    try:
-        reader = GpuReader(lambda _note: None)
-    except NvmlUnavailableError as error:
-        return (), str(error)
-    reader.close()
-    return reader.devices, None
-
-
 def survey_gpus() -> GpuSurvey | str:
     """One survey of all GPUs of this machine, or the reason why there are none (one line)."""
     try:
@@ -399,6 +389,12 @@ def survey_gpus() -> GpuSurvey | str:
             reader.close()
     except NvmlUnavailableError as error:
         return str(error)
+
+
+def probe_gpus() -> tuple[GpuDevice, ...]:
+    """The GPUs of this machine."""
+    found = survey_gpus()
+    return () if isinstance(found, str) else tuple(sample.device for sample in found.samples)
 
 
 def visible_devices(value: str | None, devices: Sequence[GpuDevice]) -> tuple[GpuDevice, ...] | None:
