@@ -93,7 +93,6 @@ class RunValues(NamedTuple):
     workers_knob: str = "num_workers"
     workers: int | None = None
     own_pids: frozenset[int] = frozenset()
-    other_gpu_users: tuple[str, ...] = ()
     allocator_set: bool = False
     batch: BatchSpec | None = None
     memory_base_bytes: int = 0
