@@ -27,7 +27,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished, HeldOpen, Running, RunState
 from supervisor.sources.processes import is_alive, send_signal
 from supervisor.views.model.run_list import rows_of
-from tests.conftest import wait_until
+from tests.conftest import not_none, wait_until
 from tests.integration.harness import (
     STOKER,
     environment,
@@ -92,8 +92,7 @@ def detached(folder: Path, *flags: str) -> RunPaths:
 
 
 def lose_keeper(run: RunPaths) -> None:
-    pid = state_of(run).keeper_pid
-    assert pid is not None
+    pid = not_none(state_of(run).keeper_pid)
     os.kill(pid, signal.SIGKILL)
     assert wait_until(lambda: not keeper_is_alive(run.node().lock), 30)
 
@@ -156,8 +155,7 @@ def test_a_run_whose_processes_are_all_gone_goes_on(folder: Path, booted: bool) 
     if booted:  # and by now the pid that it had is a stranger's
         journal = run.node().journal
         text = journal.read_text(encoding="utf-8")
-        boot = read_state(journal).boot_id
-        assert boot is not None
+        boot = not_none(read_state(journal).boot_id)
         journal.write_text(text.replace(boot, "another-boot"), encoding="utf-8")
         pid = run.node().attempt(1).root / "pid"
         pid.write_text(pid.read_text(encoding="utf-8").replace(boot, "another-boot"), encoding="utf-8")
@@ -230,8 +228,7 @@ def test_secrets_are_asked_for_and_never_started_as_stars(
     refused = stoker("continue", run.run_id, "--yes", "--no-ui", cwd=folder)
     assert refused.code == 2
     assert "MY_TOKEN, argument 3 (--api-key <redacted>): a secret, not kept on disk" in refused.err
-    variable = re.search(r"STOKER_ARGUMENT_\d+", refused.err)
-    assert variable is not None
+    variable = not_none(re.search(r"STOKER_ARGUMENT_\d+", refused.err))
     assert run.node().journal.read_bytes() == before
     monkeypatch.setenv("MY_TOKEN", secret)
     monkeypatch.setenv(variable[0], secret)
@@ -261,8 +258,7 @@ def test_who_adopts_a_run_with_a_secret_argument_is_asked_for_it(
     assert wait_until(lambda: state_of(run).keeper_pid != first, 30)
     line = next(line for line in adopted.err.splitlines() if "not kept on disk" in line)
     assert "watched, but not restarted" in line
-    variable = re.search(r"STOKER_ARGUMENT_\d+", line)
-    assert variable is not None
+    variable = not_none(re.search(r"STOKER_ARGUMENT_\d+", line))
     lose_keeper(run)
     monkeypatch.setenv(variable[0], "s3cr3t-0123456789")
     again = stoker("attach", "--adopt", run.run_id, cwd=folder)

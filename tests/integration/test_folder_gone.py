@@ -20,7 +20,7 @@ from supervisor.run.ownership import Holder, read_holder
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
 from supervisor.sources.processes import identify, is_alive
-from tests.conftest import wait_until
+from tests.conftest import not_none, wait_until
 from tests.integration.harness import (
     background,
     end_of,
@@ -65,8 +65,7 @@ def detached(cwd: Path, gate: Path) -> tuple[RunPaths, Holder]:
     assert done.code == 0, done.err
     run = only_run(cwd)
     wait_for_step(run, 3)
-    holder = read_holder(run.node().lock)
-    assert holder is not None
+    holder = not_none(read_holder(run.node().lock))
     return run, holder
 
 
@@ -144,8 +143,7 @@ def test_a_detached_run_that_was_moved_and_moved_back_goes_on(tmp_path: Path) ->
 def test_who_follows_it_is_told(tmp_path: Path) -> None:
     run, holder = detached(tmp_path, tmp_path / "gate")
     with background("attach", "--no-ui", run.run_id, cwd=tmp_path) as follower:
-        assert follower.stdout is not None
-        assert follower.stdout.readline()
+        assert not_none(follower.stdout).readline()
         shutil.rmtree(run.root)
         out, _ = follower.communicate(timeout=60)
     assert follower.returncode == 6

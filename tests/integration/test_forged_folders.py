@@ -28,7 +28,7 @@ from supervisor.run.records import Decision, DecisionKind, SpecChange
 from supervisor.run.runfile import KeeperSettings, RunFile, write_run_file
 from supervisor.sources.processes import ProcessId, boot_id, identify, is_alive
 from supervisor.views.model.replay import record_of
-from tests.conftest import wait_until
+from tests.conftest import not_none, wait_until
 from tests.integration.harness import STOKER, environment, facts, state_of
 from tests.keeper.fakes import verdict_of
 
@@ -89,8 +89,7 @@ def trains(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunPaths]:
 def scene(trains: RunPaths, tmp_path: Path) -> Iterator[Scene]:
     """The run, a stranger, and a folder of runs; both live on when the test is over."""
     with subprocess.Popen(["sleep", "600"]) as process:
-        stranger = identify(process.pid)
-        assert stranger is not None
+        stranger = not_none(identify(process.pid))
         place = tmp_path / "runs"
         place.mkdir()
         try:
@@ -445,8 +444,7 @@ def test_nothing_is_done_to_or_for_it(
         assert (got, said in out.err + out.out) == (code, True), (words, out)
         assert "Traceback" not in out.err
         unchanged(" ".join(words))
-    attempt = read_state(scene.live.node().journal).attempt
-    assert attempt is not None
+    attempt = not_none(read_state(scene.live.node().journal).attempt)
     assert attempt.pid is not None
     assert attempt.start_time is not None
     assert is_alive(ProcessId(attempt.pid, attempt.start_time)), "the run that trains was touched"

@@ -20,7 +20,7 @@ from supervisor.run.journal import read_state
 from supervisor.run.ownership import read_holder
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
-from tests.conftest import wait_until
+from tests.conftest import not_none, wait_until
 from tests.integration.harness import STOKER, environment
 from tests.integration.test_two_nodes import SCRIPT
 
@@ -134,8 +134,7 @@ def outcome(nodes: Nodes, node: int = 0) -> tuple[str, int]:
 
 def assert_never_met(nodes: Nodes, codes: list[int]) -> None:
     """The verdict is the rendezvous', and all nodes ended with the run's exit code."""
-    verdict = nodes.state().attempts[0].verdict
-    assert verdict is not None
+    verdict = not_none(nodes.state().attempts[0].verdict)
     assert verdict.failure is FailureClass.RENDEZVOUS, verdict.title
     assert codes == [outcome(nodes)[1]] * len(nodes.keepers)
 
@@ -150,8 +149,7 @@ def judged_and_healed(nodes: Nodes) -> st.AttemptState:
     assert wait_until(judged, GROUP_TIMEOUT_S + 30.0)
     nodes.tool("heal")
     first = nodes.state().attempts[0]
-    assert first.verdict is not None
-    assert first.verdict.failure in {FailureClass.NCCL_TIMEOUT, FailureClass.NCCL_ERROR}
+    assert not_none(first.verdict).failure in {FailureClass.NCCL_TIMEOUT, FailureClass.NCCL_ERROR}
     return first
 
 
@@ -166,8 +164,7 @@ def test_a_cut_link_has_one_verdict_and_heals(nodes: Nodes) -> None:
     assert wait_until(lambda: nodes.steps(5), DEADLINE_S), (nodes.folder / "console0").read_text()
     nodes.tool("cut", 1, 2)
     first = judged_and_healed(nodes)
-    assert first.verdict is not None
-    assert first.verdict.node in {"0 (node1)", "1 (node2)"}
+    assert not_none(first.verdict).node in {"0 (node1)", "1 (node2)"}
     for node in (0, 1):
         assert nodes.keepers[node].wait(DEADLINE_S) == 0, (nodes.folder / f"console{node}").read_text()
     assert outcome(nodes) == outcome(nodes, 1) == ("succeeded", 0)
@@ -322,8 +319,7 @@ def test_a_node_of_four_that_is_cut_off_is_named(nodes: Nodes) -> None:
     assert wait_until(lambda: nodes.steps(5), DEADLINE_S), (nodes.folder / "console0").read_text()
     nodes.tool("blackhole", 3)
     first = judged_and_healed(nodes)
-    assert first.verdict is not None
-    assert first.verdict.node == "2 (node3)", first.verdict
+    assert not_none(first.verdict).node == "2 (node3)", first.verdict
     for node in range(4):
         assert nodes.keepers[node].wait(DEADLINE_S) == 0, (nodes.folder / f"console{node}").read_text()
     assert outcome(nodes) == outcome(nodes, 3) == ("succeeded", 0)
