@@ -14,7 +14,6 @@ import pytest
 from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run.events import Outcome, RequestKind, StopWhy
-from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
 from supervisor.run.state import Finished, RunState
@@ -25,6 +24,7 @@ from tests.integration.harness import (
     background,
     end_of,
     facts,
+    lose_keeper,
     only_run,
     state_of,
     stoker,
@@ -289,9 +289,7 @@ def test_a_keeper_that_adopted_the_run_finds_the_hang(tmp_path: Path) -> None:
         return any(isinstance(fact, ev.StallFlagged) for fact in facts(run))
 
     assert wait_until(flagged, 90)
-    keeper = not_none(state_of(run).keeper_pid)
-    os.kill(keeper, signal.SIGKILL)
-    assert wait_until(lambda: not keeper_is_alive(run.node().lock), 10)
+    lose_keeper(run)
     assert stoker("attach", run.run_id, "--adopt", cwd=tmp_path).code == 0
     state = wait_for_state(run, Finished, 180)
     first = state.attempts[0]
