@@ -34,7 +34,7 @@ from supervisor.job.errors import JobError
 from supervisor.job.launch.oom_plan import resume_plan
 from supervisor.job.launch.plan import LaunchPlan, plan_as_shell
 from supervisor.keeper.base.job_secrets import given_again, missing_secrets
-from supervisor.keeper.monitoring.found_checkpoints import concurrent_runs, newest_untaken, shown_path
+from supervisor.keeper.monitoring.found_checkpoints import shown_path
 from supervisor.keeper.planning.launch_plans import plan_continued
 from supervisor.keeper.process.takeover import (
     WATCH_S,
@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
         if args.yes and (lost := _written_over(record, state, plan)) and not args.restart_from_scratch:
             return complain(VERB, f"{paths.run_id}: not continued: {lost}")
         size = journal.stat().st_size
-        say(*_described(paths, record, state, plan, why), *plan_as_shell(plan).splitlines(), file=sys.stderr)
+        say(*_described(paths, state, plan, why), *plan_as_shell(plan).splitlines(), file=sys.stderr)
         if not args.yes and not says_yes("Start it?"):
             return refuse(VERB, paths.run_id, ["not continued"])
         if journal.stat().st_size != size:
@@ -178,9 +178,7 @@ def _asked_for(record: RunFile, args: argparse.Namespace) -> dict[str, str]:
     }
 
 
-def _described(
-    paths: RunPaths, record: RunFile, state: RunState, plan: LaunchPlan, why: str
-) -> Iterator[str]:
+def _described(paths: RunPaths, state: RunState, plan: LaunchPlan, why: str) -> Iterator[str]:
     """How it ended, what would run with which changes, and a newer checkpoint that is not taken: one line each."""
     view = state.attempt
     if view is None:
@@ -206,9 +204,6 @@ def _described(
     if why:
         yield f"attempt {plan.attempt} is changed: {why}"
     yield f"attempt {plan.attempt} {begins}:"
-    untaken = newest_untaken(record.job, state, lambda since_t: concurrent_runs(paths, since_t, os.environ))
-    if untaken:
-        yield f"  {redact_text(untaken)}"
 
 
 def start_next(paths: RunPaths, env: Mapping[str, str]) -> None:
@@ -247,7 +242,7 @@ def next_attempt(
         plan, why = plan_continued(record, found.state, paths, given, user_name())
     except JobError as error:
         return Offer((error.message,), found.warnings), None
-    lines = [line.strip().rstrip(":") for line in _described(paths, record, found.state, plan, why)]
+    lines = [line.strip().rstrip(":") for line in _described(paths, found.state, plan, why)]
     command = " ".join(map(shell_word, redact_argv(plan.argv)))
     return Offer((), found.warnings, (*lines, f"it runs: {command}")), (record, given)
 

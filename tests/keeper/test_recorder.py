@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.keeper.base.keeper_clock import SystemClock
+from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
 from supervisor.keeper.monitoring.observations import (
     AdviceSeen,
@@ -349,7 +349,7 @@ def watched(log: Path) -> Iterator[list[Observation]]:
     """What is observed of a rank's log as it grows."""
     seen: list[Observation] = []
     stop, engine = threading.Event(), load_engine(default_cache_dir())
-    watch = LogWatch(stop, put=seen.append, clock=SystemClock(), engine=lambda: engine, rank_of=lambda _: 0)
+    watch = LogWatch(stop, put=seen.append, clock=Clock(), engine=lambda: engine, rank_of=lambda _: 0)
     watch.follow(LogKey(log.name, LogKind.RANK, Origin(local_rank=0)), str(log))
     watch.start()
     try:

@@ -115,6 +115,9 @@ def test_where_a_page_puts_the_cursor() -> None:
     assert made.cursor == 1, "the same jump once more"
     made.take(page_of(*lines(0, 5), cursor=0, jump=2))
     assert made.cursor == 0
+    made.take(page_of(*lines(0, 1), jump=3))
+    made.take(page_of(*lines(0, 5), cursor=3, jump=3))
+    assert made.cursor == 3, "the page of a jump came first for a height that did not contain its line"
 
 
 def test_moving_within_a_page_and_beyond_it() -> None:

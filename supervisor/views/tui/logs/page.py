@@ -127,10 +127,10 @@ class LogPanel(WheelPanel):
         if page.following:
             self.cursor = last
         elif page.cursor is not None and page.jump != self._jump:
-            self.cursor = page.cursor
+            # A page made for fewer rows may not contain the line: then the jump is still to come.
+            self.cursor, self._jump = page.cursor, page.jump
         else:
             self.cursor = self._found_again(before, min(self.cursor, last))
-        self._jump = page.jump
         self.repaint()
 
     def _found_again(self, before: LogRow | None, otherwise: int) -> int:
@@ -156,7 +156,7 @@ class LogPanel(WheelPanel):
 
     def _fit(self) -> None:
         height = max(self.size.height - (2 if self.framed else 0), 1)
-        if height != self._height:
+        if self.size.height and height != self._height:  # no size before the first layout
             self._height = height
             self.post_message(self.Sized(height))
 
