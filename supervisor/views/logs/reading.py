@@ -89,7 +89,7 @@ class Page(msgspec.Struct, frozen=True):
         place_ratio: share of the bytes above the page's end.
         shown: how many lines pass the query; None: no query.
         search: matches; None: no search.
-        last_lines: of each rank of the newest attempt, if requested.
+        last_lines: of each rank, if the view follows the run.
         nodes: of a run on several nodes, those whose logs are read, out of `node_count`.
         empty_why: why the page has no rows.
         ranks: the known writers of these logs.
@@ -127,10 +127,6 @@ class Page(msgspec.Struct, frozen=True):
     def key_facts(self) -> tuple[object, ...]:
         """The facts that change what keys do."""
         return self.following, self.grows
-
-    def attempt_of(self, row: Row) -> int:
-        """The attempt of a row."""
-        return self.logs[row.parts[0][0]].attempt
 
     def nodes_of(self, row: Row) -> tuple[int, ...]:
         """The nodes that wrote a row; none for a run on one node."""

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from textual import events
 from textual.app import App, SuspendNotSupported
 from textual.pilot import Pilot
 
@@ -17,6 +16,7 @@ from supervisor.views.logs.reading import LogAt
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.charts.live import LossPanel
 from supervisor.views.tui.logs import screen as log_screen
+from supervisor.views.tui.logs.screen import LogScreen
 from supervisor.views.tui.shell import external_editor as outside
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, on_dashboard, shown, until
@@ -28,7 +28,7 @@ def test_moves_to_any_line(tmp_path: Path) -> None:
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         screen = await opened(app, pilot)
-        await pilot.press("right_square_bracket", "o", "g")
+        await pilot.press("f", *"stream:stdout", "enter", "g")
         await settled(pilot, lambda: cursor(screen) == "line 1 of the log", "the first line")
         await settled(pilot, lambda: page(screen).line_count == 3_000, "the count of one log")
         await pilot.press("colon", *"1234", "enter")
@@ -67,10 +67,11 @@ def test_esc_gives_up_what_is_being_looked_for_before_it_leaves(tmp_path: Path) 
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         screen = await opened(app, pilot)
-        screen.status.say(lc.Remark("none so far, 12% searched; Esc gives up"))
+        screen.on_log_screen_news(LogScreen.News(lc.Remark("none so far, 12% searched; Esc gives up")))
+        await until(pilot, lambda: "12% searched" in shown(app), "the progress")
         await pilot.press("escape")
         assert app.screen is screen
-        assert not screen.status.is_looking
+        await until(pilot, lambda: "12% searched" not in shown(app), "no more progress")
         await settled(pilot, lambda: not page(screen).following, "it stands still")
         await pilot.press("escape")
         await until(pilot, lambda: app.screen is app.dashboard, "the dashboard")
@@ -139,16 +140,10 @@ def test_copy_by_keys_and_by_mouse(tmp_path: Path) -> None:
         await pilot.press("k", "V", "k", "k", "y")
         await settled(pilot, lambda: "3 lines copied" in shown(app), "the copy")
         assert app.clipboard == "line 97 of the log\nline 98 of the log\nline 99 of the log"
-        panel = screen.log_page
-        y = panel.region.y + 3
-        await pilot.mouse_down(offset=(20, y))
-        await pilot._post_mouse_events([events.MouseMove], offset=(20, y + 1), button=1)
-        await pilot.mouse_up(offset=(20, y + 1))
+        await pilot.click("#logpage", offset=(20, 3))
         await pilot.press("y")
-        await settled(pilot, lambda: "2 lines copied" in shown(app), "the copy")
-        assert app.clipboard.count("\n") == 1
-        await pilot.press("slash")
-        await settled(pilot, lambda: "lines copied" not in shown(app), "no more of it during a search")
+        await settled(pilot, lambda: "1 line copied" in shown(app), "the copy")
+        assert app.clipboard == page(screen).rows[2].text
 
     drive(run, play)
 

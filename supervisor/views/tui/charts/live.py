@@ -113,7 +113,7 @@ class LossPanel(ChartPanel):
         self.plotted = None
         if len(points) >= 2:
             self.plotted = plot(
-                [Curve(points, () if self.look.raw else snapshot.smoothed, cuts=snapshot.state.cuts)],
+                [Curve(points, snapshot.smoothed, cuts=snapshot.state.cuts)],
                 self.look,
                 width,
                 height,

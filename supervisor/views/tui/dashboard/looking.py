@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# The pane reads the two newest attempts as one log, so that after a restart the previous end stays visible.
-PANE_ATTEMPTS = 2
 # The first page is read before the pane has a size: more rows than on most terminals.
 FIRST_ROWS = 50
 
@@ -48,13 +46,10 @@ class LogOfRun:
     def __init__(self, panes: Panes, client: RequestClient, deliver: Callable[[lc.Answer], object]) -> None:
         self._panes, self._client = panes, client
         self._screen: LogScreen | None = None
-        session = LogSession(client.node, deliver, newest=PANE_ATTEMPTS)
-        self.controls = LogControls(
-            session, self._show, self._report, lambda: self._panes.log.row, panes.offer
-        )
+        session = LogSession(client.node, deliver, follows_run=True)
+        self.controls = LogControls(session, panes.log, panes.notice, panes.offer)
         self._known: tuple[object, ...] = ()
         self._shown: tuple[object, object] = (None, None)  # what the log screen was last given
-        self._progress = ""  # the reported progress of an unfinished search
         self._is_read = False
 
     def begin(self, snapshot: Snapshot) -> None:
@@ -97,22 +92,9 @@ class LogOfRun:
         match answer:
             case lc.Page() as page:
                 self.controls.take(page)
+                self._panes.ranks.take_lines(page.last_lines)
             case lc.Remark() as remark:
-                self._report(remark)
-
-    def _show(self, page: lc.Page) -> None:
-        shown = self._panes.log.page
-        self._panes.log.take(page)
-        if self._progress:
-            self._panes.notice.withdraw(self._progress)
-            self._progress = ""
-        self._panes.ranks.take_lines(page.last_lines)
-        if shown is None or shown.key_facts != page.key_facts:
-            self._panes.offer()
-
-    def _report(self, remark: lc.Remark) -> None:
-        self._panes.tell(Answer(remark.text, remark.good))
-        self._progress = remark.text if remark.good is None else ""
+                self.controls.report(remark)
 
     def open(self, at: LogAt | None = None) -> None:
         """Open the log screen at a place; None: at the newest line."""

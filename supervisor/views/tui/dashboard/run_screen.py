@@ -21,7 +21,6 @@ from supervisor.views.tui.dashboard.looking import LogOfRun, Looking
 from supervisor.views.tui.dashboard.panes import Panes
 from supervisor.views.tui.dashboard.playback import MOMENTS, Playback
 from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen, bindings_of, lines_of
-from supervisor.views.tui.logs.page import LogPanel
 from supervisor.views.tui.pages.text_page import PAGES
 from supervisor.views.tui.panels.notice import recommended
 from supervisor.views.tui.panels.possible_actions import ACTING, ANSWER_KEYS
@@ -240,14 +239,6 @@ class Dashboard(KeyScreen, Screen[None]):
     def on_panel_keys_changed(self) -> None:
         """The keys of a page or pane may have changed, or what Esc closes."""
         self._offer()
-
-    def on_log_panel_moved(self, message: LogPanel.Moved) -> None:
-        """Other lines."""
-        self.logs.ask(message.move)
-
-    def on_log_panel_sized(self, message: LogPanel.Sized) -> None:
-        """Another number of lines."""
-        self.logs.resize(message.rows)
 
     def on_ranks_panel_folded(self, _message: RanksPanel.Folded) -> None:
         """The number of rows changed, and perhaps the layout."""

@@ -1,4 +1,4 @@
-"""The controls of a log view: search, filter, rank, stream; the same for the dashboard's pane and the log screen."""
+"""The controls of a log view: search, filter, rank, node; the same for the dashboard's pane and the log screen."""
 
 from __future__ import annotations
 
@@ -14,51 +14,72 @@ from supervisor.views.logs.reading import Page, Remark
 from supervisor.views.logs.session import LogSession, Request
 from supervisor.views.logs.sources import NodeLogs
 from supervisor.views.tui.dialogs.prompts import SEARCH_HINT, AskLine
+from supervisor.views.tui.logs.page import LogPanel
+from supervisor.views.tui.panels.notice import NoticeBar
+from supervisor.views.tui.widgets.paint import TextStyle
 
 T = TypeVar("T")
 FILTER_HINT = "words, -without, /expression/, r0-3, node:1, level:warn, stream:stderr"
-STREAMS = ("", "stdout", "stderr")
+REMARK_STYLES = {None: TextStyle.PLAIN, True: TextStyle.LIVE, False: TextStyle.WARN}
 
 
 class LogControls:
-    """Sends requests to the session of one view, and keeps its newest page.
+    """Sends requests to the session of one view, and shows its answers.
 
     Args:
         session: reads for the view.
-        show: shows a page.
-        report: shows the person one line.
-        row: the row under the cursor while the page is frozen.
-        changed: called when the search or filter changes, because keys then change.
-        asked: called before each request.
+        panel: shows the pages; its requests go to the session.
+        notice: shows remarks.
+        changed: called when the effect of keys may have changed.
     """
 
     def __init__(
-        self,
-        session: LogSession,
-        show: Callable[[Page], object],
-        report: Callable[[Remark], object],
-        row: Callable[[], LogRow | None],
-        changed: Callable[[], object],
-        asked: Callable[[], object] = lambda: None,
+        self, session: LogSession, panel: LogPanel, notice: NoticeBar, changed: Callable[[], object]
     ) -> None:
         self.session = session
-        self.page: Page | None = None
         self.query, self.searched = Query(), Query()
-        self._show = show
-        self._report = report
-        self._row = row
+        self._panel, self._notice = panel, notice
         self._changed = changed
-        self._asked = asked
+        self._remark: Remark | None = None
+        panel.ask, panel.resized = self.ask, self.resize
+
+    @property
+    def page(self) -> Page | None:
+        """The visible page."""
+        return self._panel.page
 
     def take(self, page: Page) -> None:
         """Show another page."""
-        self.page = page
-        self._show(page)
+        before = self.page
+        self._panel.take(page)
+        if self.is_looking:
+            self._forget_remark()
+        if before is None or before.key_facts != page.key_facts:
+            self._changed()
 
-    def ask(self, request: Request, *, waits: bool = False) -> None:
+    @property
+    def is_looking(self) -> bool:
+        """Whether the newest remark reports work in progress."""
+        return self._remark is not None and self._remark.good is None
+
+    def report(self, remark: Remark) -> None:
+        """Show a remark until it fades, another request is made, or the reported work is done."""
+        was_looking, self._remark = self.is_looking, remark
+        self._notice.say(remark.text, REMARK_STYLES[remark.good])
+        if was_looking != self.is_looking:
+            self._changed()
+
+    def _forget_remark(self) -> None:
+        if self._remark is not None:
+            self._notice.withdraw(self._remark.text)
+            was_looking, self._remark = self.is_looking, None
+            if was_looking:
+                self._changed()
+
+    def ask(self, request: Request) -> None:
         """Send a request that is answered by a page."""
-        self._asked()
-        self.session.ask(request, waits=waits)
+        self._forget_remark()
+        self.session.ask(request)
 
     def update(
         self, state: RunState, recorded_t: float | None = None, nodes: tuple[NodeLogs, ...] = ()
@@ -79,7 +100,7 @@ class LogControls:
     @property
     def frozen_row(self) -> LogRow | None:
         """The row under the cursor; None while following the newest lines."""
-        return None if self.following else self._row()
+        return None if self.following else self._panel.row
 
     def freeze_word(self) -> str:
         """What the freeze key does; empty if nothing, because no more lines come."""
@@ -130,7 +151,7 @@ class LogControls:
         page, start = self.page, self.frozen_row
         if page is not None and page.cursor is not None and start is page.rows[page.cursor]:
             start = None  # nobody moved since the previous match, whose page may still be on its way
-        self.ask(lambda view: view.match(start, way), waits=True)
+        self.ask(lambda view: view.match(start, way))
 
     # -- filters -------------------------------------------------------------------------------------------
 
@@ -170,16 +191,12 @@ class LogControls:
             chosen = _next([frozenset(), *(frozenset([name]) for name in names)], self.query.who, way)
             self.show_only(self.query.of(*chosen), self.frozen_row)
         elif self.page is not None:
-            self._report(Remark("the log does not say which rank wrote a line", good=False))
+            self.report(Remark("the log does not say which rank wrote a line", good=False))
 
     def next_node(self, numbers: Sequence[int], way: int) -> None:
         """Show a single node: none, 0, 1, … and round again."""
         chosen = _next([frozenset(), *(frozenset([number]) for number in numbers)], self.query.nodes, way)
         self.show_only(self.query.at(*chosen), self.frozen_row)
-
-    def next_stream(self) -> None:
-        """Both streams, only stdout, only stderr."""
-        self.show_only(self.query.on(_next(STREAMS, self.query.stream, 1)), self.frozen_row)
 
     def clear(self) -> bool:
         """Clear the search, or else the filter; False if there was neither."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
 
 from rich.cells import chop_cells
 from textual import events
 from textual.binding import Binding, BindingType
-from textual.message import Message
 
 from supervisor.views import format as fm
 from supervisor.views.logs import reading as lc
@@ -29,17 +28,16 @@ TONES = {
 }
 WHO_WIDTH = 9
 MOST_WHO = 20
-SIDE_CELLS = 16
 # A wrapped line takes at most this share of the page, so that the next one is always within reach.
 MOST_WRAPPED = 0.8
 
 
 class LogPanel(WheelPanel):
-    """Lines of the run's files as they come; requests other lines from the reader.
+    """Lines of the run's files as they come; `ask` requests other lines, `resized` gets the number of rows that fit.
 
     Args:
         id: Textual's own.
-        has_cursor: for the log screen: a cursor, a selection and line numbers. Its status line shows the counts.
+        has_cursor: for the log screen: a cursor, a selection and line numbers.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -49,30 +47,13 @@ class LogPanel(WheelPanel):
         Binding("pagedown,ctrl+d,ctrl+f", "page(1)", "page down", show=False),
         Binding("g,home", "edge(-1)", "first line", show=False),
         Binding("G,end", "edge(1)", "newest line, follow", show=False),
-        Binding("left,h", "side(-1)", "left", show=False),
-        Binding("right", "side(1)", "right", show=False),
         Binding("V,shift+down", "mark", "begin or end a selection", show=False),
     ]
 
-    class Moved(Message):
-        """A request for other lines."""
-
-        def __init__(self, move: Request) -> None:
-            super().__init__()
-            self.move = move
-
-    class Sized(Message):
-        """The number of lines that fit has changed."""
-
-        def __init__(self, rows: int) -> None:
-            super().__init__()
-            self.rows = rows
-
-    class Pointed(Message):
-        """The cursor moved to another row of the page."""
-
     def __init__(self, *, id: str, has_cursor: bool = False) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
+        self.ask: Callable[[Request], object] = lambda _: None
+        self.resized: Callable[[int], object] = lambda _: None
         self.page: lc.Page | None = None
         self.has_cursor = has_cursor
         self.number = None if has_cursor else 4
@@ -80,7 +61,6 @@ class LogPanel(WheelPanel):
         self.cursor = 0
         self.mark: LogRow | None = None
         self._height = 0
-        self._side = 0
         self._jump = 0
         self._shown: list[int] = []  # the row of each visible line
 
@@ -158,7 +138,7 @@ class LogPanel(WheelPanel):
         height = max(self.size.height - (2 if self.framed else 0), 1)
         if self.size.height and height != self._height:  # no size before the first layout
             self._height = height
-            self.post_message(self.Sized(height))
+            self.resized(height)
 
     # -- drawing -----------------------------------------------------------------------------------------
 
@@ -177,10 +157,23 @@ class LogPanel(WheelPanel):
             left.append(Span(f" · {tr('all ranks')}"))
         left += [Span(f" · {which}")] if which else []
         left += [Span(f" · {page.query}", TextStyle.LIVE)] if page.query else []
-        if not self.has_cursor and page.searched:
-            left.append(Span(f" · {found_text(page, tr)}", TextStyle.WARN))
-        count = "" if self.has_cursor or not (lines := lines_text(page)) else f"{tr(lines)} · "
-        return tuple(left), row(Span(count, TextStyle.DIM), self._state(page))
+        left += [Span(f" · {found_text(page, tr)}", TextStyle.WARN)] if page.searched else []
+        counts = [self._place(page)] if self.has_cursor else []
+        counts += [lines_text(page)] if page.shown is not None or not self.has_cursor else []
+        text = "".join(f"{tr(each)} · " for each in counts if each)
+        return tuple(left), row(Span(text, TextStyle.DIM), self._state(page))
+
+    def _place(self, page: lc.Page) -> str:
+        """The position of the cursor, in English."""
+        number = page.numbers[self.cursor] if self.cursor < len(page.numbers) else None
+        if page.line_count is not None and number is not None:
+            return f"line {fm.whole(number)} of {fm.whole(page.line_count)}"
+        if not page.size_bytes:
+            return "empty"
+        # There is no position if no line is kept.
+        return (
+            f"{page.place_ratio:.0%} of {_bytes(page.size_bytes)}" if page.rows else _bytes(page.size_bytes)
+        )
 
     def _state(self, page: lc.Page) -> Span:
         below = fm.whole(page.below) if page.below is not None else "…"
@@ -188,25 +181,18 @@ class LogPanel(WheelPanel):
             return Span(self.tr(f"at the failure · {below} below"), TextStyle.BAD)
         if page.following:
             return Span(self.tr("following" if page.grows else "at the end"), TextStyle.DIM)
-        if self.has_cursor:
-            return Span(self.tr("frozen") if page.grows else "", TextStyle.WARN)
         text = f"frozen · {below} below" if page.grows else f"{below} below"
         return Span(self.tr(text), TextStyle.WARN if page.grows else TextStyle.DIM)
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """The visible rows, with a rule above each attempt; rows that do not fit go on the cursor's far side."""
+        """The visible rows; those that do not fit go on the cursor's far side."""
         page = self.page
         if page is None or not page.rows:
             self._shown = []
             return [row(Span(self.tr(page.empty_why) if page is not None else "", TextStyle.DIM))]
         gutter = self._gutter(page)
         lines: list[tuple[int, Row]] = []
-        attempt = page.attempt_of(page.rows[0])
-        for number, each in enumerate(page.rows):
-            if page.attempt_of(each) != attempt:
-                attempt = page.attempt_of(each)
-                text = f"── {self.tr(f'attempt {attempt}')} "
-                lines.append((number, row(Span(text + "─" * max(0, width - len(text)), TextStyle.FRAME))))
+        for number in range(len(page.rows)):
             lines += [(number, drawn) for drawn in self._drawn(page, number, gutter, width, height)]
         if len(lines) > height:
             mine = [at for at, (number, _) in enumerate(lines) if number == self.cursor and self.has_cursor]
@@ -250,7 +236,7 @@ class LogPanel(WheelPanel):
             spans = tuple(Span(s.text, TextStyle.ROOT if s.style is tone else s.style) for s in spans)
         space = max(width - len(label) - 1, 1)
         if not self.wraps:
-            yield (*head, *cut_spans(spans, self._side, self._side + 2 * space))
+            yield (*head, *cut_spans(spans, 0, 2 * space))
             return
         at = 0
         pieces = chop_cells(text, max(space, 8)) or [""]
@@ -274,9 +260,6 @@ class LogPanel(WheelPanel):
         """A selection needs a cursor."""
         return self.has_cursor or action != "mark"
 
-    def _ask(self, move: Request) -> None:
-        self.post_message(self.Moved(move))
-
     def action_move(self, rows: int) -> None:
         """Move the cursor, and beyond the page the lines; without a cursor, the lines. At the end, follow again."""
         page = self.page
@@ -284,41 +267,35 @@ class LogPanel(WheelPanel):
             return
         wanted = self.cursor + rows
         if not self.has_cursor:
-            self._ask(Scroll(rows))
+            self.ask(Scroll(rows))
             return
         if page.following:
-            self._ask(freeze)
+            self.ask(freeze)
         if 0 <= wanted < len(page.rows):
             self._move_to(wanted)
         else:
-            self._ask(Scroll(wanted if wanted < 0 else wanted - len(page.rows) + 1))
+            self.ask(Scroll(wanted if wanted < 0 else wanted - len(page.rows) + 1))
             self.cursor = 0 if wanted < 0 else len(page.rows) - 1
 
     def _move_to(self, number: int) -> None:
         self.cursor = number
         self.repaint()
-        self.post_message(self.Pointed())
 
     def action_page(self, pages: int) -> None:
         """A page up or down, one row of it kept in sight."""
         in_sight = len(set(self._shown)) or 1
-        self._ask(Scroll(pages * max(in_sight - 1, 1)))
+        self.ask(Scroll(pages * max(in_sight - 1, 1)))
 
     def action_edge(self, way: int) -> None:
         """Go to the first or the newest line."""
         self.cursor = 0 if way < 0 else self.cursor
-        self._ask(LogViewport.to_start if way < 0 else LogViewport.follow)
-
-    def action_side(self, way: int) -> None:
-        """Scroll left or right."""
-        self._side = max(0, self._side + way * SIDE_CELLS)
-        self.repaint()
+        self.ask(LogViewport.to_start if way < 0 else LogViewport.follow)
 
     def action_mark(self) -> None:
         """Start a selection here, or clear it."""
         self.mark = None if self.mark is not None else self.row
         if self.page is not None and self.page.following:
-            self._ask(freeze)
+            self.ask(freeze)
         self.repaint()
 
     def clear_mark(self) -> None:
@@ -328,41 +305,22 @@ class LogPanel(WheelPanel):
 
     def toggle_wrap(self) -> None:
         """Wrap long lines, or cut them."""
-        self.wraps, self._side = not self.wraps, 0
+        self.wraps = not self.wraps
         self.repaint()
 
     # -- the mouse ---------------------------------------------------------------------------------------
 
     def wheel(self, rows: int) -> None:
         """The wheel does not move the cursor."""
-        self._ask(Scroll(rows))
+        self.ask(Scroll(rows))
 
-    def on_mouse_down(self, event: events.MouseDown) -> None:
-        """A press places the cursor; a drag selects from there."""
-        number = self._row_at(event.y)
-        if number is None or event.button != 1:
-            return
-        self._ask(freeze)
-        self.mark = None
-        self.capture_mouse()
-        self._move_to(number)
-
-    def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Extend the selection while the button is down."""
-        number = self._row_at(event.y)
-        if self.app.mouse_captured is not self or number is None or number == self.cursor:
-            return
-        self.mark = self.mark or self.row
-        self._move_to(number)
-
-    def on_mouse_up(self, _event: events.MouseUp) -> None:
-        """The drag is over."""
-        if self.app.mouse_captured is self:
-            self.release_mouse()
-
-    def _row_at(self, y: int) -> int | None:
-        at = y - 1
-        return self._shown[at] if self.has_cursor and 0 <= at < len(self._shown) else None
+    def on_click(self, event: events.Click) -> None:
+        """A click places the cursor."""
+        at = event.y - 1
+        if self.has_cursor and 0 <= at < len(self._shown):
+            self.ask(freeze)
+            self.mark = None
+            self._move_to(self._shown[at])
 
 
 def freeze(view: LogViewport) -> None:
@@ -496,6 +454,10 @@ def found_text(page: lc.Page, tr: Tr) -> str:
     else:
         text = f"none so far, {fm.part(found.done_ratio)} searched" if going else "not found"
     return f"/{page.searched.typed}: {tr(text)}"
+
+
+def _bytes(size: int) -> str:
+    return fm.memory(size) if size >= 1 << 20 else f"{size / 1024:.0f}K" if size >= 1 << 10 else f"{size} B"
 
 
 def cut_spans(spans: Row, start: int, stop: int) -> Row:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from functools import partial
 from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.screen import Screen
-from textual.timer import Timer
 
 from supervisor.run.paths import NodePaths
 from supervisor.run.state import RunState
-from supervisor.views import format as fm
 from supervisor.views.logs import reading as lc
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.reading import BadJumpError, LogAt, parse_jump
@@ -24,11 +20,10 @@ from supervisor.views.logs.sources import NodeLogs
 from supervisor.views.tui.dialogs.help import HelpScreen, bindings_of, lines_of
 from supervisor.views.tui.dialogs.prompts import AskLine
 from supervisor.views.tui.logs.controls import LogControls
-from supervisor.views.tui.logs.page import LogPanel, found_text, lines_text
+from supervisor.views.tui.logs.page import LogPanel
+from supervisor.views.tui.panels.notice import NoticeBar
 from supervisor.views.tui.shell.external_editor import Spot, editor_argv, run_outside
 from supervisor.views.tui.shell.screen_base import FooterBar, Hint, KeyScreen
-from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, between, row
-from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.phrases import is_stacks
 
 MATCHES = ("match(1)", "match(-1)")
@@ -62,7 +57,6 @@ LOG_KEYS: list[BindingType] = [
     _key("e", "editor", "editor", "e", "take", "open the file in $EDITOR at this line"),
     _key("right_curly_bracket", "node(1)", "next node", "}", "which", "the next node alone", show=False),
     _key("left_curly_bracket", "node(-1)", "previous node", "{", "which", "the previous node", show=False),
-    _key("o", "stream", "stream", "o", "which", "stdout, stderr, or both", show=False),
     _key("left_parenthesis", "attempt(-1)", "attempt before", "(", "which", "the attempt before", show=False),
     _key("right_parenthesis", "attempt(1)", "attempt after", ")", "which", "the attempt after", show=False),
     _key("w", "wrap", "wrap", "w", "which", "wrap long lines, or cut them"),
@@ -106,22 +100,16 @@ class LogScreen(KeyScreen, Screen[LogAt | None]):
         self._node_logs = nodes
         self._at = at
         self.log_page = LogPanel(id="logpage", has_cursor=True)
-        self.status = LogStatus(id="logstatus")
+        self.notice = NoticeBar(id="notice")
         self._footer = FooterBar(id="footer")
-        self._controls = LogControls(
-            LogSession(node, lambda answer: self.post_message(self.News(answer))),
-            self._show,
-            self.status.say,
-            lambda: self.log_page.row,
-            self._offer,
-            self.status.end_remark,
-        )
+        session = LogSession(node, lambda answer: self.post_message(self.News(answer)))
+        self._controls = LogControls(session, self.log_page, self.notice, self._offer)
         self._controls.query = Query.parse(typed)
 
     def compose(self) -> ComposeResult:
-        """A page, a line below it, the keys."""
+        """A page, remarks, the keys."""
         yield self.log_page
-        yield self.status
+        yield self.notice
         yield self._footer
 
     def on_mount(self) -> None:
@@ -141,10 +129,6 @@ class LogScreen(KeyScreen, Screen[LogAt | None]):
         """End the threads."""
         self._controls.session.stop()
 
-    def on_screen_suspend(self) -> None:
-        """A search or another dialog opened, so earlier remarks are old."""
-        self.status.end_remark()
-
     def take(self, state: RunState, nodes: tuple[NodeLogs, ...] = ()) -> None:
         """Show the run's newer state."""
         known = lc.log_facts(self._state, self._node_logs)
@@ -159,23 +143,14 @@ class LogScreen(KeyScreen, Screen[LogAt | None]):
             case lc.Page() as page:
                 self._controls.take(page)
             case lc.Remark() as remark:
-                self.status.say(remark)
+                self._controls.report(remark)
             case lc.Copied() as copied:
                 self.app.copy_to_clipboard(copied.text)
                 lines = f"{copied.lines} lines" if copied.lines != 1 else "1 line"
                 text = f"{lines} copied (where the terminal allows it: OSC 52)"
-                self.status.say(lc.Remark(text, good=True))
+                self._controls.report(lc.Remark(text, good=True))
             case LogAt() as point:
                 self.dismiss(point)
-
-    def _show(self, page: lc.Page) -> None:
-        shown = self.log_page.page
-        self.log_page.take(page)
-        if self.status.is_looking:
-            self.status.say(None)  # the work in progress is done
-        self.status.show_place(self.log_page)
-        if shown is None or shown.key_facts != page.key_facts:
-            self._offer()
 
     def _offer(self) -> None:
         useless = {"freeze"} if not self._controls.freeze_word() else set()
@@ -211,7 +186,7 @@ class LogScreen(KeyScreen, Screen[LogAt | None]):
             return "close search"
         if self._controls.query:
             return "clear filter"
-        return "give up" if self.status.is_looking else ""
+        return "give up" if self._controls.is_looking else ""
 
     def on_panel_keys_changed(self) -> None:
         """A selection, or a long scan of the log, began or ended."""
@@ -228,19 +203,6 @@ class LogScreen(KeyScreen, Screen[LogAt | None]):
         return True
 
     # -- moving ------------------------------------------------------------------------------------------
-
-    def on_log_panel_moved(self, message: LogPanel.Moved) -> None:
-        """Other lines are requested."""
-        self._controls.ask(message.move)
-
-    def on_log_panel_sized(self, message: LogPanel.Sized) -> None:
-        """Another number of lines."""
-        self._controls.resize(message.rows)
-
-    def on_log_panel_pointed(self) -> None:
-        """The place in the status line follows the cursor."""
-        self.status.end_remark()
-        self.status.show_place(self.log_page)
 
     def action_freeze(self) -> None:
         """Freeze, or follow."""
@@ -290,7 +252,7 @@ class LogScreen(KeyScreen, Screen[LogAt | None]):
     def action_match(self, way: int) -> None:
         """The next or previous match."""
         if not self._controls.searched:
-            self.status.say(lc.Remark("nothing is searched for: / searches", good=False))
+            self._controls.report(lc.Remark("nothing is searched for: / searches", good=False))
             return
         self._controls.match(way)
 
@@ -305,10 +267,6 @@ class LogScreen(KeyScreen, Screen[LogAt | None]):
     def action_node(self, way: int) -> None:
         """Show a single node: none, 0, 1, … and round again."""
         self._controls.next_node([node.number for node in self._node_logs], way)
-
-    def action_stream(self) -> None:
-        """Both streams, only stdout, only stderr."""
-        self._controls.next_stream()
 
     def action_attempt(self, way: int) -> None:
         """The logs of the previous or next attempt."""
@@ -345,16 +303,13 @@ class LogScreen(KeyScreen, Screen[LogAt | None]):
         argv = editor_argv(Spot(os.path.abspath(page.logs[index].path), line.offset, number), os.environ)
         trouble = argv if isinstance(argv, str) else run_outside(self.app, argv)
         if trouble:
-            self.status.say(lc.Remark(trouble, good=False))
+            self._controls.report(lc.Remark(trouble, good=False))
 
     # -- leaving -----------------------------------------------------------------------------------------
 
     def action_back(self) -> None:
         """End a search in progress; else clear the selection, the search, or the filter; else close."""
-        closes = self._closes()
-        if self.status.is_looking:
-            self.status.say(None)
-        match closes:
+        match self._closes():
             case "end selection":
                 self.log_page.clear_mark()
             case "close search" | "clear filter":
@@ -379,84 +334,3 @@ class LogScreen(KeyScreen, Screen[LogAt | None]):
         self.app.push_screen(
             HelpScreen([*lines, *lines_of(self.log_page, "move", bindings_of(self.log_page))])
         )
-
-
-# -- the line below the log: the page's position, matches, and remarks -----------------------------
-
-REMARK_S = 8.0
-
-
-class LogStatus(Panel):
-    """The page's position and the matches; for a while, a remark instead."""
-
-    framed = False
-
-    def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
-        super().__init__(id=id)
-        self.page: lc.Page | None = None
-        self.here: int | None = None
-        self._remark: lc.Remark | None = None
-        self._until: Timer | None = None
-
-    @property
-    def is_looking(self) -> bool:
-        """Whether it reports work in progress."""
-        return self._remark is not None and self._remark.good is None
-
-    @property
-    def ready(self) -> bool:
-        """Whether there is a page or a remark."""
-        return self.page is not None or self._remark is not None
-
-    def say(self, remark: lc.Remark | None) -> None:
-        """Show a remark for a while; None: clear it."""
-        self._remark = remark
-        if self._until is not None:
-            self._until.stop()
-        self._until = self.set_timer(REMARK_S, partial(self.say, None)) if remark is not None else None
-        self.repaint()
-
-    def show_place(self, log: LogPanel) -> None:
-        """Show another page, or another row of it."""
-        self.page, self.here = log.page, log.cursor
-        self.repaint()
-
-    def end_remark(self) -> None:
-        """Another request makes the previous remark old. Work in progress stays."""
-        if self._remark is not None and self._remark.good is not None:
-            self.say(None)
-
-    def inner_keys(self) -> Sequence[tuple[str, str, str]]:
-        """Work in progress can be aborted."""
-        return [("Esc", "give up", "back")] if self.is_looking else []
-
-    def body(self, width: int, height: int) -> Sequence[Row]:  # noqa: ARG002 - one line, however high
-        """The line."""
-        page, remark, style = self.page, self._remark, TextStyle.DIM
-        right = []
-        if page is not None and page.shown is not None:
-            right.append(Span(f"{self.tr(lines_text(page))}   ", TextStyle.LIVE))
-        if page is not None and page.search is not None:
-            right.append(Span(found_text(page, self.tr), TextStyle.WARN))
-        if remark is not None:
-            style = {None: TextStyle.DIM, False: TextStyle.WARN, True: TextStyle.LIVE}[remark.good]
-        left = self.tr(remark.text) if remark is not None else self._place(page) if page is not None else ""
-        return [between(row(Span(f" {left}", style)), (*right, Span(" ")), width)]
-
-    def _place(self, page: lc.Page) -> str:
-        """The position of the cursor."""
-        parts = []
-        here = self.here if self.here is not None and self.here < len(page.rows) else None
-        number = page.numbers[here] if here is not None and here < len(page.numbers) else None
-        if page.line_count is not None and number is not None:
-            count = page.line_count
-            parts.append(f"line {fm.whole(number)} of {fm.whole(count)} ({fm.part(number / count)})")
-            parts.append(_bytes(page.size_bytes))
-        else:
-            at = f"{page.place_ratio:.0%} of " if page.rows else ""  # no position if no line is kept
-            parts.append(f"{at}{_bytes(page.size_bytes)}" if page.size_bytes else "empty")
-        return " · ".join(map(self.tr, parts))
-
-
-def _bytes(size: int) -> str:
-    return fm.memory(size) if size >= 1 << 20 else f"{size / 1024:.0f}K" if size >= 1 << 10 else f"{size} B"
