@@ -1,4 +1,4 @@
-"""The one engine as its two views use it: the attempt that a person chooses, or the newest one."""
+"""The log engine as the pane uses it: the newest attempt, or the one that a person chooses."""
 
 from __future__ import annotations
 
@@ -57,10 +57,8 @@ def write(run: RunPaths, attempt: int, name: str, lines: list[str], *, open_line
 
 
 @contextmanager
-def view_of(
-    run: RunPaths, state: RunState, *, follows_run: bool = False, height: int = 100
-) -> Iterator[LogViewport]:
-    view = LogViewport(run.node(), never, follows_run=follows_run)
+def view_of(run: RunPaths, state: RunState, *, height: int = 100) -> Iterator[LogViewport]:
+    view = LogViewport(run.node(), never)
     view.height = height
     view.update(state)
     view.refresh()
@@ -135,7 +133,7 @@ def test_another_rank_is_shown_at_the_time_of_the_line_under_the_cursor(tmp_path
 
 def test_a_new_attempt_does_not_move_who_stands_in_an_old_one(tmp_path: Path) -> None:
     run = attempts_on_disk(tmp_path)
-    with view_of(run, state_of(2, 2), follows_run=True, height=3) as view:
+    with view_of(run, state_of(2, 2), height=3) as view:
         view.page()
         view.scroll(-1)
         stood = texts(view)
@@ -154,13 +152,11 @@ def test_last_lines_are_the_ranks_own_whatever_the_query(tmp_path: Path) -> None
     write(run, 2, "0/stdout.log", ["step 1", "step 2", "  "])
     write(run, 2, "1/stdout.log", ["step 1"], open_line="50%|\r 60%|")
     write(run, 2, "agent.log", ["starting", "[rank2]: over there"])
-    with view_of(run, state_of(2, 2), follows_run=True) as view:
+    with view_of(run, state_of(2, 2)) as view:
         view.show(Query.parse("zzz"))
         assert view.page().rows == ()
         wanted = {"0": "step 2", "1": " 60%|", "agent": "starting", "2": "over there"}
         assert dict(view.page().last_lines) == wanted
-    with view_of(run, state_of(2, 2)) as view:
-        assert view.page().last_lines == {}
 
 
 # -- the line that a verdict names -----------------------------------------------------------------------
@@ -176,7 +172,7 @@ def failed(root: Path, *, more: int = 40) -> RunPaths:
 
 def test_the_cause_is_kept_in_sight_until_somebody_moves(tmp_path: Path) -> None:
     run = failed(tmp_path)
-    with view_of(run, state_of(1, 2), follows_run=True, height=9) as view:
+    with view_of(run, state_of(1, 2), height=9) as view:
         view.keep_cause(lc.CauseLine(1, "1/stderr.log", 6, "RuntimeError: shape"))
         page = view.page()
         assert page.at_cause

@@ -89,7 +89,7 @@ class Page(msgspec.Struct, frozen=True):
         place_ratio: share of the bytes above the page's end.
         shown: how many lines pass the query; None: no query.
         search: matches; None: no search.
-        last_lines: of each rank, if the view follows the run.
+        last_lines: of each rank.
         nodes: of a run on several nodes, those whose logs are read, out of `node_count`.
         empty_why: why the page has no rows.
         ranks: the known writers of these logs.

@@ -58,12 +58,9 @@ class LogSession:
     Args:
         node: the node's folder, which lists the run's logs.
         deliver: gets pages and remarks, in this thread.
-        follows_run: see `LogViewport`.
     """
 
-    def __init__(
-        self, node: NodePaths, deliver: Callable[[Answer], object], *, follows_run: bool = False
-    ) -> None:
+    def __init__(self, node: NodePaths, deliver: Callable[[Answer], object]) -> None:
         self._deliver = deliver
         self._requests: deque[tuple[Request, bool]] = deque()  # whether it is a fact, which is never aborted
         self._stop = threading.Event()
@@ -71,7 +68,7 @@ class LogSession:
         # A request and its arrival flag change together: otherwise it may interrupt itself.
         self._asking = threading.Lock()
         self._asked = threading.Event()
-        self._view = LogViewport(node, self._check, follows_run=follows_run)
+        self._view = LogViewport(node, self._check)
         self._page_s: float | None = PAGE_S
         self._began = self._due = 0.0  # start of the current request; time of the next page of new lines
         self._checks = 0

@@ -45,15 +45,12 @@ class LogViewport:
     Args:
         node: the node's folder, which lists the run's logs.
         check: called now and then during long work; raises to abort it.
-        follows_run: it shows the newest attempt unless a person stopped it, and tells the ranks' last lines.
-            Otherwise a person chooses the attempt.
     """
 
-    def __init__(self, node: NodePaths, check: Callable[[], None], *, follows_run: bool = False) -> None:
+    def __init__(self, node: NodePaths, check: Callable[[], None]) -> None:
         self.height = 1
         self.logs = OpenLogs(node, check)
         self._check = check
-        self._follows_run = follows_run
         self._place: Place = ()
         self._following = True
         self._cursor: At | None = None  # the target of the newest jump
@@ -134,7 +131,7 @@ class LogViewport:
             size_bytes=size,
             shown=logs.shown(),
             search=logs.found(found_at) if logs.searched else None,
-            last_lines=self._last_lines() if self._follows_run else {},
+            last_lines=self._last_lines(),
             empty_why=self._why_empty() if not rows else "",
             nodes=logs.nodes_read if logs.node_count else (),
             node_count=logs.node_count,
@@ -225,12 +222,11 @@ class LogViewport:
             self._stand_on(*_at(first))
 
     def follow(self, on: bool = True) -> None:
-        """Follow the newest line, or freeze."""
+        """Follow the newest line of the newest attempt, or freeze."""
         self._following, self._cause_passed = on, True
         if on:
             self._cursor = None
-            number = None if self._follows_run else self.logs.number
-            self.to_attempt(lambda: self.logs.choose_attempt(number))
+            self.to_attempt(lambda: self.logs.choose_attempt(None))
 
     def to_place(self, at: lc.LogAt, cursor: Row | None = None) -> None:
         """The place that a person, a chart, a verdict or the dashboard's pane names. `cursor`: the row with the cursor."""

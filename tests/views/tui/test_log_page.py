@@ -1,4 +1,4 @@
-"""The page of the log screen and what is asked of the session: rows, cursor, selection and titles, without an app."""
+"""The log shown alone and what it asks of the session: rows, cursor, selection and titles, without an app."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from supervisor.views.logs.merge import Row as LogRow
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.session import Request, Scroll
 from supervisor.views.logs.sources import LogRef, Tone
-from supervisor.views.tui.logs.page import LogPanel
+from supervisor.views.tui.logs.pane import LogPanel
 from tests.views.tui.still import text_of
 
 NOTHING = Query()
@@ -63,8 +63,10 @@ def lines(first: int, last: int) -> tuple[LogRow, ...]:
 
 def pane(page: lc.Page | None = None) -> tuple[LogPanel, list[Request]]:
     """A page and what it asks for."""
-    made, sent = LogPanel(id="p", has_cursor=True), list[Request]()
-    made.ask = sent.append
+    made, sent = LogPanel(id="p"), list[Request]()
+    made.is_whole = True
+    made.ask = sent.append  # type: ignore[method-assign, assignment]
+    made.post_message = lambda _message: True  # type: ignore[method-assign, assignment]
     if page is not None:
         made.take(page)
     return made, sent
@@ -137,14 +139,14 @@ def test_long_lines_are_cut_or_wrapped() -> None:
     text = "".join(chr(ord("a") + at % 26) for at in range(60))
     made, _ = pane(page_of(line_of(0, text, ("",)), line_of(1, "short", ("",))))
     assert body(made, 21)[0][:21] == f"▌{text[:20]}"
-    made.toggle_wrap()
+    made.action_wrap()
     assert made.wraps
     assert body(made, 21) == [f"▌{text[:20]}", f" {text[20:40]}", f" {text[40:]}", " short"]
     made.cursor = 1
     assert body(made, 21, 4)[-1] == "▌short"
     assert len(body(made, 21, 2)) == 2, "four fifths of two rows are one"
     assert body(made, 21, 2) == [f" {text[:20]}", "▌short"]
-    made.toggle_wrap()
+    made.action_wrap()
     assert body(made, 21)[0][1:21] == text[:20]
 
 

@@ -94,7 +94,7 @@ class Dashboard(KeyScreen, Screen[None]):
         self.playback = playback
         self.panes = Panes(self, clock, self._offer)
         self.log_of_run = LogOfRun(self.panes, client, self._deliver_log)
-        self.logs = self.log_of_run.controls
+        self.logs = self.panes.log
         self.looking = Looking(self.panes, client, feeder, self.log_of_run, back)
         self.requests = Requests(
             self.panes,
@@ -151,7 +151,7 @@ class Dashboard(KeyScreen, Screen[None]):
 
     def on_unmount(self) -> None:
         """End the threads that read the logs."""
-        self.logs.session.stop()
+        self.log_of_run.session.stop()
 
     def begin_with(self, snapshot: Snapshot) -> None:
         """Set the snapshot to show on mount, and its newest log lines if they are read in time."""
