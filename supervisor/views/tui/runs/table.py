@@ -32,19 +32,18 @@ from supervisor.views.tui.widgets.panel import ListPanel
 from supervisor.views.wording.translate import Tr
 
 STATE_CELLS = 15
-NARROW_STATE_CELLS = 12
 ID_CELLS = 29
 VERDICT_CELLS = 17
 PLACE_CELLS = 48
+# Marks and state in front of the columns.
+HEAD_CELLS = 3 + STATE_CELLS
 # Below these widths (inside the frame) columns are dropped: attempts with batch and learning rate, the name, the duration, the date in the id and
-# the total of steps; last the best loss and the age, then the step and the end of the state.
+# the total of steps; last the best loss and the age.
 NUMBERS_FROM = 152
 NAME_FROM = 127
 DURATION_FROM = 110
 ROOMY_FROM = 98
 WHOLE_FROM = 77
-STEP_FROM = 48
-STEP_LEAST = 7
 VERDICT_LEAST = 10
 DATE_CELLS = len("20261121-1412-")
 # Columns where an arrow shows the sort order; newest first needs none.
@@ -248,7 +247,7 @@ class RunsPanel(ListPanel):
         texts = {name: self.tr(name) for name in ("state", *(column.name for column in self._columns))}
         if sorted_by := SORTED_COLUMNS.get(self.sort):
             texts[sorted_by] = texts.get(sorted_by, "") + self._arrow()
-        heading = fit(f"    {texts['state']}", _head_cells(width)) + laid(self._columns, texts)
+        heading = fit(f"    {texts['state']}", HEAD_CELLS) + laid(self._columns, texts)
         return [clip(row(Span(heading, TextStyle.DIM)), width)]
 
     def item(self, index: int, width: int) -> Row:
@@ -257,7 +256,7 @@ class RunsPanel(ListPanel):
         condition = spoken(listed_span(found, now), tr)
         here = found.run == self.chosen
         text = laid(self._columns, _texts(found, width, now, tr))
-        head = fit(condition.text, _head_cells(width) - 3) + " "
+        head = fit(condition.text, HEAD_CELLS - 3) + " "
         spans = row(
             Span("▸" if here else " ", TextStyle.KEY),
             self.mark_of(found.run),
@@ -355,16 +354,16 @@ class Column(NamedTuple):
 
 def columns_of(width: int, longest: int) -> Sequence[Column]:
     """The columns that fit a width. `longest`: cells of the longest verdict, which gets the remaining width."""
-    room = width - _head_cells(width)
+    room = width - HEAD_CELLS
     roomy = width >= ROOMY_FROM
     id_cells = ID_CELLS if roomy else ID_CELLS - DATE_CELLS
     if width < WHOLE_FROM:
         id_cells = max(min(id_cells, room - 1 - VERDICT_LEAST), 1)
-    step_cells = 15 if roomy else 8 if width >= WHOLE_FROM else STEP_LEAST
+    step_cells = 15 if roomy else 8 if width >= WHOLE_FROM else 7
     wanted = (
         (0, Column("run", id_cells)),
         (NAME_FROM, Column("name", 16)),
-        (STEP_FROM, Column("step", step_cells, right=True)),
+        (0, Column("step", step_cells, right=True)),
         (WHOLE_FROM, Column("verdict", VERDICT_CELLS, gap=2)),
         (WHOLE_FROM, Column("best", 8, right=True)),
         (DURATION_FROM, Column("took", 11, right=True)),
@@ -393,11 +392,6 @@ def _cells_of(columns: Sequence[Column]) -> int:
     return sum(column.gap + column.cells + 1 for column in columns) - 1
 
 
-def _head_cells(width: int) -> int:
-    """Marks and state in front of the columns."""
-    return 3 + (STATE_CELLS if width >= STEP_FROM else NARROW_STATE_CELLS)
-
-
 def _texts(found: RunRow, width: int, now: float, tr: Tr) -> Mapping[str, str]:
     """The texts of a run, by column."""
     state = found.state
@@ -407,7 +401,7 @@ def _texts(found: RunRow, width: int, now: float, tr: Tr) -> Mapping[str, str]:
         "run": _run_text(found, width),
         "name": found.given or state.name,
         "step": f"{step}{total}",
-        "verdict": tr(found.reason) or (tr(f"step {step}") if width < STEP_FROM else fm.DASH),
+        "verdict": tr(found.reason) or fm.DASH,
         "best": fm.loss(state.best_loss),
         "took": fm.duration(found.duration_s(now)),
         "seen": fm.age(None if state.last_t is None else state.now(now) - state.last_t),
