@@ -173,7 +173,7 @@ def failed(root: Path, *, more: int = 40) -> RunPaths:
 def test_the_cause_is_kept_in_sight_until_somebody_moves(tmp_path: Path) -> None:
     run = failed(tmp_path)
     with view_of(run, state_of(1, 2), height=9) as view:
-        view.keep_cause(lc.CauseLine(1, "1/stderr.log", 6, "RuntimeError: shape"))
+        view.keep_cause(lc.LogAt(1, path="1/stderr.log", line=6, text="RuntimeError: shape"))
         page = view.page()
         assert page.at_cause
         assert page.following
@@ -185,7 +185,7 @@ def test_the_cause_is_kept_in_sight_until_somebody_moves(tmp_path: Path) -> None
         assert not view.page().following
         view.follow(on=True)
         assert not view.page().at_cause, "a person has seen it"
-        view.keep_cause(lc.CauseLine(1, "0/stderr.log", 6, "RuntimeError: shape of rank 0"))
+        view.keep_cause(lc.LogAt(1, path="0/stderr.log", line=6, text="RuntimeError: shape of rank 0"))
         assert view.page().at_cause, "another one"
         view.show(Query.parse("after"))
         assert not view.page().at_cause, "the filter leaves it out"

@@ -31,6 +31,7 @@ class LogAt(msgspec.Struct, frozen=True):
         t: wall time in seconds, used if no line has that step.
         is_any_day: `t` is a clock time, on the newest day that has it.
         path: the file; `line` (from 1) or `offset` (in bytes) is a place within it. None: that of the row with the cursor.
+        text: of a line that a verdict names.
     """
 
     attempt: int | None = None
@@ -40,15 +41,7 @@ class LogAt(msgspec.Struct, frozen=True):
     path: str | None = None
     line: int | None = None
     offset: int | None = None
-
-
-class CauseLine(msgspec.Struct, frozen=True):
-    """The line that a verdict names: kept in sight while following the newest lines. `line` counts from 1."""
-
-    attempt: int
-    path: str
-    line: int
-    text: str
+    text: str = ""
 
 
 def log_facts(state: RunState, nodes: Sequence[NodeLogs] = ()) -> list[tuple[object, ...]]:
@@ -141,11 +134,10 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Remark(msgspec.Struct, frozen=True):
-    """One line for the person. `good`: None while in progress, False for trouble. `done_ratio`: the progress, if known."""
+    """One line for the person. `good`: None while in progress, False for trouble."""
 
     text: str
     good: bool | None = None
-    done_ratio: float | None = None
 
 
 class Copied(msgspec.Struct, frozen=True):

@@ -128,7 +128,7 @@ class LogSession:
             self._remarked_at = now
             size = sum(self._view.logs.ends) or 1
             done = min(self._checks * CHUNK_BYTES / size, 1.0)
-            self._deliver(Remark(f"{part(done)} searched; Esc gives up", done_ratio=done))
+            self._deliver(Remark(f"{part(done)} searched; Esc gives up"))
 
     def _run(self) -> None:
         is_stale = False  # whether the page shown is older than the logs

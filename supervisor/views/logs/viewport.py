@@ -56,7 +56,7 @@ class LogViewport:
         self._cursor: At | None = None  # the target of the newest jump
         self._is_match = False  # whether that is a match of the search
         self._jump = 0
-        self._cause: lc.CauseLine | None = None
+        self._cause: lc.LogAt | None = None
         self._cause_at: At | None = None
         self._cause_passed = False
         self._notes: list[str] = []  # what to tell the person about the last move
@@ -156,7 +156,7 @@ class LogViewport:
 
     # -- the line that a verdict names ---------------------------------------------------------------------
 
-    def keep_cause(self, cause: lc.CauseLine | None) -> None:
+    def keep_cause(self, cause: lc.LogAt | None) -> None:
         """Keep this line in sight while following the newest lines, until a person moves; None: no line."""
         if cause != self._cause:
             self._cause, self._cause_at, self._cause_passed = cause, None, False
@@ -178,16 +178,16 @@ class LogViewport:
         # The query may exclude it.
         return rows[: number + 1 + below][-self.height :] if number is not None else []
 
-    def _find_cause(self, cause: lc.CauseLine) -> At | None:
+    def _find_cause(self, cause: lc.LogAt) -> At | None:
         """The place of the line in its file: by its text near the end, or else by its number."""
-        index, text = self.logs.index_of(cause.path), cause.text.strip().rstrip("…")
+        index, text = self.logs.index_of(cause.path or ""), cause.text.strip().rstrip("…")
         if index is None or cause.attempt != self.logs.number:
             return None
         file = self.logs.streams[index].file
         for line in itertools.islice(file.backward(file.size), CAUSE_LINES):
             if text and text in line.text:
                 return index, line.offset
-        offset = file.offset_of(cause.line - 1)
+        offset = file.offset_of((cause.line or 1) - 1)
         return (index, offset) if offset is not None else None
 
     # -- moving --------------------------------------------------------------------------------------------

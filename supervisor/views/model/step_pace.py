@@ -114,14 +114,13 @@ class Pace:
         self._from: tuple[float, float] | None = None  # the start of the newest gap
         self._at: tuple[float, float] | None = None
         self._of: tuple[int, bool] = (0, False)
-        self._seen: tuple[Track, float | None] | None = None
 
     def add(self, t: float, step: float, attempt: int, *, by_clock: bool = False) -> None:
         """A step was logged at `t`, wall seconds. `by_clock`: by the line's own time stamp."""
         if not (math.isfinite(t) and math.isfinite(step)):
             return
         if (attempt, by_clock) != self._of:
-            self._of, self._seen = (attempt, by_clock), None
+            self._of = (attempt, by_clock)
             self._gaps.clear()
             self.forget()
         if self._at is None or step < self._at[1] or t < self._at[0]:
@@ -141,7 +140,6 @@ class Pace:
         if self._from is not None:
             gap_s = (t - self._from[0]) / (step - self._from[1])
             self._gaps.append(single(t, step, gap_s, attempt))
-            self._seen = None
 
     def forget(self) -> None:
         """Call if the next step does not directly follow the last one."""
@@ -154,16 +152,11 @@ class Pace:
 
     def seconds(self) -> float | None:
         """Seconds per step, the median over the newest gaps; None if there are none."""
-        return self._looked_at()[1]
+        return median(gap.mean for gap in self._gaps)
 
     def track(self) -> Track:
-        """The gaps, in seconds per step; the same object until something is added."""
-        return self._looked_at()[0]
-
-    def _looked_at(self) -> tuple[Track, float | None]:
-        if self._seen is None:
-            self._seen = (tuple(self._gaps), median(gap.mean for gap in self._gaps))
-        return self._seen
+        """The gaps, in seconds per step."""
+        return tuple(self._gaps)
 
 
 def _apart_s(t: float, before: float) -> float:

@@ -69,7 +69,7 @@ class LogOfRun:
         cause = verdict.cause if verdict is not None and attempt is not None and attempt.failure else None
         line = None
         if attempt is not None and cause is not None and cause.line is not None:
-            line = lc.CauseLine(attempt.number, cause.path, cause.line, cause.text)
+            line = LogAt(attempt.number, path=cause.path, line=cause.line, text=cause.text)
         nodes = snapshot.node_logs
         known = (lc.log_facts(snapshot.state, nodes), line, snapshot.recorded_t)
         if known != self._known:
