@@ -150,10 +150,10 @@ def _text_lines(
     context = None if path == "-" else _context
     verdict = _of_known_rank(path, attempt, found.verdict)
     again: list[str] = []
-    if attempt is not None and verdict.fingerprint:
+    if attempt is not None:
         from supervisor.cli.run_journals import seen_before  # a run's journals, of which logs have none
 
-        again = seen_before(path, attempt, verdict.fingerprint)
+        again = seen_before(path, attempt, verdict)
     lines = verdict_lines(path, attempt, verdict, context, again, tr, ended_t=found.facts.job.ended_t)
     earlier = [job._replace(verdict=_of_known_rank(path, attempt, job.verdict)) for job in found.earlier]
     lines += earlier_job_lines(earlier, tr)

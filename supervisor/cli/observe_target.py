@@ -21,7 +21,7 @@ from supervisor.cli.attach_targets import resolve
 from supervisor.cli.common import complain, metric_rules_of_user, say, wait_while_read
 from supervisor.cli.job_logs import BadInputError, is_of_one_process, without_rank
 from supervisor.diagnosis.evidence import JobEvidence
-from supervisor.keeper.base.keeper_clock import SystemClock
+from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.observer.observed_run import ObservedRun, Target
 from supervisor.run.index import claim, register, state_home
 from supervisor.run.ownership import keeper_is_alive
@@ -56,7 +56,7 @@ def observe(target: str, args: argparse.Namespace, appearance: Appearance) -> in
         shutil.rmtree(run.root, ignore_errors=True)
         return complain("attach", error)
     try:
-        observed = ObservedRun(run, what, host=socket.gethostname(), clock=SystemClock())
+        observed = ObservedRun(run, what, host=socket.gethostname(), clock=Clock())
         watching = Watching(what, read, observed, interval_s=args.interval)
         with _keyboard_as_stdin(what.pipe is not None) as has_screen:
             if args.no_ui or not has_screen:

@@ -15,7 +15,7 @@ import msgspec
 
 from supervisor.job.errors import JobError
 from supervisor.keeper.base.background import Background
-from supervisor.keeper.loop import TICK_S, Group, Keeper
+from supervisor.keeper.loop import Group, Keeper
 from supervisor.keeper.planning.attempt_evidence import CUT_OFF
 from supervisor.keeper.planning.common_launch import RendezvousWatch, meeting_point, plan_on_node
 from supervisor.keeper.planning.launch_plans import StillAlive
@@ -52,7 +52,6 @@ SILENT: Final = "leader_silent"
 class Following(Group):
     """The role of any node but 0 in a run on several nodes. The leader plans."""
 
-    alone = False
     leads = False
 
     def __init__(self, run: RunPaths, record: RunFile) -> None:
@@ -114,16 +113,6 @@ class Following(Group):
         view = self._state.attempt
         log.warning("attempt %d is not started here: %s", view.number if view is not None else 0, reason)
         return None
-
-    def patience_s(self) -> float | None:
-        """Between attempts, wait only for orders."""
-        match self._state.condition:
-            case st.Ended() if not self._keeper.reads_on:
-                return TICK_S
-            case st.DiagnosedAs():
-                return TICK_S
-            case _:
-                return None
 
     def step(self, *, hurried: bool) -> bool:  # noqa: ARG002 - of any group
         """Carry out the leader's orders. The keeper itself decides nothing."""

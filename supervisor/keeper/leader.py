@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from supervisor.job.batch import BatchChange, describe_change
 from supervisor.job.errors import JobError
 from supervisor.job.launch.plan import LaunchPlan
-from supervisor.keeper.loop import TICK_S, Group, Keeper
+from supervisor.keeper.loop import Group, Keeper
 from supervisor.keeper.planning.common_launch import (
     RendezvousWatch,
     batch_on,
@@ -88,8 +88,6 @@ class Member:
 class Leading(Group):
     """Node 0's role in a run on several nodes."""
 
-    alone = False
-
     def __init__(self, run: RunPaths, record: RunFile, *, continued_by: str = "") -> None:
         self._job = record.job
         self._members = {
@@ -138,10 +136,6 @@ class Leading(Group):
             except (OSError, Superseded) as error:
                 log.error("the other nodes were not told that the run is over: %s", error)
         self._rendezvous.close()
-
-    def patience_s(self) -> float | None:
-        """Wait one tick at a time while waiting for others; None otherwise."""
-        return TICK_S if self._waits_since is not None else None
 
     def may_launch(self, reason: str) -> str | None:
         """Settle who takes part. If called too early, between two checks, the launch is tried again."""

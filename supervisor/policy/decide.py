@@ -124,7 +124,7 @@ def _hidden(history: PolicyInput) -> str:
     return f"; {history.code_hidden_by}" if history.code_hidden_by else ""
 
 
-def planned_change(history: PolicyInput) -> tuple[SpecChange, str] | None:
+def change_asked_for(history: PolicyInput) -> tuple[SpecChange, str] | None:
     """The change that avoids the newest failure, and why, for a person who restarts the run; None if there is none.
 
     What forbids a restart without a person (the budget, checkpoints that it might overwrite) does not matter here.

@@ -9,8 +9,7 @@ import pytest
 
 from supervisor.run.events import Outcome
 from supervisor.run.records import FailureClass
-from supervisor.run.state import Finished
-from tests.integration.harness import ROOT, run_headless
+from tests.integration.harness import ROOT, end_of, run_headless
 
 
 @pytest.mark.e2e
@@ -18,8 +17,7 @@ def test_the_demo_tells_its_story(tmp_path: Path) -> None:
     config = str(ROOT / "configs" / "demo" / "demo.toml")
     done, run, state = run_headless("--config", config, cwd=tmp_path, timeout_s=280)
     assert done.code == 0, done.out + done.err
-    assert isinstance(state.condition, Finished)
-    assert state.condition.outcome is Outcome.SUCCEEDED
+    assert end_of(state).outcome is Outcome.SUCCEEDED
     first, second = state.attempts
     verdict = first.verdict
     assert verdict is not None

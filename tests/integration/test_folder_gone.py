@@ -23,9 +23,11 @@ from supervisor.sources.processes import identify, is_alive
 from tests.conftest import wait_until
 from tests.integration.harness import (
     background,
+    end_of,
     environment,
     facts,
     only_run,
+    state_of,
     stoker,
     wait_for_run,
     wait_for_step,
@@ -128,10 +130,8 @@ def test_a_detached_run_that_was_moved_and_moved_back_goes_on(tmp_path: Path) ->
     elsewhere.root.rename(run.root)
     assert wait_until(lambda: "in its place again" in run.node().log.read_text(), 30)
     gate.touch()
-    assert wait_until(lambda: read_state(run.node().journal).is_over, 60)
-    condition = read_state(run.node().journal).condition
-    assert isinstance(condition, Finished)
-    assert condition.outcome is Outcome.SUCCEEDED
+    assert wait_until(lambda: state_of(run).is_over, 60)
+    assert end_of(state_of(run)).outcome is Outcome.SUCCEEDED
     steps = [event.step for event in facts(run) if isinstance(event, ev.Progress) and event.step is not None]
     assert steps == sorted(set(steps))
 
@@ -190,11 +190,9 @@ def test_closed_standard_streams_are_nobody_elses(tmp_path: Path, closed: str, w
     assert done.returncode == 0, (done.stdout, done.stderr)
     assert "Traceback" not in done.stdout + done.stderr
     run = only_run(tmp_path)
-    assert wait_until(lambda: read_state(run.node().journal).is_over, 60)
-    condition = read_state(run.node().journal).condition
-    assert isinstance(condition, Finished)
-    assert condition.outcome is Outcome.SUCCEEDED
-    assert read_state(run.node().journal).unknown_events == 0, "nothing was printed into the journal"
+    assert wait_until(lambda: state_of(run).is_over, 60)
+    assert end_of(state_of(run)).outcome is Outcome.SUCCEEDED
+    assert state_of(run).unknown_events == 0, "nothing was printed into the journal"
     printed = run.node().attempt(1).agent_log.read_text()
     assert "0 /dev/null" in printed
     for name in ("1", "2"):

@@ -29,7 +29,7 @@ from supervisor.run.runfile import KeeperSettings, RunFile, write_run_file
 from supervisor.sources.processes import ProcessId, boot_id, identify, is_alive
 from supervisor.views.model.replay import record_of
 from tests.conftest import wait_until
-from tests.integration.harness import STOKER, environment, facts
+from tests.integration.harness import STOKER, environment, facts, state_of
 from tests.keeper.fakes import verdict_of
 
 pytestmark = pytest.mark.timeout(300)
@@ -76,9 +76,9 @@ def trains(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunPaths]:
     done = subprocess.run(command, cwd=place, env=env, capture_output=True, text=True, check=True)
     run = RunPaths(place / "runs" / done.stdout.strip())
     assert wait_until(lambda: _step(run) >= 2, 90)
-    kept = read_state(run.node().journal)
+    kept = state_of(run)
     yield run
-    state, reached = read_state(run.node().journal), _step(run)
+    state, reached = state_of(run), _step(run)
     assert (len(state.attempts), state.keeper_pid) == (1, kept.keeper_pid), "the run that trains was touched"
     assert wait_until(lambda: _step(run) > reached, 60), "the run that trains was touched"
     assert not any(isinstance(fact, ev.StopIntended) for fact in facts(run))
@@ -101,7 +101,7 @@ def scene(trains: RunPaths, tmp_path: Path) -> Iterator[Scene]:
 
 
 def _step(run: RunPaths) -> int:
-    attempt = read_state(run.node().journal).attempt
+    attempt = state_of(run).attempt
     return (attempt.last_step or 0) if attempt is not None else 0
 
 

@@ -22,7 +22,7 @@ from supervisor.sources.kernel_memory import about
 from supervisor.sources.telemetry import parse_telemetry
 from tests.tiers import first
 
-FUZZ_S = 20.0
+FUZZ_S = 8.0
 CPU_S = 5.0
 NESTED = b"[" * 100_000 + b"]" * 100_000
 DIGITS = "9" * 5000

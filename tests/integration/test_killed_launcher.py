@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from supervisor.run.failures import FailureClass, Reason
-from supervisor.run.journal import read_state
 from supervisor.run.records import DecisionKind
 from supervisor.run.state import AttemptState
 from supervisor.sources.processes import identify
 from tests.conftest import wait_until
-from tests.integration.harness import stoker, wait_for_run
+from tests.integration.harness import state_of, stoker, wait_for_run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
@@ -41,7 +40,7 @@ def test_a_killed_torchrun_is_named_and_its_ranks_are_swept(tmp_path: Path) -> N
     run = wait_for_run(tmp_path)
 
     def attempt(number: int) -> AttemptState | None:
-        return read_state(run.node().journal).find(number)
+        return state_of(run).find(number)
 
     def kill(number: int) -> None:
         view = attempt(number)

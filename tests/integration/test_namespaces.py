@@ -22,6 +22,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
 from tests.conftest import wait_until
 from tests.integration.harness import STOKER, environment
+from tests.integration.test_two_nodes import SCRIPT
 
 TOOL = Path(__file__).parents[1] / "tools" / "netns_up.sh"
 PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
@@ -34,20 +35,7 @@ pytestmark = [
     pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}"),
 ]
 DEADLINE_S = 150.0
-GROUP_TIMEOUT_S = 10
-SCRIPT = f"""\
-import datetime, os, sys, time
-import torch, torch.distributed as dist
-dist.init_process_group("gloo", timeout=datetime.timedelta(seconds={GROUP_TIMEOUT_S}))
-steps = int(sys.argv[1])
-for step in range(1, steps + 1):
-    dist.all_reduce(torch.ones(1))
-    time.sleep(0.1)
-    if dist.get_rank() == 0:
-        print(f"step {{step}}/{{steps}} loss {{1 / step:.4f}}", flush=True)
-dist.barrier()
-dist.destroy_process_group()
-"""
+GROUP_TIMEOUT_S = 7
 
 
 @dataclass
@@ -81,14 +69,12 @@ class Nodes:
         self.keepers[node] = process
         return process
 
-    def start(
-        self, node: int, *more: str, steps: int = 100, master: str = "node1"
-    ) -> subprocess.Popen[bytes]:
+    def start(self, node: int, *more: str, steps: int = 60, master: str = "node1") -> subprocess.Popen[bytes]:
         """The command of this node."""
         flags = ("--no-ui", "--no-check", "--python", sys.executable, "--run-dir", str(self.run.root))
         nodes = ("--nnodes", str(self.count), "--node-rank", str(node), "--master-addr", master)
         return self.stoker(
-            node, "run", *flags, *nodes, "--restart-from-scratch", *more, "train.py", str(steps)
+            node, "run", *flags, *nodes, "--restart-from-scratch", *more, "train.py", str(steps), "-"
         )
 
     def console(self, node: int) -> str:
@@ -125,6 +111,7 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
         "NETNS_DIR": str(tmp_path / "netns"),
         "PATH": PATH,
         "GLOO_SOCKET_IFNAME": "eth0",
+        "GROUP_TIMEOUT_S": str(GROUP_TIMEOUT_S),
     }
     with ExitStack() as stack:
         made = Nodes(tmp_path, environment(own), stack)

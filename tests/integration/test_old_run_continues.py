@@ -14,10 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import read_run_file
-from tests.integration.harness import ROOT, only_run, stoker
+from tests.integration.harness import ROOT, only_run, state_of, stoker
 
 ARCHIVE = ROOT / "tests" / "run" / "data" / "read_from_source.tar.xz"
 
@@ -68,7 +67,7 @@ def test_its_next_attempt_is_smaller_resumes_and_is_confirmed(tmp_path: Path) ->
     done = stoker("continue", run.run_id, "--yes", "--no-ui", cwd=tmp_path)
     assert done.code == 0, done.out + done.err
     assert "resumes from its checkpoint at step 4" in done.err
-    second = read_state(run.node().journal).attempts[-1]
+    second = state_of(run).attempts[-1]
     assert second.resume_at == 4
     assert second.measured is not None
     assert (second.measured.micro_batch, second.measured.accumulation) == (8, 4)

@@ -11,11 +11,20 @@ from types import ModuleType
 import pytest
 
 from supervisor.run import events as ev
-from supervisor.run.paths import RunPaths
 from supervisor.run.records import DecisionKind
 from supervisor.run.state import Finished
 from tests.conftest import wait_until
-from tests.integration.harness import ROOT, SCRIPTS, facts, run_headless, stoker, wait_for_state
+from tests.integration.harness import (
+    ROOT,
+    SCRIPTS,
+    decision_of,
+    detached,
+    end_of,
+    facts,
+    run_headless,
+    stoker,
+    wait_for_state,
+)
 from tests.integration.test_recovery_matrix import TINY
 
 STYLES = SCRIPTS / "styles"
@@ -73,14 +82,11 @@ def test_a_stop_ends_a_probe_with_all_that_it_started(tmp_path: Path) -> None:
     words = ("--batch-size", "16", "--grad-accum", "3", "--tell", str(tmp_path / "tell"), "--limit", "99")
     (tmp_path / "stoker.toml").write_text("[batch]\nfit_steps = 1000\n", encoding="utf-8")
     script = str(STYLES / "argparse_style.py")
-    done = stoker("run", "--detach", "--fit-batch", *DECLARED, script, *words, cwd=tmp_path)
-    assert done.code == 0, done.err
-    run = RunPaths(tmp_path / "runs" / done.out.strip())
+    run = detached(tmp_path, "--fit-batch", *DECLARED, script, *words)
     assert wait_until((tmp_path / "tell").exists, 60)
     assert stoker("stop", run.run_id, cwd=tmp_path).code == 0
     state = wait_for_state(run, Finished, 30)
-    assert isinstance(state.condition, Finished)
-    assert state.condition.exit_code == 5
+    assert end_of(state).exit_code == 5
     assert not state.attempts
 
 
@@ -150,8 +156,7 @@ def test_a_silent_scripts_checkpoint_is_gone_on_from(tmp_path: Path) -> None:
     )
     found = str(tmp_path / "out" / "checkpoint-15")
     assert state.checkpoint is not None
-    decision = state.attempts[0].decision
-    assert decision is not None
+    decision = decision_of(state, 0)
     assert found in decision.reason
     assert done.code == 0, done.out + done.err
     assert len(state.attempts) == 2

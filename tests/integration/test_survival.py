@@ -15,7 +15,6 @@ import pytest
 from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run.events import Outcome, RequestKind
-from supervisor.run.journal import read_state
 from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished, HeldOpen
@@ -24,10 +23,12 @@ from tests.conftest import wait_until
 from tests.integration.harness import (
     JOB,
     STOKER,
+    end_of,
     environment,
     facts,
-    run_headless,
+    state_of,
     stoker,
+    verdict_of,
     wait_for_run,
     wait_for_state,
     wait_for_step,
@@ -75,8 +76,7 @@ def test_a_killed_keeper_is_replaced_and_the_run_ends_whole(tmp_path: Path) -> N
     assert keeper_is_alive(run.node().lock)
     gate.touch()
     state = wait_for_state(run, Finished)
-    assert isinstance(state.condition, Finished)
-    assert state.condition.outcome is Outcome.SUCCEEDED, state.condition
+    assert end_of(state).outcome is Outcome.SUCCEEDED
     assert len(state.attempts) == 1
     assert state.attempts[0].exit_code == 0
     assert state.attempts[0].last_step == 10
@@ -110,8 +110,7 @@ def test_a_keeper_killed_after_the_ranks_ended_still_learns_their_exit_status(tm
     assert "KeyError" in done.err, "why it had failed is said before it is started again"
     state = wait_for_state(run, HeldOpen)
     assert [attempt.exit_code for attempt in state.attempts] == [1, 1]
-    verdict = state.attempts[0].verdict
-    assert verdict is not None
+    verdict = verdict_of(state, 0)
     assert verdict.failure == "code_error"
     assert stoker("stop", run.run_id, cwd=tmp_path).code == 0
 
@@ -125,7 +124,7 @@ def test_a_rank_that_ignores_sigterm_is_ended_by_sigkill(tmp_path: Path) -> None
     wait_for_step(run, 4)
     done = stoker("stop", run.run_id, cwd=tmp_path)
     assert done.code == 0, done.err
-    state = read_state(run.node().journal)
+    state = state_of(run)
     assert isinstance(state.condition, Finished)
     assert (state.condition.outcome, state.condition.exit_code) == (Outcome.STOPPED, 5)
     steps = [f.step for f in facts(run) if isinstance(f, ev.StopStepTaken)]
@@ -142,15 +141,14 @@ def test_a_detached_failure_is_held_until_a_person_restarts_or_stops_it(tmp_path
     state = wait_for_state(run, HeldOpen)
     assert len(state.attempts) == 1
     stale = control.send(run.control, RequestKind.RESTART, if_attempt=7)
-    assert wait_until(lambda: read_state(run.node().journal).answered.get(stale) == "stale", 10)
+    assert wait_until(lambda: state_of(run).answered.get(stale) == "stale", 10)
     control.send(run.control, RequestKind.RESTART, if_attempt=1)
-    assert wait_until(lambda: len(read_state(run.node().journal).attempts) == 2, 30)
+    assert wait_until(lambda: len(state_of(run).attempts) == 2, 30)
     wait_for_state(run, HeldOpen)
     done = stoker("stop", run.run_id, cwd=tmp_path)
     assert done.code == 0, done.err
-    state = read_state(run.node().journal)
-    assert isinstance(state.condition, Finished)
-    assert state.condition.exit_code == 5
+    state = state_of(run)
+    assert end_of(state).exit_code == 5
     assert not keeper_is_alive(run.node().lock) or wait_until(lambda: not keeper_is_alive(run.node().lock), 5)
     lines = console_log(run).partition("\n\n")[0].splitlines()
     assert all(re.match(r"\[[A-Z]+\] \d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", line) for line in lines), lines
@@ -214,21 +212,5 @@ def test_signals_end_a_headless_run_gracefully(tmp_path: Path, number: signal.Si
         finally:
             process.kill()
     assert process.returncode == code, out
-    state = read_state(run.node().journal)
-    assert isinstance(state.condition, Finished)
-    assert state.condition.outcome is Outcome.STOPPED
-
-
-@pytest.mark.e2e
-@pytest.mark.fault(
-    "recovery",
-    "a script that cannot resume fails after its first step",
-    "it waits for a person; no checkpoint is overwritten",
-)
-def test_a_foreign_script_without_resume_is_not_restarted_by_itself(tmp_path: Path) -> None:
-    done, _run, state = run_headless("--nproc-per-node", "2", JOB, "--mode", "sigkill", cwd=tmp_path)
-    assert done.code == 1
-    assert len(state.attempts) == 1
-    decision = state.attempts[0].decision
-    assert decision is not None
-    assert "resume" in decision.reason
+    state = state_of(run)
+    assert end_of(state).outcome is Outcome.STOPPED

@@ -11,7 +11,7 @@ import pytest
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import FitSettings, RetrySettings
-from supervisor.keeper.base.keeper_clock import SystemClock
+from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.base.ledger import Ledger, RunContext
 from supervisor.keeper.planning import fit_batch
 from supervisor.keeper.planning.fit_batch import Prober
@@ -57,7 +57,7 @@ def made(tmp_path: Path, record: RunFile) -> tuple[Prober, RunContext]:
     return Prober(context, lambda: load_engine(default_cache_dir())), context
 
 
-class LateClock(SystemClock):
+class LateClock(Clock):
     """As the machine's, until a test says that much time has passed."""
 
     late_s = 0.0

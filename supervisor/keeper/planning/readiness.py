@@ -24,8 +24,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.keeper.base.background import Background, within
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.base.ledger import RunContext
-from supervisor.keeper.planning.launch_plans import next_resume_point
-from supervisor.keeper.planning.resume_points import drop_copies
+from supervisor.keeper.planning.resume_points import drop_copies, resume_point
 from supervisor.preflight.network import is_free, port_holder
 from supervisor.run import events as ev
 from supervisor.run import state as st
@@ -299,7 +298,7 @@ class KeptCopies:
         """Runs in the copier's thread. None: nothing to resume from, or an earlier attempt left a copy."""
         context, now = self._context, next_job(self._context.record.job, state)
         try:
-            saved = next_resume_point(context.record, state, context.run, now, context.env).checkpoint
+            saved = resume_point(context.record, state, context.run, now, context.env).checkpoint
         except JobError:  # the launch reports it
             return None
         if saved is None:
