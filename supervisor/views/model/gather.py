@@ -15,7 +15,7 @@ from supervisor.run.state import RunState
 from supervisor.text.stamps import local_shift
 from supervisor.views.model.cause_context import Nearby
 from supervisor.views.model.snapshot import Gpu, Machine, Rank, Snapshot
-from supervisor.views.model.step_pace import Cadence, Pace
+from supervisor.views.model.step_pace import Pace
 from supervisor.views.model.thinned_series import Point, Recent, Track, Whole, single, smooth
 
 if TYPE_CHECKING:
@@ -74,7 +74,6 @@ class _Keyed:
     stepped_t: float | None = None
     attempt: int = 0
     pace: Pace = field(default_factory=Pace)
-    cadence: Cadence = field(default_factory=Cadence)
 
     def take(self, sample: Sample) -> None:
         """Take one sample, in time order."""
@@ -85,15 +84,11 @@ class _Keyed:
                 track.add(single(sample.t, step, value, sample.a))
         if sample.a > self.attempt:
             self.attempt, self.values, self.seen_t, self.stepped_t = sample.a, {}, 0.0, None
-            self.pace, self.cadence = Pace(), Cadence()
+            self.pace = Pace()
         if sample.a < self.attempt:
             return
         if step is not None:
             self.stepped_t = sample.t
-            if se.LINE_T in sample.v:  # a log that was read afterwards
-                self.cadence.forget()
-            else:
-                self.cadence.add(sample.t, step)
             if "step_time_s" not in self.values:
                 _keep_pace(self.pace, sample, step)
         self.seen_t = max(self.seen_t, sample.t)
@@ -115,7 +110,6 @@ class _Keyed:
             values=dict(self.values) if is_current else {},
             cpu=self.track("cpu_ratio"),
             rss=self.track("rss_bytes"),
-            cadence=self.cadence.usual() if is_current else None,
         )
 
 

@@ -40,9 +40,8 @@ class Rank(msgspec.Struct, frozen=True):
     """One rank: the newest training sample and the newest reading of its process.
 
     `stepped_t`: of its newest sample with a step; None if its steps cannot be told from the job's. `pace_s`:
-    seconds per step from the times of its log lines, for a log without step times. `cadence`: the usual
-    seconds and steps between two such lines; None while unknown. All values are from the newest attempt and
-    unknown at its start (`seen_t` 0) until logged.
+    seconds per step from the times of its log lines, for a log without step times. All values are from the newest
+    attempt and unknown at its start (`seen_t` 0) until logged.
     """
 
     key: str
@@ -52,7 +51,6 @@ class Rank(msgspec.Struct, frozen=True):
     values: dict[str, float | None]
     cpu: Track
     rss: Track
-    cadence: tuple[float, float] | None = None
 
 
 class Machine(msgspec.Struct, frozen=True):
