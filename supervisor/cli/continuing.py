@@ -31,7 +31,7 @@ from supervisor.cluster.scheduler import scheduler_asked
 from supervisor.job.errors import JobError
 from supervisor.job.launch.oom_plan import resume_plan
 from supervisor.job.launch.plan import LaunchPlan, plan_as_shell
-from supervisor.keeper.base.job_secrets import given_again, missing_secrets
+from supervisor.keeper.base.job_secrets import missing_secrets
 from supervisor.keeper.monitoring.found_checkpoints import shown_path
 from supervisor.keeper.planning.launch_plans import plan_continued
 from supervisor.keeper.process.takeover import (
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
         if isinstance(state.condition, Finished) and state.condition.exit_code == 0:
             say(f"{paths.run_id}: {state.condition.reason}: it had succeeded, nothing is started")
             return 0
-        record, env = given_again(record, {**os.environ, **_asked_for(record, args)})
+        env = {**os.environ, **_asked_for(record, args)}
         plan, why = plan_continued(record, state, paths, env, by)
         if args.yes and (lost := _written_over(record, state, plan)) and not args.restart_from_scratch:
             return complain(VERB, f"{paths.run_id}: not continued: {lost}")
@@ -162,14 +162,14 @@ def _settled(paths: RunPaths, record: RunFile, state: RunState) -> RunState:
 
 
 def _asked_for(record: RunFile, args: argparse.Namespace) -> dict[str, str]:
-    """Secrets that are neither on disk nor in the environment, typed by a person; without a terminal nobody is asked."""
+    """Secret variables that are neither on disk nor in the environment, typed by a person; without a terminal nobody is asked."""
     if args.yes or not has_terminal():
         return {}
 
     return {
-        item.variable: getpass.getpass(f"{item.what} is a secret, not kept on disk. In place of <redacted>: ")
+        item.what: getpass.getpass(f"{item.what} is a secret, not kept on disk. In place of <redacted>: ")
         for item in missing_secrets(record.job, os.environ)
-        if item.variable is not None
+        if item.is_variable
     }
 
 
@@ -208,18 +208,15 @@ def start_next(paths: RunPaths, env: Mapping[str, str]) -> None:
         NotAdopted: something speaks against it.
         KeeperDidNotStart, OSError: see `start_detached`.
     """
-    offer, known = next_attempt(paths, env)
-    if known is None:
+    offer, record = next_attempt(paths, env)
+    if record is None:
         raise NotAdopted(offer.refusals)
-    record, given = known
     record = replace(record, settings=replace(record.settings, interactive=True))
-    start_in_background(paths, record, given, continued_by=user_name())
+    start_in_background(paths, record, env, continued_by=user_name())
 
 
-def next_attempt(
-    paths: RunPaths, env: Mapping[str, str]
-) -> tuple[Offer, tuple[RunFile, Mapping[str, str]] | None]:
-    """The preview of the next attempt of a finished run, for a screen, with its job and environment; None if refused.
+def next_attempt(paths: RunPaths, env: Mapping[str, str]) -> tuple[Offer, RunFile | None]:
+    """The preview of the next attempt of a finished run, for a screen, with its job; None if refused.
 
     Nothing is written or started. Refused if something must be found out or asked first, which the verb does on a terminal.
     """
@@ -230,10 +227,9 @@ def next_attempt(
     if refusals or found.record is None:
         return Offer(refusals, found.warnings), None
     try:
-        record, given = given_again(found.record, env)
-        plan, why = plan_continued(record, found.state, paths, given, user_name())
+        plan, why = plan_continued(found.record, found.state, paths, env, user_name())
     except JobError as error:
         return Offer((error.message,), found.warnings), None
     lines = [line.strip().rstrip(":") for line in _described(paths, found.state, plan, why)]
     command = " ".join(map(shell_word, redact_argv(plan.argv)))
-    return Offer((), found.warnings, (*lines, f"it runs: {command}")), (record, given)
+    return Offer((), found.warnings, (*lines, f"it runs: {command}")), found.record

@@ -26,7 +26,7 @@ from supervisor.cli.job_logs import READING, BadInputError, path_or_run, read_jo
 from supervisor.diagnosis.evidence import LogSource
 from supervisor.run.regular import read_regular
 from supervisor.sources.metrics import Columns, MetricReader, MetricSample, standing_states
-from supervisor.sources.metrics.names import MEMORY
+from supervisor.sources.metrics.names import Field
 from supervisor.sources.metrics.progress_bars import NOTHING_COUNTED
 from supervisor.sources.metrics.tokens import GIB
 from supervisor.sources.tail.follow import Batch, LineFeed
@@ -224,8 +224,8 @@ def _records(
 ) -> Iterator[tuple[int, msgspec.Struct]]:
     """The records of lines of one shape, the `rows` of a log, each with its place in the piece; `rank` is that of the log."""
     columns = {name: _printed(name, column) for name, column in found.values.items()}
-    if MEMORY in columns:
-        columns["memory_gib"] = columns.pop(MEMORY)
+    if Field.MEMORY in columns:
+        columns["memory_gib"] = columns.pop(Field.MEMORY)
     other: Sequence[dict[str, _Cell] | None] = [None] * len(rows)
     if found.other:
         own = {name: _printed(name, column) for name, column in found.other.items()}
@@ -249,7 +249,7 @@ def _printed(name: str, column: Sequence[float | None]) -> Sequence[_Cell]:
         is_plain = math.isfinite(sum(column))  # type: ignore[arg-type]
     except TypeError:
         is_plain = False
-    if name == MEMORY:
+    if name == Field.MEMORY:
         return [_gib(value) if value is not None else None for value in column]
     if is_plain:
         return column

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from supervisor.run.paths import RUN_SCHEMA, RunPaths, private
+from supervisor.run.paths import RUN_SCHEMA, NodePaths, RunPaths, private
 from supervisor.run.regular import decoded_file
 
 if TYPE_CHECKING:  # they load the whole schema, which finding a run need not wait for
@@ -271,21 +271,27 @@ def _parts(root: Path) -> Iterator[tuple[Path, bool]]:
     yield run.run_json, False
     yield from ((path, True) for path in (run.control, run.artifacts, root / "nodes") if _is_there(path))
     for number in run.nodes():
-        node = run.node(number)
-        yield node.root, True
-        if number == 0 or _is_there(node.journal):  # another node's keeper may be about to start
-            yield node.journal, False
-        told = (node.snapshot, node.lock, node.log, node.order, node.report)
-        yield from ((path, False) for path in told if _is_there(path))
-        yield from ((path, True) for path in (node.series, node.orders) if _is_there(path))
-        for folder in (node.root / "attempts", node.root / "probes"):
-            if not _is_there(folder):
-                continue
-            yield folder, True
-            named = folder.iterdir() if folder.is_dir() else ()
-            for attempt in sorted(path for path in named if path.name.isdecimal()):
-                yield attempt, True
-                yield from ((path, False) for path in (attempt / "pid", attempt / "exit") if _is_there(path))
+        # Another node's keeper may be about to start.
+        yield from _node_parts(run.node(number), has_journal=number == 0)
+
+
+def _node_parts(node: NodePaths, *, has_journal: bool) -> Iterator[tuple[Path, bool]]:
+    yield node.root, True
+    if has_journal or _is_there(node.journal):
+        yield node.journal, False
+    told = (node.snapshot, node.lock, node.log, node.order, node.report)
+    yield from ((path, False) for path in told if _is_there(path))
+    yield from ((path, True) for path in (node.series, node.orders) if _is_there(path))
+    for folder in (node.root / "attempts", node.root / "probes"):
+        if not _is_there(folder):
+            continue
+        yield folder, True
+        named = folder.iterdir() if folder.is_dir() else ()
+        for one in sorted(path for path in named if path.name.isdecimal()):
+            yield one, True
+            yield from ((path, False) for path in (one / "pid", one / "exit") if _is_there(path))
+            if folder.name == "probes":
+                yield from _node_parts(NodePaths(one), has_journal=False)
 
 
 def _is_there(path: Path) -> bool:
