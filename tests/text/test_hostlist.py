@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.text.hostlist import host_names
+from supervisor.text.patterns import host_names
 
 
 @pytest.mark.parametrize(
