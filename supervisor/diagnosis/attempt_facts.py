@@ -56,6 +56,10 @@ class Root(NamedTuple):
     chosen: Candidate | None = None
     local_rank: int | None = None
 
+    def of_rank(self, rank: int | None) -> Root:
+        """The same root, of one rank; of none that is known if None."""
+        return self._replace(rank=rank, ranks=(rank,) if rank is not None else ())
+
 
 @dataclass(frozen=True)
 class Facts:

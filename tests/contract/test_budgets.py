@@ -9,18 +9,18 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 # Package: lines and modules at most today, and those to come to.
 MOST = {
-    "text": (2_060, 10, 1_500, 9),
+    "text": (2_030, 9, 1_500, 9),
     "instrument": (1_660, 7, 1_500, 7),
     "job": (7_740, 31, 7_000, 32),
     "run": (5_840, 23, 4_300, 22),
-    "diagnosis": (7_910, 26, 6_400, 30),
+    "diagnosis": (7_660, 26, 6_400, 30),
     "policy": (2_660, 12, 2_300, 15),
     "sources": (7_410, 28, 6_400, 32),
     "cluster": (950, 9, 1_100, 9),
     "preflight": (1_700, 10, 1_600, 10),
     "keeper": (11_990, 48, 9_600, 42),
     "views": (18_890, 81, 16_600, 72),
-    "cli": (6_810, 34, 5_640, 37),
+    "cli": (6_800, 34, 5_640, 37),
 }
 
 
