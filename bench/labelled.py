@@ -60,7 +60,6 @@ class Text:
     family: str
     id: str
     judge: Callable[[Engine], Outcome]
-    error_files: str = ""
 
     @property
     def name(self) -> str:
@@ -188,8 +187,7 @@ def _folder(name: str, job: Path, classes: tuple[str, ...], ranks: set[int] | No
         found = examine(evidence, engine.signatures, engine.matcher)
         return Outcome(_fields(found), _marks(found, classes, ranks, line))
 
-    said = "\n".join(path.read_text(encoding="utf-8") for path in sorted(job.rglob("error.json")))
-    return Text("real-folder", name, judge, said)
+    return Text("real-folder", name, judge)
 
 
 def _endings() -> Iterator[Text]:

@@ -13,7 +13,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from supervisor.diagnosis.attempt_facts import Facts, Root
-from supervisor.diagnosis.evidence import JobEvidence, SeenHang, SeenRecorder
+from supervisor.diagnosis.evidence import SeenHang, SeenRecorder
 from supervisor.diagnosis.hang.stacks import parse_stack
 from supervisor.diagnosis.launcher_reports import Launch, Ranks, inline_rank, only_absent
 from supervisor.diagnosis.scan.matched_lines import Candidate, SourceScan
@@ -227,15 +227,9 @@ def _from_stacks(seen: SeenHang, root: Root) -> Root:
     text = text or seen.text
     if seen.collective:
         text = f"{text}; {seen.collective}"
-    return Root(root.failure, None, rank, seen.ranks, None, seen.path, seen.line, text, root.confidence)
-
-
-def stacks_behind(job: JobEvidence, root: Root) -> SeenHang | None:
-    """The stacks behind a root; None if it rests on something else."""
-    seen = job.hang
-    if seen is None or root.failure not in _GIVEN_UP or root.chosen is not None:
-        return None
-    return seen if (root.path, root.line, root.ranks) == (seen.path, seen.line, seen.ranks) else None
+    return Root(
+        root.failure, None, rank, seen.ranks, None, seen.path, seen.line, text, root.confidence, shown_by=seen
+    )
 
 
 def title_of_absent(ranks: Sequence[int], failure: FailureClass) -> str | None:
@@ -255,7 +249,7 @@ def hang_by_recorder(facts: Facts, root: Root) -> Root | None:
         return None
     rank = seen.ranks[0] if len(seen.ranks) == 1 else None
     if root.failure in _GIVEN_UP:
-        return root._replace(rank=rank, ranks=seen.ranks) if seen.ranks else None
+        return root._replace(rank=rank, ranks=seen.ranks, shown_by=seen) if seen.ranks else None
     applies = (
         root.failure in (FailureClass.UNKNOWN, FailureClass.TERMINATED)
         or (root.failure is FailureClass.HEALTHY and root.confidence < SURELY_OVER)
@@ -263,15 +257,8 @@ def hang_by_recorder(facts: Facts, root: Root) -> Root | None:
     )
     if not applies:
         return None
-    return Root(FailureClass.HANG, None, rank, seen.ranks, None, seen.path, 0, seen.text, BY_RECORDER)
-
-
-def recorder_behind(job: JobEvidence, root: Root) -> SeenRecorder | None:
-    """The dumps behind a root; None if it rests on something else."""
-    seen = job.recorder
-    if seen is None or root.failure not in _GIVEN_UP:
-        return None
-    return seen if root.ranks == seen.ranks or root.path == seen.path else None
+    found = Root(FailureClass.HANG, None, rank, seen.ranks, path=seen.path, text=seen.text)
+    return found._replace(confidence=BY_RECORDER, shown_by=seen)
 
 
 def advice_by_recorder(seen: SeenRecorder, general: Sequence[str]) -> tuple[str, ...]:

@@ -11,14 +11,13 @@ weighs as much as the evidence behind it (`Weight`), and a rule gives the highes
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
 from supervisor.diagnosis.attempt_facts import STOP_SIGNALS, Facts, Root, first_complaint
-from supervisor.diagnosis.evidence import ErrorFile, MachineRecords, read_error_file
+from supervisor.diagnosis.evidence import MachineRecords
 from supervisor.diagnosis.exit_zero import (
     planned_end,
     reached_end,
@@ -43,10 +42,9 @@ from supervisor.diagnosis.root_cause import (
     own_complaint,
 )
 from supervisor.diagnosis.scan.log_timeline import ends_in_nan, silence
-from supervisor.diagnosis.scan.signature_tables import Role, Strength, Trait
+from supervisor.diagnosis.scan.signature_tables import Strength, Trait
 from supervisor.diagnosis.slurm_states import OUTCOMES
 from supervisor.run.failures import FailureClass, Reason
-from supervisor.text.decode import clean
 
 METRIC_ROWS = 5
 # Above it, a shell's 128 + signal.
@@ -81,13 +79,12 @@ class Stage(IntEnum):
     """The order of the rules."""
 
     LOGS = 0
-    ERROR_FILES = 1
-    MACHINE = 2
-    AFTER_THE_END = 3
-    OWN_KNOWLEDGE = 4
-    STACKS = 5
-    EXIT_ZERO = 6
-    PLANNED_END = 7
+    MACHINE = 1
+    AFTER_THE_END = 2
+    OWN_KNOWLEDGE = 3
+    STACKS = 4
+    EXIT_ZERO = 5
+    PLANNED_END = 6
 
 
 class Weight(IntEnum):
@@ -270,45 +267,6 @@ def _unexplained_end(facts: Facts, _: Root) -> Root | None:
 
 def _quiet(failure: FailureClass, fact: Callable[[Facts], bool]) -> Callable[[Facts, Root], Root | None]:
     return lambda facts, _: Root(failure) if fact(facts) else None
-
-
-# -- error files -----------------------------------------------------------------------------------
-
-# The first words show the kind of an error. Some patterns take quadratic time on 50,000 characters without a space.
-_MESSAGE_CAP = 4096
-
-
-def _error_file(facts: Facts, root: Root) -> Root | None:
-    """The root of the earliest error file that is not about a peer."""
-    if root.chosen is not None and root.chosen.is_cause:
-        return None
-    if root.failure in (FailureClass.TERMINATED, FailureClass.HANG):
-        return None
-    contents = ((file, read_error_file(file.content)) for file in facts.job.error_files)
-    written = sorted(
-        ((file, content) for file, content in contents if content is not None),
-        key=lambda item: item[1].timestamp_s,
-    )
-    found = (_judge_message(facts, file, content.message) for file, content in written)
-    return next((judged for judged in found if judged is not None), None)
-
-
-def _judge_message(facts: Facts, file: ErrorFile, message: str) -> Root | None:
-    text = clean(message[:_MESSAGE_CAP].split("\n", maxsplit=1)[0].encode("utf-8", "replace"))
-    matched = [
-        entry
-        for entry in facts.signatures.entries
-        if entry.role is not Role.CONFIRMATION and re.search(entry.regex, text)
-    ]
-    if not matched or any(entry.role is not Role.CAUSE for entry in matched) or "SignalException" in text:
-        return None
-    top = max(matched, key=lambda entry: entry.strength)
-    rank, node = file.origin.rank, file.origin.node
-    if rank is None and file.origin.local_rank is not None:
-        rank = facts.ranks.from_local(file.origin.local_rank, node)
-    confidence = 0.94 if top.strength >= Strength.CLEAR else 0.9
-    root = Root(top.failure, top.reason, node=node, path=file.path, line=1, text=text, confidence=confidence)
-    return root.of_rank(rank)
 
 
 # -- the machine's records -------------------------------------------------------------------------
@@ -501,8 +459,6 @@ RULES = (
          "Rows of metrics or of numbers are printed to the end, and no failure is reported.", 0.8, is_fallback=True),
     Rule("nothing_known", _S.LOGS, _quiet(_F.UNKNOWN, lambda _: True),
          "The logs show neither steps nor a failure.", 0.4, is_fallback=True),
-    Rule("error_file", _S.ERROR_FILES, _error_file,
-         "No log names a cause, but torchrun's error files do; the earliest one that is not about a peer counts."),
     Rule("memory_kill_counted", _S.MACHINE, _memory_kill_counted,
          "The job's memory counters show out-of-memory kills.", 0.96),
     Rule("no_memory_kill_counted", _S.MACHINE, _no_memory_kill_counted,
@@ -580,7 +536,6 @@ def decide(facts: Facts) -> Decision:
     root, roots, fired = NOTHING, list[Root](), list[Rule]()
     job = facts.job
     has_evidence = {
-        Stage.ERROR_FILES: bool(job.error_files),
         Stage.MACHINE: job.machine != MachineRecords() or job.launcher_signal is not None,
         Stage.OWN_KNOWLEDGE: bool(job.stop_reason or job.ended_for or job.earlier_step),
         Stage.STACKS: job.hang is not None or job.recorder is not None,

@@ -1,21 +1,14 @@
-"""What a verdict rests on beside signatures: silences, bars, last words, job states, error files."""
+"""What a verdict rests on beside signatures: silences, bars, last words, job states."""
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, RankError, read_error_file
 from supervisor.diagnosis.scan.log_timeline import bar_went_on, silence
 from supervisor.diagnosis.scan.matched_lines import is_progress
 from supervisor.diagnosis.slurm_states import state_in
-from supervisor.diagnosis.verdict import diagnose
 from supervisor.run.records import SURELY_OVER
 from supervisor.sources.signature_files import Engine
-from supervisor.text.prefixes import Origin
 from tests.corpus.scoring import examined
 
 STEPS = "".join(f"step {n} loss 2.{n}\n" for n in range(10, 60))
@@ -112,33 +105,3 @@ SACCT = """JobID           JobName  Partition    Account  AllocCPUS      State E
 )
 def test_job_states_as_scontrol_and_sacct_print_them(record: str, by_sacct: bool, state: str | None) -> None:
     assert state_in(record, by_sacct=by_sacct) == state
-
-
-MESSAGE = 'ValueError: bad "shape"\nsecond line'
-WHOLE = json.dumps(
-    {"message": {"message": MESSAGE, "extraInfo": {"py_callstack": "Traceback…", "timestamp": "1795223130"}}}
-).encode()
-
-
-def test_every_half_of_an_error_file_says_what_it_holds() -> None:
-    read = [half for end in range(len(WHOLE)) if (half := read_error_file(WHOLE[:end])) is not None]
-    assert all(MESSAGE.startswith(half.message.rstrip("\\")) for half in read)
-    assert read[-1].message == MESSAGE
-    said = "SignalException: Process 12 got signal: 15"
-    assert read_error_file(json.dumps({"message": said}).encode()) == RankError(said)
-
-
-@pytest.mark.parametrize(
-    "data", [b"", b"{}", b"[]", b"null", b'{"message": {}}', b"[" * 100_000, b"\xff\xfe"]
-)
-def test_an_error_file_without_a_message_says_nothing(data: bytes, engine: Engine) -> None:
-    assert read_error_file(data) is None
-    file = ErrorFile("error.json", data, Origin(local_rank=0))
-    job = JobEvidence(logs=(), error_files=(file,))
-    assert diagnose(job, engine.signatures, engine.matcher).cause is None
-
-
-@given(st.binary(max_size=200))
-def test_nothing_in_an_error_file_raises(data: bytes) -> None:
-    read_error_file(data)
-    read_error_file(b'{"message": {"message": "' + data)

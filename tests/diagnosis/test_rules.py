@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from supervisor.diagnosis.evidence import (
-    ErrorFile,
     JobEvidence,
     LogSource,
     SeenHang,
@@ -42,13 +41,8 @@ HUNG = SeenHang(
     3,
     (RanksAt(ranks=(1,), doing="own", what="in read_it()"),),
 )
-KEY_ERROR = b'{"message": {"message": "KeyError: \'x\'", "extraInfo": {"timestamp": "1700000000"}}}'
 
 BY_OTHER_EVIDENCE: dict[str, tuple[JobEvidence, FailureClass]] = {
-    "error_file": (
-        one(STEPS)._replace(launcher_exit=1, error_files=(ErrorFile("error.json", KEY_ERROR),)),
-        FailureClass.CODE_ERROR,
-    ),
     "stacks_of_hang": (one(STEPS)._replace(hang=HUNG, ended_for="hang"), FailureClass.HANG),
     "stacks_of_timeout": (
         one(STEPS + TIMEOUT.format(0) + TIMEOUT.format(2))._replace(hang=HUNG._replace(ended_for_it=False)),
@@ -94,5 +88,5 @@ def test_the_rules_that_yielded_are_on_record(engine: Engine) -> None:
         "fatal_signal",
         "silent_exit",
         "complaint",
-        "exit_code",
+        "bad_exit",
     ]

@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.diagnosis.attempt_facts import Root
-from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords, RunValues
+from supervisor.diagnosis.evidence import JobEvidence, LogSource, MachineRecords, RunValues
 from supervisor.diagnosis.verdict import diagnose, title_of
 from supervisor.job.batch import BatchSpec
 from supervisor.run.records import Action, FailureClass, Reason, Verdict
@@ -41,18 +41,6 @@ def test_exit_0_without_a_step_far_from_the_end_is_no_success(engine: Engine) ->
         {"final_checkpoint": True},
     ):
         assert judge(engine, job._replace(**known)).failure is FailureClass.HEALTHY
-
-
-@pytest.mark.parametrize("cut", [0, 30])
-def test_an_error_file_speaks_where_the_logs_do_not(engine: Engine, cut: int) -> None:
-    content = b'{"message": {"message": "KeyError: \'x\'", "extraInfo": {"py_callstack": "Traceback", "timestamp": "1700000000"}}}'
-    file = ErrorFile("1/error.json", content[: len(content) - cut], Origin(local_rank=1))
-    verdict = judge(
-        engine, JobEvidence(logs=logs(STEPS), exit_codes={0: 1, 1: 1}, launcher_exit=1, error_files=(file,))
-    )
-    assert (verdict.failure, verdict.rank) == (FailureClass.CODE_ERROR, 1)
-    assert verdict.cause is not None
-    assert verdict.cause.path == "1/error.json"
 
 
 def test_an_allocation_on_the_host_quotes_the_runs_values(engine: Engine) -> None:
