@@ -29,8 +29,7 @@ from tests.corpus.scoring import DATA, NOT_FAILURES, records
 from tests.corpus.test_endings import endings
 from tests.corpus.test_metrics_corpus import CORE, equal
 from tests.corpus.test_metrics_corpus import read as read_metrics
-from tests.corpus.test_metrics_wrapped import WRAPS
-from tests.corpus.test_metrics_wrapped import read as read_wrapped
+from tests.corpus.test_metrics_wrapped import WRAPS, shown
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "/w/train.py", line 3, in main\n    go()\n{}\n'
 NEAR = 2
@@ -307,7 +306,9 @@ def _metrics() -> Iterator[Text]:
                     f"{family}-wrapped",
                     f"{record['id']} {wrap}",
                     record,
-                    lambda text=text, wrap=wrap: read_wrapped(text, WRAPS[wrap]),  # type: ignore[misc]
+                    lambda text=text, wrap=WRAPS[wrap]: read_metrics(
+                        text, lambda line, row: wrap(shown(line), row)
+                    ),  # type: ignore[misc]
                 )
 
 

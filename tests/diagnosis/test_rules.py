@@ -13,7 +13,7 @@ from supervisor.diagnosis.evidence import (
 from supervisor.diagnosis.root_rules import RULES
 from supervisor.diagnosis.verdict import Examination, examine
 from supervisor.run.events import RanksAt
-from supervisor.run.failures import FailureClass, Reason
+from supervisor.run.failures import FailureClass
 from supervisor.sources.signature_files import Engine
 
 STEPS = "".join(f"step {number} loss {3 - number / 100:.3f}\n" for number in range(1, 21))
@@ -73,12 +73,6 @@ def test_other_evidence_corrects_the_logs(name: str, engine: Engine) -> None:
     found = examined(job, engine)
     assert name in [item.name for item in found.decision.corrections]
     assert found.verdict.failure is failure
-
-
-def test_one_process_that_a_signal_stopped_among_peers_was_stopped_from_outside(engine: Engine) -> None:
-    found = examined(one(STEPS + GLOO + exited(-15)), engine).decision
-    assert found.rule.name == "silent_exit"
-    assert (found.root.failure, found.root.reason) == (FailureClass.TERMINATED, Reason.OUTSIDE)
 
 
 def test_the_rules_that_yielded_are_on_record(engine: Engine) -> None:
