@@ -286,9 +286,7 @@ def _no_memory_kill_counted(facts: Facts, root: Root) -> Root | None:
     if root.reason is Reason.KERNEL_KILL and root.confidence <= BARE_KILL:
         return _as(root, FailureClass.WORKER_CRASH, Reason.SIGNAL)
     by_kill = root.chosen is not None and root.chosen.has(Trait.SIGKILL_ONLY)
-    if not by_kill or facts.job.machine.kernel_log:
-        return None
-    return _as(root, FailureClass.DATALOADER_WORKER, Reason.KILLED)
+    return _as(root, FailureClass.DATALOADER_WORKER, Reason.KILLED) if by_kill else None
 
 
 def _slurm_state(facts: Facts, root: Root) -> Root | None:
