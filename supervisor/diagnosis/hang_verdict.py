@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from supervisor.diagnosis.attempt_facts import Facts, Root
 from supervisor.diagnosis.evidence import SeenHang, SeenRecorder
 from supervisor.diagnosis.hang.stacks import parse_stack
+from supervisor.diagnosis.hang.stuck_collectives import MOST_NAMED, ranks_named
 from supervisor.diagnosis.launcher_reports import Launch, Ranks, inline_rank, only_absent
 from supervisor.diagnosis.scan.matched_lines import Candidate, SourceScan
 from supervisor.diagnosis.scan.signature_tables import Trait
@@ -172,8 +173,6 @@ _ENDINGS = frozenset(
 )  # fmt: skip
 # Signs that the waiting ranks gave up on their own, before stoker would have ended them.
 _GIVEN_UP = frozenset((FailureClass.NCCL_TIMEOUT, FailureClass.HANG))
-# If more ranks than this wait at the same place, only their number is given.
-MOST_NAMED = 16
 # No launcher and no exit code confirms the dumps.
 BY_RECORDER = 0.85
 ALL_IN_THE_FIRST = (
@@ -236,7 +235,7 @@ def title_of_absent(ranks: Sequence[int], failure: FailureClass) -> str | None:
     """The headline of a timeout whose absent ranks are known; None for any other root."""
     if failure is not FailureClass.NCCL_TIMEOUT or not ranks:
         return None
-    return f"A collective timed out: {_who(ranks)} never joined it"
+    return f"A collective timed out: {ranks_named(ranks)} never joined it"
 
 
 def hang_by_recorder(facts: Facts, root: Root) -> Root | None:
@@ -277,7 +276,7 @@ def waited(seen: SeenHang) -> tuple[Consequence, ...]:
         if set(group.ranks) <= set(seen.ranks):
             continue
         waits = group.doing in _WAITS and group.what.startswith("in ")
-        words = f"waited for {_who(seen.ranks)} {_where(group)}" if waits else f"was {_where(group)}"
+        words = f"waited for {ranks_named(seen.ranks)} {_where(group)}" if waits else f"was {_where(group)}"
         named: Sequence[int | None] = group.ranks
         if len(group.ranks) > MOST_NAMED:
             named = (None,)
@@ -343,9 +342,3 @@ def _where(group: RanksAt) -> str:
 
 def _whose(ranks: Sequence[int]) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"
-
-
-def _who(ranks: Sequence[int]) -> str:
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    return f"ranks {', '.join(map(str, ranks[:8]))}" + (" …" if len(ranks) > 8 else "")
