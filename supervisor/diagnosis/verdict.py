@@ -94,10 +94,9 @@ def diagnose(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Verd
 
 def examine(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Examination:
     """Like `diagnose`, with the derivation. In a log with several jobs, the last one is judged."""
-    logs = job.logs
     scans = tuple(
         scan_source(log.path, log.origin, log.chunks, signatures, matcher, index)
-        for index, log in enumerate(logs)
+        for index, log in enumerate(job.logs)
     )
     facts = _facts(job, scans, signatures)
     is_one_process = not facts.launch.distributed and len(facts.ranks.seen) <= 1
