@@ -222,15 +222,9 @@ class AnswerGiven:
 
 @dataclass(frozen=True, slots=True)
 class LoaderKnobs:
-    """The known DataLoader settings of a script; each is (name of the knob, present value), None: unknown.
-
-    `sharing` is a knob that takes ``file_system``: tensors then pass through files instead of descriptors.
-    """
+    """The setting for a script's DataLoader workers, (name, present value); None: unknown."""
 
     workers: tuple[str, int] | None = None
-    prefetch: tuple[str, int] | None = None
-    pinned: tuple[str, bool] | None = None
-    sharing: tuple[str, str] | None = None
 
 
 def signature_key(signature: str) -> str:
