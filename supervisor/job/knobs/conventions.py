@@ -41,7 +41,6 @@ class Convention:
     unsafe: tuple[tuple[str, str], ...] = ()
 
 
-HF: Final = "Hugging Face TrainingArguments"
 MEGATRON: Final = "Megatron"
 CONVENTIONS: Final[tuple[Convention, ...]] = (
     Convention(
@@ -65,7 +64,7 @@ CONVENTIONS: Final[tuple[Convention, ...]] = (
         steps="--train-iters",
     ),
     Convention(
-        HF,
+        "Hugging Face TrainingArguments",
         programs=("llamafactory-cli", "llamafactory.", "trl", "swift"),
         steps="--max_steps",
         resume_flag="--resume_from_checkpoint",
