@@ -398,18 +398,21 @@ def _setting_of(
         return None, None, _open(Why.WITHOUT_BATCH, named)
     text = "" if loader is None or numbers.uncut is not None else loader.text or ""
     in_call = _in_call(text, settings)
-    direct = [s for s in named if numbers.scope(s.number) is not None]
-    fits, why = direct or [s for s in named if numbers.is_global(s.number)], Why.NAME_AND_VALUE
+    fits, why = _fitting(numbers, named), Why.NAME_AND_VALUE
     if in_call:
         fits = [s for s in in_call if numbers.scope(s.number) is not None and (_fit(s) or is_one_name(text))]
         why = Why.CALL_TEXT
         if not fits:
             return None, None, _asked(Why.ARITHMETIC, in_call)
     given = [s for s in fits if s.is_input]
-    # Names that say nothing: only useful for a question.
-    odd = [s for s in settings if not _fit(s) and _may_be_batch(s)]
-    others = [s for s in odd if numbers.scope(s.number) is not None]
+    others = _of_other_names(numbers, settings)
     return _best(numbers, given, others, why) if given else (None, None, _not_given(text, fits, others))
+
+
+def _fitting(numbers: _Numbers, named: Sequence[Setting]) -> list[Setting]:
+    """Settings whose value gives the micro-batch on a rank, a node or all ranks; otherwise those of the whole step."""
+    direct = [s for s in named if numbers.scope(s.number) is not None]
+    return direct or [s for s in named if numbers.is_global(s.number)]
 
 
 def _in_call(text: str, settings: Sequence[Setting]) -> list[Setting]:
@@ -417,6 +420,11 @@ def _in_call(text: str, settings: Sequence[Setting]) -> list[Setting]:
     names = attributes_in(text)
     found = [s for s in settings if s.number is not None and last_part(s.name) in names]
     return [s for s in found if "." in s.name and is_path_in(s.name, text)] or found
+
+
+def _of_other_names(numbers: _Numbers, settings: Sequence[Setting]) -> list[Setting]:
+    """Settings with a fitting value whose name says nothing: only useful for a question."""
+    return [s for s in settings if numbers.scope(s.number) is not None and not _fit(s) and _may_be_batch(s)]
 
 
 def _not_given(text: str, fits: Sequence[Setting], others: Sequence[Setting]) -> Derivation:

@@ -161,8 +161,7 @@ class Rank:
         counts = {"forward": self.forwards, "backward": self.before_backward, **of_loader}.get(str(of))
         if counts is not None and (shape in counts or len(counts) < MOST_SHAPES):
             counts[shape] += 1
-            is_embedded = isinstance(dtypes, Sequence) and dtypes[:1] in _EMBEDDED
-            if of == "forward" and len(shape) == 2 and is_embedded:
+            if of == "forward" and _may_be_token_ids(shape, dtypes):
                 self.token_ids.add(shape)
         if loader is not None and of == "forward":
             loader.forwards += 1
@@ -342,6 +341,10 @@ def _is_same(held: Setting, setting: Setting) -> bool:
         given = held.given is not False or held.number == setting.number
         return given and (named or last_part(held.name) == last_part(setting.name))
     return named or (setting.by == "main" and last_part(held.name) == last_part(setting.name))
+
+
+def _may_be_token_ids(shape: tuple[int, ...], dtypes: object) -> bool:
+    return len(shape) == 2 and isinstance(dtypes, Sequence) and dtypes[:1] in _EMBEDDED
 
 
 def _whole(value: object) -> int | None:
