@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.diagnosis.hang.stack_groups import Doing, RankStack, stack_round, waited_for
+from supervisor.diagnosis.hang.stack_groups import Doing, RankStack, stack_round
 from supervisor.diagnosis.hang.stacks import parse_stack
 from supervisor.sources.processes import identify, is_alive
 from supervisor.sources.stacks.python_stacks import StackSource, collect_stacks
@@ -59,21 +59,6 @@ SLEEPING = "thread 11464 'python': state S, waits in hrtimer_nanosleep, system c
 
 def spied(rank: int, text: str, call: str | None = None) -> RankStack:
     return RankStack(rank, "py-spy", tuple(text.splitlines()), main_call=call)
-
-
-@pytest.mark.parametrize(
-    ("texts", "rank"),
-    [
-        ([BACKWARD, READING, ALL_REDUCE], 1),
-        ([BACKWARD, BACKWARD.replace("(idle)", "(active)"), ALL_REDUCE], 1),  # it computes its gradients
-        ([READING, READING, ALL_REDUCE], None),  # two of them
-        ([BACKWARD, ALL_REDUCE], None),
-        ([READING], None),
-    ],
-)
-def test_the_one_rank_that_all_others_wait_for(texts: list[str], rank: int | None) -> None:
-    found = waited_for(stack_round([spied(number, text) for number, text in enumerate(texts)]))
-    assert (found.rank if found is not None else None) == rank
 
 
 def test_the_odd_one_out_is_named_with_its_call_and_line() -> None:

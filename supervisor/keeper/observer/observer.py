@@ -61,8 +61,6 @@ LATELY_S = 60.0
 # A file whose last stamp is this much older than its mtime is a copy: time zones hardly differ by more.
 COPIED_S = 86400.0
 STAT_S = 1.0
-BEHIND_S = 1.0
-"""How often it is journalled how much of a backlog is read."""
 Extent = tuple[int, ...]
 
 
@@ -121,7 +119,6 @@ class Observer:
             self._clock,
             self._backlog,
             apart_s=lambda: observed.ledger.apart_s,
-            behind_interval_s=BEHIND_S,
             only_watches=True,
         )
         self._ranks = RankEnds(target.processes, self._queue.put, self.emit, self._clock)
