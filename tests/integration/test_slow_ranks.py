@@ -20,6 +20,7 @@ dist.init_process_group("gloo")
 torch.set_num_threads(1)
 rank = dist.get_rank()
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
 
 def late(where):
     if rank == 1 and sys.argv[1] == where:
@@ -36,6 +37,8 @@ def forward(batch):
 for step in range(100_000):
     loss = forward(load())
     loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
     if rank == 0:
         print(f"step {step} loss {loss.item():.4f}", flush=True)
 """
