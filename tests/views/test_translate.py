@@ -95,7 +95,6 @@ PARTS = frozenset(
     text.replace("~", GAP)
     for text in (
         " since the checkpoint ~",
-        "kernel log",
         "lost the connection to ~",
         "crashed (~: ~)",
         "A data worker ~~",
