@@ -277,8 +277,7 @@ class OwnSignature:
 class RetrySettings:
     """The user's limits on automatic restarts.
 
-    `min_ranks`: the minimum ranks of a node without an excluded GPU; None: never fewer than requested. `allow_smaller_global`:
-    out of memory may shrink the global batch if nothing else keeps the job running. `step_counter`: whether the script's steps
+    `allow_smaller_global`: out of memory may shrink the global batch if nothing else keeps the job running. `step_counter`: whether the script's steps
     continue after a resume (``continues``) or begin at 0 at each start (``restarts``). `flap_max` restarts within
     `flap_window_s` seconds are too many, with progress or without. `exit_zero`: ``check``: exit code 0 is a success unless the
     logs show a failure or an early end; ``trust``: always.
@@ -289,7 +288,6 @@ class RetrySettings:
     min_micro_batch: int = 1
     restart_from_scratch: bool = False
     overrides: tuple[ClassOverride, ...] = ()
-    min_ranks: int | None = None
     flap_max: int = 10
     flap_window_s: float = 600.0
     allow_smaller_global: bool = False

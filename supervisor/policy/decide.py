@@ -35,10 +35,6 @@ INTERACTIVE_DELAY_S: Final = 10.0
 # A person reads a change, such as a smaller micro-batch, before letting it continue or stopping it.
 CHANGED_DELAY_S: Final = 30.0
 MAX_DELAY_S: Final = 60.0
-# Restarts of attempts that never reached a step: after two, the failure is persistent.
-FAILED_STARTS: Final = 2
-# After the same fingerprint this often in a row without progress, another try would fail, too.
-SAME_FAILURE: Final = 3
 # An attempt whose steps cannot be seen counts as one without a step only if it was shorter than this; a longer one may have done work
 # that a restart from scratch would lose.
 UNSEEN_START_S: Final = 120.0
@@ -356,13 +352,6 @@ def _spent(history: PolicyInput, failure: FailureClass, rule: Rule) -> str | Non
         return (
             f"{_times(len(counted))} restarted without progress (--max-retries {history.retry.max_retries})"
         )
-    unstarted = [a for a in counted if not a.stepped]
-    if not history.now.stepped and len(unstarted) >= FAILED_STARTS:
-        return f"restarted {_times(len(unstarted))} and never reached a first step"
-    mark = history.now.verdict.fingerprint if history.now.verdict else ""
-    recent = [a.verdict.fingerprint for a in counted[-(SAME_FAILURE - 1) :] if a.verdict is not None]
-    if mark and recent == [mark] * (SAME_FAILURE - 1):
-        return f"the same failure {SAME_FAILURE} times in a row without progress"
     return None
 
 

@@ -28,7 +28,7 @@ class Answer(StrEnum):
     FEWER_WORKERS = "fewer_workers"
     RESUME_EARLIER = "resume_earlier"
     UNMEASURED = "unmeasured"  # without the measurements inside the process
-    EXCLUDE_GPU = "exclude_gpu"  # on fewer ranks, if the user allowed fewer; else unchanged
+    EXCLUDE_GPU = "exclude_gpu"  # only in older runs: as RESTART
     REQUEUE = "requeue"
     HOLD = "hold"
     STOP = "stop"
@@ -132,7 +132,7 @@ RULES: Final = MappingProxyType(
         FailureClass.DDP_MISMATCH: _stop(_CODE),
         FailureClass.CUDA_ERROR: _ONCE,
         FailureClass.GPU_FAULT: Rule(
-            Answer.EXCLUDE_GPU,
+            Answer.RESTART,
             max_times=2,
             advice_if_not_restarted="the GPU fails again: have it looked at, or leave it out",
         ),

@@ -39,8 +39,6 @@ from supervisor.sources.checkpoint_layouts import (
 LOOK_EVERY_S, SEARCH_EVERY_S, REWRITTEN_S = 1.0, 60.0, 60.0
 """Seconds between two looks while saves are measured, between two searches while nothing is, and between two reports of a file that is
 written again and again."""
-NEWEST = 3
-"""Journalled of what was saved between two looks while it trains: a restart may need one before the newest."""
 LAST_LOOK_S = 10.0
 """How long the end of an attempt waits for a file server: without a checkpoint nothing restarts by itself after a step."""
 CLOSE_S = 2.0
@@ -259,7 +257,7 @@ class FoundCheckpoints:
 
     def look(self, state: RunState) -> None:
         """Call at each tick: checks new measured saves, or once a minute folders if nothing is measured, and journals what is complete."""
-        self._take(self._looker.poll(), state, trains=True)
+        self._take(self._looker.poll(), state)
         now, wait_s = self._clock.mono(), LOOK_EVERY_S if self._is_new else SEARCH_EVERY_S
         is_due = now >= self._last_look + wait_s and (self._is_new or not self._is_measured)
         if is_due and self._begin(state):
@@ -312,13 +310,7 @@ class FoundCheckpoints:
         settled = (one for one in found.values() if one.t <= until_t)
         return sorted(settled, key=_age)[-MAX_FOUND:], shared_with
 
-    def _take(
-        self,
-        looked: tuple[list[FoundCheckpoint], str | None] | None,
-        state: RunState,
-        *,
-        trains: bool = False,
-    ) -> None:
+    def _take(self, looked: tuple[list[FoundCheckpoint], str | None] | None, state: RunState) -> None:
         view = state.attempt
         if looked is None or view is None:
             return
@@ -333,9 +325,6 @@ class FoundCheckpoints:
         new = [one for one in found if not self._is_known(one, state)]
         # Check it again: the log may name a step after its checkpoint is found.
         new = [one for one in new if one.counted is not None or not is_too_far(self._job, state, one)]
-        if trains:
-            self._journalled |= {(one.path, one.step, one.t) for one in new[:-NEWEST]}
-            new = new[-NEWEST:]
         now = self._clock.mono()
         for one in new:
             # A file that is rewritten again and again is reported once a minute, enough to know where a restart begins.
