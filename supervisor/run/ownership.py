@@ -65,7 +65,17 @@ class KeeperLock:
     """
 
     def __init__(self, path: Path, *, start_time: float) -> None:
-        self._fd = _locked(path)
+        self._fd = private(path, os.O_RDWR | os.O_CREAT)
+        # `keeper_is_alive` holds the lock for some microseconds; a keeper holds it longer than these tries take.
+        for tries_left in reversed(range(TRIES)):
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not tries_left:
+                    self.release()
+                    raise LockTaken(read_holder(path)) from None
+                time.sleep(TRY_AGAIN_S)
         holder = Holder(pid=os.getpid(), start_time=start_time, host=socket.gethostname())
         with contextlib.suppress(OSError):  # a full disk: the lock is held without a name in it
             os.ftruncate(self._fd, 0)
@@ -81,21 +91,6 @@ class KeeperLock:
         """Touch the file, which shows other hosts that a keeper is alive where flock does not reach them."""
         with contextlib.suppress(OSError):
             os.utime(self._fd)
-
-
-def _locked(path: Path) -> int:
-    fd = private(path, os.O_RDWR | os.O_CREAT)
-    # `keeper_is_alive` holds the lock for some microseconds; a keeper holds it longer than these tries take.
-    for tries_left in reversed(range(TRIES)):
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except BlockingIOError:
-            if not tries_left:
-                os.close(fd)
-                raise LockTaken(read_holder(path)) from None
-            time.sleep(TRY_AGAIN_S)
-    return fd
 
 
 def read_holder(path: Path) -> Holder | None:
@@ -253,15 +248,12 @@ def check_folder(run: RunPaths) -> Offer:
     place = place_of(run)
     if place.is_copy:
         return Offer((place.refusal,))
-    above = list(_above(Path(place.real)))
-    against = _first_against(Path(place.real)) or newer_refusal(run, place)
-    if not against and place.recorded is None:
-        against = NO_PATH
-    refusals = (against, *(text for text, refused in above if refused))
-    return Offer(
-        tuple(filter(None, refusals)),
-        tuple(text for text, refused in above if not refused),
-    )
+    real = Path(place.real)
+    refusals, warnings = _above(real)
+    no_path = NO_PATH if place.recorded is None else ""
+    if against := _first_against(real) or newer_refusal(run, place) or no_path:
+        refusals.insert(0, against)
+    return Offer(tuple(refusals), tuple(warnings))
 
 
 def _first_against(root: Path) -> str:
@@ -323,26 +315,22 @@ def _against(path: Path, *, is_folder: bool) -> str:
     return ""
 
 
-def _above(root: Path) -> Iterator[tuple[str, bool]]:
-    """Parent folders in which others could replace the run, and whether that is a refusal."""
-    warned = False
+def _above(root: Path) -> tuple[list[str], list[str]]:
+    """Say in which parent folders others could replace the run: refusals, and at most one warning."""
+    refusals: list[str] = []
+    warnings: list[str] = []
     for folder in root.parents:
         try:
             info = folder.stat()
         except OSError as error:
-            yield f"{folder}: {error.strerror}", True
+            refusals.append(f"{folder}: {error.strerror}")
             continue
         sticky = bool(info.st_mode & stat.S_ISVTX)  # there users can only move their own files
         if info.st_mode & stat.S_IWOTH and not sticky:
-            yield (
-                f"everybody may exchange what lies in {folder} (mode {stat.S_IMODE(info.st_mode):04o})",
-                True,
-            )
-        elif warned:
-            continue
+            mode = stat.S_IMODE(info.st_mode)
+            refusals.append(f"everybody may exchange what lies in {folder} (mode {mode:04o})")
         elif info.st_mode & stat.S_IWGRP and not sticky:
-            warned = True
-            yield f"the group of {folder} may exchange what lies in it", False
+            warnings.append(f"the group of {folder} may exchange what lies in it")
         elif info.st_uid not in {ROOT, os.geteuid()}:
-            warned = True
-            yield f"uid {info.st_uid} owns {folder} and may exchange what lies in it", False
+            warnings.append(f"uid {info.st_uid} owns {folder} and may exchange what lies in it")
+    return refusals, warnings[:1]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from supervisor.run.paths import RunPaths
-from supervisor.run.state import Finished, HeldOpen, RunState
+from supervisor.run.state import HeldOpen, RunState
 from tests.conftest import wait_until
-from tests.integration.harness import stoker, wait_for_state, wait_for_step
+from tests.integration.harness import stoker, wait_for_end, wait_for_state, wait_for_step
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -74,9 +74,7 @@ def test_each_of_two_runs_with_an_output_of_its_own_resumes_from_its_own(folder:
     for name in runs:
         go(folder, name, 7, 12)
     for name, run in runs.items():
-        state = wait_for_state(run, Finished, 120)
-        assert isinstance(state.condition, Finished)
-        assert state.condition.exit_code == 0, state.condition
+        state = wait_for_end(run, 120)
         assert len(state.attempts) == 2
         assert state.attempts[1].argv[-1] == f"--resume={folder / f'{name}_step10.pt'}"
         assert {Path(found.path).name.partition("_")[0] for found in state.checkpoints} == {name}

@@ -12,7 +12,7 @@ import pytest
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import FitSettings, RetrySettings
 from supervisor.keeper import fit_batch
-from supervisor.keeper.base.keeper_clock import SystemClock
+from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.base.ledger import Ledger, RunContext
 from supervisor.keeper.fit_batch import Prober
 from supervisor.run import events as ev
@@ -57,7 +57,7 @@ def made(tmp_path: Path, record: RunFile) -> tuple[Prober, RunContext]:
     return Prober(context, EngineLoader()), context
 
 
-class LateClock(SystemClock):
+class LateClock(Clock):
     """As the machine's, until a test says that much time has passed."""
 
     late_s = 0.0

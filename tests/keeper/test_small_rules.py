@@ -1,4 +1,4 @@
-"""The keeper's small rules, each at its bounds: set clocks, counters of epochs, who shares a GPU."""
+"""Work beside the keeper's loop, and what its sensors sample."""
 
 from __future__ import annotations
 
@@ -18,14 +18,6 @@ from supervisor.sources.gpu import GpuNote, GpuNoteCode
 from supervisor.sources.machine import HostSample, ProcessSample
 from supervisor.sources.processes import ProcessId
 from tests.keeper.fakes import FakeClock
-
-# -- clocks ---------------------------------------------------------------------------------------------------
-
-
-# -- who shares a GPU, and how many ranks there are -------------------------------------------------------------
-
-
-# -- work beside the loop ---------------------------------------------------------------------------------------
 
 
 def test_work_in_the_background_is_fetched_once() -> None:

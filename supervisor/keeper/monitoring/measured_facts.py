@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from supervisor.job.batch import BatchSpec, BatchUnit, factors
+from supervisor.job.batch import BatchSpec, factors
 from supervisor.job.config.script_settings import total_steps
 from supervisor.job.knobs.conventions import longer_than_usual
 from supervisor.job.knobs.measured import Certainty, MeasuredBatch, Why, first_steps, is_named, measured_batch
@@ -226,7 +226,6 @@ class MeasuredFacts:
             accumulation=settings.batch.accumulation_steps if settings.batch else found.accumulation,
             world_size=found.world_size,
             global_batch=settings.batch.global_batch if settings.batch else found.global_batch,
-            unit=found.unit.value if found.unit is BatchUnit.TOKENS else "",
             sequence_length=length,
             sample_shape=(length,) if length is not None else first.shape[1:] if is_leading else (),
             planned_steps=planned_steps,

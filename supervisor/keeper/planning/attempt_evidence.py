@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,7 +35,7 @@ from supervisor.run.records import OUT_OF_MEMORY, FailureClass, Verdict
 from supervisor.run.regular import open_regular
 from supervisor.run.series import GPU, HOST, MACHINE_KEY, RANKS, SeriesReader, highest
 from supervisor.run.state import AttemptState, RunState
-from supervisor.sources.kernel_memory import oom_kills, read_cgroup_memory
+from supervisor.sources.kernel_memory import read_cgroup_memory
 from supervisor.sources.machine import disk_fill
 from supervisor.sources.signature_files import Engine
 from supervisor.sources.telemetry import measured_record
@@ -146,19 +145,12 @@ def machine_records(node: NodePaths, view: AttemptState, state: RunState) -> Mac
                 last = sample.v
                 count = sample.v.get("cgroup_oom_kills")
                 kills += [count] if count is not None else []
-    # The kernel log's entries about our ranks being killed for memory since they started. Start times count from boot including
-    # sleep; the log's do not, so a time is never too late.
-    pids = {
-        rank.pid: rank.start_time for rank in view.ranks.values() if rank.pid and rank.start_time is not None
-    }
-    asleep_s = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
     memory = read_cgroup_memory()
     if memory is not None and memory.oom_kills is not None:
         kills.append(memory.oom_kills)
     fill = disk_fill(str(node.root))
     return MachineRecords(
         cgroup_oom_kills=int(kills[-1] - kills[0]) if len(kills) > 1 else None,
-        kernel_log=oom_kills(pids, since_s=min(pids.values()) - asleep_s - 1.0) if pids else "",
         gpu_xids=tuple(
             (int(found[1]), int(found[2]))
             for advisory in state.advisories

@@ -109,13 +109,11 @@ def adopt(run: RunPaths, env: Mapping[str, str], *, entry: str) -> None:
         NotAdopted: something does.
         KeeperDidNotStart, OSError: see `start_detached`.
     """
-    from supervisor.keeper.base.job_secrets import given_again
     from supervisor.keeper.process.detach import start_detached
 
     offer, record = examine_adoption(run)
     if offer.refusals or record is None:
         raise NotAdopted(offer.refusals)
-    record, env = given_again(record, env)
     start_detached(run, env, record=record, entry=entry)
 
 

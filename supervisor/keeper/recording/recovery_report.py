@@ -15,8 +15,6 @@ from supervisor.policy.health.early_signs import unexpected_memory
 from supervisor.policy.same_training import Restart, began_below, judge
 from supervisor.run import events as ev
 from supervisor.run.answers import remember_unmeasured
-from supervisor.run.failure_history import recovery_of
-from supervisor.run.journal import facts_in
 from supervisor.run.next_job import got_further, unmeasured_trial
 from supervisor.run.node_files import LEADER
 from supervisor.run.records import Sameness
@@ -68,11 +66,13 @@ class RecoveryReport:
         """Called while an attempt runs, to report what its first steps show."""
         view = state.attempt
         if view is not None and view.number > 1 and view.first_step is not None and self._told != view.number:
-            # How long it took since the failure, and where the time went.
             self._told = view.number
-            found = recovery_of(facts_in(self._node.journal), view.number) if view.recovery is None else None
-            if found is not None:
-                self._emit(found)
+            before, stepped_t = state.find(view.number - 1), view.first_step_t
+            failed_t = before.failed_t if before is not None and view.recovery is None else None
+            if failed_t is not None and stepped_t is not None:
+                total_s = round(max(stepped_t - failed_t, 0.0), 3)
+                number, now = view.number, self._clock.wall()
+                self._emit(ev.Recovered(t=now, attempt=number, after=number - 1, total_s=total_s))
         self._say_blame(state)
         self._comparison.look(state)
 

@@ -8,7 +8,6 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 
 from supervisor.run import state as st
-from supervisor.run.failure_history import same_failure
 from supervisor.run.records import Consequence, DecisionKind, Verdict
 from supervisor.text.tracebacks import CodeLine
 from supervisor.views import format as fm
@@ -170,7 +169,7 @@ def _head(attempt: st.AttemptState, verdict: Verdict, snapshot: Snapshot, width:
         rows += [row(Span(line, TextStyle.WARN)) for line in wrap(foreseen_text(finding, tr), width, 3)]
         if finding.fix:
             rows += [row(Span(line, TextStyle.DIM)) for line in wrap(f"→ {tr(finding.fix)}", width, 3)]
-    same = same_failure(state, verdict.fingerprint, attempt.number)
+    same = state.same_failure(verdict, attempt.number)
     if same:
         many = "s" if len(same) > 1 else ""
         text = f"the same failure as attempt{many} {fm.ranges(same)}"
