@@ -354,33 +354,24 @@ class FoundCheckpoints:
         return any(known.written_t in {None, one.t} for known in journalled)
 
     def _step_of(self, one: FoundCheckpoint, state: RunState) -> tuple[int, bool]:
-        """Its step, by its name, its process's count, or the logged steps around its time; and whether only by the latter."""
+        """Its step, by its name, its process's count, or the logged steps around its time; and whether only by the latter.
+
+        If the script logs steps, its own counter gives the step: a log that begins with 0 or 1 shows where the script starts to count,
+        and its steps around the save show that it counts optimizer steps.
+        """
         if one.step is not None:
             return one.step, False
-        t = one.t - self._clock.ahead_s()
-        steps = logged_steps(self._series) or (
-            list(self._measured.steps) if self._measured is not None else []
-        )
-        counted = self._counted_step(one, t, state, steps)
-        if counted is not None:
-            return counted, False
+        t, measured = one.t - self._clock.ahead_s(), self._measured
+        steps = logged_steps(self._series) or (list(measured.steps) if measured is not None else [])
+        if measured is not None and one.counted is not None:
+            total, first = measured.step_after(one.counted), state.attempts[0].first_step
+            if total is not None and not measured.logs_steps:
+                return total, False
+            own = total - 1 if total is not None and first == 0 else total
+            if own is not None and first in {0, 1} and _is_between(own, t, steps):
+                return own, False
         seen, last_step = step_at(t, steps), state.attempts[-1].last_step
         return seen if seen is not None else last_step or 0, True
-
-    def _counted_step(
-        self, one: FoundCheckpoint, t: float, state: RunState, steps: Sequence[tuple[float, float]]
-    ) -> int | None:
-        """The step from its process's optimizer steps, or from the script's own counter if it logs steps.
-
-        A log that begins with 0 or 1 shows where the script starts to count; its steps around `t` show that it counts these.
-        """
-        measured = self._measured
-        total = measured.step_after(one.counted) if measured and one.counted is not None else None
-        if total is None or measured is None or not measured.logs_steps:
-            return total
-        first = state.attempts[0].first_step
-        own = total - 1 if first == 0 else total
-        return own if first in {0, 1} and _is_between(own, t, steps, READ_S) else None
 
 
 # -- the step at a given time ----------------------------------------------------------------------
@@ -401,12 +392,12 @@ def step_at(t: float, steps: Sequence[tuple[float, float]]) -> int | None:
     return next((int(n) for seen_t, n in reversed(steps) if seen_t <= t), None)
 
 
-def _is_between(step: int, t: float, steps: Sequence[tuple[float, float]], late_s: float) -> bool:
-    """Whether a step lies between the steps seen before and after a time; samples may be seen `late_s` late."""
+def _is_between(step: int, t: float, steps: Sequence[tuple[float, float]]) -> bool:
+    """Whether a step lies between the steps seen before and after a time; samples may be seen `READ_S` late."""
     before = [int(n) for seen_t, n in steps if seen_t <= t]
     if not before:
         return False
     last = before[-1]
     gap = next((last - n for n in reversed(before) if n < last), 0)
-    after = next((int(n) for seen_t, n in steps if seen_t > t + late_s), -1)
+    after = next((int(n) for seen_t, n in steps if seen_t > t + READ_S), -1)
     return last <= step <= (after if after > last else last + gap)
