@@ -59,21 +59,8 @@ def decide(history: PolicyInput) -> Decision:
     failure = verdict.failure if verdict else FailureClass.UNKNOWN
     if now.job_exit_code == 0 and (ended := _ended_with_zero(history, verdict)) is not None:
         return ended
-    at_exit = (
-        verdict is not None and verdict.reason is Reason.AT_EXIT and failure is FailureClass.WORKER_CRASH
-    )
-    is_lost = now.job_exit_code is None and failure in {FailureClass.UNKNOWN, FailureClass.HEALTHY}
-    if (at_exit or is_lost) and history.finished:
-        done = f"{_finished(history)} (its exit status was lost)"
-        if at_exit:
-            done = f"{_finished(history)}; the abort at exit came after all work"
-        return Decision(DecisionKind.SUCCEED, done, exit_code=0)
-    if at_exit:
-        reason = "aborted at exit, and neither the last step nor a final checkpoint is known"
-        return Decision(DecisionKind.FAIL, reason, exit_code=EXIT_FAILED)
-    if is_lost:
-        reason = "its exit status was lost and no cause is known"
-        return Decision(DecisionKind.FAIL, reason, exit_code=EXIT_LOST)
+    if (unsure := _ended_unsurely(history, failure)) is not None:
+        return unsure
     rule = _rule(history, verdict)
     if rule.answer is Answer.REQUEUE:
         return _requeue(history, rule.advice_if_not_restarted)
@@ -85,6 +72,24 @@ def decide(history: PolicyInput) -> Decision:
     why = decided.reason.removeprefix(f"{failure.value}: ")
     reason = f"{failure.value}: exit code 0, but {_how_it_failed(history, failure)}; {why}"
     return replace(decided, reason=reason, asks=decided.asks or decided.kind is not DecisionKind.RESTART)
+
+
+def _ended_unsurely(history: PolicyInput, failure: FailureClass) -> Decision | None:
+    """The decision after an abort at exit, or if the exit status was lost and no cause is known: was the work done?"""
+    now, verdict = history.now, history.now.verdict
+    at_exit = verdict is not None and (failure, verdict.reason) == (FailureClass.WORKER_CRASH, Reason.AT_EXIT)
+    is_lost = now.job_exit_code is None and failure in {FailureClass.UNKNOWN, FailureClass.HEALTHY}
+    if not (at_exit or is_lost):
+        return None
+    if history.finished:
+        done = f"{_finished(history)} (its exit status was lost)"
+        if at_exit:
+            done = f"{_finished(history)}; the abort at exit came after all work"
+        return Decision(DecisionKind.SUCCEED, done, exit_code=0)
+    if at_exit:
+        reason = "aborted at exit, and neither the last step nor a final checkpoint is known"
+        return Decision(DecisionKind.FAIL, reason, exit_code=EXIT_FAILED)
+    return Decision(DecisionKind.FAIL, "its exit status was lost and no cause is known", exit_code=EXIT_LOST)
 
 
 def _ended_with_zero(history: PolicyInput, verdict: Verdict | None) -> Decision | None:
