@@ -100,7 +100,6 @@ CASES = (
     ("metrics nope.log", "nope.log"),
     ("metrics nope", "nope"),
     ("metrics model.pt", "model.pt"),
-    ("troubleshoot frozzen", "frozen"),
     ("troubleshoot qqqq", "stoker troubleshoot"),
     ("troubleshoot --lang fr", "--lang"),
     ("slurm script", "nothing to start"),
