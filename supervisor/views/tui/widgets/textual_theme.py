@@ -15,8 +15,8 @@ from textual.color import Color
 from textual.filter import LineFilter
 from textual.theme import Theme
 
-from supervisor.run.jsonl import decoded_file
 from supervisor.run.paths import make_private, replace_file
+from supervisor.run.regular import decoded_file
 from supervisor.views.appearance import Appearance, ThemeName
 from supervisor.views.tui.widgets.filters import AsciiFilter, HarmlessFilter, no_colour
 from supervisor.views.tui.widgets.paint import TextStyle
