@@ -198,8 +198,6 @@ def test_the_rank_that_the_keeper_names_is_marked_whatever_it_prints() -> None:
     assert "+15" in second
     assert "+0" in third
     assert text_of([panel.titles()[1]]) == "⚠ slow: 0"
-    panel.by = "skew"
-    assert [row[0] for row in table(panel)[1:]] == ["0", "1", "2"]
 
 
 @pytest.mark.parametrize(
@@ -234,24 +232,3 @@ def test_a_rank_that_logs_no_more_while_others_do_is_marked_at_once(
         age.split() for age in ages
     ]
     assert text_of([panel.titles()[1]]) == title
-
-
-@pytest.mark.parametrize(
-    ("by", "order"),
-    [
-        ("rank", "012"),
-        ("step", "102"),
-        ("ms/step", "120"),
-        ("data", "102"),
-        ("mem", "201"),
-        ("pid", "210"),
-        ("state", "201"),
-        ("last line", "120"),
-    ],
-)
-def test_the_table_sorted_by_a_column(by: str, order: str) -> None:
-    gone = st.RankState(local_rank=2, rank=2, pid=38, exited=True, exit_code=1)
-    panel = rank_panel(three_ranks(_2=gone))
-    panel.take_lines({"1": "a", "2": "b"})
-    panel.by = by
-    assert "".join(row[0] for row in table(panel)[1:]) == order

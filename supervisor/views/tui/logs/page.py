@@ -17,7 +17,6 @@ from supervisor.views.logs.query import Query, Term
 from supervisor.views.logs.session import Request, Scroll
 from supervisor.views.logs.sources import Tone
 from supervisor.views.logs.viewport import LogViewport
-from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, row
 from supervisor.views.tui.widgets.panel import WheelPanel
 from supervisor.views.wording.translate import Tr
@@ -88,10 +87,6 @@ class LogPanel(WheelPanel):
     def ready(self) -> bool:
         """Whether there is a page."""
         return self.page is not None
-
-    def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:  # noqa: ARG002 - lines come by `take`
-        """Uses nothing from a snapshot."""
-        return ()
 
     @property
     def row(self) -> LogRow | None:

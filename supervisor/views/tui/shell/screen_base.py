@@ -18,8 +18,8 @@ from supervisor.views.tui.widgets.panel import Panel, tr_of
 if TYPE_CHECKING:
     from textual.command import Provider
 
-# The words beside q are dropped if fewer than this many other keys would fit.
-WANTED_HINTS = 8
+# Below this width the words beside q are short.
+WORDY_FROM = 110
 NARROW_BELOW = 64
 RESTART_STOPPED = "the automatic restart is stopped; if you leave this, the run waits for you"
 LOW_BELOW = 18
@@ -82,11 +82,8 @@ class FooterBar(Panel):
         if self._last is None or self._covered:
             return []
         hints = [hint._replace(word=self.tr(hint.word)) for hint in self._hints]
-        wanted = 1 + sum(cells(_hint(hint)) for hint in hints[:WANTED_HINTS])
-        last = self._last._replace(word=self.tr(self._last.word))
-        if wanted + cells(_hint(last)) > width:
-            last = last._replace(word=self.tr(self._last.word.partition(" (")[0]))
-        right = _hint(last)
+        word = self._last.word if width >= WORDY_FROM else self._last.word.partition(" (")[0]
+        right = _hint(self._last._replace(word=self.tr(word)))
         room = width - cells(right)
         spans: list[Span] = [Span(" ")]
         self._places = [(width - cells(right), width, self._last.action)]
