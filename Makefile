@@ -76,8 +76,8 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -q -m '$(SHORT) and serial' || status=$$?; \
 	exit $$status
 
-# They wait more than they compute; those that load the machine themselves run after the others, alone.
-E2E_WORKERS ?= 2
+# They wait more than they compute (half a core each), so three on two cores; those that load the machine themselves run after the others, alone.
+E2E_WORKERS ?= 3
 e2e: $(STAMP)
 	@status=0; \
 	$(BIN)/python -m pytest -q -n $(E2E_WORKERS) --dist worksteal -m 'e2e and not thorough and not serial and not guides and not cluster' --durations=15 || status=$$?; \

@@ -18,6 +18,8 @@ AREAS = {
     "secrets and access": "Secrets, and who may act",
     "nodes": "Several nodes",
 }
+# The marks that leave a test to another target than `make test`; the first of them that a test bears counts.
+SIGNS = {"cluster": "**", "thorough": "***", "e2e": "*"}
 
 HEAD = """\
 # Reliability
@@ -26,7 +28,7 @@ What can go wrong, what stoker guarantees then, and the test of each. Generated 
 not edit it by hand. The tests use real processes and files. An error that the system cannot be made to show (a stale descriptor, state D) is injected.
 
 Larger matrices keep their results in `bench/results`: `bench/fuzz.py` runs all parsers on mutated input, `make soak` runs for hours, and
-`make faults SEED=n COUNT=m` draws m kills (200) of keeper, launcher, agent, ranks, viewers and observer from seed n, with rounds of a full disk, a set
+`make faults SEED=n COUNT=m` draws m kills (200) of keeper, launcher, agent, ranks and viewers from seed n, with rounds of a full disk, a set
 clock, a truncated journal, a suspension and a slow `fsync` in between. After each fault no process may be left, no second copy of the job may have run,
 the journal must fold, and `stoker continue` must work. The same seed continues an unfinished run; `python bench/fault_run.py --seed n --round NAME`
 repeats one round.
@@ -36,7 +38,7 @@ Not shown: GPUs, NCCL and network filesystems were not available.
 
 
 class Row(NamedTuple):
-    """One fault mark. `test`: ``tests/…/test_x.py::test_name``; `sign`: which target runs it, "" for `make test`."""
+    """One fault mark. `test`: ``tests/…/test_x.py::test_name``; `sign`: which target runs it, of `SIGNS`, "" for `make test`."""
 
     area: str
     fault: str
@@ -53,19 +55,20 @@ def rows() -> Iterator[Row]:
     """
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        long_file = any("mark.e2e" in ast.unparse(node) for node in tree.body if isinstance(node, ast.Assign))
+        of_file = " ".join(ast.unparse(node) for node in tree.body if isinstance(node, ast.Assign))
         for node in tree.body:
             if not isinstance(node, ast.FunctionDef):
                 continue
             marks = [ast.unparse(decorator) for decorator in node.decorator_list]
+            sign = next((sign for mark, sign in SIGNS.items() if f"pytest.mark.{mark}" in marks), "")
+            if not sign and "pytest.mark.e2e" in of_file:
+                sign = SIGNS["e2e"]
             for decorator in node.decorator_list:
                 if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.fault":
                     test = f"{path.relative_to(ROOT)}::{node.name}"
                     area, fault, promise = (ast.literal_eval(argument) for argument in decorator.args)
                     if area not in AREAS:
                         raise ValueError(f"{test}: {area!r} is none of {', '.join(AREAS)}")
-                    is_long = long_file or "pytest.mark.e2e" in marks
-                    sign = "**" if "pytest.mark.cluster" in marks else "*" if is_long else ""
                     yield Row(area, fault, promise, test, sign)
 
 
@@ -74,7 +77,7 @@ def page() -> str:
     found = list(rows())
     parts = [
         HEAD,
-        f"{len(found)} faults. Tests with * are run by `make e2e`, with ** by `make cluster`, the others by `make test`.\n",
+        f"{len(found)} faults. `make e2e` runs the tests with *, `make cluster` those with **, `make thorough` those with ***, `make test` the others.\n",
     ]
     for area, title in AREAS.items():
         parts.append(f"## {title}\n\n| fault | promise | test |\n|---|---|---|")

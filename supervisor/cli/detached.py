@@ -26,7 +26,7 @@ BEGIN_S: Final = 1.0
 
 def main(argv: list[str]) -> int:
     """Run the job in `argv[0]` to its end; the exit code of the run."""
-    return carry(argv, beside=ConsoleLog)
+    return carry(argv, beside=lambda run, record, keeper: ConsoleLog(run, record, keeper).finish)
 
 
 class ConsoleLog:
@@ -53,7 +53,7 @@ class ConsoleLog:
         self._view = ConsoleView(self._run, settings, node=self._record.node, only_news=self._keeper.adopted)
         self._view.start()
 
-    def finish(self, *, ended: bool) -> None:
+    def finish(self, ended: bool) -> None:
         """Write the rest; also the run's summary if it has `ended`."""
         self._timer.cancel()
         if self._timer.ident is not None:

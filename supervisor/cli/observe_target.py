@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 from supervisor.cli.attach_targets import resolve
 from supervisor.cli.common import complain, metric_rules_of_user, say, wait_while_read
-from supervisor.cli.job_logs import BadInputError, is_of_one_process, without_rank
+from supervisor.cli.job_logs import BadInputError, without_guessed_rank
 from supervisor.diagnosis.evidence import JobEvidence
-from supervisor.keeper.base.keeper_clock import SystemClock
+from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.observer.observed_run import ObservedRun, Target
 from supervisor.run.index import claim, register, state_home
 from supervisor.run.ownership import keeper_is_alive
@@ -56,7 +56,7 @@ def observe(target: str, args: argparse.Namespace, appearance: Appearance) -> in
         shutil.rmtree(run.root, ignore_errors=True)
         return complain("attach", error)
     try:
-        observed = ObservedRun(run, what, host=socket.gethostname(), clock=SystemClock())
+        observed = ObservedRun(run, what, host=socket.gethostname(), clock=Clock())
         watching = Watching(what, read, observed, interval_s=args.interval)
         with _keyboard_as_stdin(what.pipe is not None) as has_screen:
             if args.no_ui or not has_screen:
@@ -135,12 +135,10 @@ class Watching:
     def _of_known_rank(self, verdict: Verdict) -> Verdict:
         """The verdict without "rank 0", which stands for a job of one process, where the log names no rank at all."""
         what = self._what
-        if verdict.rank != 0 or len(what.logs) != 1 or what.processes or what.is_copy:
+        if len(what.logs) != 1 or what.processes or what.is_copy:
             return verdict
-        log = what.logs[0]
-        if not is_of_one_process(log.path, log.origin):
-            return verdict
-        return replace(verdict, rank=None, title=without_rank(verdict.title))
+        known = without_guessed_rank(verdict, what.logs[0].path, what.logs[0].origin)
+        return replace(known, rank=None) if known is not verdict else verdict
 
 
 def _let_it_write(pipe: int) -> None:

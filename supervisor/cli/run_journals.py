@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from supervisor.diagnosis.journal_facts import with_journal_facts
 from supervisor.job.errors import JobError
 from supervisor.preflight.network import free_port
-from supervisor.run.failure_history import recurrence_lines, same_failure
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import BadRunFile, read_run_file
@@ -19,6 +18,7 @@ from supervisor.run.series import HOST, SeriesReader
 
 if TYPE_CHECKING:
     from supervisor.diagnosis.evidence import JobEvidence, LogSource
+    from supervisor.run.records import Verdict
     from supervisor.run.state import AttemptState, RunState
 
 
@@ -54,10 +54,11 @@ def _of_rank(log: LogSource, path: str, node: int, view: AttemptState) -> LogSou
     return log._replace(origin=log.origin._replace(rank=known.rank))
 
 
-def seen_before(path: str, attempt: int, fingerprint: str) -> list[str]:
-    """In words: the other attempts of this run with the same failure."""
-    journal = RunPaths(Path(path)).node().journal
-    return recurrence_lines(same_failure(read_state(journal), fingerprint, attempt))
+def seen_before(path: str, attempt: int, verdict: Verdict) -> list[str]:
+    """Name the other attempts of this run with the same failure, in one line, or none."""
+    same = read_state(RunPaths(Path(path)).node().journal).same_failure(verdict, attempt)
+    many = "s" if len(same) > 1 else ""
+    return [f"the same failure as attempt{many} {', '.join(map(str, same))}"] if same else []
 
 
 def _memory_kills(folder: Path, attempt: int) -> int:

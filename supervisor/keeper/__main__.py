@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
+from typing import TypeAlias
 
 from supervisor.keeper.loop import Group, Keeper
 from supervisor.keeper.process.detach import taken_over
@@ -55,14 +55,11 @@ def make_keeper(
     return Keeper(run, record, env=env, findings=findings, continued_by=continued_by, group=group)
 
 
-class Beside(Protocol):
-    """What runs in the keeper's process until it ends."""
-
-    def finish(self, *, ended: bool) -> None:
-        """Wrap up. `ended`: the run is over and the keeper did not crash."""
+Beside: TypeAlias = Callable[[RunPaths, RunFile, Keeper], Callable[[bool], None]]
+"""Starts what shares the keeper's process; what it returns wraps up (true: the run has ended, the keeper did not crash)."""
 
 
-def main(argv: list[str], *, beside: Callable[[RunPaths, RunFile, Keeper], Beside] | None = None) -> int:
+def main(argv: list[str], *, beside: Beside | None = None) -> int:
     """Run the job in `argv[0]` to its end and return its exit code. `beside` starts what shares this process."""
     _log_without_secrets()
     run = RunPaths(Path(argv[0]))
@@ -74,7 +71,7 @@ def main(argv: list[str], *, beside: Callable[[RunPaths, RunFile, Keeper], Besid
         return 2
     become_subreaper()
     keeper.install_signal_handlers()
-    companion = beside(run, record, keeper) if beside is not None else None
+    wrap_up = beside(run, record, keeper) if beside is not None else None
     why = "the keeper crashed: see keeper.log"
     try:
         code = keeper.run_to_end()
@@ -84,8 +81,8 @@ def main(argv: list[str], *, beside: Callable[[RunPaths, RunFile, Keeper], Besid
         # `stoker attach --adopt` takes them over.
         keeper.close(why)
         logging.info("keeper %d ends: %s", os.getpid(), why)  # noqa: LOG015
-        if companion is not None:
-            companion.finish(ended=why == "the run ended")
+        if wrap_up is not None:
+            wrap_up(why == "the run ended")
     return code
 
 

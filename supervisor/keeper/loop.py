@@ -11,22 +11,28 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from msgspec.structs import replace as replace_fields
 
 from supervisor.cluster.scheduler import scheduler_of
 from supervisor.job.errors import JobError, NotResumableError
-from supervisor.keeper.base.background import BackgroundTask
+from supervisor.keeper.attempt_monitor import AttemptMonitor
 from supervisor.keeper.base.control_input import ControlInput, Refused
 from supervisor.keeper.base.job_secrets import redactor_of
-from supervisor.keeper.base.keeper_clock import SET_S, Clock, ClockWatch, SystemClock
+from supervisor.keeper.base.keeper_clock import SET_S, Clock, ClockWatch
 from supervisor.keeper.base.ledger import Ledger, RunContext
+from supervisor.keeper.fit_batch import Prober
 from supervisor.keeper.planning import launch_plans as plans
+from supervisor.keeper.planning.attempt_evidence import BackgroundVerdict, diagnose_attempt
+from supervisor.keeper.planning.decisions import decide_next, needs_smaller_batch, next_answer, question_after
 from supervisor.keeper.planning.launch_plans import Launching, StillAlive
+from supervisor.keeper.planning.readiness import KeptCopies, ReadinessCheck
 from supervisor.keeper.process.child import Child, ExitStatus, own_identity, read_exit
 from supervisor.keeper.process.takeover import recorded_processes
+from supervisor.keeper.recording.recovery_report import RecoveryReport
 from supervisor.keeper.recording.start_events import LaterChecks, opening
+from supervisor.keeper.requests import carry_out
 from supervisor.policy import EXIT_FAILED, EXIT_GAVE_UP, EXIT_LOST, EXIT_REQUEUE, EXIT_STOPPED
 from supervisor.policy.rules import rule_for
 from supervisor.run import control
@@ -47,8 +53,6 @@ from supervisor.sources.signature_files import EngineLoader
 
 if TYPE_CHECKING:
     from supervisor.job.launch.plan import LaunchPlan
-    from supervisor.keeper.attempt_monitor import AttemptMonitor
-    from supervisor.keeper.components import Components
 
 log = logging.getLogger("stoker.keeper")
 
@@ -68,20 +72,18 @@ class Group:
     """The other nodes of a run, as one keeper sees them. This base class has none.
 
     Attributes:
-        alone: there is no other node.
         leads: this node decides, and answers requests.
         others: the nodes whose evidence counts for a verdict.
     """
 
-    alone = True
     leads = True
     others: tuple[int, ...] = ()
 
     def join(self, keeper: Keeper) -> None:
-        """The keeper holds its lock and is about to start."""
+        """Take the keeper, which holds its lock and is about to start."""
 
     def begin(self, continued_by: str) -> None:
-        """The keeper's loop starts; `continued_by`: the person who continues the run."""
+        """Start with the keeper's loop; `continued_by`: the person who continues the run."""
 
     def step(self, *, hurried: bool) -> bool:
         """Check on the other nodes and act; returns whether the keeper has nothing else to do now."""
@@ -90,10 +92,6 @@ class Group:
 
     def publish(self) -> None:
         """Tell the other nodes about changes."""
-
-    def patience_s(self) -> float | None:
-        """How long the next pass may wait for the sensors; None: as on one machine."""
-        return None
 
     def may_launch(self, reason: str) -> str | None:
         """The reason for a launch, as journalled; None if nothing may launch now."""
@@ -105,15 +103,15 @@ class Group:
         return None
 
     def announce(self, number: int, reason: str) -> None:
-        """The launch is in the journal and about to start."""
+        """Order the launch, which is in the journal and about to start."""
 
     def stop(self, why: ev.StopWhy, by: str, *, now: bool) -> bool:
-        """A stop was requested; returns whether the group carries it out."""
+        """Take a stop that was requested; returns whether the group carries it out."""
         del why, by, now
         return False
 
     def close(self, *, superseded: bool) -> None:
-        """The keeper exits. `superseded`: another keeper leads the run, so the other nodes hear nothing."""
+        """Leave with the keeper. `superseded`: another keeper leads the run, so the other nodes hear nothing."""
 
 
 class Keeper:
@@ -144,7 +142,7 @@ class Keeper:
         self._node = run.node(record.node)
         self._record = record
         self._env = dict(env)
-        self._clock = clock or SystemClock()
+        self._clock = clock or Clock()
         self._continued_by, self._superseded = continued_by, ""
         self._group = group or Group()
         self._life_due = float("-inf")
@@ -156,35 +154,42 @@ class Keeper:
         me = own_identity()
         self._lock = KeeperLock(self._node.lock, start_time=me.start_time)
         self._ledger = Ledger(self._node, redactor_of(record.job, self._env))
-        self._same_boot = self.state.boot_id in {None, boot_id()}
-        self._engine = EngineLoader(begin=False, own=record.job.signatures)
-        self._control = ControlInput(run, self, self._clock, actor=self, answers=self._group.leads)
+        same_boot = self.state.boot_id in {None, boot_id()}
         self._clock_watch = ClockWatch(self._clock, self.emit)
         others = self._group.others
-        self.context = RunContext(run, self._node, record, self._env, self._clock, self._ledger, others)
+        self.context = context = RunContext(
+            run, self._node, record, self._env, self._clock, self._ledger, others
+        )
         self._group.join(self)
-        self.launching = Launching(self.context, self._group)
-        self._made: Components | None = None
-        self._later_checks = LaterChecks(self.context)
-        for fact in opening(self.context, me, findings, continued_by=continued_by):
+        self._waits_for_group = False
+        self.launching = Launching(context, self._group.plan, self._group.announce)
+        self._later_checks = LaterChecks(context)
+        for fact in opening(context, me, findings, continued_by=continued_by):
             self.emit(fact)
-
-    @property
-    def _components(self) -> Components:
-        """What is needed once something runs; made and imported while torchrun itself is still starting.
-
-        The imports take 0.2 s on a separate core, and a first launch need not wait for them.
-        """
-        if self._made is None:
-            from supervisor.keeper.components import Components
-
-            self._made = Components(self.context, self._engine, same_boot=self._same_boot)
-        return self._made
-
-    @property
-    def monitor(self) -> AttemptMonitor:
-        """The monitor of the live attempt."""
-        return self._components.monitor
+        self._engine = engine = EngineLoader(own=record.job.signatures)
+        self._judging = BackgroundVerdict(
+            lambda number, whole: diagnose_attempt(context, number, engine.get(), whole=whole)
+        )
+        self._report, self._copies = RecoveryReport(context), KeptCopies(context)
+        self.monitor = AttemptMonitor(
+            context,
+            engine,
+            judging=self._judging,
+            stepped=self._report.look,
+            saved=self._copies.release,
+            same_boot=same_boot,
+        )
+        self._readiness = ReadinessCheck(record.job, self._node, self._env, self._clock, self.emit)
+        self._prober = Prober(context, engine, same_boot=same_boot)
+        self._control = ControlInput(
+            run,
+            self._ledger,
+            self._clock,
+            dump_stacks=self.monitor.dump_stacks,
+            carry_out=lambda request, by: carry_out(self, request, by),
+            stop=lambda why, by, now: self.stop(why, by, now=now),
+            answers=self._group.leads,
+        )
 
     @property
     def state(self) -> st.RunState:
@@ -219,9 +224,8 @@ class Keeper:
         self._group.begin(self._continued_by)
         while not isinstance(self.state.condition, st.Finished):
             self._show_life()
-            if not self._launches_first():
-                self.monitor.receive(self._patience_s())
-                self.monitor.write()
+            self.monitor.receive(self._patience_s())
+            self.monitor.write()
             self._clock_watch.look()
             self._control.look()
             self._act()
@@ -248,7 +252,7 @@ class Keeper:
             self._diagnose(self.state.condition.attempt, hurried=True)
         view = self.state.attempt
         if isinstance(self.state.condition, st.DiagnosedAs) and view is not None:
-            decision = view.decision or self._components.decide()
+            decision = view.decision or self._next_decision()
             if decision.kind is DecisionKind.SUCCEED:
                 self._decided(view.number, decision)
                 self._apply(view.number, decision)
@@ -309,14 +313,6 @@ class Keeper:
     def _stopped_code(self, otherwise: int = EXIT_STOPPED) -> int:
         return EXIT_INTERRUPTED if self._control.interrupts else otherwise
 
-    def _launches_first(self) -> bool:
-        """Whether nothing runs yet and nothing must be tried before the first launch."""
-        return (
-            self._group.alone
-            and isinstance(self.state.condition, st.Preflight)
-            and self._record.job.fit is None
-        )
-
     @property
     def reads_on(self) -> bool:
         """Whether the newest attempt's processes are gone and its logs are still being read."""
@@ -324,19 +320,21 @@ class Keeper:
 
     def _patience_s(self) -> float:
         """How long the next check may wait for the sensors; after an attempt there is nothing to wait for."""
-        if (patience_s := self._group.patience_s()) is not None:
-            return patience_s
         match self.state.condition:
             case st.Ended() if self.reads_on:
                 return ENDING_TICK_S
-            case st.Ended() if self._components.judging.busy:
-                return MIN_TICK_S
-            case st.Ended() | st.DiagnosedAs():
-                return 0.0
             case st.Running() | st.Stopping() if self.monitor.is_draining_logs:
                 return MIN_TICK_S
             case st.Running() if self.monitor.is_about_to_end:
                 return ENDING_TICK_S
+            case _ if self._waits_for_group:
+                return TICK_S
+            case st.Preflight() if self._record.job.fit is None:
+                return 0.0
+            case st.Ended() if self._judging.busy:
+                return MIN_TICK_S
+            case st.Ended() | st.DiagnosedAs():
+                return 0.0
             case st.Backoff(until=until) if self.state.waiting is None:
                 return min(max(until - self._clock.wall(), MIN_TICK_S), TICK_S)
             case _:
@@ -347,8 +345,10 @@ class Keeper:
         self._group.close(superseded=bool(self._superseded))
         why = self._superseded or why
         self._control.close()
-        if self._made is not None:
-            self._made.close()
+        self._prober.stop()
+        self._readiness.close()
+        self._copies.close()
+        self.monitor.close()
         self.emit(ev.KeeperLeft(t=self._clock.wall(), why=why))
         self._ledger.close()
         self._lock.release()
@@ -358,7 +358,8 @@ class Keeper:
 
     def _act(self, *, hurried: bool = False) -> None:
         """`hurried`: nobody waits for a verdict that reads large logs in full."""
-        if not self._group.step(hurried=hurried):
+        self._waits_for_group = self._group.step(hurried=hurried)
+        if not self._waits_for_group:
             self._act_alone(hurried=hurried)
         self._group.publish()
 
@@ -369,7 +370,7 @@ class Keeper:
             return
         match condition:
             case st.Preflight():
-                if self._launches_first() or self._components.prober.tick(self.state):
+                if self._prober.tick(self.state):
                     self.launch("first launch")
                     self._later_checks.begin()
             case st.Launching() | st.Running() | st.Stopping():
@@ -407,9 +408,7 @@ class Keeper:
             self._watched_t = now
         left_s = None if held.until is None else held.until - self._clock.wall()
         unwatched = now - self._watched_t >= UNWATCHED_S
-        if left_s is not None and left_s > self._record.job.timing.hold_s + SET_S:
-            self.hold(held.reason)  # a keeper held it before the machine's clock was set back
-        elif unwatched or (left_s is not None and left_s <= 0):
+        if unwatched or (left_s is not None and left_s <= 0):
             code = (held.decision.exit_code if held.decision else None) or EXIT_FAILED
             gave_up = code == EXIT_GAVE_UP and not unwatched
             who = "watched" if unwatched else "answered"
@@ -418,18 +417,14 @@ class Keeper:
             )
 
     def _wait(self, condition: st.Backoff) -> None:
-        from supervisor.keeper.planning.readiness import Way  # not before a first launch
-
         left_s, delay_s = condition.until - self._clock.wall(), condition.delay_s
-        if delay_s is not None and left_s > delay_s + SET_S:
-            # The keeper that started the wait did so before the machine's clock was set back, so restart it.
-            self._back_off(condition.attempt, delay_s)
-        elif left_s <= 0 and self._components.copies.ready(condition):
-            way = self._components.readiness.way(self.state, condition)
-            if way is Way.GO:
+        # The machine's clock was set back since a keeper that is gone began the wait.
+        set_back = delay_s is not None and left_s > delay_s + SET_S
+        if (left_s <= 0 or set_back) and self._copies.ready(condition):
+            if self._readiness.ready(self.state, condition):
                 self.launch(condition.decision.reason)
-            elif way is Way.NEVER:
-                self.hold_or_fail(condition.attempt, self._components.readiness.refusal, condition.decision)
+            elif self._readiness.refusal:
+                self.hold_or_fail(condition.attempt, self._readiness.refusal, condition.decision)
 
     def _back_off(self, number: int, delay_s: float) -> None:
         now = self._clock.wall()
@@ -475,37 +470,40 @@ class Keeper:
             self.launch("the keeper died before it was launched")
 
     def _diagnose(self, number: int, *, hurried: bool) -> None:
-        judging, view = self._components.judging, self.state.attempt
+        view = self.state.attempt
         # Whoever did not wait for the logs to be read will not wait for a verdict that reads them either.
         hurried = hurried or (view is not None and view.has_unread)
-        verdict = judging.at_once(number) if hurried else judging.look(number, whole=True)
+        verdict = self._judging.at_once(number) if hurried else self._judging.look(number, whole=True)
         if verdict is None:
             return
         self.emit(ev.Diagnosed(t=self._clock.wall(), attempt=number, verdict=verdict))
         self.monitor.find_checkpoints()
-        self._components.recovery_report.measure(self.state)
+        self._report.measure(self.state)
 
     def _decide(self) -> None:
         view = self.state.attempt
         assert view is not None, "a verdict belongs to an attempt"
         if view.decision is None:
-            from supervisor.keeper.planning import decisions  # not before a first launch
-
             # Known answers, and answers that may be tried, if a smaller batch needs them.
-            while decisions.needs_smaller_batch(self._record, self.state, view):
+            while needs_smaller_batch(self._record, self.state, view):
                 now = self._clock.wall()
-                told = decisions.next_answer(self._record, self.state, self._env, now, tries=True)
+                told = next_answer(self._record, self.state, self._env, now, tries=True)
                 if told is None:
                     break
                 self.emit(told, durable=True)
-            self._decided(view.number, self._components.decide())
+            self._decided(view.number, self._next_decision())
             return
         self._apply(view.number, view.decision)
+
+    def _next_decision(self) -> Decision:
+        """What follows the newest attempt."""
+        watched = self.monitor.is_watched()
+        return decide_next(self._record, self.state, env=self._env, watched=watched)
 
     def _apply(self, number: int, decision: Decision) -> None:
         match decision.kind:
             case DecisionKind.RESTART:
-                self._components.recovery_report.say_change(self.state)
+                self._report.say_change(self.state)
                 self._back_off(number, decision.delay_s)
             case DecisionKind.HOLD:
                 self._ask(number, decision)
@@ -526,8 +524,6 @@ class Keeper:
 
     def _ask(self, number: int, decision: Decision) -> None:
         """Ask the open question, once per attempt; a headless run prints which flag answers it."""
-        from supervisor.keeper.planning.decisions import question_after
-
         asked, question = self.state.asked, question_after(self._record, self.state, number)
         is_asked = asked is not None and (asked.attempt, asked.question) == (number, question)
         if decision.asks and question is not None and not is_asked:
@@ -539,9 +535,9 @@ class Keeper:
         ended = ev.RunEnded(t=self._clock.wall(), outcome=outcome, exit_code=exit_code, reason=reason)
         self.emit(ended, durable=True)
         if has_copies:
-            self._components.copies.release(over=True)
+            self._copies.release(over=True)
 
-    # -- called for requests (see control_input.Actor) --------------------------------------------------
+    # -- called for requests (see `requests`) --------------------------------------------------------
 
     def stop(self, why: ev.StopWhy, by: str, *, now: bool = False) -> None:
         """End the attempt by the stop sequence, or the run if no attempt is alive."""
@@ -611,23 +607,13 @@ class Keeper:
         until = now + self._record.job.timing.hold_s
         self.emit(ev.Held(t=now, attempt=self._attempt_number(), reason=reason, until=until))
 
-    def dump_stacks(self) -> BackgroundTask[Any, str]:
-        """Start writing the stacks of all ranks to artifacts/; returns the file's name."""
-        return self.monitor.dump_stacks()
-
-    def profile(self) -> None:
-        """Ask the trainer for a trace of its next steps."""
-        self.monitor.profile()
-
-    def keep_waiting(self, by: str) -> None:
-        """Do not end the current silence."""
-        self.monitor.keep_waiting(by)
-
     def answer(self, value: str, by: str) -> None:
         """Take a person's answer about the batch, keep it for later runs of the script, and decide again."""
         question, now, number = self.state.open_question, self._clock.wall(), self._attempt_number()
         if question is None:
             raise Refused("there is no open question")
+        if value not in {answer.value for answer in question.answers}:
+            raise Refused("that is no answer to what is asked")
         told = ev.BatchAnswered(t=now, question=question, value=value, by=by)
         batch = fold(self.state, told).answered_job(self._record.job).batch
         self.emit(replace_fields(told, batch=batch), durable=True)
@@ -637,7 +623,7 @@ class Keeper:
                 remember_answer(line, self._env)
         if isinstance(self.state.condition, st.Running):
             return  # it is for a failure that may come
-        decision = self._components.decide()
+        decision = self._next_decision()
         self._decided(number, decision)
         self._apply(number, decision)
 

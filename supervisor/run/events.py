@@ -101,6 +101,12 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_de
     v: int = SCHEMA_VERSION
 
 
+class AttemptEvent(Event, frozen=True, kw_only=True):
+    """Base of the events about one attempt."""
+
+    attempt: int
+
+
 class RunStarted(Event, frozen=True, kw_only=True, tag="run_started"):
     """First line of a journal. `mode` is "launched" or "observed" (a keeper without a child)."""
 
@@ -151,10 +157,9 @@ class GpuFound(Event, frozen=True, kw_only=True, tag="gpu_found"):
     memory_total_bytes: int | None = None
 
 
-class LaunchIntended(Event, frozen=True, kw_only=True, tag="launch_intended"):
+class LaunchIntended(AttemptEvent, frozen=True, kw_only=True, tag="launch_intended"):
     """Attempt `attempt` is about to be spawned with this plan (also in attempts/<n>/plan.json). `resume`: the flag that tells the script to resume, if any."""
 
-    attempt: int
     argv: tuple[str, ...]
     reason: str
     batch: BatchSpec | None = None
@@ -164,18 +169,16 @@ class LaunchIntended(Event, frozen=True, kw_only=True, tag="launch_intended"):
     resume_at: int | None = None
 
 
-class AttemptStarted(Event, frozen=True, kw_only=True, tag="attempt_started"):
+class AttemptStarted(AttemptEvent, frozen=True, kw_only=True, tag="attempt_started"):
     """The launcher runs. `pid` and `start_time` (seconds since boot) identify its process uniquely until the next boot."""
 
-    attempt: int
     pid: int
     start_time: float
 
 
-class RankStarted(Event, frozen=True, kw_only=True, tag="rank_started"):
+class RankStarted(AttemptEvent, frozen=True, kw_only=True, tag="rank_started"):
     """A worker process was found on this node. Log paths are relative to the attempt folder."""
 
-    attempt: int
     local_rank: int
     pid: int | None = None
     start_time: float | None = None
@@ -184,23 +187,21 @@ class RankStarted(Event, frozen=True, kw_only=True, tag="rank_started"):
     stderr: str | None = None
 
 
-class PhaseChanged(Event, frozen=True, kw_only=True, tag="phase_changed"):
+class PhaseChanged(AttemptEvent, frozen=True, kw_only=True, tag="phase_changed"):
     """The attempt entered a phase."""
 
-    attempt: int
     phase: Phase
     step: int | None = None
 
 
-class TrainerReady(Event, frozen=True, kw_only=True, tag="trainer_ready"):
+class TrainerReady(AttemptEvent, frozen=True, kw_only=True, tag="trainer_ready"):
     """What a trainer with telemetry reports before its first forward. `memory_base_bytes`: held by then."""
 
-    attempt: int
     resumed_step: int | None = None
     memory_base_bytes: int | None = None
 
 
-class BatchMeasured(Event, frozen=True, kw_only=True, tag="batch_measured"):
+class BatchMeasured(AttemptEvent, frozen=True, kw_only=True, tag="batch_measured"):
     """The batch as measured by the instrumentation; written again when an answer changes. None: unknown.
 
     `micro_batch`: samples of one forward of one rank; with `unit` "tokens", its maximum tokens. `accumulation`: micro-batches per step. `setting`: the option, variable or key of
@@ -214,7 +215,6 @@ class BatchMeasured(Event, frozen=True, kw_only=True, tag="batch_measured"):
     loaded. `outputs`: folders that settings for outputs name.
     """
 
-    attempt: int
     micro_batch: int | None = None
     accumulation: int | None = None
     world_size: int | None = None
@@ -276,18 +276,16 @@ class BatchMeasured(Event, frozen=True, kw_only=True, tag="batch_measured"):
         return BatchSpec(self.micro_batch, self.accumulation, self.world_size)
 
 
-class PlanConfirmed(Event, frozen=True, kw_only=True, tag="plan_confirmed"):
+class PlanConfirmed(AttemptEvent, frozen=True, kw_only=True, tag="plan_confirmed"):
     """The first steps of a restart matched the plan. `planned` describes the batch; `resume` is the checkpoint that was loaded, if any."""
 
-    attempt: int
     planned: str = ""
     resume: str | None = None
 
 
-class PlanDiffers(Event, frozen=True, kw_only=True, tag="plan_differs"):
+class PlanDiffers(AttemptEvent, frozen=True, kw_only=True, tag="plan_differs"):
     """The first steps of a restart did not match the plan, so the attempt is ended. `of_resume`: the checkpoint differed, not the batch."""
 
-    attempt: int
     planned: str
     measured: str
     why: str = ""
@@ -302,7 +300,7 @@ class PlanDiffers(Event, frozen=True, kw_only=True, tag="plan_differs"):
         return f"planned {self.planned}, measured {self.measured}" + (f": {self.why}" if self.why else "")
 
 
-class Progress(Event, frozen=True, kw_only=True, tag="progress"):
+class Progress(AttemptEvent, frozen=True, kw_only=True, tag="progress"):
     """Progress, at most once a second; any field may be unknown. `minima`: step and loss of each running minimum since the previous event.
 
     `total_steps` is 0 if the total known so far turned out to belong to another counter.
@@ -310,7 +308,6 @@ class Progress(Event, frozen=True, kw_only=True, tag="progress"):
     `lag_bytes`: how many of the `log_bytes` are unread. Set only while reading is behind, and then reported at least every 10 s.
     """
 
-    attempt: int
     step: int | None = None
     total_steps: int | None = None
     epoch: float | None = None
@@ -332,10 +329,9 @@ class Progress(Event, frozen=True, kw_only=True, tag="progress"):
     log_bytes: int | None = None
 
 
-class CheckpointCommitted(Event, frozen=True, kw_only=True, tag="checkpoint_committed"):
+class CheckpointCommitted(AttemptEvent, frozen=True, kw_only=True, tag="checkpoint_committed"):
     """A checkpoint is complete on disk: the trainer reported it, or it was `found` complete in its folder (`sources.checkpoint_layouts`)."""
 
-    attempt: int
     step: int
     path: str
     final: bool = False
@@ -346,29 +342,26 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True, tag="checkpoint_comm
     step_by_time: bool = False
 
 
-class CheckpointKept(Event, frozen=True, kw_only=True, tag="checkpoint_kept"):
+class CheckpointKept(AttemptEvent, frozen=True, kw_only=True, tag="checkpoint_kept"):
     """Before a launch: the checkpoint that `attempt` will resume from was copied to `copy` (absolute path), or not, for the reason `why`."""
 
-    attempt: int
     step: int
     path: str
     copy: str = ""
     why: str = ""
 
 
-class ResumeMissed(Event, frozen=True, kw_only=True, tag="resume_missed"):
+class ResumeMissed(AttemptEvent, frozen=True, kw_only=True, tag="resume_missed"):
     """The attempt should have resumed from `step` but started at `began`, below it, so it is ended."""
 
-    attempt: int
     step: int
     began: int
     certain: bool = False
 
 
-class EvidenceSeen(Event, frozen=True, kw_only=True, tag="evidence_seen"):
+class EvidenceSeen(AttemptEvent, frozen=True, kw_only=True, tag="evidence_seen"):
     """A log line that matched a signature while the attempt was running. `line` is 1-based in `path`."""
 
-    attempt: int
     failure: FailureClass
     role: str
     text: str
@@ -377,10 +370,9 @@ class EvidenceSeen(Event, frozen=True, kw_only=True, tag="evidence_seen"):
     rank: int | None = None
 
 
-class RankExited(Event, frozen=True, kw_only=True, tag="rank_exited"):
+class RankExited(AttemptEvent, frozen=True, kw_only=True, tag="rank_exited"):
     """A worker process ended. `exit_code` is negative for a signal, None if unknown."""
 
-    attempt: int
     local_rank: int
     exit_code: int | None = None
 
@@ -392,10 +384,9 @@ class FailureSign(StrEnum):
     GONE = "gone"  # its process ended with an error or by a signal
 
 
-class RankFailing(Event, frozen=True, kw_only=True, tag="rank_failing"):
+class RankFailing(AttemptEvent, frozen=True, kw_only=True, tag="rank_failing"):
     """The first failing rank of an attempt, reported before the launcher ends and before there is a verdict."""
 
-    attempt: int
     local_rank: int
     sign: FailureSign
     rank: int | None = None
@@ -410,19 +401,17 @@ CTRL_C = "Ctrl-C"
 """`StopIntended.by` for Ctrl-C in a foreground keeper; a second Ctrl-C kills."""
 
 
-class StopIntended(Event, frozen=True, kw_only=True, tag="stop_intended"):
+class StopIntended(AttemptEvent, frozen=True, kw_only=True, tag="stop_intended"):
     """stoker is about to end the attempt, so what follows is not a crash."""
 
-    attempt: int
     why: StopWhy
     by: str
     grace_s: float
 
 
-class StopStepTaken(Event, frozen=True, kw_only=True, tag="stop_rung"):
+class StopStepTaken(AttemptEvent, frozen=True, kw_only=True, tag="stop_rung"):
     """A step of the stop sequence was taken. `pids`: the processes it applied to; `uninterruptible`: those stuck in the kernel."""
 
-    attempt: int
     step: StopStep = msgspec.field(name="rung")
     pids: tuple[int, ...] = ()
     uninterruptible: tuple[int, ...] = ()
@@ -448,28 +437,25 @@ class LeftProcess(msgspec.Struct, frozen=True, kw_only=True):
     command: str = ""
 
 
-class ProcessesLeft(Event, frozen=True, kw_only=True, tag="processes_left"):
+class ProcessesLeft(AttemptEvent, frozen=True, kw_only=True, tag="processes_left"):
     """Processes still running after an attempt, which were not signalled."""
 
-    attempt: int
     why: LeftWhy
     processes: tuple[LeftProcess, ...]
 
 
-class ProcessesGone(Event, frozen=True, kw_only=True, tag="processes_gone"):
+class ProcessesGone(AttemptEvent, frozen=True, kw_only=True, tag="processes_gone"):
     """The launcher and all its ranks have exited, but their logs are still being read. Written only if that takes a while."""
 
-    attempt: int
     exit_code: int | None
 
 
-class AttemptEnded(Event, frozen=True, kw_only=True, tag="attempt_ended"):
+class AttemptEnded(AttemptEvent, frozen=True, kw_only=True, tag="attempt_ended"):
     """The launcher and all its ranks have exited, and their logs were read. `exit_code`: the launcher's, negative for a signal.
 
     `memory_kills`: processes in the keeper's control group that the kernel OOM-killed during the attempt.
     """
 
-    attempt: int
     exit_code: int | None
     exit_t: float | None = None
     last_step: int | None = None
@@ -479,14 +465,13 @@ class AttemptEnded(Event, frozen=True, kw_only=True, tag="attempt_ended"):
     log_size_bytes: int | None = None
 
 
-class LogsDated(Event, frozen=True, kw_only=True, tag="logs_dated"):
+class LogsDated(AttemptEvent, frozen=True, kw_only=True, tag="logs_dated"):
     """When a watched job began and ended, by the timestamps in its logs. None: the lines have no timestamps.
 
     `over`: it had already ended when it was attached. `copied`: the log's mtime is that of a copy, so `over_t` is its last timestamp.
     `day_guessed`: the time of day is right, but the date is a guess.
     """
 
-    attempt: int
     began_t: float | None
     over_t: float | None = None
     over: bool = False
@@ -494,41 +479,36 @@ class LogsDated(Event, frozen=True, kw_only=True, tag="logs_dated"):
     copied: bool = False
 
 
-class LogQuiet(Event, frozen=True, kw_only=True, tag="log_quiet"):
+class LogQuiet(AttemptEvent, frozen=True, kw_only=True, tag="log_quiet"):
     """A watched log has not grown since `since_t` (wall seconds), and nothing shows that its job has ended. None: it is growing."""
 
-    attempt: int
     since_t: float | None = None
 
 
-class Diagnosed(Event, frozen=True, kw_only=True, tag="diagnosed"):
+class Diagnosed(AttemptEvent, frozen=True, kw_only=True, tag="diagnosed"):
     """The verdict on an attempt. `provisional`: given at the first death, before all logs were read."""
 
-    attempt: int
     verdict: Verdict
     provisional: bool = False
 
 
-class Decided(Event, frozen=True, kw_only=True, tag="decided"):
+class Decided(AttemptEvent, frozen=True, kw_only=True, tag="decided"):
     """What policy, or the person named in `by`, decided after an attempt."""
 
-    attempt: int
     decision: Decision
     by: str = "policy"
 
 
-class BackoffStarted(Event, frozen=True, kw_only=True, tag="backoff_started"):
+class BackoffStarted(AttemptEvent, frozen=True, kw_only=True, tag="backoff_started"):
     """The next attempt starts at wall time `until` unless somebody intervenes."""
 
-    attempt: int
     until: float
     delay_s: float
 
 
-class Held(Event, frozen=True, kw_only=True, tag="held"):
+class Held(AttemptEvent, frozen=True, kw_only=True, tag="held"):
     """The run waits for a person to decide. `until`: wall time at which the keeper gives up waiting."""
 
-    attempt: int
     reason: str
     until: float | None = None
 
@@ -555,39 +535,35 @@ ON_OOM = "oom_"
 """Prefix of the codes of advisories on what an out-of-memory failure would do (`restarts`, `ends`)."""
 
 
-class Advisory(Event, frozen=True, kw_only=True, tag="advisory"):
+class Advisory(AttemptEvent, frozen=True, kw_only=True, tag="advisory"):
     """Something worth knowing about a healthy run. Each `code` is reported once."""
 
-    attempt: int
     code: str
     text: str
     rank: int | None = None
 
 
-class SlowRankFound(Event, frozen=True, kw_only=True, tag="slow_rank_found"):
+class SlowRankFound(AttemptEvent, frozen=True, kw_only=True, tag="slow_rank_found"):
     """The rank that the others wait for in every step (`policy.health.straggler`), journalled when it changes; None: there is none."""
 
-    attempt: int
     rank: int | None = None
     lost_s: float = 0.0
     step_s: float = 0.0
     unclear: bool = False
 
 
-class LossNotFinite(Event, frozen=True, kw_only=True, tag="loss_not_finite"):
+class LossNotFinite(AttemptEvent, frozen=True, kw_only=True, tag="loss_not_finite"):
     """The loss became nan, inf or -inf (`value`) at `step`. Journalled once per attempt, the first time. `last`: the loss before that."""
 
-    attempt: int
     value: str
     step: int | None = None
     rank: int | None = None
     last: float | None = None
 
 
-class LossFinite(Event, frozen=True, kw_only=True, tag="loss_finite"):
+class LossFinite(AttemptEvent, frozen=True, kw_only=True, tag="loss_finite"):
     """The loss is finite again at `step`, for the first time after `LossNotFinite`."""
 
-    attempt: int
     loss: float
     step: int | None = None
 
@@ -648,21 +624,19 @@ class RunEnded(Event, frozen=True, kw_only=True, tag="run_ended"):
 # -- the health of a live attempt: stalls, stacks, hangs
 
 
-class StacksProbed(Event, frozen=True, kw_only=True, tag="stacks_probed"):
+class StacksProbed(AttemptEvent, frozen=True, kw_only=True, tag="stacks_probed"):
     """Where the ranks' stacks come from, and why from nothing better; only in older journals."""
 
-    attempt: int
     source: str
     note: str = ""
 
 
-class StallFlagged(Event, frozen=True, kw_only=True, tag="stall_flagged"):
+class StallFlagged(AttemptEvent, frozen=True, kw_only=True, tag="stall_flagged"):
     """No progress since `since` for longer than this phase of this run normally takes. Nothing is done about it yet.
 
     `act_s`: the length at which it would be ended; None: never. `pace_s`: the 99th percentile, 0 if only a person's own limit is known.
     """
 
-    attempt: int
     since: float
     waited_s: float
     stage: str
@@ -685,13 +659,12 @@ class RanksAt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lines: tuple[int, ...] = ()
 
 
-class StacksTaken(Event, frozen=True, kw_only=True, tag="stacks_taken"):
+class StacksTaken(AttemptEvent, frozen=True, kw_only=True, tag="stacks_taken"):
     """A round of stacks of all ranks. `text`: what they are doing, in one line; `odd`: those that keep the others waiting.
 
     `artifact`: the text of all stacks, relative to the run directory. `groups`: the ranks by activity; only the first of very many.
     """
 
-    attempt: int
     text: str
     odd: tuple[int, ...] = ()
     line_at: str | None = None
@@ -701,51 +674,45 @@ class StacksTaken(Event, frozen=True, kw_only=True, tag="stacks_taken"):
     groups: tuple[RanksAt, ...] = ()
 
 
-class StallEnded(Event, frozen=True, kw_only=True, tag="stall_ended"):
+class StallEnded(AttemptEvent, frozen=True, kw_only=True, tag="stall_ended"):
     """A flagged stall ended on its own: there is progress again."""
 
-    attempt: int
     stalled_s: float
 
 
-class OnlyFlagged(Event, frozen=True, kw_only=True, tag="only_flagged"):
+class OnlyFlagged(AttemptEvent, frozen=True, kw_only=True, tag="only_flagged"):
     """Why a flagged stall is not ended for now: the `rule` of `policy.health.ending`, and `why` in words; journalled when it changes."""
 
-    attempt: int
     rule: str
     why: str
     until_s: float | None = None
 
 
-class HangCountdown(Event, frozen=True, kw_only=True, tag="hang_countdown"):
+class HangCountdown(AttemptEvent, frozen=True, kw_only=True, tag="hang_countdown"):
     """The stall is a hang by all rules: the attempt is ended at wall time `until`, `left_s` from now, unless a person keeps waiting."""
 
-    attempt: int
     until: float
     left_s: float
     text: str
     rule: str
 
 
-class HangWithdrawn(Event, frozen=True, kw_only=True, tag="hang_withdrawn"):
+class HangWithdrawn(AttemptEvent, frozen=True, kw_only=True, tag="hang_withdrawn"):
     """A countdown was cancelled because a rule now forbids ending the attempt; see `OnlyFlagged`."""
 
-    attempt: int
     rule: str
     why: str
 
 
-class HangKept(Event, frozen=True, kw_only=True, tag="hang_kept"):
+class HangKept(AttemptEvent, frozen=True, kw_only=True, tag="hang_kept"):
     """A person chose to keep waiting: this stall is never ended."""
 
-    attempt: int
     by: str
 
 
-class HangFound(Event, frozen=True, kw_only=True, tag="hang_found"):
+class HangFound(AttemptEvent, frozen=True, kw_only=True, tag="hang_found"):
     """The stall is a hang, so the attempt is ended. Journalled just before the intent to stop. `line`: in `artifact`, of the first odd rank."""
 
-    attempt: int
     waited_s: float
     act_s: float
     text: str
@@ -767,24 +734,21 @@ class ClockSet(Event, frozen=True, kw_only=True, tag="clock_set"):
 # -- between a failure and the next good step, and the probes before a first launch
 
 
-class MemoryMeasured(Event, frozen=True, kw_only=True, tag="memory_measured"):
+class MemoryMeasured(AttemptEvent, frozen=True, kw_only=True, tag="memory_measured"):
     """Whether an attempt's micro-batch fit in memory, and the peak memory of a rank."""
 
-    attempt: int
     trial: MemoryTrial
 
 
-class ChangePlanned(Event, frozen=True, kw_only=True, tag="change_planned"):
+class ChangePlanned(AttemptEvent, frozen=True, kw_only=True, tag="change_planned"):
     """A diff between the previous launch and the next one: lines that begin with "-" or "+". Secrets are redacted."""
 
-    attempt: int
     lines: tuple[str, ...]
 
 
-class BatchAsked(Event, frozen=True, kw_only=True, tag="batch_asked"):
+class BatchAsked(AttemptEvent, frozen=True, kw_only=True, tag="batch_asked"):
     """A restart with a smaller batch needs a person's answer about an unreadable fact of the batch."""
 
-    attempt: int
     question: BatchQuestion
 
 
@@ -799,51 +763,34 @@ class BatchAnswered(Event, frozen=True, kw_only=True, tag="batch_answered"):
     trial: int | None = None
 
 
-class WaitingFor(Event, frozen=True, kw_only=True, tag="waiting_for"):
+class WaitingFor(AttemptEvent, frozen=True, kw_only=True, tag="waiting_for"):
     """The next launch waits for a precondition. `text` says which one, and what blocks it."""
 
-    attempt: int
     precondition: Precondition = msgspec.field(name="proof")
     text: str
 
 
-class LaunchCleared(Event, frozen=True, kw_only=True, tag="launch_cleared"):
+class LaunchCleared(AttemptEvent, frozen=True, kw_only=True, tag="launch_cleared"):
     """All preconditions of the next launch were met, or the wait timed out."""
 
-    attempt: int
     waited_s: float
     text: str = ""
 
 
-class Recovered(Event, frozen=True, kw_only=True, tag="recovered"):
-    """The time from a failure to the next completed step, in seconds; unknown parts are None.
+class Recovered(AttemptEvent, frozen=True, kw_only=True, tag="recovered"):
+    """The time from a failure to the next completed step. `attempt` made the step; `after` failed."""
 
-    `attempt` made the step; `after` failed. The parts: `end_s` failure to the last process gone, `detect_s` to the
-    verdict, `wait_s` back-off, `drain_s` wait for preconditions, `spawn_s` plan to torchrun running,
-    `rendezvous_s` torchrun to ranks running, `load_s` ranks to the first forward, `first_step_s` to its end.
-    """
-
-    attempt: int
     after: int
     total_s: float
-    end_s: float | None = None
-    detect_s: float | None = None
-    wait_s: float | None = None
-    drain_s: float | None = None
-    spawn_s: float | None = None
-    rendezvous_s: float | None = None
-    load_s: float | None = None
-    first_step_s: float | None = None
 
 
-class ResumeCompared(Event, frozen=True, kw_only=True, tag="resume_compared"):
+class ResumeCompared(AttemptEvent, frozen=True, kw_only=True, tag="resume_compared"):
     """Whether a resumed attempt continues the same training, by its logged values (`policy.same_training`). The newest event of an attempt counts.
 
     `difference`: how it differs. `text`: the same with the numbers, also in `numbers`. `steps_twice` logged steps were compared one by one;
     `steps_new` were logged beyond the earlier last step. `asked`: the arguments by which a person requested this difference.
     """
 
-    attempt: int
     result: Sameness
     difference: Difference | None = None
     text: str = ""
@@ -878,6 +825,11 @@ class BatchFitted(Event, frozen=True, kw_only=True, tag="batch_fitted"):
     probes: int
     batch: BatchSpec | None
     text: str
+
+
+KINDS: tuple[type[Event], ...] = tuple(
+    kind for base in (Event, AttemptEvent) for kind in base.__subclasses__() if kind is not AttemptEvent
+)
 
 
 def is_share_of_epochs(share: float, epoch: float, epochs: float) -> bool:

@@ -110,8 +110,19 @@ def _edit_rank(s: st.RunState, event: ev.RankStarted | ev.RankExited, **changes:
     return _edit(s, event.attempt, ranks={**found.ranks, event.local_rank: replace(known, **changes)})
 
 
+_OURS_AFTER_A_FAILURE = frozenset({ev.StopWhy.RANK_DIED, ev.StopWhy.HANG})
+
+
+def _with_failure(s: st.RunState, event: ev.AttemptEvent) -> st.RunState:
+    """Date an attempt's failure by its first sign, from which a recovery is timed."""
+    found = s.find(event.attempt)
+    if found is None or found.failed_t is not None or getattr(event, "exit_code", 1) == 0:
+        return s
+    return _edit(s, event.attempt, failed_t=event.t)
+
+
 def _rank_exited(s: st.RunState, event: ev.RankExited) -> st.RunState:
-    s = _edit_rank(s, event, exited=True, **_given(event, "exit_code"))
+    s = _with_failure(_edit_rank(s, event, exited=True, **_given(event, "exit_code")), event)
     found = s.find(event.attempt)
     if found is None or found.failing is None or found.failing.local_rank != event.local_rank:
         return s
@@ -218,6 +229,7 @@ def merge_progress(old: ev.Progress | None, *news: ev.Progress) -> ev.Progress:
 def _stop_intended(s: st.RunState, event: ev.StopIntended) -> st.RunState:
     # A stop cancels a restart that a person had decided on while the attempt was running.
     again = event.why is ev.StopWhy.RESTART or event.why not in st.REQUESTED_STOPS
+    s = _with_failure(s, event) if event.why in _OURS_AFTER_A_FAILURE else s
     s = _edit(s, event.attempt, stop=event, **({} if again else {"decision": None, "decided_by": ""}))
     return replace(s, condition=st.Stopping(attempt=event.attempt, why=event.why, by=event.by))
 
@@ -234,7 +246,7 @@ def _processes_left(s: st.RunState, event: ev.ProcessesLeft) -> st.RunState:
 
 
 def _processes_gone(s: st.RunState, event: ev.ProcessesGone) -> st.RunState:
-    s = _edit(s, event.attempt, gone_t=event.t, exit_code=event.exit_code, stall=None)
+    s = _edit(_with_failure(s, event), event.attempt, gone_t=event.t, exit_code=event.exit_code, stall=None)
     return replace(s, condition=st.Ended(attempt=event.attempt, exit_code=event.exit_code))
 
 
@@ -256,7 +268,7 @@ def _attempt_ended(s: st.RunState, event: ev.AttemptEnded) -> st.RunState:
     }
     if event.last_step is not None:
         changes["last_step"] = event.last_step
-    s = _edit(s, event.attempt, **changes)
+    s = _edit(_with_failure(s, event), event.attempt, **changes)
     return replace(s, condition=st.Ended(attempt=event.attempt, exit_code=event.exit_code))
 
 
@@ -362,6 +374,8 @@ def _node_seen(s: st.RunState, event: ev.NodeSeen) -> st.RunState:
 def _run_ended(s: st.RunState, event: ev.RunEnded) -> st.RunState:
     finished = st.Finished(outcome=event.outcome, exit_code=event.exit_code, reason=event.reason)
     kept = () if event.outcome is ev.Outcome.SUCCEEDED else s.kept
+    if s.attempt is not None:  # a person may continue the run at any later time, which is not a recovery
+        s = _edit(s, s.attempt.number, failed_t=None)
     return replace(s, condition=finished, ended_t=event.t, kept=kept)
 
 
@@ -428,9 +442,7 @@ CHANGES: Mapping[type[ev.Event], Change] = {
     ev.SlowRankFound: _kept_as("slow_rank"),
     ev.LossNotFinite: _kept_as("not_finite"),
     ev.LossFinite: _kept_as("finite_again"),
-    ev.StacksProbed: lambda s, event: _edit(
-        s, event.attempt, stack_source=event.source, stack_note=event.note
-    ),
+    ev.StacksProbed: _nothing,
     ev.StallFlagged: _kept_as("stall"),
     ev.StacksTaken: _kept_as("stacks"),
     ev.StallEnded: lambda s, event: _edit(s, event.attempt, **_NO_STALL),

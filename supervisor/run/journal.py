@@ -53,14 +53,15 @@ MAX_LINE_BYTES = 1 << 24
 
 WAITS_FOR_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 """After these errors the open file still works, so it is not reopened."""
-HEAD_BYTES = 512
 SNAPSHOT_EVERY = 1 << 20
 """The part after a snapshot is folded in at most 50 ms, which a list of many runs can afford."""
+LEAST_SNAPSHOT_BYTES = 1 << 16
+"""A shorter journal is folded as fast as its snapshot is read."""
 MOST_SNAPSHOT_BYTES = 16 << 20
 SEALED_BYTES = 1 << 16
 TAIL_BYTES = 4 << 20
 """Read in 0.3 s. Also how much of a long journal is printed to somebody who follows a run line by line."""
-_EVENT: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Union[tuple(Event.__subclasses__())])  # noqa: UP007 - made of what there is
+_EVENT: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Union[events.KINDS])  # noqa: UP007 - made of what there is
 """Shared by all readers, because creating a decoder takes longer than reading a short journal."""
 
 
@@ -87,7 +88,7 @@ class JournalWriter:
         self._lock()
         self._encoder = msgspec.json.Encoder()
         self._torn = self._is_torn()
-        self.inode, self._head = os.fstat(self._fd).st_ino, _read_at(path, 0, HEAD_BYTES)
+        self.inode = os.fstat(self._fd).st_ino
         self._reopens = self._closed = False
         self._failed = b""  # a line that was written to an unknown extent after `_begun`
         self._begun, self._reserved = self.size, 0
@@ -121,8 +122,6 @@ class JournalWriter:
             self._reopens, self._failed = error.errno not in WAITS_FOR_SPACE, line
             raise
         self._torn = False
-        if not self._head:
-            self._head = line[:HEAD_BYTES]
 
     def close(self) -> None:
         """Close the file; further appends fail."""
@@ -140,18 +139,16 @@ class JournalWriter:
         Also empty while a file server does not answer, because that is not a deletion.
         """
         try:
-            named = os.stat(self._path)
+            if os.stat(self._path).st_ino == os.fstat(self._fd).st_ino:
+                return ""
         except (FileNotFoundError, NotADirectoryError):
-            named = None
+            pass
         except OSError:
             return ""
         try:
-            mine = os.fstat(self._fd)
-            if named is not None and named.st_ino == mine.st_ino:
-                return ""
-            where = os.readlink(f"/proc/self/fd/{self._fd}") if mine.st_nlink else ""
+            where = os.readlink(f"/proc/self/fd/{self._fd}") if os.fstat(self._fd).st_nlink else ""
         except OSError:
-            return "" if named is not None else "deleted"
+            where = ""
         return f"moved to {os.path.dirname(where)}" if where else "deleted"
 
     def _lock(self) -> None:
@@ -186,9 +183,8 @@ class JournalWriter:
 
     def _reopen(self) -> None:
         """Reopen the same file: a restarted file server does not know old descriptors (ESTALE)."""
-        head = _read_at(self._path, 0, len(self._head))
         fd = private(self._path, os.O_WRONLY | os.O_APPEND)  # never created again elsewhere
-        if os.fstat(fd).st_ino != self.inode or head != self._head:
+        if os.fstat(fd).st_ino != self.inode:
             os.close(fd)
             raise OSError(errno.ESTALE, "another file is in the place of the journal", str(self._path))
         if self._fd >= 0:
@@ -221,9 +217,7 @@ class JournalReader:
         """`start` gives the offset to read a new or replaced journal from."""
         self._path = path
         self._start = start
-        self._offset = 0
-        self._inode = 0
-        self.skipped = 0
+        self._offset = self.inode = self.skipped = 0
         self.newest_version = SCHEMA_VERSION
 
     @property
@@ -239,8 +233,8 @@ class JournalReader:
         try:
             with open_regular(self._path) as file:
                 info = os.fstat(file.fileno())
-                if info.st_ino != self._inode or info.st_size < self._offset:
-                    self._inode, self._offset, self.skipped = info.st_ino, 0, 0
+                if info.st_ino != self.inode or info.st_size < self._offset:
+                    self.inode, self._offset, self.skipped = info.st_ino, 0, 0
                     self.newest_version = SCHEMA_VERSION
                     self._offset = self._start(file)
                 if info.st_size <= self._offset:
@@ -283,7 +277,7 @@ class _Snapshot(msgspec.Struct, frozen=True):
 
 
 def write_snapshot(path: Path, state: RunState, *, inode: int, offset: int) -> None:
-    """Write the `state` of the first `offset` bytes of a journal next to it. Only its writer may do so.
+    """Write the `state` of the first `offset` bytes of a journal next to it.
 
     Raises:
         OSError: it cannot be written, or the file at `path` no longer has `inode`; an older snapshot stays.
@@ -331,7 +325,7 @@ class StateReader:
         self._path, self._tail_first = path, tail_first
         self._reader = JournalReader(path, self._begin)
         self.state = self._folded = RunState()
-        self.left_out = self._behind_to = 0
+        self.left_out = self._behind_to = self._from = 0
         self._tail: list[Event] = []
 
     @property
@@ -364,14 +358,21 @@ class StateReader:
         tail, self._tail = self._tail, []
         return [*tail, *news]
 
+    def keep(self) -> None:
+        """Write a snapshot for later readers, if much was folded here and the journal is this user's own."""
+        folded = self._reader.offset - self._from
+        with contextlib.suppress(OSError):
+            if folded >= LEAST_SNAPSHOT_BYTES and os.stat(self._path).st_uid == os.geteuid():
+                write_snapshot(self._path, self._folded, inode=self._reader.inode, offset=self._reader.offset)
+
     def _begin(self, file: BinaryIO) -> int:
         """Where to start reading an unread or replaced journal."""
         self.state = self._folded = RunState()
-        self.left_out = self._behind_to = 0
+        self.left_out = self._behind_to = self._from = 0
         size = os.fstat(file.fileno()).st_size
         if self._tail_first and size <= TAIL_BYTES:
             return 0
-        offset = self._from_snapshot(file, size)
+        offset = self._from = self._from_snapshot(file, size)
         if self._tail_first and offset:
             self.left_out = max(offset - TAIL_BYTES, 0)
             file.seek(self.left_out)

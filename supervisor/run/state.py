@@ -132,7 +132,7 @@ class AttemptState(Part, frozen=True, kw_only=True):
     `day_guessed`: the date of `started_t` is a guess. `stamped_t`: the last timestamp of a log that was copied.
     `log_checked`: whether its watched logs were checked for growth. `quiet_since`: they have not grown since then (wall seconds), and
     nothing shows that the job has ended.
-    `gone_t`: when its processes had exited, if reading their logs took longer. `log_read_bytes` and `log_size_bytes`: set if not all was read.
+    `gone_t`: when its processes had exited, if reading their logs took longer. `failed_t`: the first sign of its failure, until the run ends. `log_read_bytes` and `log_size_bytes`: set if not all was read.
     `node_exits`: exit codes of the launchers on other nodes, by node.
     `stall` is set while there is no progress, with `only_flagged` (why it is not ended), `countdown` (when it will be) and `kept` (who chose
     to wait). `stacks` is the newest round; `hang` is why the attempt was ended, if it was. `failing`: its first rank known to fail;
@@ -178,8 +178,6 @@ class AttemptState(Part, frozen=True, kw_only=True):
     change: tuple[str, ...] = ()
     recovery: ev.Recovered | None = None
     compared: ev.ResumeCompared | None = None
-    stack_source: str | None = None
-    stack_note: str = ""
     left: tuple[ev.ProcessesLeft, ...] = ()
     stall: ev.StallFlagged | None = None
     only_flagged: ev.OnlyFlagged | None = None
@@ -202,6 +200,7 @@ class AttemptState(Part, frozen=True, kw_only=True):
     stamped_t: float | None = None
     day_guessed: bool = False
     gone_t: float | None = None
+    failed_t: float | None = None
     log_read_bytes: int | None = None
     log_size_bytes: int | None = None
     node_exits: dict[int, int | None] = {}
@@ -457,19 +456,19 @@ class RunState(Part, frozen=True, kw_only=True):
         """The last step of the newest attempt that made one."""
         return next((a.last_step for a in reversed(self.attempts) if a.last_step is not None), None)
 
+    def same_failure(self, verdict: Verdict | None, number: int) -> tuple[int, ...]:
+        """Return the attempts other than `number` that failed as `verdict` says."""
+        mark = verdict.fingerprint if verdict is not None else ""
+        judged = [a for a in self.attempts if mark and a.verdict is not None and a.number != number]
+        return tuple(a.number for a in judged if a.verdict is not None and a.verdict.fingerprint == mark)
+
     def find(self, number: int) -> AttemptState | None:
         """Attempt `number`, or None."""
         return next((a for a in reversed(self.attempts) if a.number == number), None)
 
     def answered_job(self, job: JobSpec) -> JobSpec:
         """The job, completed by measurements and by a person's answers about its batch and its resume."""
-        question = job.question
-        answer = self.answers.get(question.what) if question is not None else None
-        outcomes = zip(question.answers, job.if_answered, strict=False) if question is not None else ()
-        found = next((o for known, o in outcomes if answer is not None and known.value == answer.value), None)
-        if found is not None:
-            job = dataclasses.replace(job, knobs=found[0], batch=found[1])
-        elif (measured := self.measured) is not None:
+        if (measured := self.measured) is not None:
             job = with_measured(job, measured.settings.answered(self.values_answered))
         knobs = with_answered_resume(job.knobs, self.values_answered.get(Unread.RESUME, ""))
         if (seen := self.resume_measured) is not None:

@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 
 from supervisor.cli import observe_target
-from supervisor.keeper.base.keeper_clock import SystemClock
+from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.observer.observed_run import ObservedLog, ObservedRun, Target
 from supervisor.run import events as ev
 from supervisor.run.journal import JournalReader, read_state
@@ -32,7 +32,7 @@ def begun(tmp_path: Path) -> tuple[RunPaths, Path, ObservedRun]:
     log.write_text("step 1/9 loss: 2.5\n", encoding="utf-8")
     run = RunPaths(tmp_path / "observed-1")
     target = Target(log.name, str(log), (ObservedLog(str(log), log.name),))
-    return run, log, ObservedRun(run, target, host="box", clock=SystemClock())
+    return run, log, ObservedRun(run, target, host="box", clock=Clock())
 
 
 def last_step(run: RunPaths) -> int | None:

@@ -46,7 +46,7 @@ RENAMED = ("torchrun --tee", "srun --label", "Open MPI", "Lightning", "time and 
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("layout", first(12, LAYOUTS))
+@pytest.mark.parametrize("layout", first(6, LAYOUTS))
 def test_a_layout_changes_no_verdict(layout: str, engine: Engine) -> None:
     classes, lines, ranks = [], [], []
     for record in records():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,10 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.run import events as ev
+from supervisor.run.events import Outcome
 from supervisor.run.journal import JournalReader, read_state
+from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths
-from supervisor.run.state import RunState
-from tests.conftest import wait_until
+from supervisor.run.records import Decision, Verdict
+from supervisor.run.state import Finished, RunState
+from tests.conftest import not_none, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -62,7 +66,7 @@ def run_headless(*args: str, cwd: Path, timeout_s: float = DEADLINE_S) -> tuple[
     """`stoker run --no-ui ARGS` in `cwd`; the run it made and its final state."""
     done = stoker("run", "--no-ui", "--python", sys.executable, *args, cwd=cwd, timeout_s=timeout_s)
     run = only_run(cwd)
-    return done, run, read_state(run.node().journal)
+    return done, run, state_of(run)
 
 
 def only_run(cwd: Path) -> RunPaths:
@@ -75,6 +79,40 @@ def only_run(cwd: Path) -> RunPaths:
 def facts(run: RunPaths) -> list[ev.Event]:
     """All facts of a run."""
     return JournalReader(run.node().journal).read()
+
+
+def detached(cwd: Path, *args: str, env: dict[str, str] | None = None) -> RunPaths:
+    """Start `stoker run --detach ARGS` in `cwd`; the run it made."""
+    done = stoker("run", "--detach", *args, cwd=cwd, env=env)
+    assert done.code == 0, done.err
+    return RunPaths(cwd / "runs" / done.out.strip())
+
+
+def state_of(run: RunPaths, node: int = 0) -> RunState:
+    """What a node's journal comes to."""
+    return read_state(run.node(node).journal)
+
+
+def end_of(state: RunState) -> Finished:
+    """How a run ended, which it must have."""
+    assert isinstance(state.condition, Finished), state.condition
+    return state.condition
+
+
+def verdict_of(state: RunState, attempt: int = -1) -> Verdict:
+    """The verdict of one of a run's attempts, by its place."""
+    return not_none(state.attempts[attempt].verdict)
+
+
+def decision_of(state: RunState, attempt: int = -1) -> Decision:
+    """The decision after one of a run's attempts, by its place."""
+    return not_none(state.attempts[attempt].decision)
+
+
+def lose_keeper(run: RunPaths) -> None:
+    """Kill the keeper of a run, and wait until it is gone."""
+    os.kill(not_none(state_of(run).keeper_pid), signal.SIGKILL)
+    assert wait_until(lambda: not keeper_is_alive(run.node().lock), 30)
 
 
 @contextmanager
@@ -113,20 +151,26 @@ def wait_for_run(cwd: Path, deadline_s: float = 60.0) -> RunPaths:
 def wait_for_state(run: RunPaths, condition: Sequence[type] | type, deadline_s: float = 60.0) -> RunState:
     """The state once its condition is one of `condition`."""
     wanted = tuple(condition) if isinstance(condition, Sequence) else (condition,)
-    assert wait_until(
-        lambda: isinstance(read_state(run.node().journal).condition, wanted), deadline_s, 0.1
-    ), f"still {read_state(run.node().journal).condition}"
-    return read_state(run.node().journal)
+    reached = wait_until(lambda: isinstance(state_of(run).condition, wanted), deadline_s, 0.1)
+    assert reached, f"still {state_of(run).condition}"
+    return state_of(run)
+
+
+def last_step(run: RunPaths) -> int:
+    """The newest step of the newest attempt; 0 before the first."""
+    attempt = state_of(run).attempt
+    return (attempt.last_step or 0) if attempt is not None else 0
 
 
 def wait_for_step(run: RunPaths, step: int, deadline_s: float = 60.0) -> RunState:
     """The state once some attempt has reached `step`."""
+    reached = wait_until(lambda: last_step(run) >= step, deadline_s, 0.1)
+    assert reached, f"step {step} was not reached: {state_of(run)}"
+    return state_of(run)
 
-    def reached() -> bool:
-        attempt = read_state(run.node().journal).attempt
-        return attempt is not None and attempt.last_step is not None and attempt.last_step >= step
 
-    assert wait_until(reached, deadline_s, 0.1), (
-        f"step {step} was not reached: {read_state(run.node().journal)}"
-    )
-    return read_state(run.node().journal)
+def wait_for_end(run: RunPaths, deadline_s: float = 60.0) -> RunState:
+    """The state of a run that has ended well."""
+    state = wait_for_state(run, Finished, deadline_s)
+    assert (end_of(state).outcome, end_of(state).exit_code) == (Outcome.SUCCEEDED, 0), state.condition
+    return state

@@ -11,12 +11,10 @@ import pytest
 
 from supervisor.run import events as ev
 from supervisor.run.events import Outcome
-from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import METRICS, SeriesReader
-from supervisor.run.state import Finished
 from tests.conftest import wait_until
-from tests.integration.harness import background, facts, put, wait_for_run, wait_for_step
+from tests.integration.harness import background, end_of, facts, put, state_of, wait_for_run, wait_for_step
 
 LIBRARIES = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
 
@@ -70,7 +68,7 @@ def test_times_go_forward_whatever_the_clock_is_set_to(tmp_path: Path) -> None:
             count = clocks_set(run)
             put(clock, setting)
             assert wait_until(lambda count=count: clocks_set(run) > count, 60), setting  # type: ignore[misc]
-            last = (read_state(run.node().journal).attempts[0].last_step or 0) + 20
+            last = (state_of(run).attempts[0].last_step or 0) + 20
         wait_for_step(run, last)
         gate.touch()
         out, _ = process.communicate(timeout=90)
@@ -80,9 +78,8 @@ def test_times_go_forward_whatever_the_clock_is_set_to(tmp_path: Path) -> None:
     assert [round(fact.ahead_s / 3600) for fact in told if isinstance(fact, ev.ClockSet)] == [2, -3, 0]
     # The job's own times are not in this journal: those of the keeper continue.
     assert all(later.t >= earlier.t for earlier, later in pairwise(told))
-    state = read_state(run.node().journal)
-    assert isinstance(state.condition, Finished)
-    assert state.condition.outcome is Outcome.SUCCEEDED
+    state = state_of(run)
+    assert end_of(state).outcome is Outcome.SUCCEEDED
     view = state.attempts[0]
     assert view.started_t is not None
     assert view.ended_t is not None

@@ -14,8 +14,8 @@ import pytest
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
-from tests.conftest import wait_until
-from tests.integration.harness import STOKER, environment, only_run, put, stoker, wait_for_step
+from tests.conftest import not_none, wait_until
+from tests.integration.harness import STOKER, environment, only_run, put, state_of, stoker, wait_for_step
 from tests.tiers import first
 
 # Prints 3 steps, is quiet until the file `gate` exists, prints 300 steps and ends with the code that the file holds.
@@ -70,7 +70,7 @@ def quiet_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
     finally:
         put(folder / "gate", "0")
-        assert wait_until(lambda: read_state(run.node().journal).is_over, 60)
+        assert wait_until(lambda: state_of(run).is_over, 60)
 
 
 @pytest.mark.fault(
@@ -79,8 +79,7 @@ def quiet_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.mark.parametrize("form", first(1, [["--json"], []]))
 def test_attach_ends_with_its_reader_though_no_line_comes(quiet_run: Path, form: list[str]) -> None:
     with read_by_us("attach", "--no-ui", *form, cwd=quiet_run) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline()
+        assert not_none(process.stdout).readline()
         begun = time.monotonic()
         code, err = leaves(process)
         assert (code, err) == (UNREAD, "")
@@ -107,7 +106,7 @@ def test_a_run_without_a_screen_goes_on_and_keeps_its_code(tmp_path: Path) -> No
     wait_for_step(run, 3)
     put(tmp_path / "gate", "3")
     assert process.wait(60) == 1
-    state = read_state(run.node().journal)
+    state = state_of(run)
     assert isinstance(state.condition, Finished)
     assert state.attempt is not None
     assert (state.attempt.last_step, state.attempt.exit_code) == (303, 3)

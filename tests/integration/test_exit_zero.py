@@ -12,12 +12,11 @@ import pytest
 from supervisor.job.spec import Unread
 from supervisor.run import control
 from supervisor.run import events as ev
-from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass, Reason
 from supervisor.run.state import Finished, HeldOpen
-from tests.conftest import wait_until
-from tests.integration.harness import background, run_headless, stoker
+from tests.conftest import not_none, wait_until
+from tests.integration.harness import background, run_headless, state_of, stoker, verdict_of
 from tests.tiers import first
 
 OOM = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 1.10 GiB is free."
@@ -57,8 +56,7 @@ def test_exit_code_0_is_a_success_where_the_logs_do_not_contradict(name: str, tm
     program, script, code, failure = JOBS[name]
     done, run, state = run_headless("--", *job(tmp_path, program, script), cwd=tmp_path)
     assert done.code == code, done.out + done.err
-    verdict = state.attempts[-1].verdict
-    assert verdict is not None
+    verdict = verdict_of(state)
     assert verdict.failure.value == failure
     assert len(state.attempts) == 1
     again = stoker("diagnose", str(run.root), "--json", cwd=tmp_path)
@@ -122,13 +120,12 @@ def test_the_rule_is_switched_off_by_flag_file_and_one_key_that_is_remembered(tm
     begun = stoker("run", "--detach", "--", *words, cwd=tmp_path)
     assert begun.code == 0, begun.err
     run = RunPaths(tmp_path / "runs" / begun.out.strip())
-    assert wait_until(lambda: isinstance(read_state(run.node().journal).condition, HeldOpen), 60)
-    question = read_state(run.node().journal).open_question
-    assert question is not None
+    assert wait_until(lambda: isinstance(state_of(run).condition, HeldOpen), 60)
+    question = not_none(state_of(run).open_question)
     assert (question.what, [one.value for one in question.answers]) == (Unread.EXIT_CODE, ["trust"])
     control.send(run.control, ev.RequestKind.ANSWER, if_attempt=1, args=control.RequestArgs(answer="trust"))
-    assert wait_until(lambda: isinstance(read_state(run.node().journal).condition, Finished), 60)
-    over = read_state(run.node().journal).condition
+    assert wait_until(lambda: isinstance(state_of(run).condition, Finished), 60)
+    over = state_of(run).condition
     assert isinstance(over, Finished)
     assert (over.outcome, over.exit_code) == (ev.Outcome.SUCCEEDED, 0)
 

@@ -13,7 +13,8 @@ from supervisor.run import events as ev
 from supervisor.run.events import Outcome
 from supervisor.run.records import FailureClass, Reason
 from supervisor.run.state import Finished
-from tests.integration.harness import JOB, facts, run_headless
+from tests.integration.harness import JOB, decision_of, end_of, facts, run_headless, verdict_of
+from tests.tiers import first
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,7 @@ OWN_CODE = {
 def test_a_healthy_run_succeeds_and_leaves_its_story(tmp_path: Path) -> None:
     done, run, state = run_headless("--nproc-per-node", "2", JOB, "--steps", "12", cwd=tmp_path)
     assert done.code == 0, done.out + done.err
-    assert isinstance(state.condition, Finished)
-    assert state.condition.outcome is Outcome.SUCCEEDED
+    assert end_of(state).outcome is Outcome.SUCCEEDED
     attempt = state.attempts[0]
     assert (attempt.first_step, attempt.last_step) == (1, 12) or attempt.last_step == 12
     assert attempt.last_loss == pytest.approx(4.0 / 12, abs=1e-4)
@@ -55,22 +55,13 @@ def test_a_healthy_run_succeeds_and_leaves_its_story(tmp_path: Path) -> None:
     assert (tmp_path / "runs" / "latest").resolve() == run.root.resolve()
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        CASES[0],
-        pytest.param(CASES[1], marks=pytest.mark.e2e),
-        *(pytest.param(case, marks=pytest.mark.thorough) for case in CASES[2:]),
-    ],
-    ids=lambda c: c.mode,
-)
+@pytest.mark.parametrize("case", first(1, CASES), ids=lambda c: c.mode)
 @pytest.mark.fault(
     "recovery", "each way to die: exceptions, signals, memory, exits", "its own verdict, with rank and line"
 )
 def test_each_way_to_die_has_its_verdict(tmp_path: Path, case: Case) -> None:
     done, run, state = run_headless("--nproc-per-node", "2", JOB, "--mode", case.mode, cwd=tmp_path)
-    verdict = state.attempts[-1].verdict
-    assert verdict is not None
+    verdict = verdict_of(state)
     assert verdict.failure is case.failure, (verdict, done.out)
     if case.reason is not None:
         assert verdict.reason is case.reason
@@ -98,8 +89,7 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
         port = server.getsockname()[1]
         launcher = ["-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}", JOB]
         done, _run, state = run_headless("--", sys.executable, *launcher, cwd=tmp_path)
-    verdict = state.attempts[-1].verdict
-    assert verdict is not None
+    verdict = verdict_of(state)
     assert verdict.failure is FailureClass.PORT_IN_USE, done.out
     assert done.code == 1
     assert len(state.attempts) == 1
@@ -137,9 +127,20 @@ for step in range(first, 11):
 
 
 @pytest.mark.e2e
-def test_that_a_rank_fails_is_journalled_before_its_launcher_ends(tmp_path: Path) -> None:
+@pytest.mark.fault(
+    "recovery",
+    "a script that cannot resume fails after its first step",
+    "it waits for a person; no checkpoint is overwritten",
+)
+def test_that_a_rank_fails_is_journalled_before_its_launcher_ends_and_nothing_restarts(
+    tmp_path: Path,
+) -> None:
     args = ("--nproc-per-node", "2", JOB, "--mode", "sigkill", "--step-time", "0.3")
-    done, run, _state = run_headless("--no-retry", *args, cwd=tmp_path)
+    done, run, state = run_headless(*args, cwd=tmp_path)
+    assert done.code == 1
+    assert len(state.attempts) == 1
+    decision = decision_of(state, 0)
+    assert "resume" in decision.reason
     (told,) = [fact for fact in facts(run) if isinstance(fact, ev.RankFailing)]
     (ended,) = [fact for fact in facts(run) if isinstance(fact, ev.AttemptEnded)]
     assert told.t < ended.t

@@ -11,11 +11,10 @@ import pytest
 
 from supervisor.run import control
 from supervisor.run import events as ev
-from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished, HeldOpen, RunState
-from tests.conftest import wait_until
-from tests.integration.harness import stoker, wait_for_state
+from tests.conftest import not_none, wait_until
+from tests.integration.harness import detached, state_of, stoker, wait_for_end
 
 HEAD = """
 import argparse, json, os, time
@@ -112,7 +111,7 @@ def headless(folder: Path, script: str, *args: str, flags: tuple[str, ...] = ())
     (folder / "train.py").write_text(script)
     done = stoker("run", "--no-ui", *flags, "--", sys.executable, "train.py", *args, cwd=folder)
     run = RunPaths((folder / "runs" / "latest").resolve())
-    return done.code, done.out + done.err, read_state(run.node().journal)
+    return done.code, done.out + done.err, state_of(run)
 
 
 def copy_of(state: RunState) -> Path:
@@ -135,8 +134,7 @@ def test_a_restart_that_begins_again_is_stopped_and_its_checkpoint_is_safe(tmp_p
     )
     assert len(state.attempts) == 2
     stopped = state.attempts[1]
-    assert stopped.stop is not None
-    assert stopped.stop.why is ev.StopWhy.PLAN_DIFFERS
+    assert not_none(stopped.stop).why is ev.StopWhy.PLAN_DIFFERS
     assert (stopped.last_step or 0) < 200, "it did not train on"
 
     import torch
@@ -151,20 +149,14 @@ def test_a_script_that_counts_from_0_is_stopped_once_and_a_person_restarts_it(tm
     """Without the measurements: they would have seen that the checkpoint was loaded."""
     (tmp_path / "train.py").write_text(COUNTS_AGAIN)
     words = (sys.executable, "train.py", "--batch_size", "8", "--accum", "1", "--output_dir", "out")
-    done = stoker("run", "--detach", *UNMEASURED, "--", *words, cwd=tmp_path)
-    assert done.code == 0, done.err
-    run = RunPaths(tmp_path / "runs" / done.out.strip())
-    assert wait_until(
-        lambda: isinstance(read_state(run.node().journal).condition, HeldOpen | Finished), 240, 0.2
-    )
-    held = read_state(run.node().journal)
+    run = detached(tmp_path, *UNMEASURED, "--", *words)
+    assert wait_until(lambda: isinstance(state_of(run).condition, HeldOpen | Finished), 240, 0.2)
+    held = state_of(run)
     assert isinstance(held.condition, HeldOpen), held.condition
     assert re.match(r"did not resume: began at step 0; checkpoint \d+ is kept", held.condition.reason)
     assert held.open_question is None
     control.send(run.control, ev.RequestKind.RESTART, if_attempt=2)
-    state = wait_for_state(run, Finished, 180)
-    assert isinstance(state.condition, Finished)
-    assert state.condition.exit_code == 0, state.condition
+    state = wait_for_end(run, 180)
     assert state.kept == ()
     starts = [int(line) for line in (tmp_path / "starts.jsonl").read_text().split()]
     assert starts[:2] == [0, 40]

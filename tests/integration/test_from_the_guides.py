@@ -18,9 +18,8 @@ import pytest
 
 from supervisor.run.events import Outcome
 from supervisor.run.series import SeriesReader
-from supervisor.run.state import Finished
-from tests.conftest import wait_until
-from tests.integration.harness import ROOT, STOKER, environment, run_headless, stoker
+from tests.conftest import not_none, wait_until
+from tests.integration.harness import ROOT, STOKER, end_of, environment, run_headless, stoker
 
 PAGE = ROOT / "docs" / "from-the-guides.md"
 SCRIPT = "import sys\nfrom trainer.app import main\nif __name__ == '__main__':\n    main(sys.argv[1:])\n"
@@ -123,12 +122,10 @@ def launches(folder: Path, words: list[str]) -> None:
     """The training ran to its end; its curve and its verdict are on record."""
     done, run, state = run_headless(*shortened(words), cwd=folder)
     assert done.code == 0, done.out + done.err
-    assert isinstance(state.condition, Finished)
-    assert state.condition.outcome is Outcome.SUCCEEDED
+    assert end_of(state).outcome is Outcome.SUCCEEDED
     (attempt,) = state.attempts
     assert attempt.last_step == int(TINY["num_iterations"])
-    assert attempt.verdict is not None
-    assert attempt.verdict.failure.value == "healthy"
+    assert not_none(attempt.verdict).failure.value == "healthy"
     samples = SeriesReader(run.node().series, "metrics").read()
     assert any("loss" in sample.v for sample in samples), "no loss to chart"
 

@@ -17,7 +17,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
 from tests.conftest import wait_until
 from tests.integration import sshd, test_slurm
-from tests.integration.harness import STOKER, environment
+from tests.integration.harness import STOKER, environment, state_of
 from tests.integration.test_from_the_guides import SCRIPT, TINY, commands, folder, shortened
 from tests.integration.test_slurm import Cluster, cluster
 
@@ -103,7 +103,7 @@ def test_the_commands_over_ssh(hosts: sshd.Hosts, tmp_path: Path) -> None:
     assert code == 0, said
 
     def steps() -> bool:
-        progress = read_state(run.node().journal).progress if run.node().journal.exists() else None
+        progress = state_of(run).progress if run.node().journal.exists() else None
         return progress is not None and (progress.step or 0) >= 2
 
     assert wait_until(steps, DEADLINE_S), on_loopback("logs")

@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 
 from supervisor.run.events import Outcome
-from supervisor.run.journal import read_state
 from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.state import Finished, RunState
 from tests.conftest import wait_until
-from tests.integration.harness import ROOT, only_run
+from tests.integration.harness import ROOT, end_of, only_run, state_of
 from tests.tools.wheel import build, environment, pip
 from tests.trainer.runs import TINY
 
@@ -101,12 +100,11 @@ class Installed:
     def ended(self) -> RunState:
         """The one run's state, once its keeper has left; its folder is moved away for the next."""
         run = only_run(self.folder)
-        assert wait_until(lambda: isinstance(read_state(run.node().journal).condition, Finished), 120, 0.1)
+        assert wait_until(lambda: isinstance(state_of(run).condition, Finished), 120, 0.1)
         assert wait_until(lambda: not keeper_is_alive(run.node().lock), 30)
-        state = read_state(run.node().journal)
+        state = state_of(run)
         (self.folder / "runs").rename(self.folder / f"runs of {run.run_id}")
-        assert isinstance(state.condition, Finished)
-        assert state.condition.outcome is Outcome.SUCCEEDED
+        assert end_of(state).outcome is Outcome.SUCCEEDED
         return state
 
 

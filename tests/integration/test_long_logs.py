@@ -15,21 +15,17 @@ from pathlib import Path
 import pytest
 
 from supervisor.run import events as ev
-from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
 from supervisor.run.state import AttemptState
 from supervisor.sources.signature_files import default_cache_dir, load_engine
-from tests.integration.harness import (
-    facts,
-    run_headless,
-    stoker,
-)
+from tests.conftest import not_none
+from tests.integration.harness import facts, run_headless, state_of, stoker
 
 pytestmark = [pytest.mark.e2e, pytest.mark.serial, pytest.mark.timeout(900)]
 
 STEPS = 8000
-LOAD = 10
+LOAD = 5
 WORDS = b"INFO dataloader worker 3: took sample 12345 from shard-00042.tar, 4096 tokens, length ok\n"
 # A job, or one rank of it, that says all it has to say at once and leaves.
 JOB = f"""\
@@ -75,9 +71,7 @@ def kept_run() -> RunPaths:
 
 
 def attempt_of(run: RunPaths) -> AttemptState:
-    attempt = read_state(run.node().journal).attempt
-    assert attempt is not None
-    return attempt
+    return not_none(state_of(run).attempt)
 
 
 def assert_told_all_along(run: RunPaths) -> None:
@@ -90,7 +84,7 @@ def assert_told_all_along(run: RunPaths) -> None:
 @pytest.mark.fault("logs and load", "the machine is busy and the log long", "it is read to its last step")
 def test_a_finished_log_is_read_to_its_last_step_however_busy_the_machine_is(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
-    large_log(log, 600)
+    large_log(log, 200)
     with busy():
         done = stoker("attach", "--no-ui", "--keep", str(log), cwd=tmp_path, timeout_s=800)
     assert done.code == 0, done.out
@@ -98,14 +92,14 @@ def test_a_finished_log_is_read_to_its_last_step_however_busy_the_machine_is(tmp
     attempt = attempt_of(run)
     assert (attempt.last_step, attempt.has_unread) == (STEPS, False)
     assert_told_all_along(run)
-    assert re.search(r"log read to \d+ of 60\d MB", done.out)
+    assert re.search(r"log read to \d+ of 20\d MB", done.out)
 
 
 @pytest.mark.fault("logs and load", "ranks print much in their last second", "all of it is read")
 def test_what_ranks_under_torchrun_say_in_their_last_second_is_read(tmp_path: Path) -> None:
     with busy():
         done, _, state = run_headless(
-            "--nproc-per-node", "2", job_in(tmp_path), "100", "0", cwd=tmp_path, timeout_s=800
+            "--nproc-per-node", "2", job_in(tmp_path), "50", "0", cwd=tmp_path, timeout_s=800
         )
     assert done.code == 0, done.out
     assert (state.attempts[0].last_step, state.attempts[0].has_unread) == (STEPS, False)
@@ -119,7 +113,7 @@ def test_what_ranks_under_torchrun_say_in_their_last_second_is_read(tmp_path: Pa
 def test_a_failures_verdict_stands_within_a_second_of_the_end(tmp_path: Path) -> None:
     job = job_in(tmp_path)
     load_engine(default_cache_dir())  # compiled afresh, once a machine, it takes longer than the job
-    done, run, state = run_headless("--", sys.executable, job, "600", "1", cwd=tmp_path, timeout_s=800)
+    done, run, state = run_headless("--", sys.executable, job, "400", "1", cwd=tmp_path, timeout_s=800)
     assert done.code == 1
     exited_t = json.loads(run.node().attempt(1).exit.read_bytes())["t"]
     verdicts = [fact for fact in facts(run) if isinstance(fact, ev.Diagnosed)]

@@ -20,8 +20,9 @@ from supervisor.run.journal import read_state
 from supervisor.run.ownership import read_holder
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
-from tests.conftest import wait_until
+from tests.conftest import not_none, wait_until
 from tests.integration.harness import STOKER, environment
+from tests.integration.test_two_nodes import SCRIPT
 
 TOOL = Path(__file__).parents[1] / "tools" / "netns_up.sh"
 PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
@@ -34,20 +35,7 @@ pytestmark = [
     pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}"),
 ]
 DEADLINE_S = 150.0
-GROUP_TIMEOUT_S = 10
-SCRIPT = f"""\
-import datetime, os, sys, time
-import torch, torch.distributed as dist
-dist.init_process_group("gloo", timeout=datetime.timedelta(seconds={GROUP_TIMEOUT_S}))
-steps = int(sys.argv[1])
-for step in range(1, steps + 1):
-    dist.all_reduce(torch.ones(1))
-    time.sleep(0.1)
-    if dist.get_rank() == 0:
-        print(f"step {{step}}/{{steps}} loss {{1 / step:.4f}}", flush=True)
-dist.barrier()
-dist.destroy_process_group()
-"""
+GROUP_TIMEOUT_S = 7
 
 
 @dataclass
@@ -81,14 +69,12 @@ class Nodes:
         self.keepers[node] = process
         return process
 
-    def start(
-        self, node: int, *more: str, steps: int = 100, master: str = "node1"
-    ) -> subprocess.Popen[bytes]:
+    def start(self, node: int, *more: str, steps: int = 60, master: str = "node1") -> subprocess.Popen[bytes]:
         """The command of this node."""
         flags = ("--no-ui", "--no-check", "--python", sys.executable, "--run-dir", str(self.run.root))
         nodes = ("--nnodes", str(self.count), "--node-rank", str(node), "--master-addr", master)
         return self.stoker(
-            node, "run", *flags, *nodes, "--restart-from-scratch", *more, "train.py", str(steps)
+            node, "run", *flags, *nodes, "--restart-from-scratch", *more, "train.py", str(steps), "-"
         )
 
     def console(self, node: int) -> str:
@@ -99,10 +85,21 @@ class Nodes:
         journal = self.run.node(node).journal
         return read_state(journal) if journal.exists() else st.RunState()
 
-    def steps(self, least: int, attempt: int = 1) -> bool:
-        """Whether node 0 has seen so many steps of this attempt."""
-        progress = self.state().progress
-        return progress is not None and progress.attempt == attempt and (progress.step or 0) >= least
+    def train(self) -> None:
+        """Wait until node 0 has seen five steps."""
+
+        def stepping() -> bool:
+            progress = self.state().progress
+            return progress is not None and (progress.step or 0) >= 5
+
+        assert wait_until(stepping, DEADLINE_S), self.console(0)
+
+    def succeed(self, *more: int) -> None:
+        """All nodes end with 0, and the run as succeeded, by node 0 and by these."""
+        for node, process in self.keepers.items():
+            assert process.wait(DEADLINE_S) == 0, self.console(node)
+        for node in (0, *more):
+            assert outcome(self, node) == ("succeeded", 0)
 
     def kill_node(self, node: int) -> None:
         """Keeper, launcher, agent and ranks of a node at once."""
@@ -125,6 +122,7 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
         "NETNS_DIR": str(tmp_path / "netns"),
         "PATH": PATH,
         "GLOO_SOCKET_IFNAME": "eth0",
+        "GROUP_TIMEOUT_S": str(GROUP_TIMEOUT_S),
     }
     with ExitStack() as stack:
         made = Nodes(tmp_path, environment(own), stack)
@@ -147,8 +145,7 @@ def outcome(nodes: Nodes, node: int = 0) -> tuple[str, int]:
 
 def assert_never_met(nodes: Nodes, codes: list[int]) -> None:
     """The verdict is the rendezvous', and all nodes ended with the run's exit code."""
-    verdict = nodes.state().attempts[0].verdict
-    assert verdict is not None
+    verdict = not_none(nodes.state().attempts[0].verdict)
     assert verdict.failure is FailureClass.RENDEZVOUS, verdict.title
     assert codes == [outcome(nodes)[1]] * len(nodes.keepers)
 
@@ -163,8 +160,7 @@ def judged_and_healed(nodes: Nodes) -> st.AttemptState:
     assert wait_until(judged, GROUP_TIMEOUT_S + 30.0)
     nodes.tool("heal")
     first = nodes.state().attempts[0]
-    assert first.verdict is not None
-    assert first.verdict.failure in {FailureClass.NCCL_TIMEOUT, FailureClass.NCCL_ERROR}
+    assert not_none(first.verdict).failure in {FailureClass.NCCL_TIMEOUT, FailureClass.NCCL_ERROR}
     return first
 
 
@@ -176,14 +172,11 @@ def judged_and_healed(nodes: Nodes) -> st.AttemptState:
 def test_a_cut_link_has_one_verdict_and_heals(nodes: Nodes) -> None:
     nodes.start(1)
     nodes.start(0)
-    assert wait_until(lambda: nodes.steps(5), DEADLINE_S), (nodes.folder / "console0").read_text()
+    nodes.train()
     nodes.tool("cut", 1, 2)
     first = judged_and_healed(nodes)
-    assert first.verdict is not None
-    assert first.verdict.node in {"0 (node1)", "1 (node2)"}
-    for node in (0, 1):
-        assert nodes.keepers[node].wait(DEADLINE_S) == 0, (nodes.folder / f"console{node}").read_text()
-    assert outcome(nodes) == outcome(nodes, 1) == ("succeeded", 0)
+    assert not_none(first.verdict).node in {"0 (node1)", "1 (node2)"}
+    nodes.succeed(1)
     assert nodes.state(1).attempts[0].verdict == first.verdict
 
 
@@ -197,17 +190,15 @@ def test_a_leader_node_that_is_gone(nodes: Nodes) -> None:
     bound = ("--node-timeout", "25")
     nodes.start(1, *bound)
     nodes.start(0, *bound)
-    assert wait_until(lambda: nodes.steps(5), DEADLINE_S), (nodes.folder / "console0").read_text()
+    nodes.train()
     nodes.kill_node(0)
     assert nodes.keepers[1].wait(25 + GROUP_TIMEOUT_S + 30) == 6
     assert outcome(nodes, 1) == ("lost", 6)
     nodes.keepers[0].wait(10)
     go_on = nodes.stoker(0, "continue", "--yes", "--no-ui", str(nodes.run.root))
-    assert wait_until(lambda: isinstance(nodes.state().condition, st.Backoff), 60), (
-        nodes.folder / "console0"
-    ).read_text()
+    assert wait_until(lambda: isinstance(nodes.state().condition, st.Backoff), 60), nodes.console(0)
     again = nodes.start(1, *bound)
-    assert go_on.wait(DEADLINE_S) == 0, (nodes.folder / "console0").read_text()
+    assert go_on.wait(DEADLINE_S) == 0, nodes.console(0)
     assert again.wait(30) == 0
     assert [view.number for view in nodes.state().attempts] == [1, 2]
     assert [view.number for view in nodes.state(1).attempts] == [1, 2]
@@ -315,10 +306,9 @@ def test_a_slow_pair_of_nodes_is_named(nodes: Nodes) -> None:
     for node in range(3):
         nodes.stoker(node, "check", "--deep", "--node-rank", str(node), *more, "train.py", "1")
     for node, process in nodes.keepers.items():
-        said = nodes.folder / f"console{node}"
-        assert process.wait(DEADLINE_S) == 0, said.read_text()
-        assert "3 ranks on 3 nodes met over gloo" in said.read_text()
-        assert "! bandwidth: nodes 1–2 (node2, node3): " in said.read_text()
+        assert process.wait(DEADLINE_S) == 0, nodes.console(node)
+        assert "3 ranks on 3 nodes met over gloo" in nodes.console(node)
+        assert "! bandwidth: nodes 1–2 (node2, node3): " in nodes.console(node)
 
 
 @pytest.mark.cluster
@@ -332,11 +322,8 @@ def test_a_node_of_four_that_is_cut_off_is_named(nodes: Nodes) -> None:
     nodes.tool("up", 4)
     for node in (3, 2, 1, 0):
         nodes.start(node)
-    assert wait_until(lambda: nodes.steps(5), DEADLINE_S), (nodes.folder / "console0").read_text()
+    nodes.train()
     nodes.tool("blackhole", 3)
     first = judged_and_healed(nodes)
-    assert first.verdict is not None
-    assert first.verdict.node == "2 (node3)", first.verdict
-    for node in range(4):
-        assert nodes.keepers[node].wait(DEADLINE_S) == 0, (nodes.folder / f"console{node}").read_text()
-    assert outcome(nodes) == outcome(nodes, 3) == ("succeeded", 0)
+    assert not_none(first.verdict).node == "2 (node3)", first.verdict
+    nodes.succeed(3)

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.run.journal import read_state
 from supervisor.run.state import Finished
-from tests.integration.harness import ROOT, facts, only_run, stoker, wait_for_state
+from tests.integration.harness import ROOT, facts, only_run, state_of, stoker, wait_for_state
 
 # Loaded by every Python process of ours: notes each event by which a program reaches out or listens (Python's audit events table).
 WATCH = """
@@ -56,8 +55,5 @@ def test_nothing_reaches_out(tmp_path: Path) -> None:
         stoker(name, *target, *flags, cwd=tmp_path, env=env)
     # The readiness checks bind a port of this machine for a moment, and give it back.
     reached = [line for line in noted.read_text().splitlines() if "socket.bind" not in line]
-    assert (
-        len([line for line in reached if "train.py" in line])
-        == read_state(run.node().journal).attempts[-1].number
-    )
+    assert len([line for line in reached if "train.py" in line]) == state_of(run).attempts[-1].number
     assert not [line for line in reached if "train.py" not in line]

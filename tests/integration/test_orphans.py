@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,38 +16,48 @@ from supervisor.keeper.process.detach import handover
 from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run.events import RequestKind
-from supervisor.run.journal import read_state
 from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import read_run_file
 from supervisor.run.state import Finished, HeldOpen, Running
-from supervisor.sources.processes import identify, is_alive
-from tests.conftest import wait_until
+from supervisor.sources.processes import ProcessId, identify, is_alive
+from tests.conftest import not_none, wait_until
 from tests.integration.harness import (
     SCRIPTS,
     STOKER,
     background,
+    detached,
     environment,
     facts,
     run_headless,
+    state_of,
     stoker,
     wait_for_run,
     wait_for_state,
 )
-from tests.tiers import first
 
 FAMILY = str(SCRIPTS / "family.py")
 
 
-def family_in(cwd: Path) -> Path:
-    folder = cwd / "family"
-    folder.mkdir(exist_ok=True)
-    return folder
+@pytest.fixture
+def stranger() -> Iterator[ProcessId]:
+    """A process that is none of the run's."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield not_none(identify(process.pid))
+        process.kill()
 
 
-def command(folder: Path, *, torchrun: bool) -> list[str]:
-    if torchrun:
-        return ["--nproc-per-node", "2", FAMILY, str(folder), "2"]
+@pytest.fixture
+def family(tmp_path: Path) -> Iterator[Path]:
+    """The folder to which the job's processes write; those that are left are killed."""
+    folder = tmp_path / "family"
+    folder.mkdir()
+    yield folder
+    for pid in alive_in(folder):
+        os.kill(pid, signal.SIGKILL)
+
+
+def as_command(folder: Path) -> list[str]:
     return ["--", sys.executable, FAMILY, str(folder), "2"]
 
 
@@ -64,48 +73,6 @@ def pid_of(run: RunPaths, attempt: int = 1, key: str = "pid") -> int:
     return int(json.loads(path.read_bytes())[key])
 
 
-def kill_family(folder: Path) -> None:
-    for pid in alive_in(folder):
-        os.kill(pid, signal.SIGKILL)
-
-
-def check_parent_killed(tmp_path: Path, *, torchrun: bool, after_s: float, victim: str = "pid") -> None:
-    folder = family_in(tmp_path)
-    flags = [
-        "--no-ui",
-        "--python",
-        sys.executable,
-        "--max-retries",
-        "1",
-        "--restart-from-scratch",
-        "--grace",
-        "2",
-    ]
-    try:
-        with background("run", *flags, *command(folder, torchrun=torchrun), cwd=tmp_path) as keeper:
-            run = wait_for_run(tmp_path)
-            pid = pid_of(run, key=victim)
-            time.sleep(after_s)  # what is tested is the moment of the kill, not a wait for something
-            os.kill(pid, signal.SIGKILL)
-            if victim == "launcher_pid":
-                # Training continues; what it left goes to the keeper. The launcher must be gone by then: woken by its
-                # own SIGKILL it would still reap a child that is dead already, and write down nothing.
-                assert wait_until(lambda: identify(pid) is None, 30)
-                os.kill(pid_of(run), signal.SIGKILL)
-            second = run.node().attempt(2).root / "pid"
-            assert wait_until(lambda: second.exists() or keeper.poll() is not None, 90)
-            assert not alive_in(folder, 1), "the first attempt's processes live beside the second's"
-            if keeper.poll() is None:
-                assert wait_until(lambda: len(alive_in(folder, 2)) >= 2, 60)
-            done = stoker("stop", run.run_id, "--now", cwd=tmp_path)
-            assert done.code == 0, done.err
-            assert keeper.wait(60) in {5, 1}
-        assert wait_until(lambda: not alive_in(folder), 10), "left after stop"
-        assert not (folder / "overlap").exists(), (folder / "overlap").read_text(encoding="utf-8")
-    finally:
-        kill_family(folder)
-
-
 @pytest.mark.parametrize("victim", ["pid", pytest.param("launcher_pid", marks=pytest.mark.thorough)])
 @pytest.mark.fault(
     "processes",
@@ -113,32 +80,28 @@ def check_parent_killed(tmp_path: Path, *, torchrun: bool, after_s: float, victi
     "all are ended before the next attempt starts",
 )
 def test_when_a_parent_is_killed_its_orphans_are_ended_before_the_next_attempt(
-    tmp_path: Path, victim: str
+    family: Path, tmp_path: Path, victim: str
 ) -> None:
-    check_parent_killed(tmp_path, torchrun=False, after_s=0.7, victim=victim)
-
-
-MOMENTS = random.Random(20261122)
-
-
-@pytest.mark.e2e
-@pytest.mark.parametrize("after_s", first(1, [round(MOMENTS.uniform(0.0, 3.0), 3) for _ in range(3)]))
-@pytest.mark.fault(
-    "processes",
-    "a plain command's parent is killed at a random moment",
-    "no process of two attempts lives side by side",
-)
-def test_a_plain_commands_parent_killed_at_a_random_moment(tmp_path: Path, after_s: float) -> None:
-    check_parent_killed(tmp_path, torchrun=False, after_s=after_s)
-
-
-@pytest.mark.e2e
-@pytest.mark.parametrize("after_s", first(1, [round(MOMENTS.uniform(0.0, 3.0), 3) for _ in range(2)]))
-@pytest.mark.fault(
-    "processes", "torchrun is killed at a random moment", "no process of two attempts lives side by side"
-)
-def test_torchrun_killed_at_a_random_moment(tmp_path: Path, after_s: float) -> None:
-    check_parent_killed(tmp_path, torchrun=True, after_s=after_s)
+    flags = ("--max-retries", "1", "--restart-from-scratch", "--grace", "2")
+    with background("run", "--no-ui", *flags, *as_command(family), cwd=tmp_path) as keeper:
+        run = wait_for_run(tmp_path)
+        pid = pid_of(run, key=victim)
+        assert wait_until(lambda: len(alive_in(family, 1)) >= 3, 60)
+        os.kill(pid, signal.SIGKILL)
+        if victim == "launcher_pid":
+            # Training continues; what it left goes to the keeper. The launcher must be gone by then: woken by its
+            # own SIGKILL it would still reap a child that is dead already, and write down nothing.
+            assert wait_until(lambda: identify(pid) is None, 30)
+            os.kill(pid_of(run), signal.SIGKILL)
+        second = run.node().attempt(2).root / "pid"
+        assert wait_until(second.exists, 90)
+        assert not alive_in(family, 1), "the first attempt's processes live beside the second's"
+        assert wait_until(lambda: len(alive_in(family, 2)) >= 2, 60)
+        done = stoker("stop", run.run_id, "--now", cwd=tmp_path)
+        assert done.code == 0, done.err
+        assert keeper.wait(60) == 5
+    assert wait_until(lambda: not alive_in(family), 10), "left after stop"
+    assert not (family / "overlap").exists(), (family / "overlap").read_text(encoding="utf-8")
 
 
 @pytest.mark.e2e
@@ -147,35 +110,30 @@ def test_torchrun_killed_at_a_random_moment(tmp_path: Path, after_s: float) -> N
     "the keeper is frozen (SIGSTOP) and answers no request",
     "`stop --now` says so, and `stop --now --without-keeper` can end the run's own, checked processes itself",
 )
-def test_a_frozen_keeper_is_named_and_its_run_can_be_ended_without_it(tmp_path: Path) -> None:
-    folder = family_in(tmp_path)
-    by_stranger = subprocess.Popen(["sleep", "300"])
-    try:
-        with background("run", "--no-ui", *command(folder, torchrun=True), cwd=tmp_path) as keeper:
-            run = wait_for_run(tmp_path)
-            assert wait_until(lambda: len(alive_in(folder, 1)) >= 2, 60)
-            keeper.send_signal(signal.SIGSTOP)
-            try:
-                refused = stoker("stop", "--now", "--timeout", "60", run.run_id, cwd=tmp_path)
-                assert refused.code == 1
-                assert f"pid {keeper.pid}" in refused.err
-                assert f"kill -CONT {keeper.pid}" in refused.err
-                assert "--without-keeper" in refused.err
-                assert len(alive_in(folder, 1)) >= 2, "nobody agreed to it"
-                done = stoker("stop", "--now", "--without-keeper", run.run_id, cwd=tmp_path)
-                assert done.code == 0, done.err
-                assert wait_until(lambda: not alive_in(folder), 10)
-                assert by_stranger.poll() is None
-            finally:
-                keeper.send_signal(signal.SIGCONT)
-            # The request was not lost: nothing is started again.
-            assert keeper.wait(60) == 5
-        assert read_state(run.node().journal).is_over
-        assert not (run.node().attempt(2).root).exists()
-    finally:
-        by_stranger.kill()
-        by_stranger.wait()
-        kill_family(folder)
+def test_a_frozen_keeper_is_named_and_its_run_can_be_ended_without_it(
+    family: Path, tmp_path: Path, stranger: ProcessId
+) -> None:
+    job = ("--nproc-per-node", "2", FAMILY, str(family), "2")
+    with background("run", "--no-ui", *job, cwd=tmp_path) as keeper:
+        run = wait_for_run(tmp_path)
+        assert wait_until(lambda: len(alive_in(family, 1)) >= 2, 60)
+        keeper.send_signal(signal.SIGSTOP)
+        try:
+            refused = stoker("stop", "--now", "--timeout", "15", run.run_id, cwd=tmp_path)
+            assert refused.code == 1
+            for word in (f"pid {keeper.pid}", f"kill -CONT {keeper.pid}", "--without-keeper"):
+                assert word in refused.err
+            assert len(alive_in(family, 1)) >= 2, "nobody agreed to it"
+            done = stoker("stop", "--now", "--without-keeper", run.run_id, cwd=tmp_path)
+            assert done.code == 0, done.err
+            assert wait_until(lambda: not alive_in(family), 10)
+            assert is_alive(stranger)
+        finally:
+            keeper.send_signal(signal.SIGCONT)
+        # The request was not lost: nothing is started again.
+        assert keeper.wait(60) == 5
+    assert state_of(run).is_over
+    assert not run.node().attempt(2).root.exists()
 
 
 @pytest.mark.parametrize("flag", [[], pytest.param(["--now"], marks=pytest.mark.thorough)])
@@ -184,27 +142,14 @@ def test_a_frozen_keeper_is_named_and_its_run_can_be_ended_without_it(tmp_path: 
     "a job's daemons left its process group, or its environment cannot be read",
     "a stop ends them too",
 )
-def test_a_stop_ends_daemons_and_children_without_an_environment(tmp_path: Path, flag: list[str]) -> None:
-    folder = family_in(tmp_path)
-    done = stoker(
-        "run",
-        "--detach",
-        "--python",
-        sys.executable,
-        "--grace",
-        "2",
-        *command(folder, torchrun=False),
-        cwd=tmp_path,
-    )
-    try:
-        run = RunPaths(tmp_path / "runs" / done.out.strip())
-        assert wait_until(lambda: len(alive_in(folder)) == 7, 60), (
-            "the command, and two workers with two children each"
-        )
-        assert stoker("stop", run.run_id, *flag, cwd=tmp_path).code == 0
-        assert not alive_in(folder)
-    finally:
-        kill_family(folder)
+def test_a_stop_ends_daemons_and_children_without_an_environment(
+    family: Path, tmp_path: Path, flag: list[str]
+) -> None:
+    run = detached(tmp_path, "--grace", "2", *as_command(family))
+    started = wait_until(lambda: len(alive_in(family)) == 7, 60)
+    assert started, "the command, and two workers with two children each"
+    assert stoker("stop", run.run_id, *flag, cwd=tmp_path).code == 0
+    assert not alive_in(family)
 
 
 @pytest.mark.fault(
@@ -235,18 +180,14 @@ def test_after_exit_0_what_is_left_is_listed_and_lives(tmp_path: Path) -> None:
 @pytest.mark.fault("processes", "a job starts a stoker run of its own", "the inner run is not touched")
 def test_a_stoker_run_within_a_job_is_left_alone(tmp_path: Path) -> None:
     inner = [*STOKER, "run", "--no-ui", "--runs-dir", str(tmp_path / "inner"), "--", "sleep", "600"]
-    done = stoker(
-        "run", "--detach", "--grace", "1", "--", "sh", "-c", f"{' '.join(inner)} & wait", cwd=tmp_path
-    )
-    outer = RunPaths(tmp_path / "runs" / done.out.strip())
+    outer = detached(tmp_path, "--grace", "1", "--", "sh", "-c", f"{' '.join(inner)} & wait")
     inner_dir = tmp_path / "inner"
     nested: RunPaths | None = None
     try:
         assert wait_until(lambda: any(inner_dir.glob("*/nodes/0/attempts/1/pid")), 60)
         nested = RunPaths(next(p for p in inner_dir.iterdir() if not p.is_symlink()))
         wait_for_state(nested, Running)
-        sleeper = identify(pid_of(nested))
-        assert sleeper is not None
+        sleeper = not_none(identify(pid_of(nested)))
         assert stoker("stop", outer.run_id, cwd=tmp_path).code == 0
         assert is_alive(sleeper)
         assert keeper_is_alive(nested.node().lock)
@@ -261,46 +202,40 @@ def test_a_stoker_run_within_a_job_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.fault(
     "processes", "only the journal names a process as the run's", "it is listed, never signalled"
 )
-def test_what_only_the_journal_names_is_listed_and_neither_killed_nor_waited_for(tmp_path: Path) -> None:
+def test_what_only_the_journal_names_is_listed_and_neither_killed_nor_waited_for(
+    family: Path, tmp_path: Path
+) -> None:
     """Keeper, launcher and command are killed; a rank without an environment cannot be told from a stranger."""
-    folder = family_in(tmp_path)
-    code = (
-        f"import sys; sys.path.insert(0, {str(SCRIPTS)!r}); import family, os, time\n"
-        f"open({str(folder)!r} + '/1-%d' % os.getpid(), 'w').close()\n"
-        "time.sleep(2); family.overwrite_environment(); time.sleep(600)\n"
-    )
     script = tmp_path / "rank.py"
-    script.write_text(code, encoding="utf-8")
+    script.write_text(
+        f"import sys; sys.path.insert(0, {str(SCRIPTS)!r}); import family, os, time\n"
+        f"open({str(family)!r} + '/1-%d' % os.getpid(), 'w').close()\n"
+        "time.sleep(2); family.overwrite_environment(); time.sleep(600)\n",
+        encoding="utf-8",
+    )
     start = f"LOCAL_RANK=0 RANK=0 {sys.executable} {script} & wait"
-    done = stoker("run", "--detach", "--grace", "1", "--", "sh", "-c", start, cwd=tmp_path)
-    run = RunPaths(tmp_path / "runs" / done.out.strip())
-    try:
-        assert wait_until(
-            lambda: any(r.pid for a in read_state(run.node().journal).attempts for r in a.ranks.values()), 60
-        )
-        state = read_state(run.node().journal)
-        rank = state.attempts[0].ranks[0].pid
-        assert rank is not None
-        environ = Path(f"/proc/{rank}/environ")
-        assert wait_until(lambda: not environ.read_bytes().strip(b"\0"), 30)
-        for pid in (state.keeper_pid, pid_of(run, key="launcher_pid"), pid_of(run)):
-            assert pid is not None
-            os.kill(pid, signal.SIGKILL)
-        assert wait_until(lambda: not keeper_is_alive(run.node().lock), 10)
-        # A keeper that replaces the dead one at once, as none would be started by hand: nothing known to be the run's lives.
-        adopter = subprocess.run(
-            [sys.executable, "-m", "supervisor.keeper", str(run.root)],
-            input=handover(read_run_file(run.run_json), ()),
-            env=environment(),
-            timeout=60,
-            check=False,
-        )
-        assert adopter.returncode == 6, "how it ended nobody could learn"
-        assert identify(rank) is not None
-        left = [fact for fact in facts(run) if isinstance(fact, ev.ProcessesLeft)]
-        assert [(fact.why, fact.processes[0].pid) for fact in left] == [(ev.LeftWhy.UNKNOWN, rank)]
-    finally:
-        kill_family(folder)
+    run = detached(tmp_path, "--grace", "1", "--", "sh", "-c", start)
+    found = lambda: any(r.pid for a in state_of(run).attempts for r in a.ranks.values())
+    assert wait_until(found, 60)
+    state = state_of(run)
+    rank = not_none(state.attempts[0].ranks[0].pid)
+    environ = Path(f"/proc/{rank}/environ")
+    assert wait_until(lambda: not environ.read_bytes().strip(b"\0"), 30)
+    for pid in (not_none(state.keeper_pid), pid_of(run, key="launcher_pid"), pid_of(run)):
+        os.kill(pid, signal.SIGKILL)
+    assert wait_until(lambda: not keeper_is_alive(run.node().lock), 10)
+    # A keeper that replaces the dead one at once, as none would be started by hand: nothing known to be the run's lives.
+    adopter = subprocess.run(
+        [sys.executable, "-m", "supervisor.keeper", str(run.root)],
+        input=handover(read_run_file(run.run_json), ()),
+        env=environment(),
+        timeout=60,
+        check=False,
+    )
+    assert adopter.returncode == 6, "how it ended nobody could learn"
+    assert identify(rank) is not None
+    left = [fact for fact in facts(run) if isinstance(fact, ev.ProcessesLeft)]
+    assert [(fact.why, fact.processes[0].pid) for fact in left] == [(ev.LeftWhy.UNKNOWN, rank)]
 
 
 @pytest.mark.e2e
@@ -309,24 +244,21 @@ def test_what_only_the_journal_names_is_listed_and_neither_killed_nor_waited_for
 )
 def test_nothing_is_launched_beside_a_process_that_cannot_be_ended(tmp_path: Path) -> None:
     """A stopped tracee cannot be ended here; a process that bears the mark and appears between two attempts stands for it."""
-    done = stoker("run", "--detach", "--", "sh", "-c", "exit 3", cwd=tmp_path)
-    run = RunPaths(tmp_path / "runs" / done.out.strip())
+    run = detached(tmp_path, "--", "sh", "-c", "exit 3")
     wait_for_state(run, HeldOpen)
     survivor = subprocess.Popen(["sleep", "600"], env={**os.environ, "STOKER_RUN_DIR": str(run.root)})
     try:
         control.send(run.control, RequestKind.RESTART)
-        assert wait_until(
-            lambda: str(survivor.pid) in getattr(read_state(run.node().journal).condition, "reason", ""), 30
-        )
+        assert wait_until(lambda: str(survivor.pid) in getattr(state_of(run).condition, "reason", ""), 30)
         state = wait_for_state(run, HeldOpen)
         assert len(state.attempts) == 1
         survivor.kill()
         survivor.wait()
         control.send(run.control, RequestKind.RESTART)
-        assert wait_until(lambda: len(read_state(run.node().journal).attempts) == 2, 30)
+        assert wait_until(lambda: len(state_of(run).attempts) == 2, 30)
         wait_for_state(run, HeldOpen)
     finally:
         survivor.kill()
         survivor.wait()
         assert stoker("stop", run.run_id, cwd=tmp_path).code == 0
-    assert isinstance(read_state(run.node().journal).condition, Finished)
+    assert isinstance(state_of(run).condition, Finished)

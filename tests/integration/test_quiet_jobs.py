@@ -20,7 +20,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
 from supervisor.sources.stacks.python_stacks import find_py_spy
 from tests.conftest import wait_until
-from tests.integration.harness import background, facts, only_run, stoker, wait_for_run
+from tests.integration.harness import background, facts, only_run, state_of, stoker, wait_for_run
 from tests.views.tui.wire import terminal
 
 COLLECTIVE = """
@@ -78,7 +78,7 @@ sys.exit(max(abs(rank.wait()) for rank in ranks))
 """
 SHORT = "[hang]\nact_s = 2.0\nrounds_apart_s = 1.0\ncountdown_s = {countdown_s}\n"
 RESUME = ("--resume-knob", "--resume=auto")
-PAUSE_S = 12.0
+PAUSE_S = 9.0
 
 pytestmark = pytest.mark.skipif(find_py_spy() is None, reason="py-spy is not installed")
 
@@ -101,7 +101,7 @@ def let_go(cwd: Path) -> RunPaths:
     run = wait_for_run(cwd)
 
     def known() -> bool:
-        attempt = read_state(run.node().journal).attempt
+        attempt = state_of(run).attempt
         return attempt is not None and len(attempt.ranks) == 2
 
     assert wait_until(known, 90, 0.1)
@@ -142,7 +142,7 @@ def test_a_pause_survives_however_the_run_is_watched_and_whether_or_not_it_resum
         assert wait_until(over, 150, 0.3)
     for mode, cwd in runs.items():
         run = only_run(cwd)
-        state, told = read_state(run.node().journal), facts(run)
+        state, told = state_of(run), facts(run)
         assert isinstance(state.condition, Finished), mode
         assert state.condition.outcome is Outcome.SUCCEEDED, mode
         assert len(state.attempts) == 1, mode

@@ -16,8 +16,9 @@ import pytest
 from supervisor.run import events as ev
 from supervisor.run.events import Outcome
 from supervisor.run.records import FailureClass
-from supervisor.run.state import Finished, RunState
-from tests.integration.harness import SCRIPTS, Done, facts, run_headless
+from supervisor.run.state import RunState
+from tests.conftest import not_none
+from tests.integration.harness import SCRIPTS, Done, end_of, facts, run_headless
 
 STYLES = SCRIPTS / "styles"
 # Global batch 48 on one rank: 16 does not fit. What failed says no numbers of memory, so the next is the half, 8.
@@ -90,8 +91,7 @@ def test_it_restarts_smaller_with_its_own_words(tmp_path: Path, style: Style) ->
     done, journal, state = launch(tmp_path, style)
     assert done.code == 0, done.out + done.err
     first, second = state.attempts
-    assert first.verdict is not None
-    assert first.verdict.failure is FailureClass.HOST_OOM
+    assert not_none(first.verdict).failure is FailureClass.HOST_OOM
     assert told(tmp_path) == [(16, 3), (8, 6)]
     assert second.batch is not None
     assert (second.batch.micro_batch_per_rank, second.batch.global_batch) == (8, 48)
@@ -122,8 +122,7 @@ def test_fit_batch_finds_the_largest_divisor_and_starts_with_it(tmp_path: Path) 
     assert state.attempts[0].batch is not None
     assert state.attempts[0].batch.micro_batch_per_rank == 12
     assert told(tmp_path)[-1] == (12, 4)
-    assert isinstance(state.condition, Finished)
-    assert state.condition.outcome is Outcome.SUCCEEDED
+    assert end_of(state).outcome is Outcome.SUCCEEDED
     assert "largest that fits" in done.out
 
 

@@ -2,53 +2,31 @@
 
 from __future__ import annotations
 
-import importlib.util
+import contextlib
 import os
 import sys
+import time
 from pathlib import Path
-from types import ModuleType
 
+import psutil
 import pytest
 
-from supervisor.run import events as ev
-from supervisor.run.paths import RunPaths
 from supervisor.run.records import DecisionKind
 from supervisor.run.state import Finished
 from tests.conftest import wait_until
-from tests.integration.harness import ROOT, SCRIPTS, facts, run_headless, stoker, wait_for_state
-from tests.integration.test_recovery_matrix import TINY
+from tests.integration.harness import (
+    SCRIPTS,
+    background,
+    decision_of,
+    detached,
+    end_of,
+    run_headless,
+    stoker,
+    wait_for_state,
+)
 
 STYLES = SCRIPTS / "styles"
 DECLARED = ("--batch-knob", "--batch-size", "--accumulation-knob", "--grad-accum")
-
-
-def bench(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "bench" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def trained(cwd: Path, *more: str) -> tuple[float, list[ev.Event], str]:
-    """The last loss of the bundled trainer on one rank, global batch 48, micro-batch 16."""
-    cwd.mkdir()
-    words = [w for w in TINY if not w.startswith(("--device_batch_size", "--total_batch_size"))]
-    (cwd / "job.toml").write_text('nproc_per_node = 1\n[env]\nOMP_NUM_THREADS = "1"\n', encoding="utf-8")
-    done, run, state = run_headless(
-        "--config",
-        "job.toml",
-        *words,
-        "--device_batch_size=16",
-        f"--total_batch_size={48 * 32}",
-        *more,
-        cwd=cwd,
-    )
-    assert done.code == 0, done.out + done.err
-    loss = state.attempts[-1].last_loss
-    assert loss is not None
-    return loss, facts(run), done.out
 
 
 @pytest.mark.thorough
@@ -73,26 +51,42 @@ def test_a_stop_ends_a_probe_with_all_that_it_started(tmp_path: Path) -> None:
     words = ("--batch-size", "16", "--grad-accum", "3", "--tell", str(tmp_path / "tell"), "--limit", "99")
     (tmp_path / "stoker.toml").write_text("[batch]\nfit_steps = 1000\n", encoding="utf-8")
     script = str(STYLES / "argparse_style.py")
-    done = stoker("run", "--detach", "--fit-batch", *DECLARED, script, *words, cwd=tmp_path)
-    assert done.code == 0, done.err
-    run = RunPaths(tmp_path / "runs" / done.out.strip())
+    run = detached(tmp_path, "--fit-batch", *DECLARED, script, *words)
     assert wait_until((tmp_path / "tell").exists, 60)
     assert stoker("stop", run.run_id, cwd=tmp_path).code == 0
     state = wait_for_state(run, Finished, 30)
-    assert isinstance(state.condition, Finished)
-    assert state.condition.exit_code == 5
+    assert end_of(state).exit_code == 5
     assert not state.attempts
+
+
+CRASHES = """
+import os, signal
+with open("done", "a") as file:
+    file.write(".")
+count = os.path.getsize("done")
+print(f"step {count}/6 loss: {1 / count:.4f}", flush=True)
+if count < 6:
+    os.kill(os.getpid(), signal.SIGSEGV)
+"""
 
 
 @pytest.mark.e2e
 def test_cycles_of_crash_and_restart_leave_nothing_behind(tmp_path: Path) -> None:
-    cycles = bench("cycles")
-    result = cycles.run(5, tmp_path)
-    assert result["exit_code"] == 0, (tmp_path / "out.log").read_text(encoding="utf-8")
-    assert result["completed"] == 6
-    assert result["processes_left"] == 0
-    assert result["shared_memory_left"] == []
-    assert cycles.clean(result), result
+    (tmp_path / "job.py").write_text(CRASHES, encoding="utf-8")
+    (tmp_path / "stoker.toml").write_text("[policy.worker_crash]\ndelay_s = 0\n", encoding="utf-8")
+    words = ("--resume-knob", "--resume=auto", "--", sys.executable, "-S", "job.py")
+    with background("run", "--no-ui", *words, cwd=tmp_path) as process:
+        keeper, held = psutil.Process(process.pid), list[tuple[int, int]]()
+        while process.poll() is None:
+            if (tmp_path / "done").exists():
+                with contextlib.suppress(psutil.Error):
+                    held.append((keeper.num_fds(), keeper.num_threads()))
+            time.sleep(0.05)
+        assert process.returncode == 0
+    assert (tmp_path / "done").read_text() == "." * 6
+    settled = held[len(held) // 4 :]
+    assert settled[-1][0] <= settled[0][0] + 8, "no descriptor a restart"
+    assert settled[-1][1] <= settled[0][1] + 2, "no thread a restart"
 
 
 CRASH_ONCE = """
@@ -150,8 +144,7 @@ def test_a_silent_scripts_checkpoint_is_gone_on_from(tmp_path: Path) -> None:
     )
     found = str(tmp_path / "out" / "checkpoint-15")
     assert state.checkpoint is not None
-    decision = state.attempts[0].decision
-    assert decision is not None
+    decision = decision_of(state, 0)
     assert found in decision.reason
     assert done.code == 0, done.out + done.err
     assert len(state.attempts) == 2

@@ -13,12 +13,13 @@ import pytest
 
 from supervisor.run import control
 from supervisor.run import events as ev
-from supervisor.run.journal import read_state
-from supervisor.run.paths import RunPaths
-from supervisor.run.state import Finished, HeldOpen
+from supervisor.run.state import HeldOpen
+from tests.conftest import not_none
 from tests.integration.harness import (
     background,
-    stoker,
+    detached,
+    state_of,
+    wait_for_end,
     wait_for_run,
     wait_for_state,
     wait_for_step,
@@ -115,18 +116,13 @@ def test_a_held_run_is_restarted_with_its_offer_by_one_request(tmp_path: Path) -
     """Enter on its card: nothing is known of a resume, as it is not measured that the script has one, and a person wants it."""
     (tmp_path / "train.py").write_text(BY_ITSELF, encoding="utf-8")
     unmeasured = ("--batch-scope", "per_rank", "--no-instrument")
-    done = stoker("run", "--detach", *START, *unmeasured, *WORDS, cwd=tmp_path)
-    assert done.code == 0, done.err
-    run = RunPaths(tmp_path / "runs" / done.out.strip())
+    run = detached(tmp_path, *START, *unmeasured, *WORDS)
     held = wait_for_state(run, HeldOpen, 90)
     assert isinstance(held.condition, HeldOpen)
     assert held.condition.decision is not None
-    assert held.condition.decision.change is not None
-    assert held.condition.decision.change.batch is not None
+    assert not_none(held.condition.decision.change).batch is not None
     control.send(run.control, ev.RequestKind.RESTART_WITH, args=control.RequestArgs(offered=True))
-    state = wait_for_state(run, Finished, 90)
-    assert isinstance(state.condition, Finished)
-    assert state.condition.exit_code == 0, state.condition
+    wait_for_end(run, 90)
     assert told(tmp_path) == [(8, 2, 0), (4, 4, 10)]
 
 
@@ -138,11 +134,9 @@ def test_b_on_a_live_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
         run = wait_for_run(tmp_path)
         wait_for_step(run, 12)
         control.send(run.control, ev.RequestKind.RESTART_WITH, args=control.RequestArgs(micro_batch=2))
-        state = wait_for_state(run, Finished, 90)
-    assert isinstance(state.condition, Finished)
-    assert state.condition.exit_code == 0, state.condition
+        state = wait_for_end(run, 90)
     (_, (micro, accumulation, first)) = told(tmp_path)
     assert (micro, accumulation) == (2, 8)
     assert first >= 10
     assert state.attempts[1].first_step == first + 1
-    assert read_state(run.node().journal).attempts[1].resume == str(tmp_path / "out" / "ckpt.pt")
+    assert state_of(run).attempts[1].resume == str(tmp_path / "out" / "ckpt.pt")

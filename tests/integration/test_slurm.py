@@ -14,12 +14,11 @@ import pytest
 
 from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.run.events import KeeperStarted
-from supervisor.run.journal import JournalReader, read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass, Reason
 from supervisor.run.state import Finished, RunState
-from tests.conftest import wait_until
-from tests.integration.harness import STOKER, environment, run_headless
+from tests.conftest import not_none, wait_until
+from tests.integration.harness import STOKER, end_of, environment, facts, run_headless, state_of, verdict_of
 
 TOOL = Path(__file__).parents[1] / "tools" / "slurm_up.sh"
 PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
@@ -57,23 +56,16 @@ class Cluster:
     env: dict[str, str]
     cwd: Path
 
+    def run(self, *words: str) -> tuple[int, str]:
+        """A command where jobs are submitted; its code and what it says."""
+        done = subprocess.run(words, env=self.env, cwd=self.cwd, capture_output=True, text=True, check=False, timeout=300)  # fmt: skip
+        return done.returncode, done.stdout + done.stderr
+
     def call(self, *words: str) -> str:
-        done = subprocess.run(
-            words, env=self.env, cwd=self.cwd, capture_output=True, text=True, check=False, timeout=120
-        )
-        return done.stdout + done.stderr
+        return self.run(*words)[1]
 
     def stoker(self, *words: str) -> tuple[int, str]:
-        done = subprocess.run(
-            [*STOKER, "slurm", *words],
-            env=self.env,
-            cwd=self.cwd,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-        )
-        return done.returncode, done.stdout + done.stderr
+        return self.run(*STOKER, "slurm", *words)
 
     def submit(self, *words: str) -> str:
         code, said = self.stoker("submit", "--time", "5", "--mem", "3000", *words)
@@ -102,8 +94,24 @@ class Cluster:
     def wait(self, job: str, *states: str) -> None:
         assert wait_until(lambda: self.state(job) in states, DEADLINE_S, 0.5), f"{job}: {self.state(job)}"
 
+    def saved(self, job: str, step: int) -> None:
+        """Wait until the job's run has a checkpoint of this step or a later one."""
+        reached = lambda: (point := self.run_of(job).checkpoint) is not None and point.step >= step
+        assert wait_until(reached, DEADLINE_S)
+
+    def start_soon(self, job: str) -> None:
+        """A requeued job waits for 2 minutes; started again in the same second, slurmd takes it for killed."""
+        self.call("scontrol", "update", f"JobId={job}", "StartTime=now+5")
+
+    def run_at(self, job: str) -> RunPaths:
+        return RunPaths(self.cwd / "runs" / f"slurm-{job}")
+
     def run_of(self, job: str) -> RunState:
-        return read_state(RunPaths(self.cwd / "runs" / f"slurm-{job}").node().journal)
+        return state_of(self.run_at(job))
+
+
+def tool(*words: str, env: dict[str, str]) -> None:
+    subprocess.run([str(TOOL), *words], env=env, check=words != ("stop",), timeout=120, capture_output=True)
 
 
 @pytest.fixture
@@ -118,29 +126,23 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     (tmp_path / "job.toml").write_text(JOB, encoding="utf-8")
     (tmp_path / "deaf.py").write_text(DEAF, encoding="utf-8")
     (tmp_path / "sleeper.py").write_text(SLEEPER, encoding="utf-8")
-    subprocess.run([str(TOOL), "start"], env=env, check=True, timeout=120, capture_output=True)
+    tool("start", env=env)
     try:
         yield Cluster({**env, "SLURM_CONF": str(tmp_path / "slurm/etc/slurm.conf")}, tmp_path)
     finally:
-        subprocess.run([str(TOOL), "stop"], env=env, check=False, timeout=120, capture_output=True)
+        tool("stop", env=env)
 
 
 def test_two_nodes_are_requeued_before_the_limit_and_end_with_the_same_loss(cluster: Cluster) -> None:
     job = cluster.submit("--nodes", "2", "--master-addr", "127.0.0.1", *TRAINER)
-    assert wait_until(
-        lambda: (point := cluster.run_of(job).checkpoint) is not None and point.step >= 100,
-        DEADLINE_S,
-    )
+    cluster.saved(job, 100)
     cluster.call("scancel", "--batch", "--signal=USR1", job)  # what SLURM does before the limit
     cluster.wait(job, "PENDING")
-    cluster.call(
-        "scontrol", "update", f"JobId={job}", "StartTime=now+5"
-    )  # it would wait 2 minutes; in the same second slurmd takes the job for killed
+    cluster.start_soon(job)
     cluster.wait(job, "COMPLETED")
     state = cluster.run_of(job)
     first, second = state.attempts
-    assert isinstance(state.condition, Finished)
-    assert (state.condition.exit_code, second.last_step) == (0, 600)
+    assert (end_of(state).exit_code, second.last_step) == (0, 600)
     assert first.last_step is not None
     assert first.last_step < 600
     assert second.first_step == first.last_step + 1, "no step is trained twice"
@@ -158,9 +160,7 @@ def test_two_nodes_are_requeued_before_the_limit_and_end_with_the_same_loss(clus
 @pytest.mark.cluster
 def test_a_cancelled_job_that_saved_its_checkpoint_stays_cancelled(cluster: Cluster) -> None:
     job = cluster.submit("--nodes", "2", "--master-addr", "127.0.0.1", *TRAINER)
-    assert wait_until(
-        lambda: (point := cluster.run_of(job).checkpoint) is not None and point.step >= 50, DEADLINE_S
-    )
+    cluster.saved(job, 50)
     assert cluster.stoker("cancel", "--yes", job)[0] == 0
     assert wait_until(lambda: isinstance(cluster.run_of(job).condition, Finished), DEADLINE_S)
     # Its batch script has ended once squeue has forgotten "completing"; a requeued one would be pending by then.
@@ -179,9 +179,7 @@ def test_a_lost_node_is_excluded_and_the_job_resumes_without_it(cluster: Cluster
     # 600 steps are over in 10 s on an idle machine, before the watch has started and the node is killed.
     longer = [word.replace("iterations=600", "iterations=1800") for word in TRAINER]
     job = cluster.submit("--nodes", "2", "--master-addr", "127.0.0.1", *longer)
-    assert wait_until(
-        lambda: (point := cluster.run_of(job).checkpoint) is not None and point.step >= 50, DEADLINE_S
-    )
+    cluster.saved(job, 50)
     ran_on = re.findall(r" NodeList=(\S+)", cluster.call("scontrol", "show", "job", job))
     assert ran_on == ["n[1-2]"]
     with (cluster.cwd / "watch").open("w+", encoding="utf-8") as log:
@@ -198,15 +196,11 @@ def test_a_lost_node_is_excluded_and_the_job_resumes_without_it(cluster: Cluster
                 return (cluster.cwd / "watch").read_text(encoding="utf-8")
 
             assert wait_until(lambda: "RUNNING" in said(), DEADLINE_S), said()
-            subprocess.run(
-                [str(TOOL), "node-kill", "n2"], env=cluster.env, check=True, timeout=60, capture_output=True
-            )
+            tool("node-kill", "n2", env=cluster.env)
             assert wait_until(lambda: "n2 is excluded from it" in said(), DEADLINE_S), said()
             assert "NODE_FAIL: n2 is down" in said()
             assert "ExcNodeList=n2" in cluster.call("scontrol", "show", "job", job)
-            cluster.call(
-                "scontrol", "update", f"JobId={job}", "StartTime=now+5"
-            )  # it would wait 2 minutes; in the same second slurmd takes the job for killed
+            cluster.start_soon(job)
             cluster.wait(job, "COMPLETED")
             assert watch.wait(DEADLINE_S) == 0, said()
         finally:
@@ -217,17 +211,17 @@ def test_a_lost_node_is_excluded_and_the_job_resumes_without_it(cluster: Cluster
     assert (second.last_step, second.job_exit_code) == (1800, 0)
     assert second.resumed_step is not None
     assert second.resumed_step >= 50
-    assert first.verdict is not None
-    assert (first.verdict.node or "").startswith("1 ("), first.verdict
+    assert (not_none(first.verdict).node or "").startswith("1 ("), first.verdict
 
 
 RUN = "STOKER run --no-ui --no-check --nproc-per-node 1 --master-addr 127.0.0.1"
 
 
-def verdict_of(state: RunState) -> tuple[FailureClass, Reason | None]:
-    verdict = state.attempts[-1].verdict
-    assert verdict is not None
-    return verdict.failure, verdict.reason
+def assert_limited(state: RunState, why: str) -> None:
+    """The time limit ended it, and nothing was saved."""
+    verdict, end = verdict_of(state), end_of(state)
+    assert (verdict.failure, verdict.reason) == (FailureClass.TERMINATED, Reason.TIME_LIMIT)
+    assert (end.exit_code, end.reason) == (5, f"{why}: no checkpoint was committed")
 
 
 @pytest.mark.cluster
@@ -240,11 +234,7 @@ def test_a_job_that_reaches_its_limit_ends_for_it(cluster: Cluster) -> None:
     limited = cluster.batch("--nodes=2", "--time=1", script=f"srun {RUN} deaf.py")
     cluster.wait(limited, "TIMEOUT")
     assert wait_until(lambda: isinstance(cluster.run_of(limited).condition, Finished), DEADLINE_S)
-    state = cluster.run_of(limited)
-    assert verdict_of(state) == (FailureClass.TERMINATED, Reason.TIME_LIMIT), cluster.out
-    assert isinstance(state.condition, Finished)
-    assert state.condition.exit_code == 5
-    assert state.condition.reason == "the time limit was reached: no checkpoint was committed"
+    assert_limited(cluster.run_of(limited), "the time limit was reached")
     code, said = cluster.stoker("watch", limited)
     assert (code, "terminated (time_limit): no checkpoint was committed in time" in said) == (1, True), said
 
@@ -261,11 +251,7 @@ def test_a_script_that_ignores_the_warning_is_stopped_before_the_limit(cluster: 
     assert wait_until(lambda: (cluster.run_of(job).attempts[0].last_step or 0) >= 2, DEADLINE_S, 0.2)
     cluster.call("scancel", "--batch", "--signal=USR1", job)  # what SLURM does before the limit
     cluster.wait(job, "FAILED")
-    state = cluster.run_of(job)
-    assert verdict_of(state) == (FailureClass.TERMINATED, Reason.TIME_LIMIT)
-    assert isinstance(state.condition, Finished)
-    assert state.condition.reason == "the batch system warned of its limit: no checkpoint was committed"
-    assert state.condition.exit_code == 5
+    assert_limited(cluster.run_of(job), "the batch system warned of its limit")
     assert "Restarts=0" in cluster.call("scontrol", "show", "job", job)
 
 
@@ -289,9 +275,5 @@ def test_out_of_memory_is_restarted_within_the_allocation(cluster: Cluster) -> N
         BatchSpec(2, 2, 2, BatchUnit.TOKENS, 32),
     )
     assert (second.last_step, second.job_exit_code) == (600, 0)
-    started = [
-        f
-        for f in JournalReader(RunPaths(cluster.cwd / f"runs/slurm-{job}").node().journal).read()
-        if isinstance(f, KeeperStarted)
-    ]
+    started = [fact for fact in facts(cluster.run_at(job)) if isinstance(fact, KeeperStarted)]
     assert [fact.slurm_job for fact in started] == [job]

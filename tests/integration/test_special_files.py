@@ -16,7 +16,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.regular import open_regular, read_regular
 from supervisor.run.runfile import BadRunFile, read_run_file
 from supervisor.text.decode import gunzip, plain_chunks
-from tests.integration.harness import only_run, stoker
+from tests.integration.harness import only_run, state_of, stoker
 from tests.tiers import first
 
 pytestmark = pytest.mark.timeout(300)
@@ -75,7 +75,7 @@ def test_pipes_in_a_run_directory_hold_nobody(tmp_path: Path) -> None:
         fifo(path)
     assert read_exit(attempt) is None
     assert read_pid(attempt) is None
-    assert read_state(run.node().journal).started_t is None
+    assert state_of(run).started_t is None
     with pytest.raises(BadRunFile, match="no regular file"):
         read_run_file(run.run_json)
     refused = control.pending(run.control)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.run.events import Outcome, StopWhy
-from supervisor.run.state import Finished
-from tests.integration.harness import run_headless
+from tests.conftest import not_none
+from tests.integration.harness import end_of, run_headless
 
 PRINTS = """\
 import time
@@ -51,12 +51,10 @@ def test_a_script_without_a_setting_for_its_steps_is_stopped_once_they_are_seen(
     (tmp_path / "train.py").write_text(PRINTS)
     done, _, state = run_headless("--trial", "--nproc-per-node", "2", "train.py", cwd=tmp_path)
     assert done.code == 0, done.out + done.err
-    assert isinstance(state.condition, Finished)
-    assert state.condition.outcome is Outcome.SUCCEEDED
+    assert end_of(state).outcome is Outcome.SUCCEEDED
     (attempt,) = state.attempts
     assert len(attempt.ranks) == 1
-    assert attempt.stop is not None
-    assert attempt.stop.why is StopWhy.TRIAL
+    assert not_none(attempt.stop).why is StopWhy.TRIAL
     assert attempt.last_step is not None
     assert 20 <= attempt.last_step < 2000
     assert f"steps     {attempt.last_step} seen: 1 to {attempt.last_step}" in done.out

@@ -6,8 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -23,45 +21,45 @@ from supervisor.run.journal import JournalReader, read_state
 from supervisor.run.node_files import NodePhase, read_report
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
-from tests.conftest import wait_until
+from tests.conftest import not_none, wait_until
 from tests.integration.harness import ROOT, background
 from tests.tiers import first
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
 DEADLINE_S = 120.0
+# It ends after the steps that its first argument says (and prints no total), or once the file "finish" is there.
 SCRIPT = """\
 import os, sys, time
+from datetime import timedelta
 import torch, torch.distributed as dist
-dist.init_process_group("gloo")
+dist.init_process_group("gloo", timeout=timedelta(seconds=float(os.environ.get("GROUP_TIMEOUT_S", "1800"))))
 rank, steps, fails = dist.get_rank(), int(sys.argv[1]), sys.argv[2]
 for step in range(1, steps + 1):
-    dist.all_reduce(torch.ones(1))
+    finish = torch.tensor([float(os.path.exists("finish"))])
+    dist.all_reduce(finish)
+    if finish:
+        break
     time.sleep(0.1)
     if rank == 0:
-        print(f"step {step}/{steps} loss {1 / step:.4f}", flush=True)
+        print(f"step {step} loss {1 / step:.4f}", flush=True)
     if fails == str(rank) and step == 5 and os.environ["STOKER_ATTEMPT"] == "1":
         os.kill(os.getpid(), 9)
 dist.barrier()
 dist.destroy_process_group()
 """
+FLAGS = ("--no-ui", "--no-check", "--python", sys.executable, "--run-dir", "run")
 
 
-def words(
-    node: int, *more: str, steps: int = 20, fails: str = "-", meet: tuple[str, ...] = ()
-) -> tuple[str, ...]:
+def node_of(node: int, *meet: str) -> tuple[str, ...]:
+    """The flags of one of two nodes with a rank each."""
     where = meet or ("--master-addr", "127.0.0.1")
-    flags = (
-        "--no-ui",
-        "--no-check",
-        "--python",
-        sys.executable,
-        "--run-dir",
-        "run",
-        "--restart-from-scratch",
-    )
-    nodes = ("--nnodes", "2", "--node-rank", str(node), "--nproc-per-node", "1", *where)
-    return ("run", *flags, *nodes, *more, "train.py", str(steps), fails)
+    return ("--nnodes", "2", "--node-rank", str(node), "--nproc-per-node", "1", *where)
+
+
+def words(node: int, *meet: str, steps: int = 20, fails: str = "-") -> tuple[str, ...]:
+    """The command of a node that trains `SCRIPT`."""
+    return ("run", *FLAGS, "--restart-from-scratch", *node_of(node, *meet), "train.py", str(steps), fails)
 
 
 @pytest.fixture
@@ -82,33 +80,39 @@ def steps(run: RunPaths, least: int) -> bool:
     return progress is not None and (progress.step or 0) >= least
 
 
-@pytest.mark.parametrize(
-    "meet",
-    [
-        pytest.param((), marks=pytest.mark.thorough),
-        ("--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:{port}"),
-    ],
-)
-def test_a_rank_killed_on_node_1_restarts_both(run: RunPaths, meet: tuple[str, ...]) -> None:
-    meet = tuple(word.format(port=free_port()) for word in meet)
+@pytest.mark.parametrize("static", [pytest.param(True, marks=pytest.mark.thorough), False])
+def test_a_rank_killed_on_node_1_restarts_both(run: RunPaths, static: bool) -> None:
+    meet = () if static else ("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}")
     cwd = run.root.parent
     with (
-        background(*words(1, fails="1", meet=meet), cwd=cwd) as follower,
-        background(*words(0, fails="1", meet=meet), cwd=cwd) as leader,
+        background(*words(1, *meet, fails="1"), cwd=cwd) as follower,
+        background(*words(0, *meet, fails="1"), cwd=cwd) as leader,
     ):
-        assert leader.wait(DEADLINE_S) == 0, leader.stdout and leader.stdout.read()
-        assert follower.wait(DEADLINE_S) == 0
+        codes = leader.wait(DEADLINE_S), follower.wait(DEADLINE_S)
+        assert codes == (0, 0), leader.stdout and leader.stdout.read()
     first, second = state_of(run).attempts
-    assert first.verdict is not None
-    assert first.verdict.failure is FailureClass.WORKER_CRASH
-    where = next(
-        (node for node in (0, 1) if any(r.rank == 1 for r in state_of(run, node).attempts[0].ranks.values())),
-        1,
-    )
-    assert first.verdict.rank == 1
-    assert (first.verdict.node or "").startswith(f"{where} (")
+    verdict = not_none(first.verdict)
+    assert (verdict.failure, verdict.rank) == (FailureClass.WORKER_CRASH, 1)
+    on_node_0 = any(rank.rank == 1 for rank in state_of(run).attempts[0].ranks.values())
+    assert (verdict.node or "").startswith("0 (" if on_node_0 else "1 (")
     assert second.job_exit_code == 0
     assert state_of(run, 1).attempts[0].verdict == first.verdict
+
+
+def kill(keeper: subprocess.Popen[str]) -> None:
+    keeper.send_signal(signal.SIGKILL)
+    keeper.wait(10)
+
+
+def pids_of(run: RunPaths) -> dict[int | None, int]:
+    """The process of each rank, on both nodes."""
+    ranks = [rank for node in (0, 1) for rank in state_of(run, node).attempts[0].ranks.values()]
+    return {rank.rank: rank.pid for rank in ranks if rank.pid}
+
+
+def keepers_of(run: RunPaths, node: int) -> int:
+    """How many keepers a node has had."""
+    return sum(isinstance(fact, ev.KeeperStarted) for fact in JournalReader(run.node(node).journal).read())
 
 
 @pytest.mark.fault(
@@ -116,56 +120,31 @@ def test_a_rank_killed_on_node_1_restarts_both(run: RunPaths, meet: tuple[str, .
     "a follower's keeper is killed with -9 and started again",
     "it joins again and takes over what lives there",
 )
-def test_a_followers_keeper_that_is_killed_joins_again(run: RunPaths) -> None:
-    cwd = run.root.parent
-    with background(*words(0, steps=150), cwd=cwd) as leader:
-        with background(*words(1, steps=150), cwd=cwd) as follower:
-            assert wait_until(lambda: steps(run, 2), DEADLINE_S)
-            follower.send_signal(signal.SIGKILL)
-            follower.wait(10)
-        with background(*words(1, steps=150), cwd=cwd) as again:
-            assert leader.wait(DEADLINE_S) == 0
-            assert again.wait(DEADLINE_S) == 0
-    assert [view.number for view in state_of(run).attempts] == [1]
-    assert [view.number for view in state_of(run, 1).attempts] == [1]
-    assert state_of(run, 1).attempts[0].exit_code == 0
-
-
-@contextmanager
-def without_leaders_keeper(run: RunPaths, last: int) -> Iterator[subprocess.Popen[str]]:
-    """A run of two nodes and `last` steps whose leader's keeper is killed with -9 after the second; the follower's."""
-    cwd = run.root.parent
-    with background(*words(1, steps=last), cwd=cwd) as follower:
-        with background(*words(0, steps=last), cwd=cwd) as leader:
-            assert wait_until(lambda: steps(run, 2), DEADLINE_S)
-            leader.send_signal(signal.SIGKILL)
-            leader.wait(10)
-        yield follower
-
-
 @pytest.mark.fault(
     "nodes",
     "the leader's keeper is killed with -9",
     "training continues on all nodes; attach --adopt continues leading",
 )
-def test_a_leaders_keeper_that_is_killed_is_adopted(run: RunPaths) -> None:
-    cwd = run.root.parent
-    with without_leaders_keeper(run, 150) as follower:
-        pids = [
-            rank.pid for node in (0, 1) for rank in state_of(run, node).attempts[0].ranks.values() if rank.pid
-        ]
-        assert len(pids) == 2
-        assert all(os.path.exists(f"/proc/{pid}") for pid in pids), "training continues"
-        with background("attach", "--adopt", str(run.root), cwd=cwd):
-            assert follower.wait(DEADLINE_S) == 0
+def test_a_keeper_that_is_killed_on_either_node_comes_back_to_the_same_attempt(run: RunPaths) -> None:
+    cwd, endless = run.root.parent, 100_000
+    with background(*words(0, steps=endless), cwd=cwd) as leader:
+        with background(*words(1, steps=endless), cwd=cwd) as follower:
+            assert wait_until(lambda: steps(run, 2), DEADLINE_S)
+            kill(follower)
+        with background(*words(1, steps=endless), cwd=cwd) as again:
+            assert wait_until(lambda: keepers_of(run, 1) == 2, DEADLINE_S)
+            kill(leader)
+            pids = pids_of(run)
+            assert len(pids) == 2
+            assert all(os.path.exists(f"/proc/{pid}") for pid in pids.values()), "training continues"
+            with background("attach", "--adopt", str(run.root), cwd=cwd):
+                assert wait_until(lambda: keepers_of(run, 0) == 2, DEADLINE_S)
+                (cwd / "finish").touch()
+                assert again.wait(DEADLINE_S) == 0
     assert wait_until(lambda: isinstance(state_of(run).condition, st.Finished), DEADLINE_S)
-    assert [view.number for view in state_of(run).attempts] == [1]
-    facts = [type(fact) for fact in _facts(run)]
-    assert facts.count(ev.KeeperStarted) == 2
-
-
-def _facts(run: RunPaths) -> list[ev.Event]:
-    return JournalReader(run.node().journal).read()
+    for node in (0, 1):
+        assert [view.number for view in state_of(run, node).attempts] == [1]
+    assert state_of(run, 1).attempts[0].exit_code == 0
 
 
 @pytest.mark.fault(
@@ -175,11 +154,11 @@ def _facts(run: RunPaths) -> list[ev.Event]:
 )
 def test_followers_start_nothing_while_the_leaders_keeper_is_gone(run: RunPaths) -> None:
     cwd = run.root.parent
-    with without_leaders_keeper(run, 400) as follower:
-        pids = {
-            rank.rank: rank.pid for node in (0, 1) for rank in state_of(run, node).attempts[0].ranks.values()
-        }
-        os.kill(pids[1] or 0, signal.SIGKILL)
+    with background(*words(1, steps=400), cwd=cwd) as follower:
+        with background(*words(0, steps=400), cwd=cwd) as leader:
+            assert wait_until(lambda: steps(run, 2), DEADLINE_S)
+            kill(leader)
+        os.kill(pids_of(run)[1], signal.SIGKILL)
 
         def noticed() -> bool:
             """The part has ended there, and the leader's silence has been seen: what is started without it would be by now."""
@@ -259,12 +238,10 @@ def test_clocks_that_differ_change_no_verdict(run: RunPaths, ahead_s: float) -> 
     views = [state_of(run, node).attempts[0] for node in (0, 1)]
     apart_s = _first_stamp(run, 0) - _first_stamp(run, 1)
     assert abs(apart_s - ahead_s) < 0.5, "ranks step together: by that much do their clocks differ"
-    verdict = views[0].verdict
-    assert verdict is not None
+    verdict = not_none(views[0].verdict)
     assert (verdict.failure, verdict.rank) == (FailureClass.CODE_ERROR, 1)
     assert (verdict.node or "").startswith("1 (")
-    assert verdict.cause is not None
-    assert verdict.cause.text == "KeyError: 'missing'"
+    assert not_none(verdict.cause).text == "KeyError: 'missing'"
     assert len(state_of(run).attempts) == 1
 
 
@@ -290,17 +267,7 @@ def test_a_warning_ends_in_a_checkpoint_and_the_run_is_continued(run: RunPaths) 
     (cwd / "job.toml").write_text(TRAINING, encoding="utf-8")
 
     def command(node: int) -> tuple[str, ...]:
-        nodes = (
-            "--nnodes",
-            "2",
-            "--node-rank",
-            str(node),
-            "--nproc-per-node",
-            "1",
-            "--master-addr",
-            "127.0.0.1",
-        )
-        return ("run", "--no-ui", "--no-check", "--run-dir", "run", *nodes, "--config", "job.toml")
+        return ("run", *FLAGS, *node_of(node), "--config", "job.toml")
 
     with background(*command(0), cwd=cwd) as leader, background(*command(1), cwd=cwd) as follower:
         assert wait_until(
@@ -308,15 +275,13 @@ def test_a_warning_ends_in_a_checkpoint_and_the_run_is_continued(run: RunPaths) 
         )
         follower.send_signal(signal.SIGUSR1)
         assert (leader.wait(DEADLINE_S), follower.wait(DEADLINE_S)) == (75, 75)
-    saved = state_of(run).checkpoint
-    assert saved is not None
+    saved = not_none(state_of(run).checkpoint)
     with background("continue", "--yes", "--no-ui", "run", cwd=cwd) as leader:
         assert wait_until(lambda: isinstance(state_of(run).condition, st.Backoff), DEADLINE_S)
         with background(*command(1), cwd=cwd) as follower:
             assert (leader.wait(DEADLINE_S), follower.wait(DEADLINE_S)) == (0, 0)
     first, second = state_of(run).attempts
-    assert first.stop is not None
-    assert first.stop.why is ev.StopWhy.REQUEUE
+    assert not_none(first.stop).why is ev.StopWhy.REQUEUE
     assert second.resumed_step == saved.step
     assert second.last_step == 120
 
@@ -350,15 +315,6 @@ dist.destroy_process_group()
 def test_a_run_of_three_nodes_continues_with_two(run: RunPaths) -> None:
     cwd = run.root.parent
     (cwd / "train.py").write_text(BATCHED, encoding="utf-8")
-    flags = (
-        "--no-ui",
-        "--no-check",
-        "--python",
-        sys.executable,
-        "--run-dir",
-        "run",
-        "--restart-from-scratch",
-    )
     nodes = ("--nnodes", "2:3", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--node-timeout", "5")
     batch = (
         "--batch-scope",
@@ -371,7 +327,7 @@ def test_a_run_of_three_nodes_continues_with_two(run: RunPaths) -> None:
     )
 
     def command(node: int) -> tuple[str, ...]:
-        return ("run", *flags, *nodes, "--node-rank", str(node), *batch)
+        return ("run", *FLAGS, "--restart-from-scratch", *nodes, "--node-rank", str(node), *batch)
 
     with (
         background(*command(2), cwd=cwd) as lost,

@@ -14,6 +14,7 @@ from supervisor.job.batch import BatchSpec
 from supervisor.job.launch.env import EnvChange
 from supervisor.job.launch.plan import LaunchPlan
 from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope, Timing
+from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.run import events as ev
 from supervisor.run.journal import JournalReader, JournalWriter
 from supervisor.run.paths import RunPaths
@@ -53,16 +54,13 @@ STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); 
 
 
 @dataclass
-class FakeClock:
+class FakeClock(Clock):
     """Time moves when a test says so."""
 
     now: float = 1000.0
     epoch: float = 1_795_000_000.0
     ahead: float = 0.0
-
-    @property
-    def was_set(self) -> bool:
-        return abs(self.ahead) >= 1.0
+    was_set: bool = False
 
     def mono(self) -> float:
         return self.now
@@ -71,6 +69,7 @@ class FakeClock:
         return self.epoch + self.now
 
     def ahead_s(self) -> float:
+        self.was_set = abs(self.ahead) >= 1.0
         return self.ahead
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.job.spec import EntryKind, Timing
-from supervisor.keeper.base.keeper_clock import SystemClock
+from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.process.attempt import LiveAttempt
 from supervisor.keeper.process.child import Child, spawn
 from supervisor.run import events as ev
@@ -67,7 +67,7 @@ def watched(
     kind = EntryKind.COMMAND if whole_tree else EntryKind.SCRIPT
     timing = Timing(death_grace_s=death_grace_s)
     job = job_of(tmp_path, entry_kind=kind, nproc_per_node=ranks, timing=timing).job
-    live = LiveAttempt(1, child, run_dir=str(tmp_path), clock=SystemClock(), job=job, ends=ends)
+    live = LiveAttempt(1, child, run_dir=str(tmp_path), clock=Clock(), job=job, ends=ends)
     try:
         yield Watched(live)
     finally:

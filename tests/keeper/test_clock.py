@@ -13,17 +13,18 @@ from pathlib import Path
 import pytest
 
 from supervisor.job.spec import HangSettings
-from supervisor.keeper.base.keeper_clock import ClockWatch, SystemClock, of_others
+from supervisor.keeper.base.keeper_clock import Clock, ClockWatch, of_others
+from supervisor.keeper.base.ledger import Ledger, RunContext
 from supervisor.keeper.loop import Keeper
 from supervisor.keeper.monitoring.observations import from_telemetry
+from supervisor.keeper.recording.recovery_report import RecoveryReport
 from supervisor.run import events as ev
-from supervisor.run.failure_history import recovery_of
 from supervisor.run.fold import replay
 from supervisor.run.journal import read_state
 from supervisor.run.records import Decision, DecisionKind, SpecChange
 from supervisor.views.model.replay import ReplayReader, record_of
 from tests.conftest import not_none
-from tests.keeper.fakes import Emitted, job_of, run_in, verdict_of
+from tests.keeper.fakes import Emitted, FakeClock, job_of, run_in, verdict_of
 from tests.keeper.test_stalls import make
 
 HOUR_S = 3600.0
@@ -49,7 +50,7 @@ def test_the_keepers_time_goes_on_and_says_how_far_the_machines_is(
 ) -> None:
     machine = SetClock()
     monkeypatch.setattr("supervisor.keeper.base.keeper_clock.time.time", machine)
-    clock, told = SystemClock(), Emitted()
+    clock, told = Clock(), Emitted()
     watch = ClockWatch(clock, told)
     before = clock.wall()
     assert before == pytest.approx(SetClock.real(), abs=1.0)
@@ -72,7 +73,7 @@ def test_the_keepers_time_goes_on_and_says_how_far_the_machines_is(
 
 @pytest.mark.timeout(60)
 @pytest.mark.fault("journal and disk", "the clock is set back during a back-off", "the wait does not grow")
-def test_a_wait_that_a_clock_set_back_would_make_an_hour_is_begun_anew(tmp_path: Path) -> None:
+def test_a_wait_that_a_clock_set_back_would_make_an_hour_ends_at_once(tmp_path: Path) -> None:
     """The keeper that began to wait died; the clock was set back before another adopted the run."""
     t = time.time() + HOUR_S
     record = job_of(tmp_path, sys.executable, "-c", "pass")
@@ -130,29 +131,34 @@ def test_what_was_written_under_another_setting_is_placed_where_it_happened(
 ) -> None:
     machine = SetClock()
     monkeypatch.setattr("supervisor.keeper.base.keeper_clock.time.time", machine)
-    clock = SystemClock()
+    clock = Clock()
     machine.by_s = by_s
     clock.ahead_s()
     written_t, written_mono, at = machine(), time.monotonic(), clock.wall()
     machine.by_s = 0.0
     assert of_others(written_t, clock, written_mono) == pytest.approx(at, abs=1.0)
     if by_s > 0:  # also for a keeper that adopts the run after that
-        assert of_others(written_t, SystemClock(), written_mono) == pytest.approx(at, abs=1.0)
+        assert of_others(written_t, Clock(), written_mono) == pytest.approx(at, abs=1.0)
 
 
 @pytest.mark.fault(
     "journal and disk", "the clock is set back between failure and recovery", "no time is negative"
 )
-def test_a_recovery_over_a_clock_that_was_set_back_is_not_negative() -> None:
-    facts: list[ev.Event] = [
+def test_a_recovery_over_a_clock_that_was_set_back_is_not_negative(tmp_path: Path) -> None:
+    run = run_in(tmp_path)
+    ledger = Ledger(run.node())
+    context = RunContext(run, run.node(), job_of(tmp_path, "train.py"), {}, FakeClock(), ledger)
+    for event in (
+        ev.LaunchIntended(t=4000.0, attempt=1, argv=(), reason="first"),
         ev.AttemptEnded(t=5000.0, attempt=1, exit_code=1),
         ev.LaunchIntended(t=1400.0, attempt=2, argv=(), reason="again"),
-        ev.AttemptStarted(t=1401.0, attempt=2, pid=1, start_time=1.0),
         ev.Progress(t=1410.0, attempt=2, step=1),
-    ]
-    found = not_none(recovery_of(facts, 2))
-    spans = [found.total_s, found.spawn_s, found.first_step_s]
-    assert all(span is None or span >= 0 for span in spans)
+    ):
+        ledger.emit(event)
+    RecoveryReport(context).look(ledger.state)
+    found = not_none(not_none(ledger.state.attempt).recovery)
+    assert (found.after, found.total_s) == (1, 0.0)
+    ledger.close()
 
 
 @pytest.mark.fault(

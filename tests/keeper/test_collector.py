@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.job.spec import EntryKind
-from supervisor.keeper.base.keeper_clock import SystemClock
+from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.collector import Collector
 from supervisor.keeper.monitoring.observations import EvidenceLine, LinesSeen, Observation, StepSeen
 from supervisor.run import events as ev
@@ -40,7 +40,7 @@ def collecting(
     made = Collector(
         paths,
         queue=seen,
-        clock=SystemClock(),
+        clock=Clock(),
         interval_s=60.0,
         engine=lambda: load_engine(default_cache_dir()),
         job=job,

@@ -13,6 +13,7 @@ import pytest
 from supervisor.keeper.base.background import BackgroundTask
 from supervisor.keeper.base.control_input import CONTROL_INTERVAL_S, ControlInput, Refused
 from supervisor.keeper.planning.launch_plans import BadChange
+from supervisor.keeper.requests import carry_out
 from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run import state as st
@@ -47,7 +48,7 @@ ALLOWED: dict[RequestKind, dict[str, str]] = {
     RequestKind.STACKS: dict.fromkeys(("running", "stopping"), "dump_stacks"),
     RequestKind.PROFILE: {"running": "profile"},
     RequestKind.KEEP_WAITING: {},
-    RequestKind.ANSWER: {},
+    RequestKind.ANSWER: dict.fromkeys(CONDITIONS, "answer"),
     RequestKind.NOTE: dict.fromkeys(CONDITIONS, "note_added"),
 }
 """What each request makes the keeper do, by condition; in all others it is refused."""
@@ -64,6 +65,7 @@ class Noting:
     def __init__(self, state: st.RunState) -> None:
         self.state, self.facts, self.told = state, list[ev.Event](), list[tuple[Any, ...]]()
         self.raises: Exception | None = None
+        self.monitor = self
         self.task: BackgroundTask[Any, str] | None = None
 
     def emit(self, event: ev.Event, *, durable: bool = False) -> None:
@@ -87,8 +89,15 @@ def input_of(tmp_path: Path, state: st.RunState) -> tuple[ControlInput, Noting, 
     run = RunPaths(tmp_path / "run")
     run.control.mkdir(parents=True)
     actor, clock = Noting(state), FakeClock()
-    may_act = state.mode != "observed"
-    asked = ControlInput(run, cast("Any", actor), clock, actor=cast("Any", actor) if may_act else None)
+    keeper = cast("Any", actor)
+    asked = ControlInput(
+        run,
+        keeper,
+        clock,
+        dump_stacks=actor.dump_stacks,
+        carry_out=None if state.mode == "observed" else lambda request, by: carry_out(keeper, request, by),
+        stop=lambda why, by, now: keeper.stop(why, by, now=now),
+    )
     return asked, actor, clock, run
 
 

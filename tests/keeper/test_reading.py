@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.job.spec import RetrySettings
-from supervisor.keeper.base.keeper_clock import SystemClock
+from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
 from supervisor.keeper.monitoring.observations import EvidenceLine, StepSeen
 from supervisor.keeper.planning import attempt_evidence as judgement
@@ -231,7 +231,7 @@ def test_steps_keep_their_times_while_the_signatures_are_compiled(tmp_path: Path
     watch = LogWatch(
         stop,
         put=seen.append,
-        clock=SystemClock(),
+        clock=Clock(),
         engine=lambda: engine,
         rank_of=lambda _origin: 0,
         engine_ready=ready.is_set,

@@ -14,7 +14,7 @@ from supervisor.keeper.base.ledger import Ledger, RunContext
 from supervisor.keeper.recording.recovery_report import ResumeComparison
 from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import Difference, Sameness
+from supervisor.run.records import Sameness
 from supervisor.run.series import JOB_KEY, METRICS, SeriesWriter
 from supervisor.views.wording.translate import english
 from tests.conftest import not_none
@@ -105,14 +105,6 @@ def test_it_is_said_once_after_the_steps_trained_twice_and_twenty_more(resumed: 
     assert english.moment(resumed.ledger.state.timeline[-1]).startswith(
         "attempt 2: same training: 30 steps trained twice"
     )
-
-
-def test_what_more_steps_would_not_change_is_said_early(resumed: Resumed) -> None:
-    halved = Log(range(101, 151), samples=8)
-    (said,) = resumed.trains(part(halved, 101, 110))
-    assert (said.result, said.difference) == (Sameness.DIFFERS, Difference.GLOBAL_BATCH)
-    resumed.trains(part(halved, 111, 150), final=True)
-    assert len(resumed.said()) == 1
 
 
 def test_the_bar_that_jumps_to_the_step_it_resumes_from_is_no_step_0(resumed: Resumed) -> None:

@@ -80,9 +80,9 @@ def test_the_users_own_innermost_frame_is_pointed_at_and_secrets_are_taken_out(t
     )
     stacks = {3: Stack(own_identity(), StackSource.PY_SPY, told)}
     extra = ["api_key='sk-aaaaaaaaaaaaaaaaaaaaaaaa'"]
-    written = write_stacks(tmp_path, 2, 1000.5, "head", stacks, extra)
-    assert written.name == "artifacts/stacks-2-1000.txt"
+    name, at = write_stacks(tmp_path, 2, 1000.5, "head", stacks, extra)
+    assert name == "artifacts/stacks-2-1000.txt"
     lines = (tmp_path / "stacks-2-1000.txt").read_text(encoding="utf-8").splitlines()
-    assert lines[written.lines[3] - 1] == told[4]
+    assert lines[at[3] - 1] == told[4]
     assert lines[3:9] == list(told)
     assert lines[-1] == "api_key='<redacted>'"

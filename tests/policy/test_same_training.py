@@ -14,7 +14,7 @@ from supervisor.policy.same_training import Judgement, Restart, judge
 from supervisor.run.records import Difference, Sameness
 
 Rows = dict[int, dict[str, float]]
-HALVED = Restart(resumes_at=100, accumulation=(1, 2), micro=(8, 4))
+HALVED = Restart(resumes_at=100, accumulates_otherwise=True)
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def test_each_value_that_differs_is_named(after: Log, named: Difference) -> None
         (replace(AFTER, own=0.5), Sameness.UNKNOWN, "too noisy to show other weights or another order of the data"),
         (replace(AFTER, order=7), Sameness.UNKNOWN, "another order of the data; 30"),
         (replace(AFTER, loss_times=0.6), Sameness.UNKNOWN, "the loss of the first steps is 0.6 times"),
-        (replace(AFTER, steps=range(122, 136), own=0.05), Sameness.UNKNOWN, "too few steps to show"),
+        (replace(AFTER, steps=range(122, 136), own=0.05), Sameness.UNKNOWN, "too noisy to show"),
         (replace(AFTER, steps=range(101, 104)), Sameness.UNKNOWN, "too few steps are logged after it: 3"),
         (replace(AFTER, fields=("lr",)), Sameness.UNKNOWN, "the log tells too little"),
         # Lightning's bar counts batches: twice as many once they are half as large.
@@ -120,10 +120,8 @@ def test_a_start_from_scratch_that_was_meant_is_the_same_training() -> None:
     assert "begun again at the first step" in found.text
 
 
-def test_one_ranks_samples_are_no_other_global_batch_where_ranks_are_fewer() -> None:
-    fewer = Restart(resumes_at=100, accumulation=(1, 2), micro=(8, 8))
-    assert said(replace(AFTER, samples=32), fewer).result is Sameness.SAME
-    assert said(replace(AFTER, samples=8), fewer).difference is Difference.GLOBAL_BATCH
+def test_a_rank_that_counts_more_because_ranks_are_fewer_is_no_other_global_batch() -> None:
+    assert said(replace(AFTER, samples=32), replace(HALVED, other_ranks=True)).result is Sameness.SAME
 
 
 VALUES = some.floats(allow_nan=True, allow_infinity=True) | some.sampled_from([0.0, -1.0, 1.0, 1e-300, 1e300])
@@ -139,11 +137,11 @@ TABLES = some.dictionaries(
     before=TABLES,
     after=TABLES,
     at=some.none() | some.integers(0, 400),
-    steps=some.tuples(some.integers(1, 9), some.integers(1, 9)),
+    otherwise=some.booleans(),
 )
 def test_whatever_was_logged_something_is_said(
-    before: Rows, after: Rows, at: int | None, steps: tuple[int, int]
+    before: Rows, after: Rows, at: int | None, otherwise: bool
 ) -> None:
-    found = judge(before, after, Restart(resumes_at=at, accumulation=steps, micro=steps))
+    found = judge(before, after, Restart(resumes_at=at, accumulates_otherwise=otherwise))
     assert found.text
     assert (found.difference is not None) == (found.result is Sameness.DIFFERS)

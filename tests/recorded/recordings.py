@@ -1,6 +1,6 @@
 """The recorded runs, and what this version says of each: verdicts, decisions, outcome, numbers, and screens at three sizes.
 
-tests/recorded/runs.tar.xz holds for each recording (tests/recorded/record.py): ``record.json`` (what, argv, code, live), ``console.txt`` (what the terminal
+tests/recorded/runs.tar.xz, made once, holds for each recording: ``record.json`` (what, argv, code, live), ``console.txt`` (what the terminal
 got), ``runs/<id>`` (the run directory), ``train.log`` (where that was watched), and, as the base said it, ``said.json``, ``lines.txt`` (`console`) and
 ``screen-<columns>x<rows>.txt``.
 """
@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from supervisor.cli.job_logs import is_of_one_process, read_jobs
+from supervisor.cli.job_logs import read_jobs, without_guessed_rank
 from supervisor.cli.main import main as stoker
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.keeper.planning.attempt_evidence import evidence_of
@@ -163,15 +163,16 @@ def _run_file(recording: Recording) -> RunFile | None:
 def _diagnosed(
     recording: Recording, record: RunFile | None, state: RunState, number: int, engine: Engine
 ) -> Verdict:
-    """As the keeper judges, but for what the machine is now: disks, cgroup and kernel log of then are in the journal and the series."""
+    """As the keeper judges, but for what the machine is now: disks and cgroup of then are in the journal and the series."""
     view = state.find(number)
     if record is None or view is None:
         log = str(recording.folder / "train.log")
         ((_, _, evidence),) = read_jobs([log])
         verdict = diagnose(evidence, engine.signatures, engine.matcher)
-        return replace(verdict, rank=None if is_of_one_process(log, NOWHERE) else verdict.rank)
+        is_named = without_guessed_rank(verdict, log, NOWHERE) is verdict
+        return verdict if is_named else replace(verdict, rank=None)
     evidence = evidence_of(recording.run.node(), view, state, record.job)
-    then = evidence.machine._replace(kernel_log="", disk_free_bytes=None, cgroup_oom_kills=view.memory_kills)
+    then = evidence.machine._replace(disk_free_bytes=None, cgroup_oom_kills=view.memory_kills)
     values = evidence.run_values._replace(free_port=None)  # which one is free now
     return diagnose(evidence._replace(machine=then, run_values=values), engine.signatures, engine.matcher)
 
@@ -300,34 +301,7 @@ def drawn(run: RunPaths, size: tuple[int, int], *, live: bool = False) -> str:
         return asyncio.run(look())
 
 
-# -- packed and compared ----------------------------------------------------------------------------
-
-
-def pack(folder: Path) -> str:
-    """Make the archive of recordings below `folder`, with what this version says of each; returns its size in words."""
-    from supervisor.sources.signature_files import default_cache_dir, load_engine
-
-    engine = load_engine(default_cache_dir())
-    made = [_recording(path) for path in sorted(folder.iterdir()) if (path / "record.json").exists()]
-    for recording in made:
-        said = judged(recording, engine)
-        for size, text in screens(recording).items():
-            _screen_file(recording.folder, size).write_text(text, encoding="utf-8")
-        (recording.folder / "lines.txt").write_text(console(recording), encoding="utf-8")
-        (recording.folder / "said.json").write_text(
-            json.dumps(said, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-        )
-    with tarfile.open(ARCHIVE, "w:xz", preset=9) as packed:
-        for recording in made:
-            packed.add(recording.folder, recording.name, filter=_neutral)
-    return f"{len(made)} recordings, {ARCHIVE.stat().st_size} bytes"
-
-
-def _neutral(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    info.uid = info.gid = 0
-    info.uname = info.gname = ""
-    left_out = info.issym() or info.name.endswith(("keeper.lock", "/state.pt"))  # weights: 10 MB each
-    return None if left_out else info
+# -- compared ---------------------------------------------------------------------------------------
 
 
 def _screen_file(folder: Path, size: tuple[int, int]) -> Path:

@@ -1,6 +1,6 @@
 """The recorded runs: this version judges and draws each; what it says otherwise than stoker did then stands in `CHANGED`.
 
-``python tests/recorded/record.py FOLDER --compare`` prints what changed since they were recorded, verdicts and screens, side by side.
+``python tests/recorded/compare.py FOLDER`` prints what changed since they were recorded, verdicts and screens, side by side.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tests.recorded.recordings import (
     screens,
     unpacked,
 )
+from tests.tiers import first
 
 # Recordings that are judged otherwise than when they ran, and why that is better.
 CHANGED = {
@@ -101,7 +102,7 @@ def test_diagnose_names_whom_the_supervisor_process_named(
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", first(6, names()))
 def test_a_recorded_run_is_drawn_at_three_sizes(name: str, recordings: Mapping[str, Recording]) -> None:
     recording = recordings[name]
     found = screens(recording)

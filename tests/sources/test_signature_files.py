@@ -73,8 +73,7 @@ def test_a_file_that_somebody_else_wrote_is_no_cache(good: Path, tmp_path: Path)
 
 
 def test_an_engine_is_loaded_beside(monkeypatch: pytest.MonkeyPatch) -> None:
-    waiting = EngineLoader(begin=False)
-    assert not waiting.ready
+    waiting = EngineLoader()
     engine = waiting.get()
     assert waiting.ready
     assert waiting.get() is engine

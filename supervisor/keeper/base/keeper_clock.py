@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from supervisor.run import events as ev
 
@@ -19,44 +18,26 @@ LATER_S = 60.0
 """Clocks of machines that share a folder mostly agree to within this: a time further ahead was written before the clock was set back."""
 
 
-class Clock(Protocol):
-    """The keeper's clocks."""
+class Clock:
+    """The machine's clocks, as the keeper reads them.
 
-    @property
-    def was_set(self) -> bool:
-        """Whether somebody has set the machine's wall clock since the keeper's start."""
-        ...
-
-    def mono(self) -> float:
-        """Monotonic seconds, used for all deadlines."""
-        ...
-
-    def wall(self) -> float:
-        """Seconds since the epoch, read once at the start and advanced from there: journal stamps."""
-        ...
-
-    def ahead_s(self) -> float:
-        """How far the machine's wall clock is ahead of `wall`: 0 until somebody sets it."""
-        ...
-
-
-class SystemClock:
-    """The machine's clocks."""
+    `was_set`: somebody has set the machine's wall clock since the keeper's start.
+    """
 
     def __init__(self) -> None:
         self._origin_t = time.time() - _since_boot()
         self.was_set = False
 
     def mono(self) -> float:
-        """Seconds of CLOCK_MONOTONIC: the ranks of a suspended machine do not count as silent."""
+        """Seconds of CLOCK_MONOTONIC, for all deadlines: the ranks of a suspended machine do not count as silent."""
         return time.monotonic()
 
     def wall(self) -> float:
-        """Seconds since the epoch, advanced by CLOCK_BOOTTIME, which includes time in suspension."""
+        """Seconds since the epoch, for journal stamps: read once, and advanced by CLOCK_BOOTTIME, which includes suspension."""
         return self._origin_t + _since_boot()
 
     def ahead_s(self) -> float:
-        """Seconds by which CLOCK_REALTIME has been set forward since; negative if set back."""
+        """How far the machine's wall clock is ahead of `wall`: 0 until somebody sets it, negative if set back."""
         ahead_s = time.time() - self.wall()
         self.was_set = self.was_set or abs(ahead_s) >= SET_S
         return ahead_s

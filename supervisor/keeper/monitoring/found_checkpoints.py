@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 from supervisor.job.knobs.resume_settings import ENDINGS, USUAL_OUTPUTS, given_start
 from supervisor.job.spec import EntryKind, JobSpec
-from supervisor.keeper.base.background import Background, within
+from supervisor.keeper.base.background import Background
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.measured_facts import MeasuredFacts
 from supervisor.keeper.monitoring.observations import FactSeen, Observation
@@ -120,16 +120,11 @@ def concurrent_runs(run: RunPaths, since_t: float, env: Mapping[str, str]) -> li
     return found
 
 
-class Search(NamedTuple):
-    """This run's complete checkpoints, oldest first; others, and why they are not taken; a run that may have written them."""
+def search(job: JobSpec, since_t: float, others: Others) -> tuple[list[FoundCheckpoint], str | None]:
+    """This run's complete checkpoints, oldest first, and another run that may have written one that is therefore left out.
 
-    ours: list[FoundCheckpoint]
-    unclear: Sequence[tuple[FoundCheckpoint, str]] = ()
-    shared_with: str | None = None
-
-
-def search(job: JobSpec, since_t: float, others: Others) -> Search:
-    """Checkpoints written since a time where the job's settings point; if there are none, also where scripts usually write."""
+    Searches where the job's settings point; if nothing is there, also where scripts usually write.
+    """
     mine, ranks = Outputs.of(job), ranks_of(job)
     found: dict[str, FoundCheckpoint] = {}
 
@@ -148,7 +143,6 @@ def search(job: JobSpec, since_t: float, others: Others) -> Search:
     # A run that ended before this one began does not count, even if it ended just now, as in a shell loop.
     beside = others(since_t + SETTLE_S) if found else ()
     ours: list[FoundCheckpoint] = []
-    unclear: list[tuple[FoundCheckpoint, str]] = []
     shared_with = None
     for one in sorted(found.values(), key=_age):
         is_named = mine.claims(one.path)
@@ -158,10 +152,7 @@ def search(job: JobSpec, since_t: float, others: Others) -> Search:
             ours.append(one)
         elif is_named or not (theirs or mine.named):
             shared_with = maybe[-1].name
-            unclear.append((one, f"run {shared_with} may have written it"))
-        elif not theirs:
-            unclear.append((one, f"this run writes to {shown_path(job, str(mine.named[0]))}"))
-    return Search(ours, unclear, shared_with)
+    return ours, shared_with
 
 
 def is_too_far(job: JobSpec, state: RunState, found: FoundCheckpoint) -> bool:
@@ -174,25 +165,6 @@ def is_too_far(job: JobSpec, state: RunState, found: FoundCheckpoint) -> bool:
         return False
     factor = job.batch.accumulation_steps if job.batch is not None else 1
     return found.step > 2 * (sum(reached) + 1) * factor and not Outputs.of(job).claims(found.path)
-
-
-def newest_untaken(job: JobSpec, state: RunState, others: Others) -> str:
-    """A clause on the newest checkpoint that an unmeasured run did not take, and why; empty if one of its own is as new."""
-    began_t = state.attempts[0].planned_t if state.attempts else None
-    is_measured = any(view.measured is not None for view in state.attempts)
-    reported = any(not found.found for found in state.checkpoints)
-    if began_t is None or is_measured or reported or not job.outputs:
-        return ""
-    found = within(LAST_LOOK_S, lambda: search(job, began_t - SETTLE_S, others), "stoker-checkpoints")
-    if found is None:
-        return ""
-    far = (one for one in found.ours if is_too_far(job, state, one))
-    untaken = [*found.unclear, *((one, f"this run has only reached step {state.last_step}") for one in far)]
-    one, why = max(untaken, key=lambda pair: pair[0].t, default=(None, ""))
-    if one is None or any((known.written_t or known.t) >= one.t for known in state.checkpoints):
-        return ""
-    step = f"step {one.step}" if one.step is not None else "its step is not known"
-    return f"{shown_path(job, one.path)} ({step}) is newer and was not taken: {why}"
 
 
 def ranks_of(job: JobSpec) -> int | None:
@@ -335,7 +307,7 @@ class FoundCheckpoints:
                 found[os.path.realpath(one.path)] = replace(one, counted=counted if is_newest else None)
         shared_with = None
         if searches and not found and self._job.outputs:
-            ours, _, shared_with = search(self._job, since_t, self._others)
+            ours, shared_with = search(self._job, since_t, self._others)
             found = {one.path: one for one in ours}
         settled = (one for one in found.values() if one.t <= until_t)
         return sorted(settled, key=_age)[-MAX_FOUND:], shared_with

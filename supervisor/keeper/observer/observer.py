@@ -12,10 +12,8 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
-from supervisor.diagnosis.evidence import JobEvidence, LogSource
-from supervisor.diagnosis.hang.stack_groups import RankStack, stack_round
+from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.diagnosis.journal_facts import with_journal_facts
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.keeper.base.background import Background, BackgroundTask
@@ -29,13 +27,12 @@ from supervisor.keeper.observer.observed_run import (
     PIPE_NAME,
     ObservedRun,
     Target,
-    end_of,
     last_written_t,
     span_of_logs,
 )
 from supervisor.keeper.observer.watched_ends import PipeCopy, RankEnds, Writers
 from supervisor.keeper.recording.recorder import Recorder
-from supervisor.keeper.stalls.stack_rounds import StackFile, write_stacks
+from supervisor.keeper.stalls.stack_rounds import Round, Targets, take_round
 from supervisor.policy import EXIT_ENDED_EARLY, EXIT_FAILED, EXIT_LOST
 from supervisor.run import events as ev
 from supervisor.run.records import Action, FailureClass, Reason, Verdict
@@ -43,7 +40,6 @@ from supervisor.run.runfile import SAMPLE_INTERVAL_S
 from supervisor.run.state import RunState
 from supervisor.sources.processes import is_alive
 from supervisor.sources.signature_files import EngineLoader
-from supervisor.sources.stacks.python_stacks import collect_stacks
 from supervisor.sources.tail.tailer import Backlog
 from supervisor.text.lines import read_to
 from supervisor.text.prefixes import Origin
@@ -68,9 +64,6 @@ STAT_S = 1.0
 BEHIND_S = 1.0
 """How often it is journalled how much of a backlog is read."""
 Extent = tuple[int, ...]
-CLEAR = 0.9
-"""The signature's own line stands at the end. The whole log may change a less certain verdict."""
-NO_FAILURE = frozenset((FailureClass.HEALTHY, FailureClass.UNKNOWN, FailureClass.TERMINATED))
 
 
 class Observer:
@@ -108,7 +101,7 @@ class Observer:
         if target.pipe is not None:
             copy = observed.node.attempt(ATTEMPT).root / PIPE_NAME
             self._pipe = PipeCopy(target.pipe, copy, self._stop)
-        self._control = ControlInput(observed.run, self, self._clock, actor=None)
+        self._control = ControlInput(observed.run, observed.ledger, self._clock, dump_stacks=self.dump_stacks)
         self._clock_watch = ClockWatch(self._clock, self.emit)
         disk = str(observed.run.root)
         self._sensors = Sensors(self._stop, self._queue.put, self._clock, interval_s=interval_s, disk=disk)
@@ -143,7 +136,7 @@ class Observer:
         self._judging: Background[Verdict] = Background("stoker-verdict")
         self._judging_of: Extent = ()
         self._judged: tuple[Verdict, Extent] | None = None
-        self._end_shown = self._hit = False
+        self._hit = False
         self._began_judging = self._judge_due = 0.0
         # -- whether the job is over
         self._words_decide = self._reopened = False
@@ -186,30 +179,27 @@ class Observer:
         # Do not ask the thread: if Ctrl-C interrupts a join, Python 3.11 reports it as ended (bpo-45274).
         return self._over.wait(timeout_s)
 
-    # -- what requests may do here: notes and stacks (see control_input.Actor) -------------------------------------
+    # -- what requests may do here --------------------------------------
 
     def emit(self, event: ev.Event, *, durable: bool = False) -> None:
         """Journal and fold an event."""
         self._observed.ledger.emit(event, durable=durable)
 
-    def dump_stacks(self) -> BackgroundTask[StackFile, str]:
+    def dump_stacks(self) -> BackgroundTask[Round, str]:
         """Start writing the stacks of the observed processes; returns the artifact's name."""
         if not self._target.processes:
             raise Refused("a log has no processes to look into")
-        processes = dict(self._target.processes)
+        folder, processes = self._observed.node.attempt(ATTEMPT).root, dict(self._target.processes)
+        targets = Targets(
+            ATTEMPT, processes, folder, self._observed.run.artifacts, {}, self._clock.wall(), None
+        )
 
-        def take() -> StackFile:
-            stacks = dict(zip(processes, collect_stacks(list(processes.values())), strict=True))
-            ranks = [RankStack(r, s.source, s.lines, s.process.pid, s.main_call) for r, s in stacks.items()]
-            head, folder = stack_round(ranks).text, self._observed.run.artifacts
-            return write_stacks(folder, ATTEMPT, self._clock.wall(), head, stacks, [])
-
-        def name_of(written: StackFile) -> str:
-            if written.name is None:
+        def name_of(taken: Round) -> str:
+            if taken.artifact is None:
                 raise OSError("the stacks could not be written")
-            return written.name
+            return taken.artifact
 
-        return BackgroundTask("stoker-stacks-asked", take, name_of)
+        return BackgroundTask("stoker-stacks-asked", lambda: take_round(targets, self._clock), name_of)
 
     # -- the thread --------------------------------------------------------------------------------
 
@@ -228,7 +218,6 @@ class Observer:
         self._recorder.begin(ATTEMPT)
         if self._target.backlog_bytes:
             self._recorder.expect_backlog()
-            self._start_judging(of_end=self._target.ended and not self._is_lately_written())
         self._logs.start()
         if self._target.ended:
             self._reading = LastReading(self._logs, self._clock)
@@ -403,46 +392,27 @@ class Observer:
             self._start_judging()
         return current
 
-    def _start_judging(self, *, of_end: bool = False) -> None:
-        """Make a verdict in a thread, which takes seconds for a large log. `of_end`: on its end only."""
+    def _start_judging(self) -> None:
+        """Make a verdict in a thread, which takes seconds for a large log."""
         if not self._judging.busy:
-            self._hit, self._judging_of = False, () if of_end else self._extent()
+            self._hit, self._judging_of = False, self._extent()
             self._began_judging = self._clock.mono()
-            self._judging.start(lambda: self._verdict(of_end=of_end))
+            self._judging.start(self._verdict)
 
     def _current_verdict(self) -> Verdict | None:
         """The newest verdict, if nothing was written since. A new one is shown first."""
         was_busy, found = self._judging.busy, self._judging.poll()
         if was_busy and not self._judging.busy:
             # A verdict that failed in its thread also fails here, which ends the observer.
-            self._receive_verdict(found if found is not None else self._verdict())
+            verdict = found if found is not None else self._verdict()
+            self._judged = verdict, self._judging_of
+            now = self._clock.mono()
+            took_s = now - self._began_judging
+            self._judge_due = now + (JUDGE_REST * took_s if took_s > JUDGE_CHEAP_S else 0.0)
+            if self._reading is None or not self._reading.look():
+                self._show(verdict, provisional=True)
         judged = self._judged
         return judged[0] if judged is not None and judged[1] == self._extent() else None
-
-    def _receive_verdict(self, verdict: Verdict) -> None:
-        if not self._judging_of:
-            self._show_end(verdict)
-            self._start_judging()
-            return
-        self._judged = verdict, self._judging_of
-        now = self._clock.mono()
-        took_s = now - self._began_judging
-        self._judge_due = now + (JUDGE_REST * took_s if took_s > JUDGE_CHEAP_S else 0.0)
-        if self._end_shown and not verdict.shows_end:
-            self._end_shown = False
-            self._say_quiet(None)  # withdraws the end
-        if self._reading is None or not self._reading.look():
-            self._show(verdict, provisional=True)
-
-    def _show_end(self, verdict: Verdict) -> None:
-        """Journal the failure at the end of a long log, if that end shows it clearly."""
-        if verdict.failure in NO_FAILURE or verdict.confidence < CLEAR or verdict.cause is None:
-            return
-        self._end_shown = True
-        self.emit(ev.AttemptEnded(t=self._clock.wall(), attempt=ATTEMPT, exit_code=None))
-        # The number of lines above is not counted yet.
-        verdict = replace(verdict, cause=replace(verdict.cause, line=None), consequences=())
-        self._show(verdict, provisional=True)
 
     def _shows_end(self, verdict: Verdict) -> bool:
         """Whether the log's contents show an end. After one that was withdrawn, the next must be stable for `LATELY_S`."""
@@ -467,14 +437,9 @@ class Observer:
                 found.append(os.stat(path).st_size)
         return tuple(found)
 
-    def _verdict(self, *, of_end: bool = False) -> Verdict:
+    def _verdict(self) -> Verdict:
         """The verdict on the current logs. If all watched processes were seen to end with 0, that and the job's progress count, too."""
         engine = self._engine.get()
-        if of_end:
-            job = JobEvidence(
-                logs=tuple(LogSource(log.name, end_of(log), log.origin) for log in self._target.logs)
-            )
-            return self._word(diagnose(job, engine.signatures, engine.matcher))
         try:
             job = self._read()
             view, codes = self.state.attempt, self._ranks.codes
@@ -549,29 +514,21 @@ class Observer:
         elif verdict is not None and verdict.shows_end:
             outcome, code, reason = ev.Outcome.SUCCEEDED, 0, "the log reports the end of the job"
         elif self._is_gone():
-            # No log line shows how it ended, so the exit codes of watched processes count, if they were seen.
-            codes, processes = self._ranks.codes, self._target.processes
-            failed = next((exit_code for exit_code in codes.values() if exit_code), 0)
-            if failed:
-                outcome, code, reason = (
-                    ev.Outcome.FAILED,
-                    EXIT_FAILED,
-                    f"exit code {failed} of a watched process",
-                )
-            elif processes and len(codes) == len(processes):
-                reason = "the watched processes ended with exit code 0"
-                outcome, code = ev.Outcome.SUCCEEDED, 0
-            else:
-                # No failure was seen, so 0; but no end was seen either, so nobody can call it a success.
-                how = (
-                    "the watched job ended; how cannot be seen"
-                    if processes
-                    else "no line says how the job ended"
-                )
-                outcome, code, reason = ev.Outcome.LOST, 0, how
+            outcome, code, reason = self._end_of_processes()
         else:
             outcome, code, reason = ev.Outcome.STOPPED, 0, "no longer watched"
         self.emit(ev.RunEnded(t=self._clock.wall(), outcome=outcome, exit_code=code, reason=reason))
+
+    def _end_of_processes(self) -> tuple[ev.Outcome, int, str]:
+        """The outcome if no log line shows it: exit codes of watched processes count, if they were seen."""
+        codes, processes = self._ranks.codes, self._target.processes
+        if failed := next(filter(None, codes.values()), 0):
+            return ev.Outcome.FAILED, EXIT_FAILED, f"exit code {failed} of a watched process"
+        if processes and len(codes) == len(processes):
+            return ev.Outcome.SUCCEEDED, 0, "the watched processes ended with exit code 0"
+        # No failure was seen, so 0; but no end was seen either, so nobody can call it a success.
+        how = "the watched job ended; how cannot be seen" if processes else "no line says how the job ended"
+        return ev.Outcome.LOST, 0, how
 
     def _leave_off(self) -> Verdict | None:
         """The observer was told to leave: judge what it can read in the time left, and report the rest."""

@@ -18,7 +18,6 @@ from supervisor.job.launch.env import is_measured
 from supervisor.job.memory_fit import choose_smaller
 from supervisor.job.spec import BatchQuestion, EntryKind, JobSpec, LoaderKnobs, Unread
 from supervisor.keeper.base.background import within
-from supervisor.keeper.monitoring.found_checkpoints import concurrent_runs, newest_untaken
 from supervisor.keeper.planning.attempt_evidence import DRIVER_S, XID, known_trials, memory_point_of
 from supervisor.keeper.planning.resume_points import (
     batch_refusal,
@@ -34,7 +33,7 @@ from supervisor.run.events import BatchAnswered, BatchMeasured
 from supervisor.run.fold import fold
 from supervisor.run.next_job import next_job, undecided
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import OUT_OF_MEMORY, Decision, DecisionKind, FailureClass
+from supervisor.run.records import OUT_OF_MEMORY, Decision, FailureClass
 from supervisor.run.runfile import RunFile
 from supervisor.run.state import AttemptState, RunState
 from supervisor.sources.checkpoint_layouts import find_checkpoints, has_checkpoint_names
@@ -45,14 +44,7 @@ def decide_next(
     record: RunFile, state: RunState, *, env: Mapping[str, str], watched: bool = False
 ) -> Decision:
     """The decision of policy after the newest attempt. `watched`: somebody has a screen of the run open."""
-    known = replace(policy_input(record, state, env=env), watched=watched)
-    decided = decide(known)
-    stepped = any(attempt.stepped for attempt in known.attempts)
-    if decided.kind is not DecisionKind.HOLD or not stepped or record.path is None:
-        return decided
-    run = RunPaths(Path(record.path))
-    untaken = newest_untaken(record.job, state, lambda since_t: concurrent_runs(run, since_t, env))
-    return replace(decided, reason=f"{decided.reason}; {untaken}") if untaken else decided
+    return decide(replace(policy_input(record, state, env=env), watched=watched))
 
 
 def needs_smaller_batch(record: RunFile, state: RunState, view: AttemptState) -> bool:
@@ -181,7 +173,7 @@ def _code_hidden_by(job: JobSpec) -> str:
 
 def _gpus(job: JobSpec, state: RunState, env: Mapping[str, str]) -> Gpus | None:
     """The GPUs of this node's ranks and the faulty one, from the driver's report or else from the failed rank."""
-    devices, _ = within(DRIVER_S, probe_gpus, "stoker-gpus") or ([], None)
+    devices = within(DRIVER_S, probe_gpus, "stoker-gpus") or ()
     seen = {**env, **dict(job.env), **next_job(job, state).env}.get("CUDA_VISIBLE_DEVICES")
     visible = visible_devices(seen, devices)
     if not visible:

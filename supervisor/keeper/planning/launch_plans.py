@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -47,7 +46,7 @@ from supervisor.keeper.process.members import label_of
 from supervisor.preflight.network import free_port
 from supervisor.run import events as ev
 from supervisor.run.control import RequestArgs
-from supervisor.run.events import CheckpointCommitted, Decided
+from supervisor.run.events import Decided
 from supervisor.run.fold import fold
 from supervisor.run.jsonl import NOT_DECODED
 from supervisor.run.next_job import NextJob, next_job
@@ -64,23 +63,6 @@ log = logging.getLogger("stoker.keeper")
 
 class BadChange(Refused):
     """A change that a person requested is impossible: one line."""
-
-
-@dataclass(frozen=True, slots=True)
-class ResumePoint:
-    """How the next launch continues.
-
-    Attributes:
-        settings: the settings for it.
-        switch: whether the resume flag is set, as `build_plan` takes it.
-        copy: a changed copy of the checkpoint, made before the launch.
-        checkpoint: the one to continue from, if any.
-    """
-
-    settings: tuple[tuple[str, str], ...] = ()
-    switch: bool | None = None
-    copy: CheckpointCopy | None = None
-    checkpoint: CheckpointCommitted | None = None
 
 
 def plan_next(
@@ -109,29 +91,23 @@ def next_launch(
     Raises:
         JobError: it cannot resume as it has to.
     """
-    point = next_resume_point(record, state, run, now, env)
+    settings: Mapping[str, str] = {}
+    switch, copy, checkpoint = None, None, None
+    if state.attempts:
+        from supervisor.keeper.planning.resume_points import resume_point  # not before a first launch
+
+        settings, switch, copy, checkpoint = resume_point(record, state, run, now, env)
     launch = Launch(
         nodes=(),
         args=now.job.entry_args if now.is_typed else None,
         batch=now.batch,
         env=tuple(now.env.items()),
-        set_args=tuple({**now.set_args, **dict(point.settings)}.items()),
-        resume=point.switch,
-        resume_at=point.checkpoint.step if point.checkpoint is not None else None,
+        set_args=tuple({**now.set_args, **settings}.items()),
+        resume=switch,
+        resume_at=checkpoint.step if checkpoint is not None else None,
         raise_open_files=now.raise_open_files,
     )
-    return launch, point.copy
-
-
-def next_resume_point(
-    record: RunFile, state: RunState, run: RunPaths, now: NextJob, env: Mapping[str, str]
-) -> ResumePoint:
-    """How the next attempt continues; the first one does not."""
-    if not state.attempts:
-        return ResumePoint()
-    from supervisor.keeper.planning.resume_points import resume_point  # not before a first launch
-
-    return resume_point(record, state, run, now, env)
+    return launch, copy
 
 
 def plan_with(
@@ -233,11 +209,10 @@ def _require_batch(
     record: RunFile, state: RunState, batch: BatchChange | None, now: NextJob, env: Mapping[str, str]
 ) -> None:
     """Raises BadChange if the script would resume with another batch than `batch`."""
-    if batch is not None:
-        from supervisor.keeper.planning.resume_points import batch_refusal
+    from supervisor.keeper.planning.resume_points import batch_refusal  # not before a first launch
 
-        if refused := batch_refusal(record, state, batch.after, now.job.entry_args, env):
-            raise BadChange(refused)
+    if batch is not None and (refused := batch_refusal(record, state, batch.after, now.job.entry_args, env)):
+        raise BadChange(refused)
 
 
 def continuing(record: RunFile, state: RunState, env: Mapping[str, str], by: str) -> Decision:
@@ -249,9 +224,9 @@ def continuing(record: RunFile, state: RunState, env: Mapping[str, str], by: str
         change = (decided.change if restarts else None) or change
     elif view.failure is not None:
         from supervisor.keeper.planning.decisions import policy_input  # not before a first launch
-        from supervisor.policy.decide import planned_change
+        from supervisor.policy.decide import change_asked_for
 
-        planned = planned_change(policy_input(record, state, env=env))
+        planned = change_asked_for(policy_input(record, state, env=env))
         if planned is not None:
             change, reason = planned[0], f"{reason}: {planned[1]}"
     return Decision(DecisionKind.RESTART, reason, change=change)
@@ -361,32 +336,26 @@ class StillAlive(Exception):  # noqa: N818 - a state of affairs, not an error
     """Processes of an earlier attempt are alive, so nothing is launched beside them. One line."""
 
 
-class Planner(Protocol):
-    """The nodes of a run, see `loop.Group`."""
-
-    def plan(self, number: int, paths: AttemptPaths) -> LaunchPlan | None:
-        """The plan of attempt `number` on this node; None: as on one machine. Raises JobError."""
-
-    def announce(self, number: int, reason: str) -> None:
-        """Tell the other nodes about the launch: it is in the journal and about to start."""
-
-
 class Launching:
     """Starts one attempt after another; journals each intent before the act.
+
+    Args:
+        plan: gives this node's plan of an attempt that several nodes share; None: as on one machine. Raises JobError.
+        announce: tells the other nodes of a launch that is in the journal and about to start.
 
     Attributes:
         took_over: the newest attempt was launched by an earlier keeper, whose journal lacks it.
     """
 
-    def __init__(self, context: RunContext, group: Planner) -> None:
-        self._context, self._run, self._node, self._record = (
-            context,
-            context.run,
-            context.node,
-            context.record,
-        )
+    def __init__(
+        self,
+        context: RunContext,
+        plan: Callable[[int, AttemptPaths], LaunchPlan | None],
+        announce: Callable[[int, str], None],
+    ) -> None:
+        self._context, self._node, self._record = context, context.node, context.record
         self._env, self._clock, self._ledger = context.env, context.clock, context.ledger
-        self._mark, self._group, self.took_over = context.mark, group, False
+        self._mark, self._plan, self._announce, self.took_over = context.mark, plan, announce, False
 
     def launch(self, reason: str) -> Child | None:
         """Plan the next attempt and start it; None if it did not start, which is then diagnosed.
@@ -398,9 +367,9 @@ class Launching:
         number = len(self._ledger.state.attempts) + 1
         paths = self._node.attempt(number)
         missed = self._missed(number, number - 1)
-        plan = self._group.plan(number, paths)
+        plan = self._plan(number, paths)
         if plan is None:
-            plan = plan_next(self._record, self._ledger.state, self._run, paths, self._env)
+            plan = plan_next(self._record, self._ledger.state, self._context.run, paths, self._env)
         return self._start(number, plan, reason, missed)
 
     def launch_planned(self, number: int, plan: LaunchPlan, reason: str) -> Child | None:
@@ -440,7 +409,7 @@ class Launching:
         except OSError as error:
             log.error("%s: %s: the plan was not written", paths.plan, error.strerror)
         self._intend(number, plan, reason)
-        self._group.announce(number, reason)
+        self._announce(number, reason)
         if next_job(self._record.job, self._ledger.state).raise_open_files:
             raise_open_files_limit()
         self.took_over = missed is not None

@@ -17,19 +17,17 @@ import shutil
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import structs
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.errors import NotResumableError
-from supervisor.job.knobs.conventions import HF
-from supervisor.job.knobs.resume_settings import USUAL_OUTPUTS, given_start, takes_path
+from supervisor.job.knobs.resume_settings import given_start, takes_path
 from supervisor.job.launch.plan import CheckpointCopy
 from supervisor.job.spec import JobSpec, Knobs
 from supervisor.keeper.base.background import within
 from supervisor.keeper.monitoring.found_checkpoints import ranks_of, shown_path
-from supervisor.keeper.planning.launch_plans import ResumePoint
 from supervisor.policy.history import is_resume_known
 from supervisor.preflight.interpreter import installed_version, interpreter_of
 from supervisor.run.events import CheckpointCommitted
@@ -50,6 +48,22 @@ TRAINER_STATE: Final = "trainer_state.json"
 COPY_NAME: Final = ".stoker-resume-"
 # Since 4.36.0 transformers takes over the micro-batch (PR 27568), since 5.2.0 only for auto_find_batch_size (PRs 43718, 43770).
 OVERRIDES_BATCH_FROM, OVERRIDES_BATCH_UNTIL = (4, 36), (5, 2)
+
+
+class ResumePoint(NamedTuple):
+    """How the next launch continues.
+
+    Attributes:
+        settings: the settings for it.
+        switch: whether the resume flag is set, as `build_plan` takes it.
+        copy: a changed copy of the checkpoint, made before the launch.
+        checkpoint: the one to continue from, if any.
+    """
+
+    settings: Mapping[str, str] = {}
+    switch: bool | None = None
+    copy: CheckpointCopy | None = None
+    checkpoint: CheckpointCommitted | None = None
 
 
 def usable_checkpoint(job: JobSpec, checkpoints: Sequence[CheckpointCommitted]) -> CheckpointCommitted | None:
@@ -125,14 +139,8 @@ def resume_point(
     newest = usable_checkpoint(job, [one for one in state.sound_checkpoints if one.attempt > since])
     if since and knobs.start is not None and not now.from_scratch:
         path = newest.path if newest is not None else now.set_args.get(knobs.start, "")
-        return ResumePoint(((knobs.start, path),), checkpoint=newest)
+        return ResumePoint({knobs.start: path}, checkpoint=newest)
     if now.from_scratch:
-        if knobs.self_resuming and newest is not None and batch is not None:
-            # A script that resumes by itself would also do so when it should start from scratch.
-            folder = record.path or job.cwd
-            if _plan_copy(record, state, folder, newest, batch, env) is not None:
-                again = "it is to start again, and the script would resume with the old micro-batch"
-                raise NotResumableError(again)
         return ResumePoint(switch=False)
     # A start that a person typed after the newest checkpoint was made takes precedence.
     typed = now.start_typed_after
@@ -143,7 +151,7 @@ def resume_point(
         copied = _plan_copy(record, state, folder, begins_at, batch, env)
         if copied is not None:
             flag, copy = copied
-            return ResumePoint(((flag, copy.target),), switch=False, copy=copy, checkpoint=begins_at)
+            return ResumePoint({flag: copy.target}, switch=False, copy=copy, checkpoint=begins_at)
     if newest is None:
         return ResumePoint(switch=_without_checkpoint(state, job, arguments, begins_at))
     if by_hand:
@@ -159,7 +167,7 @@ def _without_checkpoint(
     Raises:
         NotResumableError: the script would lose its steps, and nobody asked for that.
     """
-    knobs, has_stepped = job.knobs, _stepped(state)
+    knobs, has_stepped = job.knobs, any(view.stepped for view in state.attempts)
     if begins_at is None and has_stepped and not can_go_on(knobs, None):
         if bad := _passed_over(state, None):
             where = shown_path(job, bad[-1].path)
@@ -178,14 +186,14 @@ def _at_checkpoint(state: RunState, knobs: Knobs, newest: CheckpointCommitted) -
     if knobs.self_resuming and knobs.resume_path is None:
         return ResumePoint(checkpoint=newest)
     if knobs.resume is not None and (_passed_over(state, newest) and _path_flag(knobs)):
-        return ResumePoint(((knobs.resume, newest.path),), switch=False, checkpoint=newest)
+        return ResumePoint({knobs.resume: newest.path}, switch=False, checkpoint=newest)
     if knobs.resume is not None:
         return ResumePoint(switch=True, checkpoint=newest)
     if knobs.resume_path is not None:
-        return ResumePoint(((knobs.resume_path, newest.path),), checkpoint=newest)
+        return ResumePoint({knobs.resume_path: newest.path}, checkpoint=newest)
     number = number_of(newest)
     if knobs.resume_step is not None and number is not None:
-        return ResumePoint(((knobs.resume_step, str(number)),), checkpoint=newest)
+        return ResumePoint({knobs.resume_step: str(number)}, checkpoint=newest)
     return ResumePoint()
 
 
@@ -231,10 +239,6 @@ def unsound_text(
     return f"the script loads its newest checkpoint, written after the loss became NaN or Inf at step {losses[-1]}: move {names} away, then restart"
 
 
-def _stepped(state: RunState) -> bool:
-    return any(view.stepped for view in state.attempts)
-
-
 # -- transformers, where it takes the micro-batch from the checkpoint ------------------------------------
 
 
@@ -247,15 +251,7 @@ def batch_refusal(
     record = structs.replace(record, job=state.answered_job(record.job))
     newest = usable_checkpoint(record.job, state.sound_checkpoints) or start_checkpoint(record.job, arguments)
     if newest is None:
-        # A Trainer that resumes by itself from an unknown folder may find a checkpoint that stoker does not see.
-        job = record.job
-        named = [name for name in job.outputs if name not in USUAL_OUTPUTS]
-        if job.knobs.framework != HF or not job.knobs.self_resuming or named or not _stepped(state):
-            return ""
-        version = _version(record, env)
-        if version is not None and not takes_old_batch(version):
-            return ""
-        return f"{_named(version)} may resume with the old micro-batch, and its output folder is not known"
+        return ""
     if not can_go_on(record.job.knobs, newest):
         return ""  # it starts from scratch
     try:
@@ -265,24 +261,14 @@ def batch_refusal(
     return ""
 
 
-def takes_old_batch(version: str) -> bool:
+def _takes_old_batch(version: str) -> bool:
     """Whether this version of transformers takes the micro-batch from the checkpoint, regardless of its arguments."""
     found = re.match(r"(\d+)\.(\d+)", version)
     return found is None or OVERRIDES_BATCH_FROM <= (int(found[1]), int(found[2])) < OVERRIDES_BATCH_UNTIL
 
 
-def _named(version: str | None) -> str:
-    return f"transformers {version}" if version is not None else "transformers (its version is not known)"
-
-
-def _version(record: RunFile, env: Mapping[str, str]) -> str | None:
-    interpreter = interpreter_of(record.job, record.interpreter, env)
-    variables = {**env, **dict(record.job.env)}
-    return _asked(interpreter, tuple(sorted(variables.items())))
-
-
 @lru_cache(maxsize=4)
-def _asked(interpreter: str, env: tuple[tuple[str, str], ...]) -> str | None:
+def _version(interpreter: str, env: tuple[tuple[str, str], ...]) -> str | None:
     return installed_version(interpreter, "transformers", dict(env))
 
 
@@ -299,16 +285,18 @@ def _plan_copy(
     before = next((view.shown_batch for view in state.attempts if view.number == newest.attempt), None)
     if held is None or before is None or before.micro_batch_per_rank == batch.micro_batch_per_rank:
         return None
-    version = _version(record, env)
+    interpreter = interpreter_of(record.job, record.interpreter, env)
+    version = _version(interpreter, tuple(sorted({**env, **dict(record.job.env)}.items())))
     finds_own = any("auto_find_batch_size" in word for word in record.job.entry_args)
-    if version is not None and not takes_old_batch(version) and not finds_own:
+    if version is not None and not _takes_old_batch(version) and not finds_own:
         return None
     # Under DataParallel, in one process, the number counts all of its GPUs.
     shared = held // before.micro_batch_per_rank if before.world_size == 1 else 1
     wanted = batch.micro_batch_per_rank * max(shared, 1)
     if wanted == held:
         return None
-    would = f"{_named(version)} takes the micro-batch from {TRAINER_STATE}, and would resume with {held}"
+    named = f"transformers {version}" if version is not None else "transformers (its version is not known)"
+    would = f"{named} takes the micro-batch from {TRAINER_STATE}, and would resume with {held}"
     knobs = record.job.knobs
     flag = _path_flag(knobs)
     if flag is None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import RESTARTS, FitSettings, steps_seen
 from supervisor.keeper.base.ledger import RunContext
 from supervisor.keeper.monitoring.found_checkpoints import logged_steps, step_at
@@ -17,8 +15,6 @@ from supervisor.policy.health.early_signs import unexpected_memory
 from supervisor.policy.same_training import Restart, began_below, judge
 from supervisor.run import events as ev
 from supervisor.run.answers import remember_unmeasured
-from supervisor.run.failure_history import recovery_of
-from supervisor.run.journal import facts_in
 from supervisor.run.next_job import got_further, unmeasured_trial
 from supervisor.run.node_files import LEADER
 from supervisor.run.records import Sameness
@@ -70,11 +66,13 @@ class RecoveryReport:
         """Called while an attempt runs, to report what its first steps show."""
         view = state.attempt
         if view is not None and view.number > 1 and view.first_step is not None and self._told != view.number:
-            # How long it took since the failure, and where the time went.
             self._told = view.number
-            found = recovery_of(facts_in(self._node.journal), view.number) if view.recovery is None else None
-            if found is not None:
-                self._emit(found)
+            before, stepped_t = state.find(view.number - 1), view.first_step_t
+            failed_t = before.failed_t if before is not None and view.recovery is None else None
+            if failed_t is not None and stepped_t is not None:
+                total_s = round(max(stepped_t - failed_t, 0.0), 3)
+                number, now = view.number, self._clock.wall()
+                self._emit(ev.Recovered(t=now, attempt=number, after=number - 1, total_s=total_s))
         self._say_blame(state)
         self._comparison.look(state)
 
@@ -97,8 +95,6 @@ class RecoveryReport:
 # -- whether the resumed attempt is the same training --------------------------------------------------
 
 LOOK_EVERY_S: Final = 1.0
-EARLY_ROWS: Final = 8
-"""After this many logged steps, record a difference that further steps cannot change; anything else waits."""
 NEW_ROWS: Final = 20
 """The final judgement uses all steps that were trained twice, and this many new ones."""
 MOST_ROWS: Final = 80
@@ -152,11 +148,11 @@ class ResumeComparison:
             return  # this implies that the training differs
         rows, last = len(tables.after), max(tables.before)
         tables.done = final or rows >= MOST_ROWS or sum(step > last for step in tables.after) >= NEW_ROWS
-        if not tables.done and rows < EARLY_ROWS:
+        if not tables.done:
             return
         found = judge(tables.before, tables.after, self._restart(state, view, tables))
         is_known = known is not None and (known.result, known.difference) == (found.result, found.difference)
-        if (tables.done or found.certain) and not is_known:
+        if not is_known:
             self._emit(
                 ev.ResumeCompared(
                     t=self._clock.wall(),
@@ -196,10 +192,6 @@ class ResumeComparison:
         before = earlier[-1] if earlier else None
         saved = next((c for c in reversed(state.checkpoints) if c.attempt < view.number), None)
         old, new = before.shown_batch if before is not None else None, view.shown_batch
-
-        def pair(of: Callable[[BatchSpec], int]) -> tuple[int, int] | None:
-            return (of(old), of(new)) if old is not None and new is not None else None
-
         decision = before.decision if before is not None else None
         change = decision.change if decision is not None else None
         from_scratch = change is not None and change.from_scratch
@@ -207,8 +199,8 @@ class ResumeComparison:
         return Restart(
             resumes_at=view.resumed_step if view.resumed_step is not None else saved.step if saved else None,
             expected=instructed and not from_scratch,
-            accumulation=pair(lambda batch: batch.accumulation_steps),
-            micro=pair(lambda batch: batch.micro_batch_per_rank),
+            accumulates_otherwise=bool(old and new and old.accumulation_steps != new.accumulation_steps),
+            other_ranks=bool(old and new and old.world_size != new.world_size),
             total_steps=tables.totals,
         )
 

@@ -25,7 +25,7 @@ from supervisor.run.state import AttemptState
 
 ROUND_GAP_S = 3.0
 LONGEST_GAP_S = 300.0
-"""In a long silence, rounds that prove nothing come at doubling intervals up to this, because each writes an artifact."""
+"""Rounds that prove nothing come at doubling intervals up to this, because each writes an artifact."""
 CONFIRM_S = 5.0
 """The last round of stacks is taken this many seconds before the end, or halfway through a shorter countdown, so that it is recent."""
 KEPT_ROUNDS = 8
@@ -42,12 +42,7 @@ class HangContext:
 
 
 class HangWatch:
-    """Follows one flagged silence after another. Used by the keeper's only thread.
-
-    Args:
-        emit: journals an event.
-        say: gives advice, no more often than its quota allows.
-    """
+    """Follows one flagged silence after another. `say` gives advice, no more often than its quota allows."""
 
     _countdown: tuple[float, float] | None
     """Monotonic seconds of the end, and from when a round of stacks must still look the same."""
@@ -72,16 +67,13 @@ class HangWatch:
         self._clear()
 
     def adopt(self, view: AttemptState, read_again: float) -> None:
-        """Take over a silence that another keeper may have flagged. `read_again`: when this keeper has read the logs again."""
-        now, wall = self._clock.mono(), self._clock.wall()
+        """Take over a silence of another keeper. `read_again`: when this keeper has read the logs again."""
         self._kept = view.kept is not None
-        if view.countdown is not None:
+        if (counting := view.countdown) is not None:
             # The countdown is kept, but this keeper first takes two rounds of its own.
-            left_s = view.countdown.until - wall
-            rounds_s = read_again - now + self._settings.rounds_apart_s + CONFIRM_S
-            self._count_down(
-                max(left_s, rounds_s, self._settings.countdown_s), view.countdown.text, view.countdown.rule
-            )
+            rounds_s = read_again - self._clock.mono() + self._settings.rounds_apart_s + CONFIRM_S
+            left_s = max(counting.until - self._clock.wall(), rounds_s, self._settings.countdown_s)
+            self._count_down(left_s, counting.text, counting.rule)
 
     def flag(self, watch: StallWatch, limit: Threshold, now: float) -> None:
         """A silence exceeded the threshold of a stall: journal it, and look at the stacks."""
@@ -214,7 +206,7 @@ class HangWatch:
         elif before is not None and moved(before.activity, taken.activity):
             self._changed = "data workers, disks or uploads are busy"
         same = before is not None and not self._changed
-        if before is not None and not same:
+        if self._changed:
             self._rounds.clear()
             self._gap_s = min(2 * self._gap_s, LONGEST_GAP_S)
         self._rounds.append(taken)
@@ -222,7 +214,7 @@ class HangWatch:
         works = (place for place in taken.stacks.places if place.kind not in {Kind.PEERS, Kind.LOCK})
         if (phase := next(filter(None, (phase_in_stack(place.mark) for place in works)), None)) is not None:
             watch.announce(phase)
-        if same or taken.shows_a_wait:
+        if same:
             self._reported = True
             stalled_s = watch.stalled_s(self._clock.mono())
             usual = f" (normally {limit.pace_s:.2g} s)" if limit.pace_s else ""
@@ -253,37 +245,32 @@ class HangWatch:
                 )
             )
         if due and ruling.reported and self._last_rule[0]:
+            text = f"No progress for {silence.silent_s:.0f} s, but stoker won't end it: {ruling.why}; if it hangs, stop it with s or `stoker stop`"
             if ruling.until_s is not None:
                 text = f"No progress for {silence.silent_s:.0f} s, not ended yet: {ruling.why} (will end after {ruling.until_s:.0f} s)"
-            else:
-                text = f"No progress for {silence.silent_s:.0f} s, but stoker won't end it: {ruling.why}; if it hangs, stop it with s or `stoker stop`"
             self._say([Advice(f"hang_{ruling.rule}", text)])
-        if self._stacks.busy:
+        if self._stacks.busy or now < self._next_round:
             return
-        if not self._reported and self._rounds and now >= self._next_round:
+        if not self._reported and self._rounds:
             self._start_round(now)  # a second round may show what the first did not
         elif due and not self._kept:
             # Another look may be all that is missing, or it may show something else.
-            apart = (
-                self._rounds[0].mono + self._settings.rounds_apart_s
-                if ruling.passing and self._rounds
-                else now
-            )
-            if now >= max(self._next_round, apart):
-                self._start_round(now)
-                if not (ruling.passing or self._changed):
-                    self._gap_s = min(2 * self._gap_s, LONGEST_GAP_S)
+            apart = ruling.passing and self._rounds
+            if apart and now < self._rounds[0].mono + self._settings.rounds_apart_s:
+                return
+            self._start_round(now)
+            if not (ruling.passing or self._changed):
+                self._gap_s = min(2 * self._gap_s, LONGEST_GAP_S)
 
     def _act(self, ruling: Act, silence: Silence, now: float) -> bool:
         """Count down, look once more, then end the attempt."""
         newest = self._rounds[-1] if self._rounds else None
         text = newest.stacks.text if newest is not None else "could not take any stacks"
         if self._countdown is None:
-            # The countdown is never longer than a limit that a person set.
             left_s = self._settings.countdown_s
-            self._count_down(
-                min(left_s, silence.act_s or left_s) if silence.asked else left_s, text, ruling.rule
-            )
+            if silence.asked:  # never longer than a limit that a person set
+                left_s = min(left_s, silence.act_s or left_s)
+            self._count_down(left_s, text, ruling.rule)
             return False
         until, confirm = self._countdown
         confirmed = newest is None or newest.mono >= confirm

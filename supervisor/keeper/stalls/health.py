@@ -53,18 +53,16 @@ LOOK_INTERVAL_S = 60.0
 
 
 class Health:
-    """Follows one attempt after another. Used by the keeper's only thread.
+    """Follows one attempt after another.
 
-    Args:
-        emit: journals an event.
-        targets: the processes whose stacks can be taken now; None while no rank is known.
-        around: what else decides whether a silence is ended.
+    `targets`: the processes whose stacks can be taken now; None while no rank is known. `around`: what else
+    decides whether a silence is ended.
     """
 
     _flagged_before: ev.StallFlagged | None
     _slow: int | None
-    _last_tick: float
     _past_t: float | None
+    _last_tick: float
 
     def __init__(
         self,

@@ -40,6 +40,8 @@ from supervisor.sources.stacks.python_stacks import (
 )
 from supervisor.text.redact import redact_text
 
+log = logging.getLogger("stoker.keeper")
+
 STACKS_S = 5.0
 FAULT_FOLDER = "stacks"
 # If every rank does something different, there is no pattern; at most this many groups are journalled.
@@ -91,18 +93,6 @@ class Round:
         return self.stacks.odd or self.absent
 
     @property
-    def shows_a_wait(self) -> bool:
-        """Whether this round alone shows that the others wait for a rank that does not run, or that all wait.
-
-        A rank that computes while the others wait may be in a long step, for example after the sequences became longer. Only a second
-        round can tell that from an endless loop.
-        """
-        if self.absent:
-            return True
-        places = [self.stacks.place_of(rank) for rank in self.stacks.odd]
-        return self.stacks.proves_hang and all(place is None or place.idle is not False for place in places)
-
-    @property
     def line_at(self) -> str | None:
         """The line of the first rank that keeps the others waiting."""
         place = self.stacks.place_of(self.odd[0]) if self.odd else None
@@ -138,15 +128,17 @@ def take_round(targets: Targets, clock: Clock) -> Round:
     stacks = dict(zip(order, taken, strict=True))
     found = _by_rank(stacks)
     extra, collective, absent = _collectives(targets)
-    written = write_stacks(targets.artifacts, targets.attempt, clock.wall(), found.text, stacks, extra)
+    artifact, lines = write_stacks(
+        targets.artifacts, targets.attempt, clock.wall(), found.text, stacks, extra
+    )
     env = read_environ(processes[0])
     return Round(
         mono=clock.mono(),
         stacks=found,
         activity=Activity(helper_cpu_s(processes), io_bytes(processes)),
         source="+".join(sorted({str(stack.source) for stack in taken})),
-        artifact=written.name,
-        lines=written.lines,
+        artifact=artifact,
+        lines=lines,
         collective=collective,
         absent=absent,
         cpu_s={rank: own_cpu_s(process) for rank, process in targets.ranks.items()},
@@ -203,25 +195,15 @@ def _collectives(targets: Targets) -> tuple[list[str], str | None, tuple[int, ..
 # Several rounds may end within one second.
 MOST_A_SECOND = 9
 
-log = logging.getLogger("stoker.keeper")
-
-
-@dataclass(frozen=True, slots=True)
-class StackFile:
-    """Where a round was written.
-
-    `name`: relative to the run directory; None if it could not be written. `lines`: for each rank, the line (1-based) of the user's
-    innermost frame, or else of the innermost frame.
-    """
-
-    name: str | None
-    lines: Mapping[int, int]
-
 
 def write_stacks(
     artifacts: Path, attempt: int, wall: float, head: str, stacks: Mapping[int, Stack], extra: list[str]
-) -> StackFile:
-    """Write a round: `head`, then `stacks` by rank, then `extra`."""
+) -> tuple[str | None, dict[int, int]]:
+    """Write a round: `head`, then `stacks` by rank, then `extra`.
+
+    Returns the file's name, relative to the run directory (None: it could not be written), and for each rank the
+    line, 1-based, of the innermost frame in the user's code, or else of the innermost frame.
+    """
     parts = [head, ""]
     lines: dict[int, int] = {}
     for rank, stack in stacks.items():
@@ -230,7 +212,6 @@ def write_stacks(
         thread = main_thread(parse_stack(stack.lines))
         at = thread.at if thread is not None else ()
         frames = thread.frames if thread is not None else ()
-        # The line to look at: the main thread's innermost frame in the user's code, or else its innermost frame.
         own = [place for place, frame in zip(at, frames, strict=True) if not frame.is_library]
         lines[rank] = len(parts) + next(iter((*own, *at)), 0) + 1
         parts += [*stack.lines, ""]
@@ -243,8 +224,8 @@ def write_stacks(
             file.write("\n".join(map(redact_text, parts)))
     except OSError as error:
         log.error("artifacts/%s: %s", name, error.strerror)
-        return StackFile(None, lines)
-    return StackFile(f"artifacts/{name}", lines)
+        return None, lines
+    return f"artifacts/{name}", lines
 
 
 # -- who wants stacks, and when they come --------------------------------------------------------------

@@ -11,7 +11,6 @@ from supervisor.job.batch import BatchSpec, describe, describe_change
 from supervisor.job.launch.plan import real_command_of
 from supervisor.job.spec import TrialSettings, steps_seen
 from supervisor.run.events import Outcome
-from supervisor.run.failure_history import recurrence_lines, same_failure
 from supervisor.run.journal import read_state
 from supervisor.run.node_files import LEADER
 from supervisor.run.paths import RunPaths
@@ -48,10 +47,10 @@ def story(state: RunState, run: RunPaths, *, redact: Callable[[str], str] = str)
     lines = ["", f"run       {state.run_id}  {state.name}"]
     for index, attempt in enumerate(state.attempts):
         lines += _attempt_story(attempt, run)
-        if attempt.verdict is not None:
-            same = same_failure(state, attempt.verdict.fingerprint, attempt.number)
-            earlier = tuple(number for number in same if number < attempt.number)
-            lines += [f"          {line}" for line in recurrence_lines(earlier)]
+        same = state.same_failure(attempt.verdict, attempt.number)
+        if earlier := tuple(number for number in same if number < attempt.number):
+            many = "s" if len(earlier) > 1 else ""
+            lines.append(f"          the same failure as attempt{many} {fm.ranges(earlier)}")
         following = state.attempts[index + 1] if index + 1 < len(state.attempts) else None
         if following is not None:
             lines.append(f"change    {_change_story(attempt)}{_confirmed(attempt, following)}")

@@ -202,11 +202,6 @@ class Query:
         """The same query for these ranks (none: all)."""
         return replace(self, who=frozenset(who), typed=self._typed("rank", *(f"r{name}" for name in who)))
 
-    def on(self, stream: str) -> Query:
-        """The same query for this stream ("": all)."""
-        typed = self._typed("stream", *([f"stream:{stream}"] if stream else []))
-        return replace(self, stream=stream, typed=typed)
-
     def at(self, *nodes: int) -> Query:
         """The same query for these nodes (none: all)."""
         typed = self._typed("node", *([f"node:{ranges(nodes)}"] if nodes else []))

@@ -26,13 +26,13 @@ from supervisor.run.events import Outcome
 from supervisor.run.failures import PLAIN_ERRORS, FailureClass
 from supervisor.run.index import listed_names, listed_notes, those_under
 from supervisor.run.journal import StateReader
-from supervisor.run.next_job import NextJob
+from supervisor.run.next_job import NextJob, declared_again
 from supervisor.run.ownership import has_keeper
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Verdict
-from supervisor.run.regular import mark_of
+from supervisor.run.regular import Mark, mark_of
+from supervisor.run.runfile import BadRunFile, name_given, read_run_file
 from supervisor.run.state import DiagnosedAs, Finished, MomentKind, RunState
-from supervisor.run.summaries import RunIndex, Summary, summary_of
 from supervisor.text.redact import redact_argv, redact_text
 from supervisor.views.format import short_id
 from supervisor.views.logs.query import BadQueryError, Word, words_of
@@ -58,9 +58,30 @@ NAMED_DAYS = {"today": 0, "yesterday": 1}
 _RATE = re.compile(r"-{0,2}(?:[\w.]+\.)?(?:lr|learning[-_]rate)(?:=(.+))?", re.IGNORECASE)
 
 
-def command_of(summary: Summary) -> tuple[str, ...]:
-    """Script and arguments as given, with secrets hidden; empty if unknown."""
-    return () if summary.script is None else (os.path.basename(summary.script), *summary.arguments)
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What lists show about a run.
+
+    `mark`: of its journal, taken before reading it. `script`, `arguments`: as given, secrets hidden; None if run.json cannot be read.
+    `given`: the name that a person gave it at its start. `again`: the command that starts it with what it lacked, see `declared_again`.
+    """
+
+    mark: Mark
+    state: RunState
+    script: str | None = None
+    arguments: tuple[str, ...] = ()
+    given: str = ""
+    again: str = ""
+
+
+def summary_of(run: RunPaths, mark: Mark, state: RunState) -> Summary:
+    """Summarize a run by its folded journal and its run.json."""
+    try:
+        job = read_run_file(run.run_json).job
+    except BadRunFile:
+        return Summary(mark, state)
+    words = redact_argv((job.entry, *job.entry_args))
+    return Summary(mark, state, job.entry, words[1:], name_given(job), declared_again(state, job))
 
 
 def own_arguments(job: JobSpec | None, state: RunState) -> tuple[str, ...] | None:
@@ -76,11 +97,6 @@ def own_arguments(job: JobSpec | None, state: RunState) -> tuple[str, ...] | Non
         if is_own or is_resumed(setting.name):
             del words[setting.at : setting.at + (1 if setting.joined or setting.value is None else 2)]
     return tuple(words)
-
-
-def given_name(summary: Summary, listed: str | None) -> str:
-    """The name that a person gave the run; empty if it has its script's. `listed`: its newest name in the index."""
-    return listed if listed and listed != summary.state.name else summary.given
 
 
 def rate_of(command: Sequence[str]) -> str:
@@ -237,20 +253,6 @@ class SortKey(StrEnum):
 
 # Keys with the greatest value first, unless reversed.
 GREATEST_FIRST = frozenset([SortKey.NEWEST, SortKey.STEP, SortKey.DURATION])
-# Typed names of a direction, and whether the greatest then comes first.
-DIRECTIONS = {"asc": False, "ascending": False, "desc": True, "descending": True}
-REVERSED = frozenset(["reverse", "reversed"])
-
-
-def sort_named(words: str) -> tuple[SortKey, bool] | None:
-    """Parse ``loss desc``: a key, by a part of its name, and whether its usual order is reversed; None if unknown."""
-    *named, last = words.lower().split() or [""]
-    falling = DIRECTIONS.get(last) if named else None
-    wanted = " ".join(named if falling is not None or last in REVERSED else [*named, last])
-    key = next((key for key in SortKey if wanted and wanted in key), None)
-    if key is None:
-        return None
-    return key, last in REVERSED if falling is None else falling != (key in GREATEST_FIRST)
 
 
 @dataclass(slots=True)
@@ -275,7 +277,7 @@ class RunList:
 
 
 class RunsReader:
-    """Reads the list: finished runs from their summaries, other runs from new journal lines, for at most a time slice per call.
+    """Reads the list: finished runs once, other runs from new journal lines, for at most a time slice per call.
 
     Args:
         known: the runs, newest first; called in the reading thread.
@@ -304,7 +306,6 @@ class RunsReader:
         self._readers: dict[RunPaths, StateReader] = {}
         self._summaries: dict[RunPaths, Summary] = {}
         self._rows: dict[RunPaths, RunRow] = {}
-        self._index = RunIndex()
         self._due = self._next = -math.inf
         # Opening a run and returning within a slice starts a reading thread while the last one still ends.
         self._lock = threading.Lock()
@@ -333,7 +334,6 @@ class RunsReader:
             self._read(waiting.pop())
         self._next = start if waiting else start + READ_S
         self._open += waiting
-        self._index.save()
         rows = tuple(self._row(run) for run in self._runs if run in self._summaries)
         last = self._last
         if (found := (rows, not waiting, self._elsewhere)) != (last.rows, last.complete, last.elsewhere):
@@ -343,9 +343,10 @@ class RunsReader:
     def _row(self, run: RunPaths) -> RunRow:
         if run not in self._rows:
             found, folder, (names, notes) = self._summaries[run], str(run.root), self._listed
-            named = given_name(found, names.get(folder)), note_of(found.state, notes.get(folder, (0.0, "")))
-            live, command = run in self._live, command_of(found)
-            self._rows[run] = RunRow(run, found.state, live, command, *named, found)
+            given = name if (name := names.get(folder)) and name != found.state.name else found.given
+            note = note_of(found.state, notes.get(folder, (0.0, "")))
+            command = () if found.script is None else (os.path.basename(found.script), *found.arguments)
+            self._rows[run] = RunRow(run, found.state, run in self._live, command, given, note, found)
         return self._rows[run]
 
     def _in_scope(self, known: list[RunPaths]) -> list[RunPaths]:
@@ -364,10 +365,8 @@ class RunsReader:
         self._open = []
         for run in reversed(self._runs):  # the newest is read first
             mark, found = mark_of(run.node().journal), self._summaries.get(run)
-            if run in self._readers:
+            if run in self._readers or (found is not None and found.mark != mark):
                 found = None
-            elif (found is None or found.mark != mark) and (found := self._index.find(run, mark)):
-                self._keep(run, found)
             live = not (found is not None and found.state.is_over) and has_keeper(run)
             if live != (run in self._live):
                 self._live ^= {run}
@@ -375,12 +374,8 @@ class RunsReader:
             if live or found is None:
                 self._open.append(run)
 
-    def _keep(self, run: RunPaths, summary: Summary) -> None:
-        self._summaries[run] = summary
-        self._rows.pop(run, None)
-
     def _read(self, run: RunPaths) -> None:
-        """Fold new lines of a journal; keep the summary of a run that no keeper writes."""
+        """Fold new lines of a journal; leave a snapshot of a long one that has ended."""
         journal = run.node().journal
         mark, found = mark_of(journal), self._summaries.get(run)
         if mark is None:
@@ -390,12 +385,12 @@ class RunsReader:
             reader = self._readers[run] = self._readers.get(run) or StateReader(journal)
             while reader.refresh() and reader.offset != mark[1]:
                 pass
-            found = summary_of(run, mark, reader.state)
-            self._keep(run, found)
+            found = self._summaries[run] = summary_of(run, mark, reader.state)
+            self._rows.pop(run, None)
         if run in self._live:
             self._open.append(run)
-        elif self._readers.pop(run, None) is not None:
-            self._keep(run, self._index.add(run, found))
+        elif (ended := self._readers.pop(run, None)) is not None and found.state.is_over:
+            ended.keep()
 
 
 def rows_of(runs: list[RunPaths], env: Mapping[str, str]) -> tuple[RunRow, ...]:

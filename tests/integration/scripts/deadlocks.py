@@ -1,6 +1,6 @@
-"""A training that deadlocks in another way each time it is launched, and makes a few steps before; every rank has a heartbeat thread.
+"""A training that deadlocks at each launch, in the ways that its arguments name; every rank has a heartbeat thread.
 
-The launches are counted in `launch.txt`; the one after the last deadlock ends well. A heartbeat every 0.5 s is what trackers and
+It makes a few steps before. The launches are counted in `launch.txt`; the one after the last deadlock ends well. A heartbeat every 0.5 s is what trackers and
 watchdogs print: it has the step, changing numbers, and the same words while the training moves and while it hangs.
 """
 
@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import queue
 import socket
+import sys
 import threading
 import time
 from datetime import timedelta
@@ -18,7 +19,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-STEPS = 25
+STEPS = 12
 seen = 0
 
 
@@ -26,9 +27,8 @@ def beat(rank: int) -> None:
     count = 0
     while True:
         count += 1
-        print(
-            f"{time.strftime('%H:%M:%S')} INFO alive rank={rank} step={seen} beat={count} gpu=97%", flush=True
-        )
+        now = time.strftime("%H:%M:%S")
+        print(f"{now} INFO alive rank={rank} step={seen} beat={count} gpu=97%", flush=True)
         time.sleep(0.5)
 
 
@@ -70,7 +70,10 @@ def dead_loader() -> None:
     batches.get()
 
 
-WAYS = (lock, mismatched_collective, missing_in_barrier, sleep, loop, blocked_read, dead_loader)
+WAYS = {
+    way.__name__: way
+    for way in (lock, mismatched_collective, missing_in_barrier, sleep, loop, blocked_read, dead_loader)
+}
 
 
 def main() -> None:
@@ -84,10 +87,11 @@ def main() -> None:
         counted.write_text(str(launch + 1))
     threading.Thread(target=beat, args=(rank,), daemon=True).start()
     first = launch * STEPS
+    way = sys.argv[1 + launch] if launch + 1 < len(sys.argv) else ""
     for step in range(first + 1, first + STEPS + 1):
-        if step == first + STEPS and launch < len(WAYS) and rank == 1:
-            WAYS[launch]()
-        if step == first + STEPS and launch < len(WAYS) and WAYS[launch] is missing_in_barrier:
+        if step == first + STEPS and way and rank == 1:
+            WAYS[way]()
+        if step == first + STEPS and way == "missing_in_barrier":
             dist.barrier()
         time.sleep(0.1)
         dist.all_reduce(torch.ones(1))

@@ -124,7 +124,6 @@ STALL = ev.StallFlagged(
             {"countdown": ev.HangCountdown(t=61.0, attempt=1, until=92.0, left_s=30, text="", rule="")},
             "ended as a hang in 30 s",
         ),
-        ({"stack_note": "no py-spy here"}, "no py-spy here"),
         (
             {"stacks": ev.StacksTaken(t=61.0, attempt=1, text="rank 1 sleeps", collective="all_reduce 5")},
             "all_reduce 5",

@@ -8,7 +8,6 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 
 from supervisor.run import state as st
-from supervisor.run.failure_history import same_failure
 from supervisor.run.records import Consequence, Verdict
 from supervisor.views import format as fm
 from supervisor.views.logs.reading import LogAt
@@ -134,7 +133,7 @@ def _head(told: FailureText, verdict: Verdict) -> list[Row]:
     for finding in foreseen(snapshot.state, verdict.failure):
         rows += told.warned(foreseen_text(finding, tr), most=3)
         rows += told.warned(f"→ {tr(finding.fix)}", TextStyle.DIM, 3) if finding.fix else []
-    same = same_failure(snapshot.state, verdict.fingerprint, attempt.number)
+    same = snapshot.state.same_failure(verdict, attempt.number)
     if same:
         rows += told.warned(
             tr(f"the same failure as attempt{'s' if len(same) > 1 else ''} {fm.ranges(same)}")

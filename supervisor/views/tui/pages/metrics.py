@@ -13,7 +13,7 @@ from textual.binding import Binding, BindingType
 
 from supervisor.job.arguments.command_line import differing
 from supervisor.run.paths import RunPaths
-from supervisor.run.summaries import name_given
+from supervisor.run.runfile import name_given
 from supervisor.views import format as fm
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.run_list import own_arguments
@@ -336,9 +336,9 @@ class MetricsPage(ChartPanel):
             return None
         known = [track for track in tracks if track]
         if axis_for(look.axis, known) is not look.axis:
-            look = Look(log=look.log, raw=look.raw)  # its axis may not fit the others
+            look = Look(log=look.log)  # its axis may not fit the others
         cuts = [state.cuts, *(other.cuts for other in self.others)]
-        is_smooth = not look.raw and name not in EXACT
+        is_smooth = name not in EXACT
         curves = [
             Curve(
                 track,

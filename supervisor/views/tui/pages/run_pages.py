@@ -71,8 +71,6 @@ class AdvisoriesPage(Page):
             rows += labelled("", self.tr(attempt.stacks.text), width, TextStyle.STRONG, most=6, label_cells=0)
             if attempt.stacks.collective:
                 rows += labelled("", attempt.stacks.collective, width, TextStyle.DIM, most=4, label_cells=0)
-        elif attempt.stack_note:
-            rows += labelled("", self.tr(attempt.stack_note), width, TextStyle.DIM, most=3, label_cells=0)
         return rows
 
 

@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-STEPS, SAVES_EVERY, FAILS_AT = 10, 4, 6
+STEPS, SAVES_EVERY = 10, 4
 MESSAGE = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 15.00 GiB of which 1.00 GiB is free."
 
 
@@ -31,9 +31,7 @@ class Points(Dataset):
 class Training:
     """A training on the ranks there are. `limit`: samples of a pass that rank 1 can hold from step `fails_at` on."""
 
-    def __init__(
-        self, limit=8, heads=4, width=16, optimizer=torch.optim.Adam, prints=True, fails_at=FAILS_AT
-    ):
+    def __init__(self, limit=8, heads=4, width=16, optimizer=torch.optim.Adam, prints=True, fails_at=6):
         if not dist.is_initialized():
             dist.init_process_group("gloo")
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
@@ -78,11 +76,8 @@ class Training:
         if self.step % SAVES_EVERY or self.rank:
             return
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        held = {
-            "model": self.net.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "step": self.step,
-        }
+        model, optimizer = self.net.state_dict(), self.optimizer.state_dict()
+        held = {"model": model, "optimizer": optimizer, "step": self.step}
         torch.save(held, path + ".part")
         os.replace(path + ".part", path)
         self.write(saved=self.step, sha256=hashlib.sha256(Path(path).read_bytes()).hexdigest())
@@ -90,6 +85,17 @@ class Training:
     def write(self, **line):
         with open(f"fed.{self.rank}.jsonl", "a", encoding="utf-8") as file:
             print(json.dumps({"launch": os.getppid(), **line}), file=file)
+
+    def train(self, micro, passes, path):
+        """To the end, with `passes` of `micro` samples a step; its checkpoints are one file."""
+        points = Points()
+        batches = forever(DataLoader(points, batch_size=micro, sampler=DistributedSampler(points)))
+        while self.goes_on:
+            for _ in range(passes):
+                self.feed(*next(batches), share=1 / passes)
+            self.update()
+            self.save(path)
+        self.end()
 
     def end(self):
         dist.barrier()

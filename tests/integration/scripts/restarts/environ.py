@@ -3,8 +3,7 @@
 import os
 
 import torch
-from common import Points, Training, forever
-from torch.utils.data import DataLoader, DistributedSampler
+from common import Training
 
 BATCH = int(os.environ.get("BATCH", "32"))
 ACCUM = int(os.environ.get("ACCUM", "1"))
@@ -12,11 +11,4 @@ HEADS = int(os.environ.get("HEADS", "4"))
 training = Training(heads=HEADS, optimizer=torch.optim.SGD, prints=False)
 if os.path.exists("out/snapshot.pt"):
     training.load("out/snapshot.pt")
-points = Points()
-batches = forever(DataLoader(points, batch_size=BATCH, sampler=DistributedSampler(points)))
-while training.goes_on:
-    for _ in range(ACCUM):
-        training.feed(*next(batches), share=1 / ACCUM)
-    training.update()
-    training.save("out/snapshot.pt")
-training.end()
+training.train(BATCH, ACCUM, "out/snapshot.pt")

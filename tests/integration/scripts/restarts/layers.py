@@ -2,8 +2,7 @@
 
 import argparse
 
-from common import Points, Training, forever
-from torch.utils.data import DataLoader, DistributedSampler
+from common import Training
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--mbs", type=int, default=1)
@@ -15,11 +14,4 @@ args = parser.parse_args()
 training = Training(heads=args.heads)
 if args.resume_from:
     training.load(args.resume_from)
-points = Points()
-batches = forever(DataLoader(points, batch_size=args.mbs, sampler=DistributedSampler(points)))
-while training.goes_on:
-    for _ in range(args.ga):
-        training.feed(*next(batches), share=1 / args.ga)
-    training.update()
-    training.save(f"{args.output_dir}/model.pt")
-training.end()
+training.train(args.mbs, args.ga, f"{args.output_dir}/model.pt")

@@ -3,8 +3,7 @@
 import argparse
 import os
 
-from common import Points, Training, forever
-from torch.utils.data import DataLoader, DistributedSampler
+from common import Training
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--zeta", type=int, default=4)
@@ -14,11 +13,4 @@ args = parser.parse_args()
 training = Training(width=args.eta, prints=False)
 if os.path.exists("out/last.pt"):
     training.load("out/last.pt")
-points = Points()
-batches = forever(DataLoader(points, batch_size=args.zeta, sampler=DistributedSampler(points)))
-while training.goes_on:
-    for _ in range(args.rho):
-        training.feed(*next(batches), share=1 / args.rho)
-    training.update()
-    training.save("out/last.pt")
-training.end()
+training.train(args.zeta, args.rho, "out/last.pt")

@@ -4,22 +4,14 @@ import importlib.util
 import sys
 from types import SimpleNamespace
 
-from common import Points, Training, forever
-from torch.utils.data import DataLoader, DistributedSampler
+from common import Training
 
 
 def main(cfg):
     training = Training(heads=cfg.model.heads)
     if cfg.ckpt_path:
         training.load(cfg.ckpt_path)
-    points = Points()
-    batches = forever(DataLoader(points, cfg.trainer.batch_size, sampler=DistributedSampler(points)))
-    while training.goes_on:
-        for _ in range(cfg.trainer.accumulate):
-            training.feed(*next(batches), share=1 / cfg.trainer.accumulate)
-        training.update()
-        training.save("out/model.ckpt")
-    training.end()
+    training.train(cfg.trainer.batch_size, cfg.trainer.accumulate, "out/model.ckpt")
 
 
 if importlib.util.find_spec("hydra"):

@@ -3,8 +3,7 @@
 import argparse
 import os
 
-from common import Points, Training, forever
-from torch.utils.data import DataLoader, DistributedSampler
+from common import Training
 from yacs.config import CfgNode
 
 cfg = CfgNode(
@@ -16,11 +15,4 @@ cfg.merge_from_list(parser.parse_args().opts)
 training = Training(heads=cfg.MODEL.HEADS, width=cfg.MODEL.WIDTH)
 if os.path.exists("out/model.pt"):
     training.load("out/model.pt")
-points = Points()
-batches = forever(DataLoader(points, cfg.TRAIN.BATCH_SIZE, sampler=DistributedSampler(points)))
-while training.goes_on:
-    for _ in range(cfg.TRAIN.ACCUM_STEPS):
-        training.feed(*next(batches), share=1 / cfg.TRAIN.ACCUM_STEPS)
-    training.update()
-    training.save("out/model.pt")
-training.end()
+training.train(cfg.TRAIN.BATCH_SIZE, cfg.TRAIN.ACCUM_STEPS, "out/model.pt")

@@ -5,8 +5,7 @@ import json
 import os
 from pathlib import Path
 
-from common import Points, Training, forever
-from torch.utils.data import DataLoader, DistributedSampler
+from common import Training
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--batch_size", type=int, default=4)
@@ -18,11 +17,4 @@ for name, value in json.loads(args.config.read_text(encoding="utf-8")).items():
 training = Training()
 if os.path.exists("out/last.pt"):
     training.load("out/last.pt")
-points = Points()
-batches = forever(DataLoader(points, batch_size=args.batch_size, sampler=DistributedSampler(points)))
-while training.goes_on:
-    for _ in range(args.grad_accum):
-        training.feed(*next(batches), share=1 / args.grad_accum)
-    training.update()
-    training.save("out/last.pt")
-training.end()
+training.train(args.batch_size, args.grad_accum, "out/last.pt")

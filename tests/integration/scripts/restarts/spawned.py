@@ -5,8 +5,7 @@ import os
 
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from common import Points, Training, forever
-from torch.utils.data import DataLoader, DistributedSampler
+from common import Training
 
 
 def work(rank, args):
@@ -14,14 +13,7 @@ def work(rank, args):
     training = Training(prints=False)
     if os.path.isfile("out/snapshot.pt"):
         training.load("out/snapshot.pt")
-    points = Points()
-    batches = forever(DataLoader(points, batch_size=args.batch_size, sampler=DistributedSampler(points)))
-    while training.goes_on:
-        for _ in range(args.accum):
-            training.feed(*next(batches), share=1 / args.accum)
-        training.update()
-        training.save("out/snapshot.pt")
-    training.end()
+    training.train(args.batch_size, args.accum, "out/snapshot.pt")
 
 
 if __name__ == "__main__":
