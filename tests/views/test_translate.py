@@ -51,7 +51,7 @@ RECORDS = [
     ROOT / "run/trash.py",
     ROOT / "run/ownership.py",
     ROOT / "keeper/base/control_input.py",
-    *(ROOT / "keeper/planning" / f"{name}.py" for name in ("readiness", "fit_batch")),
+    ROOT / "keeper/planning/readiness.py",
     ROOT / "keeper/process/takeover.py",
     ROOT / "keeper/stalls/hang_watch.py",
     ROOT / "keeper/observer/observer.py",

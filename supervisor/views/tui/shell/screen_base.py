@@ -18,8 +18,8 @@ from supervisor.views.tui.widgets.panel import Panel, tr_of
 if TYPE_CHECKING:
     from textual.command import Provider
 
-# Below this width the words beside q are short.
-WORDY_FROM = 110
+# The words beside q are dropped if fewer than this many other keys would fit.
+WANTED_HINTS = 8
 NARROW_BELOW = 64
 RESTART_STOPPED = "the automatic restart is stopped; if you leave this, the run waits for you"
 LOW_BELOW = 18
@@ -82,8 +82,10 @@ class FooterBar(Panel):
         if self._last is None or self._covered:
             return []
         hints = [hint._replace(word=self.tr(hint.word)) for hint in self._hints]
-        word = self._last.word if width >= WORDY_FROM else self._last.word.partition(" (")[0]
-        right = _hint(self._last._replace(word=self.tr(word)))
+        wanted = 1 + sum(cells(_hint(hint)) for hint in hints[:WANTED_HINTS])
+        right = _hint(self._last._replace(word=self.tr(self._last.word)))
+        if wanted + cells(right) > width:
+            right = _hint(self._last._replace(word=self.tr(self._last.word.partition(" (")[0])))
         room = width - cells(right)
         spans: list[Span] = [Span(" ")]
         self._places = [(width - cells(right), width, self._last.action)]
