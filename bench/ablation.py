@@ -1,6 +1,6 @@
 """Measures what each piece of the judging code contributes: switches it off alone and judges all labeled texts of the repository again.
 
-    python bench/ablation.py [--only PREFIX] [--sample N] [--texts BLOBS] [--keep bench/results/ablation.json]
+    python bench/ablation.py [--only PREFIX] [--sample N] [--keep bench/results/ablation.json]
 
 The pieces are the signatures, and the functions and methods of `diagnosis`, `sources/metrics` and `text`. A signature that is off matches nothing. A function
 that is off returns what it returns when it finds nothing, by its annotations:
@@ -360,7 +360,7 @@ def _too_long(*_: object) -> None:
     raise TooLongError
 
 
-def prepared(scratch: Path, blobs: Path | None, sample: int) -> Found:
+def prepared(scratch: Path, sample: int) -> Found:
     """Engine, texts and pieces, before any text is judged."""
     signatures = parse_tables(read_tables())
     matcher = Matcher(signatures)
@@ -368,7 +368,7 @@ def prepared(scratch: Path, blobs: Path | None, sample: int) -> Found:
     found = [each for module in every for each in functions(module)]
     caches = [value for module in every for value in vars(module).values() if hasattr(value, "cache_clear")]
     pieces = [CONTROL, *map(_function_piece, found), *_signature_pieces(signatures, matcher)]
-    chosen = texts(scratch, blobs)[::sample]
+    chosen = texts(scratch)[::sample]
     by_id = {piece.id: piece for piece in pieces}
     return Found(found, caches, by_id, chosen, Engine(signatures, matcher), matcher, sample=sample)
 
@@ -571,23 +571,14 @@ def _commit() -> str:
 
 def main(argv: Iterable[str] | None = None) -> int:
     parser = command_line(__doc__)
-    parser.add_argument(
-        "--only",
-        default="",
-        metavar="PREFIX",
-        help="only pieces whose name, or kind and name, begin with PREFIX",
-    )
+    parser.add_argument("--only", default="", metavar="PREFIX", help="only pieces whose name begins so")
     parser.add_argument("--sample", type=int, default=1, metavar="N", help="only every Nth text")
-    parser.add_argument(
-        "--texts", type=Path, metavar="BLOBS", help="a folder with the public logs, named by blob"
-    )
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--commit", default="", help="the commit to name (default: that of the checkout)")
     args = parser.parse_args(argv if argv is None else list(argv))
     with scratch_folder() as scratch:
-        found = prepared(Path(scratch), args.texts, args.sample)
+        found = prepared(Path(scratch), args.sample)
         table = measured(found, args.only, args.processes)
-    head = {"commit": args.commit or _commit(), **summary(found)}
+    head = {"commit": _commit(), **summary(found)}
     if args.keep is not None:
         args.keep.write_text(written(head, table), encoding="utf-8")
     else:

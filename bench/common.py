@@ -126,15 +126,6 @@ def status(pid: int) -> dict[str, int]:
     return found
 
 
-def held_by(pid: int) -> tuple[int, int, int] | None:
-    """Descriptors, threads and resident bytes of a process; None once it is gone."""
-    known = status(pid)
-    try:
-        return len(os.listdir(f"/proc/{pid}/fd")), known["Threads"], known["VmRSS"]
-    except (OSError, KeyError):
-        return None
-
-
 def with_mark(name: str, value: str) -> list[int]:
     """Processes that were started with a variable of this value, wherever they hang in the tree."""
     wanted = f"{name}={value}".encode()

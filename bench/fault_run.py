@@ -1,7 +1,6 @@
 """The standing fault run: what a machine and its people do to a run, drawn from a seed, and what must hold after each.
 
-Kills (`bench.kills`): keeper, launcher, agent, ranks and viewers of a run, viewer and writer of a log that is only watched;
-alone and together, from the first 50 ms on. And for each 50 kills one round of each of these:
+Kills (`bench.kills`): keeper, launcher, agent, ranks and viewers of a run, alone and together, from the first 50 ms on. And for each 50 kills one round of each of these:
 
 - disk full: the run directory is a tmpfs that somebody fills, and frees after some seconds; the keeper may be killed meanwhile;
 - clock: the machine's clock is set forward and back by up to hours (libfaketime; skipped where it is not installed);
@@ -22,19 +21,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -44,15 +39,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from msgspec import structs
 
-from bench.common import ROOT, command_line, surroundings, with_mark
+from bench.common import command_line, surroundings, with_mark
 from bench.kills import (
     COMMAND_S,
-    FOREIGN,
-    LEFT_S,
     MARK,
     SCREEN_S,
-    SCRIPT,
-    STOKER,
     Broken,
     Hit,
     Kind,
@@ -63,19 +54,14 @@ from bench.kills import (
     Victim,
     drawn,
 )
-from bench.stage import Terminal
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.fold import fold
 from supervisor.run.journal import JournalReader, JournalWriter, StateReader, facts_in, read_state
-from supervisor.sources.processes import identify, is_alive, send_signal
-from tests.conftest import wait_until
+from supervisor.sources.processes import identify, send_signal
 from tests.disks import fill
 
 TORN_BYTES = 4096
-WATCHED = "watched log"
-WATCHED_SHARE = 6
-"""One kill round in so many is of a log that is only watched."""
 KILLS_FOR_EACH, ROUNDS_FOR_EACH = 50, 25
 SKIPPED = "skipped"
 FAKETIME = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
@@ -335,133 +321,6 @@ NAMES: dict[type[ConditionRound], str] = {
 }
 
 
-@dataclass(slots=True)
-class WatchedRound:
-    """Somebody else's training is watched by `attach LOG`; viewer and writer are killed, never more than was meant."""
-
-    number: int
-    folder: Path
-    tally: Tally
-    dice: random.Random
-    last_hit: str = ""
-
-    def play(self) -> None:
-        """The whole round. Raises Broken."""
-        mark, work = uuid.uuid4().hex, self.folder / "job"
-        work.mkdir()
-        env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-        env |= {"PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(self.folder / "state")}
-        env |= {"XDG_CACHE_HOME": str(self.folder.parent / "cache")}
-        writer_env = env | {MARK: f"{mark}-writer", "RANK": "0", "LOCAL_RANK": "0", "STOKER_ATTEMPT": "1"}
-        writer_env |= {
-            "STOKER_STOP_FILE": str(work / "stop"),
-            "STOKER_TELEMETRY_DIR": str(work / "telemetry"),
-        }
-        log = self.folder / "train.log"
-        with log.open("wb") as out:
-            argv = [sys.executable, "-S", SCRIPT, str(work)]
-            writer = subprocess.Popen(argv, env=writer_env, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
-        screens: list[Terminal] = []
-        try:
-            for _ in range(self.dice.randint(1, 3)):
-                if writer.poll() is not None:
-                    break
-                screen = Terminal([*STOKER, "attach", str(log)], str(self.folder), env | {MARK: mark})
-                screens.append(screen)
-                self._hit(writer, screen)
-            if not wait_until(lambda: not with_mark(MARK, mark), LEFT_S):
-                raise Broken(f"left in the end: {with_mark(MARK, mark)}")
-            self._watch_once_more(log, env)
-        finally:
-            for screen in screens:
-                screen.close()
-            if writer.poll() is None:
-                writer.kill()
-            writer.wait()
-            for pid in (*with_mark(MARK, mark), *with_mark(MARK, f"{mark}-writer")):  # its daemon too
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-
-    def _hit(self, writer: subprocess.Popen[bytes], screen: Terminal) -> None:
-        viewer = identify(screen.process.pid)
-        assert viewer is not None
-
-        victims = self.dice.sample([Victim.VIEWER, Victim.RANK], self.dice.choice([1, 1, 2]))
-        first = self.dice.random() < 0.4
-        if not wait_until(self._journals, SCREEN_S, 0.001):
-            raise Broken("no observed run came with the screen")
-        if not first and not wait_until(lambda: self._last_step() > 0, SCREEN_S):
-            raise Broken("the observer journalled no step")
-        time.sleep(0.05 * self.dice.random())
-        whom = {Victim.VIEWER: [viewer.pid], Victim.RANK: [writer.pid]}
-        for victim in victims:
-            for pid in whom[victim]:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-        if Victim.RANK in victims:
-            writer.wait(COMMAND_S)
-        moment = Moment.FIRST if first else Moment.STEPS
-        self.last_hit = f"{moment}: {', '.join(victims)}"
-        self.tally.done.update(f"killed: {victim}" for victim in victims)
-        fault = {
-            "round": self.number,
-            "kind": WATCHED,
-            "moment": str(moment),
-            "killed": sorted(map(str, victims)),
-        }
-        self.tally.faults.append({**fault, "outcome": "not looked at"})
-        if Victim.VIEWER not in victims:
-            time.sleep(self.dice.random())
-            deadline = time.monotonic() + SCREEN_S
-            while screen.process.poll() is None and time.monotonic() < deadline:
-                screen.press(b"q")  # before its first frame it takes no key
-                wait_until(lambda: screen.process.poll() is not None, 1.0)
-        if not wait_until(lambda: screen.process.poll() is not None and not is_alive(viewer), LEFT_S):
-            raise Broken("the screen does not end on q")
-        if Victim.RANK not in victims and writer.poll() is not None:
-            raise Broken(f"the training that was only watched ended with {writer.returncode}")
-
-    def _journals(self) -> list[Path]:
-        return sorted((self.folder / "state").glob("stoker/observed/*/nodes/0/events.jsonl"))
-
-    def _last_step(self) -> int:
-        """The newest step in any observer's journal. Each must fold."""
-        steps = [0]
-        for path in self._journals():
-            attempt = read_state(path).attempt
-            steps.append((attempt.last_step or 0) if attempt is not None else 0)
-        return max(steps)
-
-    def _watch_once_more(self, log: Path, env: Mapping[str, str]) -> None:
-        """What was killed is in nobody's way: the log is watched again, to its newest step."""
-        self._last_step()
-        known = set(self._journals())
-        argv = [*STOKER, "attach", "--no-ui", str(log)]
-        null = subprocess.DEVNULL
-        with subprocess.Popen(
-            argv, cwd=self.folder, env=dict(env), stdin=null, stdout=null, stderr=null
-        ) as again:
-            try:
-                newest = log.read_text(encoding="utf-8").count("\nstep ")
-
-                def seen() -> bool:
-                    journals = [path for path in self._journals() if path not in known]
-                    attempts = [read_state(path).attempt for path in journals]
-                    return again.poll() is not None or any(
-                        one and (one.last_step or 0) >= newest for one in attempts
-                    )
-
-                if not wait_until(seen, SCREEN_S):
-                    raise Broken(f"attach does not come to step {newest} again")
-                again.send_signal(signal.SIGINT)
-                again.wait(COMMAND_S)
-            except subprocess.TimeoutExpired:
-                raise Broken("attach --no-ui does not end on SIGINT") from None
-            finally:
-                if again.poll() is None:
-                    again.kill()
-
-
 def _folded(journal: Path) -> st.RunState:
     """The state of a journal, but for the count of lines that are none."""
     return structs.replace(read_state(journal), unknown_events=0)
@@ -516,14 +375,12 @@ class FaultRun:
         shutil.rmtree(place, ignore_errors=True)
         return tally
 
-    def _round(self, name: str, place: Path, tally: Tally) -> Round | WatchedRound:
+    def _round(self, name: str, place: Path, tally: Tally) -> Round:
         what, _, number = name.rpartition("/")
-        dice = random.Random(f"{self.seed}/{name}/what")
-        if not what and dice.randrange(WATCHED_SHARE) == 0:
-            return WatchedRound(int(number), place, tally, dice)
         plan = drawn(self.seed, int(number))
         if not what:
             return Round(plan, place, tally)
+        dice = random.Random(f"{self.seed}/{name}/what")
         kind = next(kind for kind, known in NAMES.items() if known == what)
         # torchrun's own waits last for hours where libfaketime sets the clock.
         kinds = [one for one in Kind if kind is not ClockSet or one is not Kind.TORCHRUN]
@@ -574,40 +431,27 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=200, help="how many kills")
     parser.add_argument("--round", help="this one of the seed only")
     parser.add_argument("--minute", action="store_true", help="what is suspended is so for a whole minute")
-    parser.add_argument(
-        "--at-once", type=int, default=1, metavar="N", help="rounds that are played side by side"
-    )
-    parser.add_argument(
-        "--failed", type=Path, metavar="FOLDER", help="copy the folder of a round with a finding there"
-    )
+    parser.add_argument("--failed", type=Path, metavar="FOLDER", help="copy a round with a finding there")
     args = parser.parse_args()
     path = None if args.round else args.keep
-    leaves = threading.Event()
+    leaves: list[int] = []
     for number in (
         signal.SIGTERM,
         signal.SIGINT,
-    ):  # what is played is played to its end: nothing of a round is left behind
-        signal.signal(number, lambda _number, _frame: leaves.set())
+    ):  # the round is played to its end: nothing of it is left behind
+        signal.signal(number, lambda number, _frame: leaves.append(number))
     tally, before_s = begun(args.seed, path)
     played = {str(fault["round"]) for fault in tally.faults}
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="stoker-faults-") as folder:
         run = FaultRun(args.seed, Path(folder), args.failed, args.minute)
-        names, lock = [args.round] if args.round else run.names(args.count), threading.Lock()
-
-        def play(name: str) -> None:
-            with lock:
-                enough = name.isdecimal() and len(_kills(tally)) >= args.count and not args.round
-            if name in played or enough or leaves.is_set():
-                return
-            found = run.play(name)
-            with lock:
-                tally.add(found)
-                if path is not None:
-                    write(run, tally, before_s + time.monotonic() - began, path)
-
-        with ThreadPoolExecutor(args.at_once) as pool:
-            list(pool.map(play, names))
+        for name in [args.round] if args.round else run.names(args.count):
+            enough = name.isdecimal() and len(_kills(tally)) >= args.count and not args.round
+            if leaves or name in played or enough:
+                continue
+            tally.add(run.play(name))
+            if path is not None:
+                write(run, tally, before_s + time.monotonic() - began, path)
     print(
         f"{len(_kills(tally))} kills, {len(tally.faults)} faults, {len(tally.findings)} findings, {time.monotonic() - began:.0f} s"
     )

@@ -31,7 +31,6 @@ from supervisor.run.ownership import read_holder
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import BadRunFile, read_run_file, read_run_stream
 from supervisor.sources.checkpoint_layouts import find_checkpoints
-from supervisor.sources.kernel_memory import about
 from supervisor.sources.metrics import MetricReader
 from supervisor.sources.signature_files import load_engine
 from supervisor.sources.stacks.collective_records import BadDump, read_dump
@@ -272,7 +271,6 @@ def stack_texts(_folder: Path) -> Play:
         for source in ("py-spy", "faulthandler", "proc"):
             stack_round([RankStack(0, source, lines, main_tid=4711), other])
         read_ras(text)
-        about(data, {123}, 0.0)
 
     return play
 

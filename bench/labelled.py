@@ -67,8 +67,8 @@ class Text:
         return f"{self.family}/{self.id}"
 
 
-def texts(scratch: Path, blobs: Path | None = None) -> list[Text]:
-    """All texts, in a fixed order. `blobs`: a folder with the texts of the wild manifests, named by their blobs."""
+def texts(scratch: Path) -> list[Text]:
+    """All texts, in a fixed order."""
     return [
         *_excerpts(),
         *_real(scratch),
@@ -80,7 +80,6 @@ def texts(scratch: Path, blobs: Path | None = None) -> list[Text]:
         *_metrics(),
         *_traces(scratch),
         *_others(),
-        *(_wild(blobs) if blobs is not None else ()),
     ]
 
 
@@ -346,13 +345,6 @@ def _others() -> Iterator[Text]:
                 yield _metric(path.stem, name, record, lambda text=text: read_metrics(text))  # type: ignore[misc]
             elif classes := _classes(record):
                 yield _judged(path.stem, name, text, classes, *_place(record))
-
-
-def _wild(blobs: Path) -> Iterator[Text]:
-    """Whole public logs; the project keeps only their labels."""
-    for record in records(DATA / "wild" / "failures.jsonl"):
-        if (path := blobs / str(record["blob"])).is_file():
-            yield _judged("wild", record["blob"][:12], path.read_bytes(), _classes(record), *_place(record))
 
 
 def scratch_folder() -> tempfile.TemporaryDirectory[str]:

@@ -28,7 +28,7 @@ What can go wrong, what stoker guarantees then, and the test of each. Generated 
 not edit it by hand. The tests use real processes and files. An error that the system cannot be made to show (a stale descriptor, state D) is injected.
 
 Larger matrices keep their results in `bench/results`: `bench/fuzz.py` runs all parsers on mutated input, `make soak` runs for hours, and
-`make faults SEED=n COUNT=m` draws m kills (200) of keeper, launcher, agent, ranks, viewers and observer from seed n, with rounds of a full disk, a set
+`make faults SEED=n COUNT=m` draws m kills (200) of keeper, launcher, agent, ranks and viewers from seed n, with rounds of a full disk, a set
 clock, a truncated journal, a suspension and a slow `fsync` in between. After each fault no process may be left, no second copy of the job may have run,
 the journal must fold, and `stoker continue` must work. The same seed continues an unfinished run; `python bench/fault_run.py --seed n --round NAME`
 repeats one round.

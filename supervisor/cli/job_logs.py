@@ -10,15 +10,16 @@ import stat
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from supervisor.cli.common import complain, wait_while_read
 from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords, SeenRecorder
 from supervisor.diagnosis.scan.windows import window_bytes
 from supervisor.diagnosis.slurm_states import state_in
+from supervisor.run.records import Verdict
 from supervisor.run.regular import open_regular, read_regular
-from supervisor.text.decode import HEAD_BYTES, clean, is_packed
+from supervisor.text.decode import HEAD_BYTES, clean, is_binary, is_packed, plain_chunks
 from supervisor.text.patterns import Lazy, whole
 from supervisor.text.prefixes import NOWHERE, Origin, origin_of_path, split_prefix
 
@@ -360,26 +361,37 @@ def _launcher_exit(roots: Sequence[str]) -> int | None:
     return None
 
 
-def is_of_one_process(path: str, origin: Origin) -> bool:
-    """Whether a log names no rank.
+def refuse_binary(path: str) -> None:
+    """Raise BadInputError if a file's first bytes, unpacked, are not text. Zeros before the text are a hole left by truncation."""
+    with open_regular(path) as file:
+        hole = file.read(HEAD_BYTES)
+        try:
+            file.seek(0 if hole.strip(b"\0") else os.lseek(file.fileno(), 0, os.SEEK_DATA))
+        except OSError:
+            return  # nothing but a hole
+        head = next(plain_chunks(iter(lambda: file.read(HEAD_BYTES), b"")), b"")
+    if is_binary(head[:HEAD_BYTES]):
+        raise BadInputError(f"{path}: a binary file, not a log; give a log, a folder of logs, or -")
 
-    Neither its path (`origin`; ``nohup.out`` names only a stream) nor its last lines do. A compressed log counts as naming one.
+
+def without_guessed_rank(verdict: Verdict, path: str, origin: Origin) -> Verdict:
+    """The verdict without "rank 0" in its title, if a log names no rank: its job may have one process.
+
+    Neither its path (`origin`; ``nohup.out`` names only a stream) nor its last lines name one. A compressed log counts as naming one.
 
     Raises:
         OSError: it cannot be read.
     """
-    if origin._replace(stream=None) != NOWHERE:
-        return False
+    if verdict.rank != 0 or origin._replace(stream=None) != NOWHERE:
+        return verdict
     with open_regular(path) as file:
         if is_packed(file.read(HEAD_BYTES)):
-            return False
+            return verdict
         file.seek(max(file.seek(0, os.SEEK_END) - NAMED_BYTES, 0))
         origins = [split_prefix(clean(line))[0] for line in file.read(NAMED_BYTES).splitlines()]
-    return all(origin.rank is None and origin.local_rank is None for origin in origins)
-
-
-def without_rank(title: str) -> str:
-    """A headline without "rank 0", which stands for a job of one process."""
-    if title.startswith("Rank 0 "):
-        return f"A rank {title.removeprefix('Rank 0 ')}"
-    return _RANK_0.sub("", title, count=1)
+    if any(origin.rank is not None or origin.local_rank is not None for origin in origins):
+        return verdict
+    title = verdict.title
+    is_first = title.startswith("Rank 0 ")
+    title = f"A rank {title.removeprefix('Rank 0 ')}" if is_first else _RANK_0.sub("", title, count=1)
+    return replace(verdict, title=title)

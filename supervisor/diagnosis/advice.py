@@ -319,10 +319,9 @@ def _memory(text: str, job: JobEvidence) -> list[str]:
             "Much is reserved but not allocated: set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True first."
         )
     values = job.run_values
-    others = values.other_gpu_users[:1]
     match = re.search(r"Process (\d+) has ([\d.]+ [KMGT]iB) memory in use", text)
     if match and "this process has" in text and whole(match[1]) not in values.own_pids:
         user = values.user_of(whole(match[1])) if values.user_of is not None else None
-        others = (f"process {match[1]}{f' of {user}' if user else ''} ({match[2]})",)
-    lines += [f"Another process uses this GPU: {other}." for other in others]
+        other = f"process {match[1]}{f' of {user}' if user else ''} ({match[2]})"
+        lines.append(f"Another process uses this GPU: {other}.")
     return lines + (_smaller_batch(text, values) if values.micro_batch is not None else [])

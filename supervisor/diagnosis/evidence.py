@@ -69,7 +69,6 @@ class MachineRecords(NamedTuple):
     """The machine's records from the time of death. None: not checked, or not readable."""
 
     cgroup_oom_kills: int | None = None
-    kernel_log: str = ""
     slurm_state: str | None = None
     shm_used_share: float | None = None
     disk_free_bytes: int | None = None
@@ -94,7 +93,6 @@ class RunValues(NamedTuple):
     workers_knob: str = "num_workers"
     workers: int | None = None
     own_pids: frozenset[int] = frozenset()
-    other_gpu_users: tuple[str, ...] = ()
     allocator_set: bool = False
     batch: BatchSpec | None = None
     memory_base_bytes: int = 0

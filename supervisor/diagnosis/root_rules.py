@@ -343,7 +343,7 @@ def _no_memory_kill_counted(facts: Facts, root: Root) -> Root | None:
 
 def _worker_killed_with_memory_left(facts: Facts, root: Root) -> Root | None:
     machine = facts.job.machine
-    if machine.cgroup_oom_kills != 0 or machine.kernel_log:
+    if machine.cgroup_oom_kills != 0:
         return None
     by_kill = root.chosen is not None and root.chosen.has(Trait.SIGKILL_ONLY)
     return _as(root, FailureClass.DATALOADER_WORKER, Reason.KILLED) if by_kill else None

@@ -20,7 +20,7 @@ from supervisor.diagnosis.candidates import (
     without_swallowed,
 )
 from supervisor.diagnosis.class_words import class_texts
-from supervisor.diagnosis.evidence import JobEvidence, LogSource
+from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.diagnosis.exit_zero import planned_end
 from supervisor.diagnosis.hang_verdict import (
     advice_by_recorder,
@@ -97,8 +97,6 @@ def diagnose(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Verd
 def examine(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Examination:
     """Like `diagnose`, with the derivation. In a log with several jobs, the last one is judged."""
     logs = job.logs
-    if job.machine.kernel_log:
-        logs = (*logs, LogSource("kernel log", (job.machine.kernel_log.encode("utf-8", "replace"),)))
     scans = tuple(
         scan_source(log.path, log.origin, log.chunks, signatures, matcher, index)
         for index, log in enumerate(logs)

@@ -26,17 +26,16 @@ from supervisor.keeper.planning.common_launch import (
     plan_on_node,
 )
 from supervisor.run import events as ev
-from supervisor.run import node_files as nd
+from supervisor.run import heartbeat
 from supervisor.run import state as st
+from supervisor.run.heartbeat import Heartbeat, Pulse
 from supervisor.run.next_job import next_job
 from supervisor.run.node_files import (
     LEADER,
-    Heartbeat,
     Launch,
     NodePhase,
     Order,
     Orders,
-    Pulse,
     Report,
     Superseded,
     Want,
@@ -69,7 +68,11 @@ class Member:
 
     def lives(self, now: float) -> bool:
         """Whether its keeper has a heartbeat and has reported."""
-        return self.report is not None and self.report.phase is not NodePhase.LEFT and self.pulse.lives(now)
+        return (
+            self.report is not None
+            and self.report.phase is not NodePhase.LEFT
+            and self.pulse.lives(now, heartbeat.SILENT_S)
+        )
 
     def is_idle(self, seq: int) -> bool:
         """Whether nothing of the run is alive or will start there: it has read order `seq`, which starts nothing."""
@@ -91,7 +94,7 @@ class Leading(Group):
     def __init__(self, run: RunPaths, record: RunFile, *, continued_by: str = "") -> None:
         self._job = record.job
         self._members = {
-            number: Member(number, run.node(number), Pulse(run.node(number)))
+            number: Member(number, run.node(number), Pulse(run.node(number).heartbeat))
             for number in range(1, record.job.most_nodes)
         }
         self.others = tuple(self._members)
@@ -111,7 +114,7 @@ class Leading(Group):
         """The keeper holds its lock and is about to start."""
         self._keeper, self._context, self._clock = keeper, keeper.context, keeper.context.clock
         session = new_session()
-        self._heartbeat = Heartbeat(self._context.node, session)
+        self._heartbeat = Heartbeat(self._context.node.heartbeat, session)
         self._orders = Orders(self._context.node, session)
         self._rendezvous = RendezvousWatch(self._clock, keeper.emit)
 
@@ -223,7 +226,9 @@ class Leading(Group):
         elif lives:
             seen = ev.NodeSight.BACK if gone else None
         else:
-            seen = ev.NodeSight.SILENT if not gone and member.pulse.silent_s(now) > nd.SILENT_S else None
+            seen = (
+                ev.NodeSight.SILENT if not gone and member.pulse.silent_s(now) > heartbeat.SILENT_S else None
+            )
         if seen is not None and seen is not sight:
             self._see(member, seen)
         # A stop there first ends the attempt here (`_follow_others`), so it counts as the reason only if the attempt ended on its own.
@@ -264,7 +269,9 @@ class Leading(Group):
         self._waits_since = now if self._waits_since is None else self._waits_since
         waited_s, bound_s = now - self._waits_since, self._job.timing.node_timeout_s
         if self._job.least_nodes < self._job.most_nodes:
-            bound_s = max(bound_s, nd.SILENT_S)  # a node must be known to be silent before it may be left out
+            bound_s = max(
+                bound_s, heartbeat.SILENT_S
+            )  # a node must be known to be silent before it may be left out
         if waited_s <= bound_s:
             return False
         self._left_out |= {node for node in absent if not self._members[node].lives(now)}
@@ -321,7 +328,7 @@ class Leading(Group):
             if took_part is not None and member.node not in took_part:
                 continue
             idle = told and newest is not None and member.lives(now) and member.is_idle(newest.seq)
-            silent = not member.pulse.lives(now) and waited_s > nd.SILENT_S
+            silent = not member.pulse.lives(now, heartbeat.SILENT_S) and waited_s > heartbeat.SILENT_S
             ended = member.has_ended(number) or idle or silent
             if not ended and waited_s <= self._job.timing.node_timeout_s:
                 self._waits_since = now if self._waits_since is None else self._waits_since
@@ -340,7 +347,7 @@ class Leading(Group):
         if view is None or view.stop is not None or not monitor.is_stoppable:
             return
         grace_s = self._job.timing.death_grace_s
-        bound_s = max(self._job.timing.node_timeout_s, nd.SILENT_S)
+        bound_s = max(self._job.timing.node_timeout_s, heartbeat.SILENT_S)
         took_part = self._orders.take_part(number) or ()
         met = any(rank.pid for rank in view.ranks.values())
         for member in self._members.values():

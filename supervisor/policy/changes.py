@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from enum import StrEnum
 from typing import Final, assert_never
 
 from supervisor.job.batch import BatchChange, describe_change
@@ -157,52 +156,39 @@ def offer_for(history: PolicyInput, rule: Rule) -> SpecChange:
 # -- against full host memory: the DataLoader's settings are lowered before the batch --------------
 
 
-class LoaderStep(StrEnum):
-    """A setting that costs host memory or /dev/shm: a field of `LoaderKnobs`."""
-
-    WORKERS = "workers"  # halved
-    PREFETCH = "prefetch"  # one batch ahead
-    PINNED = "pinned"  # no page-locked copies
-    SHARING = "sharing"  # tensors through files rather than descriptors
-
-
-# After a kill by the kernel, the control group or SLURM: each step once, then the micro-batch.
-KILLED: Final = (LoaderStep.WORKERS, LoaderStep.PREFETCH, LoaderStep.PINNED)
+# Fields of `LoaderKnobs`. After a kill by the kernel, the control group or SLURM: each once, then the micro-batch.
+KILLED: Final = ("workers", "prefetch", "pinned")
 # If /dev/shm is full. Workers are halved twice, because they own everything there.
-SHARED: Final = (LoaderStep.SHARING, LoaderStep.WORKERS, LoaderStep.PREFETCH, LoaderStep.WORKERS)
+SHARED: Final = ("sharing", "workers", "prefetch", "workers")
 
 
 def next_step(
-    loader: LoaderKnobs, changes: Iterable[SpecChange], steps: tuple[LoaderStep, ...]
+    loader: LoaderKnobs, changes: Iterable[SpecChange], steps: tuple[str, ...]
 ) -> tuple[SpecChange, str] | None:
     """The change of the first possible step that was not taken yet, with its line; None if none is left."""
     past = [dict(change.set_args) for change in changes]
-    taken: dict[LoaderStep, int] = {}
-    for kind in steps:
-        knob: tuple[str, int | bool | str] | None = getattr(loader, kind.value)
+    for at, kind in enumerate(steps, 1):
+        knob: tuple[str, int | bool | str] | None = getattr(loader, kind)
         if knob is None:
             continue
-        name, present = knob[0], str(knob[1]).lower()
-        values = [given[name] for given in past if name in given]
-        used = taken[kind] = taken.get(kind, 0) + 1
-        if len(values) >= used:
-            continue
-        step = _lowered(kind, name, values[-1] if values else present)
-        if step is not None:
-            return step
+        values = [given[knob[0]] for given in past if knob[0] in given]
+        lowered = _lowered(kind, values[-1] if values else str(knob[1]).lower())
+        if len(values) < steps[:at].count(kind) and lowered is not None:
+            return SpecChange(set_args=((knob[0], lowered[0]),)), lowered[1]
     return None
 
 
-def _lowered(kind: LoaderStep, name: str, present: str) -> tuple[SpecChange, str] | None:
+def _lowered(kind: str, present: str) -> tuple[str, str] | None:
+    """The next value of a setting, and the line about it; None if it is as low as it gets."""
+    number = int(present) if present.isdigit() else 0
     match kind:
-        case LoaderStep.WORKERS if present.isdigit() and int(present) > 0:
-            value, what = str(int(present) // 2), f"DataLoader workers {present} → {int(present) // 2}"
-        case LoaderStep.PREFETCH if present.isdigit() and int(present) > 1:
-            value, what = "1", f"prefetch {present} → 1"
-        case LoaderStep.PINNED if present == "true":
-            value, what = "false", "pinned memory off"
-        case LoaderStep.SHARING if present != "file_system":
-            value, what = "file_system", "tensors shared through files (file_system)"
+        case "workers" if number > 0:
+            return str(number // 2), f"DataLoader workers {number} → {number // 2}"
+        case "prefetch" if number > 1:
+            return "1", f"prefetch {number} → 1"
+        case "pinned" if present == "true":
+            return "false", "pinned memory off"
+        case "sharing" if present != "file_system":
+            return "file_system", "tensors shared through files (file_system)"
         case _:
             return None
-    return SpecChange(set_args=((name, value),)), what

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final
 
 from supervisor.job.batch import MemoryPoint
 from supervisor.job.launch.env import NOT_MEASURED
 from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import Knobs, LoaderKnobs, RetrySettings, TrialSettings
-from supervisor.run.events import StopWhy
 from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
 from supervisor.run.state import AttemptState
-
-StopCause: TypeAlias = StopWhy
-"""Why stoker itself ended the attempt."""
 
 # Logs count from 0 or 1. Adam allocates its state in the first step, so most out-of-memory failures happen there, and an evaluation
 # before the training is logged as step 0 (nanoGPT).

@@ -6,8 +6,9 @@ from types import MappingProxyType
 from typing import Final
 
 from supervisor.policy.decide import HAS_OWN_COUNT, alike_since_progress, counted_retries, is_unchanged
-from supervisor.policy.history import PolicyInput, StopCause, is_unmeasured
+from supervisor.policy.history import PolicyInput, is_unmeasured
 from supervisor.policy.rules import REASON_RULES, RULES, Answer, Rule, rule_for
+from supervisor.run.events import StopWhy
 from supervisor.run.records import Decision, DecisionKind, FailureClass, Precondition
 
 ASKED_FOR: Final = "budget: none is spent, for a person asked for it; all start again from here"
@@ -57,7 +58,7 @@ def budget_text(history: PolicyInput, decision: Decision) -> str | None:
     verdict = history.now.verdict
     if decision.kind is not DecisionKind.RESTART or verdict is None:
         return None
-    if history.now.stop is not None and history.now.stop.why is StopCause.RESTART:
+    if history.now.stop is not None and history.now.stop.why is StopWhy.RESTART:
         return ASKED_FOR
     if is_unmeasured(decision):
         return "budget: none is spent, for once a run is outside of them"

@@ -225,7 +225,7 @@ def _agreement(before: Table, after: Table) -> Judgement:
     pairs = _pairs(before, after, "loss")
     if len(pairs) < LEAST_PAIRS:
         return _unknown(
-            f"losses of {len(pairs)} steps that were trained twice are logged, needed {LEAST_PAIRS}"
+            f"the log tells too little: losses of steps that were trained twice: {len(pairs)}, needed {LEAST_PAIRS}"
         )
     counted, rates = _counted(before, after), _pairs(before, after, "lr")
     share = median(abs(a - b) / max(abs(b), 1e-12) for _, b, a in pairs)
@@ -236,7 +236,7 @@ def _agreement(before: Table, after: Table) -> Judgement:
     text, gap = f"{len(pairs)} steps trained twice: {', '.join(parts)}", ("loss_gap", share)
     near = share <= SAME_SHARE or _is_exact(before, after)
     if not near and _is_hidden(pairs):
-        return _unknown(f"too noisy to rule out other weights or another order of the data; {text}", gap)
+        return _unknown(f"too noisy to show other weights or another order of the data; {text}", gap)
     result = Sameness.SAME if near and (rates or counted) else Sameness.SAME_WITHIN_NOISE
     return Judgement(result, text, None, (gap,))
 

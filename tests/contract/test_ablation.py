@@ -30,7 +30,7 @@ def rows(found: Mapping[str, Any]) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     keep = tmp_path_factory.mktemp("ablation") / "table.json"
-    command = [*ABLATION, "--sample", "24", "--only", MATTERS, "--commit", "tested", "--keep", str(keep)]
+    command = [*ABLATION, "--sample", "24", "--only", MATTERS, "--keep", str(keep)]
     subprocess.run(command, check=True, capture_output=True, timeout=300)
     return keep
 

@@ -22,6 +22,7 @@ from supervisor.sources import signature_files
 from supervisor.sources.metrics import MetricReader, compile_rules
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.widgets.panel import Panel
+from tests.conftest import not_none
 from tests.contract.test_layout import ROOT
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, shown
@@ -31,8 +32,7 @@ PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 def example(heading: str) -> str:
     """The fenced block below a heading."""
-    found = re.search(rf"^### {heading}\n.*?^```\w+\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    assert found is not None
+    found = not_none(re.search(rf"^### {heading}\n.*?^```\w+\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
     return found.group(1)
 
 
@@ -86,8 +86,7 @@ def test_a_scheduler_says_its_place() -> None:
 def test_a_metric_rule_is_read() -> None:
     line = "episode 12: mean return -3.25"
     rules = [(rule["name"], rule["regex"]) for rule in tomllib.loads(example("A metric format"))["metrics"]]
-    sample = MetricReader(compile_rules(rules)).feed(line)
-    assert sample is not None
+    sample = not_none(MetricReader(compile_rules(rules)).feed(line))
     assert sample.other["reward"] == -3.25
     plain = MetricReader().feed(line)
     assert plain is None or "reward" not in plain.other
@@ -102,8 +101,7 @@ def test_a_pane_is_drawn(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         pane.styles.height = 1
         await app.dashboard.mount(pane, before="#footer")
-        view = app.dashboard.query_one("#footer", Panel).view
-        assert view is not None
+        view = not_none(app.dashboard.query_one("#footer", Panel).view)
         pane.show(view)
         await pilot.pause()
         assert f"attempts: {len(view.snapshot.state.attempts)}" in shown(app)

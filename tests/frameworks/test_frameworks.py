@@ -12,6 +12,7 @@ import pytest
 from supervisor.run.journal import read_state
 from supervisor.run.series import METRICS, SeriesReader
 from supervisor.run.state import AttemptState, RunState
+from tests.conftest import not_none
 from tests.integration.harness import Done, only_run, stoker
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -32,8 +33,7 @@ def train(
     for sample in SeriesReader(run.node().series, METRICS).read():
         if "loss" in sample.v and sample.a == len(state.attempts):
             assert "step" in sample.v, sample
-            value = sample.v["loss"]
-            assert value is not None
+            value = not_none(sample.v["loss"])
             curve[int(sample.v["step"] or 0)].append(value)
     return done, state, curve
 
@@ -48,8 +48,7 @@ def assert_measured(
     attempt: AttemptState, batch: tuple[int, int, int], setting: str | None, accumulation: str | None
 ) -> None:
     """Its processes had this `batch` (micro-batch, accumulation, ranks), which these two settings made. None: they are in the code."""
-    measured = attempt.measured
-    assert measured is not None
+    measured = not_none(attempt.measured)
     assert (measured.micro_batch, measured.accumulation, measured.world_size or 1) == batch, measured
     assert measured.global_batch == math.prod(batch)
     assert (measured.setting, measured.accumulation_setting) == (setting, accumulation), measured
@@ -59,8 +58,7 @@ def assert_measured(
 def assert_confirmed(attempt: AttemptState, *, resumed: bool) -> None:
     """The first steps of the restart had what was planned. `resumed`: a checkpoint was seen to be loaded before them."""
     assert attempt.differs is None
-    assert attempt.confirmed is not None
-    assert (attempt.confirmed.resume is not None) == resumed
+    assert (not_none(attempt.confirmed).resume is not None) == resumed
 
 
 def assert_same(
@@ -95,8 +93,7 @@ def test_transformers_trainer(tmp_path: Path, python: str) -> None:
     assert [len(values) for values in curve.values()] == [1] * 12
     assert (state.total_steps, state.attempts[-1].last_step) == (60, 60)
     assert [one.step for one in state.checkpoints] == [20, 40, 60]
-    batch_spec = state.attempts[-1].batch
-    assert batch_spec is not None
+    batch_spec = not_none(state.attempts[-1].batch)
     assert batch_spec.global_batch == 32
     assert_measured(state.attempts[-1], (8, 2, 2), *TRAINING_ARGUMENTS)
 
@@ -169,8 +166,7 @@ def test_a_smaller_batch_under_accelerate(tmp_path: Path, python: str) -> None:
     done, state, curve = train(tmp_path, "--restart-from-scratch", "--", *words)
     assert done.code == 0, done.err
     first, second = state.attempts
-    assert first.verdict is not None
-    assert first.verdict.failure == "cuda_oom"
+    assert not_none(first.verdict).failure == "cuda_oom"
     assert second.batch is not None
     assert (second.batch.micro_batch_per_rank, second.batch.accumulation_steps) == (4, 4)
     # With --cpu this release of accelerate starts one process, whatever the number that it is given.
@@ -186,8 +182,7 @@ def test_keras(tmp_path: Path, python: str) -> None:
     assert_same(curve, told(tmp_path), 0.02)
     assert state.attempts[-1].last_step == 309
     # Its data adapter and its optimizers are its own, not torch's: nothing shows the batch or a step, and it says so.
-    measured = state.attempts[-1].measured
-    assert measured is not None
+    measured = not_none(state.attempts[-1].measured)
     assert (measured.micro_batch, measured.accumulation, measured.setting) == (None, None, None)
     assert measured.refusal == "the micro-batch could not be measured"
 

@@ -24,6 +24,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.records import Sameness
 from supervisor.run.state import AttemptState, RunState
 from supervisor.views.tui.app import StokerApp
+from tests.conftest import not_none
 from tests.frameworks.conftest import NANOGPT_TREE
 from tests.frameworks.test_frameworks import SCRIPTS, TRAINING_ARGUMENTS, assert_confirmed, assert_measured
 from tests.integration.harness import ROOT, Done, facts, only_run, stoker
@@ -237,8 +238,7 @@ def test_a_deepspeed_json_beside_the_trainers_own_flags_waits(tmp_path: Path, py
     done, run = train(tmp_path, *words, begin_at=12, code=1)
     state = read_state(run.node().journal)
     (only,) = state.attempts
-    measured = only.measured
-    assert measured is not None
+    measured = not_none(only.measured)
     assert (measured.micro_batch, measured.accumulation, measured.world_size) == (8, 2, 2)
     assert measured.setting is None
     both = (TRAINING_ARGUMENTS[0], "ds.json#train_micro_batch_size_per_gpu")

@@ -18,7 +18,7 @@ from supervisor.run.failures import FailureClass
 from supervisor.run.journal import read_state
 from supervisor.run.series import GPU, SeriesReader
 from supervisor.run.state import Finished, RunState
-from tests.conftest import wait_until
+from tests.conftest import not_none, wait_until
 from tests.integration.harness import Done, background, facts, only_run, run_headless, stoker, wait_for_run
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -67,8 +67,7 @@ def other_process() -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDS, "0.6"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "held\n"
+    assert not_none(process.stdout).readline() == "held\n"
     yield process
     process.communicate("", timeout=60)
 
@@ -81,8 +80,7 @@ def test_a_training_that_fills_the_card_goes_on_smaller_from_its_checkpoint(tmp_
     keep("growing", done, tmp_path)
     assert done.code == 0, done.out + done.err
     assert isinstance(state.condition, Finished)
-    verdict = state.attempts[0].verdict
-    assert verdict is not None
+    verdict = not_none(state.attempts[0].verdict)
     assert verdict.failure is FailureClass.CUDA_OOM
     batches = micro_and_global(state)
     assert {whole for _, whole in batches} == {96}
@@ -110,8 +108,7 @@ def test_another_process_on_the_card_is_named(tmp_path: Path, other_process: sub
         "--max-retries", "0", "--", sys.executable, GROWING, "--batch-size", "24", cwd=tmp_path, timeout_s=180
     )
     keep("other", done, tmp_path)
-    verdict = state.attempts[0].verdict
-    assert verdict is not None
+    verdict = not_none(state.attempts[0].verdict)
     assert verdict.failure is FailureClass.CUDA_OOM
     assert str(other_process.pid) in done.out, done.out
     assert run.root.is_dir()
@@ -132,8 +129,7 @@ def test_a_failure_of_cuda_is_called_by_its_name(kind: str, failure: FailureClas
     ranks = ("--nproc-per-node", "2", BROKEN) if kind == "duplicate" else ("--", sys.executable, BROKEN)
     done, _, state = run_headless("--max-retries", "0", *ranks, kind, cwd=tmp_path, timeout_s=180)
     keep(kind, done, tmp_path)
-    verdict = state.attempts[0].verdict
-    assert verdict is not None
+    verdict = not_none(state.attempts[0].verdict)
     assert verdict.failure is failure, f"{verdict}\n{done.out}"
 
 
@@ -144,8 +140,7 @@ def test_a_kernel_that_never_ends_is_a_hang_with_its_stack(tmp_path: Path) -> No
         *words, "--", sys.executable, BROKEN, "stuck", cwd=tmp_path, timeout_s=180
     )
     keep("stuck", done, tmp_path)
-    verdict = state.attempts[0].verdict
-    assert verdict is not None
+    verdict = not_none(state.attempts[0].verdict)
     assert verdict.failure is FailureClass.HANG, done.out
     assert "synchronize" in json.dumps([str(fact) for fact in facts(run)]) + done.out
 

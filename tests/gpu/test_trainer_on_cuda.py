@@ -12,6 +12,7 @@ import torch
 from supervisor.run.events import Outcome
 from supervisor.run.records import FailureClass
 from supervisor.run.state import Finished
+from tests.conftest import not_none
 from tests.integration.harness import ROOT, run_headless
 from tests.trainer.runs import TINY, flags, losses, records, run, train_here
 from trainer import loop
@@ -123,8 +124,7 @@ def test_a_real_out_of_memory_error_is_survived_by_a_smaller_batch(tmp_path: Pat
     assert first.verdict is not None
     assert first.verdict.failure is FailureClass.CUDA_OOM
     assert first.verdict.rank == 1
-    assert first.verdict.cause is not None
-    assert "OutOfMemoryError" in (first.verdict.cause.text or "")
+    assert "OutOfMemoryError" in (not_none(first.verdict.cause).text or "")
     assert first.batch is not None
     assert second.batch is not None
     assert (first.batch.micro_batch_per_rank, second.batch.micro_batch_per_rank) == (16, 8)

@@ -13,7 +13,7 @@ from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Backoff, Finished, HeldOpen
-from tests.conftest import wait_until
+from tests.conftest import not_none, wait_until
 from tests.integration.harness import SCRIPTS, decision_of, detached, facts, state_of, stoker, wait_for_state
 from tests.integration.test_measured_restarts import fed
 
@@ -36,8 +36,7 @@ def test_one_request_answers_and_an_edited_script_is_asked_about_again(tmp_path:
     (folder / "out").mkdir()
     run = detached(folder, *FLAGS, *WORDS)
     held = wait_for_state(run, HeldOpen, 120)
-    assert held.open_question is not None
-    assert held.open_question.what is Unread.MICRO
+    assert not_none(held.open_question).what is Unread.MICRO
 
     assert ask(run, "--mini_batch_size", if_attempt=7) == "stale"
     assert ask(run, "--grad_accum") == "that is no answer to what is asked"
@@ -48,8 +47,7 @@ def test_one_request_answers_and_an_edited_script_is_asked_about_again(tmp_path:
     assert isinstance(planned.condition, Backoff)
     decision = decision_of(planned, 0)
     assert decision.change is not None
-    assert decision.change.batch is not None
-    assert decision.change.batch.after.micro_batch_per_rank == 4
+    assert not_none(decision.change.batch).after.micro_batch_per_rank == 4
 
     assert stoker("stop", run.run_id, cwd=folder).code == 0
     wait_for_state(run, Finished, 60)

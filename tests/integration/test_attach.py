@@ -21,7 +21,7 @@ from supervisor.run.journal import JournalReader, read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import HOST, METRICS, SeriesReader
 from supervisor.sources.processes import descendants, identify, read_environ
-from tests.conftest import wait_until
+from tests.conftest import not_none, wait_until
 from tests.integration.harness import JOB, STOKER, environment
 from tests.tiers import first
 
@@ -117,15 +117,10 @@ def test_a_torchrun_with_a_log_folder_of_its_own(tmp_path: Path) -> None:
         job.wait(60)
         _, err = watcher.communicate(timeout=60)
     assert watcher.returncode == 1, err
-    state = read_state(kept_run().node().journal)
-    assert state.attempt is not None
-    assert {r.rank: Path(r.stdout or "").name for r in state.attempt.ranks.values()} == {
-        0: "stdout.log",
-        1: "stdout.log",
-    }
-    assert state.attempt.last_step == 4
-    assert state.attempt.verdict is not None
-    assert state.attempt.verdict.rank == 1
+    attempt = not_none(read_state(kept_run().node().journal).attempt)
+    names = {rank.rank: Path(rank.stdout or "").name for rank in attempt.ranks.values()}
+    assert names == {0: "stdout.log", 1: "stdout.log"}
+    assert (attempt.last_step, not_none(attempt.verdict).rank) == (4, 1)
 
 
 def test_a_process_that_prints_into_a_pipe_is_said_to_be_unseen(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import METRICS, RANKS, SeriesReader
 from supervisor.run.state import RunState
+from tests.conftest import not_none
 
 FAILURE = (
     "Traceback (most recent call last):\n"
@@ -85,11 +86,9 @@ def test_a_folder_opens_as_one_run(
     code, run, state = attach(folder)
     assert code == 1, capsys.readouterr()
     assert state.attempt is not None
-    verdict = state.attempt.verdict
-    assert verdict is not None
+    verdict = not_none(state.attempt.verdict)
     assert (str(verdict.failure), verdict.rank) == ("code_error", failed)
-    assert verdict.cause is not None
-    assert "KeyError: 'missing'" in verdict.cause.text
+    assert "KeyError: 'missing'" in not_none(verdict.cause).text
     assert (state.attempt.last_step, state.total_steps) == (10, 100)
     job = [(s.v["step"], s.v["loss"]) for s in SeriesReader(run.node().series, METRICS).read()]
     assert job == [(n, round(4.0 / n, 4)) for n in range(1, 11)], "rank 0 speaks for the job"

@@ -20,7 +20,7 @@ def test_memory_is_bounded_while_a_log_is_followed(tmp_path: Path) -> None:
         [
             sys.executable,
             str(ROOT / "bench" / "follow.py"),
-            *("--minutes", "0.4", "--rotate-mib", "8", "--bound-mib", "8", "--keep", str(kept)),
+            *("--minutes", "0.55", "--rotate-mib", "7", "--bound-mib", "8", "--keep", str(kept)),
         ],
         env=environment(),
         capture_output=True,
@@ -30,7 +30,7 @@ def test_memory_is_bounded_while_a_log_is_followed(tmp_path: Path) -> None:
     )
     found = json.loads(kept.read_text(encoding="utf-8"))
     assert done.returncode == 0, found
-    assert found["lines"] >= 240_000
+    assert found["lines"] >= 330_000
     assert found["rotations"] >= 3
     assert found["growth_mib"] <= 8, "between the second and the last fifth of the time"
     assert found["last_step_seen"] == found["last_step_written"]

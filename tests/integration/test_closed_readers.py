@@ -14,7 +14,7 @@ import pytest
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
-from tests.conftest import wait_until
+from tests.conftest import not_none, wait_until
 from tests.integration.harness import STOKER, environment, only_run, put, state_of, stoker, wait_for_step
 from tests.tiers import first
 
@@ -79,8 +79,7 @@ def quiet_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.mark.parametrize("form", first(1, [["--json"], []]))
 def test_attach_ends_with_its_reader_though_no_line_comes(quiet_run: Path, form: list[str]) -> None:
     with read_by_us("attach", "--no-ui", *form, cwd=quiet_run) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline()
+        assert not_none(process.stdout).readline()
         begun = time.monotonic()
         code, err = leaves(process)
         assert (code, err) == (UNREAD, "")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -23,13 +22,16 @@ from supervisor.run.events import Outcome
 from supervisor.run.journal import read_state
 from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths
-from supervisor.run.state import Finished, HeldOpen, Running, RunState
+from supervisor.run.state import HeldOpen, Running, RunState
 from supervisor.sources.processes import is_alive, send_signal
 from supervisor.views.model.run_list import rows_of
-from tests.conftest import wait_until
+from tests.conftest import not_none, wait_until
 from tests.integration.harness import (
     STOKER,
+    detached,
+    end_of,
     environment,
+    lose_keeper,
     only_run,
     put,
     state_of,
@@ -78,23 +80,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def job(*flags: str) -> list[str]:
     knob = ["--no-retry", "--resume-knob", "--resume", "--python", sys.executable]
-    return ["run", *knob, *flags, "--", sys.executable, "train.py"]
+    return [*knob, *flags, "--", sys.executable, "train.py"]
 
 
-def detached(folder: Path, *flags: str) -> RunPaths:
+def waiting(folder: Path, *flags: str) -> RunPaths:
     """A run that waits at step 3."""
-    done = stoker(*job("--detach", *flags), cwd=folder)
-    assert done.code == 0, done.err
-    run = only_run(folder)
+    run = detached(folder, *job(*flags))
     wait_for_step(run, 3)
     return run
-
-
-def lose_keeper(run: RunPaths) -> None:
-    pid = state_of(run).keeper_pid
-    assert pid is not None
-    os.kill(pid, signal.SIGKILL)
-    assert wait_until(lambda: not keeper_is_alive(run.node().lock), 30)
 
 
 def lose_all(run: RunPaths) -> None:
@@ -108,16 +101,15 @@ def lose_all(run: RunPaths) -> None:
 
 
 def outcome(run: RunPaths) -> tuple[Outcome, int]:
-    state = state_of(run)
-    assert isinstance(state.condition, Finished), state.condition
-    return state.condition.outcome, len(state.attempts)
+    """How the run ended, once it has, and in how many attempts."""
+    assert wait_until(lambda: state_of(run).is_over, 60)
+    return end_of(state_of(run)).outcome, len(state_of(run).attempts)
 
 
 def is_continued(run: RunPaths) -> RunState:
     """The state of a run that was gone on with, in its second attempt, by its resume flag, to its end."""
-    assert wait_until(lambda: state_of(run).is_over, 60)
-    state = state_of(run)
     assert outcome(run) == (Outcome.SUCCEEDED, 2)
+    state = state_of(run)
     assert state.attempts[1].argv[-1] == "--resume"
     assert (state.attempts[1].first_step, state.attempts[1].last_step) == (4, 6)
     assert wait_until(lambda: not keeper_is_alive(run.node().lock), 10)
@@ -128,7 +120,7 @@ def test_a_failed_run_goes_on_at_the_next_attempt_and_a_succeeded_one_does_not(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     put(folder / "how", "3")
-    assert main(job("--no-ui")) == 1
+    assert main(["run", *job("--no-ui")]) == 1
     run = only_run(folder)
     ended_t = state_of(run).ended_t
     assert texts_of(*rows_of([run], {}))["state"] == "failed"
@@ -150,13 +142,12 @@ def test_a_failed_run_goes_on_at_the_next_attempt_and_a_succeeded_one_does_not(
 
 @pytest.mark.parametrize("booted", first(1, [True, False]))
 def test_a_run_whose_processes_are_all_gone_goes_on(folder: Path, booted: bool) -> None:
-    run = detached(folder)
+    run = waiting(folder)
     lose_all(run)
     if booted:  # and by now the pid that it had is a stranger's
         journal = run.node().journal
         text = journal.read_text(encoding="utf-8")
-        boot = read_state(journal).boot_id
-        assert boot is not None
+        boot = not_none(read_state(journal).boot_id)
         journal.write_text(text.replace(boot, "another-boot"), encoding="utf-8")
         pid = run.node().attempt(1).root / "pid"
         pid.write_text(pid.read_text(encoding="utf-8").replace(boot, "another-boot"), encoding="utf-8")
@@ -177,7 +168,7 @@ def test_a_run_whose_processes_are_all_gone_goes_on(folder: Path, booted: bool) 
     "recovery", "a run ends well while it has no keeper, and is continued", "nothing is started again"
 )
 def test_what_ended_well_while_nobody_looked_is_not_started_again(folder: Path) -> None:
-    run = detached(folder)
+    run = waiting(folder)
     lose_keeper(run)
     refused = stoker("continue", run.run_id, "--yes", cwd=folder)
     assert refused.code == 3
@@ -198,7 +189,7 @@ def test_an_honest_orphan_is_adopted_and_a_held_one_goes_on(folder: Path, umask:
     """Whatever the umask is; a folder of runs that a group may write to is only warned of."""
     before = os.umask(umask)
     try:
-        run = detached(folder, "--hold", "600")
+        run = waiting(folder, "--hold", "600")
     finally:
         os.umask(before)
     (folder / "runs").chmod(0o775)
@@ -222,7 +213,7 @@ def test_secrets_are_asked_for_and_never_started_as_stars(
 ) -> None:
     secret = "s3cr3t-0123456789"
     put(folder / "how", "3")
-    assert stoker(*job("--no-ui", "--env", f"MY_TOKEN={secret}"), cwd=folder).code == 1
+    assert stoker("run", *job("--no-ui", "--env", f"MY_TOKEN={secret}"), cwd=folder).code == 1
     run = only_run(folder)
     before = run.node().journal.read_bytes()
     refused = stoker("continue", run.run_id, "--yes", "--no-ui", cwd=folder)
@@ -243,9 +234,7 @@ def test_secrets_are_asked_for_and_never_started_as_stars(
 @pytest.mark.thorough
 def test_who_adopts_a_run_with_a_secret_argument_is_told_that_it_is_not_restarted(folder: Path) -> None:
     """What lives is watched without it; the next attempt needs it, and is never started as stars."""
-    done = stoker(*job("--detach"), "--api-key", "s3cr3t-0123456789", cwd=folder)
-    assert done.code == 0, done.err
-    run = only_run(folder)
+    run = detached(folder, *job(), "--api-key", "s3cr3t-0123456789")
     wait_for_step(run, 3)
     first = state_of(run).keeper_pid
     lose_keeper(run)
@@ -256,7 +245,6 @@ def test_who_adopts_a_run_with_a_secret_argument_is_told_that_it_is_not_restarte
     assert "watched, but not restarted" in line
     assert "start the job again with `stoker run`" in line
     put(folder / "how", "continue")
-    assert wait_until(lambda: state_of(run).is_over, 60)
     assert outcome(run) == (Outcome.SUCCEEDED, 1)
 
 
@@ -310,7 +298,6 @@ def test_whose_a_process_is_only_a_person_can_say(scene: Scene) -> None:
         asked.sendline("y")
         assert ended(asked) == 0
     run = RunPaths(root)
-    assert wait_until(lambda: state_of(run).is_over, 60)
     assert outcome(run) == (Outcome.SUCCEEDED, 2)
     assert is_alive(scene.stranger)
 
@@ -363,7 +350,7 @@ def test_from_another_host_a_keeper_that_writes_is_heard(
 @pytest.mark.e2e
 def test_a_keeper_shows_that_it_lives(folder: Path) -> None:
     """Every few seconds, also while nothing is trained."""
-    run = detached(folder)
+    run = waiting(folder)
     lock = run.node().lock
     before = lock.stat().st_mtime_ns
     assert wait_until(lambda: lock.stat().st_mtime_ns != before, 30)
@@ -374,7 +361,7 @@ def test_a_keeper_shows_that_it_lives(folder: Path) -> None:
 @pytest.mark.fault("processes", "two people continue a run at once", "one attempt is started")
 def test_two_at_once_start_one(folder: Path) -> None:
     put(folder / "how", "3")
-    assert stoker(*job("--no-ui"), cwd=folder).code == 1
+    assert stoker("run", *job("--no-ui"), cwd=folder).code == 1
     run = only_run(folder)
     command = [*STOKER, "continue", run.run_id, "--yes", "--no-ui"]
     both = [

@@ -15,7 +15,7 @@ from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass, Reason
 from supervisor.run.state import Finished, HeldOpen
-from tests.conftest import wait_until
+from tests.conftest import not_none, wait_until
 from tests.integration.harness import background, run_headless, state_of, stoker, verdict_of
 from tests.tiers import first
 
@@ -121,8 +121,7 @@ def test_the_rule_is_switched_off_by_flag_file_and_one_key_that_is_remembered(tm
     assert begun.code == 0, begun.err
     run = RunPaths(tmp_path / "runs" / begun.out.strip())
     assert wait_until(lambda: isinstance(state_of(run).condition, HeldOpen), 60)
-    question = state_of(run).open_question
-    assert question is not None
+    question = not_none(state_of(run).open_question)
     assert (question.what, [one.value for one in question.answers]) == (Unread.EXIT_CODE, ["trust"])
     control.send(run.control, ev.RequestKind.ANSWER, if_attempt=1, args=control.RequestArgs(answer="trust"))
     assert wait_until(lambda: isinstance(state_of(run).condition, Finished), 60)

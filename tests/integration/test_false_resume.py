@@ -13,7 +13,7 @@ from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished, HeldOpen, RunState
-from tests.conftest import wait_until
+from tests.conftest import not_none, wait_until
 from tests.integration.harness import detached, state_of, stoker, wait_for_end
 
 HEAD = """
@@ -134,8 +134,7 @@ def test_a_restart_that_begins_again_is_stopped_and_its_checkpoint_is_safe(tmp_p
     )
     assert len(state.attempts) == 2
     stopped = state.attempts[1]
-    assert stopped.stop is not None
-    assert stopped.stop.why is ev.StopWhy.PLAN_DIFFERS
+    assert not_none(stopped.stop).why is ev.StopWhy.PLAN_DIFFERS
     assert (stopped.last_step or 0) < 200, "it did not train on"
 
     import torch

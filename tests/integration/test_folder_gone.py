@@ -20,15 +20,15 @@ from supervisor.run.ownership import Holder, read_holder
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
 from supervisor.sources.processes import identify, is_alive
-from tests.conftest import wait_until
+from tests.conftest import not_none, wait_until
 from tests.integration.harness import (
     background,
+    detached,
     end_of,
     environment,
     facts,
     only_run,
     state_of,
-    stoker,
     wait_for_run,
     wait_for_step,
 )
@@ -59,15 +59,11 @@ def command(gate: Path, code: int) -> list[str]:
     return ["--grace", "5", "--", sys.executable, "-c", WAITS, str(gate), str(code)]
 
 
-def detached(cwd: Path, gate: Path) -> tuple[RunPaths, Holder]:
+def started(cwd: Path, gate: Path) -> tuple[RunPaths, Holder]:
     """A run in the background that has made some steps, and its keeper."""
-    done = stoker("run", "--detach", *command(gate, 0), cwd=cwd)
-    assert done.code == 0, done.err
-    run = only_run(cwd)
+    run = detached(cwd, *command(gate, 0))
     wait_for_step(run, 3)
-    holder = read_holder(run.node().lock)
-    assert holder is not None
-    return run, holder
+    return run, not_none(read_holder(run.node().lock))
 
 
 @pytest.mark.e2e
@@ -118,7 +114,7 @@ def test_it_is_said_and_training_goes_on_to_its_end(
 @pytest.mark.fault("journal and disk", "the run directory is moved and moved back", "the run continues")
 def test_a_detached_run_that_was_moved_and_moved_back_goes_on(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    run, _ = detached(tmp_path, gate)
+    run, _ = started(tmp_path, gate)
     elsewhere = RunPaths(tmp_path / "elsewhere")
     run.root.rename(elsewhere.root)
     assert wait_until(lambda: "training continues" in elsewhere.node().log.read_text(), 30), (
@@ -142,10 +138,9 @@ def test_a_detached_run_that_was_moved_and_moved_back_goes_on(tmp_path: Path) ->
     "told, exit 6; a signal still stops the job",
 )
 def test_who_follows_it_is_told(tmp_path: Path) -> None:
-    run, holder = detached(tmp_path, tmp_path / "gate")
+    run, holder = started(tmp_path, tmp_path / "gate")
     with background("attach", "--no-ui", run.run_id, cwd=tmp_path) as follower:
-        assert follower.stdout is not None
-        assert follower.stdout.readline()
+        assert not_none(follower.stdout).readline()
         shutil.rmtree(run.root)
         out, _ = follower.communicate(timeout=60)
     assert follower.returncode == 6

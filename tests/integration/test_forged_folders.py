@@ -28,7 +28,7 @@ from supervisor.run.records import Decision, DecisionKind, SpecChange
 from supervisor.run.runfile import KeeperSettings, RunFile, write_run_file
 from supervisor.sources.processes import ProcessId, boot_id, identify, is_alive
 from supervisor.views.model.replay import record_of
-from tests.conftest import wait_until
+from tests.conftest import not_none, wait_until
 from tests.integration.harness import STOKER, environment, facts, state_of
 from tests.keeper.fakes import verdict_of
 
@@ -89,8 +89,7 @@ def trains(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunPaths]:
 def scene(trains: RunPaths, tmp_path: Path) -> Iterator[Scene]:
     """The run, a stranger, and a folder of runs; both live on when the test is over."""
     with subprocess.Popen(["sleep", "600"]) as process:
-        stranger = identify(process.pid)
-        assert stranger is not None
+        stranger = not_none(identify(process.pid))
         place = tmp_path / "runs"
         place.mkdir()
         try:
@@ -193,14 +192,11 @@ def journals_stranger(scene: Scene) -> Path:
     return forged(scene, *launched(scene.stranger), rank)
 
 
-def copied(how: str) -> Forge:
-    def make(scene: Scene) -> Path:
-        folder = scene.place / scene.live.run_id
-        # What is written at that moment may be missing from the copy, as from any.
-        subprocess.run(["cp", how, scene.live.root, folder], check=False, capture_output=True)
-        return folder
-
-    return make
+def copied(scene: Scene, how: str) -> Path:
+    folder = scene.place / scene.live.run_id
+    # What is written at that moment may be missing from the copy, as from any.
+    subprocess.run(["cp", how, scene.live.root, folder], check=False, capture_output=True)
+    return folder
 
 
 def moved(scene: Scene) -> Path:
@@ -208,14 +204,11 @@ def moved(scene: Scene) -> Path:
     return folder.rename(folder.with_name("elsewhere"))
 
 
-def given_away(*parts: str) -> Forge:
-    def make(scene: Scene) -> Path:
-        folder = forged(scene, *ENDED)
-        for part in parts:
-            os.chown(folder / part, NOBODY, NOBODY)
-        return folder
-
-    return make
+def given_away(scene: Scene, *parts: str) -> Path:
+    folder = forged(scene, *ENDED)
+    for part in parts:
+        os.chown(folder / part, NOBODY, NOBODY)
+    return folder
 
 
 def all_given_away(scene: Scene) -> Path:
@@ -224,24 +217,18 @@ def all_given_away(scene: Scene) -> Path:
     return folder
 
 
-def writable(part: str, mode: int) -> Forge:
-    def make(scene: Scene) -> Path:
-        folder = forged(scene, *GONE)
-        pid_file(RunPaths(folder).node().attempt(1).root, ProcessId(99_999_999, 1.0))
-        (folder / part).chmod(mode)
-        return folder
-
-    return make
+def writable(scene: Scene, part: str, mode: int) -> Path:
+    folder = forged(scene, *GONE)
+    pid_file(RunPaths(folder).node().attempt(1).root, ProcessId(99_999_999, 1.0))
+    (folder / part).chmod(mode)
+    return folder
 
 
-def behind_a_link(part: str) -> Forge:
-    def make(scene: Scene) -> Path:
-        folder = forged(scene, *ENDED)
-        real = (folder / part).rename(scene.place.parent / "real")
-        (folder / part).symlink_to(real)
-        return folder
-
-    return make
+def behind_a_link(scene: Scene, part: str) -> Path:
+    folder = forged(scene, *ENDED)
+    real = (folder / part).rename(scene.place.parent / "real")
+    (folder / part).symlink_to(real)
+    return folder
 
 
 def control_of_another(scene: Scene) -> Path:
@@ -254,17 +241,9 @@ def control_of_another(scene: Scene) -> Path:
     return folder
 
 
-def in_condition(*told: ev.Event) -> Forge:
-    return lambda scene: forged(scene, *told)
-
-
-def with_record(facts: tuple[ev.Event, ...] = ENDED, **changes: Any) -> Forge:
-    def make(scene: Scene) -> Path:
-        at = scene.place / "20261121-1412-brave-otter"
-        asked = {name: value(scene) if callable(value) else value for name, value in changes.items()}
-        return forged(scene, *facts, record=record_at(at, **asked))
-
-    return make
+def with_record(scene: Scene, facts: tuple[ev.Event, ...] = ENDED, **changes: Any) -> Path:
+    at = scene.place / "20261121-1412-brave-otter"
+    return forged(scene, *facts, record=record_at(at, **changes))
 
 
 def forged_lock(scene: Scene) -> Path:
@@ -290,14 +269,11 @@ def without_record(scene: Scene) -> Path:
     return folder
 
 
-def pipe_for(part: str) -> Forge:
-    def make(scene: Scene) -> Path:
-        folder = forged(scene, *GONE)
-        (folder / part).unlink(missing_ok=True)
-        os.mkfifo(folder / part, 0o600)
-        return folder
-
-    return make
+def pipe_for(scene: Scene, part: str) -> Path:
+    folder = forged(scene, *GONE)
+    (folder / part).unlink(missing_ok=True)
+    os.mkfifo(folder / part, 0o600)
+    return folder
 
 
 def open_parent(scene: Scene) -> Path:
@@ -319,37 +295,41 @@ BACKOFF = ev.BackoffStarted(t=T, attempt=1, until=T, delay_s=0.0)
 HELD = ev.Held(t=T, attempt=1, reason="you decide", until=4e9)
 
 KINDS = {
-    "a copy of a live run": Kind(copied("-a"), COPY, COPY, COPY),
-    "a copy of hard links, which shares the lock": Kind(copied("-al"), COPY, COPY, COPY),
+    "a copy of a live run": Kind(lambda scene: copied(scene, "-a"), COPY, COPY, COPY),
+    "a copy of hard links, which shares the lock": Kind(lambda scene: copied(scene, "-al"), COPY, COPY, COPY),
     "moved": Kind(moved, "it was moved from", "it was moved from", "it was moved from"),
     "says that it is the live run": Kind(
-        with_record(path=lambda scene: str(scene.live.root)), COPY, COPY, COPY
+        lambda scene: with_record(scene, path=str(scene.live.root)), COPY, COPY, COPY
     ),
-    "another's run.json": Kind(given_away("run.json"), UID),
+    "another's run.json": Kind(lambda scene: given_away(scene, "run.json"), UID),
     "another's folder": Kind(all_given_away, UID),
-    "started by another": Kind(with_record(uid=NOBODY), f"uid {NOBODY} started it"),
-    "group writes run.json": Kind(writable("run.json", 0o620), OTHERS),
-    "group writes the pid file": Kind(writable(PID, 0o660), OTHERS),
-    "all write the requests": Kind(writable("control", 0o703), OTHERS),
-    "run.json is a link": Kind(behind_a_link("run.json"), "is a symbolic link"),
-    "an attempt is a link": Kind(behind_a_link(ATTEMPT), "is a symbolic link"),
+    "started by another": Kind(lambda scene: with_record(scene, uid=NOBODY), f"uid {NOBODY} started it"),
+    "group writes run.json": Kind(lambda scene: writable(scene, "run.json", 0o620), OTHERS),
+    "group writes the pid file": Kind(lambda scene: writable(scene, PID, 0o660), OTHERS),
+    "all write the requests": Kind(lambda scene: writable(scene, "control", 0o703), OTHERS),
+    "run.json is a link": Kind(lambda scene: behind_a_link(scene, "run.json"), "is a symbolic link"),
+    "an attempt is a link": Kind(lambda scene: behind_a_link(scene, ATTEMPT), "is a symbolic link"),
     "the pid file names a stranger": Kind(names_stranger, FILES, PERSON),
     "the journal names a stranger": Kind(journals_stranger, FILES, PERSON),
     "another host": Kind(
         lambda scene: forged(scene, *GONE, host="another-box"), "there it can be adopted", PERSON, "ran on"
     ),
     "another boot": Kind(lambda scene: forged(scene, *GONE, boot="another"), "was booted since", None),
-    "evil while running": Kind(in_condition(*GONE), NOTHING, None),
-    "evil and held": Kind(in_condition(*ENDED, HELD), NOTHING, None),
+    "evil while running": Kind(lambda scene: forged(scene, *GONE), NOTHING, None),
+    "evil and held": Kind(lambda scene: forged(scene, *ENDED, HELD), NOTHING, None),
     "a request to restart lies there": Kind(with_a_request, NOTHING, None),
     "the lock names a stranger": Kind(forged_lock, NOTHING, None),
     "said to have succeeded": Kind(
-        in_condition(*ENDED, SUCCEEDED), "the run is over (succeeded)", "it succeeded: finished", "", 0
+        lambda scene: forged(scene, *ENDED, SUCCEEDED),
+        "the run is over (succeeded)",
+        "it succeeded: finished",
+        "",
+        0,
     ),
     "without run.json": Kind(without_record, "No such file"),
-    "of a newer stoker": Kind(with_record(schema=2), "a newer stoker wrote this run"),
+    "of a newer stoker": Kind(lambda scene: with_record(scene, schema=2), "a newer stoker wrote this run"),
     "only observed": Kind(lambda scene: forged(scene, *GONE, mode="observed"), "it only watches"),
-    "run.json is a pipe": Kind(pipe_for("run.json"), "no regular file"),
+    "run.json is a pipe": Kind(lambda scene: pipe_for(scene, "run.json"), "no regular file"),
     "everybody may exchange it": Kind(open_parent, "everybody may exchange"),
 }
 FOR_ROOT = {name for name in KINDS if name.startswith("another's")}
@@ -445,8 +425,7 @@ def test_nothing_is_done_to_or_for_it(
         assert (got, said in out.err + out.out) == (code, True), (words, out)
         assert "Traceback" not in out.err
         unchanged(" ".join(words))
-    attempt = read_state(scene.live.node().journal).attempt
-    assert attempt is not None
+    attempt = not_none(read_state(scene.live.node().journal).attempt)
     assert attempt.pid is not None
     assert attempt.start_time is not None
     assert is_alive(ProcessId(attempt.pid, attempt.start_time)), "the run that trains was touched"

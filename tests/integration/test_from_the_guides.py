@@ -18,7 +18,7 @@ import pytest
 
 from supervisor.run.events import Outcome
 from supervisor.run.series import SeriesReader
-from tests.conftest import wait_until
+from tests.conftest import not_none, wait_until
 from tests.integration.harness import ROOT, STOKER, end_of, environment, run_headless, stoker
 
 PAGE = ROOT / "docs" / "from-the-guides.md"
@@ -125,8 +125,7 @@ def launches(folder: Path, words: list[str]) -> None:
     assert end_of(state).outcome is Outcome.SUCCEEDED
     (attempt,) = state.attempts
     assert attempt.last_step == int(TINY["num_iterations"])
-    assert attempt.verdict is not None
-    assert attempt.verdict.failure.value == "healthy"
+    assert not_none(attempt.verdict).failure.value == "healthy"
     samples = SeriesReader(run.node().series, "metrics").read()
     assert any("loss" in sample.v for sample in samples), "no loss to chart"
 

@@ -10,7 +10,7 @@ import pytest
 from supervisor.run import events as ev
 from supervisor.run.failures import FailureClass
 from supervisor.run.series import GPU, SeriesReader
-from tests.conftest import wait_until
+from tests.conftest import not_none, wait_until
 from tests.fakes.nvml import ALL_FUNCTIONS, GIB, Card, StandIn
 from tests.integration.harness import background, facts, only_run, state_of, stoker, wait_for_run
 
@@ -78,10 +78,8 @@ def test_a_gpu_that_falls_off_the_bus_is_seen_and_decides_the_verdict(
     advice = {fact.code: fact.text for fact in facts(run) if isinstance(fact, ev.Advisory)}
     assert advice["gpu_lost_0_"] == "GPU 0 is lost: it does not answer the driver"
     assert advice["gpu_xid_0_79"] == "GPU 0: Xid 79"
-    view = state_of(run).attempt
-    assert view is not None
-    assert view.verdict is not None
-    assert view.verdict.failure is FailureClass.GPU_FAULT
+    view = not_none(state_of(run).attempt)
+    assert not_none(view.verdict).failure is FailureClass.GPU_FAULT
 
 
 @pytest.mark.e2e

@@ -13,7 +13,7 @@ import pytest
 from supervisor.preflight.network import free_port
 from supervisor.run.paths import RunPaths
 from tests.cluster.test_kubernetes import MANIFEST, job, pod
-from tests.conftest import wait_until
+from tests.conftest import not_none, wait_until
 from tests.integration.harness import ROOT, background, environment
 from tests.integration.test_two_nodes import DEADLINE_S, TRAINING, state_of
 
@@ -55,8 +55,7 @@ def test_pods_that_are_moved_go_on_with_their_run(tmp_path: Path) -> None:
         for each in (second, first):
             each.send_signal(signal.SIGTERM)
         assert (first.wait(DEADLINE_S), second.wait(DEADLINE_S)) == (75, 75)
-    saved = state_of(run).checkpoint
-    assert saved is not None
+    saved = not_none(state_of(run).checkpoint)
     with background(*words, cwd=tmp_path, env=env(0, 1)) as first, background(*words, cwd=tmp_path, env=env(1, 1)) as second:  # fmt: skip
         assert (first.wait(DEADLINE_S), second.wait(DEADLINE_S)) == (0, 0), (
             first.stdout and first.stdout.read()

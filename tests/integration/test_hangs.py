@@ -14,17 +14,17 @@ import pytest
 from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run.events import Outcome, RequestKind, StopWhy
-from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
 from supervisor.run.state import Finished, RunState
-from tests.conftest import wait_until
+from tests.conftest import not_none, wait_until
 from tests.integration.harness import (
     SCRIPTS,
     Done,
     background,
     end_of,
     facts,
+    lose_keeper,
     only_run,
     state_of,
     stoker,
@@ -87,8 +87,7 @@ def check_hang(done: Done, run: RunPaths, state: RunState) -> list[ev.Event]:
     assert end_of(state).outcome is Outcome.SUCCEEDED
     assert len(state.attempts) == 2, done.out
     first = state.attempts[0]
-    assert first.stop is not None
-    assert first.stop.why is StopWhy.HANG
+    assert not_none(first.stop).why is StopWhy.HANG
     assert first.verdict is not None
     assert (first.verdict.failure, first.verdict.rank) == (FailureClass.HANG, 1), first.verdict
     told = facts(run)
@@ -106,8 +105,7 @@ def check_hang(done: Done, run: RunPaths, state: RunState) -> list[ev.Event]:
     assert {item.rank for item in waiting} == {0, 2}, first.verdict.consequences
     others = {item.words for item in first.verdict.consequences if item not in waiting}
     assert others <= OURS, first.verdict.consequences
-    assert first.verdict.cause is not None
-    assert first.verdict.cause.text.startswith("rank 1 in "), first.verdict.cause
+    assert not_none(first.verdict.cause).text.startswith("rank 1 in "), first.verdict.cause
     assert "collective" in first.verdict.advice[0] or "kernel" in first.verdict.advice[0], (
         first.verdict.advice
     )
@@ -126,8 +124,7 @@ def test_a_hang_before_a_collective_is_named_with_its_line_and_restarted(tmp_pat
     settings(tmp_path, 4.0)
     done, run, state = launch(tmp_path, "--hang-at", "18")
     check_hang(done, run, state)
-    hang = state.attempts[0].hang
-    assert hang is not None
+    hang = not_none(state.attempts[0].hang)
     assert "2 ranks in all_reduce" in hang.text, hang
     assert f"rank 1 in Event.wait() at training.py:{HANG_LINE}" in hang.text, hang
     assert hang.rule == "lock_for_ever"
@@ -171,8 +168,7 @@ def test_an_endless_loop_is_ended_later_or_as_soon_as_a_person_wants(tmp_path: P
     flags = ("--end-hangs",) if end_hangs else ()
     done, run, state = launch(tmp_path, "--hang-at", "18", "--hang-how", "loop", flags=flags)
     told = check_hang(done, run, state)
-    hang = state.attempts[0].hang
-    assert hang is not None
+    hang = not_none(state.attempts[0].hang)
     assert hang.rule == "computes_for_ever"
     if not end_hangs:
         assert hang.waited_s > 25
@@ -188,8 +184,7 @@ def test_a_rank_that_a_signal_stopped_is_only_flagged_and_goes_on(tmp_path: Path
     with background(*words, cwd=tmp_path) as keeper:
         run = wait_for_run(tmp_path)
         wait_for_step(run, 20, 120)
-        pid = state_of(run).attempts[-1].ranks[1].pid
-        assert pid is not None
+        pid = not_none(state_of(run).attempts[-1].ranks[1].pid)
         os.kill(pid, signal.SIGSTOP)
         try:
             assert wait_until(lambda: "hang_no_python_stacks" in advisories(run), 120, 0.2)
@@ -277,8 +272,7 @@ def test_with_py_spy_denied_and_faulthandler_asked_for_the_line_is_named_too(tmp
     settings(tmp_path, 4.0, "faulthandler = true")
     done, run, state = launch(tmp_path, "--hang-at", "18", path=path_with_denied_py_spy(tmp_path / "bin"))
     check_hang(done, run, state)
-    hang = state.attempts[0].hang
-    assert hang is not None
+    hang = not_none(state.attempts[0].hang)
     assert hang.line_at == f"training.py:{HANG_LINE}", hang
     check_code(run, hang)
 
@@ -295,10 +289,7 @@ def test_a_keeper_that_adopted_the_run_finds_the_hang(tmp_path: Path) -> None:
         return any(isinstance(fact, ev.StallFlagged) for fact in facts(run))
 
     assert wait_until(flagged, 90)
-    keeper = state_of(run).keeper_pid
-    assert keeper is not None
-    os.kill(keeper, signal.SIGKILL)
-    assert wait_until(lambda: not keeper_is_alive(run.node().lock), 10)
+    lose_keeper(run)
     assert stoker("attach", run.run_id, "--adopt", cwd=tmp_path).code == 0
     state = wait_for_state(run, Finished, 180)
     first = state.attempts[0]

@@ -12,7 +12,7 @@ from supervisor.run.failures import FailureClass, Reason
 from supervisor.run.records import DecisionKind
 from supervisor.run.state import AttemptState
 from supervisor.sources.processes import identify
-from tests.conftest import wait_until
+from tests.conftest import not_none, wait_until
 from tests.integration.harness import state_of, stoker, wait_for_run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
@@ -43,15 +43,13 @@ def test_a_killed_torchrun_is_named_and_its_ranks_are_swept(tmp_path: Path) -> N
         return state_of(run).find(number)
 
     def kill(number: int) -> None:
-        view = attempt(number)
-        assert view is not None
+        view = not_none(attempt(number))
         assert view.pid is not None
         os.kill(view.pid, signal.SIGKILL)
 
     def check(number: int) -> None:
         assert wait_until(lambda: (view := attempt(number)) is not None and view.decision is not None, 30)
-        view = attempt(number)
-        assert view is not None
+        view = not_none(attempt(number))
         assert view.verdict is not None
         assert (view.exit_code, view.verdict.failure, view.verdict.reason) == (
             -9,
@@ -65,10 +63,8 @@ def test_a_killed_torchrun_is_named_and_its_ranks_are_swept(tmp_path: Path) -> N
     check(1)
     logs = [run.node().attempt(1).agent_log, *run.node().attempt(1).root.rglob("std*.log")]
     assert not any(path.stat().st_size for path in logs if path.exists())
-    first = attempt(1)
-    assert first is not None
-    assert first.decision is not None
-    assert first.decision.kind is DecisionKind.RESTART
+    first = not_none(attempt(1))
+    assert not_none(first.decision).kind is DecisionKind.RESTART
 
     assert wait_until(
         lambda: (view := attempt(2)) is not None and (view.last_step or 0) >= 5 and len(view.ranks) == 2,

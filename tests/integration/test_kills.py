@@ -16,7 +16,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.series import METRICS, SeriesReader
 from supervisor.run.state import Finished
 from supervisor.sources.processes import identify
-from tests.conftest import wait_until
+from tests.conftest import not_none, wait_until
 from tests.integration.harness import SCRIPTS, end_of, state_of, stoker, wait_for_state, wait_for_step
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
@@ -101,8 +101,7 @@ def test_the_steps_of_a_killed_keepers_last_second_are_journalled_by_the_next(tm
         send(job, signal.SIGCONT)
         return False
 
-    found = wait_for_step(run, 5).keeper_pid
-    assert found is not None
+    found = not_none(wait_for_step(run, 5).keeper_pid)
     keeper = found
     job = [int(path.name.partition("-")[2]) for path in work.glob("1-*")]
     # Samples are written at once, progress once a second and with a checkpoint: it dies between the two.

@@ -19,6 +19,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
 from supervisor.run.state import AttemptState
 from supervisor.sources.signature_files import default_cache_dir, load_engine
+from tests.conftest import not_none
 from tests.integration.harness import facts, run_headless, state_of, stoker
 
 pytestmark = [pytest.mark.e2e, pytest.mark.serial, pytest.mark.timeout(900)]
@@ -70,9 +71,7 @@ def kept_run() -> RunPaths:
 
 
 def attempt_of(run: RunPaths) -> AttemptState:
-    attempt = state_of(run).attempt
-    assert attempt is not None
-    return attempt
+    return not_none(state_of(run).attempt)
 
 
 def assert_told_all_along(run: RunPaths) -> None:

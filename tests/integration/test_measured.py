@@ -12,6 +12,7 @@ from supervisor.run import state as st
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import read_run_file
 from supervisor.run.series import METRICS, RANKS, SeriesReader
+from tests.conftest import not_none
 from tests.integration.harness import run_headless, stoker
 
 pytestmark = pytest.mark.e2e
@@ -47,8 +48,7 @@ def attempt_of(
     (folder / "train.py").write_text(SCRIPT)
     words = ("--nproc-per-node", "2", "--no-check", "--no-retry", *flags, "train.py", *arguments)
     done, run, state = run_headless(*words, cwd=folder)
-    view = state.attempt
-    assert view is not None
+    view = not_none(state.attempt)
     assert read_run_file(run.run_json).job.instrument is ("--no-instrument" not in flags)
     files = sorted(run.node().attempt(1).telemetry.glob("measured*.jsonl"))
     return done.code, view, b"".join(file.read_bytes() for file in files)

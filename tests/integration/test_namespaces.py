@@ -20,7 +20,7 @@ from supervisor.run.journal import read_state
 from supervisor.run.ownership import read_holder
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
-from tests.conftest import wait_until
+from tests.conftest import not_none, wait_until
 from tests.integration.harness import STOKER, environment
 from tests.integration.test_two_nodes import SCRIPT
 
@@ -85,10 +85,21 @@ class Nodes:
         journal = self.run.node(node).journal
         return read_state(journal) if journal.exists() else st.RunState()
 
-    def steps(self, least: int, attempt: int = 1) -> bool:
-        """Whether node 0 has seen so many steps of this attempt."""
-        progress = self.state().progress
-        return progress is not None and progress.attempt == attempt and (progress.step or 0) >= least
+    def train(self) -> None:
+        """Wait until node 0 has seen five steps."""
+
+        def stepping() -> bool:
+            progress = self.state().progress
+            return progress is not None and (progress.step or 0) >= 5
+
+        assert wait_until(stepping, DEADLINE_S), self.console(0)
+
+    def succeed(self, *more: int) -> None:
+        """All nodes end with 0, and the run as succeeded, by node 0 and by these."""
+        for node, process in self.keepers.items():
+            assert process.wait(DEADLINE_S) == 0, self.console(node)
+        for node in (0, *more):
+            assert outcome(self, node) == ("succeeded", 0)
 
     def kill_node(self, node: int) -> None:
         """Keeper, launcher, agent and ranks of a node at once."""
@@ -134,8 +145,7 @@ def outcome(nodes: Nodes, node: int = 0) -> tuple[str, int]:
 
 def assert_never_met(nodes: Nodes, codes: list[int]) -> None:
     """The verdict is the rendezvous', and all nodes ended with the run's exit code."""
-    verdict = nodes.state().attempts[0].verdict
-    assert verdict is not None
+    verdict = not_none(nodes.state().attempts[0].verdict)
     assert verdict.failure is FailureClass.RENDEZVOUS, verdict.title
     assert codes == [outcome(nodes)[1]] * len(nodes.keepers)
 
@@ -150,8 +160,7 @@ def judged_and_healed(nodes: Nodes) -> st.AttemptState:
     assert wait_until(judged, GROUP_TIMEOUT_S + 30.0)
     nodes.tool("heal")
     first = nodes.state().attempts[0]
-    assert first.verdict is not None
-    assert first.verdict.failure in {FailureClass.NCCL_TIMEOUT, FailureClass.NCCL_ERROR}
+    assert not_none(first.verdict).failure in {FailureClass.NCCL_TIMEOUT, FailureClass.NCCL_ERROR}
     return first
 
 
@@ -163,14 +172,11 @@ def judged_and_healed(nodes: Nodes) -> st.AttemptState:
 def test_a_cut_link_has_one_verdict_and_heals(nodes: Nodes) -> None:
     nodes.start(1)
     nodes.start(0)
-    assert wait_until(lambda: nodes.steps(5), DEADLINE_S), (nodes.folder / "console0").read_text()
+    nodes.train()
     nodes.tool("cut", 1, 2)
     first = judged_and_healed(nodes)
-    assert first.verdict is not None
-    assert first.verdict.node in {"0 (node1)", "1 (node2)"}
-    for node in (0, 1):
-        assert nodes.keepers[node].wait(DEADLINE_S) == 0, (nodes.folder / f"console{node}").read_text()
-    assert outcome(nodes) == outcome(nodes, 1) == ("succeeded", 0)
+    assert not_none(first.verdict).node in {"0 (node1)", "1 (node2)"}
+    nodes.succeed(1)
     assert nodes.state(1).attempts[0].verdict == first.verdict
 
 
@@ -184,17 +190,15 @@ def test_a_leader_node_that_is_gone(nodes: Nodes) -> None:
     bound = ("--node-timeout", "25")
     nodes.start(1, *bound)
     nodes.start(0, *bound)
-    assert wait_until(lambda: nodes.steps(5), DEADLINE_S), (nodes.folder / "console0").read_text()
+    nodes.train()
     nodes.kill_node(0)
     assert nodes.keepers[1].wait(25 + GROUP_TIMEOUT_S + 30) == 6
     assert outcome(nodes, 1) == ("lost", 6)
     nodes.keepers[0].wait(10)
     go_on = nodes.stoker(0, "continue", "--yes", "--no-ui", str(nodes.run.root))
-    assert wait_until(lambda: isinstance(nodes.state().condition, st.Backoff), 60), (
-        nodes.folder / "console0"
-    ).read_text()
+    assert wait_until(lambda: isinstance(nodes.state().condition, st.Backoff), 60), nodes.console(0)
     again = nodes.start(1, *bound)
-    assert go_on.wait(DEADLINE_S) == 0, (nodes.folder / "console0").read_text()
+    assert go_on.wait(DEADLINE_S) == 0, nodes.console(0)
     assert again.wait(30) == 0
     assert [view.number for view in nodes.state().attempts] == [1, 2]
     assert [view.number for view in nodes.state(1).attempts] == [1, 2]
@@ -302,10 +306,9 @@ def test_a_slow_pair_of_nodes_is_named(nodes: Nodes) -> None:
     for node in range(3):
         nodes.stoker(node, "check", "--deep", "--node-rank", str(node), *more, "train.py", "1")
     for node, process in nodes.keepers.items():
-        said = nodes.folder / f"console{node}"
-        assert process.wait(DEADLINE_S) == 0, said.read_text()
-        assert "3 ranks on 3 nodes met over gloo" in said.read_text()
-        assert "! bandwidth: nodes 1–2 (node2, node3): " in said.read_text()
+        assert process.wait(DEADLINE_S) == 0, nodes.console(node)
+        assert "3 ranks on 3 nodes met over gloo" in nodes.console(node)
+        assert "! bandwidth: nodes 1–2 (node2, node3): " in nodes.console(node)
 
 
 @pytest.mark.cluster
@@ -319,11 +322,8 @@ def test_a_node_of_four_that_is_cut_off_is_named(nodes: Nodes) -> None:
     nodes.tool("up", 4)
     for node in (3, 2, 1, 0):
         nodes.start(node)
-    assert wait_until(lambda: nodes.steps(5), DEADLINE_S), (nodes.folder / "console0").read_text()
+    nodes.train()
     nodes.tool("blackhole", 3)
     first = judged_and_healed(nodes)
-    assert first.verdict is not None
-    assert first.verdict.node == "2 (node3)", first.verdict
-    for node in range(4):
-        assert nodes.keepers[node].wait(DEADLINE_S) == 0, (nodes.folder / f"console{node}").read_text()
-    assert outcome(nodes) == outcome(nodes, 3) == ("succeeded", 0)
+    assert not_none(first.verdict).node == "2 (node3)", first.verdict
+    nodes.succeed(3)

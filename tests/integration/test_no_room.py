@@ -16,7 +16,7 @@ from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.index import listed_names, register
 from supervisor.run.records import FailureClass
-from tests.conftest import wait_until
+from tests.conftest import not_none, wait_until
 from tests.disks import fill, small_disk
 from tests.integration.harness import facts, only_run, state_of, stoker, wait_for_state, wait_for_step
 from tests.keeper.fakes import job_of, own_run_in
@@ -182,8 +182,7 @@ def test_a_print_onto_a_full_disk_ends_the_rank_that_prints(tmp_path: Path) -> N
         run = only_run(disk)
         state = state_of(run)
         assert state.attempt is not None
-        assert state.attempt.verdict is not None
-        assert state.attempt.verdict.failure is FailureClass.DISK_FULL
+        assert not_none(state.attempt.verdict).failure is FailureClass.DISK_FULL
         assert 9 <= (state.last_step or 0) < 399
         kinds = [json.loads(line)["kind"] for line in run.node().journal.read_bytes().splitlines() if line]
         assert kinds[-2:] == ["run_ended", "keeper_left"]

@@ -12,7 +12,7 @@ import pytest
 from supervisor.run import state as st
 from supervisor.run.ownership import has_keeper
 from supervisor.run.paths import RunPaths
-from tests.conftest import wait_until
+from tests.conftest import not_none, wait_until
 from tests.integration.harness import background, stoker
 from tests.integration.sshd import MISSING, WORDS, Hosts, loopback_hosts
 from tests.integration.test_two_nodes import DEADLINE_S, SCRIPT, state_of, steps
@@ -59,8 +59,7 @@ def test_a_run_over_two_hosts_is_started_watched_cut_off_and_stopped(hosts: Host
     gone = hosts.nodes("status", cwd=tmp_path)
     assert gone.code == 2
     assert "unreachable: connection refused" in gone.out
-    seen = state_of(run).progress
-    assert seen is not None
+    seen = not_none(state_of(run).progress)
     assert wait_until(lambda: steps(run, (seen.step or 0) + 5), DEADLINE_S), "training continues"
 
     for name in ("a", "b"):

@@ -16,6 +16,7 @@ import pytest
 
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import read_run_file
+from tests.conftest import not_none
 from tests.integration.harness import ROOT, only_run, state_of, stoker
 
 ARCHIVE = ROOT / "tests" / "run" / "data" / "read_from_source.tar.xz"
@@ -61,8 +62,7 @@ def test_it_is_listed_and_replayed_as_it_was(tmp_path: Path) -> None:
 @pytest.mark.e2e
 def test_its_next_attempt_is_smaller_resumes_and_is_confirmed(tmp_path: Path) -> None:
     run = placed(tmp_path)
-    knobs = read_run_file(run.run_json).job.knobs
-    assert knobs is not None
+    knobs = not_none(read_run_file(run.run_json).job.knobs)
     assert not knobs.declared, "it was read from the source"
     done = stoker("continue", run.run_id, "--yes", "--no-ui", cwd=tmp_path)
     assert done.code == 0, done.out + done.err
@@ -72,6 +72,5 @@ def test_its_next_attempt_is_smaller_resumes_and_is_confirmed(tmp_path: Path) ->
     assert second.measured is not None
     assert (second.measured.micro_batch, second.measured.accumulation) == (8, 4)
     assert second.measured.global_batch == 64
-    assert second.confirmed is not None
-    assert second.confirmed.resume == str(tmp_path / "out" / "step_4.pt")
+    assert not_none(second.confirmed).resume == str(tmp_path / "out" / "step_4.pt")
     assert samples_by_step(tmp_path) == [(step, 32) for step in (1, 2, 3, 4, 5, 5, 6, 7, 8, 9, 10)]

@@ -187,8 +187,7 @@ def test_a_stoker_run_within_a_job_is_left_alone(tmp_path: Path) -> None:
         assert wait_until(lambda: any(inner_dir.glob("*/nodes/0/attempts/1/pid")), 60)
         nested = RunPaths(next(p for p in inner_dir.iterdir() if not p.is_symlink()))
         wait_for_state(nested, Running)
-        sleeper = identify(pid_of(nested))
-        assert sleeper is not None
+        sleeper = not_none(identify(pid_of(nested)))
         assert stoker("stop", outer.run_id, cwd=tmp_path).code == 0
         assert is_alive(sleeper)
         assert keeper_is_alive(nested.node().lock)

@@ -17,6 +17,7 @@ from supervisor.run import events as ev
 from supervisor.run.events import Outcome
 from supervisor.run.records import FailureClass
 from supervisor.run.state import RunState
+from tests.conftest import not_none
 from tests.integration.harness import SCRIPTS, Done, end_of, facts, run_headless
 
 STYLES = SCRIPTS / "styles"
@@ -90,8 +91,7 @@ def test_it_restarts_smaller_with_its_own_words(tmp_path: Path, style: Style) ->
     done, journal, state = launch(tmp_path, style)
     assert done.code == 0, done.out + done.err
     first, second = state.attempts
-    assert first.verdict is not None
-    assert first.verdict.failure is FailureClass.HOST_OOM
+    assert not_none(first.verdict).failure is FailureClass.HOST_OOM
     assert told(tmp_path) == [(16, 3), (8, 6)]
     assert second.batch is not None
     assert (second.batch.micro_batch_per_rank, second.batch.global_batch) == (8, 48)

@@ -14,6 +14,7 @@ import pytest
 from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run.state import HeldOpen
+from tests.conftest import not_none
 from tests.integration.harness import (
     background,
     detached,
@@ -119,8 +120,7 @@ def test_a_held_run_is_restarted_with_its_offer_by_one_request(tmp_path: Path) -
     held = wait_for_state(run, HeldOpen, 90)
     assert isinstance(held.condition, HeldOpen)
     assert held.condition.decision is not None
-    assert held.condition.decision.change is not None
-    assert held.condition.decision.change.batch is not None
+    assert not_none(held.condition.decision.change).batch is not None
     control.send(run.control, ev.RequestKind.RESTART_WITH, args=control.RequestArgs(offered=True))
     wait_for_end(run, 90)
     assert told(tmp_path) == [(8, 2, 0), (4, 4, 10)]

@@ -13,7 +13,7 @@ from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import HeldOpen
-from tests.conftest import wait_until
+from tests.conftest import not_none, wait_until
 from tests.integration.harness import facts, run_headless, state_of, stoker, wait_for_end, wait_for_state
 from tests.tiers import first as first_cases
 
@@ -111,8 +111,7 @@ def test_an_undeclared_script_goes_on_from_what_it_saved(
     done, run, state = run_headless(*FLAGS, "train.py", cwd=folder, timeout_s=300)
     assert done.code == 0, done.out + done.err
     assert told(folder, 0) == told(folder, 1) == [[0, None], [10, "heap/zeta.q7"]]
-    first = state.attempts[0].measured
-    assert first is not None
+    first = not_none(state.attempts[0].measured)
     assert first.resume_how == how
     checkpoints = saved(run)
     # Its step is the one that was counted. Of two saves within a second only the first has a record: then it is known by the time.
@@ -121,8 +120,7 @@ def test_an_undeclared_script_goes_on_from_what_it_saved(
     assert {path for _, path, _ in checkpoints} == {"heap/zeta.q7"}, (
         "none has the name that it was renamed from"
     )
-    second = state.attempts[1].measured
-    assert second is not None
+    second = not_none(state.attempts[1].measured)
     assert second.resume_how == ("measured: path_option" if extra else "measured: itself")
 
 

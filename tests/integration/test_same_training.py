@@ -12,6 +12,7 @@ from supervisor.run import state as st
 from supervisor.run.journal import read_state
 from supervisor.run.records import Difference, Sameness
 from supervisor.views.wording.translate import english
+from tests.conftest import not_none
 from tests.integration.harness import SCRIPTS, facts, only_run, run_headless, stoker
 from tests.tiers import first
 
@@ -23,8 +24,7 @@ COMMON = ("--nproc-per-node", "2", "--resume-knob=--resume=latest", SCRIPT)
 def test_an_honest_restart_is_the_same_training(tmp_path: Path) -> None:
     done, run, state = run_headless(*COMMON, cwd=tmp_path)
     assert done.code == 0, done.out + done.err
-    found = state.attempts[1].compared
-    assert found is not None
+    found = not_none(state.attempts[1].compared)
     assert (found.result, found.difference) == (Sameness.SAME, None), found.text
     assert found.steps_twice == 30
     assert 20 <= found.steps_new <= 30, "judged once twenty are there; more may have been read by then"
@@ -54,7 +54,6 @@ def test_a_wrong_resume_is_named(tmp_path: Path, mistake: str, named: Difference
     lines = [json.loads(line) for line in done.out.splitlines() if line.startswith("{")]
     said = [line for line in lines if line["kind"] == "resume_compared"]
     assert [(line["result"], line["difference"]) for line in said] == [("differs", named.value)]
-    found = read_state(only_run(tmp_path).node().journal).attempts[1].compared
-    assert found is not None
+    found = not_none(read_state(only_run(tmp_path).node().journal).attempts[1].compared)
     assert found.result is Sameness.DIFFERS
     assert found.numbers

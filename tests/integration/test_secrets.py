@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import not_none
 from tests.integration.harness import only_run, state_of, stoker
 from tests.text.secrets import IN_ARGV, IN_ENV, IN_TEXT, SECRETS, WORDS, Form
 
@@ -103,8 +104,7 @@ def test_no_secret_is_in_anything_that_stoker_writes_and_the_training_gets_all(t
     done = stoker("run", "--no-ui", "--max-retries", "1", *words, *command, cwd=job, env=env)
     run = only_run(job)
     assert done.code in {1, 4}, done.err
-    verdict = state_of(run).attempts[-1].verdict
-    assert verdict is not None
+    verdict = not_none(state_of(run).attempts[-1].verdict)
     assert verdict.cause is not None
     expected = json.dumps([given, [variables[name] for name in names], conf])
     assert note.read_text() == hashlib.sha256(expected.encode()).hexdigest()

@@ -17,7 +17,7 @@ from supervisor.run.events import KeeperStarted
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass, Reason
 from supervisor.run.state import Finished, RunState
-from tests.conftest import wait_until
+from tests.conftest import not_none, wait_until
 from tests.integration.harness import STOKER, end_of, environment, facts, run_headless, state_of, verdict_of
 
 TOOL = Path(__file__).parents[1] / "tools" / "slurm_up.sh"
@@ -211,8 +211,7 @@ def test_a_lost_node_is_excluded_and_the_job_resumes_without_it(cluster: Cluster
     assert (second.last_step, second.job_exit_code) == (1800, 0)
     assert second.resumed_step is not None
     assert second.resumed_step >= 50
-    assert first.verdict is not None
-    assert (first.verdict.node or "").startswith("1 ("), first.verdict
+    assert (not_none(first.verdict).node or "").startswith("1 ("), first.verdict
 
 
 RUN = "STOKER run --no-ui --no-check --nproc-per-node 1 --master-addr 127.0.0.1"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -22,24 +20,22 @@ from supervisor.sources.processes import ProcessId, is_alive
 from tests.conftest import wait_until
 from tests.integration.harness import (
     JOB,
-    STOKER,
+    background,
+    detached,
     end_of,
-    environment,
     facts,
+    lose_keeper,
     state_of,
     stoker,
     verdict_of,
+    wait_for_end,
     wait_for_run,
     wait_for_state,
     wait_for_step,
 )
 from tests.tiers import first
 
-
-def start_detached(cwd: Path, *args: str) -> RunPaths:
-    done = stoker("run", "--detach", "--python", sys.executable, "--nproc-per-node", "2", *args, cwd=cwd)
-    assert done.code == 0, done.err
-    return RunPaths(cwd / "runs" / done.out.strip())
+TWO = ("--python", sys.executable, "--nproc-per-node", "2")
 
 
 def console_log(run: RunPaths) -> str:
@@ -61,25 +57,20 @@ def console_log(run: RunPaths) -> str:
 )
 def test_a_killed_keeper_is_replaced_and_the_run_ends_whole(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    run = start_detached(tmp_path, JOB, "--gate", str(gate), "--steps", "10")
+    run = detached(tmp_path, *TWO, JOB, "--gate", str(gate), "--steps", "10")
     state = wait_for_step(run, 5)
     ranks = [
         ProcessId(r.pid, r.start_time) for r in state.attempts[0].ranks.values() if r.pid and r.start_time
     ]
     assert len(ranks) == 2
-    assert state.keeper_pid is not None
-    os.kill(state.keeper_pid, signal.SIGKILL)
-    assert wait_until(lambda: not keeper_is_alive(run.node().lock), 10)
+    lose_keeper(run)
     assert all(is_alive(rank) for rank in ranks), "ranks must outlive their keeper"
     adopted = stoker("attach", run.run_id, "--adopt", cwd=tmp_path)
     assert adopted.code == 0, adopted.err
     assert keeper_is_alive(run.node().lock)
     gate.touch()
-    state = wait_for_state(run, Finished)
-    assert end_of(state).outcome is Outcome.SUCCEEDED
-    assert len(state.attempts) == 1
-    assert state.attempts[0].exit_code == 0
-    assert state.attempts[0].last_step == 10
+    (attempt,) = wait_for_end(run).attempts
+    assert (attempt.exit_code, attempt.last_step) == (0, 10)
     steps = [f.step for f in facts(run) if isinstance(f, ev.Progress) and f.step is not None]
     assert steps == sorted(steps), "what was read twice must not be journalled twice"
     text = console_log(run)
@@ -95,12 +86,11 @@ def test_a_killed_keeper_is_replaced_and_the_run_ends_whole(tmp_path: Path) -> N
 )
 def test_a_keeper_killed_after_the_ranks_ended_still_learns_their_exit_status(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    run = start_detached(
-        tmp_path, JOB, "--gate", str(gate), "--steps", "6", "--mode", "exception", "--fail-rank", "0"
+    run = detached(
+        tmp_path, *TWO, JOB, "--gate", str(gate), "--steps", "6", "--mode", "exception", "--fail-rank", "0"
     )
-    state = wait_for_step(run, 3)
-    assert state.keeper_pid is not None
-    os.kill(state.keeper_pid, signal.SIGKILL)
+    wait_for_step(run, 3)
+    lose_keeper(run)
     gate.touch()
     exit_file = run.node().attempt(1).exit
     assert wait_until(exit_file.exists, 60)
@@ -120,7 +110,7 @@ def test_a_keeper_killed_after_the_ranks_ended_still_learns_their_exit_status(tm
     "processes", "a rank ignores SIGTERM", "the stop sequence continues to SIGKILL within its bound"
 )
 def test_a_rank_that_ignores_sigterm_is_ended_by_sigkill(tmp_path: Path) -> None:
-    run = start_detached(tmp_path, "--grace", "2", JOB, "--mode", "stubborn")
+    run = detached(tmp_path, *TWO, "--grace", "2", JOB, "--mode", "stubborn")
     wait_for_step(run, 4)
     done = stoker("stop", run.run_id, cwd=tmp_path)
     assert done.code == 0, done.err
@@ -137,7 +127,7 @@ def test_a_rank_that_ignores_sigterm_is_ended_by_sigkill(tmp_path: Path) -> None
 
 @pytest.mark.e2e
 def test_a_detached_failure_is_held_until_a_person_restarts_or_stops_it(tmp_path: Path) -> None:
-    run = start_detached(tmp_path, JOB, "--mode", "exception")
+    run = detached(tmp_path, *TWO, JOB, "--mode", "exception")
     state = wait_for_state(run, HeldOpen)
     assert len(state.attempts) == 1
     stale = control.send(run.control, RequestKind.RESTART, if_attempt=7)
@@ -163,18 +153,7 @@ def test_a_detached_failure_is_held_until_a_person_restarts_or_stops_it(tmp_path
 def test_a_named_port_that_is_taken_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        done = stoker(
-            "run",
-            "--no-ui",
-            "--python",
-            sys.executable,
-            "--master-port",
-            str(port),
-            "--nproc-per-node",
-            "2",
-            JOB,
-            cwd=tmp_path,
-        )
+        done = stoker("run", "--no-ui", *TWO, "--master-port", str(port), JOB, cwd=tmp_path)
     assert done.code == 3
     assert len(done.err.strip().splitlines()) == 1
     assert str(port) in done.err
@@ -189,28 +168,11 @@ def test_a_named_port_that_is_taken_is_refused_and_leaves_nothing(tmp_path: Path
     "the job is stopped in order, and the exit code says so",
 )
 def test_signals_end_a_headless_run_gracefully(tmp_path: Path, number: signal.Signals, code: int) -> None:
-    command = [
-        *STOKER,
-        "run",
-        "--no-ui",
-        "--python",
-        sys.executable,
-        "--nproc-per-node",
-        "2",
-        JOB,
-        "--gate",
-        "never",
-    ]
-    with subprocess.Popen(
-        command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            run = wait_for_run(tmp_path)
-            wait_for_step(run, 4)
-            process.send_signal(number)
-            out, _ = process.communicate(timeout=60)
-        finally:
-            process.kill()
+    with background("run", "--no-ui", *TWO, JOB, "--gate", "never", cwd=tmp_path) as process:
+        run = wait_for_run(tmp_path)
+        wait_for_step(run, 4)
+        process.send_signal(number)
+        out, _ = process.communicate(timeout=60)
     assert process.returncode == code, out
     state = state_of(run)
     assert end_of(state).outcome is Outcome.STOPPED

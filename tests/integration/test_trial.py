@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.run.events import Outcome, StopWhy
+from tests.conftest import not_none
 from tests.integration.harness import end_of, run_headless
 
 PRINTS = """\
@@ -53,8 +54,7 @@ def test_a_script_without_a_setting_for_its_steps_is_stopped_once_they_are_seen(
     assert end_of(state).outcome is Outcome.SUCCEEDED
     (attempt,) = state.attempts
     assert len(attempt.ranks) == 1
-    assert attempt.stop is not None
-    assert attempt.stop.why is StopWhy.TRIAL
+    assert not_none(attempt.stop).why is StopWhy.TRIAL
     assert attempt.last_step is not None
     assert 20 <= attempt.last_step < 2000
     assert f"steps     {attempt.last_step} seen: 1 to {attempt.last_step}" in done.out

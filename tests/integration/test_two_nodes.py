@@ -21,7 +21,7 @@ from supervisor.run.journal import JournalReader, read_state
 from supervisor.run.node_files import NodePhase, read_report
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
-from tests.conftest import wait_until
+from tests.conftest import not_none, wait_until
 from tests.integration.harness import ROOT, background
 from tests.tiers import first
 
@@ -91,14 +91,10 @@ def test_a_rank_killed_on_node_1_restarts_both(run: RunPaths, static: bool) -> N
         codes = leader.wait(DEADLINE_S), follower.wait(DEADLINE_S)
         assert codes == (0, 0), leader.stdout and leader.stdout.read()
     first, second = state_of(run).attempts
-    assert first.verdict is not None
-    assert first.verdict.failure is FailureClass.WORKER_CRASH
-    where = next(
-        (node for node in (0, 1) if any(r.rank == 1 for r in state_of(run, node).attempts[0].ranks.values())),
-        1,
-    )
-    assert first.verdict.rank == 1
-    assert (first.verdict.node or "").startswith(f"{where} (")
+    verdict = not_none(first.verdict)
+    assert (verdict.failure, verdict.rank) == (FailureClass.WORKER_CRASH, 1)
+    on_node_0 = any(rank.rank == 1 for rank in state_of(run).attempts[0].ranks.values())
+    assert (verdict.node or "").startswith("0 (" if on_node_0 else "1 (")
     assert second.job_exit_code == 0
     assert state_of(run, 1).attempts[0].verdict == first.verdict
 
@@ -242,12 +238,10 @@ def test_clocks_that_differ_change_no_verdict(run: RunPaths, ahead_s: float) -> 
     views = [state_of(run, node).attempts[0] for node in (0, 1)]
     apart_s = _first_stamp(run, 0) - _first_stamp(run, 1)
     assert abs(apart_s - ahead_s) < 0.5, "ranks step together: by that much do their clocks differ"
-    verdict = views[0].verdict
-    assert verdict is not None
+    verdict = not_none(views[0].verdict)
     assert (verdict.failure, verdict.rank) == (FailureClass.CODE_ERROR, 1)
     assert (verdict.node or "").startswith("1 (")
-    assert verdict.cause is not None
-    assert verdict.cause.text == "KeyError: 'missing'"
+    assert not_none(verdict.cause).text == "KeyError: 'missing'"
     assert len(state_of(run).attempts) == 1
 
 
@@ -281,15 +275,13 @@ def test_a_warning_ends_in_a_checkpoint_and_the_run_is_continued(run: RunPaths) 
         )
         follower.send_signal(signal.SIGUSR1)
         assert (leader.wait(DEADLINE_S), follower.wait(DEADLINE_S)) == (75, 75)
-    saved = state_of(run).checkpoint
-    assert saved is not None
+    saved = not_none(state_of(run).checkpoint)
     with background("continue", "--yes", "--no-ui", "run", cwd=cwd) as leader:
         assert wait_until(lambda: isinstance(state_of(run).condition, st.Backoff), DEADLINE_S)
         with background(*command(1), cwd=cwd) as follower:
             assert (leader.wait(DEADLINE_S), follower.wait(DEADLINE_S)) == (0, 0)
     first, second = state_of(run).attempts
-    assert first.stop is not None
-    assert first.stop.why is ev.StopWhy.REQUEUE
+    assert not_none(first.stop).why is ev.StopWhy.REQUEUE
     assert second.resumed_step == saved.step
     assert second.last_step == 120
 

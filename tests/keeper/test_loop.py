@@ -135,13 +135,13 @@ def test_it_is_held_while_a_screen_shows_it(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(control, "REFRESH_S", 0.1)
     run = held_run(tmp_path, FailureClass.CODE_ERROR, 60.0)
     run.control.mkdir()
-    screen, began, act = control.Presence(run.control), time.monotonic(), Keeper._act
+    screen, began, act = control.presence_of(run.control), time.monotonic(), Keeper._act
 
     def act_and_look(keeper: Keeper, *, hurried: bool = False) -> None:
         if (now := time.monotonic()) - began < 2.5:
-            screen.refresh(now)
+            screen.beat(now)
         else:
-            screen.leave()
+            screen.remove()
         act(keeper, hurried=hurried)
 
     monkeypatch.setattr(Keeper, "_act", act_and_look)

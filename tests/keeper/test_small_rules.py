@@ -67,7 +67,7 @@ def test_what_the_keeper_takes_stands_with_the_machine_and_is_no_rank(
 ) -> None:
     told: list[Any] = []
     made = sensors(told)
-    assert made._watched() == {}
+    assert made._processes == {}
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     own = ProcessSample(2.0, "stoker", ProcessId(1, 0.0), alive=True, cpu_ratio=0.1, rss_bytes=48 << 20)
     rank = replace(own, key="0", rss_bytes=1 << 30)

@@ -10,7 +10,8 @@ from msgspec import structs
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import Knobs, LoaderKnobs, RetrySettings, TrialSettings
-from supervisor.policy import Gpus, StopCause
+from supervisor.policy import Gpus
+from supervisor.run.events import StopWhy
 from supervisor.run.records import Decision, Reason
 from tests.policy.cases import FOREIGN, F, ended, lost_at, one
 
@@ -30,14 +31,14 @@ UNREAD = {"log_read_bytes": 120_000_000, "log_size_bytes": 600_000_000}
 @pytest.mark.parametrize(
     ("decided", "kind", "reason", "exit_code"),
     [
-    (lambda: one(ended(F.CODE_ERROR, last=4, stop=StopCause.REQUEST)), "stop", "stopped on request", 5),
-    (lambda: one(ended(F.CODE_ERROR, last=4, stop=StopCause.SIGNAL)), "stop", "stopped by a signal to stoker", 5),
-    (lambda: one(ended(F.CODE_ERROR, last=4, stop=StopCause.SIGNAL), in_batch_job=True), "stop", "the batch system ended the job: no checkpoint was committed", 5),
-    (lambda: one(ended(F.CODE_ERROR, last=4, saved=(3,), stop=StopCause.SIGNAL), in_batch_job=True), "requeue", "the batch system ended the job: checkpoint committed, requeue me", 75),
-    (lambda: one(ended(F.CODE_ERROR, last=4, stop=StopCause.REQUEUE)), "stop", "the batch system warned of its limit: no checkpoint was committed", 5),
-    (lambda: one(ended(F.CODE_ERROR, last=4, saved=(3,), stop=StopCause.REQUEUE)), "requeue", "the batch system warned of its limit: checkpoint committed, requeue me", 75),
-    (lambda: one(ended(F.CODE_ERROR, last=4, stop=StopCause.RESTART)), "restart", "ended to be restarted", None),
-    (lambda: one(ended(None, last=9, exit_code=0, stop=StopCause.REQUEST), total_steps=9), "succeed", "finished at step 9", 0),
+    (lambda: one(ended(F.CODE_ERROR, last=4, stop=StopWhy.REQUEST)), "stop", "stopped on request", 5),
+    (lambda: one(ended(F.CODE_ERROR, last=4, stop=StopWhy.SIGNAL)), "stop", "stopped by a signal to stoker", 5),
+    (lambda: one(ended(F.CODE_ERROR, last=4, stop=StopWhy.SIGNAL), in_batch_job=True), "stop", "the batch system ended the job: no checkpoint was committed", 5),
+    (lambda: one(ended(F.CODE_ERROR, last=4, saved=(3,), stop=StopWhy.SIGNAL), in_batch_job=True), "requeue", "the batch system ended the job: checkpoint committed, requeue me", 75),
+    (lambda: one(ended(F.CODE_ERROR, last=4, stop=StopWhy.REQUEUE)), "stop", "the batch system warned of its limit: no checkpoint was committed", 5),
+    (lambda: one(ended(F.CODE_ERROR, last=4, saved=(3,), stop=StopWhy.REQUEUE)), "requeue", "the batch system warned of its limit: checkpoint committed, requeue me", 75),
+    (lambda: one(ended(F.CODE_ERROR, last=4, stop=StopWhy.RESTART)), "restart", "ended to be restarted", None),
+    (lambda: one(ended(None, last=9, exit_code=0, stop=StopWhy.REQUEST), total_steps=9), "succeed", "finished at step 9", 0),
     (lambda: one(ended(None, last=9, exit_code=0)), "succeed", "finished at step 9", 0),
     (lambda: one(ended(None, exit_code=0)), "succeed", "finished", 0),
     (lambda: one(structs.replace(ended(None, last=9, exit_code=0), **UNREAD)), "succeed", "finished; log read to 120 of 600 MB, to step 9", 0),

@@ -294,21 +294,6 @@ def test_the_ranks_meet(tmp_path: Path, torch_here: Interpreter) -> None:
     assert "Unable to find address for: nosuch0" in finding.what
 
 
-@pytest.mark.e2e
-@pytest.mark.timeout(120)
-def test_flags_that_this_torchrun_does_not_know(tmp_path: Path, torch_here: Interpreter) -> None:
-    def flags(*words: str) -> Finding:
-        spec = replace(SCRIPT, torchrun_flags=words)
-        (finding,) = target.check_launcher_flags(CheckContext(spec, tmp_path, dict(os.environ), torch_here))
-        return finding
-
-    assert flags("--rdzv-conf=timeout=9").level is OK
-    bad = flags("--rdzv-conf=timeout=9", "--from-next-year=1")
-    assert bad.level is REFUSE
-    assert "does not know --from-next-year" in bad.what
-    assert not list(target.check_launcher_flags(CheckContext(SCRIPT, tmp_path, {}, torch_here)))
-
-
 def test_a_port_that_another_process_holds(tmp_path: Path) -> None:
     listening = "import socket, time; s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(); print(s.getsockname()[1], flush=True); input()"
     with subprocess.Popen(

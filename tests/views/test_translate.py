@@ -93,7 +93,6 @@ PARTS = frozenset(
     text.replace("~", GAP)
     for text in (
         " since the checkpoint ~",
-        "kernel log",
         "lost the connection to ~",
         "crashed (~: ~)",
         "A data worker ~~",

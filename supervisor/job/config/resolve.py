@@ -301,7 +301,7 @@ def _launcher_flags(parsed: ParsedRun) -> tuple[str, ...]:
         if key not in fields:
             name = "--" + key.replace("_", "-")
             flags.append(name if value == "true" else f"{name}={value}")
-    return (*flags, *parsed.unowned)
+    return tuple(flags)
 
 
 def _env(

@@ -24,12 +24,9 @@ class Convention:
         name: for people.
         programs: its console programs and modules (by prefix, if they end in a dot).
         given: regular expressions; each must match a setting of the command line.
-        micro: settings of the micro-batch whose names do not say so.
         accumulation: the framework's own setting: with it a plain batch size is never cut into pieces.
         resume_flag: the flag for a checkpoint.
         resume_word: a word of the command line without which the script does not know `resume_flag`.
-        always_resumes: it resumes on its own unless one of `resume_off` is given.
-        resume_off: settings that prevent that.
         steps: the setting for the number of optimizer steps.
         unsafe: settings that make a change of the micro-batch change the training, with the reason.
     """
@@ -37,12 +34,9 @@ class Convention:
     name: str
     programs: tuple[str, ...] = ()
     given: tuple[str, ...] = ()
-    micro: tuple[str, ...] = ()
     accumulation: str = ""
     resume_flag: str | None = None
     resume_word: str = ""
-    always_resumes: bool = False
-    resume_off: tuple[str, ...] = ()
     steps: str | None = None
     unsafe: tuple[tuple[str, str], ...] = ()
 
@@ -63,22 +57,6 @@ CONVENTIONS: Final[tuple[Convention, ...]] = (
         given=(r"^optim_wrapper\.accumulative_counts$",),
         accumulation="accumulative_counts",
         unsafe=(("auto_scale_lr", "--auto-scale-lr scales the learning rate by the micro-batch alone"),),
-    ),
-    Convention(
-        "fairseq",
-        programs=("fairseq-train", "fairseq_cli.", "unicore-train"),
-        micro=("max_tokens", "max_sentences", "batch_size"),
-        accumulation="update_freq",
-        steps="--max-update",
-        always_resumes=True,
-        resume_off=(
-            "restore_file",
-            "reset_optimizer",
-            "reset_dataloader",
-            "finetune_from_model",
-            "no_save",
-            "reset_meters",
-        ),
     ),
     Convention(
         MEGATRON,

@@ -36,10 +36,10 @@ from supervisor.policy.health.stall import printed
 from supervisor.run.failures import FailureClass
 from supervisor.run.series import LINE_T, READING
 from supervisor.sources.metrics import DrawnState, MetricReader, MetricSample, compile_rules, standing_states
+from supervisor.sources.metrics.lexicon import EVAL_WORDS
 from supervisor.sources.metrics.metric_reader import Columns
 from supervisor.sources.metrics.names import words_of
 from supervisor.sources.metrics.progress_bars import NOTHING_COUNTED
-from supervisor.sources.metrics.words import EVAL_WORDS
 from supervisor.sources.processes import any_is_written
 from supervisor.sources.signature_files import Engine
 from supervisor.sources.tail.tailer import (

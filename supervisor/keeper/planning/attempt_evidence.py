@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +24,6 @@ from supervisor.job.memory_fit import Measure, MemoryTrial, memory_point
 from supervisor.job.spec import JobSpec
 from supervisor.keeper.base.background import Background, within
 from supervisor.keeper.base.ledger import RunContext
-from supervisor.keeper.planning.readiness import read_gpus
 from supervisor.keeper.process.members import pids_are_the_drivers, user_of
 from supervisor.preflight.network import free_port
 from supervisor.preflight.target import kind_of
@@ -37,8 +35,7 @@ from supervisor.run.records import OUT_OF_MEMORY, FailureClass, Verdict
 from supervisor.run.regular import open_regular
 from supervisor.run.series import GPU, HOST, MACHINE_KEY, RANKS, SeriesReader, highest
 from supervisor.run.state import AttemptState, RunState
-from supervisor.sources.gpu import visible_devices
-from supervisor.sources.kernel_memory import oom_kills, read_cgroup_memory
+from supervisor.sources.kernel_memory import read_cgroup_memory
 from supervisor.sources.machine import disk_fill
 from supervisor.sources.signature_files import Engine
 from supervisor.sources.telemetry import measured_record
@@ -130,7 +127,7 @@ def evidence_of(
     found = with_journal_facts(found, pairs, spec=job)
     if view.exit_code is not None and not found.exit_codes and is_plain_python(job):
         found = found._replace(exit_codes={0: view.exit_code})  # the command itself is the only rank
-    values = with_machine(found.run_values, job, os.environ)
+    values = with_machine(found.run_values, job)
     if whole:  # earlier runs' logs too, because the decision looks at them
         values = values._replace(trials=lambda: known_trials(job, state, os.environ))
     return found._replace(ranks_per_node=job.nproc_per_node, run_values=values)
@@ -148,19 +145,12 @@ def machine_records(node: NodePaths, view: AttemptState, state: RunState) -> Mac
                 last = sample.v
                 count = sample.v.get("cgroup_oom_kills")
                 kills += [count] if count is not None else []
-    # The kernel log's entries about our ranks being killed for memory since they started. Start times count from boot including
-    # sleep; the log's do not, so a time is never too late.
-    pids = {
-        rank.pid: rank.start_time for rank in view.ranks.values() if rank.pid and rank.start_time is not None
-    }
-    asleep_s = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
     memory = read_cgroup_memory()
     if memory is not None and memory.oom_kills is not None:
         kills.append(memory.oom_kills)
     fill = disk_fill(str(node.root))
     return MachineRecords(
         cgroup_oom_kills=int(kills[-1] - kills[0]) if len(kills) > 1 else None,
-        kernel_log=oom_kills(pids, since_s=min(pids.values()) - asleep_s - 1.0) if pids else "",
         gpu_xids=tuple(
             (int(found[1]), int(found[2]))
             for advisory in state.advisories
@@ -267,39 +257,13 @@ def _name(one: NodeAttempt) -> str:
     return f"{one.number} ({one.state.host})" if one.state.host else str(one.number)
 
 
-# -- facts from this machine: a free port, other users of the GPUs -----------------------------------
-
-_OTHERS_SHOWN = 3
-
-
-def with_machine(values: RunValues, job: JobSpec, env: Mapping[str, str]) -> RunValues:
+def with_machine(values: RunValues, job: JobSpec) -> RunValues:
     """The verdict with facts from this machine added."""
     port = None
     if job.node_rank == 0:
         with contextlib.suppress(JobError):
             port = free_port()
-    if not pids_are_the_drivers():
-        return values._replace(free_port=port)
-    return values._replace(
-        free_port=port, user_of=user_of, other_gpu_users=other_gpu_users(values.own_pids, job, env)
-    )
-
-
-def other_gpu_users(own: frozenset[int], job: JobSpec, env: Mapping[str, str]) -> tuple[str, ...]:
-    """Other processes on the GPUs that the run may use, as ``process 4711 of alice (5.0 GiB on GPU 0)``."""
-    samples = read_gpus()
-    visible = dict(job.env).get("CUDA_VISIBLE_DEVICES", env.get("CUDA_VISIBLE_DEVICES"))
-    mine = visible_devices(visible, [sample.device for sample in samples]) or ()
-    indices = [device.index for device in mine[: job.nproc_per_node]]
-    found = []
-    for sample in samples:
-        for process in sample.processes or () if sample.device.index in indices else ():
-            if process.pid not in own and process.pid != os.getpid():
-                user, used = user_of(process.pid), process.memory_used_bytes
-                held = f"{used / (1 << 30):.1f} GiB on " if used else "on "
-                by = f" of {user}" if user else ""
-                found.append(f"process {process.pid}{by} ({held}GPU {sample.device.index})")
-    return tuple(found[:_OTHERS_SHOWN])
+    return values._replace(free_port=port, user_of=user_of if pids_are_the_drivers() else None)
 
 
 # -- what an attempt, and earlier runs of the same kind, showed about its micro-batch ---------------

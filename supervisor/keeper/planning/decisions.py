@@ -173,7 +173,7 @@ def _code_hidden_by(job: JobSpec) -> str:
 
 def _gpus(job: JobSpec, state: RunState, env: Mapping[str, str]) -> Gpus | None:
     """The GPUs of this node's ranks and the faulty one, from the driver's report or else from the failed rank."""
-    devices, _ = within(DRIVER_S, probe_gpus, "stoker-gpus") or ([], None)
+    devices = within(DRIVER_S, probe_gpus, "stoker-gpus") or ()
     seen = {**env, **dict(job.env), **next_job(job, state).env}.get("CUDA_VISIBLE_DEVICES")
     visible = visible_devices(seen, devices)
     if not visible:

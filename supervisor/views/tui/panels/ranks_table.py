@@ -12,7 +12,8 @@ from textual.message import Message
 
 from supervisor.run import state as st
 from supervisor.run.events import NodeSight, SlowRankFound
-from supervisor.run.node_files import LEADER, SILENT_S
+from supervisor.run.heartbeat import SILENT_S
+from supervisor.run.node_files import LEADER
 from supervisor.run.series import NET_RECEIVED, NET_SENT
 from supervisor.views import format as fm
 from supervisor.views.logs.sources import rank_label
