@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,7 @@ from tests.views.tui.driving import offered, pane, shown, until
 __all__ = ["no_child", "scene", "trains"]
 pytestmark = pytest.mark.timeout(300)
 
-FORGED = {
+FORGED: dict[str, Callable[[Scene], Path]] = {
     "about to restart": lambda scene: forged(scene, *ENDED, BACKOFF),
     "launching": lambda scene: forged(scene, GONE[0]),
     "names a stranger": names_stranger,
