@@ -76,15 +76,6 @@ def in_namespace(script: str) -> list[str]:
 # -- the machine ------------------------------------------------------------------------------------------------
 
 
-def test_8_mib_of_shared_memory() -> None:
-    small = in_namespace("mount -t tmpfs -o size=8m tmpfs /dev/shm")
-    ((level, what, fix),) = alone(small, "host", "check_shm")
-    assert (level, what) == ("warning", "only 8 MiB free in /dev/shm (of 8 MiB)")
-    assert "--shm-size" in fix
-    ((level, what, _),) = alone(small, "host", "check_shm", workers="0")
-    assert level == "ok", "without workers nothing is handed over there"
-
-
 def test_a_full_disk_and_one_without_inodes(tmp_path: Path) -> None:
     with small_disk(tmp_path / "full") as full:
         fill(full)
