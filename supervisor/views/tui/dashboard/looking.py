@@ -152,7 +152,8 @@ class Looking:
         match self.closes():
             case "close search":
                 self._logs.clear()
-                self._logs.toggle_follow(on=True)
+                if not self._logs.is_whole:
+                    self._logs.toggle_follow(on=True)
             case "clear filter":
                 self._logs.clear()
             case "" if self.back is not None:
