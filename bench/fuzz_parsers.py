@@ -31,7 +31,6 @@ from supervisor.run.ownership import read_holder
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import BadRunFile, read_run_file, read_run_stream
 from supervisor.sources.checkpoint_layouts import find_checkpoints
-from supervisor.sources.kernel_memory import about
 from supervisor.sources.metrics import MetricReader
 from supervisor.sources.signature_files import load_engine
 from supervisor.sources.stacks.collective_records import BadDump, read_dump
@@ -241,14 +240,14 @@ KERNEL = b"4,1203,88000000,-;Memory cgroup out of memory: Killed process 123 (py
 
 
 def job_folder(folder: Path) -> Play:
-    """A job's folder as torchrun leaves it, with one file of it hostile: error.json, or a rank's log."""
+    """A job's folder as torchrun leaves it, with a rank's log hostile."""
     job = folder / "none_x1" / "attempt_0"
     (job / "0").mkdir(parents=True)
     (job / "1").mkdir()
     (job / "0" / "stderr.log").write_text("step 1 loss 2.0\n")
 
     def play(data: bytes) -> None:
-        (job / "1" / "error.json").write_bytes(data)
+        (job / "1" / "stderr.log").write_bytes(data)
         verb("diagnose", str(folder), "--json", json_lines=True)
         verb("diagnose", str(folder))
 
@@ -272,7 +271,6 @@ def stack_texts(_folder: Path) -> Play:
         for source in ("py-spy", "faulthandler", "proc"):
             stack_round([RankStack(0, source, lines, main_tid=4711), other])
         read_ras(text)
-        about(data, {123}, 0.0)
 
     return play
 

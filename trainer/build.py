@@ -259,7 +259,6 @@ def build_run(session: Session) -> Run:
         peak_flops=decision.peak_flops,
     )
     run.hooks.extend(_hooks(session, bare, ema, speed))
-    saver.reserve()
     return run
 
 

@@ -16,7 +16,7 @@ from trainer.checkpoint.storage import CheckpointError, load, one_of, tokenizer_
 from trainer.config import DataError
 from trainer.data.tokenizer import Tokenizer, known
 from trainer.loop import Hook, StepReport, TrainState
-from trainer.model.language_model import LanguageModel, Past, Shape, model_of
+from trainer.model.language_model import LanguageModel, Shape, model_of
 
 SAMPLE_TOKENS: Final = 80  # of a sample during a training
 
@@ -41,18 +41,12 @@ def tokens_after(
         top_k: only so many of the likeliest tokens are drawn from; 0: all.
         generator: on the CPU.
     """
-    longest = model.shape.max_seq_len
-    seen, past = list(prompt), [Past() for _ in model.blocks]
-    fresh = seen[-longest:]
+    seen, place = list(prompt), model.embed.weight.device
     for _ in range(count):
-        if len(past[0]) + len(fresh) > longest:
-            # Positions end here: the later half is read again, and continues from its place.
-            fresh, past = seen[-max(longest // 2, 1) :], [Past() for _ in model.blocks]
-        place = model.embed.weight.device
-        logits: Tensor = model(torch.tensor([fresh], device=place), past=past)[0, -1].cpu()
+        window = torch.tensor([seen[-model.shape.max_seq_len :]], device=place)
+        logits: Tensor = model(window)[0, -1].cpu()
         token = _drawn(logits, temperature, top_k, generator)
         seen.append(token)
-        fresh = [token]
         yield token
 
 
@@ -159,7 +153,7 @@ class SampleHook(Hook):
         if report.step % self._every:
             return
         self._model.eval()
-        # Each drawn token makes the past longer by one: the compiler would be called for it again and again.
+        # Each drawn token makes the text longer by one: the compiler would be called for it again and again.
         stance = getattr(torch.compiler, "set_stance", None)  # since torch 2.6
         with self._autocast(), stance("force_eager") if stance else nullcontext():
             drawn = tokens_after(

@@ -12,7 +12,7 @@ from itertools import combinations
 from pathlib import Path
 
 from supervisor.cli.common import say
-from supervisor.cli.job_logs import BadInputError, file_chunks, log_file, read_jobs, tasks_of
+from supervisor.cli.job_logs import BadInputError, file_chunks, log_file, read_jobs, refuse_binary, tasks_of
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.keeper.observer.observed_run import (
     ATTEMPT,
@@ -26,7 +26,7 @@ from supervisor.run.paths import RunPaths, make_private, private
 from supervisor.run.regular import open_regular
 from supervisor.run.state import A_PIPE
 from supervisor.sources.processes import ProcessId, descendants, identify, read_cmdline, read_environ
-from supervisor.text.decode import HEAD_BYTES, is_binary, is_packed, plain_chunks, shell_word
+from supervisor.text.decode import HEAD_BYTES, is_packed, plain_chunks, shell_word
 from supervisor.text.prefixes import Origin, origin_of_path
 
 FREE_BYTES = 1 << 30
@@ -76,8 +76,8 @@ def _logs(path: Path, typed: str, run: RunPaths) -> Found:
 
     if path.is_fifo():
         raise BadInputError(f"{path}: a named pipe, which can be read once: `stoker attach - < {path}`")
-    if path.is_file() and _is_binary(path):
-        raise BadInputError(f"{path}: a binary file, not a log; give a log, a folder of logs, a pid, or -")
+    if path.is_file():
+        refuse_binary(str(path))
     logs = []
     tasks = tasks_of([source.path for source in sources])
     for source in sources:
@@ -121,19 +121,6 @@ def _unpack(source: str, plain: Path) -> bool:
         say(f"stoker attach: {source}: not unpacked further: {error}", file=sys.stderr)
         return False
     return not torn
-
-
-def _is_binary(path: Path) -> bool:
-    """Whether a file's first bytes are not text. Zeros before the text are a hole left by truncation."""
-    with open_regular(path) as file:
-        head = file.read(HEAD_BYTES)
-        if head and not head.strip(b"\0"):
-            try:
-                file.seek(os.lseek(file.fileno(), 0, os.SEEK_DATA))
-            except OSError:
-                return False
-            head = file.read(HEAD_BYTES)
-    return is_binary(head)
 
 
 def _is_packed(path: str) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,23 +69,7 @@ def _explain(key: str | None, words: list[str]) -> int:
     if key is None:
         return show_all(spec, os.environ, as_json=as_json)
     found = explain(key, spec, os.environ, [str(each) for each in FailureClass])
-    if found.name == "ui.theme" and not found.sources:
-        found = replace(found, sources=_chosen_theme())
     return show_one(found, as_json=as_json)
-
-
-def _chosen_theme() -> tuple[Source, ...]:
-    """The theme last chosen with the key T; None if none was."""
-    from supervisor.cli.open_app import kept_file
-    from supervisor.views.tui.widgets.textual_theme import PALETTES, load
-
-    path = kept_file(os.environ)
-    kept = load(path).theme
-    return tuple(
-        Source(str(name), f"chosen last with the key T, {path}")
-        for name, palette in PALETTES.items()
-        if palette.name == kept
-    )
 
 
 def show_all(spec: JobSpec, env: Mapping[str, str], *, as_json: bool) -> int:

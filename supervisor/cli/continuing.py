@@ -9,16 +9,13 @@ import argparse
 import getpass
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
 
 from msgspec.structs import replace
 
 from supervisor.cli.common import (
     ACTED_ON,
-    WITH_LOG,
     acted_on,
     add_appearance_flags,
     add_runs_dir,
@@ -29,11 +26,12 @@ from supervisor.cli.common import (
     say,
     says_yes,
 )
+from supervisor.cli.start_run import Going, set_going, start_in_background, user_name
 from supervisor.cluster.scheduler import scheduler_asked
 from supervisor.job.errors import JobError
 from supervisor.job.launch.oom_plan import resume_plan
 from supervisor.job.launch.plan import LaunchPlan, plan_as_shell
-from supervisor.keeper.base.job_secrets import given_again, missing_secrets
+from supervisor.keeper.base.job_secrets import missing_secrets
 from supervisor.keeper.monitoring.found_checkpoints import shown_path
 from supervisor.keeper.planning.launch_plans import plan_continued
 from supervisor.keeper.process.takeover import (
@@ -44,20 +42,15 @@ from supervisor.keeper.process.takeover import (
     other_host_with_keeper,
 )
 from supervisor.run import state as st
-from supervisor.run.journal import StateReader
-from supervisor.run.ownership import LockTaken, Offer, keeper_is_alive
+from supervisor.run.ownership import LockTaken, Offer
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import RunFile
 from supervisor.run.state import Finished, RunState
 from supervisor.text.decode import shell_word
 from supervisor.text.redact import redact_argv, redact_text
-from supervisor.views.appearance import Appearance
 from supervisor.views.wording.kinds import resume_place
 
 VERB = "continue"
-
-BEGINS_S: Final = 10.0
-"""The next attempt's first line is in the journal some 0.1 s after the keeper's lock is taken: later, it is not waited for."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,8 +79,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit 0 once it is started (with --no-ui the run's own code), 3 if refused."""
-    from supervisor.cli.start_run import user_name
-
     appearance = appearance_from(vars(args), os.environ)
     paths = RunPaths(Path(os.path.realpath(acted_on(VERB, args.run, args.runs_dir).root)))
     found = examine_continuation(paths)
@@ -105,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
         if isinstance(state.condition, Finished) and state.condition.exit_code == 0:
             say(f"{paths.run_id}: {state.condition.reason}: it had succeeded, nothing is started")
             return 0
-        record, env = given_again(record, {**os.environ, **_asked_for(record, args)})
+        env = {**os.environ, **_asked_for(record, args)}
         plan, why = plan_continued(record, state, paths, env, by)
         if args.yes and (lost := _written_over(record, state, plan)) and not args.restart_from_scratch:
             return complain(VERB, f"{paths.run_id}: not continued: {lost}")
@@ -115,7 +106,11 @@ def run(args: argparse.Namespace) -> int:
             return refuse(VERB, paths.run_id, ["not continued"])
         if journal.stat().st_size != size:
             return refuse(VERB, f"{paths.run_id}: not continued", ["it changed while you were asked"])
-        return _start(paths, record, env, args, appearance, by)
+        interactive = not args.no_ui and (args.detach or has_terminal())
+        record = replace(record, settings=replace(record.settings, interactive=interactive))
+        has_screen = interactive and not args.detach
+        how = Going(VERB, has_screen, args.json, read_only=False, appearance=appearance)
+        return set_going(paths, record, env, how, continued_by=by)
     except (LockTaken, OSError) as error:
         return complain(VERB, f"{paths.run_id}: {error}", 1 if isinstance(error, LockTaken) else 2)
     except JobError as error:
@@ -167,14 +162,14 @@ def _settled(paths: RunPaths, record: RunFile, state: RunState) -> RunState:
 
 
 def _asked_for(record: RunFile, args: argparse.Namespace) -> dict[str, str]:
-    """Secrets that are neither on disk nor in the environment, typed by a person; without a terminal nobody is asked."""
+    """Secret variables that are neither on disk nor in the environment, typed by a person; without a terminal nobody is asked."""
     if args.yes or not has_terminal():
         return {}
 
     return {
-        item.variable: getpass.getpass(f"{item.what} is a secret, not kept on disk. In place of <redacted>: ")
+        item.what: getpass.getpass(f"{item.what} is a secret, not kept on disk. In place of <redacted>: ")
         for item in missing_secrets(record.job, os.environ)
-        if item.variable is not None
+        if item.is_variable
     }
 
 
@@ -213,24 +208,18 @@ def start_next(paths: RunPaths, env: Mapping[str, str]) -> None:
         NotAdopted: something speaks against it.
         KeeperDidNotStart, OSError: see `start_detached`.
     """
-    from supervisor.cli.start_run import user_name
-
-    offer, known = next_attempt(paths, env)
-    if known is None:
+    offer, record = next_attempt(paths, env)
+    if record is None:
         raise NotAdopted(offer.refusals)
-    record, given = known
-    _detach(paths, record, given, user_name())
+    record = replace(record, settings=replace(record.settings, interactive=True))
+    start_in_background(paths, record, env, continued_by=user_name())
 
 
-def next_attempt(
-    paths: RunPaths, env: Mapping[str, str]
-) -> tuple[Offer, tuple[RunFile, Mapping[str, str]] | None]:
-    """The preview of the next attempt of a finished run, for a screen, with its job and environment; None if refused.
+def next_attempt(paths: RunPaths, env: Mapping[str, str]) -> tuple[Offer, RunFile | None]:
+    """The preview of the next attempt of a finished run, for a screen, with its job; None if refused.
 
     Nothing is written or started. Refused if something must be found out or asked first, which the verb does on a terminal.
     """
-    from supervisor.cli.start_run import user_name
-
     found = examine_continuation(paths)
     refusals = found.refusals
     if not refusals and (found.doubts or not isinstance(found.state.condition, Finished)):
@@ -238,68 +227,9 @@ def next_attempt(
     if refusals or found.record is None:
         return Offer(refusals, found.warnings), None
     try:
-        record, given = given_again(found.record, env)
-        plan, why = plan_continued(record, found.state, paths, given, user_name())
+        plan, why = plan_continued(found.record, found.state, paths, env, user_name())
     except JobError as error:
         return Offer((error.message,), found.warnings), None
     lines = [line.strip().rstrip(":") for line in _described(paths, found.state, plan, why)]
     command = " ".join(map(shell_word, redact_argv(plan.argv)))
-    return Offer((), found.warnings, (*lines, f"it runs: {command}")), (record, given)
-
-
-def _start(
-    paths: RunPaths,
-    record: RunFile,
-    env: Mapping[str, str],
-    args: argparse.Namespace,
-    appearance: Appearance,
-    by: str,
-) -> int:
-    interactive = not args.no_ui and (args.detach or has_terminal())
-    if not interactive:
-        from supervisor.cli.start_run import carry_headless
-        from supervisor.keeper.__main__ import make_keeper
-
-        record = replace(record, settings=replace(record.settings, interactive=False))
-        keeper = make_keeper(paths, record, env=env, continued_by=by)
-        return carry_headless(VERB, keeper, paths, record, env, as_json=args.json, only_news=True)
-    from supervisor.cli.open_app import load_app, show
-    from supervisor.keeper.process.detach import KeeperDidNotStart, teardown_warning
-
-    if warning := teardown_warning(env):
-        say(f"stoker {VERB}: {warning}", file=sys.stderr)
-    has_screen = has_terminal() and not args.detach
-    try:
-        _detach(paths, record, env, by, meanwhile=load_app if has_screen else None)
-    except KeeperDidNotStart as error:
-        return complain(VERB, f"{paths.run_id}: {error}", 1)
-    if not has_screen:
-        say(paths.run_id)
-        return 0
-    return show(paths, read_only=False, env=env, appearance=appearance)
-
-
-def _detach(
-    paths: RunPaths,
-    record: RunFile,
-    env: Mapping[str, str],
-    by: str,
-    meanwhile: Callable[[], object] | None = None,
-) -> None:
-    """Start the keeper that continues the run, and return once its attempt begins."""
-    from supervisor.keeper.process.detach import start_detached
-
-    record = replace(record, settings=replace(record.settings, interactive=True))
-    journal = StateReader(paths.node().journal)
-
-    def attempts() -> int:
-        while journal.refresh():
-            pass
-        return len(journal.state.attempts)
-
-    before = attempts()
-    start_detached(paths, env, record=record, entry=WITH_LOG, continued_by=by, meanwhile=meanwhile)
-    # Else the next reader would take the old end for the new one.
-    deadline = time.monotonic() + BEGINS_S
-    while time.monotonic() < deadline and keeper_is_alive(paths.node().lock) and attempts() == before:
-        time.sleep(0.02)
+    return Offer((), found.warnings, (*lines, f"it runs: {command}")), found.record

@@ -5,16 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 from supervisor.cli.common import Parser, complain, own_rules, say, say_json
 from supervisor.cli.job_logs import (
     READING,
     BadInputError,
-    is_of_one_process,
     path_or_run,
     read_jobs,
-    without_rank,
+    refuse_binary,
+    without_guessed_rank,
 )
 from supervisor.cli.verdict_text import earlier_job_lines, explanation_lines, verdict_lines
 from supervisor.diagnosis.attempt_facts import Facts
@@ -36,13 +35,8 @@ from supervisor.text.redact import Redactor, redact_lines, redact_text
 from supervisor.text.tracebacks import LOOKED_AT, CodeLine, own_line
 
 EXIT_HEALTHY, EXIT_FAILURE, EXIT_UNKNOWN, EXIT_BAD_INPUT = 0, 10, 11, 2
-HEAD_BYTES = 65536
 METRIC_LINES = 400  # at the end of each log
 HEADER_LINES = 20
-# Text in any encoding has no control characters except blanks, colors and bars; the head of a library or a
-# checkpoint has 4 % and more. If words of a log were found in it, and not just guessed, the limit is higher.
-UNREADABLE, BINARY, GUESSED = 0.02, 0.04, 0.6
-_CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\b\x1b"))
 
 
 def main(argv: list[str]) -> int:
@@ -120,12 +114,11 @@ def _examined(path: str, job: JobEvidence, engine: Engine) -> Examination:
         BadInputError: it is a single file that is not a log.
         OSError: a log cannot be read.
     """
+    if os.path.isfile(path):
+        refuse_binary(path)
     found = examine(job, engine.signatures, engine.matcher)
     if found.verdict.failure is FailureClass.UNKNOWN and not found.facts.candidates:
         found = with_metric_rows(found, _metric_rows(found))
-    most = UNREADABLE if found.verdict.confidence <= GUESSED else BINARY
-    if os.path.isfile(path) and _unreadable(path) > most:
-        raise BadInputError(f"{path}: a binary file, not a log; give a log, a folder of logs, or -")
     return found
 
 
@@ -164,11 +157,9 @@ def _text_lines(
 
 def _of_known_rank(path: str, attempt: int | None, verdict: Verdict) -> Verdict:
     """For people: drop "rank 0" from the headline of a single log that names no rank; the wire keeps its `rank`."""
-    if attempt is not None or verdict.rank != 0 or not os.path.isfile(path):
+    if attempt is not None or not os.path.isfile(path):
         return verdict
-    if not is_of_one_process(path, origin_of_path(os.path.abspath(path))):
-        return verdict
-    return replace(verdict, title=without_rank(verdict.title))
+    return without_guessed_rank(verdict, path, origin_of_path(os.path.abspath(path)))
 
 
 def _translation(lang: str | None) -> Callable[[str], str]:
@@ -193,15 +184,6 @@ def _code(verdict: Verdict) -> int:
             return EXIT_UNKNOWN
         case _:
             return EXIT_FAILURE
-
-
-def _unreadable(path: str) -> float:
-    """The share of control characters in a file's head."""
-    with open_regular(path) as file:
-        head = next(plain_chunks(iter(lambda: file.read(HEAD_BYTES), b"")), b"")[:HEAD_BYTES]
-    written = head.translate(None, b"\0")  # a log with a hole in it is full of zeros
-    odd = len(written) - len(written.translate(None, _CONTROLS))
-    return odd / len(written) if written else BINARY * bool(head)
 
 
 def _context(path: str, line: int, around: int = 3) -> tuple[list[tuple[int, str]], CodeLine | None]:

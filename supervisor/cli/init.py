@@ -30,7 +30,6 @@ from supervisor.job.launch.guided import (
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.preflight.interpreter import find_interpreter
 from supervisor.run.node_files import create
-from supervisor.run.regular import read_regular
 from supervisor.text.redact import redact_text
 from supervisor.views.wording.translate import Tr, words_in
 
@@ -159,8 +158,6 @@ def _help() -> str:
 
 # A folder with more files than this is not searched further: it is a data set or a home folder.
 MOST_NAMES = 2000
-MOST_FILES = 60
-MAX_SOURCE_BYTES = 256 << 10
 # Folders without scripts of the user's own.
 SKIPPED = frozenset(
     {"runs", "node_modules", "venv", "env", "build", "dist", "tests", "test", "docs", "__pycache__"}
@@ -187,34 +184,27 @@ def guided_start(choices: Choices, env: Mapping[str, str], cwd: Path) -> GuidedS
 
 def look_around(env: Mapping[str, str], cwd: Path) -> Around:
     """The folder's scripts and names, the GPUs, SLURM, the Python that has torch; no script is run or imported."""
-    texts = {}
-    for name in islice(_sources(cwd), MOST_FILES):
-        try:
-            texts[name] = read_regular(cwd / name, MAX_SOURCE_BYTES).decode("utf-8", "replace")
-        except OSError:
-            continue
     installed = shutil.which("sbatch", path=env.get("PATH")) is not None
     names = frozenset(islice(_names(cwd), MOST_NAMES))
     slurm = slurm_of(env, installed=installed)
-    return Around(likely_scripts(texts), gpu_count(env), slurm, names, _torch_here(env))
+    return Around(likely_scripts(_sources(cwd)), gpu_count(env), slurm, names, _torch_here(env))
 
 
 def _sources(cwd: Path) -> Iterator[str]:
     """Python files in the folder, then in its subfolders."""
     folders = []
-    for name in sorted(islice(_names(cwd), MOST_NAMES), key=_named_first):
-        if name.endswith(".py") and name.isprintable():
+    for name in sorted(islice(_names(cwd), MOST_NAMES)):
+        if _is_source(cwd, name):
             yield name
         elif not name.startswith(".") and name not in SKIPPED and (cwd / name).is_dir():
             folders.append(name)
     for folder in folders:
         inside = (f"{folder}/{name}" for name in sorted(islice(_names(cwd / folder), MOST_NAMES)))
-        yield from (name for name in inside if name.endswith(".py") and name.isprintable())
+        yield from (name for name in inside if _is_source(cwd, name))
 
 
-def _named_first(name: str) -> tuple[bool, str]:
-    """Not all are read: files named like training scripts come first."""
-    return not any(word in name.lower() for word in ("train", "tune", "main", "run")), name
+def _is_source(cwd: Path, name: str) -> bool:
+    return name.endswith(".py") and name.isprintable() and (cwd / name).is_file()
 
 
 def _names(folder: Path) -> Iterator[str]:

@@ -10,15 +10,16 @@ import stat
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from supervisor.cli.common import complain, wait_while_read
-from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords, SeenRecorder
+from supervisor.diagnosis.evidence import JobEvidence, LogSource, MachineRecords, SeenRecorder
 from supervisor.diagnosis.scan.windows import window_bytes
 from supervisor.diagnosis.slurm_states import state_in
+from supervisor.run.records import Verdict
 from supervisor.run.regular import open_regular, read_regular
-from supervisor.text.decode import HEAD_BYTES, clean, is_packed
+from supervisor.text.decode import HEAD_BYTES, clean, is_binary, is_packed, plain_chunks
 from supervisor.text.patterns import Lazy, whole
 from supervisor.text.prefixes import NOWHERE, Origin, origin_of_path, split_prefix
 
@@ -189,7 +190,7 @@ def _folder(path: str, *, each: bool, attempt: int | None) -> list[tuple[str, in
         )
     if each and logs:
         return [(name, None, JobEvidence(logs=(log_file(name, origin_of_path(name)),))) for name in logs]
-    job = evidence_of(inner, logs, files["error"], files["record"])._replace(recorder=recorder)
+    job = evidence_of(inner, logs, files["record"])._replace(recorder=recorder)
     if chosen is not None:
         from supervisor.cli.run_journals import with_run_facts
 
@@ -197,9 +198,7 @@ def _folder(path: str, *, each: bool, attempt: int | None) -> list[tuple[str, in
     return [(path, chosen, job)]
 
 
-def evidence_of(
-    root: Sequence[str], logs: Iterable[str], errors: Iterable[str], records: Iterable[str]
-) -> JobEvidence:
+def evidence_of(root: Sequence[str], logs: Iterable[str], records: Iterable[str]) -> JobEvidence:
     """One job's evidence from its files: consoles come before the ranks' own logs."""
     ordered = sorted(logs, key=lambda name: (1 if re.search(r"attempt_\d+", name) else 0, name))
     origins = {name: origin_of_path(_inside(name, root)) for name in ordered}
@@ -207,19 +206,11 @@ def evidence_of(
     for name, task in tasks_of(nameless).items():
         origins[name] = origins[name]._replace(task=task)
     sources = tuple(log_file(name, origins[name]) for name in ordered)
-    files = []
-    for name in sorted(errors):
-        try:
-            with open_regular(name) as file:
-                files.append(ErrorFile(name, file.read(1 << 20), origin_of_path(_inside(name, root))))
-        except OSError:
-            continue
     ranks = {source.origin.local_rank for source in sources if source.origin.local_rank is not None}
     nodes = {source.origin.node for source in sources if source.origin.local_rank is not None}
     per_node = max(ranks) + 1 if ranks else None
     return JobEvidence(
         logs=sources,
-        error_files=tuple(files),
         machine=MachineRecords(slurm_state=_slurm_state(records)),
         launcher_exit=_launcher_exit(root),
         ranks_per_node=per_node,
@@ -273,7 +264,7 @@ def _inside(name: str, roots: Sequence[str]) -> str:
 
 def _walk(roots: Sequence[str]) -> dict[str, list[str]]:
     """The files of a job by what they are: `log`, `error`, `record` of a scheduler, `dump` of a flight recorder."""
-    found: dict[str, list[str]] = {"log": [], "error": [], "record": [], "dump": []}
+    found: dict[str, list[str]] = {"log": [], "record": [], "dump": []}
     for root in roots:
         for folder, folders, names in os.walk(root):
             folders[:] = sorted(name for name in folders if name not in _SKIPPED_FOLDERS)
@@ -292,8 +283,6 @@ def _walk(roots: Sequence[str]) -> dict[str, list[str]]:
 
 def _kind_of(path: str, name: str) -> str:
     """What a file is by its name, and a dump by its first bytes; empty for anything else."""
-    if name == "error.json":
-        return "error"
     if _DUMP_NAME.search(name) and _is_dump(path):
         return "dump"
     if _RECORDS.match(name):
@@ -360,26 +349,37 @@ def _launcher_exit(roots: Sequence[str]) -> int | None:
     return None
 
 
-def is_of_one_process(path: str, origin: Origin) -> bool:
-    """Whether a log names no rank.
+def refuse_binary(path: str) -> None:
+    """Raise BadInputError if a file's first bytes, unpacked, are not text. Zeros before the text are a hole left by truncation."""
+    with open_regular(path) as file:
+        hole = file.read(HEAD_BYTES)
+        try:
+            file.seek(0 if hole.strip(b"\0") else os.lseek(file.fileno(), 0, os.SEEK_DATA))
+        except OSError:
+            return  # nothing but a hole
+        head = next(plain_chunks(iter(lambda: file.read(HEAD_BYTES), b"")), b"")
+    if is_binary(head[:HEAD_BYTES]):
+        raise BadInputError(f"{path}: a binary file, not a log; give a log, a folder of logs, or -")
 
-    Neither its path (`origin`; ``nohup.out`` names only a stream) nor its last lines do. A compressed log counts as naming one.
+
+def without_guessed_rank(verdict: Verdict, path: str, origin: Origin) -> Verdict:
+    """The verdict without "rank 0" in its title, if a log names no rank: its job may have one process.
+
+    Neither its path (`origin`; ``nohup.out`` names only a stream) nor its last lines name one. A compressed log counts as naming one.
 
     Raises:
         OSError: it cannot be read.
     """
-    if origin._replace(stream=None) != NOWHERE:
-        return False
+    if verdict.rank != 0 or origin._replace(stream=None) != NOWHERE:
+        return verdict
     with open_regular(path) as file:
         if is_packed(file.read(HEAD_BYTES)):
-            return False
+            return verdict
         file.seek(max(file.seek(0, os.SEEK_END) - NAMED_BYTES, 0))
         origins = [split_prefix(clean(line))[0] for line in file.read(NAMED_BYTES).splitlines()]
-    return all(origin.rank is None and origin.local_rank is None for origin in origins)
-
-
-def without_rank(title: str) -> str:
-    """A headline without "rank 0", which stands for a job of one process."""
-    if title.startswith("Rank 0 "):
-        return f"A rank {title.removeprefix('Rank 0 ')}"
-    return _RANK_0.sub("", title, count=1)
+    if any(origin.rank is not None or origin.local_rank is not None for origin in origins):
+        return verdict
+    title = verdict.title
+    is_first = title.startswith("Rank 0 ")
+    title = f"A rank {title.removeprefix('Rank 0 ')}" if is_first else _RANK_0.sub("", title, count=1)
+    return replace(verdict, title=title)

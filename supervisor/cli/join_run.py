@@ -14,12 +14,11 @@ from supervisor.cli.common import say
 from supervisor.job.errors import JobError
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.base.job_secrets import without_secrets
+from supervisor.run.heartbeat import BEAT_S, Pulse
 from supervisor.run.node_files import (
-    BEAT_S,
     CONTINUED_WITHIN_S,
     LEADER,
     Order,
-    Pulse,
     Want,
     create,
     read_order,
@@ -130,7 +129,7 @@ def difference(theirs: JobSpec, ours: JobSpec) -> str:
 
 
 def _require_a_live_run(run: RunPaths, record: RunFile) -> None:
-    """A folder of an earlier run is none to join, unless node 0 continues it, now or within a short time: both may be started at once."""
+    """Refuse the folder of a run that is over, unless node 0 continues it within a short time: both may be started at once."""
     order = _end_of(run)
     if order is None:
         return
@@ -170,7 +169,7 @@ def _lives(run: RunPaths, node: int) -> bool:
 
 def beats(run: RunPaths, node: int, listen_s: float = LISTEN_S) -> bool:
     """Whether a heartbeat moves while it is listened to."""
-    pulse, end = Pulse(run.node(node)), time.monotonic() + listen_s
+    pulse, end = Pulse(run.node(node).heartbeat), time.monotonic() + listen_s
     while time.monotonic() < end:
         pulse.look(time.monotonic())
         if pulse.moved():

@@ -26,7 +26,7 @@ from supervisor.cli.job_logs import READING, BadInputError, path_or_run, read_jo
 from supervisor.diagnosis.evidence import LogSource
 from supervisor.run.regular import read_regular
 from supervisor.sources.metrics import Columns, MetricReader, MetricSample, standing_states
-from supervisor.sources.metrics.names import MEMORY, TOTAL_EPOCHS
+from supervisor.sources.metrics.names import Field
 from supervisor.sources.metrics.progress_bars import NOTHING_COUNTED
 from supervisor.sources.metrics.tokens import GIB
 from supervisor.sources.tail.follow import Batch, LineFeed
@@ -63,26 +63,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class _Piece(NamedTuple):
-    """The report of a piece of one log: its lines, counted from 0, and their printed numbers by name.
-
-    `file`: the log's name, where several are read.
-    """
+    """The records of a piece of one log, in line order. `file`: the log's name, where several are read."""
 
     file: str | None
-    blocks: list[_Block]
-
-
-class _Block(NamedTuple):
-    """Lines of one shape. A cell is a number, "NaN" and its like, or None if the line has no such number.
-
-    `places`: their positions among all blocks of the piece: a redrawn line has several states, which may differ in shape.
-    """
-
-    places: Sequence[int]
-    rows: Sequence[int]
-    ranks: Sequence[int | None]
-    columns: dict[str, Sequence[_Cell]]
-    other: Sequence[dict[str, _Cell] | None]
+    records: list[msgspec.Struct]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -94,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         if attempt is not None:
             pieces = chain(pieces, _measured(Path(path), attempt))
         encode = msgspec.json.Encoder().encode_lines
-        lines = (ascii_json(encode(_records(piece)).decode()).encode() for piece in pieces)
+        lines = (ascii_json(encode(piece.records).decode()).encode() for piece in pieces)
         texts = _csv(pieces) if args.csv else lines
         with READING.reported("metrics", path):
             for text in texts:
@@ -127,8 +111,8 @@ def _pieces(logs: Sequence[LogSource], root: str | None) -> Iterator[_Piece]:
                 found = reader.read_columns(text.lines)
                 if text.rows is not None:
                     found = text.without_overdrawn(found)
-                blocks = [_block(text.of_lines(at, row), at, rank, columns) for at, columns in found]
-                yield _Piece(name, blocks)
+                rows = [_records(name, text.of_lines(at, row), at, rank, columns) for at, columns in found]
+                yield _Piece(name, [record for _, record in sorted(chain(*rows), key=itemgetter(0))])
                 row += text.newlines
         except BadInputError:
             if root is None:
@@ -152,14 +136,15 @@ def _measured(root: Path, attempt: int) -> Iterator[_Piece]:
     for path in sorted(
         files, key=lambda each: (each.with_name(each.name.removesuffix(".1")), -len(each.name))
     ):
-        blocks = []
+        file = os.path.relpath(path, root)
+        records: list[tuple[int, msgspec.Struct]] = []
         for row, line in enumerate(read_regular(path, 1 << 24).splitlines()):
             record = measured_record(line) or {}
             values = step_values(record, batch) if record.get("kind") in {"step", "timing"} else {}
             if values and (step := record.get("optimizer_step") or record.get("step")):
                 found = {key: (value,) for key, value in {name: step, **values}.items()}
-                blocks.append(_block([row], [row], record.get("rank"), Columns(found)))
-        yield _Piece(os.path.relpath(path, root), blocks)
+                records += _records(file, [row], [row], record.get("rank"), Columns(found))
+        yield _Piece(file, [record for _, record in records])
 
 
 class _Text(NamedTuple):
@@ -234,11 +219,13 @@ def _text_only(chunks: Iterable[bytes], path: str) -> Iterator[bytes]:
         yield chunk
 
 
-def _block(rows: Sequence[int], places: Sequence[int], rank: int | None, found: Columns) -> _Block:
-    """The lines `rows` of a log; `rank` is that of the log."""
-    columns = {name: _printed(name, column) for name, column in found.values.items() if name != TOTAL_EPOCHS}
-    if MEMORY in columns:
-        columns["memory_gib"] = columns.pop(MEMORY)
+def _records(
+    file: str | None, rows: Sequence[int], places: Sequence[int], rank: int | None, found: Columns
+) -> Iterator[tuple[int, msgspec.Struct]]:
+    """The records of lines of one shape, the `rows` of a log, each with its place in the piece; `rank` is that of the log."""
+    columns = {name: _printed(name, column) for name, column in found.values.items()}
+    if Field.MEMORY in columns:
+        columns["memory_gib"] = columns.pop(Field.MEMORY)
     other: Sequence[dict[str, _Cell] | None] = [None] * len(rows)
     if found.other:
         own = {name: _printed(name, column) for name, column in found.other.items()}
@@ -249,7 +236,11 @@ def _block(rows: Sequence[int], places: Sequence[int], rank: int | None, found: 
     ranks = found.ranks or [None] * len(rows)
     if rank is not None:
         ranks = [rank if one is None else one for one in ranks]
-    return _Block(places, rows, ranks, columns, other)
+    names = tuple(name for name in COLUMNS if name in columns)
+    files = [] if file is None else [repeat(file)]
+    make = _record_type(names, has_file=file is not None)
+    cells = [columns[name] for name in names]
+    return zip(places, map(make, *files, rows, ranks, *cells, other), strict=False)
 
 
 def _printed(name: str, column: Sequence[float | None]) -> Sequence[_Cell]:
@@ -258,7 +249,7 @@ def _printed(name: str, column: Sequence[float | None]) -> Sequence[_Cell]:
         is_plain = math.isfinite(sum(column))  # type: ignore[arg-type]
     except TypeError:
         is_plain = False
-    if name == MEMORY:
+    if name == Field.MEMORY:
         return [_gib(value) if value is not None else None for value in column]
     if is_plain:
         return column
@@ -268,20 +259,6 @@ def _printed(name: str, column: Sequence[float | None]) -> Sequence[_Cell]:
 @lru_cache(maxsize=1024)  # the peak of a run is the same on most of its lines
 def _gib(used_bytes: float) -> float:
     return float(f"{used_bytes / GIB:.9g}")
-
-
-def _records(piece: _Piece) -> list[msgspec.Struct]:
-    """One record per reporting line, in line order."""
-    records: list[tuple[int, msgspec.Struct]] = []
-    for block in piece.blocks:
-        names = [name for name in COLUMNS if name in block.columns]
-        cells = [block.columns[name] for name in names]
-        make = _record_type(tuple(names), has_file=piece.file is not None)
-        files = [] if piece.file is None else [repeat(piece.file)]
-        records += zip(
-            block.places, map(make, *files, block.rows, block.ranks, *cells, block.other), strict=False
-        )
-    return [record for _, record in sorted(records, key=itemgetter(0))]
 
 
 @lru_cache(maxsize=1024)
@@ -300,7 +277,7 @@ def _csv(pieces: Iterable[_Piece]) -> Iterator[bytes]:
         text = io.StringIO()
         write = csv.writer(text, lineterminator="\n").writerow
         names, file = ["line", "rank", *COLUMNS], [] if piece.file is None else [printable(piece.file)]
-        for record in _records(piece):
+        for record in piece.records:
             if is_first:
                 write([*(["file"] if file else []), *names])
                 is_first = False
@@ -312,7 +289,6 @@ def record_of(row: int, sample: MetricSample) -> dict[str, Any]:
     """The `--json` output for a sample."""
     values = {name: (value,) for name, value in sample.values.items()}
     other = {name: (value,) for name, value in sample.other.items()}
-    block = _block([row], [0], None, Columns(values, other, (sample.rank,)))
-    (record,) = _records(_Piece(None, [block]))
+    ((_, record),) = _records(None, [row], [0], None, Columns(values, other, (sample.rank,)))
     found: dict[str, Any] = msgspec.to_builtins(record)
     return found

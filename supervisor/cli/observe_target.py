@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from supervisor.cli.attach_targets import resolve
 from supervisor.cli.common import complain, metric_rules_of_user, say, wait_while_read
-from supervisor.cli.job_logs import BadInputError, is_of_one_process, without_rank
+from supervisor.cli.job_logs import BadInputError, without_guessed_rank
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.observer.observed_run import ObservedRun, Target
@@ -135,12 +135,10 @@ class Watching:
     def _of_known_rank(self, verdict: Verdict) -> Verdict:
         """The verdict without "rank 0", which stands for a job of one process, where the log names no rank at all."""
         what = self._what
-        if verdict.rank != 0 or len(what.logs) != 1 or what.processes or what.is_copy:
+        if len(what.logs) != 1 or what.processes or what.is_copy:
             return verdict
-        log = what.logs[0]
-        if not is_of_one_process(log.path, log.origin):
-            return verdict
-        return replace(verdict, rank=None, title=without_rank(verdict.title))
+        known = without_guessed_rank(verdict, what.logs[0].path, what.logs[0].origin)
+        return replace(known, rank=None) if known is not verdict else verdict
 
 
 def _let_it_write(pipe: int) -> None:

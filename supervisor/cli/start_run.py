@@ -1,4 +1,4 @@
-"""Starting a resolved job: pre-flight, run directory, keeper, view."""
+"""Starting a resolved job, or the next attempt of a run: pre-flight, run directory, keeper, view."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -40,7 +41,8 @@ from supervisor.preflight.context import CheckContext
 from supervisor.preflight.interpreter import Interpreter, commit_of, find_interpreter, trainer_main
 from supervisor.preflight.network import free_port
 from supervisor.run.index import claim, link_latest, register, runs_dir
-from supervisor.run.ownership import LockTaken
+from supervisor.run.journal import StateReader
+from supervisor.run.ownership import LockTaken, keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Finding, FindingLevel
 from supervisor.run.runfile import KeeperSettings, RunFile, write_run_file
@@ -51,6 +53,9 @@ from supervisor.views.wording.translate import words_in
 
 if TYPE_CHECKING:
     from supervisor.keeper.loop import Keeper
+
+BEGINS_S: Final = 10.0
+"""The next attempt's first line is in the journal some 0.1 s after the keeper's lock is taken: later, it is not waited for."""
 
 
 def dry_run(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) -> int:
@@ -124,13 +129,11 @@ def start(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) -> int:
         register(run, redact_text(spec.name), env)
         link_latest(run)
     notable = tuple(f for f in findings if f.level is not FindingLevel.OK)
-    if not record.settings.interactive:
-        from supervisor.keeper.__main__ import make_keeper
-
-        with _beginning(run, record):
-            keeper = make_keeper(run, record, env=env, findings=notable)
-        return carry_headless("run", keeper, run, record, env, as_json=parsed.switch("json"))
-    return _detached(run, record, parsed, env, notable, appearance, has_screen=has_screen)
+    for finding in notable if detached else ():
+        if finding.level is FindingLevel.WARNING:
+            say(redact_text(f"stoker run: {finding.check}: {finding.what}"), file=sys.stderr)
+    how = Going("run", has_screen, parsed.switch("json"), parsed.switch("read_only"), appearance)
+    return set_going(run, record, env, how, findings=notable, beginning=lambda: _beginning(run, record))
 
 
 @contextlib.contextmanager
@@ -189,15 +192,111 @@ def user_name() -> str:
         return str(os.getuid())
 
 
-def carry_headless(
-    verb: str,
-    keeper: Keeper,
+class Going(NamedTuple):
+    """How a verb shows the run that it sets going; without a screen and not interactive, this process is the keeper."""
+
+    verb: str
+    has_screen: bool
+    as_json: bool
+    read_only: bool
+    appearance: Appearance
+
+
+def set_going(
+    run: RunPaths,
+    record: RunFile,
+    env: Mapping[str, str],
+    how: Going,
+    *,
+    findings: tuple[Finding, ...] = (),
+    continued_by: str = "",
+    beginning: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+) -> int:
+    """Start the keeper here or in the background, and show the run as asked. `beginning` is entered while the first files are written."""
+    if not record.settings.interactive:
+        from supervisor.keeper.__main__ import make_keeper
+
+        with beginning():
+            keeper = make_keeper(run, record, env=env, findings=findings, continued_by=continued_by)
+        return _carry_headless(keeper, run, record, env, how, only_news=bool(continued_by))
+    from supervisor.cli.open_app import load_app, show
+    from supervisor.keeper.process.detach import KeeperDidNotStart, teardown_warning
+
+    warning = teardown_warning(env)
+    if warning and not how.has_screen:
+        say(f"stoker {how.verb}: {warning}", file=sys.stderr)
+    try:
+        # The app loads on a separate core while the keeper loads its modules.
+        load = load_app if how.has_screen else None
+        with beginning():
+            start_in_background(
+                run, record, env, findings=findings, continued_by=continued_by, meanwhile=load
+            )
+        if how.has_screen:
+            return show(run, read_only=how.read_only, env=env, appearance=how.appearance)
+    except KeeperDidNotStart as error:
+        return complain(how.verb, f"{run.run_id}: {error}", 1)
+    except KeyboardInterrupt:
+        where = f"`stoker attach {run.run_id}` shows it, `stoker stop {run.run_id}` ends it"
+        say(f"stoker {how.verb}: interrupted, but the run has begun: {where}", file=sys.stderr)
+        raise
+    finally:
+        if warning and how.has_screen:  # earlier, the screen would cover it at once
+            say(f"stoker {how.verb}: {warning}", file=sys.stderr)
+    try:
+        say(run.run_id, flush=True)
+    except OSError:
+        say(f"stoker {how.verb}: {run.run_id} has begun", file=sys.stderr)
+        raise
+    return 0
+
+
+def start_in_background(
     run: RunPaths,
     record: RunFile,
     env: Mapping[str, str],
     *,
-    as_json: bool,
-    only_news: bool = False,
+    findings: tuple[Finding, ...] = (),
+    continued_by: str = "",
+    meanwhile: Callable[[], object] | None = None,
+) -> None:
+    """Start a detached keeper. Of a continued run, return once its attempt begins: the next reader would take the old end for the new one.
+
+    Raises:
+        KeeperDidNotStart, OSError: see `start_detached`.
+    """
+    from supervisor.keeper.process.detach import start_detached
+
+    journal = StateReader(run.node(record.node).journal)
+
+    def attempts() -> int:
+        while journal.refresh():
+            pass
+        return len(journal.state.attempts)
+
+    before = attempts() if continued_by else -1
+    start_detached(
+        run,
+        env,
+        record=record,
+        entry=WITH_LOG,
+        findings=findings,
+        continued_by=continued_by,
+        meanwhile=meanwhile,
+    )
+    deadline = time.monotonic() + BEGINS_S
+    while time.monotonic() < deadline and keeper_is_alive(run.node().lock) and attempts() == before:
+        time.sleep(0.02)
+
+
+def _carry_headless(
+    keeper: Keeper,
+    run: RunPaths,
+    record: RunFile,
+    env: Mapping[str, str],
+    how: Going,
+    *,
+    only_news: bool,
 ) -> int:
     """Run to the end in this process and print events; returns the run's exit code.
 
@@ -211,7 +310,7 @@ def carry_headless(
         stdout=sys.stdout,
         log_file=console_file(run, record.node),
         colour=wants_colour(sys.stdout, env),
-        as_json=as_json,
+        as_json=how.as_json,
         least=record.job.log_level,
         redactor=redactor_of(record.job, env),
     )
@@ -226,7 +325,7 @@ def carry_headless(
     except Exception as error:  # noqa: BLE001 - a fault of ours must not pass for training's end
         say_crash()
         say(
-            f"stoker {verb}: the keeper failed ({type(error).__name__}); what it launched continues: `stoker attach --adopt {run.run_id}` takes it over",
+            f"stoker {how.verb}: the keeper failed ({type(error).__name__}); what it launched continues: `stoker attach --adopt {run.run_id}` takes it over",
             file=sys.stderr,
         )
         code = EXIT_LOST
@@ -236,48 +335,5 @@ def carry_headless(
         flush_or_drop()  # lines lost to a full disk do not change the run's own exit code
         undo()
     if keeper.astray and isinstance(keeper.state.condition, Finished):
-        complain(verb, keeper.state.condition.reason)  # the journal with that reason is no longer read
+        complain(how.verb, keeper.state.condition.reason)  # the journal with that reason is no longer read
     return code
-
-
-def _detached(
-    run: RunPaths,
-    record: RunFile,
-    parsed: ParsedRun,
-    env: Mapping[str, str],
-    findings: tuple[Finding, ...],
-    appearance: Appearance,
-    *,
-    has_screen: bool,
-) -> int:
-    from supervisor.cli.open_app import load_app, show
-    from supervisor.keeper.process.detach import KeeperDidNotStart, start_detached, teardown_warning
-
-    for finding in findings:
-        if finding.level is FindingLevel.WARNING and parsed.switch("detach"):
-            say(redact_text(f"stoker run: {finding.check}: {finding.what}"), file=sys.stderr)
-    warning = teardown_warning(env)
-    if warning and not has_screen:
-        say(f"stoker run: {warning}", file=sys.stderr)
-    try:
-        # The app loads on a separate core while the keeper loads its modules.
-        load = load_app if has_screen else None
-        with _beginning(run, record):
-            start_detached(run, env, record=record, entry=WITH_LOG, findings=findings, meanwhile=load)
-        if has_screen:
-            return show(run, read_only=parsed.switch("read_only"), env=env, appearance=appearance)
-    except KeeperDidNotStart as error:
-        return complain("run", error, 1)
-    except KeyboardInterrupt:
-        how = f"`stoker attach {run.run_id}` shows it, `stoker stop {run.run_id}` ends it"
-        say(f"stoker run: interrupted, but the run has begun: {how}", file=sys.stderr)
-        raise
-    finally:
-        if warning and has_screen:  # earlier, the screen would cover it at once
-            say(f"stoker run: {warning}", file=sys.stderr)
-    try:
-        say(run.run_id, flush=True)
-    except OSError:
-        say(f"stoker run: {run.run_id} has begun", file=sys.stderr)
-        raise
-    return 0

@@ -204,7 +204,6 @@ SETTINGS: Final[dict[str, Setting]] = {
     "policy.retry": Setting(_S, "restart by itself", _RETRY.enabled),
     "policy.max_retries": Setting(_I, "restarts as it was, without progress, before giving up; a plan that changes the job (a smaller batch, another port) has a count of its own; 0: no restart at all", _RETRY.max_retries, range=_NATURAL, flag="--max-retries N"),
     "policy.min_micro_batch": Setting(_I, "out of memory never makes the micro-batch smaller than this", _RETRY.min_micro_batch, range=_COUNT, flag="--min-micro-batch N"),
-    "policy.min_ranks": Setting(_I, "ranks a node may continue with when a faulty GPU is left out; default: all", range=_COUNT, flag="--min-ranks N"),
     "policy.step_counter": Setting(_T, "whether the script's step count continues after a resume or starts over at 0, so that a first step below the checkpoint means nothing; default: continues", choices=("continues", "restarts")),
     "policy.flap_max": Setting(_I, "restarts within flap_window_s, with progress or without, that are too many", _RETRY.flap_max, range=_COUNT),
     "policy.flap_window_s": Setting(_F, "the time that flap_max counts over", _RETRY.flap_window_s, range=_NATURAL),
@@ -238,7 +237,7 @@ SETTINGS: Final[dict[str, Setting]] = {
 }
 ANSWERS: Final = ("restart", "hold", "stop")
 _CHANGES: Final = (
-    "shrink", "fewer_workers", "new_port", "no_libuv", "raise_files", "resume_earlier", "exclude_gpu",
+    "shrink", "fewer_workers", "new_port", "no_libuv", "raise_files", "resume_earlier",
 )
 CLASS_KEYS: Final[dict[str, Setting]] = {
     "answer": Setting(_T, "what follows this failure", choices=ANSWERS),

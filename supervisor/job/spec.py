@@ -81,7 +81,7 @@ class Knobs:
     (name, ``micro`` or ``accumulation``); they change together. A number in that place: the name is set to it, because it would change otherwise. `refusal`: why the batch cannot be changed at the
     same global batch, and `help` what would allow it. `found`: the numbers, and where each was read. `self_resuming`: the script finds its newest checkpoint on its own; if it also has a
     `resume_path`, that one takes precedence. `resumes`: the facts about that, for people; `resume_step`: a flag for the number in the checkpoint's name. `cannot_resume`: there is no way at all.
-    `framework`: the framework whose conventions apply, if any. `unsafe`: why a smaller micro-batch would change the training, whatever is measured.
+    `unsafe`: why a smaller micro-batch would change the training, whatever is measured.
     """
 
     batch: str | None = None
@@ -102,7 +102,6 @@ class Knobs:
     resumes: str = ""
     resume_step: str | None = None
     cannot_resume: bool = False
-    framework: str = field(default="", compare=False)
     unsafe: str = field(default="", compare=False)
 
     def number(self, what: str) -> FoundNumber | None:
@@ -222,15 +221,9 @@ class AnswerGiven:
 
 @dataclass(frozen=True, slots=True)
 class LoaderKnobs:
-    """The known DataLoader settings of a script; each is (name of the knob, present value), None: unknown.
-
-    `sharing` is a knob that takes ``file_system``: tensors then pass through files instead of descriptors.
-    """
+    """The setting for a script's DataLoader workers, (name, present value); None: unknown."""
 
     workers: tuple[str, int] | None = None
-    prefetch: tuple[str, int] | None = None
-    pinned: tuple[str, bool] | None = None
-    sharing: tuple[str, str] | None = None
 
 
 def signature_key(signature: str) -> str:
@@ -275,21 +268,13 @@ class OwnSignature:
 
 @dataclass(frozen=True, slots=True)
 class RetrySettings:
-    """The user's limits on automatic restarts.
-
-    `min_ranks`: the minimum ranks of a node without an excluded GPU; None: never fewer than requested. `allow_smaller_global`:
-    out of memory may shrink the global batch if nothing else keeps the job running. `step_counter`: whether the script's steps
-    continue after a resume (``continues``) or begin at 0 at each start (``restarts``). `flap_max` restarts within
-    `flap_window_s` seconds are too many, with progress or without. `exit_zero`: ``check``: exit code 0 is a success unless the
-    logs show a failure or an early end; ``trust``: always.
-    """
+    """The user's limits on automatic restarts: ``[policy]``. `setting_keys` says what each field means."""
 
     enabled: bool = True
     max_retries: int = 3
     min_micro_batch: int = 1
     restart_from_scratch: bool = False
     overrides: tuple[ClassOverride, ...] = ()
-    min_ranks: int | None = None
     flap_max: int = 10
     flap_window_s: float = 600.0
     allow_smaller_global: bool = False
@@ -299,12 +284,7 @@ class RetrySettings:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long the keeper waits, in seconds.
-
-    `grace_s` is for stops that checkpoint; `death_grace_s` for peers of a rank that died on its own; `hold_s`
-    how long a held run waits for a person; `node_timeout_s` how long a node waits for others of the run that
-    show no sign of life.
-    """
+    """How long the keeper waits, in seconds: ``[policy]``, and `death_grace_s` for peers of a rank that died on its own."""
 
     grace_s: float = 30.0
     death_grace_s: float = 5.0
@@ -314,18 +294,12 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class HangSettings:
-    """When missing progress is a stall, and when the attempt is ended: ``[hang]``. Times in seconds.
+    """When missing progress is a stall, and when the attempt is ended: ``[hang]``. `setting_keys` says what each field means.
 
     A stall is flagged after max(`flag_s`, `flag_factor` x pace), where pace is the 99th percentile of this phase's earlier
     intervals in this run. It is ended at the earliest after max(`act_s`, `act_factor` x pace, `return_factor` x the longest
     silence that the run recovered from), and only if all rules of `policy.health.ending` allow it. Without a known pace,
-    neither happens. `act_s` 0: flag, never end. `act_given`: a person gave it; together with `end_hangs` it then counts only
-    missing progress. `start_timeout_s`: the same before the first step, 0: never.
-
-    `busy_act_s`: the same for a late rank that computes, by more than `busy_ratio` of a core. `rounds_apart_s`: the minimum
-    time between two rounds of stacks. `countdown_s`: from the decision to the end of the attempt. `end_hangs`: a person allows
-    ending hangs even if nobody watches and no resume is known, and treats computing ranks like all others. `faulthandler`:
-    ranks register Python's faulthandler at their start, in case py-spy may not attach.
+    neither happens. `act_given`: a person gave `act_s`; together with `end_hangs` it then counts only missing progress.
     """
 
     enabled: bool = True
@@ -418,8 +392,7 @@ class JobSpec:
     job; None: unknown, for example if a launcher after ``--`` does not say. `outputs`: where a
     foreign script may write checkpoints, as it spells it; `output_prefixes`: those that its arguments name (in run.json
     of earlier versions, some of these are in only one of the two). `group_timeout_s`: the timeout of the bundled
-    trainer's process groups, if longer than PyTorch's default. `question`, `if_answered`: for runs from when
-    command lines were asked about: knobs and batch with each answer. `answered`: an answer of an earlier run
+    trainer's process groups, if longer than PyTorch's default. `answered`: an answer of an earlier run
     that is used here. `instrument`: its processes are measured from inside; the bundled trainer sends its own
     reports. `expected_memory_bytes`: the most GPU memory per rank that its configuration expects; None: it
     has no figure, or was changed. `env` is the user's own environment delta (from config or --env). `origins`
@@ -467,8 +440,6 @@ class JobSpec:
     output_prefixes: tuple[str, ...] = ()
     group_timeout_s: float | None = None
     world_size: int | None = None
-    question: BatchQuestion | None = None
-    if_answered: tuple[tuple[Knobs, BatchSpec | None], ...] = ()
     answered: AnswerGiven | None = None
     origins: tuple[tuple[str, str, str], ...] = ()  # (setting, value, origin)
     given: tuple[str, ...] = ()

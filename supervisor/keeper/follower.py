@@ -21,14 +21,14 @@ from supervisor.keeper.planning.common_launch import RendezvousWatch, meeting_po
 from supervisor.keeper.planning.launch_plans import StillAlive
 from supervisor.policy import EXIT_FAILED, EXIT_LOST, EXIT_STOPPED
 from supervisor.run import events as ev
+from supervisor.run import heartbeat
 from supervisor.run import node_files as nd
 from supervisor.run import state as st
+from supervisor.run.heartbeat import Heartbeat, Pulse
 from supervisor.run.node_files import (
     LEADER,
-    Heartbeat,
     NodePhase,
     Order,
-    Pulse,
     Report,
     Want,
     new_session,
@@ -56,7 +56,7 @@ class Following(Group):
 
     def __init__(self, run: RunPaths, record: RunFile) -> None:
         self._record, self._job, self._session = record, record.job, new_session()
-        self._leader, self._leader_node = Pulse(run.node(LEADER)), run.node(LEADER)
+        self._leader, self._leader_node = Pulse(run.node(LEADER).heartbeat), run.node(LEADER)
         self._order: Order | None = None
         self._old_end: int | None = None
         """The number of the order that ended the run before this keeper started."""
@@ -75,7 +75,7 @@ class Following(Group):
         """The keeper holds its lock and is about to start."""
         self._keeper, self._context, self._clock = keeper, keeper.context, keeper.context.clock
         self._node = self._context.node
-        self._heartbeat = Heartbeat(self._node, self._session)
+        self._heartbeat = Heartbeat(self._node.heartbeat, self._session)
         self._rendezvous = RendezvousWatch(self._clock, keeper.emit)
         order = read_order(self._leader_node)
         self._patience_s = min(self._job.timing.node_timeout_s, nd.CONTINUED_WITHIN_S)
@@ -142,9 +142,9 @@ class Following(Group):
         found = read_order(self._leader_node)
         if found is not None and (self._order is None or found.seq > self._order.seq):
             self._order = found
-        silent, view = self._leader.silent_s(now) > nd.SILENT_S, self._state.attempt
+        silent, view = self._leader.silent_s(now) > heartbeat.SILENT_S, self._state.attempt
         if silent and not self._was_silent and view is not None:
-            text = f"the keeper of node {LEADER} shows no sign of life for {nd.SILENT_S:.0f} s: what runs here continues, nothing new is started"
+            text = f"the keeper of node {LEADER} shows no sign of life for {heartbeat.SILENT_S:.0f} s: what runs here continues, nothing new is started"
             self._context.advise(view.number, f"{SILENT}_{view.number}", text)
         self._was_silent = silent
 
@@ -216,7 +216,7 @@ class Following(Group):
 
     def _leader_is_gone(self, now: float) -> bool:
         """Whether neither its keeper's heartbeat nor its port responded for `node_timeout_s`. If only its keeper died, its agent does."""
-        if self._leader.silent_s(now) <= nd.SILENT_S:
+        if self._leader.silent_s(now) <= heartbeat.SILENT_S:
             self._answered_t = now
             return False
         where = meeting_point(self._job, self._order)

@@ -5,7 +5,6 @@ Its orders follow from its state (`publish`), so a keeper that takes over the ru
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
 from collections.abc import Sequence
@@ -26,17 +25,16 @@ from supervisor.keeper.planning.common_launch import (
     plan_on_node,
 )
 from supervisor.run import events as ev
-from supervisor.run import node_files as nd
+from supervisor.run import heartbeat
 from supervisor.run import state as st
+from supervisor.run.heartbeat import Heartbeat, Pulse
 from supervisor.run.next_job import next_job
 from supervisor.run.node_files import (
     LEADER,
-    Heartbeat,
     Launch,
     NodePhase,
     Order,
     Orders,
-    Pulse,
     Report,
     Superseded,
     Want,
@@ -69,7 +67,11 @@ class Member:
 
     def lives(self, now: float) -> bool:
         """Whether its keeper has a heartbeat and has reported."""
-        return self.report is not None and self.report.phase is not NodePhase.LEFT and self.pulse.lives(now)
+        return (
+            self.report is not None
+            and self.report.phase is not NodePhase.LEFT
+            and self.pulse.lives(now, heartbeat.SILENT_S)
+        )
 
     def is_idle(self, seq: int) -> bool:
         """Whether nothing of the run is alive or will start there: it has read order `seq`, which starts nothing."""
@@ -91,7 +93,7 @@ class Leading(Group):
     def __init__(self, run: RunPaths, record: RunFile, *, continued_by: str = "") -> None:
         self._job = record.job
         self._members = {
-            number: Member(number, run.node(number), Pulse(run.node(number)))
+            number: Member(number, run.node(number), Pulse(run.node(number).heartbeat))
             for number in range(1, record.job.most_nodes)
         }
         self.others = tuple(self._members)
@@ -101,6 +103,7 @@ class Leading(Group):
         reports = (read_report(member.paths) for member in self._members.values() if continued_by)
         self._settled = {report.node: report for report in reports if report is not None}
         self._left_out: set[int] = set()
+        self._why_not_fewer = ""
         self._begins_by = ""
         self._look_due = float("-inf")
         self._waits_since: float | None = None
@@ -111,7 +114,7 @@ class Leading(Group):
         """The keeper holds its lock and is about to start."""
         self._keeper, self._context, self._clock = keeper, keeper.context, keeper.context.clock
         session = new_session()
-        self._heartbeat = Heartbeat(self._context.node, session)
+        self._heartbeat = Heartbeat(self._context.node.heartbeat, session)
         self._orders = Orders(self._context.node, session)
         self._rendezvous = RendezvousWatch(self._clock, keeper.emit)
 
@@ -223,7 +226,9 @@ class Leading(Group):
         elif lives:
             seen = ev.NodeSight.BACK if gone else None
         else:
-            seen = ev.NodeSight.SILENT if not gone and member.pulse.silent_s(now) > nd.SILENT_S else None
+            seen = (
+                ev.NodeSight.SILENT if not gone and member.pulse.silent_s(now) > heartbeat.SILENT_S else None
+            )
         if seen is not None and seen is not sight:
             self._see(member, seen)
         # A stop there first ends the attempt here (`_follow_others`), so it counts as the reason only if the attempt ended on its own.
@@ -264,7 +269,9 @@ class Leading(Group):
         self._waits_since = now if self._waits_since is None else self._waits_since
         waited_s, bound_s = now - self._waits_since, self._job.timing.node_timeout_s
         if self._job.least_nodes < self._job.most_nodes:
-            bound_s = max(bound_s, nd.SILENT_S)  # a node must be known to be silent before it may be left out
+            bound_s = max(
+                bound_s, heartbeat.SILENT_S
+            )  # a node must be known to be silent before it may be left out
         if waited_s <= bound_s:
             return False
         self._left_out |= {node for node in absent if not self._members[node].lives(now)}
@@ -276,37 +283,28 @@ class Leading(Group):
         if self._state.attempt is None:
             how = f"start the same command there with its --node-rank; all nodes must see {self._context.run.root}"
             reason = f"{word} {names} did not join within {bound_s:.0f} s: {how}"
-            self._keeper.end(ev.Outcome.REFUSED, NOT_THERE, reason + self._why_not_fewer(absent))
+            self._keeper.end(ev.Outcome.REFUSED, NOT_THERE, reason + self._why_not_fewer)
         else:
             reason = f"{word} {names} {verb} not ready {bound_s:.0f} s after the others: start the same command there again"
-            self._keeper.hold_or_fail(self._state.attempt.number, reason + self._why_not_fewer(absent), None)
+            self._keeper.hold_or_fail(self._state.attempt.number, reason + self._why_not_fewer, None)
         return False
 
     def _choose(self, absent: Sequence[int]) -> bool:
         """Choose the nodes of the next attempt: all, or with MIN:MAX as many as keep the global batch, without excluded nodes."""
+        self._why_not_fewer = ""
         if not self._left_out.issuperset(absent):
             return False
         there = (LEADER, *(node for node in self._members if node not in absent))
         now = next_job(self._job, self._state)
         for count in range(len(there), self._job.least_nodes - 1, -1):
-            with contextlib.suppress(JobError):
+            try:
                 batch_on(now, count)
+            except JobError as error:
+                self._why_not_fewer = f"; not started on {count} nodes: {error.message}"
+            else:
                 self._nodes = there[:count]
                 return True
         return False
-
-    def _why_not_fewer(self, absent: Sequence[int]) -> str:
-        """Why an elastic run cannot run without these nodes."""
-        least, there = self._job.least_nodes, self._job.most_nodes - len(absent)
-        if least == self._job.most_nodes or not self._left_out.issuperset(absent):
-            return ""
-        if there < least:
-            return f"; of --nnodes {self._job.nnodes} only {there} {'is' if there == 1 else 'are'} ready"
-        try:
-            batch_on(next_job(self._job, self._state), there)
-        except JobError as error:
-            return f"; not started on {there} nodes: {error.message}"
-        return ""
 
     def _waits_for_ends(self, number: int, now: float) -> bool:
         """Whether the others' parts of an attempt are still running: one verdict covers all of them."""
@@ -321,7 +319,7 @@ class Leading(Group):
             if took_part is not None and member.node not in took_part:
                 continue
             idle = told and newest is not None and member.lives(now) and member.is_idle(newest.seq)
-            silent = not member.pulse.lives(now) and waited_s > nd.SILENT_S
+            silent = not member.pulse.lives(now, heartbeat.SILENT_S) and waited_s > heartbeat.SILENT_S
             ended = member.has_ended(number) or idle or silent
             if not ended and waited_s <= self._job.timing.node_timeout_s:
                 self._waits_since = now if self._waits_since is None else self._waits_since
@@ -340,7 +338,7 @@ class Leading(Group):
         if view is None or view.stop is not None or not monitor.is_stoppable:
             return
         grace_s = self._job.timing.death_grace_s
-        bound_s = max(self._job.timing.node_timeout_s, nd.SILENT_S)
+        bound_s = max(self._job.timing.node_timeout_s, heartbeat.SILENT_S)
         took_part = self._orders.take_part(number) or ()
         met = any(rank.pid for rank in view.ranks.values())
         for member in self._members.values():

@@ -22,12 +22,12 @@ from supervisor.keeper.base.control_input import ControlInput, Refused
 from supervisor.keeper.base.job_secrets import redactor_of
 from supervisor.keeper.base.keeper_clock import SET_S, Clock, ClockWatch
 from supervisor.keeper.base.ledger import Ledger, RunContext
+from supervisor.keeper.fit_batch import Prober
 from supervisor.keeper.planning import launch_plans as plans
 from supervisor.keeper.planning.attempt_evidence import BackgroundVerdict, diagnose_attempt
 from supervisor.keeper.planning.decisions import decide_next, needs_smaller_batch, next_answer, question_after
-from supervisor.keeper.planning.fit_batch import Prober
 from supervisor.keeper.planning.launch_plans import Launching, StillAlive
-from supervisor.keeper.planning.readiness import KeptCopies, ReadinessCheck, Way
+from supervisor.keeper.planning.readiness import KeptCopies, ReadinessCheck
 from supervisor.keeper.process.child import Child, ExitStatus, own_identity, read_exit
 from supervisor.keeper.process.takeover import recorded_processes
 from supervisor.keeper.recording.recovery_report import RecoveryReport
@@ -166,7 +166,7 @@ class Keeper:
         self._later_checks = LaterChecks(context)
         for fact in opening(context, me, findings, continued_by=continued_by):
             self.emit(fact)
-        self._engine = engine = EngineLoader(own=record.job.signatures)
+        self._engine = engine = EngineLoader(begin=False, own=record.job.signatures)
         self._judging = BackgroundVerdict(
             lambda number, whole: diagnose_attempt(context, number, engine.get(), whole=whole)
         )
@@ -180,7 +180,7 @@ class Keeper:
             same_boot=same_boot,
         )
         self._readiness = ReadinessCheck(record.job, self._node, self._env, self._clock, self.emit)
-        self._prober = Prober(context, engine.get)
+        self._prober = Prober(context, engine, same_boot=same_boot)
         self._control = ControlInput(
             run,
             self._ledger,
@@ -421,10 +421,9 @@ class Keeper:
         # The machine's clock was set back since a keeper that is gone began the wait.
         set_back = delay_s is not None and left_s > delay_s + SET_S
         if (left_s <= 0 or set_back) and self._copies.ready(condition):
-            way = self._readiness.way(self.state, condition)
-            if way is Way.GO:
+            if self._readiness.ready(self.state, condition):
                 self.launch(condition.decision.reason)
-            elif way is Way.NEVER:
+            elif self._readiness.refusal:
                 self.hold_or_fail(condition.attempt, self._readiness.refusal, condition.decision)
 
     def _back_off(self, number: int, delay_s: float) -> None:

@@ -10,13 +10,13 @@ from supervisor.job.spec import TrialSettings, steps_seen
 from supervisor.policy.changes import change_for, offer_for
 from supervisor.policy.history import (
     PolicyInput,
-    StopCause,
     has_trained,
     is_unmeasured,
     lost_at,
     restarts_since_progress,
 )
 from supervisor.policy.rules import UNMEASURED, Answer, Rule, override_for, rule_for
+from supervisor.run.events import StopWhy
 from supervisor.run.records import Decision, DecisionKind, FailureClass, Reason, SpecChange, Verdict
 from supervisor.run.state import AttemptState
 from supervisor.text.lines import read_to
@@ -35,13 +35,10 @@ INTERACTIVE_DELAY_S: Final = 10.0
 # A person reads a change, such as a smaller micro-batch, before letting it continue or stopping it.
 CHANGED_DELAY_S: Final = 30.0
 MAX_DELAY_S: Final = 60.0
-# Restarts of attempts that never reached a step: after two, the failure is persistent.
-FAILED_STARTS: Final = 2
-# After the same fingerprint this often in a row without progress, another try would fail, too.
-SAME_FAILURE: Final = 3
 # An attempt whose steps cannot be seen counts as one without a step only if it was shorter than this; a longer one may have done work
 # that a restart from scratch would lose.
 UNSEEN_START_S: Final = 120.0
+UNCHANGED: Final = SpecChange()
 
 
 def decide(history: PolicyInput) -> Decision:
@@ -62,18 +59,8 @@ def decide(history: PolicyInput) -> Decision:
     failure = verdict.failure if verdict else FailureClass.UNKNOWN
     if now.job_exit_code == 0 and (ended := _ended_with_zero(history, verdict)) is not None:
         return ended
-    if verdict and (failure, verdict.reason) == (FailureClass.WORKER_CRASH, Reason.AT_EXIT):
-        if history.finished:
-            done = f"{_finished(history)}; the abort at exit came after all work"
-            return Decision(DecisionKind.SUCCEED, done, exit_code=0)
-        reason = "aborted at exit, and neither the last step nor a final checkpoint is known"
-        return Decision(DecisionKind.FAIL, reason, exit_code=EXIT_FAILED)
-    if now.job_exit_code is None and failure in {FailureClass.UNKNOWN, FailureClass.HEALTHY}:
-        if history.finished:
-            done = f"{_finished(history)} (its exit status was lost)"
-            return Decision(DecisionKind.SUCCEED, done, exit_code=0)
-        reason = "its exit status was lost and no cause is known"
-        return Decision(DecisionKind.FAIL, reason, exit_code=EXIT_LOST)
+    if (unsure := _ended_unsurely(history, failure)) is not None:
+        return unsure
     rule = _rule(history, verdict)
     if rule.answer is Answer.REQUEUE:
         return _requeue(history, rule.advice_if_not_restarted)
@@ -87,20 +74,38 @@ def decide(history: PolicyInput) -> Decision:
     return replace(decided, reason=reason, asks=decided.asks or decided.kind is not DecisionKind.RESTART)
 
 
+def _ended_unsurely(history: PolicyInput, failure: FailureClass) -> Decision | None:
+    """The decision after an abort at exit, or if the exit status was lost and no cause is known: was the work done?"""
+    now, verdict = history.now, history.now.verdict
+    at_exit = verdict is not None and (failure, verdict.reason) == (FailureClass.WORKER_CRASH, Reason.AT_EXIT)
+    is_lost = now.job_exit_code is None and failure in {FailureClass.UNKNOWN, FailureClass.HEALTHY}
+    if not (at_exit or is_lost):
+        return None
+    if history.finished:
+        done = f"{_finished(history)} (its exit status was lost)"
+        if at_exit:
+            done = f"{_finished(history)}; the abort at exit came after all work"
+        return Decision(DecisionKind.SUCCEED, done, exit_code=0)
+    if at_exit:
+        reason = "aborted at exit, and neither the last step nor a final checkpoint is known"
+        return Decision(DecisionKind.FAIL, reason, exit_code=EXIT_FAILED)
+    return Decision(DecisionKind.FAIL, "its exit status was lost and no cause is known", exit_code=EXIT_LOST)
+
+
 def _ended_with_zero(history: PolicyInput, verdict: Verdict | None) -> Decision | None:
     """The decision after exit code 0, usually success. None: the logs show a failure, and its rule decides."""
     failure, reason = (verdict.failure, verdict.reason) if verdict else (FailureClass.HEALTHY, None)
     if failure is FailureClass.NAN_LOSS:
         return Decision(DecisionKind.FAIL, "finished, but the loss is NaN or Inf", exit_code=EXIT_FAILED)
     if verdict is not None and reason is Reason.NO_STEP:
-        return _hold(history, f"exit code 0, but: {verdict.title}", SpecChange())
+        return _hold(history, f"exit code 0, but: {verdict.title}")
     is_early = reason is Reason.ENDED_EARLY
     is_failure = failure not in {FailureClass.HEALTHY, FailureClass.UNKNOWN}
     done = _finished(history)
     if (is_early or is_failure) and history.retry.exit_zero == "trust":
         done = f"{done}; exit code 0 is trusted"
     elif verdict is not None and is_early and history.trial is None:
-        held = _hold(history, verdict.title + _hidden(history), SpecChange())
+        held = _hold(history, f"{verdict.title}{_clause(history.code_hidden_by)}")
         return replace(held, exit_code=EXIT_ENDED_EARLY, asks=True)
     elif is_failure and history.trial is None:
         return None
@@ -117,11 +122,7 @@ def _how_it_failed(history: PolicyInput, failure: FailureClass) -> str:
     what = "crashed" if crashed else "ended with an exception"
     at = f" at step {now.last_step}" if now.last_step is not None else " before its first step"
     of = f" of {history.total_steps}" if history.total_steps and now.last_step is not None else ""
-    return f"{who} {what}{at}{of}{_hidden(history)}"
-
-
-def _hidden(history: PolicyInput) -> str:
-    return f"; {history.code_hidden_by}" if history.code_hidden_by else ""
+    return f"{who} {what}{at}{of}{_clause(history.code_hidden_by)}"
 
 
 def change_asked_for(history: PolicyInput) -> tuple[SpecChange, str] | None:
@@ -148,9 +149,9 @@ def _stopped_by_us(history: PolicyInput, now: AttemptState) -> Decision | None:
     if now.job_exit_code == 0 and history.finished:
         return Decision(DecisionKind.SUCCEED, _finished(history), exit_code=0)
     match now.stop.why:
-        case StopCause.REQUEST:
+        case StopWhy.REQUEST:
             return Decision(DecisionKind.STOP, "stopped on request", exit_code=EXIT_STOPPED)
-        case StopCause.SIGNAL:
+        case StopWhy.SIGNAL:
             if history.in_batch_job:
                 rule = _rule(history, now.verdict)
                 by_it = rule.answer is Answer.REQUEUE
@@ -158,13 +159,13 @@ def _stopped_by_us(history: PolicyInput, now: AttemptState) -> Decision | None:
                     history, rule.advice_if_not_restarted if by_it else "the batch system ended the job"
                 )
             return Decision(DecisionKind.STOP, "stopped by a signal to stoker", exit_code=EXIT_STOPPED)
-        case StopCause.REQUEUE:
+        case StopWhy.REQUEUE:
             return _requeue(history, "the batch system warned of its limit")
-        case StopCause.RESTART:
+        case StopWhy.RESTART:
             return Decision(DecisionKind.RESTART, "ended to be restarted", change=SpecChange())
-        case StopCause.TRIAL:
+        case StopWhy.TRIAL:
             return _trial_over(history)
-        case StopCause.RANK_DIED | StopCause.HANG | StopCause.NOT_RESUMED | StopCause.PLAN_DIFFERS:
+        case StopWhy.RANK_DIED | StopWhy.HANG | StopWhy.NOT_RESUMED | StopWhy.PLAN_DIFFERS:
             return None  # the reason why we ended it is the cause, and the verdict names it
         case _:
             assert_never(now.stop.why)
@@ -174,7 +175,7 @@ def _not_as_planned(history: PolicyInput) -> Decision:
     """Repeat the plan of a restart that had another batch, with the setting that was answered since; else wait for a person."""
     now, knobs = history.now, history.knobs
     if not (now.refuted and knobs.can_change_batch):
-        return replace(_hold(history, history.missed, SpecChange()), asks=now.refuted and history.question)
+        return replace(_hold(history, history.missed), asks=now.refuted and history.question)
     decided = _restart_or_not(history, FailureClass.USAGE_ERROR, Rule(Answer.RESTART))
     if decided.kind is not DecisionKind.RESTART:
         return decided
@@ -201,23 +202,22 @@ def _requeue(history: PolicyInput, why: str) -> Decision:
     return Decision(DecisionKind.STOP, f"{why}: no checkpoint was committed", exit_code=EXIT_STOPPED)
 
 
+def _clause(text: str) -> str:
+    return f"; {text}" if text else ""
+
+
 def _finished(history: PolicyInput) -> str:
-    done = _how_far(history)
-    return f"trial of {history.trial.steps} steps: {done}" if history.trial is not None else done
-
-
-def _how_far(history: PolicyInput) -> str:
-    now = history.now
-    last, unread = now.last_step, read_to(now.log_read_bytes, now.log_size_bytes)
+    now, trial = history.now, history.trial
+    unread, done = read_to(now.log_read_bytes, now.log_size_bytes), "finished"
     if unread:  # its last step is unknown
-        return f"finished; {unread}" if last is None else f"finished; {unread}, to step {last}"
-    if last is not None:
-        return f"finished at step {last}"
-    reached = [(a.last_step, n) for n, a in enumerate(history.attempts, 1) if a.last_step is not None]
-    if not reached:
-        return "finished"
-    step, number = max(reached)
-    return f"finished without a step; attempt {number} had reached step {step}"
+        done = (
+            f"finished; {unread}" if now.last_step is None else f"finished; {unread}, to step {now.last_step}"
+        )
+    elif now.last_step is not None:
+        done = f"finished at step {now.last_step}"
+    elif any(a.last_step is not None for a in history.attempts):
+        done = "finished without a step"
+    return f"trial of {trial.steps} steps: {done}" if trial is not None else done
 
 
 def _restart_or_not(history: PolicyInput, failure: FailureClass, rule: Rule) -> Decision:
@@ -227,9 +227,9 @@ def _restart_or_not(history: PolicyInput, failure: FailureClass, rule: Rule) -> 
             DecisionKind.FAIL, f"{failure.value}: a trial is not restarted", exit_code=EXIT_FAILED
         )
     if rule.answer in {Answer.STOP, Answer.HOLD}:
-        return _hold(history, f"{failure.value}: {rule.advice_if_not_restarted}", SpecChange())
+        return _hold(history, f"{failure.value}: {rule.advice_if_not_restarted}")
     if history.unsound:
-        return _hold(history, f"{failure.value}: {history.unsound}", SpecChange())
+        return _hold(history, f"{failure.value}: {history.unsound}")
     if change is None:
         held = _hold(history, f"{failure.value}: {what}", offer_for(history, rule))
         asks = rule.answer is Answer.SHRINK and history.question and not history.knobs.can_change_batch
@@ -245,7 +245,7 @@ def _restart_or_not(history: PolicyInput, failure: FailureClass, rule: Rule) -> 
         held = _hold(history, f"{failure.value}: {forbidden}", change)
         return replace(held, asks=_can_ask(history) and forbidden != rule.advice_if_not_restarted)
     if change.batch is not None and history.old_batch:
-        return _hold(history, f"{failure.value}: {history.old_batch}", SpecChange())
+        return _hold(history, f"{failure.value}: {history.old_batch}")
     if not history.resume_known and history.given_start is None:
         change = replace(change, from_scratch=True)
     return Decision(
@@ -274,7 +274,12 @@ def _unmeasured_first(history: PolicyInput, failure: FailureClass, rule: Rule) -
     verdict, before = history.now.verdict, history.attempts[-2:-1]
     if verdict is None or not _is_causeless(verdict) or any(a.stepped for a in history.attempts):
         return None
-    if history.may_blame_measurements and _may_be_unmeasured(history, verdict):
+    own, stop = override_for(verdict.failure, history.retry.overrides, verdict.signature), history.now.stop
+    is_free = own is None or own.answer is None
+    ended_itself = stop is None or stop.why is StopWhy.RANK_DIED
+    # A change of the batch needs the measurements.
+    has_batch = any(change.batch is not None for change in history.changes)
+    if history.may_blame_measurements and is_free and ended_itself and not has_batch:
         decided = _restart_or_not(history, failure, UNMEASURED)
         if decided.kind is DecisionKind.RESTART:
             return decided
@@ -305,15 +310,6 @@ def _is_causeless(verdict: Verdict) -> bool:
             return False
 
 
-def _may_be_unmeasured(history: PolicyInput, verdict: Verdict) -> bool:
-    """Whether nobody ended it, no table of the user applies to it, and no change of the batch needs the measurements."""
-    own = override_for(verdict.failure, history.retry.overrides, verdict.signature)
-    is_free = own is None or own.answer is None
-    stop = history.now.stop
-    ended_itself = stop is None or stop.why is StopCause.RANK_DIED
-    return is_free and ended_itself and all(change.batch is None for change in history.changes)
-
-
 def _flapping(history: PolicyInput, rule: Rule) -> str | None:
     """Why the run restarts too often, regardless of progress; None if it does not.
 
@@ -340,13 +336,10 @@ def _flapping(history: PolicyInput, rule: Rule) -> str | None:
 
 def _lost_again(history: PolicyInput) -> str | None:
     """Why the run does not go back a second time after a NaN or Inf loss; None if this is the first time."""
-    again, at = lost_at(history.now), history.now.resume_at
+    again = lost_at(history.now)
     since = itertools.takewhile(lambda a: not a.by_person, reversed(history.attempts[:-1]))
-    first = next((step for a in since if (step := lost_at(a)) is not None), None)
-    if again is None or first is None:
+    if again is None or all(lost_at(a) is None for a in since):
         return None
-    if at is not None and again - at <= 2 * (first - at):
-        return f"the loss became NaN or Inf again at step {again}: too soon, as the first time came {first - at} steps after checkpoint {at}"
     return f"the loss became NaN or Inf again at step {again}, and stoker goes back for that only once a run"
 
 
@@ -364,13 +357,6 @@ def _spent(history: PolicyInput, failure: FailureClass, rule: Rule) -> str | Non
         return (
             f"{_times(len(counted))} restarted without progress (--max-retries {history.retry.max_retries})"
         )
-    unstarted = [a for a in counted if not a.stepped]
-    if not history.now.stepped and len(unstarted) >= FAILED_STARTS:
-        return f"restarted {_times(len(unstarted))} and never reached a first step"
-    mark = history.now.verdict.fingerprint if history.now.verdict else ""
-    recent = [a.verdict.fingerprint for a in counted[-(SAME_FAILURE - 1) :] if a.verdict is not None]
-    if mark and recent == [mark] * (SAME_FAILURE - 1):
-        return f"the same failure {SAME_FAILURE} times in a row without progress"
     return None
 
 
@@ -418,7 +404,9 @@ def _why_not_resumed(history: PolicyInput) -> str:
     return "; ".join(filter(None, (why, knobs.resumes)))
 
 
-def _hold(history: PolicyInput, reason: str, change: SpecChange, *, gave_up: bool = False) -> Decision:
+def _hold(
+    history: PolicyInput, reason: str, change: SpecChange = UNCHANGED, *, gave_up: bool = False
+) -> Decision:
     code = EXIT_GAVE_UP if gave_up else EXIT_DO_NOT_REQUEUE if history.in_batch_job else EXIT_FAILED
     if history.interactive:
         return Decision(DecisionKind.HOLD, reason, change=change, exit_code=code)

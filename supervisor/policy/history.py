@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final
 
 from supervisor.job.batch import MemoryPoint
 from supervisor.job.launch.env import NOT_MEASURED
 from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import Knobs, LoaderKnobs, RetrySettings, TrialSettings
-from supervisor.run.events import StopWhy
 from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
 from supervisor.run.state import AttemptState
-
-StopCause: TypeAlias = StopWhy
-"""Why stoker itself ended the attempt."""
 
 # Logs count from 0 or 1. Adam allocates its state in the first step, so most out-of-memory failures happen there, and an evaluation
 # before the training is logged as step 0 (nanoGPT).
 FIRST_STEP: Final = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Gpus:
-    """The GPUs that the job sees, as CUDA_VISIBLE_DEVICES would name them, and the one at fault (its place in the list)."""
-
-    visible: tuple[str, ...]
-    faulty: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +46,6 @@ class PolicyInput:
         question: something that the measurements left open about the batch can be asked.
         unsound: the unusable checkpoints that a script which finds its newest one would take, as a clause.
         trial: the run is a trial, and nothing is restarted.
-        gpus: the GPUs, if one is known to be faulty.
         measured: stoker's measurements were active in the newest attempt's processes.
         code_hidden_by: what hides the program's exit code from stoker, as a clause.
         jitter: in [0, 1), spreads the back-off of many runs.
@@ -87,7 +74,6 @@ class PolicyInput:
     question: bool = False
     unsound: str = ""
     trial: TrialSettings | None = None
-    gpus: Gpus | None = None
     measured: bool = False
     code_hidden_by: str = ""
     jitter: float = 0.0

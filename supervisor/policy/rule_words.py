@@ -6,8 +6,9 @@ from types import MappingProxyType
 from typing import Final
 
 from supervisor.policy.decide import HAS_OWN_COUNT, alike_since_progress, counted_retries, is_unchanged
-from supervisor.policy.history import PolicyInput, StopCause, is_unmeasured
+from supervisor.policy.history import PolicyInput, is_unmeasured
 from supervisor.policy.rules import REASON_RULES, RULES, Answer, Rule, rule_for
+from supervisor.run.events import StopWhy
 from supervisor.run.records import Decision, DecisionKind, FailureClass, Precondition
 
 ASKED_FOR: Final = "budget: none is spent, for a person asked for it; all start again from here"
@@ -18,10 +19,10 @@ WORDS: Final = MappingProxyType(
         Answer.NEW_PORT: "restart on another port, unless a person named it",
         Answer.NO_LIBUV: "restart with USE_LIBUV=0 for agent and workers",
         Answer.RAISE_FILES: "restart with the soft limit raised to the hard one",
-        Answer.FEWER_WORKERS: "restart with less shared memory: file_system sharing, workers, prefetch",
+        Answer.FEWER_WORKERS: "restart with half the data workers",
         Answer.UNMEASURED: "restart without stoker's measurements",
         Answer.RESUME_EARLIER: "restart from an earlier checkpoint",
-        Answer.EXCLUDE_GPU: "restart without the faulty GPU where `--min-ranks` allows, else on all",
+        Answer.EXCLUDE_GPU: "restart from the newest checkpoint",
         Answer.REQUEUE: "exit 75 with a checkpoint, else 5",
         Answer.HOLD: "hold",
         Answer.STOP: "stop",
@@ -57,7 +58,7 @@ def budget_text(history: PolicyInput, decision: Decision) -> str | None:
     verdict = history.now.verdict
     if decision.kind is not DecisionKind.RESTART or verdict is None:
         return None
-    if history.now.stop is not None and history.now.stop.why is StopCause.RESTART:
+    if history.now.stop is not None and history.now.stop.why is StopWhy.RESTART:
         return ASKED_FOR
     if is_unmeasured(decision):
         return "budget: none is spent, for once a run is outside of them"

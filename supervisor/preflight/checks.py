@@ -44,10 +44,8 @@ def asked() -> tuple[Check, ...]:
     from supervisor.preflight import collective, meeting
 
     return (
-        target.check_launcher_flags,
         target.check_data_through,
         meeting.check_meeting,
-        meeting.check_shared_clock,
         collective.check_collective,
         collective.check_nodes_meet,
     )

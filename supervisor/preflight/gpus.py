@@ -132,17 +132,11 @@ def _sound(seen: Seen) -> Iterator[Finding]:
 
 
 def _set_up(seen: Seen) -> Iterator[Finding]:
-    """MIG and persistence."""
-    used = {sample.device.index for sample in seen.used}
-    for sample, modes in zip(seen.survey.samples, seen.survey.modes, strict=True):
-        if sample.device.index not in used:
-            continue
-        if modes.mig and seen.mine is not None:
+    """MIG mode."""
+    for sample in seen.used:
+        if sample.device.mig and seen.mine is not None:
             what = f"{_name(sample)} is in MIG mode: a process sees one instance of it, and NCCL does not join instances of one GPU"
             yield warn("GPU modes", what, "one rank, with CUDA_VISIBLE_DEVICES=MIG-… of `nvidia-smi -L`")
-        if modes.persistence is False:
-            what = f"{_name(sample)}: persistence mode is off, so the driver is started again, for seconds, whenever the first process comes"
-            yield note("GPU modes", what, "sudo nvidia-smi -pm 1")
 
 
 def _driver(seen: Seen) -> Iterator[Finding]:

@@ -18,8 +18,6 @@ from supervisor.job.spec import EntryKind, JobSpec
 
 # Starting Python takes about 20 ms; on a cold network file system it can take seconds.
 ASK_TIMEOUT_S: Final = 20.0
-# `torchrun --help` imports torch: 2 s measured on 2 cores, more on a cold disk.
-HELP_TIMEOUT_S: Final = 60.0
 
 # Finds torch by its spec and reads its version from a file: importing it would cost seconds and may
 # touch the GPU. The current folder comes first on the path of `python -c`: a json.py there would be run.
@@ -143,12 +141,6 @@ def interpreter_of(spec: JobSpec, otherwise: str, env: Mapping[str, str]) -> str
         return otherwise
     words = first[2:].decode("utf-8", "replace").split() if first.startswith(b"#!") else []
     return words[0] if len(words) == 1 and "python" in os.path.basename(words[0]) else otherwise
-
-
-def torchrun_flags(interpreter: str, env: Mapping[str, str]) -> frozenset[str]:
-    """Every flag that the target's ``torchrun --help`` lists; empty if it cannot be asked."""
-    text = _answer([interpreter, "-m", "torch.distributed.run", "--help"], env, HELP_TIMEOUT_S)
-    return frozenset(re.findall(r"--[a-z][\w-]*", text))
 
 
 def _answer(argv: list[str], env: Mapping[str, str], timeout_s: float, cwd: str | None = None) -> str:

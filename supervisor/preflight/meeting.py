@@ -1,4 +1,4 @@
-"""For several nodes: checks whether this node reaches the ranks' rendezvous, and whether its clock agrees with the others'.
+"""For several nodes: checks whether this node reaches the ranks' rendezvous.
 
 Inside a job every failure to connect looks the same: minutes of silence. Here each has a message of its own.
 """
@@ -6,9 +6,7 @@ Inside a job every failure to connect looks the same: minutes of silence. Here e
 from __future__ import annotations
 
 import errno
-import os
 import socket
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -18,14 +16,12 @@ from typing import Final
 
 from supervisor.job.launch.plan import MASTER_PORT, endpoint_of
 from supervisor.job.spec import EntryKind
-from supervisor.preflight.context import CheckContext, existing_parent, note, ok, warn
+from supervisor.preflight.context import CheckContext, note, ok, warn
 from supervisor.preflight.network import RESOLVE_S, is_own_host, resolved
 from supervisor.run.records import Finding
 
 LISTEN_S: Final = 0.5
 """A server that speaks first (ssh, mail, a database) has spoken by then; a store of PyTorch never does."""
-CLOCK_S: Final = 0.5
-"""Clocks that differ by more put the lines of two nodes' logs into another order than they were written in."""
 CONNECT_S: Final = 4.0
 """More than the 3 s after which Linux reports that nobody on this network has an address (arp(7): three tries, one a second)."""
 _UNREACHABLE: Final = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN})
@@ -100,8 +96,6 @@ def check_meeting(context: CheckContext) -> Iterator[Finding]:
     if not found:
         return  # the check of its name reports it
     where = f"{host}:{port}" if found[0] == host else f"{host}:{port} ({found[0]})"
-    if way := _way_to(found[0], port):
-        yield ok("route", f"{host} is reached by {way}")
     began = time.monotonic()
     connection = connect(host, port, found[0])
     if isinstance(connection, Failed):
@@ -121,43 +115,3 @@ def check_meeting(context: CheckContext) -> Iterator[Finding]:
         yield warn("meeting", what, "unless that is this very job on another node, name another port")
     else:
         yield ok("meeting", f"{where} answers within {took_ms:.0f} ms")
-
-
-def _way_to(address: str, port: int) -> str:
-    """The outgoing interface for an address, with its MTU; empty if unknown. Nothing is sent."""
-    import psutil
-
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    own = ""
-    with suppress(OSError), closing(socket.socket(family, socket.SOCK_DGRAM)) as asked:
-        asked.connect((address, port))
-        own = str(asked.getsockname()[0])
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(each.address.partition("%")[0] == own for each in addresses):
-            stats = psutil.net_if_stats().get(name)
-            speed = f", {stats.speed / 1000:g} Gbit/s" if stats is not None and stats.speed > 0 else ""
-            return f"{name} ({own}, MTU {stats.mtu}{speed})" if stats is not None else f"{name} ({own})"
-    return ""
-
-
-def check_shared_clock(context: CheckContext) -> Iterator[Finding]:
-    """This machine's clock compared with the file server's, by the time stamp of a new file there."""
-    if not context.spec.several_nodes:
-        return
-    folder = existing_parent(context.runs_dir)
-    before = time.time()
-    with tempfile.TemporaryFile(dir=folder) as file:
-        file.write(b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-        there = os.fstat(file.fileno()).st_mtime
-    after = time.time()
-    # Below the time that writing took, nothing can be told.
-    ahead_s = before - there if there < before else after - there if there > after else 0.0
-    if abs(ahead_s) <= CLOCK_S:
-        yield ok("clock", f"the same as where {folder} lies, to {CLOCK_S:g} s")
-        return
-    what = f"this machine's clock is {ahead_s:.1f} s ahead of that of the file server of {folder}"
-    if ahead_s < 0:
-        what = f"this machine's clock is {-ahead_s:.1f} s behind that of the file server of {folder}"
-    yield warn("clock", what, "set both by NTP (chronyc makestep): logs of several nodes are joined by time")

@@ -23,7 +23,7 @@ from supervisor.job.knobs.setting_names import words_of
 from supervisor.job.launch.oom_plan import OomRefusal, is_measured_later, oom_plan
 from supervisor.job.spec import NAMED_UNSEEN, EntryKind, JobSpec, Knobs
 from supervisor.preflight.context import KNOBS_CHECK, CheckContext, note, ok, refuse, warn
-from supervisor.preflight.interpreter import torchrun_flags, trainer_main
+from supervisor.preflight.interpreter import trainer_main
 from supervisor.run.answers import JobKind, flags_hash, recall_memory
 from supervisor.run.records import Finding
 from supervisor.run.regular import open_regular
@@ -181,23 +181,6 @@ def check_allocation(context: CheckContext) -> Iterator[Finding]:
         yield warn("SLURM", what, "ask for more (--time), or save often")
 
 
-def check_launcher_flags(context: CheckContext) -> Iterator[Finding]:
-    """Flags passed on to torchrun, compared with those of the target's torchrun; querying it imports torch."""
-    spec, interpreter = context.spec, context.interpreter
-    if not spec.torchrun_flags or interpreter is None or spec.entry_kind is EntryKind.COMMAND:
-        return
-    known = torchrun_flags(interpreter.path, context.env)
-    given = [flag.partition("=")[0] for flag in spec.torchrun_flags]
-    unknown = [flag for flag in given if flag not in known and flag.replace("_", "-") not in known]
-    if not known:
-        yield note("torchrun", f"{interpreter.path} did not list torchrun's flags")
-    elif unknown:
-        what = f"torchrun of torch {interpreter.torch_version} does not know {', '.join(unknown)}"
-        yield refuse("torchrun", what, "leave it out, or use a torch that has it")
-    else:
-        yield ok("torchrun", f"knows {', '.join(given)}")
-
-
 # -- what earlier runs of the same kind showed of the micro-batch --------------------------------------
 
 # Settings that say nothing about memory: two launches that differ in them are alike.
@@ -256,7 +239,7 @@ def kind_of(job: JobSpec) -> JobKind:
             assert_never(job.entry_kind)
     from supervisor.sources.gpu import probe_gpus  # only where a micro-batch is known
 
-    gpus, _ = probe_gpus()
+    gpus = probe_gpus()
     device = ", ".join(sorted({gpu.name or "GPU" for gpu in gpus})) or "cpu"
     world = job.batch.world_size if job.batch is not None and job.batch.ranks_known else job.nproc_per_node
     return JobKind(script, flags_hash(sorted(words)), device, world)

@@ -4,14 +4,12 @@ A request is a file ``control/<id>.json``, written by rename, so that the keeper
 (`request_done`, `request_refused`) and then removed. The owner of the file decides who asked: the run's own user, or root. What the
 file says about its sender is only informative.
 
-``control/viewer-<pid>@<host>`` holds a number that a screen which may send requests increases every few seconds; the file is removed when
-the screen is left. The keeper compares it with what it read before, never the clocks of two machines; a file that no longer changes
-does not count.
+``control/viewer-<pid>@<host>`` is the heartbeat of a screen that may send requests. It is removed when the screen is left; one that no longer
+changes does not count.
 """
 
 from __future__ import annotations
 
-import contextlib
 import getpass
 import os
 import socket
@@ -21,8 +19,8 @@ from pathlib import Path
 import msgspec
 
 from supervisor.run.events import RequestKind
+from supervisor.run.heartbeat import Heartbeat, Pulse
 from supervisor.run.jsonl import NOT_DECODED
-from supervisor.run.paths import private
 from supervisor.run.regular import open_regular
 from supervisor.text.redact import redact_text
 
@@ -148,47 +146,23 @@ def remove(control: Path, request_id: str) -> None:
 
 REFRESH_S = 3.0
 STALE_S = 15.0
-FORGOTTEN_S = 60.0
-"""A file that has not changed for this long was left by a killed screen and is removed. A screen that was suspended writes it again."""
 LOOK_S = 1.0
 _PREFIX = "viewer-"
-_MOST_BYTES = 64
 
 
-class Presence:
-    """A screen's side. Times are monotonic seconds."""
-
-    def __init__(self, control: Path) -> None:
-        host = socket.gethostname().replace("/", "_")
-        self._path = control / f"{_PREFIX}{os.getpid()}@{host}"
-        self._count = 0
-        self._due = float("-inf")
-
-    def refresh(self, now: float) -> None:
-        """Update the file if it is due. A screen that cannot write here cannot send requests either."""
-        if now < self._due:
-            return
-        self._due = now + REFRESH_S
-        self._count += 1
-        with (
-            contextlib.suppress(OSError),
-            open(self._path, "w", opener=lambda path, flags: private(path, flags, 0o644)) as file,
-        ):
-            file.write(str(self._count))
-
-    def leave(self) -> None:
-        """The screen was closed: remove the file."""
-        with contextlib.suppress(OSError):
-            self._path.unlink(missing_ok=True)
+def presence_of(control: Path) -> Heartbeat:
+    """Return this screen's heartbeat. A screen that cannot write here cannot send requests either."""
+    host = socket.gethostname().replace("/", "_")
+    path = control / f"{_PREFIX}{os.getpid()}@{host}"
+    return Heartbeat(path, "viewer", every_s=REFRESH_S, mode=0o644)
 
 
 class Viewers:
-    """The keeper's side. Times are monotonic seconds of one clock."""
+    """The keeper's side: the heartbeats of the screens. Times are monotonic seconds."""
 
     def __init__(self, control: Path) -> None:
         self._control = control
-        # Content, since when, and whether it ever changed.
-        self._known: dict[str, tuple[bytes, float, bool]] = {}
+        self._pulses: dict[str, Pulse] = {}
         self._due = float("-inf")
 
     def look(self, now: float) -> None:
@@ -200,23 +174,10 @@ class Viewers:
             names = [name for name in os.listdir(self._control) if name.startswith(_PREFIX)]
         except OSError:
             names = []
-        found: dict[str, tuple[bytes, float, bool]] = {}
-        for name in names:
-            try:
-                with open_regular(self._control / name) as file:
-                    data = file.read(_MOST_BYTES)
-            except OSError:
-                continue
-            before = self._known.get(name)
-            if before is None or before[0] != data:
-                found[name] = (data, now, before is not None)
-            elif now - before[1] < FORGOTTEN_S:
-                found[name] = before
-            else:
-                with contextlib.suppress(OSError):
-                    (self._control / name).unlink()
-        self._known = found
+        self._pulses = {name: self._pulses.get(name) or Pulse(self._control / name) for name in names}
+        for pulse in self._pulses.values():
+            pulse.look(now)
 
     def watched(self, now: float) -> bool:
         """Whether any screen's file changed within the last `STALE_S`."""
-        return any(moved and now - since <= STALE_S for _, since, moved in self._known.values())
+        return any(pulse.lives(now, STALE_S) for pulse in self._pulses.values())

@@ -53,7 +53,6 @@ MAX_LINE_BYTES = 1 << 24
 
 WAITS_FOR_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 """After these errors the open file still works, so it is not reopened."""
-HEAD_BYTES = 512
 SNAPSHOT_EVERY = 1 << 20
 """The part after a snapshot is folded in at most 50 ms, which a list of many runs can afford."""
 LEAST_SNAPSHOT_BYTES = 1 << 16
@@ -89,7 +88,7 @@ class JournalWriter:
         self._lock()
         self._encoder = msgspec.json.Encoder()
         self._torn = self._is_torn()
-        self.inode, self._head = os.fstat(self._fd).st_ino, _read_at(path, 0, HEAD_BYTES)
+        self.inode = os.fstat(self._fd).st_ino
         self._reopens = self._closed = False
         self._failed = b""  # a line that was written to an unknown extent after `_begun`
         self._begun, self._reserved = self.size, 0
@@ -123,8 +122,6 @@ class JournalWriter:
             self._reopens, self._failed = error.errno not in WAITS_FOR_SPACE, line
             raise
         self._torn = False
-        if not self._head:
-            self._head = line[:HEAD_BYTES]
 
     def close(self) -> None:
         """Close the file; further appends fail."""
@@ -142,18 +139,16 @@ class JournalWriter:
         Also empty while a file server does not answer, because that is not a deletion.
         """
         try:
-            named = os.stat(self._path)
+            if os.stat(self._path).st_ino == os.fstat(self._fd).st_ino:
+                return ""
         except (FileNotFoundError, NotADirectoryError):
-            named = None
+            pass
         except OSError:
             return ""
         try:
-            mine = os.fstat(self._fd)
-            if named is not None and named.st_ino == mine.st_ino:
-                return ""
-            where = os.readlink(f"/proc/self/fd/{self._fd}") if mine.st_nlink else ""
+            where = os.readlink(f"/proc/self/fd/{self._fd}") if os.fstat(self._fd).st_nlink else ""
         except OSError:
-            return "" if named is not None else "deleted"
+            where = ""
         return f"moved to {os.path.dirname(where)}" if where else "deleted"
 
     def _lock(self) -> None:
@@ -188,9 +183,8 @@ class JournalWriter:
 
     def _reopen(self) -> None:
         """Reopen the same file: a restarted file server does not know old descriptors (ESTALE)."""
-        head = _read_at(self._path, 0, len(self._head))
         fd = private(self._path, os.O_WRONLY | os.O_APPEND)  # never created again elsewhere
-        if os.fstat(fd).st_ino != self.inode or head != self._head:
+        if os.fstat(fd).st_ino != self.inode:
             os.close(fd)
             raise OSError(errno.ESTALE, "another file is in the place of the journal", str(self._path))
         if self._fd >= 0:

@@ -12,7 +12,7 @@ from supervisor.job.batch import BatchSpec
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.resume_settings import given_start, takes_path
 from supervisor.job.knobs.set_batch import batch_of, batch_values
-from supervisor.job.knobs.setting_names import Places, is_argument
+from supervisor.job.knobs.setting_names import is_argument
 from supervisor.job.launch.env import NOT_MEASURED
 from supervisor.job.launch.oom_plan import missing_words
 from supervisor.job.launch.plan import command_of
@@ -119,9 +119,6 @@ class NextJob:
         words = self.words
         if all(name is None or values_of(argv, name) == values_of(words, name) for name in names):
             return now
-        where = Places()
-        for name, value in self._pairs():
-            where = where if is_argument(name) else where.with_value(name, value)
         return batch_of(
             argv,
             knobs,
@@ -129,7 +126,7 @@ class NextJob:
             local_world_size=self.job.nproc_per_node,
             unit=now.unit if now is not None else None,
             tokens_per_sample=now.tokens_per_sample if now is not None else 1,
-            elsewhere=where,
+            elsewhere={name: value for name, value in self._pairs() if not is_argument(name)},
         )
 
 

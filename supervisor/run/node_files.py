@@ -9,8 +9,6 @@ This relies on the following properties of NFS:
 - rename(2) replaces a file atomically: a reader that opens the name gets the old file or the new one. A cached old file is detected
   at open(2) (close-to-open consistency).
 - A file that is written in place is refreshed at open(2) without rereading the directory. Heartbeats are such files.
-- Clocks differ, so times of two machines are never compared. A reader measures with its own monotonic clock how long a heartbeat
-  has not changed.
 """
 
 from __future__ import annotations
@@ -30,13 +28,8 @@ from supervisor.run.events import Outcome, StopWhy
 from supervisor.run.jsonl import decoded_file
 from supervisor.run.paths import NodePaths, make_private, private, replace_file, write_whole
 from supervisor.run.records import Decision, Verdict
-from supervisor.run.regular import read_regular
 
 LEADER: Final = 0
-BEAT_S: Final = 1.0
-"""How often a heartbeat is written."""
-SILENT_S: Final = 20.0
-"""A heartbeat that has not changed for this long counts as silent: 20 beats, so that a busy disk does not."""
 CONTINUED_WITHIN_S: Final = 30.0
 """How long a node that joins a finished run waits for node 0 to continue it (at most `node_timeout_s`), as both may be starting."""
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
@@ -212,62 +205,6 @@ def write_report(node: NodePaths, report: Report) -> None:
 def read_report(node: NodePaths) -> Report | None:
     """A node's report; None if there is none, or it cannot be read now."""
     return decoded_file(node.report, Report, _MOST_BYTES)
-
-
-# -- heartbeats --------------------------------------------------------------------------------------
-
-
-class Heartbeat:
-    """The keeper's own heartbeat. Times are monotonic seconds."""
-
-    def __init__(self, node: NodePaths, session: str) -> None:
-        self._path, self._session = node.heartbeat, session
-        self._count, self._due = 0, float("-inf")
-
-    def beat(self, now: float) -> None:
-        """Write the next number if it is due. Errors are ignored: the other nodes then see silence."""
-        if now < self._due:
-            return
-        self._due, self._count = now + BEAT_S, self._count + 1
-        with (
-            contextlib.suppress(OSError),
-            open(private(self._path, os.O_WRONLY | os.O_CREAT), "wb", buffering=0) as file,
-        ):
-            file.write(f"{self._session} {self._count:012d}\n".encode())
-
-
-class Pulse:
-    """Another keeper's heartbeat, measured by this reader's clock. A file that never changed while it was read is not a sign of life."""
-
-    def __init__(self, node: NodePaths) -> None:
-        self._path = node.heartbeat
-        self._data: bytes | None = None
-        self._first: float | None = None
-        self._moved: float | None = None
-
-    def look(self, now: float) -> None:
-        """Read it. `now`: monotonic seconds."""
-        self._first = now if self._first is None else self._first
-        try:
-            data = read_regular(self._path, 64)
-        except OSError:
-            return
-        if self._data is not None and data != self._data:
-            self._moved = now
-        self._data = data
-
-    def moved(self) -> bool:
-        """Whether it has changed since the first look."""
-        return self._moved is not None
-
-    def silent_s(self, now: float) -> float:
-        """How long it has not changed, counted from the first look."""
-        since = self._moved if self._moved is not None else self._first
-        return now - since if since is not None else 0.0
-
-    def lives(self, now: float) -> bool:
-        """Whether it has changed within `SILENT_S`."""
-        return self._moved is not None and now - self._moved <= SILENT_S
 
 
 # -- files -------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from supervisor.run.jsonl import decoded_file
-from supervisor.run.paths import RUN_SCHEMA, RunPaths, private
+from supervisor.run.paths import RUN_SCHEMA, NodePaths, RunPaths, private
 
 if TYPE_CHECKING:  # they load the whole schema, which finding a run need not wait for
     from supervisor.run.control import RequestArgs
@@ -65,7 +65,17 @@ class KeeperLock:
     """
 
     def __init__(self, path: Path, *, start_time: float) -> None:
-        self._fd = _locked(path)
+        self._fd = private(path, os.O_RDWR | os.O_CREAT)
+        # `keeper_is_alive` holds the lock for some microseconds; a keeper holds it longer than these tries take.
+        for tries_left in reversed(range(TRIES)):
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not tries_left:
+                    self.release()
+                    raise LockTaken(read_holder(path)) from None
+                time.sleep(TRY_AGAIN_S)
         holder = Holder(pid=os.getpid(), start_time=start_time, host=socket.gethostname())
         with contextlib.suppress(OSError):  # a full disk: the lock is held without a name in it
             os.ftruncate(self._fd, 0)
@@ -81,21 +91,6 @@ class KeeperLock:
         """Touch the file, which shows other hosts that a keeper is alive where flock does not reach them."""
         with contextlib.suppress(OSError):
             os.utime(self._fd)
-
-
-def _locked(path: Path) -> int:
-    fd = private(path, os.O_RDWR | os.O_CREAT)
-    # `keeper_is_alive` holds the lock for some microseconds; a keeper holds it longer than these tries take.
-    for tries_left in reversed(range(TRIES)):
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except BlockingIOError:
-            if not tries_left:
-                os.close(fd)
-                raise LockTaken(read_holder(path)) from None
-            time.sleep(TRY_AGAIN_S)
-    return fd
 
 
 def read_holder(path: Path) -> Holder | None:
@@ -253,15 +248,12 @@ def check_folder(run: RunPaths) -> Offer:
     place = place_of(run)
     if place.is_copy:
         return Offer((place.refusal,))
-    above = list(_above(Path(place.real)))
-    against = _first_against(Path(place.real)) or newer_refusal(run, place)
-    if not against and place.recorded is None:
-        against = NO_PATH
-    refusals = (against, *(text for text, refused in above if refused))
-    return Offer(
-        tuple(filter(None, refusals)),
-        tuple(text for text, refused in above if not refused),
-    )
+    real = Path(place.real)
+    refusals, warnings = _above(real)
+    no_path = NO_PATH if place.recorded is None else ""
+    if against := _first_against(real) or newer_refusal(run, place) or no_path:
+        refusals.insert(0, against)
+    return Offer(tuple(refusals), tuple(warnings))
 
 
 def _first_against(root: Path) -> str:
@@ -279,21 +271,27 @@ def _parts(root: Path) -> Iterator[tuple[Path, bool]]:
     yield run.run_json, False
     yield from ((path, True) for path in (run.control, run.artifacts, root / "nodes") if _is_there(path))
     for number in run.nodes():
-        node = run.node(number)
-        yield node.root, True
-        if number == 0 or _is_there(node.journal):  # another node's keeper may be about to start
-            yield node.journal, False
-        told = (node.snapshot, node.lock, node.log, node.order, node.report)
-        yield from ((path, False) for path in told if _is_there(path))
-        yield from ((path, True) for path in (node.series, node.orders) if _is_there(path))
-        for folder in (node.root / "attempts", node.root / "probes"):
-            if not _is_there(folder):
-                continue
-            yield folder, True
-            named = folder.iterdir() if folder.is_dir() else ()
-            for attempt in sorted(path for path in named if path.name.isdecimal()):
-                yield attempt, True
-                yield from ((path, False) for path in (attempt / "pid", attempt / "exit") if _is_there(path))
+        # Another node's keeper may be about to start.
+        yield from _node_parts(run.node(number), has_journal=number == 0)
+
+
+def _node_parts(node: NodePaths, *, has_journal: bool) -> Iterator[tuple[Path, bool]]:
+    yield node.root, True
+    if has_journal or _is_there(node.journal):
+        yield node.journal, False
+    told = (node.snapshot, node.lock, node.log, node.order, node.report)
+    yield from ((path, False) for path in told if _is_there(path))
+    yield from ((path, True) for path in (node.series, node.orders) if _is_there(path))
+    for folder in (node.root / "attempts", node.root / "probes"):
+        if not _is_there(folder):
+            continue
+        yield folder, True
+        named = folder.iterdir() if folder.is_dir() else ()
+        for one in sorted(path for path in named if path.name.isdecimal()):
+            yield one, True
+            yield from ((path, False) for path in (one / "pid", one / "exit") if _is_there(path))
+            if folder.name == "probes":
+                yield from _node_parts(NodePaths(one), has_journal=False)
 
 
 def _is_there(path: Path) -> bool:
@@ -317,26 +315,22 @@ def _against(path: Path, *, is_folder: bool) -> str:
     return ""
 
 
-def _above(root: Path) -> Iterator[tuple[str, bool]]:
-    """Parent folders in which others could replace the run, and whether that is a refusal."""
-    warned = False
+def _above(root: Path) -> tuple[list[str], list[str]]:
+    """Say in which parent folders others could replace the run: refusals, and at most one warning."""
+    refusals: list[str] = []
+    warnings: list[str] = []
     for folder in root.parents:
         try:
             info = folder.stat()
         except OSError as error:
-            yield f"{folder}: {error.strerror}", True
+            refusals.append(f"{folder}: {error.strerror}")
             continue
         sticky = bool(info.st_mode & stat.S_ISVTX)  # there users can only move their own files
         if info.st_mode & stat.S_IWOTH and not sticky:
-            yield (
-                f"everybody may exchange what lies in {folder} (mode {stat.S_IMODE(info.st_mode):04o})",
-                True,
-            )
-        elif warned:
-            continue
+            mode = stat.S_IMODE(info.st_mode)
+            refusals.append(f"everybody may exchange what lies in {folder} (mode {mode:04o})")
         elif info.st_mode & stat.S_IWGRP and not sticky:
-            warned = True
-            yield f"the group of {folder} may exchange what lies in it", False
+            warnings.append(f"the group of {folder} may exchange what lies in it")
         elif info.st_uid not in {ROOT, os.geteuid()}:
-            warned = True
-            yield f"uid {info.st_uid} owns {folder} and may exchange what lies in it", False
+            warnings.append(f"uid {info.st_uid} owns {folder} and may exchange what lies in it")
+    return refusals, warnings[:1]

@@ -23,15 +23,16 @@ from supervisor.text.patterns import Lazy
 RUN_SCHEMA = 1
 """Schema of run.json. It is raised when an older stoker could no longer handle a run correctly."""
 THROWN = "thrown"
-_ATTEMPT = r"nodes/\d+/(attempts|probes)/\d+/"
+_NODE = r"nodes/\d+/(probes/\d+/)?"
+_ATTEMPT = r"nodes/\d+/((probes/\d+/)?attempts|probes)/\d+/"
 # The names of all files that stoker, its ranks and torchrun write into each folder of a run. `stoker gc` deletes nothing else.
 _RECORDS = {
     "": rf"run\.json|{THROWN}",
     "control/": r"[0-9a-f]{24}(\.json)?|viewer-\d+@[^/]+",
     "artifacts/": r"(stacks-\d+-\d+(-\d+)?\.txt|console-\d{8}-\d{6}(-node\d+)?\.log|trace-step\d+-rank\d+\.json)",
-    r"nodes/\d+/": r"events\.jsonl|keeper\.(lock|log)|heartbeat|(state|report|order)\.json",
+    _NODE: r"events\.jsonl|keeper\.(lock|log)|heartbeat|(state|report|order)\.json",
     r"nodes/\d+/orders/": r"\d+\.json",
-    r"nodes/\d+/series/": r"(gpu|host|metrics|ranks)(\.1m)?(\.0)?\.jsonl",
+    _NODE + "series/": r"(gpu|host|metrics|ranks)(\.1m)?(\.0)?\.jsonl",
     _ATTEMPT: r"plan\.json|pid|exit|growth\.json|arrivals\.jsonl|stop|profile|(agent|stdin)\.log|\d+-[^/]+\.(log|out|err|txt)",
     _ATTEMPT + "telemetry/": r"(rank|measured)\d+\.jsonl(\.1)?|confirmed|instrument\.log",
     _ATTEMPT + "stacks/": r"\d+\.txt",
@@ -110,6 +111,10 @@ class NodePaths:
     def attempt(self, number: int) -> AttemptPaths:
         """Files of attempt `number`, counted from 1."""
         return AttemptPaths(self.root / "attempts" / str(number))
+
+    def probe(self, number: int) -> NodePaths:
+        """Files of a short launch before the first attempt, counted from 1: a journal and one attempt of its own."""
+        return NodePaths(self.root / "probes" / str(number))
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,11 +185,11 @@ class Difference(StrEnum):
     """The measured value of a resumed attempt that differs from the earlier training."""
 
     STEP = "step"
-    GLOBAL_BATCH = "global_batch"
     LEARNING_RATE = "learning_rate"
     LOSS = "loss"
     GRAD_NORM = "grad_norm"
-    # Only in older journals: these were told apart by statistics on losses.
+    # Only in older journals: these were told apart by statistics on losses and counters.
+    GLOBAL_BATCH = "global_batch"
     FROM_STEP_0 = "from_step_0"
     STEP_COUNTER = "step_counter"
     LR_RESTARTED = "learning_rate_restarted"

@@ -468,13 +468,7 @@ class RunState(Part, frozen=True, kw_only=True):
 
     def answered_job(self, job: JobSpec) -> JobSpec:
         """The job, completed by measurements and by a person's answers about its batch and its resume."""
-        question = job.question
-        answer = self.answers.get(question.what) if question is not None else None
-        outcomes = zip(question.answers, job.if_answered, strict=False) if question is not None else ()
-        found = next((o for known, o in outcomes if answer is not None and known.value == answer.value), None)
-        if found is not None:
-            job = dataclasses.replace(job, knobs=found[0], batch=found[1])
-        elif (measured := self.measured) is not None:
+        if (measured := self.measured) is not None:
             job = with_measured(job, measured.settings.answered(self.values_answered))
         knobs = with_answered_resume(job.knobs, self.values_answered.get(Unread.RESUME, ""))
         if (seen := self.resume_measured) is not None:

@@ -1,7 +1,6 @@
 """Finds complete checkpoints of a foreign script in its folders, by their layout. Nothing is unpickled.
 
-The table `LAYOUTS` tells how to recognize each one, its step, and its last file, which proves that it is
-complete. A file of `torch.save` is a zip with its directory at the end (torch/serialization.py), so a valid
+The functions of `LAYOUTS` recognize each one, its step, and its last file, which proves that it is complete. A file of `torch.save` is a zip with its directory at the end (torch/serialization.py), so a valid
 zip was written completely. For older formats this is unknown, so such a file is only mentioned to a person.
 """
 
@@ -44,7 +43,6 @@ _OPTIMIZER = re.compile(r"optimizer(_\d{1,6})?\.bin")
 _NO_WEIGHTS = re.compile(r"(optimizer|scheduler|sampler|dl_state_dict)[\w.-]*")
 _MODEL_STATES = re.compile(r".*model_states\.pt")
 _SHARDS = re.compile(r".*(?:model|optim)_states\.pt")
-_TUNE_WEIGHTS = re.compile(r".*\.(?:safetensors|bin|pt)")
 _STEP = re.compile(
     r"(?:^|[-_.])(?:global[-_]?)?(?:step|iter|iteration)s?[-_=]?(\d{1,12})(?=[-_.]|$)", re.IGNORECASE
 )
@@ -53,7 +51,9 @@ _PLAIN = re.compile(r"(?P<stem>.+?)\.(?:pt|pth|ckpt)(?:\.tar)?", re.IGNORECASE)
 _STATE_NAME = re.compile(
     r"checkpoint|ckpt|chkpt|snapshot|last|latest|current|epoch|step|iter|state|resume|model", re.IGNORECASE
 )
-_NO_STATE_NAME = re.compile(r"best|optim|ema|rng|random|scaler|sched|infer|export|weights", re.IGNORECASE)
+_NO_STATE_NAME = re.compile(
+    r"best|optim|ema|rng|random|scaler|sched|infer|export|weights|recipe_state", re.IGNORECASE
+)
 # A text of 3 to 63 bytes in a protocol 2 pickle, as torch.save writes: the keys of a dict to continue training from, not just weights.
 _STATE_KEYS = re.compile(
     rb"X[\x03-\x3f]\x00\x00\x00(?:optim|opt_state|epoch|step|iter|(?:global|train|training|current|cur|last|n|num)_(?:step|epoch|iter))",
@@ -136,14 +136,12 @@ class Layout:
         name: for people and the journal.
         what: the input of `find`.
         find: the checkpoint in a listing, if complete: (path, step, time). For `FILE` it also gets the file's name.
-        marker: the file written last, for the table in the docs.
         takes: whether the folder has this layout, complete or not, so that its content is not searched.
     """
 
     name: str
     what: _What
     find: Callable[[_Listing, str], FoundCheckpoint | None]
-    marker: str
     takes: Callable[[_Listing], bool] = field(default=lambda _listing: False)
 
 
@@ -207,25 +205,6 @@ def _distributed(here: _Listing, _file: str) -> FoundCheckpoint | None:
     return here.checkpoint("torch.distributed.checkpoint", here.name, here.written(last))
 
 
-def _torchtune(here: _Listing, _file: str) -> FoundCheckpoint | None:
-    """The recipe's state is written after the weights, in the folder or beside it."""
-    weights = [name for name in here.matching(_TUNE_WEIGHTS) if name != "recipe_state.pt"]
-    if not re.fullmatch(r"(epoch|step)_\d+", here.name) or not weights:
-        return None
-    above = os.path.dirname(here.path)
-    for place in (
-        here.inner("recipe_state.pt"),
-        os.path.join(above, "recipe_state", "recipe_state.pt"),
-        os.path.join(above, "recipe_state.pt"),
-    ):
-        if os.path.isfile(place) and is_zip(place):
-            written = os.stat(place).st_mtime
-            if written < max(map(here.written, weights)):
-                return None  # of an older epoch
-            return here.checkpoint("torchtune", here.name, written)
-    return None
-
-
 def _names_a_folder(here: _Listing) -> bool:
     tag = here.text("latest")
     return bool(tag) and here.is_dir(tag or "")
@@ -279,40 +258,20 @@ def _plain(here: _Listing, file: str) -> FoundCheckpoint | None:
 
 
 LAYOUTS: Final[tuple[Layout, ...]] = (
-    Layout(
-        TRANSFORMERS,
-        _What.FOLDER,
-        _transformers,
-        "trainer_state.json of that step",
-        lambda here: _HF_NAME.fullmatch(here.name) is not None,
-    ),
-    Layout(
-        "accelerate",
-        _What.FOLDER,
-        _accelerate,
-        "random_states_<rank>.pkl of every rank, or of rank 0 alone beside model and optimizer",
-        lambda here: bool(here.matching(_RANDOM_STATES)),
-    ),
+    Layout(TRANSFORMERS, _What.FOLDER, _transformers, lambda here: _HF_NAME.fullmatch(here.name) is not None),
+    Layout("accelerate", _What.FOLDER, _accelerate, lambda here: bool(here.matching(_RANDOM_STATES))),
     Layout(
         "torch.distributed.checkpoint",
         _What.FOLDER,
         _distributed,
-        ".metadata",
         lambda here: any(name.endswith(".distcp") for name in here.entries),
     ),
+    Layout("DeepSpeed", _What.HOLDER, _deepspeed, _names_a_folder),
     Layout(
-        "torchtune", _What.FOLDER, _torchtune, "recipe_state.pt", lambda here: here.is_file("recipe_state.pt")
+        "Megatron", _What.HOLDER, _megatron, lambda here: here.is_file("latest_checkpointed_iteration.txt")
     ),
-    Layout("DeepSpeed", _What.HOLDER, _deepspeed, "latest", _names_a_folder),
-    Layout(
-        "Megatron",
-        _What.HOLDER,
-        _megatron,
-        "latest_checkpointed_iteration.txt",
-        lambda here: here.is_file("latest_checkpointed_iteration.txt"),
-    ),
-    Layout("Lightning", _What.FILE, _lightning, "the end of the zip"),
-    Layout(PLAIN, _What.FILE, _plain, "the end of the zip"),
+    Layout("Lightning", _What.FILE, _lightning),
+    Layout(PLAIN, _What.FILE, _plain),
 )
 
 

@@ -47,6 +47,7 @@ class GpuDevice:
     uuid: str | None
     name: str | None
     memory_total_bytes: int | None
+    mig: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +90,10 @@ class GpuSample:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuModes:
-    """A card's modes; None: it lacks the mode, or does not report it."""
-
-    persistence: bool | None = None
-    mig: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class GpuSurvey:
     """One reading of NVML before a run. `cuda`: the newest CUDA that the driver supports, such as (12, 8)."""
 
     samples: tuple[GpuSample, ...]
-    modes: tuple[GpuModes, ...]
     driver: str | None
     cuda: tuple[int, int] | None
 
@@ -193,20 +185,8 @@ class GpuReader:
         cuda = self._ask(None, "nvmlSystemGetCudaDriverVersion_v2")
         return GpuSurvey(
             samples=tuple(self.read()),
-            modes=tuple(self._modes(device.index) for device in self.devices),
             driver=_text(self._ask(None, "nvmlSystemGetDriverVersion")),
             cuda=(cuda // 1000, cuda % 1000 // 10) if cuda else None,
-        )
-
-    def _modes(self, index: int) -> GpuModes:
-        handle = self._handles[index]
-        if handle is None:
-            return GpuModes()
-        persistence = self._ask(index, "nvmlDeviceGetPersistenceMode", handle)
-        mig = self._ask(index, "nvmlDeviceGetMigMode", handle)
-        return GpuModes(
-            persistence=bool(persistence) if persistence is not None else None,
-            mig=bool(mig[0]) if mig is not None else None,
         )
 
     def close(self) -> None:
@@ -244,11 +224,13 @@ class GpuReader:
         if handle is None:
             return GpuDevice(index, None, None, None)
         memory = self._ask(index, "nvmlDeviceGetMemoryInfo", handle)
+        modes = self._ask(index, "nvmlDeviceGetMigMode", handle)
         return GpuDevice(
             index=index,
             uuid=_text(self._ask(index, "nvmlDeviceGetUUID", handle)),
             name=_text(self._ask(index, "nvmlDeviceGetName", handle)),
             memory_total_bytes=memory.total if memory is not None else None,
+            mig=modes is not None and bool(modes[0]),
         )
 
     def _sample(self, device: GpuDevice) -> GpuSample:
@@ -397,16 +379,6 @@ class GpuSampler(PeriodicSampler):
             reader.close()
 
 
-def probe_gpus() -> tuple[tuple[GpuDevice, ...], str | None]:
-    """The GPUs of this machine, or the reason why there are none (one line)."""
-    try:
-        reader = GpuReader(lambda _note: None)
-    except NvmlUnavailableError as error:
-        return (), str(error)
-    reader.close()
-    return reader.devices, None
-
-
 def survey_gpus() -> GpuSurvey | str:
     """One survey of all GPUs of this machine, or the reason why there are none (one line)."""
     try:
@@ -417,6 +389,12 @@ def survey_gpus() -> GpuSurvey | str:
             reader.close()
     except NvmlUnavailableError as error:
         return str(error)
+
+
+def probe_gpus() -> tuple[GpuDevice, ...]:
+    """The GPUs of this machine."""
+    found = survey_gpus()
+    return () if isinstance(found, str) else tuple(sample.device for sample in found.samples)
 
 
 def visible_devices(value: str | None, devices: Sequence[GpuDevice]) -> tuple[GpuDevice, ...] | None:

@@ -1,19 +1,15 @@
-"""The kernel's facts about memory: limits and kills of the control group (versions 1 and 2), and its log of kills.
+"""The kernel's facts about memory: limits and kills of the control group (versions 1 and 2).
 
-Files and their meaning: the kernel's Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst and ABI/testing/dev-kmsg. A kill
-by the group's limit leaves only exit -9 in a log; the counter here confirms it. Reading /dev/kmsg needs rights that ordinary users
-usually lack (kernel.dmesg_restrict); then nothing is reported.
+Files and their meaning: the kernel's Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst. A kill by the
+group's limit leaves only exit -9 in a log; the counter here confirms it.
 """
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Collection
 from dataclasses import dataclass
 
 from supervisor.sources.processes import read_proc
-from supervisor.text.patterns import whole
 
 # v1 shows "no limit" as the largest page-aligned number; no real limit comes near it.
 _NO_LIMIT_BYTES = 1 << 60
@@ -22,11 +18,6 @@ _FILES = {
     1: ("memory.usage_in_bytes", "memory.limit_in_bytes", "total_inactive_file", "memory.oom_control"),
     2: ("memory.current", "memory.max", "inactive_file", "memory.events"),
 }
-KMSG = "/dev/kmsg"
-RECORD_BYTES = 8192
-MOST_RECORDS = 20_000
-# mm/oom_kill.c since 2.6: "Out of memory: Killed process 123 (python) ...", "Memory cgroup out of memory: Kill process 123 ..."
-_KILLED = re.compile(r"Kill(?:ed)? process (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,48 +61,6 @@ def memory_kills() -> int | None:
     """Processes of our own group killed for memory since it was created; None without a counter."""
     found = read_cgroup_memory()
     return found.oom_kills if found is not None else None
-
-
-def oom_kills(pids: Collection[int], *, since_s: float, path: str = KMSG) -> str:
-    """The log's lines that report one of `pids` as killed for memory; "" if there are none.
-
-    Args:
-        pids: the processes in question, as numbered in the kernel's own pid namespace.
-        since_s: monotonic seconds since boot; older records are about an earlier process with that pid.
-        path: the device.
-    """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return ""
-    found = []
-    try:
-        for _ in range(MOST_RECORDS):
-            try:
-                record = os.read(fd, RECORD_BYTES)
-            except BrokenPipeError:
-                continue  # records were overwritten during the read: the next read continues after them
-            except OSError:
-                break  # EAGAIN: the end of the log
-            if not record:
-                break
-            text = about(record, pids, since_s)
-            if text is not None:
-                found.append(text)
-    finally:
-        os.close(fd)
-    return "\n".join(found)
-
-
-def about(record: bytes, pids: Collection[int], since_s: float) -> str | None:
-    """The message of one record (``priority,sequence,microseconds,flags;message``) if it is about `pids`."""
-    head, _, body = record.partition(b";")
-    parts = head.split(b",")
-    if len(parts) < 3 or not parts[2].isdigit() or whole(parts[2].decode()) / 1e6 < since_s:
-        return None
-    text = body.split(b"\n", 1)[0].decode("utf-8", "replace")
-    killed = _KILLED.search(text)
-    return text if killed is not None and whole(killed[1]) in pids else None
 
 
 def _read_group(version: int, mount: str, path: str) -> CgroupMemory | None:

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 
 from supervisor.cli.main import main
-from supervisor.views.appearance import ThemeName
-from supervisor.views.tui.widgets.textual_theme import PALETTES, Kept, save
 
 
 @pytest.fixture
@@ -48,19 +46,6 @@ def test_every_layer_that_names_a_setting_with_its_line(
     ]
     assert (said["takes"], said["unit"], said["default"]) == ("number, at least 0", "seconds", "30")
     assert "SIGKILL" in said["meaning"]
-
-
-def test_the_theme_that_was_chosen_last(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
-    assert told(capsys, "theme")["value"] is None
-    path = folder / "state" / "stoker" / "ui.json"
-    save(path, Kept(theme=PALETTES[ThemeName.LIGHT].name))
-    said = told(capsys, "theme")
-    assert (said["value"], said["origin"]) == ("light", f"chosen last with the key T, {path}")
-    (folder / "stoker.toml").write_text('[ui]\ntheme = "safe"\n')
-    assert told(capsys, "theme")["value"] == "safe"
 
 
 @pytest.mark.parametrize("name", ["policy.grace_s", "grace_s", "grace", "STOKER_GRACE"])

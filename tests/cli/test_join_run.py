@@ -19,7 +19,8 @@ from supervisor.cli.main import main
 from supervisor.job.errors import JobError
 from supervisor.job.spec import EntryKind, Timing
 from supervisor.run.events import Outcome
-from supervisor.run.node_files import Heartbeat, Order, Orders, Want
+from supervisor.run.heartbeat import Heartbeat
+from supervisor.run.node_files import Order, Orders, Want
 from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.runfile import KeeperSettings, RunFile, read_run_file
@@ -128,7 +129,7 @@ def test_a_second_keeper_of_a_node_hears_the_first(tmp_path: Path) -> None:
     node = run.node(1)
     make_private(node.root)
     node.lock.write_text('{"pid": 7, "start_time": 1.0, "host": "elsewhere"}', encoding="utf-8")
-    beats, over = Heartbeat(node, "s"), threading.Event()
+    beats, over = Heartbeat(node.heartbeat, "s"), threading.Event()
 
     def beat() -> None:
         while not over.wait(0.05):
@@ -189,7 +190,7 @@ def test_a_run_that_is_over_is_joined_once_node_0_continues_it(
 
     def continues() -> None:
         waits.wait(60)
-        beats = Heartbeat(run.node(), "b")
+        beats = Heartbeat(run.node().heartbeat, "b")
         while not over.wait(0.05):
             beats.beat(time.monotonic() * 100)
 

@@ -10,7 +10,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from supervisor.job.batch import BatchUnit
 from supervisor.job.knobs.measured import Certainty, MeasuredBatch
 from supervisor.job.knobs.setting_names import plain
 
@@ -24,12 +23,11 @@ def truths(file: str) -> list[Truth]:
 
 
 def answers(batch: MeasuredBatch) -> dict[str, tuple[object, Certainty]]:
-    """Each question's answer as the truths spell it, and its verdict. A budget of tokens is no number of samples."""
-    micro = batch.micro_batch if batch.unit is BatchUnit.SAMPLES else None
+    """Each question's answer as the truths spell it, and its verdict."""
     setting = plain(batch.setting.name) if batch.setting is not None else None
     scope = batch.scope.value if batch.scope is not None else None
     accumulates = plain(batch.accumulation_setting) if batch.accumulation_setting is not None else None
-    found = (micro, batch.accumulation, setting, scope, accumulates)
+    found = (batch.micro_batch, batch.accumulation, setting, scope, accumulates)
     findings = (batch.micro, batch.accumulated, batch.set_by, batch.set_by, batch.accumulated_by)
     return {
         question: (answer, finding.certainty)

@@ -18,7 +18,6 @@ from supervisor.run import control
 from supervisor.run.journal import JournalReader
 from supervisor.run.ownership import read_holder
 from supervisor.run.runfile import BadRunFile, read_run_file
-from supervisor.sources.kernel_memory import about
 from supervisor.sources.telemetry import parse_telemetry
 from tests.tiers import first
 
@@ -57,29 +56,12 @@ def test_bytes_that_are_no_text_and_nesting_without_end_are_no_record(tmp_path: 
             read_run_file(path)
 
 
-@pytest.mark.fault(
-    "hostile input", "numbers of 5,000 digits in stacks, NCCL reports, the kernel log", "read as numbers"
-)
+@pytest.mark.fault("hostile input", "numbers of 5,000 digits in stacks and NCCL reports", "read as numbers")
 def test_numbers_of_thousands_of_digits_are_numbers() -> None:
     """`int` refuses more than 4300 digits."""
     for text in (STACKS.replace("50", DIGITS), FAULT_HANDLER.replace("50", DIGITS)):
         assert parse_stack(text.split("\n"))
     read_ras(RAS.replace("6650", DIGITS).replace("Rank 3", f"Rank {DIGITS}"))
-    assert (
-        about(f"4,1,{DIGITS},-;Killed process 7 (python)".encode(), {7}, 0.0) == "Killed process 7 (python)"
-    )
-
-
-@pytest.mark.fault(
-    "hostile input", "an error file with a word of 50,000 characters", "judged by its head, in bounded time"
-)
-def test_a_message_of_one_long_word_costs_no_more_than_its_head(tmp_path: Path) -> None:
-    (tmp_path / "attempt_0" / "0").mkdir(parents=True)
-    (tmp_path / "attempt_0" / "0" / "stderr.log").write_text("step 1 loss 2.0\n")
-    message = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB. " + "x" * 50_000
-    (tmp_path / "attempt_0" / "0" / "error.json").write_text(json.dumps({"message": {"message": message}}))
-    with quickly():
-        assert json.loads(verb("diagnose", str(tmp_path), "--json"))["failure"] == "cuda_oom"
 
 
 @pytest.mark.fault(

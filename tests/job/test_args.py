@@ -104,22 +104,6 @@ def test_spec_keys_only_beside_a_config_and_without_a_script() -> None:
         parse_run_argv(words("--config c.toml --device_batch_size=16 train.py"), spec_keys=KEYS)
 
 
-def test_unknown_launcher_flags_pass_only_if_the_target_lists_them() -> None:
-    asked: list[int] = []
-
-    def listed() -> frozenset[str]:
-        asked.append(1)
-        return frozenset({"--new-flag"})
-
-    parsed = parse_run_argv(words("--new_flag=3 --nproc-per-node 2 train.py"), more_torchrun_flags=listed)
-    assert parsed.unowned == ("--new_flag=3",)
-    assert asked == [1]
-    with pytest.raises(JobError):
-        parse_run_argv(words("--newer-flag=3 train.py"), more_torchrun_flags=listed)
-    with pytest.raises(JobError):
-        parse_run_argv(words("--new-flag 3 train.py"), more_torchrun_flags=listed)
-
-
 def test_every_flag_of_ours_has_a_help_line_and_no_two_share_a_spelling() -> None:
     names = [f.name for f in (*STOKER_FLAGS, *TORCHRUN_FLAGS)]
     assert len(names) == len(set(names))

@@ -52,10 +52,3 @@ def test_the_settings_of_a_command_line(line: str, found: list[tuple[str, str | 
 )
 def test_a_setting_is_set_in_its_place_and_spelling(line: str, name: str, value: str, after: str) -> None:
     assert set_value(line.split(), name, value) == tuple(after.split())
-
-
-@pytest.mark.parametrize("key", ["train.batch_size", "BATCH_SIZE", "Train.batch", "SOLVER.IMS_PER_BATCH"])
-def test_a_key_before_a_number_is_set_in_its_place(key: str) -> None:
-    args = ("train.distributed", "True", key, "12", "out", "o")
-    assert names_of(args) == [key]
-    assert set_value(args, key, "6") == ("train.distributed", "True", key, "6", "out", "o")

@@ -7,12 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.job.batch import (
-    BatchChange,
     BatchSpec,
     BatchUnit,
     MemoryPoint,
     describe,
-    describe_change,
     resolve,
     with_micro_batch,
     with_world_size,
@@ -84,18 +82,6 @@ def test_what_does_not_divide_is_said_with_what_does(sizes: dict[str, Any], mess
     assert refused.value.message == message
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "said"),
-    [
-        (BatchSpec(4, 1, 2), BatchSpec(2, 2, 2), "micro-batch 4 → 2, accumulation 1 → 2, global batch 8 unchanged"),
-        (BatchSpec(4, 1, 4), BatchSpec(4, 2, 2), "micro-batch 4 unchanged, accumulation 1 → 2, ranks 4 → 2, global batch 16 unchanged"),
-        (BatchSpec(4, 1, 2), BatchSpec(2, 1, 2), "micro-batch 4 → 2, accumulation 1 unchanged, global batch 8 → 4"),
-    ],
-)  # fmt: skip
-def test_a_change_says_what_moves_and_what_stays(before: BatchSpec, after: BatchSpec, said: str) -> None:
-    assert describe_change(BatchChange(before, after)) == said
-
-
 def test_a_batch_is_a_product() -> None:
     assert describe(BatchSpec(8, 4, 2)) == "8 × accumulation 4 × 2 ranks = global batch 64"
     assert describe(BatchSpec(8, 4, 1)) == "8 × accumulation 4 × 1 rank = global batch 32"
@@ -110,13 +96,3 @@ def test_a_batch_is_a_product() -> None:
     with pytest.raises(JobError) as refused:
         with_micro_batch(BatchSpec(1, 1, 1), 3)
     assert "the 1 sample a rank takes a step (global batch 1, 1 rank);" in refused.value.message
-
-
-def test_of_an_unknown_number_of_ranks_nothing_is_counted() -> None:
-    batch = BatchSpec(8, 2, 1, ranks_known=False)
-    assert describe(batch) == "8 × accumulation 2 = 16 per rank"
-    with pytest.raises(JobError) as refused:
-        with_micro_batch(batch, 3)
-    assert "the 16 samples a rank takes a step; micro-batch that works: 2, 1" in refused.value.message
-    change = BatchChange(batch, BatchSpec(4, 2, 1, ranks_known=False))
-    assert describe_change(change).endswith("16 → 8 samples per rank and step")

@@ -43,7 +43,7 @@ WORDS = {
 }
 """Styles that can keep their global batch. A derived accumulation follows from a total, which is set to what it is."""
 REFUSED = {
-    "s13_maxtok": "the batch is a budget of tokens",
+    "s13_maxtok": "the micro-batch could not be measured",
     "s24_const": "what makes the 8 samples of a rank is in the code (/job/s24_const.py:10): no setting has that value",
     "s25_zeta": "what makes the accumulation of 2 is not certain: perhaps --rho, --xi",
     "h02_ppo": "the micro-batch could not be measured",

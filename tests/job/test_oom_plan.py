@@ -51,8 +51,6 @@ def changes(spec: JobSpec) -> dict[str, str]:
         # All three are given, and agree.
         ("--nproc-per-node 2 train.py --micro_batch_size 4 --grad_accum 2 --global_batch_size 16", {"--micro_batch_size": "2", "--grad_accum": "4"}),
         # Settings of frameworks beside which a plain batch size is never cut.
-        ("-- fairseq-train d --max-tokens 4096 --update-freq 2", {"--max-tokens": "2048", "--update-freq": "4"}),
-        ("-- python -m torch.distributed.launch --nproc_per_node 2 /bin/unicore-train --batch-size 4 --update-freq 1", {"--batch-size": "2", "--update-freq": "2"}),
         ("-- python m.py fit --data.batch_size 64 --trainer.accumulate_grad_batches 1", {"--data.batch_size": "32", "--trainer.accumulate_grad_batches": "2"}),
         ("tools/train.py c.py --cfg-options train_dataloader.batch_size=4 optim_wrapper.accumulative_counts=1", {"train_dataloader.batch_size": "2", "optim_wrapper.accumulative_counts": "2"}),
         # Declared: an option, a variable, a key of a file, a key of Hydra; whatever starts the script.
@@ -113,23 +111,6 @@ def test_what_is_left_open_is_known_after_the_first_step_unless_nothing_is_measu
     assert "after the first step" not in final.why, "it is 1, measured or not"
 
 
-def test_no_source_script_or_config_is_opened() -> None:
-    opened: list[str] = []
-
-    def read(name: str) -> str | None:
-        opened.append(name)
-        return SAMPLES.get(name)
-
-    for line in (
-        "train.py --config c.yaml",
-        "-- bash train.sh c.yaml",
-        "--batch-knob c.yaml#data.bs --accumulation-knob --ga train.py --config c.yaml --other d.yaml",
-    ):
-        parsed = parse_run_argv(line.split())
-        resolve_job(JobInputs(parsed=parsed, env={}, cwd="/w", read=read))
-    assert opened == ["c.yaml"], "the one with a declared key"
-
-
 @pytest.mark.parametrize(
     ("line", "gpus", "ranks"),
     [
@@ -178,8 +159,6 @@ def test_ranks_behind_a_command(line: str, gpus: int, ranks: int | None) -> None
         ("--self-resuming train.py", "self", None, None),
         ("train.py fit --data.batch_size 4 --trainer.max_steps 9", "flag", "--ckpt_path", None),
         ("train.py --data.batch_size 4 --trainer.max_steps 9", "unknown", None, None),
-        ("-- fairseq-train d --update-freq 2", "self", None, None),
-        ("-- fairseq-train d --restore-file x.pt", "unknown", None, None),
         ("train.py --micro-batch-size 1 --train-iters 9 --load /c --save /c", "self", None, None),
         ("train.py --micro-batch-size 1 --train-iters 9 --save /c", "flag", "--load", "/c"),
         ("train.py --resume true hydra.run.dir=out/${now:%H}", "unknown", None, None),
@@ -294,12 +273,3 @@ def test_what_an_out_of_memory_failure_would_do_is_one_line(knobs: Knobs, text: 
     assert found == text
     assert restarts is not bool(missing_words(spec))
     assert oom_notice(spec, waits=True)[0] == text.replace("would end this run", "would wait for you")
-
-
-def test_a_restart_from_scratch_that_was_allowed_begins_at_step_0() -> None:
-    spec = replace(job("train.py", {"train.py": ""}), knobs=replace(KNOWN, self_resuming=False))
-    spec = replace(spec, batch=BatchSpec(8, 2, 2), retry=replace(spec.retry, restart_from_scratch=True))
-    assert oom_notice(spec, waits=False) == (
-        "out of memory: restarts with micro-batch 4 × accumulation 4 from step 0",
-        True,
-    )

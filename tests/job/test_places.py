@@ -15,7 +15,6 @@ from supervisor.job.config.resolve import JobInputs, resolve_job
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.named_settings import find_knobs
 from supervisor.job.knobs.set_batch import batch_of
-from supervisor.job.knobs.setting_names import Places
 from supervisor.job.launch.plan import build_plan, diff_lines, plan_as_record
 from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope
 
@@ -33,7 +32,8 @@ resume: auto
 
 
 def test_a_declared_key_of_a_file_has_its_value_and_a_variable_too() -> None:
-    where = Places({"c.yaml": read_values("c.yaml", YAML)}, env={"BATCH_SIZE": "32"})
+    where = {f"c.yaml#{key}": value for key, value in read_values("c.yaml", YAML).items()}
+    where["env:BATCH_SIZE"] = "32"
     named = Knobs("c.yaml#data.batch_size", KnobScope.PER_RANK, "c.yaml#data.grad_accum")
     knobs = find_knobs(("--config", "c.yaml"), named, elsewhere=where)
     batch = batch_of((), knobs, world_size=1, local_world_size=1, elsewhere=where)

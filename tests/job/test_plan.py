@@ -14,7 +14,7 @@ from supervisor.job.config.files import parse_config
 from supervisor.job.config.resolve import JobInputs, resolve_job
 from supervisor.job.config.setting_values import ConfigFile, spec_key_names
 from supervisor.job.errors import JobError
-from supervisor.job.launch.env import NOT_MEASURED, applied
+from supervisor.job.launch.env import applied
 from supervisor.job.launch.plan import LaunchPlan, build_plan, plan_as_shell, wants_port
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.text.redact import redact_argv
@@ -100,14 +100,6 @@ def test_a_range_of_nodes_counts_as_its_most_where_they_share_a_run() -> None:
     assert alone is None or not alone.ranks_known, "torchrun settles how many nodes there are"
     with pytest.raises(JobError, match="node-rank"):
         job("--nnodes 2:3 --node-rank 3 --run-dir /shared/a train.py")
-
-
-def test_module_and_command() -> None:
-    made = plan(job("--nproc-per-node 2 -m pkg.train --x 1"))
-    assert made.argv[-4:] == ("-m", "pkg.train", "--x", "1")
-    command = plan(job("-- python train.py --x 1"))
-    assert command.argv == ("python", "train.py", "--x", "1")
-    assert (command.supervised_as, command.torchrun_log_dir, command.port) == ("command", None, None)
 
 
 def test_the_bundled_trainer_by_its_absolute_path() -> None:
@@ -197,17 +189,6 @@ def test_environment_has_its_reasons() -> None:
     assert all(change.reason for change in made.env)
     quiet = plan(job("train.py"), base_env={"PYTHONUNBUFFERED": "0", "OMP_NUM_THREADS": "4"})
     assert not {"PYTHONUNBUFFERED", "OMP_NUM_THREADS"} & {c.name for c in quiet.env}
-
-
-def test_an_attempt_without_the_measurements_has_nothing_of_them() -> None:
-    without = {"env": (NOT_MEASURED,), "base_env": {"PYTHONPATH": "/mine", "STOKER_INSTRUMENT": "1"}}
-    assert "instrument" in applied({}, plan(job("train.py"), base_env={}).env)["PYTHONPATH"]
-    child = applied({"PYTHONPATH": "/mine"}, plan(job("train.py"), **without).env)
-    assert (child["PYTHONPATH"], child["STOKER_INSTRUMENT"]) == ("/mine", "0")
-    stacks = job("--config job.toml train.py", "[hang]\nfaulthandler = true\n")
-    child = applied({"PYTHONPATH": "/mine"}, plan(stacks, **without).env)
-    assert child["PYTHONPATH"].endswith("instrument/on_path:/mine"), "faulthandler stays available"
-    assert (child["STOKER_FAULTHANDLER"], child["STOKER_INSTRUMENT"]) == ("1", "0")
 
 
 @settings(deadline=None)

@@ -130,17 +130,6 @@ def test_only_a_name_with_a_batch_word_is_tried(records: list[dict[str, object]]
     assert to_try(found, ()) == tried
 
 
-def test_at_most_two_are_tried_and_none_again() -> None:
-    names = ("batch_size", "mini_batch_size", "bsz")
-    found = seen([*FED, *(option(name, 8) for name in names), option("accum", 1), *FIRST_FORWARD])
-    first = to_try(found, ())
-    assert first is not None
-    second = to_try(found, (first,))
-    assert second not in {first, None}
-    assert to_try(found, (first, str(second))) is None
-    assert numbers(asked(found, first))[first] == "a restart with it had another batch than planned"
-
-
 def test_before_a_step_the_accumulation_by_name_is_an_answer_and_its_value_holds_until_it_is_measured() -> (
     None
 ):

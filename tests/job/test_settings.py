@@ -20,7 +20,7 @@ from supervisor.job.config.setting_values import (
 )
 from supervisor.job.config.trainer_table import TRAINER_KEYS
 from supervisor.job.errors import JobError
-from supervisor.job.setting_keys import MOST_INT, SETTINGS, KeyType, Setting
+from supervisor.job.setting_keys import SETTINGS, KeyType, Setting
 from supervisor.job.spec import ClassOverride, OwnSignature
 
 # Read from the file itself before anything is resolved; by the screen (cli/common.py).
@@ -172,7 +172,7 @@ def test_what_a_users_signature_has_done_about_it(
         ({"regex": None}, "signature 'mine': '' matches any line"),
         ({"class": None}, "signature 'mine' needs a class or a name of your own"),
         ({"class": "healthy"}, "signature.class takes one of code_error, cuda_oom, hang, got 'healthy'"),
-        ({"action": "none"}, "signature.action takes one of restart, hold, stop, shrink, fewer_workers, new_port, no_libuv, raise_files, resume_earlier, exclude_gpu, got 'none'"),
+        ({"action": "none"}, "signature.action takes one of restart, hold, stop, shrink, fewer_workers, new_port, no_libuv, raise_files, resume_earlier, got 'none'"),
         ({"action": "restart", "recurs": "yes"}, "signature 'mine': it recurs, so that a restart would meet it again: hold or stop"),
     ],
 )  # fmt: skip
@@ -219,14 +219,6 @@ def test_the_bounds_of_each_setting_are_held_and_said() -> None:
         if high is not None:
             with pytest.raises(JobError, match=f"^x must be {re.escape(bounds.words)}, got "):
                 setting.held("x", high if bounds.open_high else high + step)
-
-
-def test_a_number_is_of_64_bits() -> None:
-    assert Setting(KeyType.INT, "").held("--x", str(MOST_INT - 1)) == MOST_INT - 1
-    assert Setting(KeyType.INT, "").held("--x", str(-MOST_INT)) == -MOST_INT
-    for value in (MOST_INT, -MOST_INT - 1):
-        with pytest.raises(JobError, match=r"^--x wants a whole number of 64 bits, got "):
-            Setting(KeyType.INT, "").held("--x", str(value))
 
 
 def test_where_a_setting_comes_from_first_found_wins() -> None:

@@ -15,7 +15,7 @@ WORDS = {
     "Place": "argument environment file",
     "Topic": "script arguments python ranks nodes address resume file",
     "Unread": "scope micro accumulation counter exit_code resume",
-    "Why": "loader fed pieces first_dimension second_dimension tokens batches backwards call_text name_and_value derived"
+    "Why": "loader fed pieces first_dimension second_dimension batches backwards call_text name_and_value derived"
     " no_accumulation declared several several_loaders by_name by_value arithmetic scope global_variable unconfirmed nothing_seen"
     " unknown_shape no_step too_few_steps changing ranks_differ fixed_in_code without_batch",
 }  # fmt: skip

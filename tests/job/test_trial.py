@@ -71,7 +71,6 @@ def last_words(job: JobSpec) -> tuple[str, ...]:
         # Few steps in all may be behind the checkpoint already.
         ("train.py --max_steps 9000 --resume c.pt", {}),
         # A framework's own setting, which its program has.
-        ("-- fairseq-train d --update-freq 2", {"--max-update": "20"}),
         ("-- trl sft --output_dir o", {"--max_steps": "20"}),
         ("-- python m.py fit --trainer.devices 1", {"--trainer.max_steps": "20"}),
     ],
@@ -142,20 +141,6 @@ def test_a_trial_is_over_by_its_steps_or_its_time() -> None:
     assert seen.is_over(None, None, 61)
     assert not known.is_over(1, 20, 1)  # it ends by itself, and may evaluate and save before
     assert known.is_over(1, 200, 1)
-
-
-def test_what_a_preset_expects_of_memory_holds_for_its_own_model_and_batch() -> None:
-    preset = ConfigFile("p.toml", {"depth": 16, "device_batch_size": 4, "expected_memory_gib": 20.8})
-    kept = resolved("--num_iterations=5 --single-gpu", job_file=preset)
-    assert kept.expected_memory_bytes == int(20.8 * 2**30)
-    assert "expected_memory_gib" not in " ".join(kept.entry_args)
-    assert (
-        resolved("--resume_from=auto", job_file=preset, env={"STOKER_DEPTH": "4"}).expected_memory_bytes
-        is None
-    )
-    assert resolved("--expected_memory_gib=5", job_file=preset).expected_memory_bytes == 5 * 2**30
-    with pytest.raises(JobError, match="above 0"):
-        resolved("", job_file=ConfigFile("p.toml", {"depth": 16, "expected_memory_gib": 0}))
 
 
 @pytest.mark.parametrize(

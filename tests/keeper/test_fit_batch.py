@@ -11,17 +11,19 @@ import pytest
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import FitSettings, RetrySettings
+from supervisor.keeper import fit_batch
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.base.ledger import Ledger, RunContext
-from supervisor.keeper.planning import fit_batch
-from supervisor.keeper.planning.fit_batch import Prober
+from supervisor.keeper.fit_batch import Prober
 from supervisor.run import events as ev
 from supervisor.run.answers import JobKind, recall_memory
 from supervisor.run.runfile import RunFile
-from supervisor.sources.signature_files import default_cache_dir, load_engine
+from supervisor.sources.signature_files import EngineLoader
 from tests.conftest import not_none, processes_with, wait_until
 from tests.keeper.fakes import KNOBS, job_of, run_in
 from tests.keeper.runs import STARTED
+
+pytestmark = pytest.mark.usefixtures("engine")  # compiling it takes half a minute on a busy machine
 
 SCRIPT = """\
 echo "micro-batch $2 into ${STOKER_RUN_DIR:-nowhere}" >> seen.txt
@@ -54,7 +56,7 @@ def made(tmp_path: Path, record: RunFile) -> tuple[Prober, RunContext]:
     run = run_in(tmp_path, STARTED)
     ledger = Ledger(run.node())
     context = RunContext(run, run.node(), record, dict(os.environ), LateClock(), ledger)
-    return Prober(context, lambda: load_engine(default_cache_dir())), context
+    return Prober(context, EngineLoader()), context
 
 
 class LateClock(Clock):
@@ -62,8 +64,8 @@ class LateClock(Clock):
 
     late_s = 0.0
 
-    def mono(self) -> float:
-        return super().mono() + self.late_s
+    def wall(self) -> float:
+        return super().wall() + self.late_s
 
 
 def ticked(prober: Prober, context: RunContext, late_at: int | None = None) -> list[ev.ProbeEnded]:
@@ -71,7 +73,8 @@ def ticked(prober: Prober, context: RunContext, late_at: int | None = None) -> l
 
     def tick() -> bool:
         over = prober.tick(context.ledger.state)
-        if prober._live is not None and late_at == len(prober._steps):
+        view = prober._live[0].ledger.state.attempt if prober._live is not None else None
+        if view is not None and late_at is not None and view.last_step == late_at:
             context.clock.late_s = 100.0  # type: ignore[attr-defined]
         return over
 
@@ -92,14 +95,15 @@ def test_the_largest_micro_batch_that_fits_is_found(tmp_path: Path, kind: None) 
     ]
     assert all(0 < one.took_s < 60 for one in probes)
     assert [one.steps for one in probes] == [6, 0]
-    plans = [msgspec.json.decode(prober._paths(number).plan.read_bytes()) for number in (1, 2)]
+    tried = [context.node.probe(number).attempt(1) for number in (1, 2)]
+    plans = [msgspec.json.decode(paths.plan.read_bytes()) for paths in tried]
     assert [plan["argv"][plan["argv"].index("--micro") + 1] for plan in plans] == ["4", "8"]
     fitted = not_none(context.ledger.state.fitted)
     assert (fitted.probes, fitted.batch) == (2, BatchSpec(4, 2, 2))
     # Each probe has a folder of its own, which its processes take for the run's.
     seen = (tmp_path / "seen.txt").read_text(encoding="utf-8").splitlines()
     probed = context.node.root / "probes"
-    assert seen == [f"micro-batch {micro} into {probed}/{n}/run" for n, micro in ((1, 4), (2, 8))]
+    assert seen == [f"micro-batch {micro} into {probed}/{n}" for n, micro in ((1, 4), (2, 8))]
     known = [(one.trial.micro_batch, one.trial.fitted) for one in recall_memory(KIND, context.env)]
     assert sorted(known) == [(4, True), (8, False)]
     assert not processes_with(os.environ["STOKER_TEST_TOKEN"])

@@ -105,7 +105,11 @@ def test_a_held_run_is_not_held_for_ever(
     assert (got, outcome(state)) == (code, (how, 1))
 
 
-TYPO = (sys.executable, "-c", "labels = {}; labels['missing']")
+def held_run(tmp_path: Path, failure: FailureClass, for_s: float) -> RunPaths:
+    """A run that waits for a person for so long."""
+    failed = ev.Diagnosed(t=T, attempt=1, verdict=verdict_of(failure))
+    held = ev.Held(t=time.time(), attempt=1, reason="no", until=time.time() + for_s)
+    return run_in(tmp_path, STARTED, INTENDED, RUNS, WAITS[0], failed, held)
 
 
 @pytest.mark.fault(
@@ -113,58 +117,36 @@ TYPO = (sys.executable, "-c", "labels = {}; labels['missing']")
     "a usage, import or code error that nobody watches",
     "the keeper ends; nothing stays in memory for a day",
 )
-def test_a_run_that_no_restart_helps_is_not_held_for_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("failure", "why"),
+    [(FailureClass.CODE_ERROR, "nobody watched"), (FailureClass.CUDA_OOM, "nobody answered")],
+)
+def test_a_run_that_only_an_edit_helps_is_not_held_for_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: FailureClass, why: str
 ) -> None:
-    monkeypatch.setattr(loop, "UNWATCHED_S", 1.0)
-    began = time.monotonic()
-    code, state = carry(RunPaths(tmp_path / "run-1"), job_of(tmp_path, *TYPO, interactive=True))
-    assert (code, outcome(state)) == (1, (Outcome.FAILED, 1))
-    assert state.attempt is not None
-    assert state.attempt.verdict is not None
-    assert state.attempt.verdict.failure is FailureClass.CODE_ERROR
-    assert any(isinstance(fact, ev.Held) for fact in facts_of(RunPaths(tmp_path / "run-1")))
-    assert time.monotonic() - began >= 1.0
+    monkeypatch.setattr(loop, "UNWATCHED_S", 0.3)
+    _, state = carry(held_run(tmp_path, failure, 1.5), job_of(tmp_path, interactive=True))
+    assert isinstance(state.condition, st.Finished)
+    assert (state.condition.outcome, why in state.condition.reason) == (Outcome.FAILED, True)
 
 
 def test_it_is_held_while_a_screen_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "UNWATCHED_S", 1.5)
     monkeypatch.setattr(control, "REFRESH_S", 0.1)
-    run = RunPaths(tmp_path / "run-1")
-    keeper = Keeper(run, job_of(tmp_path, *TYPO, interactive=True), env=os.environ)
-    screen, held_t, left_t = control.Presence(run.control), None, None
-    act = keeper._act
+    run = held_run(tmp_path, FailureClass.CODE_ERROR, 60.0)
+    run.control.mkdir()
+    screen, began, act = control.presence_of(run.control), time.monotonic(), Keeper._act
 
-    def act_and_look(*, hurried: bool = False) -> None:
-        nonlocal held_t, left_t
-        now = time.monotonic()
-        act(hurried=hurried)
-        if held_t is None and isinstance(keeper.state.condition, st.HeldOpen):
-            held_t = now
-        if held_t is None or now - held_t < 3.0:
-            screen.refresh(now)
-        elif left_t is None:
-            screen.leave()
-            left_t = now
+    def act_and_look(keeper: Keeper, *, hurried: bool = False) -> None:
+        if (now := time.monotonic()) - began < 2.5:
+            screen.beat(now)
+        else:
+            screen.remove()
+        act(keeper, hurried=hurried)
 
-    monkeypatch.setattr(keeper, "_act", act_and_look)
-    try:
-        assert keeper.run_to_end() == 1
-    finally:
-        keeper.close()
-    assert left_t is not None, "it ended while somebody watched"
-
-
-def test_what_may_go_on_is_held_though_nobody_watches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loop, "UNWATCHED_S", 0.2)
-    held = ev.Held(t=time.time(), attempt=1, reason="no", until=time.time() + 2.0)
-    failed = ev.Diagnosed(t=T, attempt=1, verdict=verdict_of(FailureClass.CUDA_OOM))
-    run = run_in(tmp_path, STARTED, INTENDED, RUNS, WAITS[0], failed, held)
-    _, state = carry(run, job_of(tmp_path, interactive=True))
-    assert isinstance(state.condition, st.Finished)
-    assert "nobody answered" in state.condition.reason
+    monkeypatch.setattr(Keeper, "_act", act_and_look)
+    carry(run, job_of(tmp_path, interactive=True))
+    assert time.monotonic() - began >= 2.5, "it ended while somebody watched"
 
 
 @pytest.mark.parametrize(("number", "saved", "slurm", "code"), [
@@ -426,6 +408,7 @@ def test_a_keeper_that_closes_leaves_no_thread_that_loads_it(
     monkeypatch.setattr(engine, "load_engine", slow)
     run = RunPaths(tmp_path / "run-1")
     keeper = Keeper(run, job_of(tmp_path), env=os.environ)
+    keeper._engine.begin()  # as once something runs
 
     def finish() -> None:
         if wait_until(lambda: not keeper_is_alive(run.node().lock), 20):

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import os
-import pwd
 import subprocess
 import sys
 
 import pytest
 
-from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.monitoring import collector
 from supervisor.keeper.monitoring.collector import OtherGpuUsers, Use
-from supervisor.keeper.planning.attempt_evidence import other_gpu_users
 from supervisor.sources.gpu import GpuDevice, GpuProcess, GpuSample
 from tests.conftest import not_none
-from tests.fakes.nvml import GIB, Card, StandIn
+from tests.fakes.nvml import GIB
 
 INIT = 1  # a process that is nobody's child here
 
@@ -33,7 +30,7 @@ def _same_pids(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_children_of_ours_are_ours_and_others_are_named() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         reading = sample(GpuProcess(child.pid, 40 * GIB), GpuProcess(INIT, 5 * GIB))
-        (use,) = OtherGpuUsers().uses([reading], {os.getpid()})
+        use = not_none(OtherGpuUsers().use(reading, {os.getpid()}))
         child.communicate(b"\n")
     assert [process.pid for process in use.own] == [child.pid]
     assert use.values() == {"own_memory_bytes": 40 * GIB, "others_memory_bytes": 5 * GIB, "others_pid": INIT}
@@ -45,8 +42,8 @@ def test_children_of_ours_are_ours_and_others_are_named() -> None:
 def test_a_rank_that_was_orphaned_stays_ours() -> None:
     told = OtherGpuUsers()
     reading = sample(GpuProcess(INIT, GIB))
-    assert [use.own for use in told.uses([reading], {INIT})] == [reading.processes]
-    assert [use.own for use in told.uses([reading], set())] == [reading.processes]
+    assert not_none(told.use(reading, {INIT})).own == reading.processes
+    assert not_none(told.use(reading, set())).own == reading.processes
 
 
 def test_nothing_is_said_where_pids_mean_nothing_or_nobody_matters(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,38 +53,4 @@ def test_nothing_is_said_where_pids_mean_nothing_or_nobody_matters(monkeypatch: 
     unknown = Use(0, (GpuProcess(7, None),), (GpuProcess(8, GIB),))
     assert unknown.values()["own_memory_bytes"] is None
     monkeypatch.setattr(collector, "pids_are_the_drivers", lambda: False)
-    assert list(OtherGpuUsers().uses([sample(GpuProcess(INIT, GIB))], set())) == []
-
-
-def job(nproc: int = 2, env: tuple[tuple[str, str], ...] = (), node_rank: int = 0) -> JobSpec:
-    return JobSpec(
-        name="x",
-        entry_kind=EntryKind.SCRIPT,
-        entry="train.py",
-        nproc_per_node=nproc,
-        env=env,
-        node_rank=node_rank,
-    )
-
-
-@pytest.fixture
-def three_cards(nvml: StandIn) -> StandIn:
-    # A pid beyond pid_max lives nowhere; pid 1 is root's.
-    nvml.show(
-        Card("GPU-a", processes=[(41, 2 * GIB), (1, 5 * GIB)]),
-        Card("GPU-b", processes=[(1 << 30, None)]),
-        Card("GPU-c", processes=[(1, GIB)]),
-    )
-    return nvml
-
-
-def test_who_else_holds_the_runs_gpus(three_cards: StandIn) -> None:
-    own = frozenset((41,))
-    root = pwd.getpwuid(0).pw_name
-    expected = (f"process 1 of {root} (5.0 GiB on GPU 0)", f"process {1 << 30} (on GPU 1)")
-    assert other_gpu_users(own, job(), {}) == expected
-    assert other_gpu_users(own, job(1), {"CUDA_VISIBLE_DEVICES": "1"}) == expected[1:]
-    assert other_gpu_users(own, job(1, (("CUDA_VISIBLE_DEVICES", "0"),)), {}) == expected[:1]
-    three_cards.gone = True
-    three_cards.show()
-    assert other_gpu_users(own, job(), {}) == ()
+    assert OtherGpuUsers().use(sample(GpuProcess(INIT, GIB)), set()) is None

@@ -13,9 +13,9 @@ from hypothesis import strategies as st_
 
 from supervisor.job.batch import BatchSpec, candidates
 from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.keeper.fit_batch import next_probe
 from supervisor.keeper.planning import readiness as preconditions
-from supervisor.keeper.planning.fit_batch import next_probe
-from supervisor.keeper.planning.readiness import Missing, ReadinessCheck, Way
+from supervisor.keeper.planning.readiness import Missing, ReadinessCheck
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.paths import NodePaths
@@ -59,11 +59,11 @@ def test_the_gate_waits_then_opens_and_says_how_long_it_took() -> None:
     told: list[ev.Event] = []
     clock, look = clock_at_100(), Look(Missing(Precondition.GPU_MEMORY, "GPU 0: 1 GiB is not back"))
     door = gate(clock, look, told)
-    assert door.way(st.RunState(), backoff(Precondition.GPU_MEMORY)) is Way.WAIT
+    assert not door.ready(st.RunState(), backoff(Precondition.GPU_MEMORY))
     assert isinstance(told[0], ev.WaitingFor)
     look.found = None
     clock.now += 2.0
-    assert door.way(st.RunState(), backoff(Precondition.GPU_MEMORY)) is Way.GO
+    assert door.ready(st.RunState(), backoff(Precondition.GPU_MEMORY))
     assert isinstance(told[1], ev.LaunchCleared)
     assert told[1].waited_s == 2.0
 
@@ -73,11 +73,11 @@ def test_a_wait_that_is_over_launches_all_the_same_unless_that_is_pointless() ->
     clock = clock_at_100()
     door = gate(clock, Look(Missing(Precondition.GPU_MEMORY, "GPU 0: 1 GiB is not back")), told)
     clock.now += 11.0
-    assert door.way(st.RunState(), backoff(Precondition.GPU_MEMORY)) is Way.GO
+    assert door.ready(st.RunState(), backoff(Precondition.GPU_MEMORY))
     assert isinstance(told[0], ev.LaunchCleared)
     assert "not back" in told[0].text
     full = gate(clock, Look(Missing(Precondition.DISK, "1 MiB free", fatal=True)), told)
-    assert full.way(st.RunState(), backoff(Precondition.DISK)) is Way.NEVER
+    assert not full.ready(st.RunState(), backoff(Precondition.DISK))
     assert "1 MiB free" in full.refusal
 
 
@@ -92,19 +92,19 @@ def test_a_driver_that_does_not_answer_is_waited_for_no_longer_than_allowed(
     hung.wait = answer
     door = gate(clock, hung, told)
     wanted = backoff(Precondition.GPU_MEMORY)
-    assert door.way(st.RunState(), wanted) is Way.WAIT
+    assert not door.ready(st.RunState(), wanted)
     assert isinstance(told[0], ev.WaitingFor)
     assert "no answer" in told[0].text
     clock.now += 11.0
-    assert door.way(st.RunState(), wanted) is Way.GO, "the wait is over, the driver still silent"
+    assert door.ready(st.RunState(), wanted), "the wait is over, the driver still silent"
     answer.set()
     door.close()
     # What was asked after another attempt says nothing of this one.
     later = st.Backoff(attempt=2, until=clock.now, decision=wanted.decision)
     hung.found = Missing(Precondition.GPU_MEMORY, "1 GiB is not back")
-    door.way(st.RunState(), later)
+    door.ready(st.RunState(), later)
     clock.now += 0.3
-    assert door.way(st.RunState(), later) is Way.WAIT
+    assert not door.ready(st.RunState(), later)
 
 
 def test_a_look_that_fails_keeps_no_run_from_going_on(caplog: pytest.LogCaptureFixture) -> None:
@@ -114,7 +114,7 @@ def test_a_look_that_fails_keeps_no_run_from_going_on(caplog: pytest.LogCaptureF
     door = ReadinessCheck(
         JOB, NodePaths(Path("/nowhere")), {}, clock_at_100(), lambda _event: None, look=broken
     )
-    assert door.way(st.RunState(), backoff(Precondition.DISK)) is Way.GO
+    assert door.ready(st.RunState(), backoff(Precondition.DISK))
     assert "stoker-proofs failed" in caplog.text
 
 

@@ -22,7 +22,7 @@ from supervisor.keeper.monitoring.observations import (
     StepHint,
     StepSeen,
 )
-from supervisor.keeper.recording.recorder import MAX_EVIDENCE, MAX_MINIMA, SPEAKER_WAIT_S, Recorder
+from supervisor.keeper.recording.recorder import MAX_EVIDENCE, SPEAKER_WAIT_S, Recorder
 from supervisor.run import events as ev
 from supervisor.run.events import Phase
 from supervisor.run.fold import replay
@@ -88,13 +88,6 @@ def test_progress_is_one_a_second_and_never_loses_the_last(bench: Bench) -> None
     assert steps[-1] == 100
     assert 5 <= len(steps) <= 7
     assert len(bench.series(METRICS)) == 100
-
-
-def test_of_too_many_lows_between_two_of_them_the_newest_stay(bench: Bench) -> None:
-    bench.see(*(step(n, loss=1000.0 - n) for n in range(1, 1000)))
-    bench.recorder.flush()
-    found = [low for fact in bench.emitted.facts if isinstance(fact, ev.Progress) for low in fact.minima]
-    assert (len(found), found[-1]) == (MAX_MINIMA + 1, (999, 1.0)), "the first step is journalled at once"
 
 
 def test_values_of_one_second_are_merged_and_non_numbers_kept_out(bench: Bench) -> None:
@@ -222,15 +215,6 @@ def test_a_job_that_evaluates_after_every_step_fills_no_journal_with_phases(benc
     assert (newest[-1].phase, newest[-1].step) == (Phase.EVALUATING, 499)
 
 
-def test_a_final_checkpoint_does_not_wait(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    bench.recorder = Recorder(tmp_path, bench.emitted, bench.clock, apart_s=lambda: 60.0)
-    bench.recorder.begin(1)
-    for number in (1, 2, 3):
-        bench.see(CheckpointSeen(10.0 + number, 0, number, f"c{number}", number == 3))
-    assert [e.step for e in bench.of(ev.CheckpointCommitted)] == [1, 3]
-
-
 def test_a_line_repeated_for_ever_does_not_hide_another_cause(bench: Bench) -> None:
     bench.see(*[evidence("the same line")] * 500, evidence("another cause"))
     assert [f.text for f in bench.of(ev.EvidenceSeen)] == [
@@ -308,20 +292,23 @@ def lags(bench: Bench) -> list[tuple[int | None, int | None]]:
     return [(fact.step, fact.lag_bytes) for fact in bench.emitted.facts if isinstance(fact, ev.Progress)]
 
 
-def test_while_the_reading_is_behind_that_is_told_every_ten_seconds_at_least(tmp_path: Path) -> None:
+def test_while_the_reading_is_behind_that_is_told_once_in_a_while(tmp_path: Path) -> None:
     sizes: list[Backlog | None] = [Backlog(1 << 20, 100 << 20)]
     bench = behind(tmp_path, sizes)
     for _ in range(250):
         bench.clock.now += 0.1
         bench.recorder.tick()
-    assert lags(bench) == [(None, 99 << 20)] * 3, "after a second, then every ten"
+    told = len(lags(bench))
+    assert lags(bench) == [(None, 99 << 20)] * told
+    assert 20 <= told <= 25, "after a second, then every second"
+    bench.clock.now += 1.0
     bench.see(step(7))
-    assert lags(bench)[3:] == [(7, 99 << 20)]
+    assert lags(bench)[told:] == [(7, 99 << 20)]
     sizes.append(Backlog(100 << 20, 100 << 20))
     for _ in range(250):
         bench.clock.now += 0.1
         bench.recorder.tick()
-    assert lags(bench)[4:] == [(None, None)], "once: it has caught up"
+    assert lags(bench)[told + 1 :] == [(None, None)], "once: it has caught up"
     bench.recorder.close()
 
 
@@ -359,36 +346,23 @@ def watched(log: Path) -> Iterator[list[Observation]]:
         watch.close()
 
 
-def test_a_resumed_jobs_bar_is_read_as_one_that_begins(tmp_path: Path) -> None:
-    log = tmp_path / "stderr.log"
+def test_a_bar_that_begins_and_one_that_is_drawn_again_are_read_as_such(tmp_path: Path) -> None:
+    """transformers 4.57 warns at each checkpoint, right behind the bar; shorter bars are padded with blanks."""
+    log, wiped = tmp_path / "stderr.log", "\r" + " " * 48 + "\r\r"
     with watched(log) as seen:
 
-        def steps() -> list[tuple[float | None, bool]]:
-            return [(one.values.get("step"), one.begins) for one in seen if isinstance(one, StepSeen)]
+        def steps() -> list[tuple[float | None, bool | None]]:
+            bars = [one for one in seen if isinstance(one, StepSeen | StepHint)]
+            return [(b.values.get("step"), b.begins if isinstance(b, StepSeen) else None) for b in bars]
 
         log.write_text("\r  0%|          | 0/30 [00:00<?, ?it/s]", encoding="utf-8")
         assert wait_until(lambda: steps() == [(0, True)], 20)
         with log.open("a", encoding="utf-8") as file:
             file.write("\r 37%|###6      | 11/30 [00:01<00:02,  9.11it/s]")
-        assert wait_until(lambda: steps() == [(0, True), (11, False)], 20)
-
-
-def test_a_bar_that_is_drawn_again_says_its_step_also_where_a_warning_follows_on_its_line(
-    tmp_path: Path,
-) -> None:
-    """transformers 4.57 warns at each checkpoint, right behind the bar; shorter bars are padded with blanks."""
-    log = tmp_path / "stderr.log"
-    wiped = "\r" + " " * 48 + "\r\r"
-    with watched(log) as seen:
-
-        def steps() -> list[float]:
-            return [one.values["step"] for one in seen if isinstance(one, StepHint)]
-
-        log.write_text(f"{wiped} 50%|#####     | 15/30 [00:02<00:02,  7.11it/s]", encoding="utf-8")
-        assert wait_until(lambda: steps() == [15], 20)
+        assert wait_until(lambda: steps()[1:] == [(11, False)], 20)
         with log.open("a", encoding="utf-8") as file:
-            file.write(f"{wiped} 67%|######6   | 20/30 [00:03<00:01,  7.1")
-        with log.open("a", encoding="utf-8") as file:
-            file.write("1it/s]/x/trainer.py:4380: UserWarning: mtime [1] may not be reliable\n")
+            file.write(
+                f"{wiped} 67%|######6   | 20/30 [00:03<00:01,  7.11it/s]/x/trainer.py:4380: UserWarning: mtime\n"
+            )
             file.write(f"{wiped} 83%|########3 | 25/30 [00:04<00:00, 43.91it/s] ")
-        assert wait_until(lambda: steps() == [15, 20, 25], 20)
+        assert wait_until(lambda: [step for step, begins in steps() if begins is None] == [20, 25], 20)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -22,72 +21,102 @@ def line(**values: float) -> StepSeen:
     return StepSeen(0.0, 0, values, from_telemetry=False)
 
 
-def shown(samples: Iterable[StepSeen]) -> list[tuple[float | None, float | None]]:
-    return [(seen.values.get("step"), seen.values.get("loss")) for seen in samples]
+def of(log: str, seen: StepSeen) -> StepSeen:
+    return replace(seen, log=log)
 
 
-def hint(step: int, total: int = 40) -> StepHint:
-    return StepHint(0.0, 0, {"step": float(step), "total_steps": float(total)})
+def hint(step: int, total: int = 40, log: str = "", *, below: bool = False) -> StepHint:
+    return StepHint(0.0, 0, {"step": float(step), "total_steps": float(total)}, log, below)
 
 
-def test_a_line_gets_the_step_of_the_bar_that_is_drawn_again_after_it() -> None:
+Found = list[tuple[float | None, float | None]]
+Scene = list[tuple[StepSeen | StepHint | None, float, Found]]
+"""What is read (None: nothing), when, and the (step, loss) of the samples that are complete then."""
+
+SCENES: dict[str, Scene] = {
+    "a line gets the step of the bar that is drawn again after it": [
+        (bar(3, 40), 0.0, [(3, None)]),
+        (line(loss=2.5), 0.1, []),
+        (bar(4, 40), 0.11, [(4, None)]),  # drawn before, known to be whole only now
+        (hint(5), 0.12, [(5, 2.5)]),
+    ],
+    "a bar that a save wiped belongs to no line of its log": [
+        (of("train.log", line(loss=5.0)), 0.0, []),
+        (hint(5, log="train.log", below=True), 0.0, [(5, 5)]),
+        (hint(5, log="train.log"), 0.0, []),  # the bar of the save's own shards is gone again
+        (of("train.log", line(loss=10.0)), 0.0, []),
+        (hint(10, log="train.log", below=True), 0.0, [(10, 10)]),
+        # Where the bar has a log of its own, it may be read first.
+        (hint(40, log="stderr.log"), 0.0, []),
+        (of("stdout.log", line(loss=1.0)), 0.0, [(40, 1.0)]),
+    ],
+    "a line that no bar follows takes none of those below": [
+        (of("train.log", line(accuracy=0.5)), 0.0, []),
+        (of("train.log", line(loss=5.0)), 0.0, []),
+        (hint(5, log="train.log", below=True), 0.0, [(None, None), (5, 5)]),
+    ],
+    "the bar's file may be read first": [
+        (hint(5), 0.1, []),
+        (line(loss=2.5), 0.11, [(5, 2.5)]),
+        (line(loss=2.4), 0.2, []),  # a hint serves one line
+        (hint(10), 0.21, [(10, 2.4)]),
+    ],
+    "a line does not wait for ever for a bar": [
+        (bar(3, 40), 0.0, [(3, None)]),
+        (line(loss=2.5), 0.1, []),
+        (None, 0.1 + WAIT_S / 2, []),
+        (bar(7, 40), 0.2, [(7, None)]),
+        (None, 0.2 + WAIT_S, [(3, 2.5)]),
+        (None, 99.0, []),
+    ],
+    "the summary of an epoch does not wait past the bar of the next": [
+        (of("train.log", bar(40, 40, epoch=1.0)), 0.0, [(40, None)]),
+        (of("train.log", line(loss=2.6, epoch=1.0)), 0.0, []),
+        (of("train.log", bar(40, 40, epoch=1.0)), 0.0, [(40, None)]),
+        (of("train.log", bar(10, 40, epoch=2.0)), 0.0, [(40, 2.6), (50, None)]),
+    ],
+    "a backlog of lines and one of bars are matched in order": [
+        (line(loss=1.0), 0.01, []),
+        (line(loss=2.0), 0.01, []),
+        (hint(5), 0.02, [(5, 1)]),
+        (hint(10), 0.02, [(10, 2)]),
+        (hint(15), 1.0, []),
+        (hint(20), 1.0, []),
+        (line(loss=3.0), 1.01, [(15, 3)]),
+        (line(loss=4.0), 1.01, [(20, 4)]),
+    ],
+    "an evaluation's bar is not the training's": [
+        (bar(20, 40), 0.0, [(20, None)]),
+        (bar(5, 13), 0.1, []),
+        (bar(13, 13), 0.2, []),
+        (line(val_loss=1.0), 0.3, []),
+        (hint(13, 13), 0.3, []),
+        (hint(20), 0.3, [(20, None)]),
+        (bar(40, 40), 0.5, [(40, None)]),
+        (bar(1, 5), 0.6, []),  # the last evaluation
+        (bar(1, 5, loss=2.0), 0.7, [(1, 2.0)]),  # another training
+    ],
+    "ranks are told apart": [
+        (bar(3, 40), 0.0, [(3, None)]),
+        (StepSeen(0.0, 1, {"loss": 1.0}, from_telemetry=False), 0.0, []),
+        (bar(4, 40), 0.1, [(4, None)]),
+        (None, 9.0, [(None, 1.0)]),
+    ],
+}
+
+
+@pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
+def test_a_line_without_a_step_gets_it_from_the_bar_beside_it(scene: Scene) -> None:
     sense = StepSense()
-    assert shown(sense.take(bar(3, 40), 0.0)) == [(3, None)]
-    assert shown(sense.take(line(loss=2.5), 0.1)) == []
-    assert shown(sense.take(bar(4, 40), 0.11)) == [(4, None)]  # drawn before, known to be whole only now
-    assert shown(sense.hint(hint(5), 0.12)) == [(5, 2.5)]
-
-
-def test_a_bar_that_a_save_wiped_is_of_no_line_of_its_log() -> None:
-    sense = StepSense()
-    found = []
-    for step in range(5, 45, 5):
-        found += shown(sense.take(replace(line(loss=float(step)), log="train.log"), 0.0))
-        found += shown(sense.hint(replace(hint(step), log="train.log", below=True), 0.0))
-        if step % 20 == 0:  # the bar of the save's own shards is gone again
-            found += shown(sense.hint(replace(hint(step), log="train.log"), 0.0))
-    assert found == [(step, step) for step in range(5, 45, 5)]
-    # Where the bar has a log of its own, it may be read first.
-    assert shown(sense.hint(replace(hint(40), log="stderr.log"), 0.0)) == []
-    assert shown(sense.take(replace(line(loss=1.0), log="stdout.log"), 0.0)) == [(40, 1.0)]
-
-
-def test_a_line_that_no_bar_follows_takes_none_of_those_below() -> None:
-    """What a program prints before its bar is drawn, numbers as they are."""
-    sense = StepSense()
-    assert shown(sense.take(replace(line(accuracy=0.5), log="train.log"), 0.0)) == []
-    found = []
-    for step in (5, 10):
-        found += shown(sense.take(replace(line(loss=float(step)), log="train.log"), 0.0))
-        found += shown(sense.hint(replace(hint(step), log="train.log", below=True), 0.0))
-    assert found == [(None, None), (5, 5), (10, 10)]
-
-
-def test_the_bars_file_may_be_read_first() -> None:
-    sense = StepSense()
-    assert shown(sense.hint(hint(5), 0.1)) == []
-    assert shown(sense.take(line(loss=2.5), 0.11)) == [(5, 2.5)]
-    assert shown(sense.take(line(loss=2.4), 0.2)) == []  # a hint serves one line
-    assert shown(sense.hint(hint(10), 0.21)) == [(10, 2.4)]
-
-
-def test_a_line_does_not_wait_for_ever_for_a_bar() -> None:
-    sense = StepSense()
-    list(sense.take(bar(3, 40), 0.0))
-    list(sense.take(line(loss=2.5), 0.1))
-    assert shown(sense.due(0.1 + WAIT_S / 2)) == []
-    list(sense.take(bar(7, 40), 0.2))
-    assert shown(sense.due(0.2 + WAIT_S)) == [(3, 2.5)]
-    assert shown(sense.due(99.0)) == []
-
-
-def test_the_summary_of_an_epoch_does_not_wait_past_the_bar_of_the_next() -> None:
-    sense = StepSense()
-    list(sense.take(replace(bar(40, 40, epoch=1.0), log="train.log"), 0.0))
-    assert shown(sense.take(replace(line(loss=2.6, epoch=1.0), log="train.log"), 0.0)) == []
-    assert shown(sense.take(replace(bar(40, 40, epoch=1.0), log="train.log"), 0.0)) == [(40, None)]
-    after = shown(sense.take(replace(bar(10, 40, epoch=2.0), log="train.log"), 0.0))
-    assert after == [(40, 2.6), (50, None)]
+    for place, (read, at, found) in enumerate(scene):
+        match read:
+            case StepSeen():
+                samples = sense.take(read, at)
+            case StepHint():
+                samples = sense.hint(read, at)
+            case None:
+                samples = sense.due(at)
+        assert [(one.values.get("step"), one.values.get("loss")) for one in samples] == found, place
 
 
 def test_a_counter_that_starts_again_says_no_step_of_the_lines_below() -> None:
@@ -95,57 +124,21 @@ def test_a_counter_that_starts_again_says_no_step_of_the_lines_below() -> None:
     sense = StepSense()
     found = []
     for epoch in (1, 2, 3):
-        found += [one for n in range(10) for one in shown(sense.take(line(step=float(n)), 0.0))][:1]
-        found += shown(sense.take(line(loss=3.0 - epoch, epoch=float(epoch)), 0.0))
-    assert found == [(0, None), (9, 2.0), (0, None), (None, 1.0), (0, None), (None, 0.0)]
-
-
-def test_a_backlog_of_lines_and_one_of_bars_are_matched_in_order() -> None:
-    sense = StepSense()
-    for number in range(1, 4):
-        list(sense.take(line(loss=float(number)), 0.01))
-    assert [shown(sense.hint(hint(5 * n), 0.02)) for n in range(1, 4)] == [[(5 * n, n)] for n in range(1, 4)]
-    for number in range(4, 6):
-        list(sense.hint(hint(5 * number), 1.0))
-    assert [shown(sense.take(line(loss=float(n)), 1.01)) for n in (4, 5)] == [[(20, 4)], [(25, 5)]]
-
-
-def test_an_evaluations_bar_is_not_the_trainings() -> None:
-    sense = StepSense()
-    list(sense.take(bar(20, 40), 0.0))
-    assert shown(sense.take(bar(5, 13), 0.1)) == []
-    assert shown(sense.take(bar(13, 13), 0.2)) == []
-    list(sense.take(line(val_loss=1.0), 0.3))
-    assert shown(sense.hint(hint(13, 13), 0.3)) == []
-    assert shown(sense.hint(hint(20), 0.3)) == [(20, None)]
-    list(sense.take(bar(40, 40), 0.5))
-    assert shown(sense.take(bar(1, 5), 0.6)) == [], "the last evaluation"
-    assert shown(sense.take(bar(1, 5, loss=2.0), 0.7)) == [(1, 2.0)], "another training"
+        for number in range(10):
+            list(sense.take(line(step=float(number)), 0.0))
+        found += list(sense.take(line(loss=3.0 - epoch, epoch=float(epoch)), 0.0))
+    assert [one.values.get("step") for one in found] == [9, None, None]
 
 
 def test_a_shorter_bar_beside_which_losses_are_printed_is_that_of_another_training() -> None:
     sense = StepSense()
     list(sense.take(bar(20, 40), 0.0))
     for at in (1.0, 2.0):
-        assert shown(sense.take(bar(5, 39), at)) == []
+        assert not list(sense.take(bar(5, 39), at))
         list(sense.take(line(loss=2.0), at))
         list(sense.due(at + 9.0, final=True))
-    assert shown(sense.take(bar(6, 39), 3.0)) == [(6, None)]
-    assert shown(sense.take(bar(3, 13), 4.0)) == [], "its evaluation"
-    list(sense.take(line(loss=2.0), 4.0))
-    list(sense.take(bar(7, 39), 4.1))
-    list(sense.take(bar(13, 13), 4.2))
-    list(sense.take(line(loss=2.0), 4.3))
-    assert shown(sense.take(bar(3, 13), 5.0)) == [], "one loss between two states of the training's"
-
-
-def test_ranks_are_told_apart() -> None:
-    sense = StepSense()
-    list(sense.take(bar(3, 40), 0.0))
-    other = StepSeen(0.0, 1, {"loss": 1.0}, from_telemetry=False)
-    assert shown(sense.take(other, 0.0)) == []
-    assert shown(sense.take(bar(4, 40), 0.1)) == [(4, None)]
-    assert shown(sense.due(9.0)) == [(None, 1.0)]
+    assert list(sense.take(bar(6, 39), 3.0))
+    assert not list(sense.take(bar(3, 13), 4.0)), "its evaluation"
 
 
 def test_only_the_time_that_its_line_does_not_explain_is_doubted() -> None:

@@ -1,4 +1,4 @@
-"""The keeper's small rules, each at its bounds: set clocks, counters of epochs, who shares a GPU."""
+"""Work beside the keeper's loop, and what its sensors sample."""
 
 from __future__ import annotations
 
@@ -18,14 +18,6 @@ from supervisor.sources.gpu import GpuNote, GpuNoteCode
 from supervisor.sources.machine import HostSample, ProcessSample
 from supervisor.sources.processes import ProcessId
 from tests.keeper.fakes import FakeClock
-
-# -- clocks ---------------------------------------------------------------------------------------------------
-
-
-# -- who shares a GPU, and how many ranks there are -------------------------------------------------------------
-
-
-# -- work beside the loop ---------------------------------------------------------------------------------------
 
 
 def test_work_in_the_background_is_fetched_once() -> None:
@@ -75,7 +67,7 @@ def test_what_the_keeper_takes_stands_with_the_machine_and_is_no_rank(
 ) -> None:
     told: list[Any] = []
     made = sensors(told)
-    assert made._watched() == {}
+    assert made._processes == {}
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     own = ProcessSample(2.0, "stoker", ProcessId(1, 0.0), alive=True, cpu_ratio=0.1, rss_bytes=48 << 20)
     rank = replace(own, key="0", rss_bytes=1 << 30)

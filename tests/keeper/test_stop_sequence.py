@@ -27,10 +27,6 @@ def test_every_rung_in_its_order() -> None:
     assert run_through(sequence, 10.5 + KILL_WAIT_S, 1e6) == [StopStep.SURVIVORS, None]
 
 
-def test_who_cannot_be_asked_gets_sigterm_and_all_of_the_grace() -> None:
-    assert run_through(stop_sequence(), 0, 9.9, 10) == [StopStep.SIGTERM, None, StopStep.SIGKILL]
-
-
 @pytest.mark.parametrize("waited", [None, StopStep.ASK, StopStep.SIGTERM])
 def test_now_is_sigkill_from_any_rung_before_it(waited: StopStep | None) -> None:
     sequence = stop_sequence(can_ask=waited is StopStep.ASK)

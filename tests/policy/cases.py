@@ -8,8 +8,9 @@ from msgspec import structs
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import Knobs, KnobScope
-from supervisor.policy import PolicyInput, StopCause, decide
+from supervisor.policy import PolicyInput, decide
 from supervisor.run import events as ev
+from supervisor.run.events import StopWhy
 from supervisor.run.records import Action, Decision, FailureClass, Reason, Verdict
 from supervisor.run.state import AttemptState
 
@@ -62,7 +63,7 @@ def ended(
     last: int | None = None,
     saved: tuple[int, ...] = (),
     batch: BatchSpec | None = None,
-    stop: StopCause | None = None,
+    stop: StopWhy | None = None,
     lived_s: float = 30.0,
     fingerprint: str = "",
 ) -> AttemptState:
@@ -81,7 +82,7 @@ def ended(
     )
 
 
-def stop_by(why: StopCause) -> ev.StopIntended:
+def stop_by(why: StopWhy) -> ev.StopIntended:
     return ev.StopIntended(t=0.0, attempt=1, why=why, by="kim", grace_s=0.0)
 
 

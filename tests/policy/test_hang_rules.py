@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.diagnosis.hang.stacks import BY_KIND, Kind
 from supervisor.job.spec import HangSettings
-from supervisor.policy.health.ending import RULES, Act, LateRank, Silence, Wait, judge
+from supervisor.policy.health.ending import Act, LateRank, Silence, Wait, judge
 
 AT = "at train.py:30"
 ENDS = HangSettings(end_hangs=True)
@@ -53,7 +53,6 @@ FORBIDDEN: dict[str, tuple[dict[str, object], float | None]] = {
 
 @pytest.mark.parametrize("name", FORBIDDEN)
 def test_each_rule_forbids_the_end_for_its_own_reason(name: str) -> None:
-    assert {rule.name for rule in RULES} == set(FORBIDDEN)
     changes, until_s = FORBIDDEN[name]
     ruling = judge(replace(HANG, **changes))  # type: ignore[arg-type]  # a test's own dict
     assert isinstance(ruling, Wait)

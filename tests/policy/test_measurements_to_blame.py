@@ -9,7 +9,8 @@ from msgspec import structs
 
 from supervisor.job.launch.env import NOT_MEASURED
 from supervisor.job.spec import ClassOverride, RetrySettings, TrialSettings
-from supervisor.policy import PolicyInput, StopCause, budget_text, decide
+from supervisor.policy import PolicyInput, budget_text, decide
+from supervisor.run.events import StopWhy
 from supervisor.run.records import Decision, DecisionKind, FailureClass, Reason
 from supervisor.run.state import AttemptState
 from tests.policy.cases import FOREIGN, F, ended, one, restarted
@@ -34,7 +35,7 @@ def start_failed(
     failure: FailureClass,
     reason: Reason | None = None,
     *,
-    stop: StopCause | None = None,
+    stop: StopWhy | None = None,
     exit_code: int | None = 1,
     lived_s: float = 9.0,
 ) -> AttemptState:
@@ -90,9 +91,9 @@ def test_what_they_raised_themselves_is_restarted_without_them_also_after_steps(
         start_failed(F.USAGE_ERROR),
         start_failed(F.CODE_ERROR),
         start_failed(F.TERMINATED, Reason.OUTSIDE),
-        start_failed(F.TERMINATED, Reason.USER, stop=StopCause.REQUEST),
-        start_failed(F.UNKNOWN, stop=StopCause.SIGNAL),
-        start_failed(F.HANG, stop=StopCause.HANG),
+        start_failed(F.TERMINATED, Reason.USER, stop=StopWhy.REQUEST),
+        start_failed(F.UNKNOWN, stop=StopWhy.SIGNAL),
+        start_failed(F.HANG, stop=StopWhy.HANG),
         start_failed(F.HOST_OOM, Reason.KERNEL_KILL),
         ended(F.WORKER_CRASH, Reason.EXIT_CODE, last=3),
         start_failed(F.UNKNOWN, exit_code=0),

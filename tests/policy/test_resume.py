@@ -8,8 +8,9 @@ import pytest
 from msgspec import structs
 
 from supervisor.job.spec import Knobs, KnobScope, Unread
-from supervisor.policy import PolicyInput, StopCause, decide
+from supervisor.policy import PolicyInput, decide
 from supervisor.run import events as ev
+from supervisor.run.events import StopWhy
 from supervisor.run.records import DecisionKind, FailureClass, SpecChange
 from tests.policy.cases import ended, one, stop_by
 
@@ -27,7 +28,7 @@ MISSED = "did not resume: began at step 0; checkpoint 200 is kept as a copy: /r/
 def test_an_attempt_that_did_not_resume_waits_whatever_became_of_it(
     exit_code: int | None, failure: FailureClass
 ) -> None:
-    now = ended(failure, last=18, exit_code=exit_code, stop=StopCause.NOT_RESUMED)
+    now = ended(failure, last=18, exit_code=exit_code, stop=StopWhy.NOT_RESUMED)
     known = PolicyInput(
         attempts=(CRASH, now), missed=MISSED, knobs=BY_PATH, newest_checkpoint="/out/c-200", interactive=True
     )
@@ -36,7 +37,7 @@ def test_an_attempt_that_did_not_resume_waits_whatever_became_of_it(
     assert not held.asks
     headless = decide(replace(known, interactive=False))
     assert (headless.kind, headless.exit_code, headless.reason) == (DecisionKind.FAIL, 1, MISSED)
-    stopped = decide(replace(known, attempts=(CRASH, structs.replace(now, stop=stop_by(StopCause.REQUEST)))))
+    stopped = decide(replace(known, attempts=(CRASH, structs.replace(now, stop=stop_by(StopWhy.REQUEST)))))
     assert stopped.kind is DecisionKind.STOP
 
 

@@ -6,7 +6,6 @@ from tests.spelling import words_of_kinds
 
 WORDS = {
     "Answer": "shrink restart new_port no_libuv raise_files fewer_workers resume_earlier unmeasured exclude_gpu requeue hold stop",
-    "LoaderStep": "workers prefetch pinned sharing",
     "Stage": "step start compile evaluation checkpoint",
 }  # fmt: skip
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections import namedtuple
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 
 from supervisor.job.errors import JobError
 from supervisor.job.spec import NAMED_UNSEEN, EntryKind, JobSpec
-from supervisor.preflight import host, interpreter, target
+from supervisor.preflight import host, target
 from supervisor.preflight.checks import BEFORE, refused, run_checks
 from supervisor.preflight.context import Check, CheckContext
 from supervisor.preflight.interpreter import find_interpreter
@@ -105,26 +104,6 @@ def test_python_flag_binds(tmp_path: Path) -> None:
         find_interpreter(replace(SCRIPT, python=fake_python(tmp_path / "b", "exit 3")), {})
     with pytest.raises(JobError, match="does not run"):
         find_interpreter(replace(SCRIPT, python=fake_python(tmp_path / "c", "echo '[1]'")), {})
-
-
-def test_none_has_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interpreter, "_ask", lambda *_args: None)
-    with pytest.raises(JobError, match="--python") as error:
-        find_interpreter(SCRIPT, {"PATH": "/nowhere"})
-    assert error.value.exit_code == 2
-    assert "\n" not in error.value.message
-    assert (
-        find_interpreter(replace(SCRIPT, entry_kind=EntryKind.COMMAND), {"PATH": "/nowhere"}).path
-        == sys.executable
-    )
-
-
-def test_torch_is_found_and_not_imported() -> None:
-    before = "torch" in sys.modules
-    found = find_interpreter(replace(SCRIPT, python=sys.executable), os.environ)
-    assert found.torch_version is not None
-    assert found.version.startswith("3.")
-    assert ("torch" in sys.modules) is before
 
 
 def test_a_script_that_no_resume_is_known_of_is_told_how_to_declare_one(tmp_path: Path) -> None:

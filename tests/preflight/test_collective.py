@@ -84,12 +84,6 @@ def test_ranks_that_hang_are_named_to_the_eighth_and_ended_at_the_limit(tmp_path
     assert time.monotonic() - begun < 30
 
 
-def test_a_wrong_sum_names_the_rank_and_blames_the_machine(tmp_path: Path) -> None:
-    finding = found(tmp_path, f"{MEETS} [ $rank = 1 ] && echo wrong || echo nccl")
-    assert (finding.level, finding.what) == (FindingLevel.REFUSE, "the sum over 2 ranks is wrong on rank 1")
-    assert "link" in finding.fix
-
-
 def of_pairs(folder: Path, rates: dict[tuple[int, int], float], *, nodes: int = 1, ranks: int = 2) -> Finding:
     """What is said of pairs, as rank 0 prints them after the meeting of `ranks` a node."""
     pairs = ", ".join(f"[{a}, {b}, {rate}]" for (a, b), rate in rates.items())

@@ -13,7 +13,7 @@ import pytest
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.preflight.context import CheckContext
 from supervisor.preflight.gpus import check_gpus
-from supervisor.preflight.interpreter import Interpreter, find_interpreter
+from supervisor.preflight.interpreter import Interpreter
 from supervisor.run.records import Finding, FindingLevel
 from tests.fakes.nvml import GIB, Card, StandIn
 
@@ -127,14 +127,12 @@ def test_a_card_that_is_not_sound(nvml: StandIn, change: dict[str, object], what
     assert finding.fix
 
 
-def test_mig_and_persistence(nvml: StandIn) -> None:
+def test_a_card_in_mig_mode(nvml: StandIn) -> None:
     first, second = cards(2)
-    nvml.show(replace(first, mig=True), replace(second, persistence=False, mig=False))
-    mig, persistence = findings()["GPU modes"]
-    assert (mig.level, persistence.level) == (WARNING, INFO)
+    nvml.show(replace(first, mig=True), replace(second, mig=False))
+    mig = only(findings()["GPU modes"])
+    assert mig.level == WARNING
     assert mig.what.startswith("GPU 0 is in MIG mode")
-    assert persistence.what.startswith("GPU 1: persistence mode is off")
-    assert persistence.fix == "sudo nvidia-smi -pm 1"
     assert not [f for f in findings(visible="MIG-7a").get("GPU modes", []) if "MIG" in f.what]
 
 
@@ -170,18 +168,3 @@ def test_without_a_driver_a_cuda_build_is_told(nvml: StandIn) -> None:
         "none (NVML: Driver Not Loaded): torch with CUDA 12.8 will run on the CPU",
     )
     assert not findings(torch=replace(TORCH, torch_cuda=None)), "a machine for CPU runs"
-
-
-def test_the_build_of_torch_is_read_from_its_version_file(tmp_path: Path) -> None:
-    package = tmp_path / "site" / "torch"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("raise SystemExit('imported')\n")
-    (package / "version.py").write_text(
-        "from typing import Optional\n__version__ = '2.8.0'\ndebug = False\ncuda: Optional[str] = '12.8'\nhip: Optional[str] = None\n"
-    )
-    spec = replace(TWO_RANKS, python=sys.executable)
-    found = find_interpreter(spec, {**os.environ, "PYTHONPATH": str(package.parent)})
-    assert (found.torch_version, found.torch_cuda, found.torch_hip) == ("2.8.0", "12.8", None)
-    (package / "version.py").write_text("__version__ = '2.8.0'\ncuda = None\nhip = '6.4.43482'\n")
-    found = find_interpreter(spec, {**os.environ, "PYTHONPATH": str(package.parent)})
-    assert (found.torch_cuda, found.torch_hip) == (None, "6.4.43482")

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.job.errors import JobError
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.preflight import interpreter as module
-from supervisor.preflight.interpreter import commit_of, find_interpreter, installed_version, interpreter_of
+from supervisor.preflight.interpreter import commit_of, installed_version, interpreter_of
 from tests.preflight.test_checks import fake_python
 
 
@@ -53,13 +52,6 @@ def test_an_interpreter_is_named_by_its_path_or_found_by_its_name(
     assert module._bound_path(f"./bin/{made.name}", {}) == str(made)
     assert module._bound_path(f"~/bin/{made.name}", {}) == str(made)
     assert module._bound_path("no-such-python", env) == "no-such-python"
-
-
-def test_an_interpreter_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ASK_TIMEOUT_S", 0.2)
-    job = JobSpec("x", EntryKind.SCRIPT, "t.py", python=fake_python(tmp_path, "exec sleep 30"))
-    with pytest.raises(JobError, match="does not run"):
-        find_interpreter(job, {"PATH": os.environ["PATH"]})
 
 
 def test_the_commit_and_whether_it_was_changed(tmp_path: Path) -> None:

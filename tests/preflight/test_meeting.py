@@ -6,7 +6,6 @@ import errno
 import os
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,7 +15,7 @@ import pytest
 
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.preflight.context import CheckContext
-from supervisor.preflight.meeting import check_meeting, check_shared_clock
+from supervisor.preflight.meeting import check_meeting
 from supervisor.preflight.network import free_port
 from supervisor.run.records import FindingLevel
 
@@ -91,18 +90,3 @@ def test_a_refused_port_and_a_dropped_one_are_told_apart(monkeypatch: pytest.Mon
     failing(OSError(errno.EHOSTUNREACH, "No route to host"))
     [(level, what)] = meet(JOB)
     assert what == f"{OTHER}:29500 cannot be reached: No route to host"
-
-
-@pytest.mark.parametrize(("off_s", "text"), [
-    (0.0, "the same as where"),
-    (3.0, "this machine's clock is 3.0 s ahead of that of the file server of"),
-    (-3.0, "this machine's clock is 3.0 s behind that of the file server of"),
-])  # fmt: skip
-def test_a_clock_that_differs_from_the_file_servers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, off_s: float, text: str
-) -> None:
-    real = time.time
-    monkeypatch.setattr(time, "time", lambda: real() + off_s)
-    [found] = check_shared_clock(CheckContext(JOB, tmp_path / "runs", {}))
-    assert text in found.what
-    assert (found.level is FindingLevel.OK) == (off_s == 0.0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from supervisor.job.errors import JobError
@@ -15,14 +13,6 @@ def test_a_free_port_lies_outside_the_ephemeral_range() -> None:
     port = network.free_port()
     assert low <= port <= high
     assert network.is_free(port)
-
-
-@pytest.mark.parametrize(("text", "low"), [("32768 60999", 20_768), ("9023 60999", 1024), ("", 20_768)])
-def test_the_candidates_lie_below_the_kernels_own_range(
-    monkeypatch: pytest.MonkeyPatch, text: str, low: int
-) -> None:
-    monkeypatch.setattr(Path, "read_text", lambda *_args, **_more: text)
-    assert network._range_outside_ephemeral() == (low, int((text or "32768").split()[0]) - 1)
 
 
 def test_where_no_port_is_free_it_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

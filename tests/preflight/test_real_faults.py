@@ -76,15 +76,6 @@ def in_namespace(script: str) -> list[str]:
 # -- the machine ------------------------------------------------------------------------------------------------
 
 
-def test_8_mib_of_shared_memory() -> None:
-    small = in_namespace("mount -t tmpfs -o size=8m tmpfs /dev/shm")
-    ((level, what, fix),) = alone(small, "host", "check_shm")
-    assert (level, what) == ("warning", "only 8 MiB free in /dev/shm (of 8 MiB)")
-    assert "--shm-size" in fix
-    ((level, what, _),) = alone(small, "host", "check_shm", workers="0")
-    assert level == "ok", "without workers nothing is handed over there"
-
-
 def test_a_full_disk_and_one_without_inodes(tmp_path: Path) -> None:
     with small_disk(tmp_path / "full") as full:
         fill(full)
@@ -292,21 +283,6 @@ def test_the_ranks_meet(tmp_path: Path, torch_here: Interpreter) -> None:
     (finding,) = check_collective(wrong)
     assert finding.level is REFUSE
     assert "Unable to find address for: nosuch0" in finding.what
-
-
-@pytest.mark.e2e
-@pytest.mark.timeout(120)
-def test_flags_that_this_torchrun_does_not_know(tmp_path: Path, torch_here: Interpreter) -> None:
-    def flags(*words: str) -> Finding:
-        spec = replace(SCRIPT, torchrun_flags=words)
-        (finding,) = target.check_launcher_flags(CheckContext(spec, tmp_path, dict(os.environ), torch_here))
-        return finding
-
-    assert flags("--rdzv-conf=timeout=9").level is OK
-    bad = flags("--rdzv-conf=timeout=9", "--from-next-year=1")
-    assert bad.level is REFUSE
-    assert "does not know --from-next-year" in bad.what
-    assert not list(target.check_launcher_flags(CheckContext(SCRIPT, tmp_path, {}, torch_here)))
 
 
 def test_a_port_that_another_process_holds(tmp_path: Path) -> None:

@@ -23,10 +23,10 @@ from typing import Any
 
 import msgspec
 
-from supervisor.cli.job_logs import is_of_one_process, read_jobs
+from supervisor.cli.job_logs import read_jobs, without_guessed_rank
 from supervisor.cli.main import main as stoker
 from supervisor.diagnosis.verdict import diagnose
-from supervisor.keeper.planning.attempt_evidence import evidence_of
+from supervisor.keeper.planning.attempt_evidence import NodeAttempt, evidence_of
 from supervisor.keeper.planning.decisions import policy_input
 from supervisor.policy import decide
 from supervisor.run import events as ev
@@ -163,15 +163,17 @@ def _run_file(recording: Recording) -> RunFile | None:
 def _diagnosed(
     recording: Recording, record: RunFile | None, state: RunState, number: int, engine: Engine
 ) -> Verdict:
-    """As the keeper judges, but for what the machine is now: disks, cgroup and kernel log of then are in the journal and the series."""
+    """As the keeper judges, but for what the machine is now: disks and cgroup of then are in the journal and the series."""
     view = state.find(number)
     if record is None or view is None:
         log = str(recording.folder / "train.log")
         ((_, _, evidence),) = read_jobs([log])
         verdict = diagnose(evidence, engine.signatures, engine.matcher)
-        return replace(verdict, rank=None if is_of_one_process(log, NOWHERE) else verdict.rank)
-    evidence = evidence_of(recording.run.node(), view, state, record.job)
-    then = evidence.machine._replace(kernel_log="", disk_free_bytes=None, cgroup_oom_kills=view.memory_kills)
+        is_named = without_guessed_rank(verdict, log, NOWHERE) is verdict
+        return verdict if is_named else replace(verdict, rank=None)
+    own = NodeAttempt(0, recording.run.node(), state, view)
+    evidence = evidence_of([own], record.job)
+    then = evidence.machine._replace(disk_free_bytes=None, cgroup_oom_kills=view.memory_kills)
     values = evidence.run_values._replace(free_port=None)  # which one is free now
     return diagnose(evidence._replace(machine=then, run_values=values), engine.signatures, engine.matcher)
 

@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.run.heartbeat import SILENT_S, Heartbeat, Pulse
 from supervisor.run.node_files import (
-    SILENT_S,
-    Heartbeat,
     Launch,
     NodePhase,
     Order,
     Orders,
-    Pulse,
     Report,
     Superseded,
     Want,
@@ -110,9 +108,9 @@ def test_a_report_takes_the_place_of_the_one_before(run: RunPaths) -> None:
 
 
 def test_a_heartbeat_is_judged_by_the_readers_clock(run: RunPaths) -> None:
-    beats, pulse = Heartbeat(run.node(1), new_session()), Pulse(run.node(1))
+    beats, pulse = Heartbeat(run.node(1).heartbeat, new_session()), Pulse(run.node(1).heartbeat)
     pulse.look(100.0)
-    assert not pulse.lives(100.0)
+    assert not pulse.lives(100.0, SILENT_S)
     beats.beat(7.0)  # the writer's clock is another one
     pulse.look(101.0)
     assert not pulse.moved(), "a file that was there may be of a keeper that died"
@@ -121,9 +119,9 @@ def test_a_heartbeat_is_judged_by_the_readers_clock(run: RunPaths) -> None:
     assert not pulse.moved(), "it was not due"
     beats.beat(8.1)
     pulse.look(102.0)
-    assert pulse.lives(102.0)
-    assert pulse.lives(102.0 + SILENT_S)
-    assert not pulse.lives(102.1 + SILENT_S)
+    assert pulse.lives(102.0, SILENT_S)
+    assert pulse.lives(102.0 + SILENT_S, SILENT_S)
+    assert not pulse.lives(102.1 + SILENT_S, SILENT_S)
     assert pulse.silent_s(112.0) == 10.0
     run.node(1).heartbeat.unlink()
     pulse.look(113.0)

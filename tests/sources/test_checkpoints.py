@@ -79,13 +79,6 @@ def distributed(folder: Path, name: str = "step-20") -> Path:
     return folder / name
 
 
-def torchtune(folder: Path) -> Path:
-    (folder / "epoch_1").mkdir(parents=True)
-    (folder / "epoch_1" / "model-00001-of-00001.safetensors").write_bytes(b"w")
-    saved(folder / "recipe_state" / "recipe_state.pt")
-    return folder / "epoch_1"
-
-
 LAYOUTS: dict[str, tuple[Callable[[Path], Path], int | None]] = {
     "transformers": (lambda out: transformers(out, 20), 20),
     "accelerate": (accelerate, 20),
@@ -96,7 +89,6 @@ LAYOUTS: dict[str, tuple[Callable[[Path], Path], int | None]] = {
     "DeepSpeed": (deepspeed, 20),
     "Megatron": (megatron, 20),
     "torch.distributed.checkpoint": (distributed, 20),
-    "torchtune": (torchtune, None),
     "Lightning": (lambda out: lightning(out, "epoch=1-step=20.ckpt"), 20),
     "Lightning by epoch": (lambda out: lightning(out, "epoch=1.ckpt"), None),
     "Lightning's last": (
@@ -143,8 +135,8 @@ TORN: dict[str, Callable[[Path], object]] = {
     ),
     "DCP, no metadata": lambda out: (distributed(out) / ".metadata").unlink(),
     "DCP, half its metadata": lambda out: (distributed(out) / ".metadata").write_bytes(b"\x80\x02}"),
-    "torchtune, an older epoch's state": lambda out: os.utime(
-        torchtune(out).parent / "recipe_state" / "recipe_state.pt", (1e9, 1e9)
+    "torchtune, its state beside its weights": lambda out: saved(
+        out / "recipe_state" / "recipe_state.pt", "optimizer"
     ),
     "a file half written": lambda out: torn(saved(out / "ckpt.pt", "optimizer")),
     "a file in the old form": lambda out: saved(out / "ckpt.pt").write_bytes(b"\x80\x02optimizer."),

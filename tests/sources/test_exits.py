@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,8 +10,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from supervisor.sources.processes import ExitWatch, ProcessId, catches, exit_code_of, identify
-from tests.conftest import not_none, wait_until
+from supervisor.sources.processes import ExitWatch, ProcessId, exit_code_of, identify
+from tests.conftest import not_none
 
 WAITS = "import sys; sys.stdin.read(); "
 
@@ -49,20 +48,3 @@ def test_an_end_comes_with_its_code(code: str, expected: int) -> None:
         assert seen.empty()
     finally:
         watch.close()
-
-
-def test_an_interpreter_gives_its_handler_back_when_it_shuts_down() -> None:
-    code = "import time\nclass Last:\n def __del__(self, sleep=time.sleep): sleep(60)\nlast = Last()"
-    process = subprocess.Popen(
-        [sys.executable, "-c", f"import sys\n{code}\nsys.stdin.read()"], stdin=subprocess.PIPE
-    )
-    try:
-        assert wait_until(lambda: catches(process.pid, signal.SIGINT), 20)
-        assert process.stdin is not None
-        process.stdin.close()
-        assert wait_until(lambda: catches(process.pid, signal.SIGINT) is False, 20)
-        assert process.poll() is None, "it lives on, for as long as its modules take"
-    finally:
-        process.kill()
-        process.wait()
-    assert catches(process.pid, signal.SIGINT) is None

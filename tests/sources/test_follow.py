@@ -167,13 +167,6 @@ def test_a_bar_that_is_drawn_twice_at_a_step_is_read_with_that_steps_loss() -> N
     assert drawn("\r epoch [1/3]") == [], "a bracket alone ends no state"
 
 
-def test_windows_newlines_are_no_progress() -> None:
-    feed = LineFeed("a")
-    parts = [feed.feed(b"one\r"), feed.feed(b"\ntwo\r\nthree"), feed.feed(b"\r\n")]
-    assert not any(part.drawn for part in parts)
-    assert [line.text for part in parts for line in part.lines] == ["one", "two", "three"]
-
-
 # One step of a writer's life: write some bytes, or change the file under the reader.
 _BYTES = st.binary(max_size=40).map(lambda b: b.replace(b"\0", b"0"))
 _STEPS = st.lists(

@@ -28,12 +28,3 @@ def test_a_lock_without_a_limit(monkeypatch: pytest.MonkeyPatch, call: str, wait
     monkeypatch.setattr(module, "_read", lambda _path: call)
     assert module._waits_for_ever(1) is waits
     assert module._main_call(1) == (call.split(" ")[0] or None)
-
-
-def test_a_thread_that_was_just_let_go_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = ["running", "running", "202 0x0"]
-    monkeypatch.setattr(module, "_read", lambda _path: calls.pop(0) if len(calls) > 1 else calls[0])
-    monkeypatch.setattr(module, "_POLL_S", 0.0)
-    assert module._call_of_waiting(1, idle=True) == "202"
-    calls[:] = ["running", "202 0x0"]
-    assert module._call_of_waiting(1, idle=False) == "running", "one that is at work is not waited for"

@@ -8,12 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from supervisor.cli.main import main
 from supervisor.sources.metrics import standing_states
-from supervisor.sources.metrics.tokens import seconds
 
 
 def printed(text: str, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> list[dict[str, Any]]:
@@ -109,16 +106,3 @@ def test_a_validation_s_bar_within_a_redrawn_line_is_one_point_of_its_own(
         (3, 0.5, None),
         (4, 0.5, None),
     ]
-
-
-def test_states_without_a_step_do_not_show_that_steps_are_drawn_twice() -> None:
-    states = [(1, 0.5), (None, None), (None, None), (2, 0.5), (3, 0.5)]
-    assert standing_states(states) == [True, False, True, True, True]
-
-
-@given(st.integers(0, 10**6))
-def test_durations_in_their_spellings(total: int) -> None:
-    hours, minutes, rest = total // 3600, total // 60 % 60, total % 60
-    assert seconds(f"{hours}:{minutes:02}:{rest:02}") == total
-    assert seconds(f"{hours // 24} days, {hours % 24}:{minutes:02}:{rest:02}") == total
-    assert seconds(f"{hours}h{minutes}m{rest}s") == total

@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
-
-from supervisor.sources.metrics import MetricReader, MetricSample, compile_rules
+from supervisor.sources.metrics import MetricReader, MetricSample
 from supervisor.sources.metrics.metric_reader import MAX_LINE
-from supervisor.sources.metrics.tokens import GIB, PLAIN, WHOLE, Conversion, How, convert, numbers
 from supervisor.text.decode import clean
 from tests.sources.metric_lines import corpus_texts, read, same
-
-SPELLINGS = (
-    "0 7 -7 -0 0.5 -0.5 -0.0 .5 5. 007 1,234 1_000 nan -inf 1e5 2.5e-04 12345678901234 0.30000000000000004 x"
-)
 
 
 def one_by_one(lines: list[bytes]) -> list[MetricSample | None]:
@@ -71,26 +63,3 @@ def test_a_line_that_is_too_long_is_read_by_its_beginning_wherever_it_stands() -
     assert len(limit) == MAX_LINE
     for place in range(0, 60, 7):
         check([short] * place + [limit, limit.replace(b"}", b"5}")] + [short] * (60 - place), [60])
-
-
-@given(
-    st.lists(
-        st.sampled_from(SPELLINGS.split()),
-        min_size=1,
-    ),
-    st.sampled_from(
-        [
-            PLAIN,
-            WHOLE,
-            *(Conversion(how, scale) for how in How for scale in (1.0, 1e-3, 0.01, 60.0, float(GIB))),
-        ]
-    ),
-)
-def test_many_texts_convert_as_each_does(texts: list[str], conversion: Conversion) -> None:
-    assert repr([*numbers(conversion, texts)]) == repr([convert(conversion, text) for text in texts])
-
-
-def test_rules_of_the_user_come_first_in_blocks_too() -> None:
-    reader = MetricReader(compile_rules([("loss", r"my number is ([\d.]+)")]))
-    found = read(reader, [b"step 3 loss 9.0 my number is 1.5"] * 3)
-    assert [sample.loss for sample in found if sample is not None] == [1.5] * 3

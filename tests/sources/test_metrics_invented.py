@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from supervisor.sources.metrics import MetricReader
 from tests.sources.lookalikes import BLOCKS, LINES, NAMES, NUMBERS, PREFIXES, filled
-from tests.sources.metric_lines import values
 
 ALL_LINES = [template for templates in LINES.values() for template in templates]
 
@@ -48,19 +47,3 @@ def test_a_log_that_only_speaks_of_losses_has_none(data: st.DataObject) -> None:
         lines += [filled(line, name, number) for line in block]
         lines.append("")
     assert not losses(lines)
-
-
-@pytest.mark.parametrize("prefix", PREFIXES)
-@pytest.mark.parametrize(
-    ("line", "field"),
-    [
-        ("loss: 0.5", "loss"),
-        ("step 3 loss 0.5", "loss"),
-        ("epoch 3: train_loss=0.5 lr=0.1", "loss"),
-        ("val_loss: 0.5", "val_loss"),
-        ("Training loss at step 20: 0.5", "loss"),
-        ("iter 10 || Loss: 0.5 || timer: 0.2110 sec.", "loss"),
-    ],
-)
-def test_their_neighbours_are_losses(prefix: str, line: str, field: str) -> None:
-    assert values(prefix + line)[field] == 0.5

@@ -72,17 +72,3 @@ def test_without_pidfd_the_identity_is_still_checked(
     assert not send_signal(ProcessId(known.pid, known.start_time + 5), signal.SIGKILL)
     assert send_signal(known, signal.SIGKILL)
     assert sleeper.wait(5) == -signal.SIGKILL
-
-
-def test_a_name_with_parentheses_does_not_confuse(tmp_path: os.PathLike[str]) -> None:
-    trap = os.path.join(tmp_path, "a) R 1 (b")
-    os.symlink("/bin/sleep", trap)
-    child = subprocess.Popen([trap, "60"])
-    try:
-        known = not_none(identify(child.pid))
-        ours = not_none(identify(os.getpid()))
-        assert known in descendants(ours)
-        assert ours.start_time <= known.start_time
-    finally:
-        child.kill()
-        child.wait(5)

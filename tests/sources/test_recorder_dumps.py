@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
 from pathlib import Path
@@ -13,10 +12,8 @@ from supervisor.sources.stacks import collective_records as module
 from supervisor.sources.stacks.collective_records import (
     SAME_INCIDENT_S,
     BadDump,
-    dump_prefixes,
     dumps_of_job,
     find_dumps,
-    rank_of_dump,
     read_dump,
 )
 
@@ -71,23 +68,6 @@ def test_what_is_too_large_or_too_long_is_refused(monkeypatch: pytest.MonkeyPatc
         read_dump(short)
 
 
-def test_a_second_lock_refuses_names_and_objects() -> None:
-    unpickler = module._PlainUnpickler(io.BytesIO(b""))
-    with pytest.raises(BadDump, match=r"os\.system"):
-        unpickler.find_class("os", "system")
-    with pytest.raises(BadDump, match="persistent"):
-        unpickler.persistent_load(1)
-
-
-def test_where_dumps_lie() -> None:
-    plain = dump_prefixes({"HOME": "/home/me"})
-    assert plain == ("/home/me/.cache/torch/comm_lib_trace_rank_", "/tmp/nccl_trace_rank_")
-    named = dump_prefixes(
-        {"TORCH_FR_DUMP_TEMP_FILE": "/d/fr_", "XDG_CACHE_HOME": "/c", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": ""}
-    )
-    assert named == ("/d/fr_", "/c/torch/comm_lib_trace_rank_", "/tmp/nccl_trace_rank_")
-
-
 def test_the_newest_dump_of_each_rank_since_the_attempt_began(tmp_path: Path) -> None:
     for name, t in (
         ("a/fr_0", 100),
@@ -134,20 +114,3 @@ def test_of_a_folder_the_dumps_of_the_newest_incident(tmp_path: Path) -> None:
         os.utime(path, (t, t))
     found = dumps_of_job(str(path) for path in tmp_path.rglob("*") if path.is_file())
     assert found == {0: tmp_path / "_dump_0", 1: tmp_path / "_dump_1"}
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "rank"),
-    [
-        ("_dump_12", b"\x80\x02}X\x09\x00\x00\x00pg_config", 12),
-        ("nccl_trace_rank_3.json", b'{"pg_config": {}', 3),
-        ("optimizer_3", b"\x80\x02}q\x00X\x05\x00\x00\x00state", None),
-        ("slurm-17", b"pg_config", None),
-        ("notes", b'{"pg_config": {}', None),
-    ],
-)
-def test_a_dump_is_known_by_name_and_first_bytes(
-    name: str, content: bytes, rank: int | None, tmp_path: Path
-) -> None:
-    (tmp_path / name).write_bytes(content)
-    assert rank_of_dump(str(tmp_path / name)) == rank

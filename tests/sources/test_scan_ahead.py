@@ -1,7 +1,6 @@
-import os
 import random
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -44,24 +43,6 @@ def test_a_large_log_gives_the_same_matches_with_two_threads(engine: Engine, see
     one = whole(1 << 40, match_ahead)
     assert sum(len(matched.window.data) for matched in one) > 2 << 20
     assert one == whole(1 << 19, match_ahead) == whole(1 << 19, in_turn)
-
-
-def test_small_logs_pay_for_no_thread_and_large_ones_use_one(engine: Engine) -> None:
-    seen: set[str] = set()
-
-    def watched(block: bytes) -> list[tuple[int, int]]:
-        seen.add(threading.current_thread().name)
-        return engine.matcher.scan(block)
-
-    def names(chunks: Iterable[bytes]) -> set[str]:
-        seen.clear()
-        list(match_windows(Scripted(watched, match_ahead), cut_windows(chunks)))
-        return seen - {threading.current_thread().name}
-
-    block = LINES[0] * 6000
-    assert names([block] * 20) == set()
-    assert names([block] * 60) == {"stoker-scan-ahead_0"}
-    assert engine.matcher.ahead is (match_ahead if len(os.sched_getaffinity(0)) >= 2 else in_turn)
 
 
 def test_an_error_in_either_thread_reaches_the_caller_and_ends_the_other(engine: Engine) -> None:

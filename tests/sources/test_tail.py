@@ -225,23 +225,6 @@ def test_nothing_of_watchdog_is_left_after_the_end(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
-def test_a_log_that_is_written_on_and_on_is_read_to_where_it_was(
-    make_tailer: Callable[..., Tailer], tmp_path: Path
-) -> None:
-    log = tmp_path / "a.log"
-    log.write_bytes(b"line\n" * 1000)
-
-    def writes_on(_batch: Batch) -> None:
-        with log.open("ab") as out:
-            out.write(b"line\n" * 1000)
-
-    tailer = Tailer(threading.Event(), writes_on, watch=False, read_bytes=1 << 10)
-    tailer.add(log, "a")
-    assert drained(tailer, 10), "though more was there at every look"
-    assert tailer.backlog().unread_bytes > 0
-    assert tailer.close()
-
-
 def test_what_cannot_be_read_counts_as_unread(
     make_tailer: Callable[..., Tailer], received: Received, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,14 +65,6 @@ def test_what_cannot_be_is_one_line(
     assert "\n" not in str(error.value)
 
 
-def test_a_bad_file_is_named(tmp_path: Path) -> None:
-    file = tmp_path / "bad.yaml"
-    for text in ("depth: [1", "- 1", "depth: {a: 1}", "dept: 3", "batch_size: 1\ndevice_batch_size: 2"):
-        file.write_text(text)
-        with pytest.raises(UsageError, match=r"bad\.yaml"):
-            read(["--config", str(file)])
-
-
 def test_the_seeds_own_numbers_do_not_divide_and_the_refusal_names_those_that_do() -> None:
     config = Config(device_batch_size=16, total_batch_size=49152, max_seq_len=2048)
     with pytest.raises(UsageError, match=r"device_batch_size that works: 12, 6, 4$"):
@@ -88,10 +80,6 @@ def test_a_batch_that_divides_is_cut_exactly(micro: int, steps: int, world: int,
     total = micro * steps * world * length
     batch = plan_batch(Config(device_batch_size=micro, total_batch_size=total, max_seq_len=length), world)
     assert (batch.micro, batch.accumulation, batch.samples) == (micro, steps, total // length)
-
-
-def test_accumulation_counts_where_no_total_is_given() -> None:
-    assert plan_batch(Config(device_batch_size=2, gradient_accumulation_steps=3), 4).samples == 24
 
 
 def test_lengths_follow_the_schedule() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,9 +9,7 @@ import pytest
 import torch
 
 from trainer.config import Config
-from trainer.data.loading import Feed
-from trainer.distributed import sharding
-from trainer.distributed.compute import allow_tf32, look
+from trainer.distributed.compute import look
 from trainer.distributed.group import Device, Group
 from trainer.distributed.machine import Decision
 from trainer.distributed.place import Place
@@ -43,19 +40,6 @@ def test_what_is_seen_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [gpu.capability for gpu in seen.gpus] == [(9, 0), (8, 0), (8, 0), (7, 0)]
     assert [gpu.chip.removeprefix(seen.host) for gpu in seen.gpus] == ["aa-bb", "/9", "/1:9", "/Tesla V100"]
     assert look(Config(device="cpu"), PLACE).gpus == ()
-
-
-@pytest.fixture
-def tf32() -> Iterator[None]:
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    yield
-    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
-
-
-@pytest.mark.parametrize("wanted", [True, False])
-def test_tf32_is_as_it_was_asked_for(tf32: None, wanted: bool) -> None:
-    allow_tf32(Config(tf32=wanted), CUDA)
-    assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == (wanted, wanted)
 
 
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])
@@ -94,24 +78,3 @@ def test_memory_is_the_devices_own(monkeypatch: pytest.MonkeyPatch) -> None:
     assert MemoryCap(CUDA).set(1024) == 5 * GIB
     assert MemoryCap(CUDA).set(1 << 20) > 16 * GIB
     assert capped == [(5 / 16, CUDA), (1.0, CUDA)]
-
-
-def test_ddp_is_told_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: dict[str, Any] = {}
-
-    class Fake:
-        def __init__(self, model: Any, forward_sync_buffers: bool = True, **named: Any) -> None:
-            told.update(named, sync=forward_sync_buffers)
-
-    monkeypatch.setattr(sharding, "DistributedDataParallel", Fake)
-    sharding.wrap(Config(), torch.nn.Linear(2, 2), Device(CUDA, "nccl"), Group(PLACE))
-    assert told["device_ids"] == [1]
-    assert told["sync"] is False
-    sharding.wrap(Config(), torch.nn.Linear(2, 2), Device(torch.device("cpu"), "gloo"), Group(PLACE))
-    assert told["device_ids"] is None
-
-
-def test_batches_are_pinned_for_a_gpu_alone() -> None:
-    for device, pin, wanted in ((CUDA, True, True), (CUDA, False, False), (torch.device("cpu"), True, False)):
-        feed = Feed(SimpleNamespace(), device, pin=pin)  # type: ignore[arg-type]
-        assert feed._pin is wanted

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.trainer.runs import MAIN
-from trainer.model.language_model import GPT, Past, Shape
+from trainer.model.language_model import GPT, Shape
 from trainer.sample import tokens_after
 
 SHAPE = Shape(depth=2, width=32, head_width=16, vocab_size=256, max_seq_len=16, tied=False)
@@ -23,17 +23,6 @@ def random_model() -> GPT:
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     return model
-
-
-@torch.inference_mode()
-def test_positions_before_are_not_computed_again_and_change_nothing() -> None:
-    model, past = random_model(), [Past(), Past()]
-    tokens = torch.randint(0, 256, (1, 16))
-    whole = model(tokens)
-    first = model(tokens[:, :5], past=past)
-    rest = [model(tokens[:, at : at + 1], past=past) for at in range(5, 16)]
-    assert torch.allclose(torch.cat((first, *rest), 1), whole, atol=1e-4)
-    assert len(past[0]) == 16
 
 
 def drawn(model: GPT, seed: int = 0, count: int = 40, **how: float) -> list[int]:

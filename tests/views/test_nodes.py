@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.run import events as ev
+from supervisor.run.heartbeat import Heartbeat
 from supervisor.run.journal import JournalWriter, StateReader, read_state
-from supervisor.run.node_files import Heartbeat
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import RANKS, SeriesWriter
 from supervisor.views.headless.story import story
@@ -49,7 +49,7 @@ def test_what_is_added_on_another_node_is_read_once_a_second_in_turns(tmp_path: 
     writer = SeriesWriter(run.node(3).series)
     writer.append(RANKS, recorded.T0 + 60, "7", 1, {"step": 21.0})
     writer.close()
-    beats = [Heartbeat(run.node(node), "s") for node in (0, 3)]
+    beats = [Heartbeat(run.node(node).heartbeat, "s") for node in (0, 3)]
     for beat in beats:
         beat.beat(0.0)
     now += 1.1

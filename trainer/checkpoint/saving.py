@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,7 @@ from trainer.config import Config, UsageError
 from trainer.distributed.group import Group
 from trainer.faults import Faults
 from trainer.loop import TrainState
-from trainer.model.optim import Ema, Moments, cut_like, local_of
+from trainer.model.optim import Ema, Moments, cut_like
 from trainer.reporting.console import Console
 from trainer.reporting.telemetry import Kind, Telemetry
 
@@ -55,14 +54,6 @@ class Parts:
             "rng": torch.get_rng_state(),
             "rng_cuda": torch.cuda.get_rng_state() if on_gpu else None,
         }
-
-    def large(self) -> dict[str, Tensor]:
-        """A tensor like each large one of `tensors`, by its place in it, also before the optimizer has any."""
-        found = {}
-        for name, tensor in self.model.state_dict().items():
-            places = [f"/model/{name}", f"/optimizer/{name}/exp_avg", f"/optimizer/{name}/exp_avg_sq"]
-            found.update(dict.fromkeys(places + ([f"/ema/{name}"] if self.ema else []), local_of(tensor)))
-        return found
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Puts all of it back, cut for this rank."""
@@ -123,7 +114,6 @@ class Saver:
     _writer: Writer = field(default_factory=Writer, init=False)
     _staging: Staging = field(default_factory=Staging, init=False)
     _written: Written | None = field(default=None, init=False)
-    _reserving: Future[list[str]] | None = field(default=None, init=False)
     _file_system: int | None = field(default=None, init=False)  # the one that held `root` at the start
     _half_written: Path = field(default=Path(), init=False)  # of shares, on rank 0
     _facts_then: Mapping[str, Any] = field(default_factory=dict, init=False)
@@ -146,15 +136,6 @@ class Saver:
             raise UsageError(problem)
         if problem and self.group.is_main:
             self.console.warn(f"{problem}; training continues")
-
-    def reserve(self) -> None:
-        """Gets host memory for the copies, in the background: touching it takes as long as a write."""
-        mine = self.group.is_main or self.parts.shares
-        if mine and self.config.async_save and self.config.save_every:
-            # Asked for here, not in the thread: FSDP2 cuts a module's parameters apart when its state is asked
-            # for (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py), which must not hit a forward pass.
-            large = self.parts.large()
-            self._reserving = self._writer.afterwards(lambda: self._get_memory(large))
 
     def save(self, state: TrainState, final: bool) -> None:
         """Commits a checkpoint of `state`; a collective. In the background, unless it is final or not wanted so.
@@ -182,7 +163,7 @@ class Saver:
                 self._failed(state.step, problem, final=final)
                 return
         elif self.group.is_main or self.parts.split:
-            staging = self._staged() if later else None
+            staging = self._staging if later else None
             tensors = collect(self.parts.tensors(), staging, keep=self.group.is_main)
             if self.group.is_main:
                 self._staging.finish()
@@ -244,19 +225,6 @@ class Saver:
         limit = f"{self.config.save_timeout_s:g} s (save_timeout_s)"
         return f"checkpoint {pending.path} could not be written: it is not done after {limit}"
 
-    def _get_memory(self, large: Mapping[str, Tensor]) -> list[str]:
-        """Runs in the writer's thread."""
-        for place, tensor in large.items():
-            self._staging.reserve(place, tensor)
-        return []
-
-    def _staged(self) -> Staging:
-        """Where copies go; nobody else touches it from here on."""
-        if self._reserving is not None:
-            wait([self._reserving], self.config.save_timeout_s)
-            self._reserving = None
-        return self._staging
-
     def _write(self, step: int, meta: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
         """Runs in the writer's thread."""
         self._check_root()
@@ -277,7 +245,7 @@ class Saver:
                 problem = str(error)
         if problem := self.group.from_main(problem):
             return problem
-        staging = self._staged() if later else None
+        staging = self._staging if later else None
 
         def kept(place: str, tensor: Tensor) -> Tensor:
             return tensor if staging is None else staging.take(place, tensor, lasting=True)

@@ -23,20 +23,14 @@ from trainer.model.optim import whole
 class Staging:
     """Host memory for one copy of the state, kept from save to save.
 
-    Kept, because touching fresh pages costs 10 to 40 times the copy (360 MB: 0.2–0.7 s, then 0.02 s), and
-    because page-locked memory is slow to get. It is as large as the checkpoint: for AdamW in fp32 12 bytes a
+    Kept, because touching fresh pages costs 10 to 40 times the copy (360 MB: 0.2–0.7 s for the first save, then
+    0.02 s), and because page-locked memory is slow to get. It is as large as the checkpoint: for AdamW in fp32 12 bytes a
     parameter, 16 with an EMA; on rank 0 only.
     """
 
     def __init__(self) -> None:
         self._held: dict[str, Tensor] = {}
         self._twins: dict[tuple[object, ...], Tensor] = {}
-
-    def reserve(self, name: str, like: Tensor) -> Tensor:
-        """Gets and touches the memory for a tensor of this shape and type."""
-        kept = torch.empty(like.shape, dtype=like.dtype, pin_memory=like.is_cuda).zero_()
-        self._held[name] = kept
-        return kept
 
     def take(self, name: str, tensor: Tensor, *, lasting: bool) -> Tensor:
         """Copies a tensor; from a GPU the copy is complete after `finish` only.
@@ -52,7 +46,8 @@ class Staging:
             return self._twins[place]
         kept = self._held.get(name)
         if kept is None or kept.shape != tensor.shape or kept.dtype != tensor.dtype:
-            kept = self.reserve(name, tensor)
+            kept = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+            self._held[name] = kept
         kept.copy_(tensor.detach(), non_blocking=True)
         if lasting:
             self._twins[place] = kept
@@ -127,10 +122,9 @@ class Writer:
         self._write = None
         return written
 
-    def afterwards(self, chore: Callable[[], list[str]]) -> Future[list[str]]:
-        """Runs `chore` in the same thread, after what was given before; `complaints` has what it returns."""
+    def afterwards(self, chore: Callable[[], list[str]]) -> None:
+        """Run `chore` in the same thread, after the write; `complaints` returns its result."""
         self._chore = self._pool.submit(chore)
-        return self._chore
 
     def complaints(self) -> list[str]:
         """What the last chore complained of, once."""

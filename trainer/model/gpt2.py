@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from trainer.config import UsageError
 from trainer.model.elementwise import gelu
-from trainer.model.language_model import LanguageModel, Past, Shape, attended
+from trainer.model.language_model import LanguageModel, Shape, attended
 
 # As transformers names them, beside the name here. It keeps matrices of products as [in, out] ("Conv1D").
 _OUTSIDE: Final = {
@@ -46,14 +46,14 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(shape.width, 3 * shape.width)
         self.out = nn.Linear(shape.width, shape.width)
 
-    def forward(self, x: Tensor, past: Past | None = None) -> Tensor:
-        """Mixes positions. With a `past`, one position or the first ones."""
+    def forward(self, x: Tensor) -> Tensor:
+        """Mixes positions."""
         batch, length, width = x.shape
         q, k, v = (  # each [batch, heads, length, head_width]
             part.view(batch, length, -1, self.head_width).transpose(1, 2)
             for part in self.qkv(x).split(width, dim=2)
         )
-        output: Tensor = self.out(attended(q, k, v, past).reshape(batch, length, width))
+        output: Tensor = self.out(attended(q, k, v).reshape(batch, length, width))
         return output
 
 
@@ -68,9 +68,9 @@ class Block(nn.Module):
         self.up = nn.Linear(shape.width, 4 * shape.width)
         self.down = nn.Linear(4 * shape.width, shape.width)
 
-    def forward(self, x: Tensor, past: Past | None = None) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """[batch, length, width] -> the same."""
-        x = x + self.attention(self.norm_1(x), past)
+        x = x + self.attention(self.norm_1(x))
         hidden = gelu(self.up(self.norm_2(x)))
         output: Tensor = x + self.down(hidden)
         return output
@@ -85,9 +85,9 @@ class GPT2(LanguageModel):
         self.norm = nn.LayerNorm(shape.width)
         self.initialise()
 
-    def enter(self, tokens: Tensor, begun: int) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def enter(self, tokens: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Embedded tokens and positions, added; blocks get nothing besides."""
-        return self.embed(tokens) + self.positions.weight[begun : begun + tokens.shape[1]], ()
+        return self.embed(tokens) + self.positions.weight[: tokens.shape[1]], ()
 
     def leave(self, x: Tensor) -> Tensor:
         """Normalised."""

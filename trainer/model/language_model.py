@@ -5,7 +5,7 @@ Ours: RMSNorm before each part, rotary positions, normalised queries and keys, s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 import torch
@@ -70,30 +70,9 @@ def flops_per_token(shape: Shape, parameters: int, length: int) -> float:
     return 6 * (parameters - looked_up) + 12 * shape.depth * shape.width * length
 
 
-class Past:
-    """Keys and values of the positions before, for one block: sampling then computes the new position alone."""
-
-    def __init__(self) -> None:
-        self._keys: Tensor | None = None
-        self._values: Tensor | None = None
-
-    def __len__(self) -> int:
-        return 0 if self._keys is None else self._keys.shape[2]
-
-    def and_now(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """All so far with these behind them, each [batch, heads, length, head_width]."""
-        if self._keys is not None and self._values is not None:
-            keys, values = torch.cat((self._keys, keys), 2), torch.cat((self._values, values), 2)
-        self._keys, self._values = keys, values
-        return keys, values
-
-
-def attended(q: Tensor, k: Tensor, v: Tensor, past: Past | None) -> Tensor:
+def attended(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Values mixed by causal attention. Each [batch, heads, length, head_width] -> [batch, length, heads, head_width]."""
-    if past is not None:
-        k, v = past.and_now(k, v)
-    # A single new position sees all before it: nothing is masked.
-    return F.scaled_dot_product_attention(q, k, v, is_causal=q.shape[2] == k.shape[2]).transpose(1, 2)
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
 
 
 class Attention(nn.Module):
@@ -105,15 +84,15 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(shape.width, 3 * shape.width, bias=False)
         self.out = nn.Linear(shape.width, shape.width, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, past: Past | None = None) -> Tensor:
-        """Mixes positions; `cos` and `sin` are [length, head_width / 2]. With a `past`, one position or the first ones."""
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Mixes positions; `cos` and `sin` are [length, head_width / 2]."""
         batch, length, width = x.shape
         heads = self.qkv(x).view(batch, length, 3, width // self.head_width, self.head_width)
         # Queries and keys in one go: half the operations. Both [batch, length, 2, heads, head_width].
         both = rms_norm(rotate(heads[:, :, :2], cos[:, None, None], sin[:, None, None]))
         q, k = both.permute(2, 0, 3, 1, 4)  # each [batch, heads, length, head_width]
         v = heads[:, :, 2].transpose(1, 2)
-        output: Tensor = self.out(attended(q, k, v, past).reshape(batch, length, width))
+        output: Tensor = self.out(attended(q, k, v).reshape(batch, length, width))
         return output
 
 
@@ -126,9 +105,9 @@ class Block(nn.Module):
         self.up = nn.Linear(shape.width, 4 * shape.width, bias=False)
         self.down = nn.Linear(4 * shape.width, shape.width, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, past: Past | None = None) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """[batch, length, width] -> the same."""
-        x = x + self.attention(rms_norm(x), cos, sin, past)
+        x = x + self.attention(rms_norm(x), cos, sin)
         hidden: Tensor = self.up(rms_norm(x))
         output: Tensor = x + self.down(squared_relu(hidden))
         return output
@@ -147,8 +126,8 @@ class LanguageModel(nn.Module):
         if shape.tied:
             self.head.weight = self.embed.weight
 
-    def enter(self, tokens: Tensor, begun: int) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """What the first block gets, [batch, length, width], and what all blocks get besides; `begun`: positions before."""
+    def enter(self, tokens: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """What the first block gets, [batch, length, width], and what all blocks get besides."""
         raise NotImplementedError
 
     def leave(self, x: Tensor) -> Tensor:
@@ -168,16 +147,14 @@ class LanguageModel(nn.Module):
         for name, weight in self.named_parameters():
             self.fill(name, weight)
 
-    def forward(
-        self, tokens: Tensor, targets: Tensor | None = None, past: Sequence[Past] | None = None
-    ) -> Tensor:
-        """Args: tokens and targets, int64 [batch, length]; what came before, by block. Returns: [] or [batch, length, vocab]."""
-        x, places = self.enter(tokens, len(past[0]) if past else 0)
-        for at, block in enumerate(self.blocks):
+    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
+        """Args: tokens and targets, int64 [batch, length]. Returns: [] or [batch, length, vocab]."""
+        x, places = self.enter(tokens)
+        for block in self.blocks:
             if self.recompute and self.training:
                 x = checkpoint(block, x, *places, use_reentrant=False)
             else:
-                x = block(x, *places, past=past[at] if past else None)
+                x = block(x, *places)
         x = self.leave(x)
         if targets is None:
             logits: Tensor = self.head(x).float()
@@ -216,9 +193,9 @@ class GPT(LanguageModel):
         cos, sin = rotary_table(self.shape.max_seq_len, self.shape.head_width)
         return {"cos": cos, "sin": sin}
 
-    def enter(self, tokens: Tensor, begun: int) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def enter(self, tokens: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Embedded tokens, and the rotation of their positions."""
-        here = slice(begun, begun + tokens.shape[1])
+        here = slice(tokens.shape[1])
         return rms_norm(self.embed(tokens)), (self.cos[here], self.sin[here])
 
     def leave(self, x: Tensor) -> Tensor:

@@ -4,14 +4,13 @@ Before the script come stoker's flags, torchrun's, or, with ``--config`` and no 
 Words after the script are left untouched.
 
 Parser, help text and environment names (STOKER_<NAME>, PET_<NAME>) come from two tables. A flag that sets a key of a job file has
-its help, its type and its choices from that key (`setting_keys`). torchrun's table follows `torch/distributed/run.py` of torch 2.13;
-flags of other releases are let through only if the target's own ``torchrun --help`` lists them.
+its help, its type and its choices from that key (`setting_keys`). torchrun's table follows `torch/distributed/run.py` of torch 2.13.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -104,38 +103,24 @@ INIT_FLAGS: Final[tuple[Flag, ...]] = (
     Flag("--start", _SW, "start the run at once, without asking", group="init"),
 )
 
+# Passed on as they are.
+_OF_TORCHRUN: Final = (
+    "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "monitor-interval", "start-method", "event-log-handler", "role",
+    "log-dir", "local-ranks-filter", "log-line-prefix-template", "duplicate-stdout-filters", "duplicate-stderr-filters",
+    "local-addr", "logs-specs", "numa-binding", "signals-to-handle", "shutdown-timeout",
+)
 TORCHRUN_FLAGS: Final[tuple[Flag, ...]] = (
     Flag("--nproc-per-node", _TX, "ranks on this node", "N|auto|gpu|cpu", "run.nproc_per_node"),
     Flag("--nnodes", _TX, "nodes", "N", "run.nnodes"),
     Flag("--node-rank", _IN, "this node's number", "K", "run.node_rank"),
     Flag("--master-addr", _TX, "address of node 0", "HOST", "run.master_addr"),
     Flag("--master-port", _IN, "its port; a named one is never moved", "PORT", "run.master_port"),
-    Flag("--rdzv-backend", _TX, "", "NAME"),
-    Flag("--rdzv-endpoint", _TX, "", "HOST:PORT"),
-    Flag("--rdzv-id", _TX, "", "ID"),
-    Flag("--rdzv-conf", _TX, "", "K=V,..."),
-    Flag("--standalone", _SW, ""),
     Flag("--max-restarts", _IN, "", "N"),
-    Flag("--monitor-interval", _TX, "", "S"),
-    Flag("--start-method", _TX, "", "NAME"),
-    Flag("--event-log-handler", _TX, "", "NAME"),
-    Flag("--role", _TX, "", "NAME"),
     Flag("--module", _SW, "", short="-m"),
-    Flag("--no-python", _SW, ""),
-    Flag("--run-path", _SW, ""),
-    Flag("--log-dir", _TX, "", "DIR"),
     Flag("--redirects", _TX, "", "N", short="-r"),
     Flag("--tee", _TX, "", "N", short="-t"),
-    Flag("--local-ranks-filter", _TX, "", "RANKS"),
-    Flag("--log-line-prefix-template", _TX, "", "TEXT"),
-    Flag("--duplicate-stdout-filters", _TX, "", "WORDS"),
-    Flag("--duplicate-stderr-filters", _TX, "", "WORDS"),
-    Flag("--local-addr", _TX, "", "HOST"),
-    Flag("--logs-specs", _TX, "", "NAME"),
-    Flag("--numa-binding", _TX, "", "MODE"),
-    Flag("--signals-to-handle", _TX, "", "NAMES"),
-    Flag("--shutdown-timeout", _TX, "", "S"),
-    Flag("--virtual-local-rank", _SW, ""),
+    *(Flag(f"--{name}", _TX, "") for name in _OF_TORCHRUN),
+    *(Flag(f"--{name}", _SW, "") for name in ("standalone", "no-python", "run-path", "virtual-local-rank")),
 )
 # fmt: on
 
@@ -192,7 +177,7 @@ class ParsedRun:
 
     `stoker` and `torchrun` hold (key, value) in the order given, keys with underscores, a switch's value
     being ``"true"``. `spec_keys` are keys of the job file given as flags. `from_env` names the `torchrun`
-    keys that came from PET_* variables. `unowned` are torchrun flags outside our table, spelt ``--flag=value``.
+    keys that came from PET_* variables.
     """
 
     entry_kind: EntryKind | None = None
@@ -202,7 +187,6 @@ class ParsedRun:
     torchrun: tuple[tuple[str, str], ...] = ()
     spec_keys: tuple[tuple[str, str], ...] = ()
     from_env: frozenset[str] = frozenset()
-    unowned: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     help: bool = False
 
@@ -228,7 +212,6 @@ def parse_run_argv(
     *,
     env: Mapping[str, str] | None = None,
     spec_keys: Collection[str] = (),
-    more_torchrun_flags: Callable[[], Collection[str]] | None = None,
     more_own: Sequence[Flag] = (),
 ) -> ParsedRun:
     """Reads the arguments of ``stoker run``.
@@ -237,14 +220,12 @@ def parse_run_argv(
         argv: what follows ``stoker run``.
         env: the environment, for PET_* (torchrun's own defaults); nothing else is read from it.
         spec_keys: keys of a job file that are allowed as flags with ``--config`` and no script.
-        more_torchrun_flags: called at most once, for an unknown ``--flag=value``: the flags that the target's
-            ``torchrun --help`` lists.
         more_own: flags of another verb that also takes these.
 
     Raises:
         JobError: an unknown flag (with the nearest name), a missing value, or one of the wrong type.
     """
-    reader = _Reader(argv, spec_keys, more_torchrun_flags, more_own)
+    reader = _Reader(argv, spec_keys, more_own)
     kind, rest = reader.read_flags()
     if kind is None and reader.help:
         return ParsedRun(help=True)
@@ -263,7 +244,6 @@ def parse_run_argv(
         torchrun=tuple(pair for pair in torchrun if pair[0] != "module" and pair[0] not in OWNED),
         spec_keys=tuple(reader.spec),
         from_env=from_env,
-        unowned=tuple(reader.unowned),
         notes=tuple(reader.notes),
     )
 
@@ -271,14 +251,8 @@ def parse_run_argv(
 class _Reader:
     """Walks the arguments once; one instance per call."""
 
-    def __init__(
-        self,
-        argv: Sequence[str],
-        spec_keys: Collection[str],
-        more: Callable[[], Collection[str]] | None,
-        more_own: Sequence[Flag],
-    ) -> None:
-        self.left, self.more = list(reversed(argv)), more
+    def __init__(self, argv: Sequence[str], spec_keys: Collection[str], more_own: Sequence[Flag]) -> None:
+        self.left = list(reversed(argv))
         self.own, self.launcher = by_spelling([*STOKER_FLAGS, *more_own]), by_spelling(TORCHRUN_FLAGS)
         # A job file's keys are flags only if a job file is named: otherwise `--lr` before the script
         # would be accepted as one, and the mistake would surface much later.
@@ -288,7 +262,6 @@ class _Reader:
         self.stoker: list[tuple[str, str]] = []
         self.torchrun: list[tuple[str, str]] = []
         self.spec: list[tuple[str, str]] = []
-        self.unowned: list[str] = []
         self.notes: list[str] = []
         self.help = False
 
@@ -345,7 +318,7 @@ class _Reader:
             name, joined, value = word[:2], word[2:], word[2:].removeprefix("=")
         flag = self.own.get(name) or self.launcher.get(name)
         if flag is None:
-            self._other(word, name, value if joined else None)
+            self._other(name, value if joined else None)
         elif flag.takes_value and not joined and not self.left:
             raise JobError(f"{name} needs a value: {name} {flag.metavar or 'VALUE'}")
         elif flag.takes_value:
@@ -374,17 +347,13 @@ class _Reader:
         if flag.key == "max_restarts" and not any(key == "max_retries" for key, _ in self.stoker):
             self.stoker.insert(0, ("max_retries", value))
 
-    def _other(self, word: str, name: str, value: str | None) -> None:
-        """Take a key of the job file, or a flag that only the target's torchrun knows."""
+    def _other(self, name: str, value: str | None) -> None:
+        """Take a key of the job file. Raises JobError for any other name."""
         key = name.removeprefix("--").replace("-", "_")
         if name.startswith("--") and key in self.spec_keys:
             if value is None:  # a bare key is a switch, unless a possible value follows
                 value = self.left.pop() if self.left and not self.left[-1].startswith("--") else "true"
             self.spec.append((key, value))
-            return
-        listed = self.more() if value is not None and self.more is not None else ()
-        if name in listed or name.replace("_", "-") in listed:
-            self.unowned.append(word)
             return
         near = nearest(
             name,

@@ -1,7 +1,7 @@
 """Reads settings files: a job file as a mapping, a script's config file by dotted key. Nothing in them is executed.
 
-A job file is TOML, YAML or ``.py``: assignments of literals and constant arithmetic on them, no more. Every error is
-one line with the file and, where there is one, the line.
+A job file is TOML, YAML or ``.py``: assignments of literals and of arithmetic on numbers, no more. Every error is one
+line with the file and, where there is one, the line.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import operator
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -20,9 +20,8 @@ from supervisor.job.knobs.setting_names import SUFFIXES, Scalar
 
 # A job file is a page of settings; anything larger is not one, and parsers need bounded input.
 MAX_BYTES: Final = 256 * 1024
-# Constant arithmetic stays in numbers that a batch size or a learning rate can be.
+# Longer numbers are neither a batch size nor a learning rate.
 MAX_BITS: Final = 128
-MAX_EXPONENT: Final = 64
 MAX_DEPTH: Final = 8
 MAX_ITEMS: Final = 20_000
 # tomllib takes time by the square of a dotted key's parts: 100,000 of them, 200 KB, took it two minutes.
@@ -175,65 +174,43 @@ def _python(name: str, text: str) -> dict[str, Any]:
         if key in values:
             raise JobError(f"{name}:{node.lineno}: {key!r} is set twice")
         try:
-            values[key] = _constant(value, values, 0)
-        except (ValueError, ArithmeticError, TypeError) as error:
-            raise JobError(f"{name}:{node.lineno}: {key}: {_one_line(error)}") from None
+            values[key] = _constant(value, values)
+        except (ValueError, ArithmeticError, TypeError, RecursionError):
+            what = "only constants, and + - * / on numbers, are read here, never executed"
+            raise JobError(f"{name}:{node.lineno}: {key}: {what}") from None
     return values
 
 
-_OPERATORS: Final[Mapping[type[ast.operator], Callable[[Any, Any], Any]]] = {
+_OPERATORS: Final = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
 }
 
 
-def _constant(node: ast.expr, known: Mapping[str, Any], depth: int) -> Any:
-    """The value of a literal or of bounded arithmetic on numbers; earlier names of the file may be used.
+def _constant(node: ast.expr, known: Mapping[str, Any]) -> Any:
+    """Return the value of a literal, of an earlier name, or of arithmetic on them.
 
     Raises:
-        ValueError, ArithmeticError, TypeError: it is something else, or too large.
+        ValueError, ArithmeticError, TypeError, RecursionError: it is something else, or too large.
     """
-    if depth > 4 * MAX_DEPTH:
-        raise ValueError("nested too deeply")
     match node:
-        case ast.Constant(value=(bool() | int() | float() | str() | None) as value):
-            return value
         case ast.Name(id=key) if key in known:
             return known[key]
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_number(operand, known, depth + 1)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            first, second = _number(left, known, depth + 1), _number(right, known, depth + 1)
-            # Both sides are at most MAX_BITS long here; the exponent decides the length of the result.
-            if isinstance(op, ast.Pow) and abs(second) > MAX_EXPONENT:
-                raise ValueError(f"exponent {second} is too large (at most {MAX_EXPONENT})")
-            return _bounded(_OPERATORS[type(op)](first, second))
-        case ast.List(elts=items) | ast.Tuple(elts=items):
-            return [_constant(item, known, depth + 1) for item in items]
-        case ast.Dict(keys=keys, values=items):
-            names = [key.value if isinstance(key, ast.Constant) else None for key in keys]
-            if len({name for name in names if isinstance(name, str)}) < len(names):
-                raise ValueError("a key must be plain text, and stand there once")
-            return {name: _constant(item, known, depth + 1) for name, item in zip(names, items, strict=True)}
+            value = _OPERATORS[type(op)](*(_number(_constant(side, known)) for side in (left, right)))
+            return _number(value)
         case _:
-            raise ValueError("only constants and arithmetic on them are read here, never executed")
+            return ast.literal_eval(node)
 
 
-def _number(node: ast.expr, known: Mapping[str, Any], depth: int) -> int | float:
-    return _bounded(_constant(node, known, depth))
-
-
-def _bounded(value: object) -> int | float:
-    """A number that a batch size or a learning rate can be; a root of a negative number is complex."""
+def _number(value: object) -> int | float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"arithmetic is on real numbers, not on {value!r}")
+        raise TypeError("not a number")
     if isinstance(value, int) and value.bit_length() > MAX_BITS:
-        raise ValueError(f"number too large (more than {MAX_BITS} bits)")
+        raise ValueError("too large")
     return value
 
 

@@ -26,8 +26,8 @@ from supervisor.job.knobs.resume_settings import USUAL_OUTPUTS, find_outputs
 from supervisor.job.knobs.set_batch import as_number
 from supervisor.job.knobs.setting_names import (
     Place,
-    Places,
     Scalar,
+    bare,
     config_file,
     is_argument,
     last_part,
@@ -75,19 +75,24 @@ def with_knobs(
     if alone:
         _require_one_rank(spec, launch, alone)
     world = _world(spec, look, world, launch, gpus)
-    where = Places(_declared_files(given, opened), {**look.env, **dict(spec.env)}, launch.name, at)
-    knobs = find_knobs(spec.entry_args, given, elsewhere=where, world=world)
+    where = _declared_values(given, {**look.env, **dict(spec.env)}, opened)
+    knobs = find_knobs(spec.entry_args, given, elsewhere=where, world=world, program=launch.name, args_at=at)
     spec = replace(spec, world_size=world)
     if spec.entry_kind is EntryKind.COMMAND and knobs.batch_scope is KnobScope.PER_NODE:
         world = None  # the layout of its ranks on nodes is up to the command
     args = spec.entry_args
-    set_knobs: dict[str, str] = {}
+    set_knobs: dict[str, str] = {}  # those that are no arguments
     if wanted is not None:
-        args, where = _set_knob(args, where, set_knobs, _rank_batch(knobs, wanted), str(wanted))
+        args = _set_knob(args, set_knobs, _rank_batch(knobs, wanted), str(wanted))
     if world == 1 and knobs.help == SMALLER_GLOBAL and knobs.batch_scope is KnobScope.UNKNOWN:
         knobs = replace(knobs, batch_scope=KnobScope.PER_RANK)  # which is also that of all ranks
     counted = partial(
-        kn.batch_of, args, elsewhere=where, unit=unit, tokens_per_sample=tokens, global_batch=total
+        kn.batch_of,
+        args,
+        elsewhere=where | set_knobs,
+        unit=unit,
+        tokens_per_sample=tokens,
+        global_batch=total,
     )
     # A batch that a person spelled out must divide; a batch that was merely found is up to the script.
     spelt_out = {given.batch, wanted, total} != {None}
@@ -98,15 +103,15 @@ def with_knobs(
         if batch is None:
             raise JobError(f"--global-batch {total} cannot be set: {kn.why_not_changeable(knobs)}")
         for name, value in kn.batch_values(knobs, batch, local_world_size=spec.nproc_per_node):
-            args, where = _set_knob(args, where, set_knobs, name, value)
+            args = _set_knob(args, set_knobs, name, value)
     _note_origins(look, knobs)
     written = find_outputs(settings_of(args))
     trial = spec.trial
     if trial is not None:
         # Few steps in all may already be behind the checkpoint that it starts from.
         resumes = knobs.start is not None and value_of(args, knobs.start) is not None
-        own = named_values(args[where.args_at :])
-        trial = replace(trial, args=args) if resumes else _with_few_steps(trial, args, own, where.program)
+        own = named_values(args[at:])
+        trial = replace(trial, args=args) if resumes else _with_few_steps(trial, args, own, launch.name)
         for knob in trial.knobs:
             look.note(knob.name, knob.value, "--trial")
             args = set_value(args, knob.name, knob.value)
@@ -122,7 +127,7 @@ def with_knobs(
         output_prefixes=written,
         set_knobs=tuple(set_knobs.items()),
         notes=notes,
-        total_steps=spec.total_steps or total_steps(named_values(args[where.args_at :]), where.program),
+        total_steps=spec.total_steps or total_steps(named_values(args[at:]), launch.name),
     )
 
 
@@ -167,14 +172,20 @@ def _world(spec: JobSpec, look: Resolver, world: int | None, launch: Launch, gpu
     return None if world == 1 and (gpus > 1 or own) else world
 
 
-def _declared_files(given: Knobs, read: Callable[[str], str | None]) -> dict[str, Mapping[str, Scalar]]:
-    """The files in declared names, each by its place in such a name."""
-    found: dict[str, Mapping[str, Scalar]] = {}
+def _declared_values(
+    given: Knobs, env: Mapping[str, str], read: Callable[[str], str | None]
+) -> dict[str, Scalar]:
+    """The values of declared names that are variables or keys of files, as far as they can be read."""
+    found: dict[str, Scalar] = {}
     for name in (given.batch, given.accumulation, given.global_batch):
-        if name is not None and place_of(name) is Place.FILE:
-            file = name.partition("#")[0]
-            text = read(config_file(file)) if file not in found else None
-            found |= {file: read_values(config_file(file), text)} if text is not None else {}
+        if name is None or is_argument(name):
+            continue
+        file, _, key = name.partition("#")
+        if place_of(name) is Place.FILE:
+            text = read(config_file(file))
+            found[name] = read_values(config_file(file), text).get(key) if text is not None else None
+        else:
+            found[name] = env.get(bare(name))
     return found
 
 
@@ -220,14 +231,12 @@ def _without_smaller_global(knobs: Knobs, instead: str) -> Knobs:
     return replace(knobs, refusal=why, help=instead)
 
 
-def _set_knob(
-    args: tuple[str, ...], where: Places, others: dict[str, str], name: str, value: str
-) -> tuple[tuple[str, ...], Places]:
-    """A knob set from the first launch on; if it is not an argument it goes to `others`."""
+def _set_knob(args: tuple[str, ...], others: dict[str, str], name: str, value: str) -> tuple[str, ...]:
+    """The arguments with a knob set from the first launch on; one that is no argument goes to `others`."""
     if is_argument(name):
-        return set_value(args, name, value), where
+        return set_value(args, name, value)
     others[name] = value
-    return args, where.with_value(name, value)
+    return args
 
 
 def _declared_knobs(look: Resolver) -> tuple[Knobs, BatchUnit | None, int]:

@@ -24,12 +24,9 @@ class Convention:
         name: for people.
         programs: its console programs and modules (by prefix, if they end in a dot).
         given: regular expressions; each must match a setting of the command line.
-        micro: settings of the micro-batch whose names do not say so.
         accumulation: the framework's own setting: with it a plain batch size is never cut into pieces.
         resume_flag: the flag for a checkpoint.
         resume_word: a word of the command line without which the script does not know `resume_flag`.
-        always_resumes: it resumes on its own unless one of `resume_off` is given.
-        resume_off: settings that prevent that.
         steps: the setting for the number of optimizer steps.
         unsafe: settings that make a change of the micro-batch change the training, with the reason.
     """
@@ -37,17 +34,13 @@ class Convention:
     name: str
     programs: tuple[str, ...] = ()
     given: tuple[str, ...] = ()
-    micro: tuple[str, ...] = ()
     accumulation: str = ""
     resume_flag: str | None = None
     resume_word: str = ""
-    always_resumes: bool = False
-    resume_off: tuple[str, ...] = ()
     steps: str | None = None
     unsafe: tuple[tuple[str, str], ...] = ()
 
 
-HF: Final = "Hugging Face TrainingArguments"
 MEGATRON: Final = "Megatron"
 CONVENTIONS: Final[tuple[Convention, ...]] = (
     Convention(
@@ -65,29 +58,13 @@ CONVENTIONS: Final[tuple[Convention, ...]] = (
         unsafe=(("auto_scale_lr", "--auto-scale-lr scales the learning rate by the micro-batch alone"),),
     ),
     Convention(
-        "fairseq",
-        programs=("fairseq-train", "fairseq_cli.", "unicore-train"),
-        micro=("max_tokens", "max_sentences", "batch_size"),
-        accumulation="update_freq",
-        steps="--max-update",
-        always_resumes=True,
-        resume_off=(
-            "restore_file",
-            "reset_optimizer",
-            "reset_dataloader",
-            "finetune_from_model",
-            "no_save",
-            "reset_meters",
-        ),
-    ),
-    Convention(
         MEGATRON,
         given=(r"^--micro-batch-size$", r"^--(global-batch-size|train-iters|train-samples)$"),
         resume_flag="--load",
         steps="--train-iters",
     ),
     Convention(
-        HF,
+        "Hugging Face TrainingArguments",
         programs=("llamafactory-cli", "llamafactory.", "trl", "swift"),
         steps="--max_steps",
         resume_flag="--resume_from_checkpoint",
@@ -115,29 +92,12 @@ def find_convention(names: Sequence[str], program: str | None) -> Convention | N
 
 
 def find_loader(args: Sequence[str]) -> LoaderKnobs:
-    """A command line's DataLoader settings that cost host memory: workers, prefetch, pinning, sharing."""
-    found: dict[str, tuple[str, str]] = {}
+    """Return a command line's setting for the number of DataLoader workers, which cost host memory."""
     for setting in settings_of(args):
-        words, value = words_of(setting.name), value_of(args, setting.name)
-        kind = next((kind for kind, first, last in _LOADER if first in words and words[-1] in last), None)
-        if kind is not None and value is not None:
-            found.setdefault(kind, (setting.name, value))
-    numbers = {
-        kind: (name, int(text)) for kind, (name, text) in found.items() if text.isascii() and text.isdigit()
-    }
-    name, text = found.get("pinned", ("", ""))
-    on = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}.get(text.lower())
-    pinned = (name, on) if on is not None else None
-    return LoaderKnobs(numbers.get("workers"), numbers.get("prefetch"), pinned, found.get("sharing"))
-
-
-# What a setting is for: a word of its name, and those that it may end in.
-_LOADER: Final = (
-    ("workers", "workers", {"workers"}),
-    ("prefetch", "prefetch", {"factor", "prefetch"}),
-    ("pinned", "pin", {"memory"}),
-    ("sharing", "sharing", {"strategy", "sharing"}),
-)
+        text = value_of(args, setting.name) or ""
+        if words_of(setting.name)[-1:] == ("workers",) and text.isascii() and text.isdigit():
+            return LoaderKnobs((setting.name, int(text)))
+    return LoaderKnobs()
 
 
 NCCL_DEFAULT_TIMEOUT_S: Final = 600.0

@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from math import prod
 from posixpath import normpath
 
-from supervisor.job.batch import BatchUnit
 from supervisor.job.knobs.setting_names import (
     ENV,
     BatchName,
@@ -63,8 +61,6 @@ class Why(StrEnum):
     FIRST_DIMENSION = "first_dimension"
     """No loader: the model's input has a batch setting's value there."""
     SECOND_DIMENSION = "second_dimension"
-    TOKENS = "tokens"
-    """A budget of tokens: batches differ in size and stay below a setting that counts tokens."""
     BATCHES = "batches"
     """Batches drawn between two optimizer steps."""
     BACKWARDS = "backwards"
@@ -123,12 +119,11 @@ class MeasuredBatch:
     """One attempt's batch.
 
     Attributes:
-        micro_batch: samples of one forward and backward pass on a rank; with `unit` tokens, the budget of a batch.
+        micro_batch: samples of one forward and backward pass on a rank.
         accumulation: such passes per optimizer step.
         world_size: ranks.
-        global_batch: their product, in `unit`.
+        global_batch: their product.
         sequence_length: tokens per sample, if the model's input is token ids; None if it may be something else.
-        unit: what `micro_batch` counts.
         setting: the setting of the micro-batch.
         scope: what `setting` counts.
         counts_accumulation: `setting` is the total of an optimizer step; the micro-batch follows from the accumulation.
@@ -145,7 +140,6 @@ class MeasuredBatch:
     world_size: int | None
     global_batch: int | None
     sequence_length: int | None
-    unit: BatchUnit
     setting: Setting | None
     scope: KnobScope | None
     counts_accumulation: bool
@@ -167,7 +161,6 @@ class _Numbers:
     world: int | None
     local_world: int | None
     length: int | None
-    unit: BatchUnit
     uncut: int | None = None
     """The loader's batch, where the loop cuts it: a setting of that value makes this one, whatever it is in micro-batches."""
 
@@ -226,7 +219,7 @@ def measured_batch(
     first = ranks[0] if ranks else Rank()
     loader = first.loader
     world = facts.world_size
-    micro, unit, seen = _micro_batch(first, settings)
+    micro, seen = _micro_batch(first, settings)
     if _differ(micro, (_micro_batch(rank, settings)[0] for rank in ranks)):
         micro, seen = None, _refused(Why.RANKS_DIFFER)
     times, accumulated = _accumulation(first, micro, world, settings)
@@ -234,7 +227,7 @@ def measured_batch(
         times, accumulated = None, _refused(Why.RANKS_DIFFER)
     uncut = loader.batch_size if loader is not None and seen.why is Why.PIECES else None
     local = first.local_world_size or local_world_size
-    numbers = _Numbers(micro, times, world, local, _length(first, micro), unit, uncut)
+    numbers = _Numbers(micro, times, world, local, _length(first, micro), uncut)
     setting, scope, set_by = _named_batch(numbers, settings, given) or _setting_of(numbers, settings, loader)
     by_name = _named_accumulation(numbers, settings, given, accumulated.why)
     knob, answer, accumulated_by = by_name or _accumulation_setting(numbers, settings, setting)
@@ -246,7 +239,6 @@ def measured_batch(
         world_size=world,
         global_batch=numbers.whole,
         sequence_length=numbers.length,
-        unit=unit,
         setting=setting,
         scope=scope,
         counts_accumulation=setting is not None and _is_total(setting, numbers, settings),
@@ -282,10 +274,8 @@ def first_steps(facts: Facts, *, accumulates: bool) -> tuple[int | None, int | N
     rank = next(iter(facts.ranks), None)
     if rank is None:
         return None, None, None
-    micro, unit, _ = _micro_batch(rank, facts.settings)
+    micro, _ = _micro_batch(rank, facts.settings)
     count = rank.batches if rank.is_by_batches else rank.backwards
-    if unit is BatchUnit.TOKENS:
-        return None, None, None
     if count.value > 1 and not (rank.counts_batches or accumulates):
         return micro, None, None  # two losses are not accumulation
     return micro, count.value or None, count.agreed
@@ -319,32 +309,27 @@ def _fit(setting: Setting) -> BatchName:
     return max(fits)
 
 
-def _micro_batch(rank: Rank, settings: Sequence[Setting]) -> tuple[int | None, BatchUnit, Derivation]:
+def _micro_batch(rank: Rank, settings: Sequence[Setting]) -> tuple[int | None, Derivation]:
     loader, shape = rank.loader, rank.shape
-    samples = BatchUnit.SAMPLES
     if not shape:
-        return None, samples, _refused(Why.NOTHING_SEEN)
+        return None, _refused(Why.NOTHING_SEEN)
     if loader is None:
         return _micro_by_name(rank, settings)
     if rank.pieces(loader):
-        return shape[0], samples, _measured(Why.PIECES)
+        return shape[0], _measured(Why.PIECES)
     if _joins_loaders(rank, loader):
-        return None, samples, _asked(Why.SEVERAL_LOADERS, ())
+        return None, _asked(Why.SEVERAL_LOADERS, ())
     if loader.batch_size is not None:
         if loader.lead > 1 and loader.batch_size == loader.lead * (rank.world_size or 1) > loader.lead:
             # One batch split among the ranks, or rows packed into fewer.
-            return None, samples, _asked(Why.SCOPE, ())
-        return loader.batch_size, samples, _measured(Why.LOADER)
+            return None, _asked(Why.SCOPE, ())
+        return loader.batch_size, _measured(Why.LOADER)
     if len(loader.fed) == 1 and loader.fed.total() >= STEPS_THAT_AGREE:
-        return loader.lead, samples, _measured(Why.FED)
-    most = max((prod(fed) for fed in loader.fed), default=0)
-    budgets = [s.number for s in settings if s.number and is_tokens(s.name) and most <= s.number < 2 * most]
-    if len(budgets) == 1:
-        return budgets[0], BatchUnit.TOKENS, _measured(Why.TOKENS)
-    return None, samples, _refused(Why.UNKNOWN_SHAPE)
+        return loader.lead, _measured(Why.FED)
+    return None, _refused(Why.UNKNOWN_SHAPE)
 
 
-def _micro_by_name(rank: Rank, settings: Sequence[Setting]) -> tuple[int | None, BatchUnit, Derivation]:
+def _micro_by_name(rank: Rank, settings: Sequence[Setting]) -> tuple[int | None, Derivation]:
     """Without a loader: the first or the second dimension (time comes first in some), if a batch setting has its value.
 
     Uses only the first input of the last forward before a backward pass: rollouts of one sample may precede it.
@@ -358,10 +343,10 @@ def _micro_by_name(rank: Rank, settings: Sequence[Setting]) -> tuple[int | None,
     if len(found) == 1 and any(_fit(setting) > BatchName.ODD for setting in fits):
         is_first = not found.isdisjoint({last, rank.shape[0]})
         why = Why.FIRST_DIMENSION if is_first else Why.SECOND_DIMENSION
-        return found.pop(), BatchUnit.SAMPLES, _measured(why)
+        return found.pop(), _measured(why)
     # A word of the script's own beside `batch` (a normalization's, a replay buffer's), or two sizes.
     asked = _asked(Why.BY_NAME, fits) if fits else _open(Why.UNKNOWN_SHAPE, named)
-    return None, BatchUnit.SAMPLES, asked
+    return None, asked
 
 
 def _joins_loaders(rank: Rank, loader: Loader) -> bool:
@@ -387,7 +372,7 @@ def _accumulation(
     if times is None:
         return None, _refused(Why.TOO_FEW_STEPS if rank.steps < STEPS_THAT_AGREE else Why.CHANGING)
     if times > 1 and not rank.counts_batches:  # two losses of a GAN or two passes of SAM are not accumulation
-        numbers = _Numbers(micro, times, world, None, _length(rank, micro), BatchUnit.SAMPLES)
+        numbers = _Numbers(micro, times, world, None, _length(rank, micro))
         _, answer, finding = _accumulation_setting(numbers, settings, None)
         says_so = any(is_accumulation(s.name) and s.number in numbers.accumulations for s in settings)
         if answer in {None, "none"} and not says_so:
@@ -411,9 +396,6 @@ def _setting_of(
     named = sorted((setting for setting in settings if _fit(setting)), key=_fit, reverse=True)
     if numbers.micro is None:
         return None, None, _open(Why.WITHOUT_BATCH, named)
-    if numbers.unit is BatchUnit.TOKENS:
-        budget = next(s for s in settings if is_tokens(s.name) and s.number == numbers.micro)
-        return budget, KnobScope.PER_RANK, _measured(Why.TOKENS)
     text = "" if loader is None or numbers.uncut is not None else loader.text or ""
     in_call = _in_call(text, settings)
     fits, why = _fitting(numbers, named), Why.NAME_AND_VALUE
@@ -473,7 +455,7 @@ def _named_batch(
 ) -> tuple[Setting | None, KnobScope | None, Derivation] | None:
     """The setting that a person named for the batch, if it was seen and the micro-batch is known."""
     mine = [s for s in settings if named.batch is not None and is_named(s, named.batch)]
-    if not mine or numbers.micro is None or numbers.unit is BatchUnit.TOKENS:
+    if not mine or numbers.micro is None:
         return None
     scope = numbers.scope(mine[0].number) or (KnobScope.GLOBAL if numbers.is_global(mine[0].number) else None)
     if scope is None:
@@ -523,7 +505,7 @@ def _is_total(setting: Setting, numbers: _Numbers, settings: Sequence[Setting]) 
     by_deepspeed = last_part(setting.name) == "train_batch_size" and any(
         s.by == "deepspeed" for s in settings
     )
-    return by_deepspeed or (numbers.unit is BatchUnit.SAMPLES and numbers.scope(setting.number) is None)
+    return by_deepspeed or numbers.scope(setting.number) is None
 
 
 def _may_be_batch(setting: Setting) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from supervisor.job.batch import BatchSpec, BatchUnit, factors
+from supervisor.job.batch import BatchSpec, factors
 from supervisor.job.knobs.measured import UNSEEN, Derivation, MeasuredBatch, Why
 from supervisor.job.knobs.resume_settings import knob_name
 from supervisor.job.knobs.written_facts import Setting
@@ -191,10 +191,10 @@ def measured_settings(found: MeasuredBatch, named: Knobs) -> MeasuredSettings:
     counts_ranks = knob is not None and found.accumulation_scope is KnobScope.GLOBAL
     total = next(iter(found.accumulated_by.candidates), None)
     if found.accumulation_setting != DERIVED:
-        is_step = found.scope is KnobScope.PER_RANK and found.unit is BatchUnit.SAMPLES
+        is_step = found.scope is KnobScope.PER_RANK
         total = setting if is_step and setting is not None and setting.number != found.micro_batch else None
     batch = None
-    if found.micro_batch and steps and found.world_size and found.unit is BatchUnit.SAMPLES:
+    if found.micro_batch and steps and found.world_size:
         batch = BatchSpec(found.micro_batch, steps, found.world_size)
     refusal, help_ = _why_refused(found)
     return MeasuredSettings(
@@ -207,7 +207,7 @@ def measured_settings(found: MeasuredBatch, named: Knobs) -> MeasuredSettings:
         total=(knob_name(total), total.number) if total is not None and total.number is not None else None,
         refusal=refusal,
         help=help_,
-        micro=found.micro_batch if found.unit is BatchUnit.SAMPLES else None,
+        micro=found.micro_batch,
         passes=found.accumulation,
         ranks=found.world_size,
     )
@@ -230,7 +230,7 @@ def _passes(found: MeasuredBatch) -> int | None:
 
 def open_part(found: MeasuredBatch, named: Knobs) -> tuple[Unread | None, tuple[Setting, ...]]:
     """What a person could answer, in order of refusal, and the settings in question."""
-    if found.micro_batch is None or found.unit is BatchUnit.TOKENS:
+    if found.micro_batch is None:
         return None, ()
     if found.setting is None:
         is_scope = found.set_by.why is Why.SCOPE and named.batch is not None
@@ -251,8 +251,6 @@ def _why_refused(found: MeasuredBatch) -> tuple[str, str]:
     """Why the batch cannot be changed, and what would allow it."""
     if found.micro.why is Why.NOTHING_SEEN:
         return "", ""
-    if found.unit is BatchUnit.TOKENS:
-        return "the batch is a budget of tokens", _DECLARE
     if found.micro_batch is None:
         return _NO_MICRO.get(found.micro.why, "the micro-batch could not be measured"), _DECLARE
     if found.setting is None:

@@ -6,7 +6,7 @@ An ambiguous name is left open, together with ways to settle it: a declaration, 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -17,7 +17,7 @@ from supervisor.job.knobs.set_batch import as_number, number_of
 from supervisor.job.knobs.setting_names import (
     BatchName,
     Place,
-    Places,
+    Scalar,
     bare,
     batch_name,
     config_file,
@@ -75,21 +75,24 @@ def find_knobs(
     args: Sequence[str],
     declared: Knobs | None = None,
     *,
-    elsewhere: Places | None = None,
+    elsewhere: Mapping[str, Scalar] | None = None,
     world: int | None = None,
+    program: str | None = None,
+    args_at: int = 0,
 ) -> Knobs:
     """The settings of a script's batch and resume: as declared, else those on the command line with conventional names.
 
     Args:
         args: the words after the script.
         declared: the names given by a person, used as they are.
-        elsewhere: the files and variables that declared names are read from.
+        elsewhere: the values of declared names in files and variables.
         world: ranks in all, if known.
+        program: the console program or module.
+        args_at: the index of the script's first argument.
     """
-    where, given = elsewhere or Places(), declared or Knobs()
-    own = args[where.args_at :]
-    row = find_convention([s.name for s in settings_of(own)], where.program)
-    found = _candidates(own, row)
+    where, given, own = elsewhere or {}, declared or Knobs(), args[args_at:]
+    row = find_convention([s.name for s in settings_of(own)], program)
+    found = _candidates(own)
     try:
         if given.batch is not None:
             knobs = _declared(given.batch, given, found, args, where)
@@ -114,21 +117,19 @@ def _unsafe(own: Sequence[str], row: Convention | None) -> str:
     return next((reasons[name] for s in given if (name := last_part(s.name)) in reasons), "")
 
 
-def _candidates(own: Sequence[str], row: Convention | None) -> list[Candidate]:
+def _candidates(own: Sequence[str]) -> list[Candidate]:
     """Settings that may control the batch or the accumulation; if one is given twice, the last value counts."""
     found: dict[str, Candidate] = {}
     for setting in settings_of(own):
         name, number = setting.name, as_number(setting.value)
         scope = scope_by_name(name)
-        if row is not None and last_part(name) in row.micro:
-            scope = KnobScope.PER_RANK
         if number is not None and (scope is not None or is_accumulation(name)):
             found[plain(name)] = Candidate(name, scope, number)
     return list(found.values())
 
 
 def _declared(
-    batch: str, given: Knobs, found: Sequence[Candidate], args: Sequence[str], where: Places
+    batch: str, given: Knobs, found: Sequence[Candidate], args: Sequence[str], where: Mapping[str, Scalar]
 ) -> Knobs:
     """The settings that a person named, completed by the scope in the name and the only given accumulation or total."""
     scope = given.batch_scope
@@ -153,7 +154,7 @@ def _declared(
 
 
 def _numbers_of(
-    args: Sequence[str], where: Places, *wanted: tuple[str, str | None]
+    args: Sequence[str], where: Mapping[str, Scalar], *wanted: tuple[str, str | None]
 ) -> tuple[FoundNumber, ...]:
     """The current value of each setting and where it is set; ``named`` if the value cannot be read."""
     found = []

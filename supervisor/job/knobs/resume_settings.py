@@ -70,7 +70,6 @@ def with_resume(args: Sequence[str], row: Convention | None, given: Knobs, knobs
         given: a person's declarations.
         knobs: the batch's knobs.
     """
-    knobs = replace(knobs, framework=row.name if row is not None else "")
     settings = settings_of(args)
     if given.resume:
         return _as_declared(knobs, given.resume, given.resume_value)
@@ -140,15 +139,9 @@ def _by_itself(settings: Sequence[Argument], args: Sequence[str], row: Conventio
         named = is_auto or words in {("load", "enable"), ("autoresume",)}
         if named and (setting.value is None or setting.value.lower() == "true"):
             return f"{setting.name} is on"
-    if row is None:
-        return None
     load = value_of(args, "--load")
-    if row.name == MEGATRON and load and load == value_of(args, "--save"):
-        return "--load is --save"
-    given = {setting.name.lstrip("-").replace("-", "_") for setting in settings}
-    if row.always_resumes and given.isdisjoint(row.resume_off):
-        return f"{row.name} continues from its last checkpoint"
-    return None
+    is_megatron = row is not None and row.name == MEGATRON
+    return "--load is --save" if is_megatron and load and load == value_of(args, "--save") else None
 
 
 def given_start(args: Sequence[str], flags: Collection[str] = ()) -> str | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from supervisor.job.arguments.command_line import value_of
 from supervisor.job.batch import BatchSpec, BatchUnit, resolve
 from supervisor.job.errors import JobError
-from supervisor.job.knobs.setting_names import Places, Scalar, is_argument
+from supervisor.job.knobs.setting_names import Scalar, is_argument
 from supervisor.job.spec import AccumulationCounts, Knobs, KnobScope
 
 
@@ -21,7 +21,7 @@ def batch_of(
     global_batch: int | None = None,
     unit: BatchUnit | None = None,
     tokens_per_sample: int = 1,
-    elsewhere: Places | None = None,
+    elsewhere: Mapping[str, Scalar] | None = None,
 ) -> BatchSpec | None:
     """The batch of a foreign command line; None if unknown.
 
@@ -33,12 +33,12 @@ def batch_of(
         global_batch: a person's request that overrides the script's own flags.
         unit: unit of the global batch, if a person gave it; samples otherwise.
         tokens_per_sample: with ``unit=TOKENS``.
-        elsewhere: config files and variables.
+        elsewhere: the values of settings in config files and variables, by name.
 
     Raises:
         JobError: the numbers are known and do not divide.
     """
-    where = elsewhere or Places()
+    where = elsewhere or {}
     scope, is_derived = knobs.batch_scope, knobs.global_batch is not None and knobs.accumulation is None
     given = number_of(args, knobs.batch, where, knobs, "micro")
     passes = _passes(args, knobs, where, global_batch)
@@ -66,7 +66,7 @@ def batch_of(
 def _of_rank(
     args: Sequence[str],
     knobs: Knobs,
-    where: Places,
+    where: Mapping[str, Scalar],
     micro: int,
     passes: int,
     asked: int | None,
@@ -85,7 +85,7 @@ def _of_rank(
     return resolve(micro_batch=micro, global_batch=total, accumulation=steps, **counted)
 
 
-def _passes(args: Sequence[str], knobs: Knobs, where: Places, asked: int | None) -> int | None:
+def _passes(args: Sequence[str], knobs: Knobs, where: Mapping[str, Scalar], asked: int | None) -> int | None:
     """The accumulation; a requested global batch sets it, whatever it is now."""
     is_set = knobs.accumulation is None or (asked is not None and knobs.batch_scope is not KnobScope.UNKNOWN)
     return number_of(args, knobs.accumulation, where, knobs, "accumulation") or (1 if is_set else None)
@@ -193,12 +193,16 @@ def why_not_changeable(knobs: Knobs) -> str:
 
 
 def number_of(
-    args: Sequence[str], name: str | None, where: Places, knobs: Knobs | None = None, what: str = ""
+    args: Sequence[str],
+    name: str | None,
+    where: Mapping[str, Scalar],
+    knobs: Knobs | None = None,
+    what: str = "",
 ) -> int | None:
     """The number of a setting, or the one found for it in `knobs`; None: unknown."""
     if name is None:
         return None
-    number = as_number(value_of(args, name) if is_argument(name) else where.value(name))
+    number = as_number(value_of(args, name) if is_argument(name) else where.get(name))
     if number is None and knobs is not None:
         # A default by convention, or a value in place of one that is not set.
         found = knobs.number(what)

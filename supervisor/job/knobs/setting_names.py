@@ -8,8 +8,6 @@ in the environment, ``conf/train.yaml#train.batch_size`` in a file that the comm
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from itertools import pairwise
 from typing import Final, TypeAlias
@@ -27,38 +25,6 @@ class Place(StrEnum):
     ARGUMENT = "argument"
     ENVIRONMENT = "environment"
     FILE = "file"
-
-
-@dataclass(frozen=True, slots=True)
-class Places:
-    """The sources of a foreign script's settings other than its arguments.
-
-    `configs`: for each file in a declared setting, dotted key to value. `env`: the job's environment.
-    `program`: the console program or module. `args_at`: the index of the script's first argument.
-    """
-
-    configs: Mapping[str, Mapping[str, Scalar]] = field(default_factory=dict)
-    env: Mapping[str, str] = field(default_factory=dict)
-    program: str | None = None
-    args_at: int = 0
-
-    def value(self, name: str) -> Scalar:
-        """The value of a setting that is not on the command line; None: unknown."""
-        match place_of(name):
-            case Place.FILE:
-                file, _, key = name.partition("#")
-                return self.configs.get(file, {}).get(key)
-            case Place.ENVIRONMENT:
-                return self.env.get(name.removeprefix(ENV))
-            case Place.ARGUMENT:
-                return None
-
-    def with_value(self, name: str, value: str) -> Places:
-        """The same with a setting in a file or a variable set."""
-        file, _, key = name.partition("#")
-        if place_of(name) is Place.FILE:
-            return replace(self, configs={**self.configs, file: {**self.configs.get(file, {}), key: value}})
-        return replace(self, env={**self.env, name.removeprefix(ENV): value})
 
 
 def place_of(name: str) -> Place:

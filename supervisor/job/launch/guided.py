@@ -10,7 +10,7 @@ import json
 import posixpath
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, TypeAlias
@@ -20,7 +20,7 @@ from supervisor.job.errors import JobError
 from supervisor.job.launch.oom_plan import four_lines, resume_plan
 from supervisor.job.setting_keys import SETTINGS
 from supervisor.job.spec import EntryKind, JobSpec
-from supervisor.text.hostlist import host_names
+from supervisor.text.patterns import host_names
 from supervisor.text.redact import redact, redact_argv, redact_text
 
 Setting: TypeAlias = str | int | float | bool
@@ -30,9 +30,6 @@ MOST_SCRIPTS: Final = 9
 _FLAG_NAME: Final = re.compile(r"-{0,2}\+{0,2}[A-Za-z_][\w.-]*(=\S*)?")
 # Settings files of the project and of a package: a job file with such a name would be read as one.
 _RESERVED: Final = frozenset({"stoker.toml", "pyproject.toml"})
-_TRAINS: Final = re.compile(
-    r"\.backward\(|\bDataLoader\b|init_process_group|DistributedDataParallel|Accelerator\(|Trainer\(|fully_shard"
-)
 _NAMED: Final = re.compile(r"train|tune|^(main|run)\.py$")
 
 
@@ -157,17 +154,16 @@ class Choices:
         return str(self.settings.get("run.nnodes", "1")) not in {"1", "1:1"}
 
 
-def likely_scripts(texts: Mapping[str, str]) -> tuple[str, ...]:
-    """Names of possible training scripts, likeliest first; if none looks like one, all except tests and set-up.
+def likely_scripts(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the Python files that may train, those named like it first; no tests and no set-up.
 
     Args:
-        texts: source text by path relative to the folder.
+        names: paths relative to the folder.
     """
-    base = {name: posixpath.basename(name).lower() for name in texts}
-    mine = [name for name in texts if not base[name].startswith(("test_", "conftest", "setup.", "__init__"))]
-    likely = [name for name in mine if _TRAINS.search(texts[name]) or _NAMED.search(base[name])] or mine
-    likely.sort(key=lambda name: (_NAMED.search(base[name]) is None, name.count("/"), name))
-    return tuple(likely)[:MOST_SCRIPTS]
+    base = {name: posixpath.basename(name).lower() for name in names}
+    mine = [name for name in base if not base[name].startswith(("test_", "conftest", "setup.", "__init__"))]
+    mine.sort(key=lambda name: (_NAMED.search(base[name]) is None, name.count("/"), name))
+    return tuple(mine)[:MOST_SCRIPTS]
 
 
 def slurm_of(env: Mapping[str, str], *, installed: bool) -> Slurm | None:

@@ -1,14 +1,13 @@
 """A job's secrets: hidden in all files, and supplied again when a run is adopted or continued.
 
 Secrets are never written to disk. Whoever adopts or continues the run supplies a variable under the same name in the
-environment, and a hidden argument as `STOKER_ARGUMENT_<n>`, where n is the argument's position after the script, from 1.
+environment. A job with a secret among its arguments is started again instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 import msgspec
 
@@ -19,15 +18,13 @@ from supervisor.job.spec import JobSpec
 from supervisor.run.runfile import RunFile
 from supervisor.text.redact import HIDDEN, Redactor, redact, redact_argv, redact_text
 
-GIVEN_AGAIN: Final = "STOKER_ARGUMENT_"
-
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A secret that is needed but unknown. `variable`: the variable to set; None: the whole job must be given again."""
+    """A secret that is needed but unknown: a variable, by name, or a word of the command."""
 
     what: str
-    variable: str | None
+    is_variable: bool = False
 
 
 def redactor_of(job: JobSpec, env: Mapping[str, str]) -> Redactor:
@@ -60,38 +57,26 @@ def without_secrets(record: RunFile) -> RunFile:
 
 def missing_secrets(job: JobSpec, env: Mapping[str, str]) -> tuple[Missing, ...]:
     """The secrets of a job read from disk that `env` does not supply."""
-    found = [Missing(name, name) for name, value in job.env if HIDDEN in value and name not in env]
+    found = [
+        Missing(name, is_variable=True) for name, value in job.env if HIDDEN in value and name not in env
+    ]
     for index, word in enumerate(job.entry_args):
-        variable = f"{GIVEN_AGAIN}{index + 1}"
-        one = word.count(HIDDEN) == 1
-        if HIDDEN in word and not (one and variable in env):
-            before = job.entry_args[index - 1] if index else ""
-            shown = f"{before} {word}" if word == HIDDEN and before.startswith("-") else word
-            found.append(Missing(f"argument {index + 1} ({shown})", variable if one else None))
+        before = job.entry_args[index - 1] if index else ""
+        shown = f"{before} {word}" if word == HIDDEN and before.startswith("-") else word
+        found += [Missing(f"argument {index + 1} ({shown})")] if HIDDEN in word else []
     others = (*job.torchrun_flags, *(value for _, value in job.set_knobs))
-    return (*found, *(Missing(word, None) for word in others if HIDDEN in word))
+    return (*found, *(Missing(word) for word in others if HIDDEN in word))
 
 
 def with_secrets(job: JobSpec, env: Mapping[str, str]) -> JobSpec:
-    """The job with its hidden variables and arguments filled in from `env`.
+    """The job with its hidden variables filled in from `env`.
 
     Raises:
-        JobError: a secret is missing; one line names it and says how to supply it.
+        JobError: a secret is missing; one line says which, and what to do.
     """
     if missing := missing_secrets(job, env):
         raise JobError(asks_for(missing))
-    variables = tuple((name, env[name] if HIDDEN in value else value) for name, value in job.env)
-    return replace(job, env=variables, entry_args=_arguments(job, env))
-
-
-def _arguments(job: JobSpec, env: Mapping[str, str]) -> tuple[str, ...]:
-    """The script's arguments with those that `env` supplies; the rest stays hidden."""
-    return tuple(
-        word.replace(HIDDEN, env[name])
-        if word.count(HIDDEN) == 1 and (name := f"{GIVEN_AGAIN}{index}") in env
-        else word
-        for index, word in enumerate(job.entry_args, 1)
-    )
+    return replace(job, env=tuple((name, env[name] if HIDDEN in value else value) for name, value in job.env))
 
 
 def with_hidden_words(argv: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
@@ -107,24 +92,14 @@ def with_hidden_words(argv: Sequence[str], known: Sequence[str]) -> tuple[str, .
 
 def asks_for(missing: Sequence[Missing]) -> str:
     """One line: what is missing and how to supply it."""
-    known = [item for item in missing if item.variable is not None]
-    lost = [item.what for item in missing if item.variable is None]
+    lost = [item.what for item in missing if not item.is_variable]
     if lost:
         return f"{', '.join(lost)}: a secret, not kept on disk: start the job again with `stoker run`"
-    what = ", ".join(item.what for item in known)
-    variables = " and ".join(str(item.variable) for item in known)
-    meant = f" (in place of {HIDDEN})" if any(item.what != item.variable for item in known) else ""
-    return f"{what}: a secret, not kept on disk: set {variables}{meant} and try again, or start the job again with `stoker run`"
-
-
-def given_again(record: RunFile, env: Mapping[str, str]) -> tuple[RunFile, dict[str, str]]:
-    """The record with the secrets from `env`, and `env` without those arguments, which the job must not see.
-
-    What is still missing stays hidden: `with_secrets` refuses to launch it.
-    """
-    job, arguments = record.job, _arguments(record.job, env)
-    rest = {name: value for name, value in env.items() if not name.startswith(GIVEN_AGAIN)}
-    return msgspec.structs.replace(record, job=replace(job, entry_args=arguments)), rest
+    names = [item.what for item in missing]
+    return (
+        f"{', '.join(names)}: a secret, not kept on disk: set {' and '.join(names)} and try again, "
+        "or start the job again with `stoker run`"
+    )
 
 
 def require_nothing_hidden(plan: LaunchPlan) -> None:
@@ -137,4 +112,4 @@ def require_nothing_hidden(plan: LaunchPlan) -> None:
     # A rank's command line, used to find ranks for a plan, stays hidden: it is compared, never started.
     hidden += [c.name for c in plan.env if c.value is not None and HIDDEN in c.value and c.name != APPLY]
     if hidden:
-        raise JobError(asks_for([Missing(word, None) for word in hidden]))
+        raise JobError(asks_for([Missing(word) for word in hidden]))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 
@@ -164,13 +164,16 @@ class Sensors:
         """`disk`: a folder on the filesystem of the run."""
         self._put = put
         self._clock = clock
-        self._processes: dict[str, ProcessId] = {}
-        self._lock = threading.Lock()
+        self._processes: dict[
+            str, ProcessId
+        ] = {}  # replaced, never changed: the samplers read it in their threads
         self._other_gpu_users = OtherGpuUsers()
         self._named: set[GpuDevice] = set()
         self._gpus = GpuSampler(stop, self._on_gpus, on_note=self._on_gpu_note, interval_s=interval_s)
         self._own = {OWN: own} if (own := identify(os.getpid())) is not None else {}
-        self._host = HostSampler(stop, self._read, self._on_host, disks=(SHM, disk), interval_s=interval_s)
+        self._host = HostSampler(
+            stop, lambda: self._processes | self._own, self._on_host, disks=(SHM, disk), interval_s=interval_s
+        )
 
     def start(self) -> None:
         """Begin to sample."""
@@ -184,32 +187,20 @@ class Sensors:
 
     def watch(self, key: str, process: ProcessId) -> None:
         """Sample a rank's process from now on."""
-        with self._lock:
-            self._processes[key] = process
-
-    def _watched(self) -> dict[str, ProcessId]:
-        with self._lock:
-            return dict(self._processes)
-
-    def _read(self) -> dict[str, ProcessId]:
-        return self._watched() | self._own
+        self._processes = {**self._processes, key: process}
 
     def _on_gpus(self, samples: Sequence[GpuSample]) -> None:
-        watched = {process.pid for process in self._watched().values()}
-        uses = {use.index: use for use in self._other_gpu_users.uses(samples, watched)}
+        watched = {process.pid for process in self._processes.values()}
         for sample in samples:
-            index = sample.device.index
+            index, t = sample.device.index, of_others(sample.t, self._clock)
+            use = self._other_gpu_users.use(sample, watched)
             if sample.device not in self._named:
                 self._named.add(sample.device)
-                self._put(GpuSeen(of_others(sample.t, self._clock), sample.device))
-            self._put(
-                Sampled(
-                    of_others(sample.t, self._clock), GPU, str(index), gpu_values(sample, uses.get(index))
-                )
-            )
-            text = uses[index].advice() if index in uses else None
+                self._put(GpuSeen(t, sample.device))
+            self._put(Sampled(t, GPU, str(index), gpu_values(sample, use)))
+            text = use.advice() if use is not None else None
             if text is not None:
-                self._put(AdviceSeen(of_others(sample.t, self._clock), None, f"gpu_shared_{index}", text))
+                self._put(AdviceSeen(t, None, f"gpu_shared_{index}", text))
 
     def _on_gpu_note(self, note: GpuNote) -> None:
         if note.code is not GpuNoteCode.ABSENT:  # a machine without GPUs is not worth a note
@@ -322,34 +313,28 @@ class OtherGpuUsers:
     """Separates a GPU's processes. A process belongs to the run if it or an ancestor is watched, or is this keeper."""
 
     def __init__(self) -> None:
-        self._known: dict[int, bool] = {}
+        self._own: dict[int, frozenset[int]] = {}  # by GPU, of its last sample: an orphaned rank still counts
         self._can_tell = pids_are_the_drivers()
 
-    def uses(self, samples: Sequence[GpuSample], watched: Collection[int]) -> Iterator[Use]:
-        """The use of each GPU whose processes the driver lists; nothing if its pids are from another namespace (a container)."""
-        if not self._can_tell:
-            return
-        seen: set[int] = set()
-        family = frozenset([*watched, os.getpid()])
-        for sample in samples:
-            if sample.processes is None:
-                continue
-            seen.update(process.pid for process in sample.processes)
-            own = tuple(p for p in sample.processes if self._is_own(p.pid, family))
-            others = tuple(p for p in sample.processes if p not in own)
-            yield Use(sample.device.index, own, others)
-        self._known = {pid: own for pid, own in self._known.items() if pid in seen}
+    def use(self, sample: GpuSample, watched: Collection[int]) -> Use | None:
+        """The use of a GPU; None if the driver lists no processes, or their pids are from another namespace (a container)."""
+        if not self._can_tell or sample.processes is None:
+            return None
+        index, family = sample.device.index, frozenset([*watched, os.getpid()])
+        known = self._own.get(index, frozenset())
+        own = tuple(p for p in sample.processes if p.pid in known or _descends(p.pid, family))
+        self._own[index] = frozenset(p.pid for p in own)
+        return Use(index, own, tuple(p for p in sample.processes if p not in own))
 
-    def _is_own(self, pid: int, family: frozenset[int]) -> bool:
-        """Whether a process or an ancestor belongs to the run. Cached while it is listed, so that an orphaned rank still counts."""
-        at: int | None = pid
-        for _ in range(DEEPEST):
-            if self._known.get(pid) or at is None or at <= 1 or at in family:
-                break
-            at = parent_of(at)
-        # If not, its rank may be found only later, so it is looked up again.
-        self._known[pid] = self._known.get(pid, False) or at in family
-        return self._known[pid]
+
+def _descends(pid: int, family: frozenset[int]) -> bool:
+    """Whether a process is one of these, or below one."""
+    at: int | None = pid
+    for _ in range(DEEPEST):
+        if at is None or at <= 1 or at in family:
+            break
+        at = parent_of(at)
+    return at in family
 
 
 def _held(process: GpuProcess) -> int:

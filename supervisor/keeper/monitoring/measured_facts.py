@@ -12,12 +12,13 @@ import dataclasses
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from msgspec.structs import replace
 
-from supervisor.job.batch import BatchSpec, BatchUnit, factors
+from supervisor.job.batch import BatchSpec, factors
 from supervisor.job.config.script_settings import total_steps
 from supervisor.job.knobs.conventions import longer_than_usual
 from supervisor.job.knobs.measured import Certainty, MeasuredBatch, Why, first_steps, is_named, measured_batch
@@ -196,17 +197,9 @@ class MeasuredFacts:
 
     def _event(self, found: MeasuredBatch, named: Knobs) -> ev.BatchMeasured:
         if self._asked is None or self._asked[:2] != (found, named):
-            self._asked = (
-                found,
-                named,
-                asked_settings(
-                    lambda named: measured_batch(
-                        self._facts, local_world_size=self._local_world, named=named
-                    ),
-                    named,
-                    found,
-                ),
-            )
+            measure = partial(measured_batch, self._facts, local_world_size=self._local_world)
+            asked = asked_settings(lambda named: measure(named=named), named, found)
+            self._asked = found, named, asked
         settings = self._asked[2]
         answers = {
             "micro_batch": found.micro,
@@ -233,7 +226,6 @@ class MeasuredFacts:
             accumulation=settings.batch.accumulation_steps if settings.batch else found.accumulation,
             world_size=found.world_size,
             global_batch=settings.batch.global_batch if settings.batch else found.global_batch,
-            unit=found.unit.value if found.unit is BatchUnit.TOKENS else "",
             sequence_length=length,
             sample_shape=(length,) if length is not None else first.shape[1:] if is_leading else (),
             planned_steps=planned_steps,
@@ -266,16 +258,8 @@ class MeasuredFacts:
         """All spellings of each setting that a plan may change: ``-b 16`` and ``--batch-size 16`` are the same."""
         named = self._named
         total = settings.total[0] if settings.total is not None else None
-        names = {
-            settings.setting,
-            settings.accumulation,
-            total,
-            resume,
-            named.batch,
-            named.accumulation,
-            named.start,
-            *_candidates(settings),
-        }
+        own = {settings.setting, settings.accumulation, total, resume}
+        names = own | {named.batch, named.accumulation, named.start, *_candidates(settings)}
         found = {}
         for setting in self._facts.settings:
             name = next((name for name in names if name is not None and is_named(setting, name)), None)
@@ -383,7 +367,7 @@ class PlanCheck:
             wrong = about if about in state.answers else None
             if wrong is not None:
                 self._keep_answers(state, wrong=wrong)
-            self._differ(view, factors(planned), found, why=why, wrong=wrong)
+            self._differ(view, planned=factors(planned), measured=found, why=why, wrong=wrong)
             return
         first = next(iter(facts.ranks), None)
         ranks = (first.local_world_size or first.world_size or 1) if first is not None else 1
@@ -396,8 +380,8 @@ class PlanCheck:
         wanted = set(map(os.path.realpath, wanted))
         resumed = next((path for path in wanted if resume_seen(facts, path, real=os.path.realpath)), None)
         if not facts.loaded and wanted & self._saved and self._record.node == LEADER:
-            planned_resume = f"a resume from checkpoint {view.resume_at}"
-            self._differ(view, planned_resume, "no checkpoint was loaded", of_resume=True)
+            resume = f"a resume from checkpoint {view.resume_at}"
+            self._differ(view, planned=resume, measured="no checkpoint was loaded", of_resume=True)
             return
         if view.resume_at is None or resumed is not None:
             with contextlib.suppress(OSError):  # the saves wait for a while, and then proceed
@@ -419,28 +403,9 @@ class PlanCheck:
         with contextlib.suppress(OSError):  # in that case they are tried or asked again
             keep_answers(state, self._env, self._clock.wall(), wrong=wrong)
 
-    def _differ(
-        self,
-        view: AttemptState,
-        planned: str,
-        measured: str,
-        *,
-        why: str = "",
-        wrong: Unread | None = None,
-        of_resume: bool = False,
-    ) -> None:
+    def _differ(self, view: AttemptState, **found: Any) -> None:
         self._confirmed = None
-        self._emit(
-            ev.PlanDiffers(
-                t=self._clock.wall(),
-                attempt=view.number,
-                planned=planned,
-                measured=measured,
-                why=why,
-                wrong=wrong,
-                of_resume=of_resume,
-            )
-        )
+        self._emit(ev.PlanDiffers(t=self._clock.wall(), attempt=view.number, **found))
 
 
 def changed_batch(state: RunState, view: AttemptState) -> BatchSpec | None:

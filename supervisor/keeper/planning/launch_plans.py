@@ -94,18 +94,18 @@ def next_launch(
     Raises:
         JobError: it cannot resume as it has to.
     """
-    point = resume_point(record, state, run, now, env)
+    settings, switch, copy, checkpoint = resume_point(record, state, run, now, env)
     launch = Launch(
         nodes=(),
         args=now.job.entry_args if now.is_typed else None,
         batch=now.batch,
         env=tuple(now.env.items()),
-        set_args=tuple({**now.set_args, **dict(point.settings)}.items()),
-        resume=point.switch,
-        resume_at=point.checkpoint.step if point.checkpoint is not None else None,
+        set_args=tuple({**now.set_args, **settings}.items()),
+        resume=switch,
+        resume_at=checkpoint.step if checkpoint is not None else None,
         raise_open_files=now.raise_open_files,
     )
-    return launch, point.copy
+    return launch, copy
 
 
 def plan_with(
@@ -347,8 +347,7 @@ class Launching:
         announce: Callable[[int, str], None],
     ) -> None:
         self._context, self._node, self._record = context, context.node, context.record
-        self._env, self._clock, self._ledger = context.env, context.clock, context.ledger
-        self._mark, self._plan, self._announce, self.took_over = context.mark, plan, announce, False
+        self._ledger, self._plan, self._announce, self.took_over = context.ledger, plan, announce, False
 
     def launch(self, reason: str) -> Child | None:
         """Plan the next attempt and start it; None if it did not start, which is then diagnosed.
@@ -358,11 +357,10 @@ class Launching:
             StillAlive: another attempt is still alive.
         """
         number = len(self._ledger.state.attempts) + 1
-        paths = self._node.attempt(number)
-        missed = self._missed(number, number - 1)
+        missed, paths = self._missed(number, number - 1), self._node.attempt(number)
         plan = self._plan(number, paths)
         if plan is None:
-            plan = plan_next(self._record, self._ledger.state, self._context.run, paths, self._env)
+            plan = plan_next(self._record, self._ledger.state, self._context.run, paths, self._context.env)
         return self._start(number, plan, reason, missed)
 
     def launch_planned(self, number: int, plan: LaunchPlan, reason: str) -> Child | None:
@@ -372,9 +370,8 @@ class Launching:
             JobError, StillAlive: see `launch`.
         """
         last = self._ledger.state.attempt
-        return self._start(
-            number, plan, reason, self._missed(number, last.number if last is not None else number)
-        )
+        missed = self._missed(number, last.number if last is not None else number)
+        return self._start(number, plan, reason, missed)
 
     def _missed(self, number: int, last: int) -> Child | None:
         """This attempt, if it runs already: a keeper that died with the disk full could not journal its launch.
@@ -382,8 +379,8 @@ class Launching:
         Raises:
             StillAlive: attempt `last` is still alive.
         """
-        missed = adopt(self._node.attempt(number), self._mark)
-        left = alive_of(self._mark, self._node.attempt(last)) if missed is None and last else ()
+        missed = adopt(self._node.attempt(number), self._context.mark)
+        left = alive_of(self._context.mark, self._node.attempt(last)) if missed is None and last else ()
         if left:
             names = ", ".join(map(label_of, left))
             raise StillAlive(
@@ -392,50 +389,41 @@ class Launching:
         return missed
 
     def _start(self, number: int, plan: LaunchPlan, reason: str, missed: Child | None) -> Child | None:
-        paths = self._node.attempt(number)
+        paths, emit, wall = self._node.attempt(number), self._ledger.emit, self._context.clock.wall
         if plan.copy is not None:
             make_copy(plan.copy)
         try:
             write_plan(paths, plan)
         except OSError as error:
             log.error("%s: %s: the plan was not written", paths.plan, error.strerror)
-        self._intend(number, plan, reason)
-        self._announce(number, reason)
-        if next_job(self._record.job, self._ledger.state).raise_open_files:
-            raise_open_files_limit()
-        self.took_over = missed is not None
-        child = missed or self._spawn(number, plan, paths)
-        if child is not None:
-            self._ledger.emit(started(child, number, self._clock.wall()))
-        return child
-
-    def _intend(self, number: int, plan: LaunchPlan, reason: str) -> None:
-        self._ledger.emit(
-            ev.LaunchIntended(
-                t=self._clock.wall(),
-                attempt=number,
-                argv=redact_argv(plan.argv),
-                reason=reason,
-                batch=plan.batch,
-                resume=plan.resume,
-                script_hash=script_hash(self._record.job),
-                resume_at=plan.resume_at,
-                resume_copy=plan.copy.target if plan.copy is not None else None,
-            ),
-            durable=True,
+        intended = ev.LaunchIntended(
+            t=wall(),
+            attempt=number,
+            argv=redact_argv(plan.argv),
+            reason=reason,
+            batch=plan.batch,
+            resume=plan.resume,
+            script_hash=script_hash(self._record.job),
+            resume_at=plan.resume_at,
+            resume_copy=plan.copy.target if plan.copy is not None else None,
         )
+        emit(intended, durable=True)
         if script_was_edited(self._ledger.state):
             # Code edited between attempts is an unplanned change, so report it.
             text = "the script was edited since the last attempt"
             self._context.advise(number, "script_edited", text)
-
-    def _spawn(self, number: int, plan: LaunchPlan, paths: AttemptPaths) -> Child | None:
+        self._announce(number, reason)
+        if next_job(self._record.job, self._ledger.state).raise_open_files:
+            raise_open_files_limit()
+        self.took_over = missed is not None
         try:
-            return spawn(plan, paths, self._env)
+            child = missed or spawn(plan, paths, self._context.env)
         except SpawnError as error:
             log.error("attempt %d: %s", number, error)
-            end_all(self._mark, paths)
-            self._ledger.emit(ev.AttemptEnded(t=self._clock.wall(), attempt=number, exit_code=127))
+            end_all(self._context.mark, paths)
+            emit(ev.AttemptEnded(t=wall(), attempt=number, exit_code=127))
             verdict = spawn_verdict(str(error), disk_full=error.disk_full, killed=error.killed)
-            self._ledger.emit(ev.Diagnosed(t=self._clock.wall(), attempt=number, verdict=verdict))
+            emit(ev.Diagnosed(t=wall(), attempt=number, verdict=verdict))
             return None
+        emit(started(child, number, wall()))
+        return child

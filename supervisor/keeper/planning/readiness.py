@@ -6,14 +6,12 @@ keeper must still react to a stop.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import shutil
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import IO, Final
@@ -35,7 +33,7 @@ from supervisor.run.records import Decision, Precondition
 from supervisor.run.series import GPU, at_first
 from supervisor.run.state import Backoff, RunState
 from supervisor.sources.checkpoint_layouts import files_of
-from supervisor.sources.gpu import GpuReader, GpuSample, NvmlUnavailableError, visible_devices
+from supervisor.sources.gpu import GpuSample, survey_gpus, visible_devices
 from supervisor.sources.machine import disk_fill
 
 POLL_S = 0.25
@@ -48,14 +46,6 @@ SLACK_BYTES = 512 << 20
 ROOM_BYTES = 256 << 20
 
 
-class Way(StrEnum):
-    """Whether the next launch may begin now."""
-
-    WAIT = "wait"
-    GO = "go"
-    NEVER = "never"
-
-
 @dataclass(frozen=True, slots=True)
 class Missing:
     """A condition that is not met yet. `fatal`: after the wait, a launch is pointless; otherwise it is tried anyway."""
@@ -66,7 +56,11 @@ class Missing:
 
 
 class ReadinessCheck:
-    """Used by the keeper's only thread while a launch is due. It keeps no state that an adopting keeper needs."""
+    """Used by the keeper's only thread while a launch is due. It keeps no state that an adopting keeper needs.
+
+    Attributes:
+        refusal: why a launch is pointless, once the wait is over; empty before.
+    """
 
     def __init__(
         self,
@@ -83,14 +77,14 @@ class ReadinessCheck:
         self._next_look = 0.0
         self.refusal = ""
 
-    def way(self, state: st.RunState, backoff: st.Backoff) -> Way:
-        """Check at most every `POLL_S` seconds. After NEVER, `refusal` says why."""
+    def ready(self, state: st.RunState, backoff: st.Backoff) -> bool:
+        """Whether the next launch may begin now, checked at most every `POLL_S` seconds."""
         decision, attempt = backoff.decision, backoff.attempt
         if not decision.show_first:
-            return Way.GO
+            return True
         now = self._clock.mono()
         if now < self._next_look and not self._looker.busy:
-            return Way.WAIT
+            return False
         self._next_look = now + POLL_S
         t = self._clock.wall()
         waited_s = max(t - backoff.until, 0.0)
@@ -99,14 +93,14 @@ class ReadinessCheck:
             if state.waiting is None or state.waiting.precondition is not found.precondition:
                 text = f"waiting, {decision.wait_s:.0f} s at most: {found.text}"
                 self._emit(ev.WaitingFor(t=t, attempt=attempt, precondition=found.precondition, text=text))
-            return Way.WAIT
-        self._next_look = 0.0
+            return False
+        self._next_look, self.refusal = 0.0, ""
         if found is not None and found.fatal:
             self.refusal = f"waited {waited_s:.0f} s: {found.text}"
-            return Way.NEVER
+            return False
         text = f"launched after {waited_s:.0f} s all the same: {found.text}" if found is not None else ""
         self._emit(ev.LaunchCleared(t=t, attempt=attempt, waited_s=round(waited_s, 3), text=text))
-        return Way.GO
+        return True
 
     def close(self) -> None:
         """Wait briefly for a check in progress."""
@@ -151,11 +145,8 @@ def missing(
 
 def read_gpus() -> list[GpuSample]:
     """Read all GPUs once; empty without a driver."""
-    try:
-        with contextlib.closing(GpuReader(lambda _note: None)) as reader:
-            return reader.read()
-    except NvmlUnavailableError:
-        return []
+    found = survey_gpus()
+    return [] if isinstance(found, str) else [*found.samples]
 
 
 def _gpu_memory(

@@ -15,10 +15,9 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import structs
 
@@ -51,8 +50,7 @@ COPY_NAME: Final = ".stoker-resume-"
 OVERRIDES_BATCH_FROM, OVERRIDES_BATCH_UNTIL = (4, 36), (5, 2)
 
 
-@dataclass(frozen=True, slots=True)
-class ResumePoint:
+class ResumePoint(NamedTuple):
     """How the next launch continues.
 
     Attributes:
@@ -62,7 +60,7 @@ class ResumePoint:
         checkpoint: the one to continue from, if any.
     """
 
-    settings: tuple[tuple[str, str], ...] = ()
+    settings: Mapping[str, str] = {}
     switch: bool | None = None
     copy: CheckpointCopy | None = None
     checkpoint: CheckpointCommitted | None = None
@@ -141,7 +139,7 @@ def resume_point(
     newest = usable_checkpoint(job, [one for one in state.sound_checkpoints if one.attempt > since])
     if since and knobs.start is not None and not now.from_scratch:
         path = newest.path if newest is not None else now.set_args.get(knobs.start, "")
-        return ResumePoint(((knobs.start, path),), checkpoint=newest)
+        return ResumePoint({knobs.start: path}, checkpoint=newest)
     if now.from_scratch:
         return ResumePoint(switch=False)
     # A start that a person typed after the newest checkpoint was made takes precedence.
@@ -153,7 +151,7 @@ def resume_point(
         copied = _plan_copy(record, state, folder, begins_at, batch, env)
         if copied is not None:
             flag, copy = copied
-            return ResumePoint(((flag, copy.target),), switch=False, copy=copy, checkpoint=begins_at)
+            return ResumePoint({flag: copy.target}, switch=False, copy=copy, checkpoint=begins_at)
     if newest is None:
         return ResumePoint(switch=_without_checkpoint(state, job, arguments, begins_at))
     if by_hand:
@@ -188,14 +186,14 @@ def _at_checkpoint(state: RunState, knobs: Knobs, newest: CheckpointCommitted) -
     if knobs.self_resuming and knobs.resume_path is None:
         return ResumePoint(checkpoint=newest)
     if knobs.resume is not None and (_passed_over(state, newest) and _path_flag(knobs)):
-        return ResumePoint(((knobs.resume, newest.path),), switch=False, checkpoint=newest)
+        return ResumePoint({knobs.resume: newest.path}, switch=False, checkpoint=newest)
     if knobs.resume is not None:
         return ResumePoint(switch=True, checkpoint=newest)
     if knobs.resume_path is not None:
-        return ResumePoint(((knobs.resume_path, newest.path),), checkpoint=newest)
+        return ResumePoint({knobs.resume_path: newest.path}, checkpoint=newest)
     number = number_of(newest)
     if knobs.resume_step is not None and number is not None:
-        return ResumePoint(((knobs.resume_step, str(number)),), checkpoint=newest)
+        return ResumePoint({knobs.resume_step: str(number)}, checkpoint=newest)
     return ResumePoint()
 
 

@@ -24,7 +24,7 @@ from supervisor.run import state as st
 from supervisor.run.events import Outcome
 from supervisor.run.journal import read_state
 from supervisor.run.ownership import Offer, check_folder, keeper_is_alive, read_holder
-from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths
+from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.regular import open_regular
 from supervisor.run.runfile import BadRunFile, RunFile, read_run_file
 from supervisor.sources.processes import ProcessId, boot_id, command_of
@@ -71,7 +71,7 @@ def recorded_processes(node: NodePaths, state: st.RunState) -> list[ProcessId]:
     numbers = range(1, len(state.attempts) + 2)  # one more: a launch that the journal missed
     folders = [node.attempt(number) for number in numbers]
     probes = range(1, len(state.probes) + 2)
-    folders += [AttemptPaths(node.root / "probes" / str(number)) for number in probes]
+    folders += [node.probe(number).attempt(1) for number in probes]
     found += [pid for folder in folders if (pid := read_pid(folder)) is not None and pid != NOBODY]
     return list(dict.fromkeys(found))
 
@@ -109,13 +109,11 @@ def adopt(run: RunPaths, env: Mapping[str, str], *, entry: str) -> None:
         NotAdopted: something does.
         KeeperDidNotStart, OSError: see `start_detached`.
     """
-    from supervisor.keeper.base.job_secrets import given_again
     from supervisor.keeper.process.detach import start_detached
 
     offer, record = examine_adoption(run)
     if offer.refusals or record is None:
         raise NotAdopted(offer.refusals)
-    record, env = given_again(record, env)
     start_detached(run, env, record=record, entry=entry)
 
 

@@ -67,11 +67,12 @@ class RecoveryReport:
         view = state.attempt
         if view is not None and view.number > 1 and view.first_step is not None and self._told != view.number:
             self._told = view.number
-            before, stepped_t = state.attempts[-2], view.first_step_t
-            if view.recovery is None and before.failed_t is not None and stepped_t is not None:
-                total_s = round(max(stepped_t - before.failed_t, 0.0), 3)
-                now = self._clock.wall()
-                self._emit(ev.Recovered(t=now, attempt=view.number, after=before.number, total_s=total_s))
+            before, stepped_t = state.find(view.number - 1), view.first_step_t
+            failed_t = before.failed_t if before is not None and view.recovery is None else None
+            if failed_t is not None and stepped_t is not None:
+                total_s = round(max(stepped_t - failed_t, 0.0), 3)
+                number, now = view.number, self._clock.wall()
+                self._emit(ev.Recovered(t=now, attempt=number, after=number - 1, total_s=total_s))
         self._say_blame(state)
         self._comparison.look(state)
 
@@ -199,7 +200,6 @@ class ResumeComparison:
             resumes_at=view.resumed_step if view.resumed_step is not None else saved.step if saved else None,
             expected=instructed and not from_scratch,
             accumulates_otherwise=bool(old and new and old.accumulation_steps != new.accumulation_steps),
-            other_ranks=bool(old and new and old.world_size != new.world_size),
             total_steps=tables.totals,
         )
 

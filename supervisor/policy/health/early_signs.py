@@ -165,7 +165,6 @@ class _Gpu:
 
     memory: Creep = field(default_factory=Creep)
     throttled: int = 0
-    ecc: float | None = None
     util: deque[float] = field(default_factory=lambda: deque(maxlen=60))
 
 
@@ -220,14 +219,6 @@ class EarlySigns:
                 f"gpu_throttled_{index}",
                 f"GPU {index} runs slower than asked for (thermal or power brake): nvidia-smi -q -d PERFORMANCE says why",
             )
-        errors = values.get("ecc_uncorrected")
-        if errors is not None:
-            if known.ecc is not None and errors > known.ecc:
-                yield Advice(
-                    f"gpu_ecc_{index}",
-                    f"GPU {index} counts new uncorrected memory errors ({errors:.0f}): plan to take it out",
-                )
-            known.ecc = errors
         util = values.get("util_ratio")
         if util is not None:
             known.util.append(util)

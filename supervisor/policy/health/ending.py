@@ -1,4 +1,4 @@
-"""Whether a flagged silence may be ended: an ordered table of named rules, each of which can forbid it.
+"""Whether a flagged silence may be ended: named rules in order, each of which can forbid it.
 
 Ending a healthy attempt loses work, and usually nobody is watching. A real hang that is only flagged costs time, and PyTorch's own
 timeout ends it eventually. So anything unknown counts against ending. A person who sets a limit accepts that risk: then only time and
@@ -110,31 +110,6 @@ class Wait:
     passing: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """Forbids ending while it holds. `until_s`: the length up to which it applies. `always`: even if a person set the limit."""
-
-    name: str
-    holds: Callable[[Silence], bool]
-    why: Callable[[Silence], str]
-    until_s: Callable[[Silence], float | None] = lambda _: None
-    reported: bool = True
-    passing: bool = False
-    always: bool = False
-
-
-def _until_act(s: Silence) -> float:
-    return s.act_s or 0.0
-
-
-def _until_group(s: Silence) -> float:
-    return s.group_timeout_s or 0.0
-
-
-def _until_busy(s: Silence) -> float:
-    return max(s.settings.busy_act_s, s.act_s or 0.0)
-
-
 def _first(late: tuple[LateRank, ...]) -> str:
     others = len(late) - 1
     more = f", and {others} other rank{'s' if others != 1 else ''}" if others else ""
@@ -148,69 +123,69 @@ UNWATCHED_WHY: Final = (
     "and --resume-knob FLAG let it continue"
 )
 
-# The first rule that holds forbids ending. Rules about observations come before rules about the length, so
-# that a person reads at once why a silence will not be ended, however long it lasts.
-RULES: Final = (
-    Rule("switched_off", lambda s: s.act_s is None, lambda _: "act_s is 0: nothing is ended", reported=False),
-    Rule("kept_waiting", lambda s: s.kept, lambda _: "a person keeps waiting", reported=False, always=True),
-    Rule("before_first_step", lambda s: not s.stepped, lambda _: "no step of this attempt is done yet"),
-    Rule(
-        "not_looked",
-        lambda s: not s.seen and not (s.asked and s.silent_s > _until_act(s) + LOOK_S),
-        lambda _: "no stacks are there yet",
-        _until_act,
-        reported=False,
-        passing=True,
-        always=True,
-    ),
-    Rule("no_python_stacks", lambda s: bool(s.blind), lambda s: s.blind[0]),
-    Rule(
-        "not_all_seen",
-        lambda s: s.here is None or s.seen < s.here,
-        lambda s: f"stacks are there of {s.seen} ranks of {'?' if s.here is None else s.here} on this node",
-    ),
-    Rule("nobody_waits", lambda s: not s.waiting, lambda _: "no rank waits for another in a collective"),
-    Rule(
-        "late_elsewhere",
-        lambda s: not s.late and (s.world is None or s.seen < s.world),
-        lambda _: "all ranks here wait: the one that is late is on another node",
-    ),
-    Rule("late_may_come", lambda s: bool(s.barring), lambda s: _first(s.barring)),
-    Rule("something_moves", lambda s: bool(s.changed), lambda s: s.changed),
-    Rule(
-        "too_short",
-        lambda s: s.silent_s < _until_act(s),
-        lambda s: f"it has lasted {s.silent_s:.0f} s",
-        _until_act,
-        reported=False,
-        always=True,
-    ),
-    Rule(
-        "one_look",
-        lambda s: s.alike_s < s.settings.rounds_apart_s,
-        lambda s: f"stacks that lie {s.settings.rounds_apart_s:g} s apart must be alike",
-        _until_act,
-        reported=False,
-        passing=True,
-    ),
-    Rule(
-        "group_timeout",
-        lambda s: s.silent_s < _until_group(s),
-        lambda s: f"the job's process groups wait {_until_group(s):.0f} s",
-        _until_group,
-    ),
-    Rule(
-        "late_computes",
-        lambda s: bool(s.computing) and not s.settings.end_hangs and s.silent_s < _until_busy(s),
-        lambda s: _first(s.computing),
-        _until_busy,
-    ),
-    Rule(
-        "unwatched",
-        lambda s: not (s.watched or s.can_resume or s.settings.end_hangs),
-        lambda _: UNWATCHED_WHY,
-    ),
-)
+
+def _shows_life(s: Silence) -> Wait | None:
+    """Rules about what was seen. The first rule that holds forbids ending, however long the silence lasts."""
+    if s.act_s is None:
+        return Wait("switched_off", "act_s is 0: nothing is ended", reported=False)
+    if s.kept:
+        return _KEPT
+    if not s.stepped:
+        return Wait("before_first_step", "no step of this attempt is done yet")
+    if not s.seen:
+        return _not_looked(s.act_s)
+    if s.blind:
+        return Wait("no_python_stacks", s.blind[0])
+    if s.here is None or s.seen < s.here:
+        here = "?" if s.here is None else s.here
+        return Wait("not_all_seen", f"stacks are there of {s.seen} ranks of {here} on this node")
+    if not s.waiting:
+        return Wait("nobody_waits", "no rank waits for another in a collective")
+    if not s.late and (s.world is None or s.seen < s.world):
+        return Wait("late_elsewhere", "all ranks here wait: the one that is late is on another node")
+    if s.barring:
+        return Wait("late_may_come", _first(s.barring))
+    return Wait("something_moves", s.changed) if s.changed else None
+
+
+def _is_too_early(s: Silence) -> Wait | None:
+    """Rules about the length, and about who would miss the run, if what was seen does not forbid ending."""
+    act_s, group_s = s.act_s or 0.0, s.group_timeout_s or 0.0
+    if s.silent_s < act_s:
+        return _too_short(s.silent_s, act_s)
+    if s.alike_s < s.settings.rounds_apart_s:
+        why = f"stacks that lie {s.settings.rounds_apart_s:g} s apart must be alike"
+        return Wait("one_look", why, act_s, reported=False, passing=True)
+    if s.silent_s < group_s:
+        return Wait("group_timeout", f"the job's process groups wait {group_s:.0f} s", group_s)
+    busy_s = max(s.settings.busy_act_s, act_s)
+    if s.computing and not s.settings.end_hangs and s.silent_s < busy_s:
+        return Wait("late_computes", _first(s.computing), busy_s)
+    if not (s.watched or s.can_resume or s.settings.end_hangs):
+        return Wait("unwatched", UNWATCHED_WHY)
+    return None
+
+
+def _forbidden_though_asked(s: Silence) -> Wait | None:
+    """A person set the limit, so only the time and one look at the stacks are needed."""
+    act_s = s.act_s or 0.0
+    if s.kept:
+        return _KEPT
+    if not s.seen and s.silent_s <= act_s + LOOK_S:
+        return _not_looked(act_s)
+    return _too_short(s.silent_s, act_s) if s.silent_s < act_s else None
+
+
+_KEPT: Final = Wait("kept_waiting", "a person keeps waiting", reported=False)
+
+
+def _not_looked(act_s: float) -> Wait:
+    return Wait("not_looked", "no stacks are there yet", act_s, reported=False, passing=True)
+
+
+def _too_short(silent_s: float, act_s: float) -> Wait:
+    return Wait("too_short", f"it has lasted {silent_s:.0f} s", act_s, reported=False)
+
 
 # If no rule forbids ending, the first ground that holds is the reason for it.
 GROUNDS: Final[tuple[tuple[str, Callable[[Silence], bool]], ...]] = (
@@ -224,13 +199,9 @@ GROUNDS: Final[tuple[tuple[str, Callable[[Silence], bool]], ...]] = (
 
 def judge(silence: Silence) -> Act | Wait:
     """Decide what to do about a flagged silence."""
-    for rule in RULES:
-        if (rule.always or not silence.asked) and rule.holds(silence):
-            return Wait(
-                rule.name,
-                rule.why(silence),
-                rule.until_s(silence),
-                reported=rule.reported,
-                passing=rule.passing,
-            )
+    forbidden = (
+        _forbidden_though_asked(silence) if silence.asked else _shows_life(silence) or _is_too_early(silence)
+    )
+    if forbidden is not None:
+        return forbidden
     return Act(next(name for name, holds in GROUNDS if holds(silence)))

@@ -6,21 +6,10 @@ import re
 from enum import Enum, auto
 from typing import NamedTuple
 
+from supervisor.sources.metrics import lexicon
 from supervisor.sources.metrics.line import parse_line
 from supervisor.sources.metrics.line_report import is_program_text
-from supervisor.sources.metrics.names import (
-    EPOCH,
-    ETA,
-    LOSS,
-    SAMPLES,
-    SOLE_RANK,
-    STEP,
-    STEP_TIME,
-    TOTAL_EPOCHS,
-    TOTAL_STEPS,
-    VAL_LOSS,
-    words_of,
-)
+from supervisor.sources.metrics.names import SOLE_RANK, Field, words_of
 from supervisor.sources.metrics.progress_bars import begins_other_work, find_bar, is_other_work
 from supervisor.sources.metrics.tables import (
     Header,
@@ -39,7 +28,6 @@ from supervisor.sources.metrics.tokens import (
     message_start,
     shifted,
 )
-from supervisor.sources.metrics.words import EVAL_WORDS, EVALUATES, TRAIN_WORDS, TRAINS
 
 MAX_HEADING = 120
 # Blanks that most patterns do not count as blanks: no-break, thin, ideographic.
@@ -102,9 +90,9 @@ _LONE_TIME = re.compile(
 MAX_BLOCK = 200
 # Few trainings have more epochs, and few report fewer steps by the name of their set.
 MAX_EPOCHS = 1000
-_OF_SET = EVAL_WORDS | TRAIN_WORDS
+_OF_SET = lexicon.EVAL_WORDS | lexicon.TRAIN_WORDS
 # What a bar or a nameless counter may show beside its count where it is not the training's.
-_OF_COUNTER = frozenset({STEP, TOTAL_STEPS, STEP_TIME, SAMPLES, ETA})
+_OF_COUNTER = frozenset({Field.STEP, Field.TOTAL_STEPS, Field.STEP_TIME, Field.SAMPLES, Field.ETA})
 _FULL_BAR = re.compile(r"100%\|[█#=]+\|")
 
 
@@ -195,7 +183,7 @@ def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
 
 def _whole_loss(parsed: Parsed, state: State) -> tuple[Parsed, State]:
     """Whether the only loss of a line is the whole loss, judging by earlier lines."""
-    found = next((reading for reading in parsed.readings if reading.field == LOSS), None)
+    found = next((reading for reading in parsed.readings if reading.field == Field.LOSS), None)
     if found is None or parsed.off_curve:
         return parsed, state
     if found.rank > SOLE_RANK:
@@ -208,7 +196,7 @@ def _whole_loss(parsed: Parsed, state: State) -> tuple[Parsed, State]:
 
 def _of_validation(parsed: Parsed, message: str, state: State) -> tuple[Parsed, State]:
     """Take a test set's loss off the curve if the log names a validation loss: the two are not one curve."""
-    found = [one for one in parsed.readings if one.field == VAL_LOSS]
+    found = [one for one in parsed.readings if one.field == Field.VAL_LOSS]
     if not found:
         return parsed, state
     if any(_VALIDATION.search(one.name) for one in found) or _VALIDATION.search(message):
@@ -221,25 +209,25 @@ def _of_validation(parsed: Parsed, message: str, state: State) -> tuple[Parsed, 
 def _of_pair(parsed: Parsed, text: str, state: State) -> tuple[Parsed, State]:
     """A nameless `[1/15]` counts epochs if the first one before a named set's loss is 0 or 1, of at most MAX_EPOCHS, and the log names no epoch."""
     by_field = {one.field: one for one in parsed.readings}
-    if EPOCH in by_field:
+    if Field.EPOCH in by_field:
         return parsed, state._replace(pairs_are_epochs=False)
-    step, total = by_field.get(STEP), by_field.get(TOTAL_STEPS)
+    step, total = by_field.get(Field.STEP), by_field.get(Field.TOTAL_STEPS)
     if step is None or total is None or not step.weak:
         return parsed, state
-    losses = [one.name for one in parsed.readings if one.field in {LOSS, VAL_LOSS}]
+    losses = [one.name for one in parsed.readings if one.field in {Field.LOSS, Field.VAL_LOSS}]
     if state.pairs_are_epochs is None and not _OF_SET.isdisjoint(words_of(" ".join(losses))):
         count, of_all = (convert(one.conversion, text[one.start : one.end]) or 0 for one in (step, total))
         state = state._replace(pairs_are_epochs=count <= 1 and of_all <= MAX_EPOCHS)
     if not state.pairs_are_epochs:
         return parsed, state
-    fields = {STEP: EPOCH, TOTAL_STEPS: TOTAL_EPOCHS}
+    fields = {Field.STEP: Field.EPOCH, Field.TOTAL_STEPS: Field.TOTAL_EPOCHS}
     readings = tuple(one._replace(field=fields.get(one.field, one.field)) for one in parsed.readings)
     return parsed._replace(readings=readings), state
 
 
 def _heads(message: str, state: State) -> State | None:
     """The state below a heading; None if the line is not one."""
-    if (alone := _SET_ALONE.match(message)) is not None and EVAL_WORDS.issuperset(words_of(alone[1])):
+    if (alone := _SET_ALONE.match(message)) is not None and lexicon.EVAL_WORDS.issuperset(words_of(alone[1])):
         # "val:" and "TEST:" may be keys of settings with indented values.
         is_key = message.isascii() and (message.islower() or message.isupper())
         return state._replace(below=Below.SET, in_settings=is_key)
@@ -263,7 +251,9 @@ def _of_line(text: str, begin: int, state: State) -> tuple[Parsed, State]:
     message = text[begin:]
     indented, is_bar = _is_indented(message), _is_bar(message)
     # A line that names the set itself sums it up.
-    if state.below is Below.SET and any(words.search(message) for words in (TRAINS, EVALUATES, _EPOCH)):
+    if state.below is Below.SET and any(
+        words.search(message) for words in (lexicon.TRAINS, lexicon.EVALUATES, _EPOCH)
+    ):
         state = state._replace(below=Below.OTHER)
     in_record = (state.in_record or (state.in_settings and indented)) and not _LONE_TIME.match(message)
     evaluates = (
@@ -277,24 +267,24 @@ def _of_line(text: str, begin: int, state: State) -> tuple[Parsed, State]:
         return NOTHING._replace(once=parsed.once), state._replace(below=worked)
     if state.below in {Below.WORK, Below.WORKED}:
         state = state._replace(below=Below.OTHER)
-    if state.below is not Below.OTHER and is_bar and fields.isdisjoint((LOSS, VAL_LOSS)):
+    if state.below is not Below.OTHER and is_bar and fields.isdisjoint((Field.LOSS, Field.VAL_LOSS)):
         return NOTHING._replace(once=parsed.once), state  # about the pass over the held-out data
-    if state.below is Below.SET and not fields.isdisjoint((STEP, EPOCH)):
+    if state.below is Below.SET and not fields.isdisjoint((Field.STEP, Field.EPOCH)):
         state = state._replace(below=Below.OTHER)
         parsed = _with_message(text, begin, in_record=in_record, evaluates=False)
-    if state.after_val_loss and LOSS in fields and "" in fields and fields <= {LOSS, ""}:
+    if state.after_val_loss and Field.LOSS in fields and "" in fields and fields <= {Field.LOSS, ""}:
         # Below "Val loss: 0.41" the same loss again, beside its parts.
         parsed = parse_line(text, evaluates=True)
     if state.in_summary or _OUTPUT.search(message):
         parsed = parsed._replace(off_curve=True)
     parsed, state = _of_validation(parsed, message, state)
     parsed, state = _of_pair(parsed, text, state)
-    if parsed.evaluates or not fields.isdisjoint((STEP, LOSS)):
+    if parsed.evaluates or not fields.isdisjoint((Field.STEP, Field.LOSS)):
         state = state._replace(evaluated=parsed.evaluates)
     if parsed.heading and parsed.evaluates and not is_bar:
         state = state._replace(below=Below.SET)  # "Eval epoch: 24"
     return parsed, state._replace(
-        after_val_loss=[reading.field for reading in parsed.readings] == [VAL_LOSS],
+        after_val_loss=[reading.field for reading in parsed.readings] == [Field.VAL_LOSS],
         in_settings=state.in_settings if indented else parsed.settings and not parsed.readings,
         in_record=state.in_record or parsed.heading,
         in_summary=max(0, state.in_summary - 1),
@@ -308,13 +298,13 @@ def _of_work(message: str, parsed: Parsed, below: Below) -> Below | None:
         return None
     if not parsed.readings and not is_bar and begins_other_work(message):
         return Below.WORK
-    if below is Below.OTHER or TRAINS.search(message) or _EPOCH.search(message):
+    if below is Below.OTHER or lexicon.TRAINS.search(message) or _EPOCH.search(message):
         return None
     fields = {one.field: one for one in parsed.readings}
     if not is_bar and not parsed.readings:
         goes_on = below is Below.WORK and (is_other_work(message) or _is_indented(message))
         return below if goes_on else None
-    if not fields.keys() <= _OF_COUNTER or not (is_bar or (STEP in fields and fields[STEP].weak)):
+    if not fields.keys() <= _OF_COUNTER or not (is_bar or (Field.STEP in fields and fields[Field.STEP].weak)):
         return None
     if _FULL_BAR.search(message):
         return Below.WORKED
@@ -372,7 +362,9 @@ def _goes_on_in_call(message: str, *, indented: bool) -> bool:
 def _is_whole(parsed: Parsed) -> bool:
     """Whether a line reports both the position of training and a measurement."""
     fields = {reading.field for reading in parsed.readings}
-    return not fields.isdisjoint((STEP, EPOCH)) and not fields.isdisjoint((LOSS, VAL_LOSS))
+    return not fields.isdisjoint((Field.STEP, Field.EPOCH)) and not fields.isdisjoint(
+        (Field.LOSS, Field.VAL_LOSS)
+    )
 
 
 def _weight(parsed: Parsed) -> int:

@@ -4,19 +4,9 @@ from __future__ import annotations
 
 import re
 
+from supervisor.sources.metrics import lexicon
 from supervisor.sources.metrics.names import (
-    EPOCH,
-    ETA,
-    LOSS,
-    LR,
-    MEMORY,
-    MFU,
-    SAMPLES,
-    STEP,
-    STEP_TIME,
-    TOTAL_EPOCHS,
-    TOTAL_STEPS,
-    VAL_LOSS,
+    Field,
     Meaning,
     field_of_rate,
     is_step_of,
@@ -28,7 +18,6 @@ from supervisor.sources.metrics.tokens import (
     BAR_RANK,
     MASKED,
     PLAIN,
-    RANK,
     WHOLE,
     Conversion,
     How,
@@ -40,7 +29,6 @@ from supervisor.sources.metrics.tokens import (
     memory_conversion,
     time_scale,
 )
-from supervisor.sources.metrics.words import TRAIN_WORDS
 
 # "3/100 epochs", "5/10 steps": the word after the pair says what it counts.
 _COUNTED_IN = re.compile(
@@ -66,27 +54,27 @@ def read_pair(line: LineValues, token: Token, place: int) -> None:
     if "%" in token.unit or any(token.start == reading.start for reading in line.readings):
         return
     first, _, second = token.name.partition("/")
-    if {meaning(first).field, meaning(second).field} == {EPOCH, STEP}:  # "epoch/iter: 20/5399"
+    if {meaning(first).field, meaning(second).field} == {Field.EPOCH, Field.STEP}:  # "epoch/iter: 20/5399"
         line.readings.append(Reading(meaning(first).field or "", "", 6, token.start, token.end, WHOLE))
         line.readings.append(Reading(meaning(second).field or "", "", 6, *token.total, WHOLE))
         return
     found = _meaning_of_pair(token.name)
-    unit = _COUNTED_IN.match(line.text, token.stop) if found.field not in {STEP, EPOCH} else None
+    unit = _COUNTED_IN.match(line.text, token.stop) if found.field not in {Field.STEP, Field.EPOCH} else None
     if unit is not None and unit[1]:
         _add_epochs(line, token, 5)
-    elif unit is not None or found.field == STEP:
+    elif unit is not None or found.field == Field.STEP:
         if not line.evaluates:
             _add_steps(line, token, found.rank if unit is None else 5)
-    elif found.field == EPOCH and (
+    elif found.field == Field.EPOCH and (
         not token.bare or found.rank >= 4 or place == 0 or token.before.strip()[-1:] in "[("
     ):
         _add_epochs(line, token, found.rank)
     elif place == 0 and not token.name and _RANK_OF.match(line.text, max(0, token.start - 1)):
-        line.add(RANK, token, 5, WHOLE)
+        line.add(Field.RANK, token, 5, WHOLE)
     elif (
         place == 0
         and not token.name
-        and any(r.field == STEP and r.rank == BAR_RANK and r.start > token.start for r in line.readings)
+        and any(r.field == Field.STEP and r.rank == BAR_RANK and r.start > token.start for r in line.readings)
     ):
         _add_epochs(line, token, 3)  # "[3/100]:  50%|█████     | 176/352 …": the bar counts the steps
     elif not line.evaluates:
@@ -98,41 +86,43 @@ def _read_nameless_pair(line: LineValues, token: Token, place: int, *, epoch_bef
     assert token.total is not None
     words, before = words_of(token.name), token.before.strip()
     is_short = epoch_before and {"b", "i", "s"}.issuperset(words)  # "[E 3/100] [B 120/600]"
-    if token.name and not is_short and not (TRAIN_WORDS | {"progress"}).issuperset(words):
+    if token.name and not is_short and not (lexicon.TRAIN_WORDS | {"progress"}).issuperset(words):
         return
     following = next(iter(line.tokens[place + 1 : place + 2]), None)
     is_in_brackets = token.share and line.text[token.start : token.stop].rstrip()[-1:] == ")"
     if epoch_before and (is_adjacent(token.before) or is_short):
         # Right after an epoch: the step in it, or the epoch again with its total.
         if line.text[token.stop :].strip() in {"):", ")"} and before == "(":
-            line.readings.append(Reading(TOTAL_EPOCHS, "", 5, *token.total, WHOLE))  # "Epoch 12 (12/200):"
+            line.readings.append(
+                Reading(Field.TOTAL_EPOCHS, "", 5, *token.total, WHOLE)
+            )  # "Epoch 12 (12/200):"
         elif not (is_in_brackets and "epoch" in line.tokens[place - 1].name.lower()):
             _add_steps(line, token, 5)  # but "[1280/60000 (2%)]" counts samples
     elif not epoch_before and before == "(" and place > 0 and line.text[token.start - 2] != "]":
         pass  # "Acc 45.2 (452/1000)"
     elif following is not None and following.kind == "frac" and is_adjacent(following.before):
         _add_epochs(line, token, 5)
-    elif line.has(LOSS, VAL_LOSS) and not words:
+    elif line.has(Field.LOSS, Field.VAL_LOSS) and not words:
         pass  # "loss: 2.3  [  640/60000]": samples, not steps
     elif (deepspeed := _DEEPSPEED.match(line.text, token.start)) is not None:
         # DeepSpeed's timer prints epoch_count/local_step here, not step/total.
-        line.readings.append(Reading(STEP, "", 5, *deepspeed.span("s"), WHOLE))
+        line.readings.append(Reading(Field.STEP, "", 5, *deepspeed.span("s"), WHOLE))
     elif words or (place <= 1 and not token.share and _NOTHING_AHEAD.match(token.before)):
         _add_steps(line, token, 3, weak=not words)
 
 
 def _add_epochs(line: LineValues, token: Token, rank: int) -> None:
     assert token.total is not None
-    line.add(EPOCH, token, rank, WHOLE)
-    line.readings.append(Reading(TOTAL_EPOCHS, "", rank, *token.total, WHOLE))
+    line.add(Field.EPOCH, token, rank, WHOLE)
+    line.readings.append(Reading(Field.TOTAL_EPOCHS, "", rank, *token.total, WHOLE))
     line.after_epoch = True
 
 
 def _add_steps(line: LineValues, token: Token, rank: int, *, weak: bool = False) -> None:
     assert token.total is not None
-    line.add(STEP, token, rank, Conversion(How.WHOLE, magnitude(token.unit)), weak=weak)
+    line.add(Field.STEP, token, rank, Conversion(How.WHOLE, magnitude(token.unit)), weak=weak)
     total = Conversion(How.WHOLE, magnitude(token.scale_end))
-    line.readings.append(Reading(TOTAL_STEPS, "", rank, *token.total, total))
+    line.readings.append(Reading(Field.TOTAL_STEPS, "", rank, *token.total, total))
 
 
 def read_ratio(line: LineValues, token: Token) -> None:
@@ -142,18 +132,18 @@ def read_ratio(line: LineValues, token: Token) -> None:
     if match is None:
         return
     if token.name.lower() in {"", "used"} and line.readings and (match["v"] or "").upper() in {"GB", "GIB"}:
-        found = Meaning(MEMORY, 4, weak=True)  # "62.3/80 GiB"
-    how = memory_conversion(match["u"] or match["v"] or token.tail) if found.field == MEMORY else None
+        found = Meaning(Field.MEMORY, 4, weak=True)  # "62.3/80 GiB"
+    how = memory_conversion(match["u"] or match["v"] or token.tail) if found.field == Field.MEMORY else None
     if how is not None:
         used = match.span("used")
-        line.readings.append(Reading(MEMORY, token.name, found.rank, *used, how, found.weak))
+        line.readings.append(Reading(Field.MEMORY, token.name, found.rank, *used, how, found.weak))
 
 
 def _meaning_of_pair(name: str) -> Meaning:
     if name.lower() == "epochs":
         return meaning("epoch")  # "Epochs 1/3" counts; "epochs: 3" is a setting
     found = meaning(name) if name else Meaning("")
-    if found.field != STEP and "/" in name and meaning(name.partition("/")[0]).field == STEP:
+    if found.field != Field.STEP and "/" in name and meaning(name.partition("/")[0]).field == Field.STEP:
         return meaning(name.partition("/")[0])  # 'global_step/max_steps': '78/176'
     return found
 
@@ -195,30 +185,30 @@ def nameless(text: str, token: Token, place: int, *, alone: bool, evaluates: boo
     if rate is not None:
         return found(rate, 6, Conversion(How.NUMBER, magnitude(token.scale_end)))
     if is_step_rate(unit):
-        return found(STEP_TIME, 4, Conversion(How.INVERSE))
+        return found(Field.STEP_TIME, 4, Conversion(How.INVERSE))
     if scale is not None and is_step_of(unit):
-        return found(STEP_TIME, 6, Conversion(How.NUMBER, scale))
+        return found(Field.STEP_TIME, 6, Conversion(How.NUMBER, scale))
     if scale is not None and word in {"left", "remaining"} and "/" not in unit:
-        return found(ETA, 7, Conversion(How.NUMBER, scale))
+        return found(Field.ETA, 7, Conversion(How.NUMBER, scale))
     if unit == "/s":
-        return found(SAMPLES, 4) if not alone else None  # so many a second
+        return found(Field.SAMPLES, 4) if not alone else None  # so many a second
     if word == "mfu":
-        return found(MFU, 8, Conversion(How.NUMBER, 0.01) if unit == "%" else Conversion(How.SHARE))
+        return found(Field.MFU, 8, Conversion(How.NUMBER, 0.01) if unit == "%" else Conversion(How.SHARE))
     if unit:
         if unit in {"ms", "msec"} and place > 0 and token.before[-2:].strip() in {"|", "("}:
-            return found(STEP_TIME, 3, Conversion(How.NUMBER, 1e-3), weak=True)  # "| 312 ms", "(312 ms"
+            return found(Field.STEP_TIME, 3, Conversion(How.NUMBER, 1e-3), weak=True)  # "| 312 ms", "(312 ms"
         is_listed = unit == "seconds" and place > 1 and "," in token.before  # ", 0.3 seconds"
-        return found(STEP_TIME, 3, weak=True) if is_listed else None
+        return found(Field.STEP_TIME, 3, weak=True) if is_listed else None
     if word == "loss" and _LOSS_AND_RATE.search(text):
-        return found(LOSS, 4)  # "11.87 loss, 1e-12 LR"
+        return found(Field.LOSS, 4)  # "11.87 loss, 1e-12 LR"
     if word in {"rate", "lr"}:
-        return found(LR, 4)
+        return found(Field.LR, 4)
     if place == 0 and token.text.isdigit() and len(token.text) <= _MOST_DIGITS and _leads(text, token):
-        return found(STEP, 3, WHOLE, weak=True)
+        return found(Field.STEP, 3, WHOLE, weak=True)
     # darknet's loss: after the step, both without names, before their named mean.
     is_behind_step = place == 1 and text[: token.start].strip().rstrip(":").isdigit()
     is_loss = is_behind_step and "." in token.text and "avg" in text[token.end : token.end + 24]
-    return found(LOSS, 4) if is_loss else None
+    return found(Field.LOSS, 4) if is_loss else None
 
 
 def _leads(text: str, token: Token) -> bool:

@@ -6,12 +6,12 @@ import re
 from enum import Enum, auto
 from typing import NamedTuple
 
-from supervisor.sources.metrics.names import EPOCH, LOSS, MEMORY, STEP, TOTAL_EPOCHS, TOTAL_STEPS, VAL_LOSS
+from supervisor.sources.metrics.names import Field
 from supervisor.sources.metrics.tokens import PLAIN, WHOLE, Conversion, Reading, memory_conversion
 
 # The meanings of a pattern's groups; `m` is memory, in the unit of the group `unit`.
 _FIELDS: dict[str, tuple[str, Conversion]] = {
-    "e": (EPOCH, WHOLE), "E": (TOTAL_EPOCHS, WHOLE), "s": (STEP, WHOLE), "S": (TOTAL_STEPS, WHOLE), "l": (LOSS, PLAIN), "v": (VAL_LOSS, PLAIN),
+    "e": (Field.EPOCH, WHOLE), "E": (Field.TOTAL_EPOCHS, WHOLE), "s": (Field.STEP, WHOLE), "S": (Field.TOTAL_STEPS, WHOLE), "l": (Field.LOSS, PLAIN), "v": (Field.VAL_LOSS, PLAIN),
 }  # fmt: skip
 
 
@@ -118,7 +118,7 @@ def read_formats(text: str) -> tuple[list[Reading], bool]:
                 if groups.get(group) is not None:
                     out.append(Reading(field, "", form.rank, *place.span(group), conversion))
             if "m" in groups and (how := memory_conversion(groups["unit"])) is not None:
-                out.append(Reading(MEMORY, "max allocated", form.rank, *place.span("m"), how))
+                out.append(Reading(Field.MEMORY, "max allocated", form.rank, *place.span("m"), how))
         if places and form.where is Where.WHOLE_LINE:
             return out, True
     return out, False

@@ -4,23 +4,12 @@ from __future__ import annotations
 
 import re
 
+from supervisor.sources.metrics import lexicon
 from supervisor.sources.metrics.counters import nameless, read_pair, read_ratio
 from supervisor.sources.metrics.formats import ORDINAL, read_formats
 from supervisor.sources.metrics.line_report import is_program_text, judge
 from supervisor.sources.metrics.names import (
-    EPOCH,
-    EPOCH_TIME,
-    ETA,
-    GRAD_NORM,
-    LOSS,
-    LR,
-    MEMORY,
-    MFU,
-    STEP,
-    STEP_TIME,
-    TOKENS,
-    TOTAL_STEPS,
-    VAL_LOSS,
+    Field,
     Meaning,
     field_of_rate,
     is_step_of,
@@ -34,7 +23,6 @@ from supervisor.sources.metrics.tokens import (
     MASKED,
     NOTHING,
     PLAIN,
-    RANK,
     WHOLE,
     Conversion,
     Found,
@@ -50,19 +38,6 @@ from supervisor.sources.metrics.tokens import (
     memory_conversion,
     name_of,
     time_scale,
-)
-from supervisor.sources.metrics.words import (
-    EPOCH_NAMES,
-    EVAL_WORDS,
-    EVALUATES,
-    PROSE,
-    SCORES,
-    SETTING_OF,
-    SETTINGS,
-    TAG,
-    TRAIN_WORDS,
-    TRAINS,
-    UNCALLED_LOSSES,
 )
 
 # Counters at the start of a name: "Epoch38 Train Loss", "第3轮 训练损失" (`ORDINAL`).
@@ -110,7 +85,7 @@ _OF_THINGS = re.compile(
 )
 _DECIMAL_COMMA = re.compile(r",\d")
 _SAID_OF = re.compile(r"\bof\s*$", re.IGNORECASE)
-_TIME_OF_STEP = Meaning(STEP_TIME, 5)
+_TIME_OF_STEP = Meaning(Field.STEP_TIME, 5)
 _NOTHING = Meaning(None)
 # A message that was printed while a bar stood on the line: it begins where the bar ends.
 _GLUED = re.compile(r"\[\d[\d:]*<[^\]]*\](?=[^\s\]|,)])")
@@ -157,8 +132,8 @@ def parse_line(text: str, *, in_record: bool = False, evaluates: bool = False) -
 def _as_of_message(found: Found, begin: int) -> Found:
     """Where both report a field, the message's value counts: the bar shows a mean, or the step before. A message about a whole epoch belongs to no step."""
     of_message = {one.field: one for one in found.readings if one.start >= begin and one.field}
-    is_of_epoch = EPOCH in of_message and of_message[EPOCH].conversion == WHOLE
-    sums_up = is_of_epoch and STEP not in of_message and LOSS in of_message
+    is_of_epoch = Field.EPOCH in of_message and of_message[Field.EPOCH].conversion == WHOLE
+    sums_up = is_of_epoch and Field.STEP not in of_message and Field.LOSS in of_message
 
     def is_of_bar(one: Reading) -> bool:
         return not sums_up if one.rank == BAR_RANK else one.field not in of_message
@@ -195,31 +170,31 @@ class _Walker:
             line.after_epoch = False
             if token.kind == "dur":
                 field = meaning(token.name).field
-                if field in {ETA, EPOCH_TIME} and not line.evaluates:
+                if field in {Field.ETA, Field.EPOCH_TIME} and not line.evaluates:
                     line.add(field, token, 8, Conversion(How.DURATION))
-                elif field == STEP_TIME:
+                elif field == Field.STEP_TIME:
                     sums_up = sums_up or token.text[0] != "0"
                     if not line.evaluates and words_of(token.name) == ["time"]:
-                        line.add(EPOCH_TIME, token, 3, Conversion(How.DURATION), weak=True)
+                        line.add(Field.EPOCH_TIME, token, 3, Conversion(How.DURATION), weak=True)
             elif token.kind == "num":
                 self._number(token, place)
             else:
                 read_ratio(line, token)
         # "Test Step=0 Time=07:31": the evaluation's own
-        is_of_evaluation = self._has_step_of_evaluation and not line.has(LOSS, VAL_LOSS, "")
-        dropped = {STEP} if is_of_evaluation else set()
-        dropped |= {STEP_TIME} if sums_up else set()
+        is_of_evaluation = self._has_step_of_evaluation and not line.has(Field.LOSS, Field.VAL_LOSS, "")
+        dropped = {Field.STEP} if is_of_evaluation else set()
+        dropped |= {Field.STEP_TIME} if sums_up else set()
         return Found([one for one in line.readings if one.field not in dropped], line.settings)
 
     def _number(self, token: Token, place: int) -> None:
         line = self.line
         if token.name.lower() in {"rank", "global rank", "global_rank"} and token.text.isdigit():
-            line.add(RANK, token, 5, WHOLE)
+            line.add(Field.RANK, token, 5, WHOLE)
             return
         if self._name_to_come and (not token.name or token.name in _COUNTED):
             token = token._replace(name=self._name_to_come, bare=False)
         self._name_to_come = ""
-        if token.name == "value" and line.has(STEP, EPOCH):
+        if token.name == "value" and line.has(Field.STEP, Field.EPOCH):
             names = _NAME_OF_VALUE.findall(line.text)
             token = token._replace(name=names[0]) if len(names) == 1 else token
         is_last_cell = line.text.count("|") == 1 and not line.text[token.stop :].strip()
@@ -239,15 +214,15 @@ class _Walker:
     def _named_number(self, token: Token, following: Token | None) -> None:
         """A number with a name. `following`: the value after it."""
         line, words = self.line, words_of(token.name)
-        is_set = bool(words) and (TRAIN_WORDS | EVAL_WORDS).issuperset(words)
+        is_set = bool(words) and (lexicon.TRAIN_WORDS | lexicon.EVAL_WORDS).issuperset(words)
         if is_set and (
             (not token.unit and _LOSS_BEHIND.match(line.text, token.stop))
             or _LOSS_OF_SETS.search(token.before, 0, token.before.rfind(token.name))
         ):
             token, words = token._replace(name=f"{token.name} loss"), [*words, "loss"]
         is_before_pair = following is not None and following.kind == "frac" and is_adjacent(following.before)
-        if is_before_pair and set(words) <= TRAIN_WORDS and token.text.isdigit():
-            line.add(EPOCH, token, 5, WHOLE)  # timm's "Train: 3 [ 120/1251", the step in brackets
+        if is_before_pair and set(words) <= lexicon.TRAIN_WORDS and token.text.isdigit():
+            line.add(Field.EPOCH, token, 5, WHOLE)  # timm's "Train: 3 [ 120/1251", the step in brackets
             line.after_epoch = True
             return
         is_counted = following is not None and _counts(following)
@@ -257,24 +232,27 @@ class _Walker:
         found = _meaning_of(token, words)
         # More numbers in the same brackets: it is unknown which is the loss.
         in_list = token.before.rstrip()[-1:] in {"[", "("} and _MORE_OF_LIST.match(line.text, token.stop)
-        if found.field is None or (found.field in {LOSS, VAL_LOSS, ""} and in_list):
+        if found.field is None or (found.field in {Field.LOSS, Field.VAL_LOSS, ""} and in_list):
             return
         if token.bare and following is not None and is_counted and self._counts_loss(token, found, following):
             return
-        if found.field != STEP or not token.bare or token.text.isdigit():
+        if found.field != Field.STEP or not token.bare or token.text.isdigit():
             self._add_named(token, found, words)
-            line.after_epoch = found.field == EPOCH
+            line.after_epoch = found.field == Field.EPOCH
 
     def _counts_loss(self, token: Token, found: Meaning, following: Token) -> bool:
         """Whether a number is between a loss's name and the loss. A counter with its own name contributes only that name."""
-        if found.field in {LOSS, VAL_LOSS} and token.text.isdigit():
+        if found.field in {Field.LOSS, Field.VAL_LOSS} and token.text.isdigit():
             # "Train loss 120 0.7123", "Validation loss 1000: 0.51": the step, then the loss.
             if not following.name:  # "train loss of epoch 20: 0.12"
-                is_epoch = words_of(token.name)[-1] in EPOCH_NAMES
-                self.line.add(EPOCH if is_epoch else STEP, token, 4, WHOLE)
+                is_epoch = words_of(token.name)[-1] in lexicon.EPOCH_NAMES
+                self.line.add(Field.EPOCH if is_epoch else Field.STEP, token, 4, WHOLE)
             self._name_to_come = token.name
             return True
-        if found.field in {STEP, EPOCH} and (before := _LOSS_BEFORE.search(token.before)) is not None:
+        if (
+            found.field in {Field.STEP, Field.EPOCH}
+            and (before := _LOSS_BEFORE.search(token.before)) is not None
+        ):
             self._name_to_come = before[1]  # "Training loss (for one batch) at step 200: 1.1109"
         return False
 
@@ -294,16 +272,16 @@ class _Walker:
             return  # "time step: 12": an environment's
         evaluates = self.line.evaluates or found.is_eval
         if not evaluates and _is_rate_of_steps(found, token, words, unit):
-            self.line.add(STEP_TIME, token, 6, Conversion(How.INVERSE))
+            self.line.add(Field.STEP_TIME, token, 6, Conversion(How.INVERSE))
             return
-        if found.field == STEP:
+        if found.field == Field.STEP:
             found = self._step(found, token, words, unit, evaluates=evaluates)
-        elif found.field in {"", TOKENS}:
+        elif found.field in {"", Field.TOKENS}:
             found = self._by_unit(found, token, words, unit, evaluates=evaluates)
         if found.field is None:
             return
-        self._trained_before = found.field == LOSS and not TRAIN_WORDS.isdisjoint(words)
-        is_time_of_all = found.weak and found.field == STEP_TIME and self._counts_all_time
+        self._trained_before = found.field == Field.LOSS and not lexicon.TRAIN_WORDS.isdisjoint(words)
+        is_time_of_all = found.weak and found.field == Field.STEP_TIME and self._counts_all_time
         if (words == ["train", "time"] and unit) or is_time_of_all:
             return  # the time since the start; since the last report
         if words[:1] in (["tick"], ["up"]):
@@ -329,65 +307,65 @@ class _Walker:
         named = found.field != ""  # tokens a second by the name
         if not evaluates:
             if not named and time_scale(unit) is not None and is_step_of(unit) and _PHASES.isdisjoint(words):
-                return Meaning(STEP_TIME, 6)  # "speed: 0.2s/iter"
+                return Meaning(Field.STEP_TIME, 6)  # "speed: 0.2s/iter"
             if field_of_rate(unit) is not None:
                 if is_beside_training(token.name):
                     return _NOTHING  # "Preprocessing: 812.2 samples/s"
                 return Meaning(field_of_rate(unit), max(6, found.rank))
             if not unit and field_of_rate(token.tail) is not None:
                 return Meaning(field_of_rate(token.tail), 6)  # "throughput (img/s)"
-        if not named and EVAL_WORDS.issuperset(words) and self._trained_before:
-            return Meaning(VAL_LOSS, 5, is_eval=True)
-        if not named and evaluates and "_".join(words) in UNCALLED_LOSSES:
-            return Meaning(VAL_LOSS, 2, is_eval=True)
+        if not named and lexicon.EVAL_WORDS.issuperset(words) and self._trained_before:
+            return Meaning(Field.VAL_LOSS, 5, is_eval=True)
+        if not named and evaluates and "_".join(words) in lexicon.UNCALLED_LOSSES:
+            return Meaning(Field.VAL_LOSS, 2, is_eval=True)
         return found
 
     def _take(self, token: Token, found: Meaning, words: list[str], unit: str, *, evaluates: bool) -> None:
         """Store a value under its field, converted."""
         add = self.line.add
         match found.field:
-            case "step" | "epoch":
+            case Field.STEP | Field.EPOCH:
                 if unit in {"", "k", "K", "M"}:
-                    self._has_step_of_evaluation |= evaluates and found.field == STEP
-                    is_whole = found.field == STEP or token.text.isdigit()
+                    self._has_step_of_evaluation |= evaluates and found.field == Field.STEP
+                    is_whole = found.field == Field.STEP or token.text.isdigit()
                     how = Conversion(How.WHOLE, magnitude(unit)) if is_whole else PLAIN
                     add(found.field, token, found.rank, how, weak=found.weak)
-            case "loss" | "val_loss":
+            case Field.LOSS | Field.VAL_LOSS:
                 self._loss(token, found, words, unit, evaluates=evaluates)
-            case "lr":
+            case Field.LR:
                 # A negative one is the logarithm.
                 if unit in {"", "%"} and token.text[0] != "-" and (not evaluates or "lr" in words):
-                    add(LR, token, found.rank, PLAIN, name=token.name)
-            case "grad_norm":
-                add(GRAD_NORM, token, found.rank, PLAIN, name=token.name, weak=found.weak)
-            case "tokens_per_sec" | "samples_per_sec":
+                    add(Field.LR, token, found.rank, PLAIN, name=token.name)
+            case Field.GRAD_NORM:
+                add(Field.GRAD_NORM, token, found.rank, PLAIN, name=token.name, weak=found.weak)
+            case Field.TOKENS | Field.SAMPLES:
                 self._rate(token, found, unit, evaluates=evaluates)
-            case "mfu":
+            case Field.MFU:
                 if not token.text.startswith("-"):  # nanoGPT prints -100 until it is known
                     # nanochat prints percent without the sign and with two decimals, even below one; others fractions.
                     is_percent = len(token.text.partition(".")[2]) <= 2 and "tok/sec" in self.line.text
                     share = Conversion(How.SHARE, 0.01 if is_percent else 1.0)
-                    add(MFU, token, found.rank, Conversion(How.NUMBER, 0.01) if unit == "%" else share)
-            case "memory_used_bytes":
+                    add(Field.MFU, token, found.rank, Conversion(How.NUMBER, 0.01) if unit == "%" else share)
+            case Field.MEMORY:
                 named = "GB" if {"gb", "gib"} & set(words) else "MB" if {"mb", "mib"} & set(words) else ""
                 how_much = memory_conversion(unit or named)
                 if how_much is not None:
-                    add(MEMORY, token, found.rank, how_much, weak=found.weak, name=token.name)
-            case "total_steps":
-                add(TOTAL_STEPS, token, 1, WHOLE, weak=True)
-            case "eta_s":
+                    add(Field.MEMORY, token, found.rank, how_much, weak=found.weak, name=token.name)
+            case Field.TOTAL_STEPS:
+                add(Field.TOTAL_STEPS, token, 1, WHOLE, weak=True)
+            case Field.ETA:
                 # Without a unit: seconds if the name contains "eta" and the number has no decimals.
                 is_plain = "eta" in token.name.lower() and "." not in token.text
                 scale = time_scale(unit) if unit else 1.0 if is_plain else None
                 if not evaluates and scale is not None:
-                    add(ETA, token, 7, Conversion(How.NUMBER, scale))
-            case "step_time_s":
+                    add(Field.ETA, token, 7, Conversion(How.NUMBER, scale))
+            case Field.STEP_TIME:
                 self._step_time(token, found, unit, words, evaluates=evaluates)
-            case "epoch_time_s":
+            case Field.EPOCH_TIME:
                 scale = time_scale(unit) if unit else 1.0
                 if not evaluates and scale is not None:
                     how = Conversion(How.NUMBER, scale)
-                    add(EPOCH_TIME, token, found.rank, how, name=token.name, weak=found.weak)
+                    add(Field.EPOCH_TIME, token, found.rank, how, name=token.name, weak=found.weak)
             case _:
                 self._own(token, unit, weak=found.weak)
 
@@ -403,8 +381,8 @@ class _Walker:
             or (is_whole and _DECIMAL_COMMA.match(text, token.stop))
         ):
             return
-        of_training = not found.is_eval and not TRAIN_WORDS.isdisjoint(words)
-        field = VAL_LOSS if evaluates and not of_training else LOSS
+        of_training = not found.is_eval and not lexicon.TRAIN_WORDS.isdisjoint(words)
+        field = Field.VAL_LOSS if evaluates and not of_training else Field.LOSS
         self.line.add(field, token, found.rank, PLAIN, name=token.name, weak=found.weak)
 
     def _rate(self, token: Token, found: Meaning, unit: str, *, evaluates: bool) -> None:
@@ -428,7 +406,7 @@ class _Walker:
         if not unit and tail and tail != "data" and words == ["time"]:
             return  # "time (sec): 5.40": of how many steps is unknown
         if is_step_rate(unit):
-            self.line.add(STEP_TIME, token, found.rank, Conversion(How.INVERSE))
+            self.line.add(Field.STEP_TIME, token, found.rank, Conversion(How.INVERSE))
             return
         if unit.partition("/")[2].strip() in _OF_OTHERS:
             return
@@ -440,13 +418,13 @@ class _Walker:
             scale = 1e-3 if "ms" in words else 1.0
         if scale is not None:
             how = Conversion(How.NUMBER, scale)
-            self.line.add(STEP_TIME, token, found.rank, how, name=token.name, weak=found.weak)
+            self.line.add(Field.STEP_TIME, token, found.rank, how, name=token.name, weak=found.weak)
 
     def _own(self, token: Token, unit: str, *, weak: bool) -> None:
         """A value under the log's own name, as printed."""
         name, is_whole = token.name, token.text.isdigit()
-        is_score = not SCORES.isdisjoint(words_of(name))
-        if name.lower() in PROSE or not _NAME.match(name):
+        is_score = not lexicon.SCORES.isdisjoint(words_of(name))
+        if name.lower() in lexicon.PROSE or not _NAME.match(name):
             return
         if token.bare and not is_score and (" " in name or is_whole):
             return
@@ -456,7 +434,7 @@ class _Walker:
 
 def _is_rate_of_steps(found: Meaning, token: Token, words: list[str], unit: str) -> bool:
     """Whether a value is steps per second, by its name or unit."""
-    if found.field not in {"", STEP_TIME}:
+    if found.field not in {"", Field.STEP_TIME}:
         return False
     if _STEP_RATE.match(token.name):
         return True
@@ -472,29 +450,29 @@ def _evaluates(line: LineValues, token: Token, place: int) -> bool:
     ahead = before[:own] if own >= 0 else before
     words = set(words_of(token.name))
     if (
-        token.tail.lower() in EVAL_WORDS
-        or (words and words <= EVAL_WORDS and (token.bare or before.lstrip(" \x01")[:1] == "["))
-        or (words & EVAL_WORDS and (token.kind == "frac" or words & _COUNTERS))
+        token.tail.lower() in lexicon.EVAL_WORDS
+        or (words and words <= lexicon.EVAL_WORDS and (token.bare or before.lstrip(" \x01")[:1] == "["))
+        or (words & lexicon.EVAL_WORDS and (token.kind == "frac" or words & _COUNTERS))
         # TensorFlow's estimators: the result of an evaluation
         or "aving dict" in ahead
         or "aving dict" in token.name
     ):
         return True
-    is_led = place == 0 and not EVAL_WORDS.isdisjoint(token.name.lower().split()[:-1])
-    if is_led and not TRAINS.search(line.text):
+    is_led = place == 0 and not lexicon.EVAL_WORDS.isdisjoint(token.name.lower().split()[:-1])
+    if is_led and not lexicon.TRAINS.search(line.text):
         return True  # "Val acc: 0.81 loss: 0.43"
-    if held_out := EVALUATES.search(ahead) or TAG.search(ahead):
-        return not TRAINS.search(ahead) or ahead.lower().rfind("train") < held_out.start()
-    return line.evaluates and not TRAINS.search(ahead)
+    if held_out := lexicon.EVALUATES.search(ahead) or lexicon.TAG.search(ahead):
+        return not lexicon.TRAINS.search(ahead) or ahead.lower().rfind("train") < held_out.start()
+    return line.evaluates and not lexicon.TRAINS.search(ahead)
 
 
 def _meaning_of(token: Token, words: list[str]) -> Meaning:
     """The meaning of a value's name, limited by what a whole number or a decimal can be."""
     found = meaning(token.name.replace("'s ", " "))
     if found.field is None and "." in token.text and "_".join(words) in _TIMES:
-        return Meaning(STEP_TIME, 5)  # Composer's time/batch counts batches, as a whole number
+        return Meaning(Field.STEP_TIME, 5)  # Composer's time/batch counts batches, as a whole number
     if found.field is not None and words == ["batch"] and token.bare and "." in token.text and not token.unit:
-        return Meaning(STEP_TIME, 5)
+        return Meaning(Field.STEP_TIME, 5)
     return found
 
 
@@ -502,10 +480,10 @@ def _is_setting(token: Token) -> bool:
     """Whether a value belongs to an option, to a settings object, or to a setting's name."""
     if _OPTION.search(token.before):
         return True
-    if " " not in token.name and "." in token.name and token.name.partition(".")[0] in SETTING_OF:
+    if " " not in token.name and "." in token.name and token.name.partition(".")[0] in lexicon.SETTING_OF:
         return True
     joined = "_".join(words_of(token.name))
-    is_setting = joined in SETTINGS or token.name.lower() in SETTINGS
+    is_setting = joined in lexicon.SETTINGS or token.name.lower() in lexicon.SETTINGS
     return is_setting and joined not in {"total_steps", "max_steps"}
 
 

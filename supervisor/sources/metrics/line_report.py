@@ -4,37 +4,9 @@ from __future__ import annotations
 
 import re
 
-from supervisor.sources.metrics.names import (
-    EPOCH,
-    EPOCH_TIME,
-    ETA,
-    GRAD_NORM,
-    LOSS,
-    LR,
-    MEMORY,
-    MFU,
-    PART_RANK,
-    RUN_TIME,
-    SAMPLES,
-    SOLE_RANK,
-    STEP,
-    STEP_TIME,
-    TOKENS,
-    TOTAL_EPOCHS,
-    TOTAL_STEPS,
-    VAL_LOSS,
-    words_of,
-)
+from supervisor.sources.metrics.names import PART_RANK, RUN_TIME, SOLE_RANK, Field, words_of
 from supervisor.sources.metrics.progress_bars import is_other_work
-from supervisor.sources.metrics.tokens import (
-    MASKED,
-    NOTHING,
-    PLAIN,
-    RANK,
-    Found,
-    Parsed,
-    Reading,
-)
+from supervisor.sources.metrics.tokens import MASKED, NOTHING, PLAIN, Found, Parsed, Reading
 
 # Lines with numbers that are not reports: checkpoints, plans, settings, best values, schedules.
 _TALK = re.compile(
@@ -100,7 +72,7 @@ _BESIDE_SIZE = re.compile(
 # The part of a step that a time covers, and "0.86s (0.91s)": the mean after a value.
 _PHASES = frozenset({"data", "load", "model", "forward", "backward", "infer"})
 _MEAN = re.compile(r"\s?(?:s|secs?|seconds)?\s?\(\s?(?:avg|mean)?\W?\d")
-_OF_TRAINING = frozenset({LOSS, VAL_LOSS, LR, GRAD_NORM})
+_OF_TRAINING = frozenset({Field.LOSS, Field.VAL_LOSS, Field.LR, Field.GRAD_NORM})
 # A line of scores without a counter has few values.
 _FEW_READINGS = 6
 # An action at a step, without a measurement.
@@ -140,8 +112,8 @@ class _Line:
         self.pair = _pair_beside(best, found.readings)
         _sort_times(best, own, masked, has_bar=has_bar, in_record=in_record)
         self.has_scores = not all(one.weak for one in own.values())
-        if not (STEP in best or EPOCH in best or in_record or has_bar):
-            for field in {LOSS, VAL_LOSS} & best.keys():
+        if not (Field.STEP in best or Field.EPOCH in best or in_record or has_bar):
+            for field in {Field.LOSS, Field.VAL_LOSS} & best.keys():
                 if words_of(best[field].name) == ["cost"]:
                     del best[field]  # of anything
         if (
@@ -151,15 +123,21 @@ class _Line:
             and best.keys().isdisjoint(_OF_TRAINING)
         ):
             # MMEngine's record of an evaluation, whose step counts its batches.
-            best.pop(STEP, None)
-            best.pop(STEP_TIME, None)
-        if STEP not in best:
-            best.pop(TOTAL_STEPS, None)
-        self.has_loss = LOSS in best or VAL_LOSS in best
-        self.is_counted = STEP in best or EPOCH in best
-        self.is_named = not all(best[field].weak for field in (STEP, EPOCH) if field in best)
-        self.measured = best.keys() - {RANK, STEP, TOTAL_STEPS, EPOCH, TOTAL_EPOCHS}
-        is_bare = not self.measured - {ETA} and not self.has_scores
+            best.pop(Field.STEP, None)
+            best.pop(Field.STEP_TIME, None)
+        if Field.STEP not in best:
+            best.pop(Field.TOTAL_STEPS, None)
+        self.has_loss = Field.LOSS in best or Field.VAL_LOSS in best
+        self.is_counted = Field.STEP in best or Field.EPOCH in best
+        self.is_named = not all(best[field].weak for field in (Field.STEP, Field.EPOCH) if field in best)
+        self.measured = best.keys() - {
+            Field.RANK,
+            Field.STEP,
+            Field.TOTAL_STEPS,
+            Field.EPOCH,
+            Field.TOTAL_EPOCHS,
+        }
+        is_bare = not self.measured - {Field.ETA} and not self.has_scores
         self.is_heading = self.is_counted and self.is_named and is_bare
 
 
@@ -172,7 +150,7 @@ def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parse
     if (not has_bar and _talks(line)) or _DUMP.search(masked) or _SPEECH.match(masked):
         names_settings = found.settings > 0 or "onfig" in masked or "rguments" in masked
         return NOTHING._replace(settings=names_settings)
-    rates = not line.best.keys().isdisjoint({GRAD_NORM, TOKENS, SAMPLES, STEP_TIME})
+    rates = not line.best.keys().isdisjoint({Field.GRAD_NORM, Field.TOKENS, Field.SAMPLES, Field.STEP_TIME})
     if (
         (found.settings >= 2 and not rates)
         or (found.settings > 0 and not (line.has_loss or has_bar or rates))
@@ -182,7 +160,9 @@ def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parse
     if not line.measured and not line.has_scores and _SAVED.search(masked):
         return NOTHING
     if not (has_bar or line.has_loss or _reports(line)):
-        return NOTHING._replace(settings=found.settings > 0 or (LR in line.best and not line.is_counted))
+        return NOTHING._replace(
+            settings=found.settings > 0 or (Field.LR in line.best and not line.is_counted)
+        )
     readings = (*line.best.values(), *line.own.values())
     sums_up, plain_time = RUN_TIME in line.own, _is_plain_time(line)
     return Parsed(readings, line.pair, line.is_heading, off_curve=sums_up, plain_time=plain_time)
@@ -190,18 +170,18 @@ def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parse
 
 def _reports(line: _Line) -> bool:
     """Whether a line without a loss or a bar is a report."""
-    best, own, fields = line.best, line.own, line.best.keys() - {RANK}
+    best, own, fields = line.best, line.own, line.best.keys() - {Field.RANK}
     if line.in_record and (fields or own):
         return True
     if line.is_counted:
         return bool(
             # "1017000: lr=1.0" is a time and a setting.
-            line.measured - (set() if line.is_named else {LR})
+            line.measured - (set() if line.is_named else {Field.LR})
             or (own and (line.is_named or line.has_scores))
             or (line.is_heading and _is_lone_counter(best, line.masked))
-            or (EPOCH in best and _EPOCH_AND_TIME.match(line.masked))
+            or (Field.EPOCH in best and _EPOCH_AND_TIME.match(line.masked))
         )
-    if _stands_alone(best) or (fields == {ETA} and _LONE_ETA.match(line.masked)):
+    if _stands_alone(best) or (fields == {Field.ETA} and _LONE_ETA.match(line.masked)):
         return True
     return line.has_scores and len(line.found.readings) <= _FEW_READINGS
 
@@ -210,16 +190,20 @@ def _sort_times(
     best: dict[str, Reading], own: dict[str, Reading], masked: str, *, has_bar: bool, in_record: bool
 ) -> None:
     """A time beside a step is not an epoch's; without a step it is that of the summarized epoch, or of anything."""
-    is_within_epoch = STEP in best or has_bar
-    has_loss = LOSS in best or VAL_LOSS in best
-    sums_up = has_loss and EPOCH in best and "." not in masked[best[EPOCH].start : best[EPOCH].end]
-    took, timed = best.get(EPOCH_TIME), best.get(STEP_TIME)
+    is_within_epoch = Field.STEP in best or has_bar
+    has_loss = Field.LOSS in best or Field.VAL_LOSS in best
+    sums_up = (
+        has_loss
+        and Field.EPOCH in best
+        and "." not in masked[best[Field.EPOCH].start : best[Field.EPOCH].end]
+    )
+    took, timed = best.get(Field.EPOCH_TIME), best.get(Field.STEP_TIME)
     if took is not None and (is_within_epoch or (took.weak and not sums_up and not in_record)):
-        _keep_own(own, best.pop(EPOCH_TIME))
+        _keep_own(own, best.pop(Field.EPOCH_TIME))
     if timed is not None and timed.weak and not is_within_epoch and not in_record:
-        del best[STEP_TIME]
+        del best[Field.STEP_TIME]
         if sums_up:
-            best.setdefault(EPOCH_TIME, timed._replace(field=EPOCH_TIME))
+            best.setdefault(Field.EPOCH_TIME, timed._replace(field=Field.EPOCH_TIME))
         else:
             _keep_own(own, timed)
 
@@ -232,14 +216,15 @@ def _keep_own(own: dict[str, Reading], reading: Reading) -> None:
 
 def _size_of_batch(readings: list[Reading], masked: str) -> Reading | None:
     """The step reading that may instead be a number of samples or steps: "batch=8", "steps 90" beside only whole numbers, "batch 8 accum 4"."""
-    steps = [reading for reading in readings if reading.field == STEP]
-    others = [reading for reading in readings if reading.field not in {STEP, RANK}]
+    steps = [reading for reading in readings if reading.field == Field.STEP]
+    others = [reading for reading in readings if reading.field not in {Field.STEP, Field.RANK}]
     if len(steps) != 1 or not others or not (bare := _BARE_COUNT.search(masked, 0, steps[0].start)):
         return None
     is_measured = any(
-        one.field not in {"", LR} or (not one.field and "." in masked[one.start : one.end]) for one in others
+        one.field not in {"", Field.LR} or (not one.field and "." in masked[one.start : one.end])
+        for one in others
     )
-    is_counted = any(one.field in {EPOCH, TOTAL_STEPS} for one in others)
+    is_counted = any(one.field in {Field.EPOCH, Field.TOTAL_STEPS} for one in others)
     is_size = not is_counted and "batch" in bare[0].lower() and _BESIDE_SIZE.search(masked) is not None
     return steps[0] if is_size or not is_measured else None
 
@@ -251,7 +236,7 @@ def _talks(line: _Line) -> bool:
     talks = _TALK.search(masked[:first]) or _TALK_ANYWHERE.search(masked)
     if talks is not None and not _STARTS_EPOCH.match(masked):
         return True
-    step, total = best.get(STEP), best.get(TOTAL_STEPS)
+    step, total = best.get(Field.STEP), best.get(Field.TOTAL_STEPS)
     if step is None or total is None or not step.weak or line.has_loss or line.has_scores:
         return False
     begun = _GERUND.match(masked, total.end)
@@ -264,24 +249,24 @@ def _chosen(
     """The chosen reading of each field, and all others under their own names."""
     best: dict[str, Reading] = {}
     own: dict[str, Reading] = {}
-    is_counted = any(reading.field in {STEP, EPOCH} for reading in readings)
+    is_counted = any(reading.field in {Field.STEP, Field.EPOCH} for reading in readings)
     for reading in readings:
         held = best.get(reading.field)
         is_alone = reading.rank > SOLE_RANK or (is_counted and not in_record and not _LOSSES.search(masked))
-        is_part = reading.field in {LOSS, VAL_LOSS} and reading.rank <= PART_RANK
+        is_part = reading.field in {Field.LOSS, Field.VAL_LOSS} and reading.rank <= PART_RANK
         if not reading.field or (is_part and (not is_alone or rivals(readings, reading))):
             _keep_own(own, reading)
         elif held is None or reading.rank > held.rank:
             best[reading.field] = reading
             if held is not None:
                 _keep_own(own, held)
-        elif reading.field not in {STEP_TIME, MEMORY, LR}:
+        elif reading.field not in {Field.STEP_TIME, Field.MEMORY, Field.LR}:
             _keep_own(own, reading)
-    part = best.get(LOSS)
+    part = best.get(Field.LOSS)
     # A policy's loss in a block of many lines: the total has its own line.
     is_of_block = part is not None and in_record and part.rank in {3, 4}
     if part is not None and (is_of_block or (part.rank <= PART_RANK and _ENTRY.match(masked))):
-        _keep_own(own, best.pop(LOSS))
+        _keep_own(own, best.pop(Field.LOSS))
     return best, own
 
 
@@ -304,12 +289,12 @@ def rivals(readings: list[Reading], one: Reading) -> bool:
 
 def _pair_beside(best: dict[str, Reading], readings: list[Reading]) -> tuple[Reading, Reading] | None:
     """Drop a pair `i/N` beside a named counter: its total counts only if both are the same counter."""
-    step, total = best.get(STEP), best.get(TOTAL_STEPS)
+    step, total = best.get(Field.STEP), best.get(Field.TOTAL_STEPS)
     if step is None or total is None or total.weak:
         return None
-    pairs = [r for r in readings if r.field == STEP and r.rank == total.rank]
+    pairs = [r for r in readings if r.field == Field.STEP and r.rank == total.rank]
     mine = next((p for p in pairs if p.end <= total.start and total.start - p.end <= 12), None)
-    return (mine, best.pop(TOTAL_STEPS)) if mine is not None and mine != step else None
+    return (mine, best.pop(Field.TOTAL_STEPS)) if mine is not None and mine != step else None
 
 
 def _is_lone_counter(best: dict[str, Reading], masked: str) -> bool:
@@ -318,8 +303,8 @@ def _is_lone_counter(best: dict[str, Reading], masked: str) -> bool:
     words = _WORDS.findall(masked)
     if _LONE_COUNTER.match(masked) or _STARTS_EPOCH.match(masked):
         return True
-    if EPOCH in best:
-        has_total = "/" in masked or TOTAL_EPOCHS in best
+    if Field.EPOCH in best:
+        has_total = "/" in masked or Field.TOTAL_EPOCHS in best
         ends_with_it = masked.rstrip(" ]).")[-1:].isdigit()
         return len(words) <= 2 or (has_total and len(words) <= 8 and ends_with_it)
     if {word.lower() for word in words} <= _COUNTER_WORDS:
@@ -329,15 +314,17 @@ def _is_lone_counter(best: dict[str, Reading], masked: str) -> bool:
 
 def _stands_alone(best: dict[str, Reading]) -> bool:
     """Measurements that need no step beside them: throughput, MFU, the GPU's memory, a rate that the line says to be the one of now, a time by its unit or name per step."""
-    rate = best[LR].name.lower() if LR in best else ""
+    rate = best[Field.LR].name.lower() if Field.LR in best else ""
     is_current = "current" in rate or "当前" in rate or rate.startswith(("train/", "optim/"))
-    timed = best.get(STEP_TIME)
+    timed = best.get(Field.STEP_TIME)
     name = timed.name.lower() if timed is not None and not timed.weak else ""
     return (
         is_current
         or re.search(r"speed|step|iter|batch", name) is not None
         or any(
-            field in {TOKENS, SAMPLES, MFU, MEMORY, GRAD_NORM} and not reading.weak and reading.rank >= 5
+            field in {Field.TOKENS, Field.SAMPLES, Field.MFU, Field.MEMORY, Field.GRAD_NORM}
+            and not reading.weak
+            and reading.rank >= 5
             for field, reading in best.items()
         )
     )
@@ -345,9 +332,9 @@ def _stands_alone(best: dict[str, Reading]) -> bool:
 
 def _is_plain_time(line: _Line) -> bool:
     """Whether nothing shows that a line's time is that of one step: its name, milliseconds, a mean in brackets, or a rate, an ETA or the time of a part of the step beside it."""
-    timed = line.best.get(STEP_TIME)
+    timed = line.best.get(Field.STEP_TIME)
     if timed is None or not timed.weak or timed.conversion.scale < 1.0:
         return False
     has_parts = any(not _PHASES.isdisjoint(words_of(name)) for name in line.own)
-    is_rated = not line.best.keys().isdisjoint({SAMPLES, TOKENS, MFU, ETA})
+    is_rated = not line.best.keys().isdisjoint({Field.SAMPLES, Field.TOKENS, Field.MFU, Field.ETA})
     return not has_parts and not is_rated and _MEAN.match(line.masked, timed.end) is None

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import count, pairwise, repeat, zip_longest
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from supervisor.sources.metrics.blocks import State, parse
-from supervisor.sources.metrics.names import CANONICAL, LOSS, STEP, TOTAL_STEPS
+from supervisor.sources.metrics.names import CANONICAL, Field
 from supervisor.sources.metrics.progress_bars import find_bar
 from supervisor.sources.metrics.tokens import (
     MASKED,
     PLAIN,
-    RANK,
     WHOLE,
     Conversion,
     Parsed,
@@ -32,7 +30,6 @@ from supervisor.sources.metrics.tokens import (
     who,
 )
 from supervisor.text.decode import clean
-from supervisor.text.patterns import LinearPattern, compile_linear
 
 _RUN = re.compile(r"[0-9]+|[^0-9]+")
 _ORDER = {name: place for place, name in enumerate(CANONICAL)}
@@ -67,12 +64,12 @@ class MetricSample(NamedTuple):
     @property
     def step(self) -> int | None:
         """The training step, if the line names it."""
-        return int(self.values[STEP]) if STEP in self.values else None
+        return int(self.values[Field.STEP]) if Field.STEP in self.values else None
 
     @property
     def loss(self) -> float | None:
         """The training loss, if the line names it."""
-        return self.values.get(LOSS)
+        return self.values.get(Field.LOSS)
 
 
 class Columns(NamedTuple):
@@ -110,12 +107,12 @@ class Columns(NamedTuple):
 
     def step(self, at: int) -> float | None:
         """The step of row `at`; None if its line names none."""
-        steps = self.values.get(STEP)
+        steps = self.values.get(Field.STEP)
         return steps[at] if steps else None
 
     def losses(self, rows: int) -> Sequence[float | None]:
         """The training losses of `rows` lines; None for a line without a point of the curve."""
-        known = self.values.get(LOSS) if not self.off_curve else None
+        known = self.values.get(Field.LOSS) if not self.off_curve else None
         return (None,) * rows if known is None else known
 
     def sample(self, at: int) -> MetricSample:
@@ -146,14 +143,14 @@ class Form:
         self, line: str, parsed: Parsed, prefix: int, rank_at: tuple[int, int] | None, *, is_row: bool
     ) -> None:
         self._line, self._parsed, self._prefix, self._is_row = line, parsed, prefix, is_row
-        found = {RANK: (*rank_at, WHOLE)} if rank_at is not None else {}
+        found = {Field.RANK: (*rank_at, WHOLE)} if rank_at is not None else {}
         kinds: tuple[dict[str, tuple[int, int, Conversion]], ...] = ({}, {}, found, {})
         for one in parsed.readings:
-            kind = 2 if one.field == RANK else 0 if one.field else 1
+            kind = 2 if one.field == Field.RANK else 0 if one.field else 1
             place = (prefix + one.start, prefix + one.end, one.conversion)
-            if kind != 2 or RANK not in kinds[2]:
+            if kind != 2 or Field.RANK not in kinds[2]:
                 kinds[kind][one.field or one.name] = place
-        for name, one in zip((STEP, TOTAL_STEPS), parsed.pair or (), strict=False):
+        for name, one in zip((Field.STEP, Field.TOTAL_STEPS), parsed.pair or (), strict=False):
             kinds[3][name] = (prefix + one.start, prefix + one.end, one.conversion)
         # Some values occur twice: a step that is also the first of a pair.
         self.places = sorted({at[:2] for kind in kinds for at in kind.values()})
@@ -181,13 +178,15 @@ class Form:
             {cell.name: numbers(cell.conversion, texts[cell.column]) for cell in cells}
             for cells in (self._values, self._other, self._rank, self._pair)
         )
-        if pair and STEP in values:
+        if pair and Field.STEP in values:
             # The total counts if the pair is the named step, or off by one.
-            values[TOTAL_STEPS] = [
+            values[Field.TOTAL_STEPS] = [
                 total if mine is not None and step is not None and abs(mine - step) <= 1 else None
-                for mine, total, step in zip(pair[STEP], pair[TOTAL_STEPS], values[STEP], strict=True)
+                for mine, total, step in zip(
+                    pair[Field.STEP], pair[Field.TOTAL_STEPS], values[Field.STEP], strict=True
+                )
             ]
-        rank = cast("Sequence[int | None] | None", ranks.get(RANK))
+        rank = cast("Sequence[int | None] | None", ranks.get(Field.RANK))
         parsed = self._parsed
         return Columns(values, own, rank, parsed.off_curve, parsed.evaluates, parsed.plain_time)
 
@@ -239,32 +238,6 @@ MAX_SHAPES = 4096
 # Lines of one shape may differ in digits of names ("Acc@1", "Acc@5"): keep at most this many forms per shape.
 MAX_FORMS = 8
 _DIGITS = b"0123456789"
-
-
-@dataclass(frozen=True, slots=True)
-class MetricRule:
-    """A user's rule (`[[metrics]] name, regex`): the first group of `regex` is the value of `name`."""
-
-    name: str
-    regex: LinearPattern
-
-
-def compile_rules(rules: Iterable[tuple[str, str]]) -> tuple[MetricRule, ...]:
-    """Make rules from (name, regex) pairs.
-
-    Raises:
-        ValueError: a pattern does not compile, could hang, or has no group; the message names it.
-    """
-    made = []
-    for name, pattern in rules:
-        try:
-            regex = compile_linear(pattern)
-        except ValueError as error:
-            raise ValueError(f"metric {name!r}: {pattern!r} {error}") from None
-        if regex.groups < 1:
-            raise ValueError(f"metric {name!r}: {pattern!r} has no group: put the number in (...)")
-        made.append(MetricRule(name, regex))
-    return tuple(made)
 
 
 class _Known(NamedTuple):
@@ -337,10 +310,10 @@ class MetricReader:
     """Reads the lines of one stream, in order: it remembers table headers, what block it is in, and shapes.
 
     Args:
-        rules: a user's own rules; they come first, and their results take precedence.
+        rules: a user's own rules (`[[metrics]] name, regex`): the first group is the value; they take precedence.
     """
 
-    def __init__(self, rules: Sequence[MetricRule] = ()) -> None:
+    def __init__(self, rules: Sequence[tuple[str, re.Pattern[str]]] = ()) -> None:
         self._rules = tuple(rules)
         self._states: dict[State, _Shapes] = {}
         self._known = self._shapes_of(State())
@@ -457,12 +430,12 @@ class MetricReader:
     def _with_rules(self, columns: Columns | None, line: str) -> Columns | None:
         found = columns or Columns()
         values, other, ranks = {**found.values}, {**found.other}, found.ranks
-        for rule in self._rules:
-            match = rule.regex.search(line)
+        for name, regex in self._rules:
+            match = regex.search(line)
             value = convert(PLAIN, match.group(1) or "") if match is not None else None
             if value is not None:
                 ranks = ranks or (who(line)[0],)
-                whole = rule.name in {STEP, TOTAL_STEPS} and value == value // 1
-                target = values if rule.name in CANONICAL else other
-                target[rule.name] = (int(value) if whole else value,)
+                whole = name in {Field.STEP, Field.TOTAL_STEPS} and value == value // 1
+                target = values if name in CANONICAL else other
+                target[name] = (int(value) if whole else value,)
         return found._replace(values=values, other=other, ranks=ranks) if values or other else None

@@ -12,56 +12,28 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from supervisor.sources.metrics.words import (
-    AHEAD_OF_COUNTER,
-    COUNTED,
-    DEVICE_WORDS,
-    EPOCH_NAMES,
-    EPOCH_TIME_NAMES,
-    ETA_CORE,
-    ETA_NAMES,
-    ETA_WITH,
-    EVAL_WORDS,
-    FOREIGN,
-    GRAD_WORDS,
-    HELD_OUT_SETS,
-    HIDING_WORDS,
-    IGNORED_TIMES,
-    LOSS_KINDS,
-    LOSS_OF_POLICY,
-    LOSS_WORDS,
-    MEMORY_WORDS,
-    NO_READING_BEHIND,
-    NORM_WORDS,
-    NOT_MEASURED,
-    NUMBER_WORDS,
-    OPTIMIZER_WORDS,
-    OTHER_MEMORY,
-    SAMPLE_WORDS,
-    SCORES,
-    SECOND_WORDS,
-    SETTINGS,
-    SOURCE_WORDS,
-    STEP_NAMES,
-    STEP_TIME_NAMES,
-    TOKEN_NAMES,
-    TOKEN_WORDS,
-    TRAIN_WORDS,
-)
+from supervisor.sources.metrics import lexicon
 
-STEP, TOTAL_STEPS, EPOCH, TOTAL_EPOCHS = "step", "total_steps", "epoch", "total_epochs"
-LOSS, VAL_LOSS, LR, GRAD_NORM = "loss", "val_loss", "lr", "grad_norm"
-TOKENS, SAMPLES, STEP_TIME, MFU = "tokens_per_sec", "samples_per_sec", "step_time_s", "mfu"
-MEMORY, ETA, EPOCH_TIME = "memory_used_bytes", "eta_s", "epoch_time_s"
+
+class Field:
+    """The canonical names of what is read: the keys of values, in base units."""
+
+    STEP, TOTAL_STEPS, EPOCH, TOTAL_EPOCHS = "step", "total_steps", "epoch", "total_epochs"
+    LOSS, VAL_LOSS, LR, GRAD_NORM = "loss", "val_loss", "lr", "grad_norm"
+    TOKENS, SAMPLES, STEP_TIME, MFU = "tokens_per_sec", "samples_per_sec", "step_time_s", "mfu"
+    MEMORY, ETA, EPOCH_TIME = "memory_used_bytes", "eta_s", "epoch_time_s"
+    RANK = "rank"  # of the line, and no value
+
+
 CANONICAL = (
-    STEP, TOTAL_STEPS, EPOCH, TOTAL_EPOCHS, LOSS, LR, GRAD_NORM, TOKENS, SAMPLES, STEP_TIME, MFU, MEMORY, VAL_LOSS,
-    ETA, EPOCH_TIME,
+    Field.STEP, Field.TOTAL_STEPS, Field.EPOCH, Field.TOTAL_EPOCHS, Field.LOSS, Field.LR, Field.GRAD_NORM, Field.TOKENS,
+    Field.SAMPLES, Field.STEP_TIME, Field.MFU, Field.MEMORY, Field.VAL_LOSS, Field.ETA, Field.EPOCH_TIME,
 )  # fmt: skip
 
 
 def is_score(name: str) -> bool:
     """Whether a name is a quality measure that only training or evaluation reports."""
-    return not SCORES.isdisjoint(words_of(name)) or name.lower().startswith("map")
+    return not lexicon.SCORES.isdisjoint(words_of(name)) or name.lower().startswith("map")
 
 
 # The rank of a loss that is the whole only where no other is named, and of one that is it only beside a counter, in a log
@@ -95,7 +67,7 @@ _SPANNED = frozenset({"avg", "average", "mean", "total", "last", "train", "train
 
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _SPLIT = re.compile(r"[\s_/.\-|:()\[\]'\"]+")
-_FOREIGN = re.compile("|".join(sorted(map(re.escape, FOREIGN), key=len, reverse=True)))
+_FOREIGN = re.compile("|".join(sorted(map(re.escape, lexicon.FOREIGN), key=len, reverse=True)))
 _DIGITS_BEHIND = re.compile(r"\d+$")
 _PER = re.compile(r"[_ ]per[_ ]")
 
@@ -107,7 +79,7 @@ def words_of(name: str) -> list[str]:
         name = _CAMEL.sub("_", name)
     name = name.lower()
     if not name.isascii():
-        name = _FOREIGN.sub(lambda found: f" {FOREIGN[found[0]]} ", name)
+        name = _FOREIGN.sub(lambda found: f" {lexicon.FOREIGN[found[0]]} ", name)
     name = re.sub(r"held[- _]out", "heldout", name)
     return [word for word in _SPLIT.split(name.rstrip("#") or name) if word]
 
@@ -129,9 +101,9 @@ class _Name:
         self.words = words_of(name)
         self.have = frozenset(self.words)
         self.joined = "_".join(self.words)
-        self.is_held_out = not EVAL_WORDS.isdisjoint(self.words)
-        self.hides = not HIDING_WORDS.isdisjoint(self.words)
-        known = SOURCE_WORDS | EVAL_WORDS
+        self.is_held_out = not lexicon.EVAL_WORDS.isdisjoint(self.words)
+        self.hides = not lexicon.HIDING_WORDS.isdisjoint(self.words)
+        known = lexicon.SOURCE_WORDS | lexicon.EVAL_WORDS
         self.rest = [word for word in self.words if word not in known and not word.isdigit()]
         # "lm loss value", but not "loss/value".
         if self.rest[-1:] == ["value"] and "/value" not in self.lower:
@@ -148,17 +120,19 @@ def meaning(name: str) -> Meaning:
     if not one.words:
         return _NOTHING
     if one.joined in {"total_steps", "max_steps", "total_iters", "max_iters", "total_iterations"}:
-        return Meaning(TOTAL_STEPS, 1, weak=True)
-    if one.joined in SETTINGS:
+        return Meaning(Field.TOTAL_STEPS, 1, weak=True)
+    if one.joined in lexicon.SETTINGS:
         return _NOTHING
     found = _counter(one)
     if found is None:
-        if one.words[-1] in NOT_MEASURED or ("time/" in one.lower and one.words[-1] in COUNTED):
+        if one.words[-1] in lexicon.NOT_MEASURED or (
+            "time/" in one.lower and one.words[-1] in lexicon.COUNTED
+        ):
             return _NOTHING
         kinds = (_loss, _learning_rate, _norm, _throughput, _memory, _time)
         found = next((known for kind in kinds if (known := kind(one)) is not None), None)
     if found is None and one.has("mfu", "bf16mfu"):
-        found = Meaning(MFU, 9 if one.words[-1] == "mfu" else 5)
+        found = Meaning(Field.MFU, 9 if one.words[-1] == "mfu" else 5)
     if found is None:
         found = Meaning("", weak=not is_score(name))
     return found._replace(is_eval=True) if one.is_held_out and found.field is not None else found
@@ -166,9 +140,9 @@ def meaning(name: str) -> Meaning:
 
 def _counter(name: _Name) -> Meaning | None:
     """Match the name of a step or an epoch. Rank 0 in the table marks a setting or an announcement, not a counter."""
-    if not (HIDING_WORDS - {"end", "start", "initial"}).isdisjoint(name.have):
+    if not (lexicon.HIDING_WORDS - {"end", "start", "initial"}).isdisjoint(name.have):
         return None
-    for table, field in ((STEP_NAMES, STEP), (EPOCH_NAMES, EPOCH)):
+    for table, field in ((lexicon.STEP_NAMES, Field.STEP), (lexicon.EPOCH_NAMES, Field.EPOCH)):
         rank = _rank_of_counter(table, name)
         if rank is not None:
             return Meaning(field, rank) if rank else _NOTHING
@@ -179,9 +153,12 @@ def _rank_of_counter(table: Mapping[str, int], name: _Name) -> int | None:
     words = name.words
     if name.joined in table or len(words) < 2:
         return table.get(name.joined)
-    if words[0] in EVAL_WORDS | TRAIN_WORDS and (rank := table.get("_".join(words[1:]))) is not None:
+    if (
+        words[0] in lexicon.EVAL_WORDS | lexicon.TRAIN_WORDS
+        and (rank := table.get("_".join(words[1:]))) is not None
+    ):
         return rank
-    if len(words) == 2 and words[1] in NUMBER_WORDS and len(words[0]) > 2 and table.get(words[0]):
+    if len(words) == 2 and words[1] in lexicon.NUMBER_WORDS and len(words[0]) > 2 and table.get(words[0]):
         return table[words[0]]  # "batch_idx", "batch count"
     if words[-1] in {"step", "epoch", "iteration", "it", "iter", "update", "round"}:
         # A verb or noun before it: "completed step", "after step", "Global step".
@@ -189,23 +166,27 @@ def _rank_of_counter(table: Mapping[str, int], name: _Name) -> int | None:
         if "_" in name.name and words[0] in {"start", "starting", "begin"}:
             return None  # "start_epoch": a setting
         is_placed = "loss" not in ahead or not ahead.isdisjoint({"at", "after", "for", "in"})
-        return table.get(words[-1]) if is_placed and ahead <= AHEAD_OF_COUNTER else None
+        return table.get(words[-1]) if is_placed and ahead <= lexicon.AHEAD_OF_COUNTER else None
     return None
 
 
 def _loss(name: _Name) -> Meaning | None:
     """A loss. The words beside "loss" tell whether it is the whole or a part; the plain one comes before a mean over steps."""
-    core = [word for word in name.rest if word in LOSS_WORDS]
+    core = [word for word in name.rest if word in lexicon.LOSS_WORDS]
     # "cost_class" is a weight for matching boxes or masks.
-    is_weight = name.rest[:1] == ["cost"] and not LOSS_KINDS.isdisjoint(name.rest[1:])
+    is_weight = name.rest[:1] == ["cost"] and not lexicon.LOSS_KINDS.isdisjoint(name.rest[1:])
     is_time = name.has("batch", "reader", "time", "data", "training")
     if not core or (core == ["cost"] and (is_weight or is_time)):
         return None
     words = name.words
-    if words[-1] in NO_READING_BEHIND or name.hides:
+    if words[-1] in lexicon.NO_READING_BEHIND or name.hides:
         return _NOTHING
-    beside = [w for w in name.rest if w not in LOSS_WORDS and not (name.is_held_out and w in HELD_OUT_SETS)]
-    field = VAL_LOSS if name.is_held_out else LOSS
+    beside = [
+        w
+        for w in name.rest
+        if w not in lexicon.LOSS_WORDS and not (name.is_held_out and w in lexicon.HELD_OUT_SETS)
+    ]
+    field = Field.VAL_LOSS if name.is_held_out else Field.LOSS
     is_scale = name.has("scale", "scaler", "scaling")
     if is_scale or (not beside and len(words) > 1 and words[-1].isdigit()):
         return _WEAK  # its scale, or the loss of one optimizer among several
@@ -216,11 +197,11 @@ def _loss(name: _Name) -> Meaning | None:
     if "loss/" in name.lower:
         if words[-2:] == ["loss", "loss"]:
             return Meaning(field, 7)  # "PPYoloELoss/loss"
-        if not kinds <= LOSS_OF_POLICY:
+        if not kinds <= lexicon.LOSS_OF_POLICY:
             return _WEAK
-    if kinds <= LOSS_OF_POLICY:
+    if kinds <= lexicon.LOSS_OF_POLICY:
         return Meaning(field, 3)
-    if kinds <= LOSS_KINDS and kinds != {"entropy"}:
+    if kinds <= lexicon.LOSS_KINDS and kinds != {"entropy"}:
         return Meaning(field, PART_RANK)
     return Meaning(field, SOLE_RANK, weak=True) if _KIND_OF_LOSS.match(name.name) else _WEAK
 
@@ -232,23 +213,23 @@ def _learning_rate(name: _Name) -> Meaning | None:
         return None
     number = _DIGITS_BEHIND.search(name.joined)
     is_setting = name.hides or name.has("mult", "multiplier", "scheduler", "decay", "factor", "scale")
-    is_of_other = bool(plain - OPTIMIZER_WORDS) and not (name.has("lr") and "group" in plain)
+    is_of_other = bool(plain - lexicon.OPTIMIZER_WORDS) and not (name.has("lr") and "group" in plain)
     if is_setting or is_of_other or (number is not None and int(number[0])):
         return _WEAK  # also that of a later group
-    return Meaning(LR, 9 if number is None else 8)
+    return Meaning(Field.LR, 9 if number is None else 8)
 
 
 def _norm(name: _Name) -> Meaning | None:
     if name.words in (["norm"], ["total", "norm"], ["grad"]):
-        return Meaning(GRAD_NORM, 4, weak=True)
+        return Meaning(Field.GRAD_NORM, 4, weak=True)
     if name.words[-1] in {"gnorm", "grdn", "gradnorm"}:
-        return None if name.has("param") else Meaning(GRAD_NORM, 8)
+        return None if name.has("param") else Meaning(Field.GRAD_NORM, 8)
     if name.words[-2:] == ["g", "norm"] or name.words == ["g", "n"]:
-        return Meaning(GRAD_NORM, 7)
-    if not name.has(*GRAD_WORDS) or not name.has("norm"):
+        return Meaning(Field.GRAD_NORM, 7)
+    if not name.has(*lexicon.GRAD_WORDS) or not name.has("norm"):
         return None
-    is_of_part = bool(set(name.rest) - GRAD_WORDS - NORM_WORDS)
-    return _WEAK if is_of_part or name.hides else Meaning(GRAD_NORM, 9)
+    is_of_part = bool(set(name.rest) - lexicon.GRAD_WORDS - lexicon.NORM_WORDS)
+    return _WEAK if is_of_part or name.hides else Meaning(Field.GRAD_NORM, 9)
 
 
 def _throughput(name: _Name) -> Meaning | None:
@@ -257,32 +238,36 @@ def _throughput(name: _Name) -> Meaning | None:
         return _NOTHING
     if name.is_held_out:
         return None
-    joined, is_part = name.joined, name.has(*DEVICE_WORDS)
-    if joined in TOKEN_NAMES or joined.endswith("_tps") or joined in {"kt_s", "ktps", "kwps"}:
-        return Meaning(TOKENS, 8)
+    joined, is_part = name.joined, name.has(*lexicon.DEVICE_WORDS)
+    if joined in lexicon.TOKEN_NAMES or joined.endswith("_tps") or joined in {"kt_s", "ktps", "kwps"}:
+        return Meaning(Field.TOKENS, 8)
     if joined in {"ips", "imps", "img_s", "samplespersec", "samples_s", "train_ips"}:
-        return Meaning(SAMPLES, 6)
+        return Meaning(Field.SAMPLES, 6)
     if "samplespersec" in joined.replace("_", "") and not is_part:
-        return Meaning(SAMPLES, 4 if name.has("running", "avg") else 8)
-    is_inverse = name.words[0] in SECOND_WORDS and name.words[1:2] == ["per"]  # "sec_per_example"
-    if name.has(*SECOND_WORDS) and name.has(*TOKEN_WORDS, *SAMPLE_WORDS) and not is_inverse:
-        if name.has(*TOKEN_WORDS):
-            return Meaning(TOKENS, 5 if is_part else 8)
-        return _WEAK if is_part else Meaning(SAMPLES, 8)
+        return Meaning(Field.SAMPLES, 4 if name.has("running", "avg") else 8)
+    is_inverse = name.words[0] in lexicon.SECOND_WORDS and name.words[1:2] == ["per"]  # "sec_per_example"
+    if (
+        name.has(*lexicon.SECOND_WORDS)
+        and name.has(*lexicon.TOKEN_WORDS, *lexicon.SAMPLE_WORDS)
+        and not is_inverse
+    ):
+        if name.has(*lexicon.TOKEN_WORDS):
+            return Meaning(Field.TOKENS, 5 if is_part else 8)
+        return _WEAK if is_part else Meaning(Field.SAMPLES, 8)
     is_of_work = name.has("tflop", "tflops", "flops", "flop", "mfu", "batches")
-    return Meaning(TOKENS, 3) if name.words[-1] == "throughput" and not is_of_work else None
+    return Meaning(Field.TOKENS, 3) if name.words[-1] == "throughput" and not is_of_work else None
 
 
 def _memory(name: _Name) -> Meaning | None:
     """The memory in use: the peak allocation is preferred, and memory named as the GPU's."""
     if name.joined == "nvidia_smi":
-        return Meaning(MEMORY, 5)  # the tool's column
+        return Meaning(Field.MEMORY, 5)  # the tool's column
     in_units = name.has("gb", "gib", "mb") and name.has("allocated", "alloc", "used")
     is_named = name.joined == "gpu_ram" or name.joined.startswith(("gpu_mem", "max_mem", "memory"))
-    if not name.has(*MEMORY_WORDS) and not in_units and not is_named:
+    if not name.has(*lexicon.MEMORY_WORDS) and not in_units and not is_named:
         return None
     is_peak = name.has("peak", "max", "maximum", "maxmemallocated", "maxmem")
-    others = OTHER_MEMORY - {"total"} - ({"ram"} if name.has("gpu", "cuda") else set())
+    others = lexicon.OTHER_MEMORY - {"total"} - ({"ram"} if name.has("gpu", "cuda") else set())
     if name.has(*others, "current") or (name.has("total") and not is_peak):
         return _NOTHING  # the host's, reserved, free, the capacity, or what is in use now, beside the peak
     if name.has("bandwidth", "util", "percent", "pct") or name.joined in {"mem_allocated", "memallocated"}:
@@ -291,30 +276,32 @@ def _memory(name: _Name) -> Meaning | None:
     is_of_gpu = name.has("cuda", "vram", "device", "hbm") or any(w.startswith("gpu") for w in name.words)
     rank = 9 + is_of_gpu if is_peak and is_allocated else 5 if is_allocated else 4 + is_of_gpu
     is_plain_gpu = is_of_gpu and (is_allocated or name.has("usage", "mem", "gpumem"))
-    return Meaning(MEMORY, rank, weak=not is_plain_gpu and not (is_peak and is_allocated))
+    return Meaning(Field.MEMORY, rank, weak=not is_plain_gpu and not (is_peak and is_allocated))
 
 
 def _time(name: _Name) -> Meaning | None:
     joined = name.joined
-    is_eta = name.has("eta") or (name.has(*ETA_CORE) and name.have <= ETA_CORE | ETA_WITH)
-    if is_eta or joined in ETA_NAMES:
-        return Meaning(ETA, 8)
+    is_eta = name.has("eta") or (
+        name.has(*lexicon.ETA_CORE) and name.have <= lexicon.ETA_CORE | lexicon.ETA_WITH
+    )
+    if is_eta or joined in lexicon.ETA_NAMES:
+        return Meaning(Field.ETA, 8)
     if name.has("remaining"):
         return _NOTHING
-    rank = STEP_TIME_NAMES.get(joined)
+    rank = lexicon.STEP_TIME_NAMES.get(joined)
     if rank is None and name.has(*_STEP_WORDS):
-        rank = STEP_TIME_NAMES.get("_".join(word for word in name.words if word not in _SPANNED))
+        rank = lexicon.STEP_TIME_NAMES.get("_".join(word for word in name.words if word not in _SPANNED))
     if rank is not None:
-        return Meaning(STEP_TIME, rank, weak=joined in {"time", "timer", "seconds", "time_ms"})
-    if joined in EPOCH_TIME_NAMES:
-        return Meaning(EPOCH_TIME, 8)
+        return Meaning(Field.STEP_TIME, rank, weak=joined in {"time", "timer", "seconds", "time_ms"})
+    if joined in lexicon.EPOCH_TIME_NAMES:
+        return Meaning(Field.EPOCH_TIME, 8)
     if joined in {"took", "time_taken", "training_time"}:
-        return Meaning(EPOCH_TIME, 3, weak=True)
+        return Meaning(Field.EPOCH_TIME, 3, weak=True)
     if joined == RUN_TIME:
         return _WEAK
-    if joined in IGNORED_TIMES or name.has("elapsed", "wall", "walltime", "wallclock"):
+    if joined in lexicon.IGNORED_TIMES or name.has("elapsed", "wall", "walltime", "wallclock"):
         # The time since the start, unless it is "elapsed time per step".
-        return Meaning(STEP_TIME, 8) if name.has("per") and name.has(*_STEP_WORDS) else _NOTHING
+        return Meaning(Field.STEP_TIME, 8) if name.has("per") and name.has(*_STEP_WORDS) else _NOTHING
     return _WEAK if name.has("time", "ms", "sec", "seconds", "duration", "latency") else None
 
 
@@ -325,9 +312,9 @@ def field_of_rate(unit: str) -> str | None:
     if not slash or not unit.endswith(("/s", "/sec", "/second", "gpu", "device", "chip", "rank")):
         return None
     if top.startswith(("tok", "word")):
-        return TOKENS
+        return Field.TOKENS
     if top.startswith(("sample", "im", "example", "seq", "sent", "ex", "utt", "clip", "item", "record")):
-        return SAMPLES
+        return Field.SAMPLES
     return None
 
 

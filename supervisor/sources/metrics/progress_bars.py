@@ -6,16 +6,7 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from supervisor.sources.metrics.names import (
-    EPOCH,
-    ETA,
-    LOSS,
-    SAMPLES,
-    STEP,
-    STEP_TIME,
-    TOTAL_EPOCHS,
-    TOTAL_STEPS,
-)
+from supervisor.sources.metrics.names import Field
 from supervisor.sources.metrics.tokens import (
     BAR_RANK,
     MASKED,
@@ -215,14 +206,18 @@ class _Drawn:
     def readings(self) -> tuple[Reading, ...]:
         """Its values, if it is training's."""
         if self.counts_samples:
-            return (Reading(SAMPLES, "", BAR_RANK, *self.match.span("rate"), PLAIN),)
+            return (Reading(Field.SAMPLES, "", BAR_RANK, *self.match.span("rate"), PLAIN),)
         rate = {"s": PLAIN, "sec": PLAIN, "ks": Conversion(How.NUMBER, 1e3)}
         fields = (
-            ("n", EPOCH if self.counts_epochs else STEP, WHOLE),
-            ("N", TOTAL_EPOCHS if self.counts_epochs else TOTAL_STEPS, WHOLE),
-            ("rem", ETA, Conversion(How.DURATION)),
-            ("rate", "" if self.counts_epochs else STEP_TIME, rate.get(self.top, Conversion(How.INVERSE))),
-            ("loss", LOSS, PLAIN),
+            ("n", Field.EPOCH if self.counts_epochs else Field.STEP, WHOLE),
+            ("N", Field.TOTAL_EPOCHS if self.counts_epochs else Field.TOTAL_STEPS, WHOLE),
+            ("rem", Field.ETA, Conversion(How.DURATION)),
+            (
+                "rate",
+                "" if self.counts_epochs else Field.STEP_TIME,
+                rate.get(self.top, Conversion(How.INVERSE)),
+            ),
+            ("loss", Field.LOSS, PLAIN),
         )
         found = []
         for group, field, conversion in fields:

@@ -6,20 +6,12 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from supervisor.sources.metrics import lexicon
 from supervisor.sources.metrics.line_report import rivals
 from supervisor.sources.metrics.names import (
-    EPOCH,
-    ETA,
-    GRAD_NORM,
-    LOSS,
-    LR,
     PART_RANK,
     SOLE_RANK,
-    STEP,
-    STEP_TIME,
-    TOTAL_EPOCHS,
-    TOTAL_STEPS,
-    VAL_LOSS,
+    Field,
     field_of_rate,
     is_score,
     meaning,
@@ -39,9 +31,6 @@ from supervisor.sources.metrics.tokens import (
     memory_conversion,
     seconds,
     time_scale,
-)
-from supervisor.sources.metrics.words import (
-    SETTINGS,
 )
 
 _CELL = re.compile(
@@ -93,7 +82,7 @@ def find_header(text: str) -> Header | None:
         places = _cells(text, style)
         cells = [cell.strip() for _, cell in places]
         if 2 <= len(cells) <= 40 and all(map(_COLUMN.match, cells)) and _heads_readings(cells, style):
-            settings = sum("_".join(words_of(cell)) in SETTINGS for cell in cells)
+            settings = sum("_".join(words_of(cell)) in lexicon.SETTINGS for cell in cells)
             starts = tuple(start for start, _ in places) if style == "  " else ()
             return Header(style, tuple(map(_whole, cells)), starts) if settings * 2 < len(cells) else None
     return None
@@ -111,18 +100,20 @@ def _heads_readings(cells: list[str], style: str) -> bool:
         return False  # names with their values beside them
     meanings = [meaning(_plain(cell)) for cell in cells]
     fields = {found.field for found in meanings}
-    is_counted = not fields.isdisjoint({STEP, EPOCH})
+    is_counted = not fields.isdisjoint({Field.STEP, Field.EPOCH})
     if len(cells) == 2:
-        return is_counted and not fields.isdisjoint({LOSS, VAL_LOSS})
-    is_on_its_side = cells[0].lower() in _NAMES and not fields.isdisjoint({LOSS, VAL_LOSS, LR})
-    is_by_rate = style == "\t" and meanings[0].field == LR
+        return is_counted and not fields.isdisjoint({Field.LOSS, Field.VAL_LOSS})
+    is_on_its_side = cells[0].lower() in _NAMES and not fields.isdisjoint(
+        {Field.LOSS, Field.VAL_LOSS, Field.LR}
+    )
+    is_by_rate = style == "\t" and meanings[0].field == Field.LR
     has_scores = style != "," and sum(map(is_score, cells)) >= 2
     return (is_counted and len(fields - {None}) >= 2) or is_on_its_side or is_by_rate or has_scores
 
 
 def is_counted(header: Header) -> bool:
     """Whether a table has a column with a counter."""
-    return any(meaning(_plain(name)).field in {STEP, EPOCH} for name in header.names)
+    return any(meaning(_plain(name)).field in {Field.STEP, Field.EPOCH} for name in header.names)
 
 
 def read_row(header: Header, text: str) -> Parsed | None:
@@ -170,15 +161,15 @@ def _cell_of_row(name: str, raw: str, start: int, *, is_first: bool, names: tupl
     begin = start + len(raw) - len(raw.lstrip())
     match = _CELL.match(cell)
     field = meaning(_plain(name)).field
-    if match is None and field == ETA and seconds(cell) is not None:
-        return _Cell(True, [Reading(ETA, "", 5, begin, begin + len(cell), Conversion(How.DURATION))])
+    if match is None and field == Field.ETA and seconds(cell) is not None:
+        return _Cell(True, [Reading(Field.ETA, "", 5, begin, begin + len(cell), Conversion(How.DURATION))])
     if match is None:
-        is_text = cell and not _CLOCK.match(cell) and (not is_first or field in {STEP, EPOCH})
+        is_text = cell and not _CLOCK.match(cell) and (not is_first or field in {Field.STEP, Field.EPOCH})
         return None if is_text else _Cell(_LIST.match(cell) is not None, [])
-    if is_first and match["b"] and field not in {STEP, EPOCH}:
+    if is_first and match["b"] and field not in {Field.STEP, Field.EPOCH}:
         return None  # a row of the table around this one
     if name == "total" and not _PARTS.isdisjoint(names):
-        return _Cell(True, [Reading(LOSS, name, 9, begin, begin + match.end("a"), PLAIN)])
+        return _Cell(True, [Reading(Field.LOSS, name, 9, begin, begin + match.end("a"), PLAIN)])
     return _Cell(True, _readings(name, match, begin))
 
 
@@ -191,7 +182,7 @@ def _one_of_each(readings: list[Reading]) -> tuple[Reading, ...]:
     out = []
     for reading in readings:
         is_best = reading is best[reading.field]
-        if reading.field in {LOSS, VAL_LOSS}:
+        if reading.field in {Field.LOSS, Field.VAL_LOSS}:
             is_whole = is_best and not (reading.rank <= PART_RANK and rivals(readings, reading))
             out.append(reading if is_whole else reading._replace(field=""))
         elif is_best or not reading.field:
@@ -215,12 +206,12 @@ def read_pair_row(text: str, *, in_section: bool) -> Parsed | None:
     if match is None:
         return None
     found = meaning(match["name"])
-    counts = found.field in {EPOCH, STEP} and found.rank >= 7
-    is_loss = found.field in {LOSS, VAL_LOSS}
+    counts = found.field in {Field.EPOCH, Field.STEP} and found.rank >= 7
+    is_loss = found.field in {Field.LOSS, Field.VAL_LOSS}
     if (found.rank == 3 and "/" in match["name"]) or (is_loss and found.rank == SOLE_RANK):
         return NOTHING  # a part of a loss, in a block whose total may have its own row
-    gauges = (found.field == GRAD_NORM and found.rank >= 8) or (
-        found.field == LR and match["name"].lower().startswith(("train/", "optim/"))
+    gauges = (found.field == Field.GRAD_NORM and found.rank >= 8) or (
+        found.field == Field.LR and match["name"].lower().startswith(("train/", "optim/"))
     )
     if not (in_section or counts or gauges or is_loss):
         return NOTHING
@@ -237,16 +228,18 @@ def _readings(name: str, match: re.Match[str], start: int) -> list[Reading]:
     place = (start + match.start("a"), start + match.end("a"))
     if (rate := field_of_rate(match["rate"] or "")) is not None:
         return [Reading(rate, name, 6, *place, PLAIN)]  # "3 samples/s"
-    if found.field == STEP and name.lower().endswith("(time)"):
+    if found.field == Field.STEP and name.lower().endswith("(time)"):
         scale = time_scale(unit)
-        return [Reading(STEP_TIME, "", 5, *place, Conversion(How.NUMBER, scale))] if scale else []
-    if found.field in {EPOCH, STEP}:
-        is_step = found.field == STEP
+        return [Reading(Field.STEP_TIME, "", 5, *place, Conversion(How.NUMBER, scale))] if scale else []
+    if found.field in {Field.EPOCH, Field.STEP}:
+        is_step = found.field == Field.STEP
         whole = WHOLE if is_step or "." not in match["a"] else PLAIN
         out = [Reading(found.field, "", found.rank, *place, whole)]
         if match["b"]:
             total = (start + match.start("b"), start + match.end("b"))
-            out.append(Reading(TOTAL_STEPS if is_step else TOTAL_EPOCHS, "", found.rank, *total, WHOLE))
+            out.append(
+                Reading(Field.TOTAL_STEPS if is_step else Field.TOTAL_EPOCHS, "", found.rank, *total, WHOLE)
+            )
         return out
     how = (
         _conversion(found.field, name, unit, match["a"])
@@ -255,25 +248,25 @@ def _readings(name: str, match: re.Match[str], start: int) -> list[Reading]:
     )
     if found.field is None or how is None:
         return []
-    field = VAL_LOSS if found.is_eval and found.field == LOSS else found.field
+    field = Field.VAL_LOSS if found.is_eval and found.field == Field.LOSS else found.field
     return [Reading(field, name, found.rank, *place, how)]
 
 
 def _conversion(field: str, name: str, unit: str, text: str) -> Conversion | None:
     """The conversion of a cell into a number; None if it is not to be charted."""
     match field:
-        case "memory_used_bytes":
+        case Field.MEMORY:
             return memory_conversion(unit)
-        case "mfu":
+        case Field.MFU:
             return Conversion(How.SHARE, 0.01 if unit == "%" else 1.0)
-        case "eta_s":
+        case Field.ETA:
             scale = time_scale(unit)
             return Conversion(How.NUMBER, scale) if scale is not None else None
-        case "step_time_s":
+        case Field.STEP_TIME:
             return None
-        case "lr" if text[0] == "-":
+        case Field.LR if text[0] == "-":
             return None  # the logarithm
-        case "tokens_per_sec" | "samples_per_sec":
+        case Field.TOKENS | Field.SAMPLES:
             return Conversion(How.NUMBER, magnitude(unit))
         case "" if not _COUNTED_THINGS.isdisjoint(words_of(name)[-1:]):
             return None

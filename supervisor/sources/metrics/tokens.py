@@ -14,16 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from supervisor.sources.metrics.words import (
-    EPOCH_NAMES,
-    EVAL_WORDS,
-    ONE_LOSS_EACH,
-    SAMPLE_WORDS,
-    SCORES,
-    STEP_NAMES,
-    TOKEN_WORDS,
-    TRAIN_WORDS,
-)
+from supervisor.sources.metrics import lexicon
 from supervisor.text.prefixes import split_prefix
 
 MASKED = "\x01"  # replaces text that cannot contain a metric: a time stamp, a source line, a URL
@@ -103,14 +94,14 @@ _INDEXED = re.compile(
 _NUMBERED = re.compile(r"\)\s*[=:]")
 _LOSS_NUMBERED = re.compile(r" loss\s?[:=]", re.IGNORECASE)
 _NOT_NUMBERED = (
-    STEP_NAMES,
-    EPOCH_NAMES,
-    ONE_LOSS_EACH,
-    EVAL_WORDS,
-    TRAIN_WORDS,
-    SCORES,
-    SAMPLE_WORDS,
-    TOKEN_WORDS,
+    lexicon.STEP_NAMES,
+    lexicon.EPOCH_NAMES,
+    lexicon.ONE_LOSS_EACH,
+    lexicon.EVAL_WORDS,
+    lexicon.TRAIN_WORDS,
+    lexicon.SCORES,
+    lexicon.SAMPLE_WORDS,
+    lexicon.TOKEN_WORDS,
 )
 _COUNTS = re.compile(r"\((?:epoch|step|iter(?:ation)?|batch)\s*$", re.IGNORECASE)  # "(epoch 180):"
 _MORE_NAME = re.compile(r" (?!(?:[Ee]poch|[Ss]tep|[Ii]ter\w*|[Bb]atch)\b)[A-Za-z]|:? ?[A-Za-z_ ]{1,40}[:=]")
@@ -355,7 +346,6 @@ def seconds(text: str) -> float | None:
     return sum((number * (scale or 0.0) for number, scale in parts), 0.0)
 
 
-RANK = "rank"
 # The rank of a bar's count: a named counter takes precedence.
 BAR_RANK = 2
 

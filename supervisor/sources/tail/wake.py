@@ -3,7 +3,7 @@
 watchdog reads inotify in its own thread and only wakes us; the changes are found by checking. We use the class below its Observer, because
 an Observer takes a thread for each folder, 30 µs for each event, and does not report that its queue overflowed.
 
-An event for each write is too dear (60 000 writes a second overflow the queue), so a path that changes often is not watched but polled
+An event for each write is too dear (60 000 writes a second overflow the queue), so a path that has changed is not watched but polled
 until it is quiet. And no event is relied on, because network filesystems send none for what other hosts write: every wait has an end, and
 its caller then looks at everything.
 """
@@ -22,11 +22,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from watchdog.observers.inotify_c import InotifyEvent, InotifyFD, WatchDescriptor
 
-# A path is busy if it changed twice within this time.
-BUSY_WITHIN_S = 0.3
 BUSY_POLL_S = 0.05
 # It is watched again after not growing for this long.
-QUIET_S = 1.0
+QUIET_S = 0.3
 
 log = logging.getLogger("stoker.tail")
 
@@ -45,7 +43,6 @@ class Waker:
         self._can_watch = watch
         self._inotify: InotifyFD | None = None
         self._watches: dict[str, _Watch] = {}
-        self._changed_at: dict[str, float] = {}
         self._busy_until: dict[str, float] = {}
         # Filled by watchdog's thread, emptied by ours.
         self._changed: set[str] = set()
@@ -75,7 +72,6 @@ class Waker:
     def unwatch(self, path: str) -> None:
         """Stop waking on changes to `path`: it is no longer followed, or another file has replaced it."""
         self._busy_until.pop(path, None)
-        self._changed_at.pop(path, None)
         self._end_watch(path)
 
     def keep_polling(self, paths: Iterable[str]) -> None:
@@ -115,12 +111,10 @@ class Waker:
             changed.add(self._changed.pop())
         changed = {path for path in changed if self.is_watched(path)}  # without late events of an ended watch
         for path in changed:
-            if now - self._changed_at.get(path, -math.inf) < BUSY_WITHIN_S:
-                self._end_watch(path)
+            is_lost = path in self._watches and self._watches[path].is_lost
+            self._end_watch(path)
+            if not is_lost:
                 self._busy_until[path] = now + QUIET_S
-            self._changed_at[path] = now
-            if (watch := self._watches.get(path)) is not None and watch.is_lost:
-                self.unwatch(path)
         changed.update(self._busy_until)
         for path in [path for path, until in self._busy_until.items() if until < now]:
             del self._busy_until[path]

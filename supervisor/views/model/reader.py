@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from supervisor.run import series as se
-from supervisor.run.control import Presence
+from supervisor.run.heartbeat import Heartbeat, Pulse
 from supervisor.run.journal import StateReader
-from supervisor.run.node_files import LEADER, Pulse
+from supervisor.run.node_files import LEADER
 from supervisor.run.ownership import keeper_is_alive, newer_notice, place_of
 from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.series import SeriesReader, read_rollups
@@ -34,8 +34,6 @@ TAIL_BYTES = 4 << 20
 OBSERVED_BYTES = 16 << 20
 # Of older data, this much, in pieces from the first sample on: 20,000 samples for some 2,000 points of a curve.
 SPREAD_BYTES = 4 << 20
-# Some 1,300 samples, read within 25 ms and 1 MiB; the rest comes with the next refresh.
-PIECE_BYTES = 1 << 17
 LIVENESS_S = 1.0
 # Interval of reading the other nodes; longer for many nodes, so that a file server gets at most some 200 requests a second.
 LOOK_S = 1.0
@@ -62,7 +60,7 @@ class SnapshotReader:
         node: int = 0,
         monotonic: Callable[[], float] = time.monotonic,
         journal: StateReader | None = None,
-        presence: Presence | None = None,
+        presence: Heartbeat | None = None,
     ) -> None:
         self._presence = presence
         self._run = run
@@ -93,7 +91,7 @@ class SnapshotReader:
     def close(self) -> None:
         """Stop reading."""
         if self._presence is not None:
-            self._presence.leave()
+            self._presence.remove()
 
     def refresh(self) -> Snapshot:
         """Read new data and return the current state of the run.
@@ -144,15 +142,12 @@ class SnapshotReader:
                     self._gathered.take(name, sample)
 
     def _read_series(self) -> bool:
-        """Read everything at first; later a piece of each stream, so that log lines never wait for old charts."""
         changed = False
         for name, reader in self._series.items():
-            while samples := reader.read(limit_bytes=PIECE_BYTES):
+            while samples := reader.read():
                 changed = True
                 for sample in samples:
                     self._gathered.take(name, sample)
-                if self._last is not None:
-                    break
         return changed
 
     def _look_around(self) -> bool:
@@ -167,7 +162,7 @@ class SnapshotReader:
         alive = not misplaced and keeper_is_alive(self._node.lock)
         misplaced = misplaced or newer_notice(place, self._state.state.newer_version)
         if self._presence is not None and alive and self._state.state.mode == "launched":
-            self._presence.refresh(now)
+            self._presence.beat(now)
         changed = (alive, gone, misplaced) != (self._alive, self._was_gone, self._misplaced)
         self._alive, self._was_gone, self._misplaced = alive, gone, misplaced
         if self._run_file is None and self._run.run_json.exists():
@@ -189,7 +184,7 @@ class _OtherNode:
 
     def __init__(self, number: int, run: RunPaths) -> None:
         self.number, self.paths = number, run.node(number)
-        self.pulse = Pulse(self.paths)
+        self.pulse = Pulse(self.paths.heartbeat)
         self.view: Node | None = None
         self._journal = StateReader(self.paths.journal)
         self._series: dict[str, SeriesReader] = {}
@@ -241,7 +236,7 @@ class NodesReader:
         self._monotonic = monotonic
         self._wall = wall
         self._others: dict[int, _OtherNode] = {}
-        self._leader = Pulse(run.node(LEADER))
+        self._leader = Pulse(run.node(LEADER).heartbeat)
         self._due = float("-inf")
         self.leader_beat_t: float | None = None
         self.nodes: tuple[Node, ...] = ()

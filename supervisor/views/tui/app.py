@@ -21,7 +21,7 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
-from supervisor.run.control import Presence, RequestArgs
+from supervisor.run.control import RequestArgs, presence_of
 from supervisor.run.events import RequestKind
 from supervisor.run.index import give_name, give_note, listed_names, listed_notes
 from supervisor.run.paths import RunPaths
@@ -385,7 +385,7 @@ class StokerApp(ThemedApp):
         clock, playback, is_live = self._clock, None, replay is None
         if replay is None:
             journal, self._journal = self._journal, None
-            presence = None if self._read_only else Presence(run.control)
+            presence = None if self._read_only else presence_of(run.control)
             reader = SnapshotReader(run, journal=journal, presence=presence)
         else:
             # The usual start need not wait for them.

@@ -15,10 +15,12 @@ from supervisor.job.batch import BatchSpec
 from supervisor.job.errors import JobError
 from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope, Timing
 from supervisor.keeper.planning.common_launch import batch_on
+from supervisor.run import heartbeat
 from supervisor.run import node_files as nd
 from supervisor.run import state as st
+from supervisor.run.heartbeat import Heartbeat
 from supervisor.run.next_job import NextJob
-from supervisor.run.node_files import Heartbeat, NodePhase, Order, Orders, Report, Want, write_report
+from supervisor.run.node_files import NodePhase, Order, Orders, Report, Want, write_report
 from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.records import FailureClass
 from tests.conftest import wait_until
@@ -41,7 +43,7 @@ ELASTIC = {
 
 @pytest.fixture(autouse=True)
 def soon_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nd, "SILENT_S", 1.5)
+    monkeypatch.setattr(heartbeat, "SILENT_S", 1.5)
 
 
 # Waits for the others as torchrun does, at the first attempt.
@@ -90,7 +92,7 @@ def test_a_node_that_is_gone_before_the_ranks_have_met_is_not_waited_for(tmp_pat
         python.write_text(f"{head}\n{imports}\n{WAITS_FOR_ALL}\n{rest}", encoding="utf-8")
         lost = one.run.node(2)
         make_private(lost.root)
-        beats = Heartbeat(lost, "lost")
+        beats = Heartbeat(lost.heartbeat, "lost")
         write_report(lost, Report(node=2, session="lost", host="c", nnodes=3, phase=NodePhase.READY))
         one.start(0, 1)
 
@@ -112,7 +114,7 @@ def test_a_node_that_is_gone_before_the_ranks_have_met_is_not_waited_for(tmp_pat
     ("changes", "nodes", "why"),
     [
         ({"batch": BatchSpec(1, 3, 3)}, (0, 1), "global batch 9 does not divide by 2 ranks"),
-        ({}, (0,), "of --nnodes 2:3 only 1 is ready"),
+        ({}, (0,), "nodes 1, 2 did not join within 2 s"),
     ],
 )
 def test_a_start_on_fewer_that_cannot_be_is_refused(

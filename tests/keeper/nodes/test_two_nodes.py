@@ -10,6 +10,7 @@ import pytest
 
 from supervisor.job.spec import Timing
 from supervisor.run import events as ev
+from supervisor.run import heartbeat
 from supervisor.run import node_files as nd
 from supervisor.run import state as st
 from supervisor.run.events import NodeSight, Outcome
@@ -220,7 +221,7 @@ def test_a_leader_that_is_superseded_leaves(tmp_path: Path) -> None:
 def test_a_follower_ends_within_its_bound_where_the_leader_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nd, "SILENT_S", 1.0)
+    monkeypatch.setattr(heartbeat, "SILENT_S", 1.0)
     timing = Timing(grace_s=1.0, death_grace_s=0.5, node_timeout_s=2.0)
     with cluster(tmp_path, WAITS, timing=timing) as one:
         make_private(one.run.node().root)

@@ -104,21 +104,6 @@ def test_the_second_save_waits_for_the_first_and_gives_up_in_time(
     assert train_here(tmp_path, None, **SAVING, resume_from="auto") == 0
 
 
-def test_training_goes_on_past_a_write_that_hangs_but_the_last_one_must_be_written(
-    tmp_path: Path, gate: threading.Event, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(
-        CheckpointError, match="step_00000006 could not be written: the former write still hangs"
-    ):
-        train_here(tmp_path, None, **SAVING, save_timeout_s=0.2, continue_on_save_error=True)
-    gate.set()
-    assert len(losses(tmp_path)) == 6
-    err = capsys.readouterr().err
-    assert err.count("training continues") == 2
-    assert [r["step"] for r in records(tmp_path, kind="warning")] == [2, 4]
-    assert not records(tmp_path, kind="checkpoint_committed")
-
-
 @pytest.mark.parametrize("later", first(1, [True, False]), ids=["beside", "in the step"])
 def test_a_full_disk_is_named_at_the_next_step_and_the_last_good_one_is_untouched(
     later: bool, tmp_path: Path
@@ -176,19 +161,3 @@ def test_a_write_under_way_is_finished_and_told_when_the_training_fails(tmp_path
         train_here(tmp_path, save_every=2, fault="exception@2")
     assert [r["step"] for r in records(tmp_path, kind="checkpoint_committed")] == [2]
     assert storage.newest(tmp_path / "ck")[0] == tmp_path / "ck" / "step_00000002"
-
-
-def test_a_model_is_asked_for_its_state_in_the_training_thread_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """FSDP2 takes a module's parameters apart when it is asked: beside a forward pass that broke the pass."""
-    asked: set[str] = set()
-    real = torch.nn.Module.state_dict
-
-    def noted(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        asked.add(threading.current_thread().name)
-        return real(self, *args, **kwargs)
-
-    monkeypatch.setattr(torch.nn.Module, "state_dict", noted)
-    train_here(tmp_path, None, num_iterations=4, save_every=2)
-    assert asked == {threading.main_thread().name}

@@ -22,14 +22,6 @@ class Killed(BaseException):
     """Stands for SIGKILL: nothing of ours catches it."""
 
 
-def test_saved_is_what_is_loaded(tmp_path: Path) -> None:
-    path = storage.save(tmp_path, 40, {"samples_seen": 7}, STATE)
-    loaded = storage.load(path)
-    assert (loaded.meta["step"], loaded.meta["samples_seen"]) == (40, 7)
-    assert torch.equal(loaded.state["model"]["w"], STATE["model"]["w"])
-    assert storage.newest(tmp_path) == (path, [])
-
-
 @pytest.mark.parametrize("function", ["fsync", "replace"])
 @pytest.mark.parametrize("at_call", range(8))
 @pytest.mark.parametrize("again", [False, True], ids=["new step", "same step again"])

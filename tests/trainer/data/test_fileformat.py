@@ -58,14 +58,6 @@ def test_other_formats_are_known_whatever_they_are_called(tmp_path: Path, kind: 
     assert ": " in why, "what to do about it"
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_a_character_may_lie_across_pieces(tmp_path: Path, whole: bool) -> None:
-    path = tmp_path / "a.txt"
-    for shift in range(3):
-        path.write_bytes(b"x" * shift + "你".encode() * (2 * PIECE_BYTES))
-        assert no_text(str(path), whole=whole) is None
-
-
 @pytest.mark.parametrize(
     ("data", "why"),
     [

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -87,49 +84,14 @@ def write_jsonl(path: Path, lines: int, width: int = 40) -> bytes:
     return "\n".join(texts).encode()
 
 
-def test_large_json_lines_are_mapped_with_the_same_tokens_in_the_same_order(
+def test_json_lines_are_read_as_one_text_and_too_large_ones_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = write_jsonl(tmp_path / "a.jsonl", 500)
-    held = jsonl_bytes(str(tmp_path / "a.jsonl"))
-    mapped = jsonl_bytes(str(tmp_path / "a.jsonl"), held_bytes=0, cache=tmp_path / "cache")
-    assert held.tobytes() == mapped.tobytes() == text
-    assert isinstance(mapped, np.memmap)
-    batches = [
-        Samples(Stream("x", tokens, 256), 16, 7).batch(range(90, 120), 16) for tokens in (held, mapped)
-    ]
-    assert np.array_equal(batches[0], batches[1])
-    # A worker process gets the place of the file, not its contents.
-    packed = pickle.dumps(Stream("x", mapped[: len(mapped) // 2], 256))
-    assert len(packed) < 1000
-    assert np.array_equal(pickle.loads(packed).tokens, held[: len(held) // 2])
-    # A second use reads nothing again.
-    monkeypatch.setattr("trainer.data.textfile.jsonl_documents", lambda _path: pytest.fail("read again"))
-    assert jsonl_bytes(str(tmp_path / "a.jsonl"), held_bytes=0, cache=tmp_path / "cache").tobytes() == text
-
-
-def test_a_cache_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "a.jsonl", 5)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match=r"a\.jsonl: its text cannot be kept in .*XDG_CACHE_HOME.*prepare"):
-        jsonl_bytes(str(tmp_path / "a.jsonl"), held_bytes=0, cache=tmp_path / "file" / "below")
-
-
-@pytest.mark.thorough
-def test_processes_that_start_together_read_it_once(tmp_path: Path) -> None:
-    path, cache = tmp_path / "a.jsonl", tmp_path / "cache"
-    text = write_jsonl(path, 3000)
-    code = (
-        "import os, sys, pathlib; from trainer.data.textfile import jsonl_bytes\n"
-        "mapped = jsonl_bytes(sys.argv[1], held_bytes=0, cache=pathlib.Path(sys.argv[2]))\n"
-        "print(os.stat(mapped.filename).st_ino, len(mapped))"
-    )
-    command = [sys.executable, "-c", code, str(path), str(cache)]
-    root = str(Path(__file__).parents[3])
-    started = [subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    told = [process.communicate(timeout=60)[0].split() for process in started]
-    assert {int(inode) for inode, _ in told} == {int(told[0][0])}
-    assert all(int(length) == len(text) for _, length in told)
+    assert jsonl_bytes(str(tmp_path / "a.jsonl")).tobytes() == text
+    monkeypatch.setattr("trainer.data.textfile.MOST_JSONL_BYTES", 1000)
+    with pytest.raises(DataError, match=r"a\.jsonl: larger than .* trainer\.data prepare --out"):
+        jsonl_bytes(str(tmp_path / "a.jsonl"))
 
 
 # prepare and check

@@ -15,8 +15,8 @@ from tests.tiers import first
 from tests.trainer.runs import flags, losses, run, train_here
 from trainer.config import Config
 from trainer.model.elementwise import gelu, rms_norm, squared_relu
-from trainer.model.language_model import GPT, Shape, flops_per_token, rotary_table, rotate
-from trainer.model.optim import lr_at, peak_lr
+from trainer.model.language_model import GPT, Shape, flops_per_token
+from trainer.model.optim import lr_at
 
 SHAPE = Shape(depth=2, width=32, head_width=16, vocab_size=64, max_seq_len=16, tied=False)
 
@@ -33,13 +33,6 @@ def test_no_position_sees_a_later_one() -> None:
         first, second = model(tokens), model(changed)
     assert torch.allclose(first[0, :9], second[0, :9], atol=1e-5)
     assert not torch.allclose(first[0, 9:], second[0, 9:], atol=1e-3)
-
-
-def test_rotation_tells_distances_only() -> None:
-    cos, sin = rotary_table(32, 16)
-    q, k = torch.randn(16), torch.randn(16)
-    scores = [rotate(q, cos[i], sin[i]) @ rotate(k, cos[i - 5], sin[i - 5]) for i in (5, 11, 31)]
-    assert torch.allclose(torch.stack(scores), scores[0].expand(3), atol=1e-4)
 
 
 def test_parts_with_a_gradient_of_their_own_agree_with_torch() -> None:
@@ -79,11 +72,6 @@ def test_the_learning_rate_warms_up_and_comes_down(schedule: str) -> None:
     assert rates == pytest.approx(sorted(rates[:10]) + sorted(rates[10:], reverse=True))
     assert rates[-1] == pytest.approx(1.0 if schedule == "constant" else 0.1, abs=0.05)
     assert rates[50] == (1.0 if schedule != "cosine" else pytest.approx(0.6, abs=0.1))
-
-
-def test_rates_scale_with_the_ranks_only_when_asked() -> None:
-    scaled = [peak_lr(Config(learning_rate=0.1, lr_scaling=how), 4) for how in ("none", "linear", "sqrt")]
-    assert scaled == pytest.approx([0.1, 0.4, 0.2])
 
 
 @pytest.mark.parametrize(

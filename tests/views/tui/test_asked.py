@@ -64,13 +64,10 @@ def held(root: Path) -> RunPaths:
     rec.fact(ev.Held(t=rec.t, attempt=1, reason=REASON, until=rec.t + 86_400))
     run = rec.close()
     record = read_run_file(run.run_json)
-    settled = replace(record.job.knobs, self_resuming=True)
     job = replace(
         record.job,
         batch=None,
         knobs=Knobs(batch="--batch_size", refusal="--batch_size may be divided"),
-        question=QUESTION,
-        if_answered=((settled, PER_RANK), (replace(settled, batch_scope=KnobScope.GLOBAL), WHOLE)),
     )
     write_run_file(run.run_json, msgspec.structs.replace(record, job=job))
     return run

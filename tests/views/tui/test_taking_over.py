@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -42,11 +43,11 @@ from tests.views.tui.driving import offered, pane, shown, until
 __all__ = ["no_child", "scene", "trains"]
 pytestmark = pytest.mark.timeout(300)
 
-FORGED = {
+FORGED: dict[str, Callable[[Scene], Path]] = {
     "about to restart": lambda scene: forged(scene, *ENDED, BACKOFF),
     "launching": lambda scene: forged(scene, GONE[0]),
     "names a stranger": names_stranger,
-    "a copy of hard links": copied("-al"),
+    "a copy of hard links": lambda scene: copied(scene, "-al"),
 }
 ACTS = [key for binding in KEYS for key in binding.key.split(",") if (binding.id or "").startswith("act.")]  # type: ignore[union-attr]  # ours are bindings
 

@@ -1,4 +1,4 @@
-"""A detached keeper gets the job and what pre-flight found through one pipe."""
+"""A detached keeper: the job and what pre-flight found arrive through one pipe, and what would end it is said first."""
 
 from __future__ import annotations
 
@@ -64,3 +64,31 @@ def test_a_keeper_that_ends_before_it_is_ready_is_reported_and_leaves_a_line(
     with pytest.raises(detach.KeeperDidNotStart, match=told):
         detach.start_detached(run, os.environ, record=RECORD, entry="never imported")
     assert " starts\n" in run.node().log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("setting", "lingers", "is_said"),
+    [
+        ("KillUserProcesses=yes", False, True),
+        (" KillUserProcesses = True", False, True),
+        ("KillUserProcesses=yes", True, False),
+        ("#KillUserProcesses=yes", False, False),
+        ("KillUserProcesses=no", False, False),
+        (None, False, False),
+    ],
+)
+def test_a_login_manager_that_kills_at_logout_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str | None, lingers: bool, is_said: bool
+) -> None:
+    monkeypatch.setattr(detach, "LOGIND_CONF", str(tmp_path / "logind.conf"))
+    monkeypatch.setattr(detach, "LINGERING", str(tmp_path))
+    if setting is not None:
+        (tmp_path / "logind.conf").write_text(f"[Login]\n{setting}\n", encoding="utf-8")
+    if lingers:
+        (tmp_path / "kim").touch()
+    said = detach.teardown_warning({"USER": "kim"})
+    assert (said is not None and "systemd-run --user --scope" in said) is is_said
+
+
+def test_a_batch_job_is_named_first() -> None:
+    assert "SLURM" in (detach.teardown_warning({"SLURM_JOB_ID": "7"}) or "")

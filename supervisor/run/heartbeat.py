@@ -1,0 +1,77 @@
+"""Signs of life: a file whose number grows while its writer lives, and the reader that watches it move.
+
+Clocks of two machines are never compared. A reader measures with its own monotonic clock how long a file has not changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Final
+
+from supervisor.run.paths import private
+from supervisor.run.regular import read_regular
+
+BEAT_S: Final = 1.0
+"""How often a keeper's heartbeat is written."""
+SILENT_S: Final = 20.0
+"""A heartbeat that has not changed for this long counts as silent: 20 beats, so that a busy disk does not."""
+
+
+class Heartbeat:
+    """A file that its writer changes every `every_s` seconds. Times are monotonic seconds."""
+
+    def __init__(self, path: Path, writer: str, *, every_s: float = BEAT_S, mode: int = 0o600) -> None:
+        self._path, self._writer, self._every_s, self._mode = path, writer, every_s, mode
+        self._count, self._due = 0, float("-inf")
+
+    def beat(self, now: float) -> None:
+        """Write the next number if it is due. Errors are ignored: readers then see silence."""
+        if now < self._due:
+            return
+        self._due, self._count = now + self._every_s, self._count + 1
+        with (
+            contextlib.suppress(OSError),
+            open(private(self._path, os.O_WRONLY | os.O_CREAT, self._mode), "wb", buffering=0) as file,
+        ):
+            file.write(f"{self._writer} {self._count:012d}\n".encode())
+
+    def remove(self) -> None:
+        """Remove the file, as its writer leaves."""
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+
+class Pulse:
+    """A heartbeat, measured by this reader's clock. A file that never changed while it was read is not a sign of life."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._data: bytes | None = None
+        self._first: float | None = None
+        self._moved: float | None = None
+
+    def look(self, now: float) -> None:
+        """Read the file. `now`: monotonic seconds."""
+        self._first = now if self._first is None else self._first
+        try:
+            data = read_regular(self._path, 64)
+        except OSError:
+            return
+        if self._data is not None and data != self._data:
+            self._moved = now
+        self._data = data
+
+    def moved(self) -> bool:
+        """Whether it has changed since the first look."""
+        return self._moved is not None
+
+    def silent_s(self, now: float) -> float:
+        """Return how long it has not changed, counted from the first look."""
+        since = self._moved if self._moved is not None else self._first
+        return now - since if since is not None else 0.0
+
+    def lives(self, now: float, within_s: float) -> bool:
+        """Whether it has changed within this time."""
+        return self._moved is not None and now - self._moved <= within_s
