@@ -15,7 +15,7 @@ from supervisor.run import events, records, state
 WORDS = {
     "Action": "none reduce_batch set_allocator new_port restart restart_with_env fewer_workers raise_limit resume_earlier wait_disk exclude_gpu requeue hold stop",
     "DecisionKind": "succeed restart hold fail give_up stop requeue",
-    "Difference": "step global_batch learning_rate loss grad_norm from_step_0 step_counter learning_rate_restarted learning_rate_counted_twice accumulation_weighting weights data_order optimizer_state",
+    "Difference": "step learning_rate loss grad_norm global_batch from_step_0 step_counter learning_rate_restarted learning_rate_counted_twice accumulation_weighting weights data_order optimizer_state",
     "FailureSign": "exiting gone",
     "FailureClass": "cuda_oom host_oom shm_exhausted fd_limit disk_full nccl_timeout nccl_error libuv port_in_use rendezvous dataloader_worker worker_crash hang ddp_mismatch cuda_error gpu_fault cuda_unavailable nan_loss checkpoint_load missing_file permission_denied auth_or_hub import_error usage_error compile_error code_error terminated healthy unknown",
     "FindingLevel": "ok info warning refuse",
