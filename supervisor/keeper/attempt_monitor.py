@@ -258,6 +258,7 @@ class AttemptMonitor:
 
     def _sense(self, paths: AttemptPaths, number: int, *, adopted: st.RunState | None) -> Collector:
         self._number = number
+        self._engine.begin()  # not before: a run that starts nothing need not wait for a first compile
         self._collector = Collector(
             paths,
             queue=self._queue,

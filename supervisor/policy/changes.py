@@ -24,7 +24,7 @@ def change_for(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str
             none_left = (
                 f"no DataLoader knob is known, or none is left to lower; {rule.advice_if_not_restarted}"
             )
-            return next_step(history.loader, history.changes, SHARED) or (None, none_left)
+            return fewer_workers(history.loader, history.changes, SHARED) or (None, none_left)
         case Answer.NEW_PORT if history.port_named or not history.leads:
             return None, f"the port was chosen by a person and is never moved; {rule.advice_if_not_restarted}"
         case Answer.NEW_PORT:
@@ -71,7 +71,7 @@ def _restart_text(history: PolicyInput) -> str:
 def _smaller(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str]:
     verdict = history.now.verdict
     if verdict is not None and verdict.reason in {Reason.KERNEL_KILL, Reason.CGROUP_KILL, Reason.SLURM}:
-        step = next_step(history.loader, history.changes, KILLED)
+        step = fewer_workers(history.loader, history.changes, KILLED)
         if step is not None:
             return step
     tried = any("expandable_segments:True" in dict(c.env).values() for c in history.changes)
@@ -111,42 +111,23 @@ def offer_for(history: PolicyInput, rule: Rule) -> SpecChange:
     return SpecChange(batch=BatchChange(batch, choice.batch)) if choice is not None else SpecChange()
 
 
-# -- against full host memory: the DataLoader's settings are lowered before the batch --------------
+# -- against full host memory and a full /dev/shm: data workers hold their batches there ------------
 
 
-# Fields of `LoaderKnobs`. After a kill by the kernel, the control group or SLURM: each once, then the micro-batch.
-KILLED: Final = ("workers", "prefetch", "pinned")
-# If /dev/shm is full. Workers are halved twice, because they own everything there.
-SHARED: Final = ("sharing", "workers", "prefetch", "workers")
+# After a kill by the kernel, the control group or SLURM the micro-batch follows; of /dev/shm nothing else takes much.
+KILLED: Final = 1
+SHARED: Final = 2
 
 
-def next_step(
-    loader: LoaderKnobs, changes: Iterable[SpecChange], steps: tuple[str, ...]
+def fewer_workers(
+    loader: LoaderKnobs, changes: Iterable[SpecChange], most: int
 ) -> tuple[SpecChange, str] | None:
-    """The change of the first possible step that was not taken yet, with its line; None if none is left."""
-    past = [dict(change.set_args) for change in changes]
-    for at, kind in enumerate(steps, 1):
-        knob: tuple[str, int | bool | str] | None = getattr(loader, kind)
-        if knob is None:
-            continue
-        values = [given[knob[0]] for given in past if knob[0] in given]
-        lowered = _lowered(kind, values[-1] if values else str(knob[1]).lower())
-        if len(values) < steps[:at].count(kind) and lowered is not None:
-            return SpecChange(set_args=((knob[0], lowered[0]),)), lowered[1]
-    return None
-
-
-def _lowered(kind: str, present: str) -> tuple[str, str] | None:
-    """The next value of a setting, and the line about it; None if it is as low as it gets."""
-    number = int(present) if present.isdigit() else 0
-    match kind:
-        case "workers" if number > 0:
-            return str(number // 2), f"DataLoader workers {number} → {number // 2}"
-        case "prefetch" if number > 1:
-            return "1", f"prefetch {number} → 1"
-        case "pinned" if present == "true":
-            return "false", "pinned memory off"
-        case "sharing" if present != "file_system":
-            return "file_system", "tensors shared through files (file_system)"
-        case _:
-            return None
+    """The change that halves the DataLoader's workers, with its line; None if they were halved `most` times."""
+    if loader.workers is None:
+        return None
+    name, first = loader.workers
+    past = [given[name] for change in changes if name in (given := dict(change.set_args))]
+    number = int(past[-1]) if past and past[-1].isdigit() else first
+    if len(past) >= most or number < 1:
+        return None
+    return SpecChange(set_args=((name, str(number // 2)),)), f"DataLoader workers {number} → {number // 2}"

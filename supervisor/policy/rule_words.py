@@ -19,7 +19,7 @@ WORDS: Final = MappingProxyType(
         Answer.NEW_PORT: "restart on another port, unless a person named it",
         Answer.NO_LIBUV: "restart with USE_LIBUV=0 for agent and workers",
         Answer.RAISE_FILES: "restart with the soft limit raised to the hard one",
-        Answer.FEWER_WORKERS: "restart with less shared memory: file_system sharing, workers, prefetch",
+        Answer.FEWER_WORKERS: "restart with half the data workers",
         Answer.UNMEASURED: "restart without stoker's measurements",
         Answer.RESUME_EARLIER: "restart from an earlier checkpoint",
         Answer.EXCLUDE_GPU: "restart from the newest checkpoint",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from msgspec import structs
@@ -18,9 +17,7 @@ BATCH = BatchSpec(8, 1, 1)
 TRUST = RetrySettings(exit_zero="trust")
 PIPE = "the pipe in train.sh hides the exit code (`set -o pipefail`)"
 PATHED = Knobs(resume_path="--ckpt")
-LOADER = LoaderKnobs(
-    ("--num_workers", 8), ("--prefetch", 4), ("--pin", True), ("--sharing", "file_descriptor")
-)
+LOADER = LoaderKnobs(("--num_workers", 8))
 
 
 UNREAD = {"log_read_bytes": 120_000_000, "log_size_bytes": 600_000_000}
@@ -83,10 +80,8 @@ UNREAD = {"log_read_bytes": 120_000_000, "log_size_bytes": 600_000_000}
     (lambda: one(ended(F.PORT_IN_USE)), "restart", "port_in_use: the port was taken: another one", None),
     (lambda: one(ended(F.LIBUV), FOREIGN, steps_seen=False), "restart", "libuv: this PyTorch has no libuv: USE_LIBUV=0 for agent and workers", None),
     (lambda: one(ended(F.FD_LIMIT, last=4)), "restart", "fd_limit: too many open files: soft limit up to the hard one", None),
-    (lambda: one(ended(F.SHM_EXHAUSTED, last=4), loader=LOADER), "restart", "shm_exhausted: tensors shared through files (file_system)", None),
+    (lambda: one(ended(F.SHM_EXHAUSTED, last=4), loader=LOADER), "restart", "shm_exhausted: DataLoader workers 8 → 4", None),
     (lambda: one(ended(F.HOST_OOM, Reason.CGROUP_KILL, last=4), loader=LOADER), "restart", "host_oom: DataLoader workers 8 → 4", None),
-    (lambda: one(ended(F.HOST_OOM, Reason.SLURM, last=4), loader=replace(LOADER, workers=None)), "restart", "host_oom: prefetch 4 → 1", None),
-    (lambda: one(ended(F.HOST_OOM, Reason.KERNEL_KILL, last=4), loader=replace(LOADER, workers=None, prefetch=None)), "restart", "host_oom: pinned memory off", None),
     (lambda: one(ended(F.SHM_EXHAUSTED, last=4)), "fail", "shm_exhausted: no DataLoader knob is known, or none is left to lower; enlarge /dev/shm, or lower the number of DataLoader workers", 1),
     (lambda: one(structs.replace(ended(F.NAN_LOSS, last=9), not_finite=lost_at(5)), newest_checkpoint="c/3"), "restart", "nan_loss: resume once from before the loss became NaN or Inf at step 5: c/3", None),
     (lambda: one(ended(F.NAN_LOSS, last=9), newest_checkpoint="c/6"), "restart", "nan_loss: resume once from before the loss became NaN or Inf at step 10: c/6", None),

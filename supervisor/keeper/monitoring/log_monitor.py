@@ -33,9 +33,9 @@ from supervisor.keeper.monitoring.observations import (
     from_telemetry,
 )
 from supervisor.policy.health.stall import printed
-from supervisor.run.failures import FailureClass
+from supervisor.run.records import FailureClass
 from supervisor.run.series import LINE_T, READING
-from supervisor.sources.metrics import DrawnState, MetricReader, MetricSample, compile_rules, standing_states
+from supervisor.sources.metrics import DrawnState, MetricReader, MetricSample, standing_states
 from supervisor.sources.metrics.lexicon import EVAL_WORDS
 from supervisor.sources.metrics.metric_reader import Columns
 from supervisor.sources.metrics.names import words_of
@@ -55,6 +55,7 @@ from supervisor.sources.tail.tailer import (
 from supervisor.sources.telemetry import measured_record
 from supervisor.text.decode import clean
 from supervisor.text.lines import Line
+from supervisor.text.patterns import compile_linear
 from supervisor.text.prefixes import Origin
 from supervisor.text.stamps import LineClock
 
@@ -156,7 +157,7 @@ class LogWatch:
         self._engine = engine
         self._rank_of = rank_of
         self._measures = measure
-        self._rules = compile_rules(rules)
+        self._rules = [(name, compile_linear(regex)) for name, regex in rules]
         self._on_agent = on_agent
         self._engine_ready = engine_ready
         self._unscanned: list[tuple[LogKey, Batch]] = []
@@ -369,7 +370,7 @@ class LogWatch:
         size, changed_t = self._standing.get(key.name, (0, now))
         # A full read buffer cannot be fresh output of a running job: it is a copy, or a pipe from a file.
         if line.offset < size or (self._late and len(batch.data) >= READ_BYTES):
-            stamp = self._line_clock(key.name, changed_t).read(line.text, line.offset - batch.offset)
+            stamp = self._line_clock(key.name, changed_t).read(line.text)
             values[LINE_T] = stamp if stamp is not None else math.nan
         drawn = b"\r" in line.raw or id(line) in states
         begins = drawn and NOTHING_COUNTED in clean(line.raw)

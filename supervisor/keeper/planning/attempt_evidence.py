@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from supervisor.cluster.scheduler import scheduler_of
-from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords
+from supervisor.diagnosis.evidence import JobEvidence, LogSource, MachineRecords
 from supervisor.diagnosis.journal_facts import with_journal_facts
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.job.batch import BatchSpec, MemoryPoint
@@ -47,7 +47,6 @@ CHUNK_BYTES = 1 << 20
 ENDS_FROM_BYTES, HEAD_BYTES, TAIL_BYTES = 1 << 26, 1 << 20, 1 << 24
 # The part between is only counted, in pieces large enough that waiting for the interpreter's lock between them does not matter.
 COUNT_BYTES = 1 << 24
-MAX_ERROR_FILE_BYTES = 1 << 20
 EXIT_BYTES = 4096
 MACHINE_TAIL_BYTES = 1 << 20
 AT_ONCE_S = 0.05
@@ -100,14 +99,13 @@ def diagnose_attempt(context: RunContext, number: int, engine: Engine, *, whole:
 
 
 def evidence_of(attempts: Sequence[NodeAttempt], job: JobSpec, *, whole: bool = True) -> JobEvidence:
-    """An attempt's logs, error files, exit codes, and its facts from the journals, on this node first and then on the others.
+    """An attempt's logs, exit codes, and its facts from the journals, on this node first and then on the others.
 
     `whole`: see `diagnose_attempt`.
     """
     own = attempts[0]
     base, view = own.node.attempt(own.view.number).root, own.view
     logs: list[LogSource] = []
-    errors: list[ErrorFile] = []
     raised: dict[int, str] = {}
     for one in attempts:
         paths = one.node.attempt(view.number)
@@ -123,9 +121,6 @@ def evidence_of(attempts: Sequence[NodeAttempt], job: JobSpec, *, whole: bool = 
                 if file.is_file():
                     name, chunks = os.path.relpath(file, base), _chunks(file, whole=whole)
                     logs.append(LogSource(name, chunks, mine._replace(stream=stream)))
-            with contextlib.suppress(OSError), open_regular(folder / "error.json") as opened:
-                name = os.path.relpath(folder / "error.json", base)
-                errors.append(ErrorFile(name, opened.read(MAX_ERROR_FILE_BYTES), mine))
         raised |= _raised(paths)
     by_scheduler, scheduler = None, scheduler_of(os.environ)
     stopped = view.stop is not None and view.stop.why is StopWhy.SIGNAL
@@ -133,7 +128,6 @@ def evidence_of(attempts: Sequence[NodeAttempt], job: JobSpec, *, whole: bool = 
         by_scheduler = scheduler.end_of(scheduler.job) or None
     found = JobEvidence(
         logs=tuple(logs),
-        error_files=tuple(errors),
         raised=raised,
         machine=_machine_records(own)._replace(slurm_state=by_scheduler),
     )

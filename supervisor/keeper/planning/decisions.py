@@ -170,13 +170,8 @@ def _code_hidden_by(job: JobSpec) -> str:
 
 def _loader(job: JobSpec, arguments: tuple[str, ...]) -> LoaderKnobs:
     """The DataLoader's settings in the current command line, completed from the original one."""
-    now, first = find_loader(arguments), job.loader
-    return LoaderKnobs(
-        workers=now.workers or first.workers,
-        prefetch=now.prefetch or first.prefetch,
-        pinned=now.pinned or first.pinned,
-        sharing=now.sharing or first.sharing,
-    )
+    now = find_loader(arguments)
+    return now if now.workers is not None else job.loader
 
 
 def _missed_text(view: AttemptState, state: RunState) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from supervisor.text.decode import clean, strip_escapes
 from supervisor.views.format import ranges
@@ -101,7 +101,7 @@ def expression(pattern: str) -> Term:
 
     flags = "(?m)" if re.search(r"(?<!\\)[A-Z]", pattern) else "(?im)"
     try:
-        return Term(pattern, cast("re.Pattern[str]", compile_linear(flags + pattern)))
+        return Term(pattern, compile_linear(flags + pattern))
     except ValueError as error:
         raise BadQueryError(f"/{pattern}/ {error}") from error
 
