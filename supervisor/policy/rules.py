@@ -208,10 +208,13 @@ def rule_for(
     if override.show_first is not None:
         rule = replace(rule, show_first=tuple(Precondition(name) for name in override.show_first))
     answer = override.answer
-    if answer in {"stop", "hold"}:
-        by_signature = override.failure != failure.value
-        why = f"[[signature]] says {answer}" if by_signature else f"[policy] says {answer}"
-        return replace(rule, answer=Answer(answer), advice_if_not_restarted=why)
+    by_signature = override.failure != failure.value
+    if answer == "stop":
+        why = "[[signature]] says stop" if by_signature else "[policy] says stop"
+        return replace(rule, answer=Answer.STOP, advice_if_not_restarted=why)
+    if answer == "hold":
+        why = "[[signature]] says hold" if by_signature else "[policy] says hold"
+        return replace(rule, answer=Answer.HOLD, advice_if_not_restarted=why)
     wanted = Answer.RESTART if override.change in {None, "none"} else Answer(override.change)
     restarts = rule.answer not in {Answer.STOP, Answer.HOLD, Answer.REQUEUE}
     is_lifted = answer == "restart" and rule.answer in {Answer.STOP, Answer.HOLD}

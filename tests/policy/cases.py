@@ -38,7 +38,7 @@ NEVER = (F.CODE_ERROR, F.USAGE_ERROR, F.IMPORT_ERROR, F.MISSING_FILE, F.AUTH_OR_
 NEVER_TOO = (F.CUDA_UNAVAILABLE, F.COMPILE_ERROR, F.PERMISSION_DENIED)
 
 
-def verdict(failure: FailureClass, reason: Reason | None = None, fingerprint: str = "") -> Verdict:
+def verdict(failure: FailureClass, reason: Reason | None = None) -> Verdict:
     return Verdict(
         failure=failure,
         reason=reason,
@@ -51,7 +51,7 @@ def verdict(failure: FailureClass, reason: Reason | None = None, fingerprint: st
         consequences=(),
         advice=(),
         action=Action.NONE,
-        fingerprint=fingerprint,
+        fingerprint="",
     )
 
 
@@ -65,12 +65,11 @@ def ended(
     batch: BatchSpec | None = None,
     stop: StopWhy | None = None,
     lived_s: float = 30.0,
-    fingerprint: str = "",
 ) -> AttemptState:
     return AttemptState(
         number=1,
         planned_t=0.0,
-        verdict=verdict(failure, reason, fingerprint) if failure else None,
+        verdict=verdict(failure, reason) if failure else None,
         exit_code=exit_code,
         first_step=None if last is None else 1,
         last_step=last,

@@ -34,7 +34,6 @@ attempts_ = st.builds(
     exit_code=st.sampled_from([1, 1, 1, 2, -9]),
     last=st.one_of(st.none(), st.integers(1, 20)),
     lived_s=st.floats(0, 1e5),
-    fingerprint=st.sampled_from(["", "a", "b"]),
 )
 
 
