@@ -275,7 +275,6 @@ class RetrySettings:
     min_micro_batch: int = 1
     restart_from_scratch: bool = False
     overrides: tuple[ClassOverride, ...] = ()
-    min_ranks: int | None = None
     flap_max: int = 10
     flap_window_s: float = 600.0
     allow_smaller_global: bool = False

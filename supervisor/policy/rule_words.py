@@ -22,7 +22,7 @@ WORDS: Final = MappingProxyType(
         Answer.FEWER_WORKERS: "restart with half the data workers",
         Answer.UNMEASURED: "restart without stoker's measurements",
         Answer.RESUME_EARLIER: "restart from an earlier checkpoint",
-        Answer.EXCLUDE_GPU: "restart without the faulty GPU where `--min-ranks` allows, else on all",
+        Answer.EXCLUDE_GPU: "restart from the newest checkpoint",
         Answer.REQUEUE: "exit 75 with a checkpoint, else 5",
         Answer.HOLD: "hold",
         Answer.STOP: "stop",

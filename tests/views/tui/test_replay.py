@@ -54,16 +54,14 @@ def test_nothing_is_played_before_it_can_be_seen(recording: Recording) -> None:
 
     async def go() -> None:
         async with app.run_test(size=(120, 40)) as pilot:
-            await until(pilot, lambda: "no loss seen yet" in pane(app, "loss"), "the first moment")
-            assert f"0 s of {duration(recording.end_t - recording.start_t)}" in pane(app, "replay")
+            begun = f"0 s of {duration(recording.end_t - recording.start_t)}"
+            await until(pilot, lambda: begun in pane(app, "replay"), "the first moment")
 
             def passes() -> bool:
                 ours.t += 0.1
                 return clock.now() > recording.start_t
 
             await until(pilot, passes, "time, once it is seen")
-            clock.seek(recording.end_t)
-            await until(pilot, lambda: "no loss seen yet" not in pane(app, "loss"), "the curve")
 
     asyncio.run(go())
 
