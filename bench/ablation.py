@@ -410,11 +410,6 @@ def trace(places: Sequence[int]) -> list[tuple[int, Outcome, set[str], set[str]]
             raise AssertionError(f"{text.name} is read otherwise while it is watched")
         entries = found.engine.signatures.entries
         hits = {f"{entry.family}.{entry.id}" for entry in entries if entry.place in found.matcher.matched}
-        hits |= {
-            f"{entry.family}.{entry.id}"
-            for entry in (entries if text.error_files else ())
-            if re.search(entry.regex, text.error_files)
-        }
         rows.append((place, plain, seen.reached | hits, seen.active | hits))
     return rows
 

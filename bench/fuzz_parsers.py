@@ -240,14 +240,14 @@ KERNEL = b"4,1203,88000000,-;Memory cgroup out of memory: Killed process 123 (py
 
 
 def job_folder(folder: Path) -> Play:
-    """A job's folder as torchrun leaves it, with one file of it hostile: error.json, or a rank's log."""
+    """A job's folder as torchrun leaves it, with a rank's log hostile."""
     job = folder / "none_x1" / "attempt_0"
     (job / "0").mkdir(parents=True)
     (job / "1").mkdir()
     (job / "0" / "stderr.log").write_text("step 1 loss 2.0\n")
 
     def play(data: bytes) -> None:
-        (job / "1" / "error.json").write_bytes(data)
+        (job / "1" / "stderr.log").write_bytes(data)
         verb("diagnose", str(folder), "--json", json_lines=True)
         verb("diagnose", str(folder))
 

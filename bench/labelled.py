@@ -29,8 +29,7 @@ from tests.corpus.scoring import DATA, NOT_FAILURES, records
 from tests.corpus.test_endings import endings
 from tests.corpus.test_metrics_corpus import CORE, equal
 from tests.corpus.test_metrics_corpus import read as read_metrics
-from tests.corpus.test_metrics_wrapped import WRAPS
-from tests.corpus.test_metrics_wrapped import read as read_wrapped
+from tests.corpus.test_metrics_wrapped import WRAPS, shown
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "/w/train.py", line 3, in main\n    go()\n{}\n'
 NEAR = 2
@@ -60,7 +59,6 @@ class Text:
     family: str
     id: str
     judge: Callable[[Engine], Outcome]
-    error_files: str = ""
 
     @property
     def name(self) -> str:
@@ -187,8 +185,7 @@ def _folder(name: str, job: Path, classes: tuple[str, ...], ranks: set[int] | No
         found = examine(evidence, engine.signatures, engine.matcher)
         return Outcome(_fields(found), _marks(found, classes, ranks, line))
 
-    said = "\n".join(path.read_text(encoding="utf-8") for path in sorted(job.rglob("error.json")))
-    return Text("real-folder", name, judge, said)
+    return Text("real-folder", name, judge)
 
 
 def _endings() -> Iterator[Text]:
@@ -308,7 +305,9 @@ def _metrics() -> Iterator[Text]:
                     f"{family}-wrapped",
                     f"{record['id']} {wrap}",
                     record,
-                    lambda text=text, wrap=wrap: read_wrapped(text, WRAPS[wrap]),  # type: ignore[misc]
+                    lambda text=text, wrap=WRAPS[wrap]: read_metrics(
+                        text, lambda line, row: wrap(shown(line), row)
+                    ),  # type: ignore[misc]
                 )
 
 

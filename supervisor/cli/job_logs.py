@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from supervisor.cli.common import complain, wait_while_read
-from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords, SeenRecorder
+from supervisor.diagnosis.evidence import JobEvidence, LogSource, MachineRecords, SeenRecorder
 from supervisor.diagnosis.scan.windows import window_bytes
 from supervisor.diagnosis.slurm_states import state_in
 from supervisor.run.records import Verdict
@@ -190,7 +190,7 @@ def _folder(path: str, *, each: bool, attempt: int | None) -> list[tuple[str, in
         )
     if each and logs:
         return [(name, None, JobEvidence(logs=(log_file(name, origin_of_path(name)),))) for name in logs]
-    job = evidence_of(inner, logs, files["error"], files["record"])._replace(recorder=recorder)
+    job = evidence_of(inner, logs, files["record"])._replace(recorder=recorder)
     if chosen is not None:
         from supervisor.cli.run_journals import with_run_facts
 
@@ -198,9 +198,7 @@ def _folder(path: str, *, each: bool, attempt: int | None) -> list[tuple[str, in
     return [(path, chosen, job)]
 
 
-def evidence_of(
-    root: Sequence[str], logs: Iterable[str], errors: Iterable[str], records: Iterable[str]
-) -> JobEvidence:
+def evidence_of(root: Sequence[str], logs: Iterable[str], records: Iterable[str]) -> JobEvidence:
     """One job's evidence from its files: consoles come before the ranks' own logs."""
     ordered = sorted(logs, key=lambda name: (1 if re.search(r"attempt_\d+", name) else 0, name))
     origins = {name: origin_of_path(_inside(name, root)) for name in ordered}
@@ -208,19 +206,11 @@ def evidence_of(
     for name, task in tasks_of(nameless).items():
         origins[name] = origins[name]._replace(task=task)
     sources = tuple(log_file(name, origins[name]) for name in ordered)
-    files = []
-    for name in sorted(errors):
-        try:
-            with open_regular(name) as file:
-                files.append(ErrorFile(name, file.read(1 << 20), origin_of_path(_inside(name, root))))
-        except OSError:
-            continue
     ranks = {source.origin.local_rank for source in sources if source.origin.local_rank is not None}
     nodes = {source.origin.node for source in sources if source.origin.local_rank is not None}
     per_node = max(ranks) + 1 if ranks else None
     return JobEvidence(
         logs=sources,
-        error_files=tuple(files),
         machine=MachineRecords(slurm_state=_slurm_state(records)),
         launcher_exit=_launcher_exit(root),
         ranks_per_node=per_node,
@@ -274,7 +264,7 @@ def _inside(name: str, roots: Sequence[str]) -> str:
 
 def _walk(roots: Sequence[str]) -> dict[str, list[str]]:
     """The files of a job by what they are: `log`, `error`, `record` of a scheduler, `dump` of a flight recorder."""
-    found: dict[str, list[str]] = {"log": [], "error": [], "record": [], "dump": []}
+    found: dict[str, list[str]] = {"log": [], "record": [], "dump": []}
     for root in roots:
         for folder, folders, names in os.walk(root):
             folders[:] = sorted(name for name in folders if name not in _SKIPPED_FOLDERS)
@@ -293,8 +283,6 @@ def _walk(roots: Sequence[str]) -> dict[str, list[str]]:
 
 def _kind_of(path: str, name: str) -> str:
     """What a file is by its name, and a dump by its first bytes; empty for anything else."""
-    if name == "error.json":
-        return "error"
     if _DUMP_NAME.search(name) and _is_dump(path):
         return "dump"
     if _RECORDS.match(name):

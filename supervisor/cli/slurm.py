@@ -31,7 +31,7 @@ from supervisor.cluster.slurm.script import WARN_S, BadBatch, Batch, batch_scrip
 from supervisor.diagnosis.slurm_states import ENDED, OUTCOMES
 from supervisor.run.failures import Reason
 from supervisor.text.decode import clean
-from supervisor.text.hostlist import host_names
+from supervisor.text.patterns import host_names
 
 VERB: Final = "slurm"
 POLL_S: Final = 10.0

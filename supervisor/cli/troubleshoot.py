@@ -10,15 +10,8 @@ from collections.abc import Iterable
 
 from supervisor.cli.common import appearance_from, complain, say
 from supervisor.diagnosis.class_words import class_texts
-from supervisor.diagnosis.symptoms import (
-    Lead,
-    Wording,
-    is_slowness,
-    leads,
-    nearest_words,
-    samples_of,
-    wordings,
-)
+from supervisor.diagnosis.scan.signature_tables import Signature, parse_tables
+from supervisor.diagnosis.symptoms import is_slowness, leads, samples_of
 from supervisor.policy.rule_words import rules_about
 from supervisor.run.failures import FailureClass
 from supervisor.sources.signature_files import read_tables
@@ -45,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Exit code 0: a page, or the possible ones; 2: none of the words is known."""
     tr = words_in(appearance_from({"lang": args.lang}, os.environ).spoken)
-    known = wordings(read_tables())
+    known = parse_tables(read_tables()).entries
     symptom = " ".join(args.symptom).strip()
     if not symptom:
         classes = [
@@ -60,14 +53,12 @@ def run(args: argparse.Namespace) -> int:
         return 0
     found = leads(symptom, known)
     if not found:
-        near = nearest_words(symptom)
-        hint = f"do you mean {', '.join(near)}?" if near else "`stoker troubleshoot` lists what is known"
-        what = f"nothing is known of “{symptom[:80]}”: {hint} (a log is read by `stoker diagnose LOG`)"
-        return complain("troubleshoot", what)
+        hint = "`stoker troubleshoot` lists what is known (a log is read by `stoker diagnose LOG`)"
+        return complain("troubleshoot", f"nothing is known of “{symptom[:80]}”: {hint}")
     if len(found) == 1:
         _page(found[0], known, tr)
     else:
-        _list("it may be one of these:", [lead.failure for lead in found], tr)
+        _list("it may be one of these:", found, tr)
     return 0
 
 
@@ -87,17 +78,17 @@ def _slow(tr: Tr) -> None:
     _part(tr("what you can do"), [tr(do), tr("if it stands still altogether: `stoker troubleshoot hang`")])
 
 
-def _page(lead: Lead, known: tuple[Wording, ...], tr: Tr) -> None:
-    text = class_texts()[lead.failure]
-    _say(f"{lead.failure.value}: {tr(text.title)}")
+def _page(failure: FailureClass, known: Iterable[Signature], tr: Tr) -> None:
+    text = class_texts()[failure]
+    _say(f"{failure.value}: {tr(text.title)}")
     _part(tr("what it means"), [tr(text.meaning)])
-    samples = [f"  {line[:WIDTH]}" for line in samples_of(lead.failure, known, MOST_SAMPLES)]
+    samples = [f"  {line[:WIDTH]}" for line in samples_of(failure, known, MOST_SAMPLES)]
     if samples:
         _say(f"\n{tr('lines that show it')}")
         for line in samples:
             _say(line)
-    rules = [f"{reason}: {tr(said)}" if reason else tr(said) for reason, said in rules_about(lead.failure)]
-    if lead.failure is FailureClass.HEALTHY:
+    rules = [f"{reason}: {tr(said)}" if reason else tr(said) for reason, said in rules_about(failure)]
+    if failure is FailureClass.HEALTHY:
         rules.insert(0, tr("nothing, where the exit code is 0; else as follows"))
     _part(tr("what stoker does"), rules)
     _part(tr("what you can do"), map(tr, text.advice))

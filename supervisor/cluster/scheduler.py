@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from supervisor.policy import EXIT_DO_NOT_REQUEUE, EXIT_FAILED
-from supervisor.text.hostlist import host_names
+from supervisor.text.patterns import host_names
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from supervisor.diagnosis.candidates import ends_well, steps_seen
-from supervisor.diagnosis.evidence import JobEvidence
+from supervisor.diagnosis.evidence import JobEvidence, SeenHang, SeenRecorder
 from supervisor.diagnosis.launcher_reports import Exit, Launch, Ranks
 from supervisor.diagnosis.scan.log_timeline import closes_training, is_closing
 from supervisor.diagnosis.scan.matched_lines import Candidate, SourceScan, frames_above, in_helper, went_on
@@ -42,7 +42,10 @@ _NO_ECHO = frozenset(
 
 
 class Root(NamedTuple):
-    """The choice: class, place and confidence. `line` 0: no line shows it; `local_rank`: on its node, if `rank` is unknown."""
+    """The choice: class, place and confidence.
+
+    `line` 0: no line shows it. `local_rank`: on its node, if `rank` is unknown. `shown_by`: the stacks or dumps behind it.
+    """
 
     failure: FailureClass
     reason: Reason | None = None
@@ -55,6 +58,11 @@ class Root(NamedTuple):
     confidence: float = 0.0
     chosen: Candidate | None = None
     local_rank: int | None = None
+    shown_by: SeenHang | SeenRecorder | None = None
+
+    def of_rank(self, rank: int | None) -> Root:
+        """The same root, of one rank; of none that is known if None."""
+        return self._replace(rank=rank, ranks=(rank,) if rank is not None else ())
 
 
 @dataclass(frozen=True)

@@ -452,7 +452,7 @@ def _recovered(item: Candidate, scan: SourceScan, steps: list[tuple[int, str]], 
     """Whether the line or the following lines say that the program continued, or that the run ended well."""
     if _says_so(item, died) or (not died and _outlived(item)):
         return True
-    if ends_well(scan, item.line, steps):
+    if ends_well(scan, item.line):
         return True
     after = [line for number, line in steps if number > item.line]
     if item.line < scan.tail_line:
@@ -523,32 +523,17 @@ def _went_on_to_next(item: Candidate, found: Sequence[Candidate], steps: list[tu
     return len(between) >= STEPS_BETWEEN_CAUSES
 
 
-def ends_well(scan: SourceScan, after_line: int, steps: Sequence[tuple[int, str]] | None = None) -> bool:
+def ends_well(scan: SourceScan, after_line: int) -> bool:
     """Whether the log shows a good end after a line, and no bad end after that.
 
-    A script's closing line ("All done") counts only if training had continued after that line: `set -e` is
-    rare, and a batch script's last `echo` comes after every failure.
-
-    Args:
-        scan: the log.
-        after_line: the start of the search.
-        steps: training's own lines in the tail, if already known.
+    A script's closing line ("All done") counts only below some steps: a batch script's last `echo` comes after every failure.
     """
-    ends = [hit for hit in scan.hits if hit.has(Trait.GOOD_END) and hit.line > after_line]
-    if not ends:
-        return False
-    trained = _trained_by(scan.tail_steps() if steps is None else steps, after_line)
-    good = [hit.line for hit in ends if not hit.has(Trait.CLOSING_LINE) or trained < hit.line]
-    bad = [hit.line for hit in scan.hits if hit.has(Trait.BAD_END) and hit.line > after_line]
-    return bool(good) and max(bad, default=0) < min(good)
-
-
-def _trained_by(steps: Sequence[tuple[int, str]], after_line: int) -> float:
-    """The line that shows training continuing after another; infinite if none. A bar is drawn once more as an exception closes it."""
-    seen: set[str] = set()
-    for number, line in steps:
-        if number > after_line:
-            seen.add(line[:400])
-            if len(seen) >= STEPS_AFTER_LINE:
-                return number
-    return math.inf
+    steps = [number for number in scan.steps if number > after_line]
+    trained = steps[STEPS_AFTER_LINE - 1] if len(steps) >= STEPS_AFTER_LINE else math.inf
+    ends = [hit for hit in scan.hits if hit.line > after_line]
+    good = [
+        hit.line
+        for hit in ends
+        if hit.has(Trait.GOOD_END) and (trained < hit.line or not hit.has(Trait.CLOSING_LINE))
+    ]
+    return bool(good) and max((hit.line for hit in ends if hit.has(Trait.BAD_END)), default=0) < min(good)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,10 +13,6 @@ from supervisor.text.prefixes import NOWHERE, Origin
 if TYPE_CHECKING:
     from supervisor.run.events import RanksAt
 
-_ERROR_FILE_BYTES = 1 << 20
-# A JSON string that may be truncated: `"message": "text…`.
-_HALF_MESSAGE = re.compile(r'"message"\s*:\s*"((?:[^"\\]|\\["\\/bfnrt]|\\u[\da-fA-F]{4})*)')
-
 
 class LogSource(NamedTuple):
     """One log. `chunks` is read in order, once; packed or UTF-16 bytes are fine. `path` is shown in a verdict."""
@@ -26,43 +20,6 @@ class LogSource(NamedTuple):
     path: str
     chunks: Iterable[bytes]
     origin: Origin = NOWHERE
-
-
-class ErrorFile(NamedTuple):
-    """An error.json as bytes, perhaps incomplete, with its path and rank."""
-
-    path: str
-    content: bytes
-    origin: Origin = NOWHERE
-
-
-class RankError(NamedTuple):
-    """A rank's report of its own failure: raw text, and the time in whole seconds since the epoch (0: unknown)."""
-
-    message: str
-    timestamp_s: int = 0
-
-
-def read_error_file(data: bytes) -> RankError | None:
-    """Read torchrun's error.json, complete or truncated by a kill during the write. None: it has no message.
-
-    ``torch.distributed.elastic.multiprocessing.errors`` writes it if ``@record`` wraps the script's main:
-    ``{"message": {"message": str, "extraInfo": {"py_callstack": str, "timestamp": "<whole seconds>"}}}``.
-    """
-    text = data[:_ERROR_FILE_BYTES].decode("utf-8", "replace")
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        half = _HALF_MESSAGE.search(text)
-        document = {"message": json.loads(f'"{half.group(1)}"', strict=False) if half else None}
-    body = document.get("message") if isinstance(document, dict) else None
-    body = body if isinstance(body, dict) else {"message": body}
-    message, extra = body.get("message"), body.get("extraInfo")
-    if not isinstance(message, str) or not message:
-        return None
-    second = str(extra.get("timestamp")) if isinstance(extra, dict) else ""
-    is_whole = second.isascii() and second.isdigit() and len(second) <= 12
-    return RankError(message, int(second) if is_whole else 0)
 
 
 class MachineRecords(NamedTuple):
@@ -144,7 +101,6 @@ class JobEvidence(NamedTuple):
         exit_codes: by global rank; negative for a signal.
         launcher_exit: the launcher's own exit code.
         launcher_signal: the signal that ended the launcher itself, before we stopped it.
-        error_files: torchrun's error files.
         machine: kernel, cgroup, scheduler, disks.
         stop_reason: why we stopped it ourselves; None if we did not. Our own signals are then not a failure.
         ended_for: the failure for which we ended the rest of it ("hang", "rank_died"); None if we did not. Signals reported in the
@@ -172,7 +128,6 @@ class JobEvidence(NamedTuple):
     exit_codes: Mapping[int, int] = MappingProxyType({})
     launcher_exit: int | None = None
     launcher_signal: int | None = None
-    error_files: tuple[ErrorFile, ...] = ()
     machine: MachineRecords = MachineRecords()
     stop_reason: str | None = None
     ended_for: str | None = None

@@ -13,8 +13,9 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from supervisor.diagnosis.attempt_facts import Facts, Root
-from supervisor.diagnosis.evidence import JobEvidence, SeenHang, SeenRecorder
+from supervisor.diagnosis.evidence import SeenHang, SeenRecorder
 from supervisor.diagnosis.hang.stacks import parse_stack
+from supervisor.diagnosis.hang.stuck_collectives import MOST_NAMED, ranks_named
 from supervisor.diagnosis.launcher_reports import Launch, Ranks, inline_rank, only_absent
 from supervisor.diagnosis.scan.matched_lines import Candidate, SourceScan
 from supervisor.diagnosis.scan.signature_tables import Trait
@@ -47,65 +48,11 @@ _WAITED_FOR = (
     Lazy(r"retrieving ncclUniqueId from \[(\d+)\]"),
 )
 _SEQ = Lazy(r"SeqNum=(\d+)|sequence id: (\d+)|at work: (\d+)|NCCL work: (\d+), last enqueued")
-_ENQUEUED = Lazy(r"[Ll]ast enqueued(?: \w+)? work: (-?\d+)")
 _COMPLETED = Lazy(r"last completed(?: \w+)? work: (-?\d+)")
 _META = Lazy(r"workMetaList_\.size\(\)=(\d+)")
 # A group's number on one rank differs from that on another; its GUID, if a version prints it, does not.
 _GROUP = Lazy(r"PG GUID (\w+)|PG (?:ID )?(\d+)")
-_FROM_ANOTHER = Lazy(r"from +(?:another rank|rank \d)")
 _WAITING = (FailureClass.NCCL_TIMEOUT, FailureClass.HANG, FailureClass.NCCL_ERROR)
-
-
-class _Progress:
-    """How far the complaining ranks had come, as their messages number their collectives."""
-
-    def __init__(self) -> None:
-        self.complaining: set[int] = set()
-        # By group, for ranks whose own watchdog saw nothing: the last collective called, and the last finished.
-        self._answered: dict[str, dict[int, tuple[int, int]]] = defaultdict(dict)
-        self._timed_out: dict[str, int] = {}
-        self._completed: dict[str, dict[int, int]] = defaultdict(dict)
-        self._sequence: dict[str, dict[int, int]] = defaultdict(dict)
-        self._outstanding: dict[int, int] = {}
-
-    def read(self, rank: int, text: str) -> None:
-        """Read one rank's complaint."""
-        self.complaining.add(rank)
-        group = _group_in(text)
-        if match := _COMPLETED.search(text):
-            self._completed[group][rank] = whole(match.group(1))
-        if match := _SEQ.search(text):
-            number = whole(next(part for part in match.groups() if part))
-            self._sequence[group].setdefault(rank, number)
-            if "Rank" in text and _ENQUEUED.search(text):
-                self._timed_out[group] = min(number, self._timed_out.get(group, number))
-        if match := _META.search(text):
-            self._outstanding.setdefault(rank, whole(match.group(1)))
-
-    def read_answer(self, rank: int, text: str) -> None:
-        """Read what a rank printed about its default group when another one's watchdog made it write its dump."""
-        called, finished = _ENQUEUED.search(text), _COMPLETED.search(text)
-        if called and finished and _FROM_ANOTHER.search(text):
-            self._answered[_group_in(text)][rank] = whole(called.group(1)), whole(finished.group(1))
-
-    def never_entered(self) -> list[int]:
-        """The ranks that finished every call they made but never entered the collective in which the others timed out."""
-        found = set()
-        for group, number in self._timed_out.items():
-            for rank, (called, finished) in self._answered[group].items():
-                if called == finished < number and rank not in self.complaining:
-                    found.add(rank)
-        return sorted(found)
-
-    def furthest_behind(self) -> int | None:
-        """The one rank with the lowest number, if at least two ranks reported theirs."""
-        for numbers in (*self._completed.values(), *self._sequence.values(), self._outstanding):
-            if len(numbers) >= 2:
-                least = min(numbers.values())
-                lowest = [rank for rank, number in numbers.items() if number == least]
-                if len(lowest) == 1:
-                    return lowest[0]
-        return None
 
 
 def _group_in(text: str) -> str:
@@ -113,32 +60,40 @@ def _group_in(text: str) -> str:
     return next(part for part in found.groups() if part) if found else "0"
 
 
-def _read_complaints(candidates: Sequence[Candidate], ranks: Ranks) -> tuple[list[int], _Progress]:
-    """The ranks that messages name as awaited, and how far each rank reports to have come."""
+def _furthest_behind(complaints: Sequence[tuple[int, str]]) -> int | None:
+    """The one rank with the lowest number of a collective in its group, if at least two ranks printed theirs."""
+    completed: defaultdict[str, dict[int, int]] = defaultdict(dict)
+    timed_out: defaultdict[str, dict[int, int]] = defaultdict(dict)
+    outstanding: dict[int, int] = {}
+    for rank, text in complaints:
+        if match := _COMPLETED.search(text):
+            completed[_group_in(text)][rank] = whole(match[1])
+        if match := _SEQ.search(text):
+            timed_out[_group_in(text)].setdefault(rank, whole(next(part for part in match.groups() if part)))
+        if match := _META.search(text):
+            outstanding.setdefault(rank, whole(match[1]))
+    for numbers in filter(None, (*completed.values(), *timed_out.values(), outstanding)):
+        least = min(numbers.values())
+        lowest = [rank for rank, number in numbers.items() if number == least]
+        if len(numbers) >= 2 and len(lowest) == 1:
+            return lowest[0]
+    return None
+
+
+def lagging_rank(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) -> int | None:
+    """The rank that did not arrive: named by the waiting ranks, the only silent one, or the last."""
     waited_for: list[int] = []
-    progress = _Progress()
+    complaints: list[tuple[int, str]] = []
     for item in candidates:
         text = item.hit.text
         named = (match[1] for pattern in _WAITED_FOR if (match := pattern.search(text)))
         waited_for += [whole(part) for ranks_named in named for part in ranks_named.replace(",", " ").split()]
         rank = item.rank if item.rank is not None else inline_rank(text)
         if rank is not None and not item.is_cause and item.failure in _WAITING:
-            progress.read(rank, text)
-    for hit in ranks.dump_answers:
-        rank = hit.origin.rank if hit.origin.rank is not None else inline_rank(hit.text)
-        if rank is not None:
-            progress.read_answer(rank, hit.text)
-    return waited_for, progress
-
-
-def lagging_rank(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) -> int | None:
-    """The rank that did not arrive: named by the waiting ranks, the only silent one, or the last."""
-    waited_for, progress = _read_complaints(candidates, ranks)
+            complaints.append((rank, text))
     if waited_for:
         return max(set(waited_for), key=waited_for.count)
-    if len(absent := progress.never_entered()) == 1:
-        return absent[0]
-    complaining = progress.complaining
+    complaining = {rank for rank, _ in complaints}
     world = launch.world_size or (max(ranks.seen | complaining, default=-1) + 1)
     if world == 1 and launch.failed_ranks == (0,) and not launch.sigtermed:
         # A peer was there and needed no stop: it had already exited with code 0.
@@ -147,7 +102,7 @@ def lagging_rank(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) 
     # From one rank's complaint alone, the number of ranks is unknown, if the launcher does not report it.
     if silent is not None and len(complaining) >= (1 if launch.world_size else 2):
         return silent
-    if (behind := progress.furthest_behind()) is not None:
+    if (behind := _furthest_behind(complaints)) is not None:
         return behind
     # All ranks complain: the rank whose agent never reported its end is where the connection broke.
     reported = {item.rank for item in launch.exits if item.rank is not None}
@@ -218,8 +173,6 @@ _ENDINGS = frozenset(
 )  # fmt: skip
 # Signs that the waiting ranks gave up on their own, before stoker would have ended them.
 _GIVEN_UP = frozenset((FailureClass.NCCL_TIMEOUT, FailureClass.HANG))
-# If more ranks than this wait at the same place, only their number is given.
-MOST_NAMED = 16
 # No launcher and no exit code confirms the dumps.
 BY_RECORDER = 0.85
 ALL_IN_THE_FIRST = (
@@ -273,22 +226,16 @@ def _from_stacks(seen: SeenHang, root: Root) -> Root:
     text = text or seen.text
     if seen.collective:
         text = f"{text}; {seen.collective}"
-    return Root(root.failure, None, rank, seen.ranks, None, seen.path, seen.line, text, root.confidence)
-
-
-def stacks_behind(job: JobEvidence, root: Root) -> SeenHang | None:
-    """The stacks behind a root; None if it rests on something else."""
-    seen = job.hang
-    if seen is None or root.failure not in _GIVEN_UP or root.chosen is not None:
-        return None
-    return seen if (root.path, root.line, root.ranks) == (seen.path, seen.line, seen.ranks) else None
+    return Root(
+        root.failure, None, rank, seen.ranks, None, seen.path, seen.line, text, root.confidence, shown_by=seen
+    )
 
 
 def title_of_absent(ranks: Sequence[int], failure: FailureClass) -> str | None:
     """The headline of a timeout whose absent ranks are known; None for any other root."""
     if failure is not FailureClass.NCCL_TIMEOUT or not ranks:
         return None
-    return f"A collective timed out: {_who(ranks)} never joined it"
+    return f"A collective timed out: {ranks_named(ranks)} never joined it"
 
 
 def hang_by_recorder(facts: Facts, root: Root) -> Root | None:
@@ -301,7 +248,7 @@ def hang_by_recorder(facts: Facts, root: Root) -> Root | None:
         return None
     rank = seen.ranks[0] if len(seen.ranks) == 1 else None
     if root.failure in _GIVEN_UP:
-        return root._replace(rank=rank, ranks=seen.ranks) if seen.ranks else None
+        return root._replace(rank=rank, ranks=seen.ranks, shown_by=seen) if seen.ranks else None
     applies = (
         root.failure in (FailureClass.UNKNOWN, FailureClass.TERMINATED)
         or (root.failure is FailureClass.HEALTHY and root.confidence < SURELY_OVER)
@@ -309,15 +256,8 @@ def hang_by_recorder(facts: Facts, root: Root) -> Root | None:
     )
     if not applies:
         return None
-    return Root(FailureClass.HANG, None, rank, seen.ranks, None, seen.path, 0, seen.text, BY_RECORDER)
-
-
-def recorder_behind(job: JobEvidence, root: Root) -> SeenRecorder | None:
-    """The dumps behind a root; None if it rests on something else."""
-    seen = job.recorder
-    if seen is None or root.failure not in _GIVEN_UP:
-        return None
-    return seen if root.ranks == seen.ranks or root.path == seen.path else None
+    found = Root(FailureClass.HANG, None, rank, seen.ranks, path=seen.path, text=seen.text)
+    return found._replace(confidence=BY_RECORDER, shown_by=seen)
 
 
 def advice_by_recorder(seen: SeenRecorder, general: Sequence[str]) -> tuple[str, ...]:
@@ -336,7 +276,7 @@ def waited(seen: SeenHang) -> tuple[Consequence, ...]:
         if set(group.ranks) <= set(seen.ranks):
             continue
         waits = group.doing in _WAITS and group.what.startswith("in ")
-        words = f"waited for {_who(seen.ranks)} {_where(group)}" if waits else f"was {_where(group)}"
+        words = f"waited for {ranks_named(seen.ranks)} {_where(group)}" if waits else f"was {_where(group)}"
         named: Sequence[int | None] = group.ranks
         if len(group.ranks) > MOST_NAMED:
             named = (None,)
@@ -402,9 +342,3 @@ def _where(group: RanksAt) -> str:
 
 def _whose(ranks: Sequence[int]) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"
-
-
-def _who(ranks: Sequence[int]) -> str:
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    return f"ranks {', '.join(map(str, ranks[:8]))}" + (" …" if len(ranks) > 8 else "")

@@ -253,8 +253,6 @@ def _task_exit(hit: Hit) -> Exit | None:
 
 # -- the rank of a line ----------------------------------------------------------------------------
 
-# Ascend's own record of the failed rank, in the lines of an exception's message.
-_ASCEND = r"\(PID:\d+, Device:\d+, RankID:(\d+)\)"
 
 # torchrun's agent's lines about its group: its ranks in the order of their local ranks.
 _OF_AGENT = Lazy(r"^\s*global_ranks=\[(\d+)")
@@ -275,7 +273,6 @@ _INLINE = (
     Lazy(r"^\[(\d+)\]: "),
     Lazy(r"\bRank (\d+) is running collective"),
     Lazy(r"\b[Rr]ank[ :](\d+)[,:)\]]"),
-    Lazy(_ASCEND),
     # torch_xla/distributed/xla_multiprocessing.py: a TPU core's ordinal is its rank
     Lazy(r"\bException in device=TPU:(\d+):"),
 )
@@ -362,8 +359,6 @@ class Ranks:
         self._tasks: set[int] = set()
         self._seen: set[int] = set()
         self._nodes: set[str | None] = set()
-        # Progress that ranks printed because another one's watchdog had fired.
-        self.dump_answers = [hit for scan in scans for hit in scan.hits if hit.has(Trait.DUMP_ANSWER)]
         for scan in scans:
             for line in scan.edges():
                 self._read(line, scan)
@@ -513,10 +508,7 @@ class Ranks:
         return self.from_task(task) if task is not None else None
 
     def _by_device(self, hit: Hit, failure: FailureClass) -> int | None:
-        """By Ascend's own record below the line, or the visible device in the message."""
-        recorded = (re.search(_ASCEND, line) for line in hit.lines_after(6))
-        if (match := next((match for match in recorded if match), None)) is not None:
-            return whole(match.group(1))
+        """By the visible device in the message."""
         device = device_of(hit.text)
         if device is None and failure is FailureClass.NAN_LOSS:
             below = (device_of(line) for line in hit.lines_after(2)[:2])

@@ -7,7 +7,7 @@ of another class was below, or the log continued for long (docs/generalisation.m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -16,11 +16,10 @@ from supervisor.diagnosis.candidates import is_notice
 from supervisor.diagnosis.class_words import class_by_words
 from supervisor.diagnosis.hang_verdict import lagging_rank
 from supervisor.diagnosis.launcher_reports import Exit, device_of
-from supervisor.diagnosis.scan.matched_lines import Candidate, Hit, SourceScan, frames_above, is_quoted_code
-from supervisor.diagnosis.scan.signature_tables import Role, Strength, Trait
+from supervisor.diagnosis.scan.matched_lines import Candidate, frames_above
+from supervisor.diagnosis.scan.signature_tables import Strength, Trait
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.patterns import Lazy
-from supervisor.text.prefixes import split_prefix
 
 # -- the same failure again? -----------------------------------------------------------------------
 
@@ -284,9 +283,9 @@ def from_complaint(item: Candidate, facts: Facts) -> Root:
     rank = rank if rank is not None else facts.ranks.only_speaker()
     confidence = _by_strength(item, _COMPLAINT_BY_STRENGTH) - (WARNING_COSTS if item.soft else 0)
     return Root(
-        item.failure, item.reason, rank, (rank,) if rank is not None else (), facts.ranks.node_of(item.hit.origin),
+        item.failure, item.reason, None, (), facts.ranks.node_of(item.hit.origin),
         facts.scans[item.source].path, item.line, item.text, confidence, item,
-    )  # fmt: skip
+    ).of_rank(rank)  # fmt: skip
 
 
 def with_local_rank(root: Root, facts: Facts) -> Root:
@@ -320,85 +319,3 @@ def from_exit(
         facts.scans[item.hit.source].path if item.hit.source >= 0 else "", item.hit.line, item.hit.text,
         local_rank=item.local_rank,
     )  # fmt: skip
-
-
-# -- roots from words, if no signature matches a possible cause --------------------------------------
-
-# One word more than a plain exception needs: these lines lack even an exception's type.
-ENOUGH_OF_A_LINE = 4
-LAST_LINES = 400
-# A printed configuration or text contains all kinds of words.
-LONGEST_COMPLAINT = 1200
-# A line below the last step, in an otherwise healthy log, must be of a kind that ends a process at once.
-_AT_ONCE = frozenset(
-    (FailureClass.WORKER_CRASH, FailureClass.HOST_OOM, FailureClass.CUDA_ERROR, FailureClass.GPU_FAULT, FailureClass.TERMINATED)
-)  # fmt: skip
-_COMPLAINT = Lazy(
-    r"(?i)error|fail|fatal|exception|abort|kill|cannot|can't|could ?n[o']t|unable|refused|denied|\blost\b|stopp(?:ed|ing)|not found|core dumped|\bfault\b|assert|invalid|exceeded|cancelled|timed? ?out|insufficient|corrupt|not in\b"
-)
-_NO_COMPLAINT = Lazy(
-    r"(?<!NCCL )\bWARN(?:ING)?\b|Warning: |\bINFO\b|\bDEBUG\b|(?:^|\s)[WI]\d{4} |\[[WI]\d* |: [WI] (?:tensorflow|external|xla|tsl)/|retry|will be|consider|try setting|[Cc]orrected|[\s:=]0$|DataLoader worker \(pid"
-)
-_NOT_BY_THE_PROGRAM = frozenset((Trait.LAUNCHER_REPORT, Trait.TRACEBACK, Trait.TASK_EXIT, Trait.GOOD_END))
-
-
-class Guess(NamedTuple):
-    """A complaint whose words suggest a class: its position and its writer. `score`: see `class_by_words`."""
-
-    failure: FailureClass
-    score: int
-    path: str
-    line: int
-    text: str
-    rank: int | None
-
-
-def guess(scans: Iterable[SourceScan], *, ended_at_once: bool = False) -> Guess | None:
-    """The complaint whose words suggest a class most clearly.
-
-    `ended_at_once`: only complaints below the last step, of classes that end a process at once.
-    """
-    best: Guess | None = None
-    for scan in scans:
-        known = {hit.line for hit in scan.hits if _is_known(hit, ended_at_once)}
-        for row in _complaints(scan, below_steps=ended_at_once):
-            line = scan.tail_line + row
-            if line in known:
-                continue
-            # Anybody may print a line about anything.
-            found = class_by_words(scan.tail[row].removeprefix("wandb: "), enough=ENOUGH_OF_A_LINE)
-            if found is None or (ended_at_once and found[0] not in _AT_ONCE):
-                continue
-            if best is None or found[1] > best.score:
-                origin, text = split_prefix(scan.tail[row], scan.hosts)
-                best = Guess(*found, scan.path, line, text, origin.rank)
-    return best
-
-
-def _is_known(hit: Hit, ended_at_once: bool) -> bool:
-    """Whether a signature matches the line, so that it was already considered."""
-    role = hit.signature.role
-    return (
-        role in (Role.ADVICE, Role.CONSEQUENCE)
-        or not _NOT_BY_THE_PROGRAM.isdisjoint(hit.signature.traits)
-        or (ended_at_once and role is Role.CAUSE)
-    )
-
-
-def _complaints(scan: SourceScan, *, below_steps: bool) -> list[int]:
-    first = max(len(scan.tail) - LAST_LINES, 0)
-    steps = frozenset(scan.steps)
-    rows: list[int] = []
-    for row in range(first, len(scan.tail)):
-        line = scan.tail[row]
-        if scan.tail_line + row in steps and "(core dumped)" not in line:
-            if below_steps:
-                rows.clear()
-        elif (
-            len(line) <= LONGEST_COMPLAINT
-            and _COMPLAINT.search(line)
-            and not _NO_COMPLAINT.search(line)
-            and not is_quoted_code(line)
-        ):
-            rows.append(row)
-    return rows

@@ -11,14 +11,13 @@ weighs as much as the evidence behind it (`Weight`), and a rule gives the highes
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
 from supervisor.diagnosis.attempt_facts import STOP_SIGNALS, Facts, Root, first_complaint
-from supervisor.diagnosis.evidence import ErrorFile, MachineRecords, read_error_file
+from supervisor.diagnosis.evidence import MachineRecords
 from supervisor.diagnosis.exit_zero import (
     planned_end,
     reached_end,
@@ -35,21 +34,17 @@ from supervisor.diagnosis.hang_verdict import (
 )
 from supervisor.diagnosis.launcher_reports import Exit
 from supervisor.diagnosis.root_cause import (
-    Guess,
     Limit,
     from_candidate,
     from_complaint,
     from_exit,
-    guess,
     limits_of,
     own_complaint,
 )
 from supervisor.diagnosis.scan.log_timeline import ends_in_nan, silence
-from supervisor.diagnosis.scan.signature_tables import Role, Strength, Trait
+from supervisor.diagnosis.scan.signature_tables import Strength, Trait
 from supervisor.diagnosis.slurm_states import OUTCOMES
 from supervisor.run.failures import FailureClass, Reason
-from supervisor.run.records import SURELY_OVER
-from supervisor.text.decode import clean
 
 METRIC_ROWS = 5
 # Above it, a shell's 128 + signal.
@@ -65,8 +60,6 @@ SHM_FULL_SHARE = 0.98
 # With less free space than this, a traceback no longer fits.
 FULL_BYTES = 16 * 1024
 LAUNCHER_SIGNAL = 0.85
-# Of the guesses that the blind rounds made with signatures held out, 7 of 10 were right.
-GUESS = 0.6
 NEARLY_DONE = 0.9
 """Past this share, a script that prints every hundredth step may have had no step left to print."""
 # Xids that NVIDIA documents as hardware faults or as requiring a reset (docs.nvidia.com/deploy/xid-errors).
@@ -86,14 +79,12 @@ class Stage(IntEnum):
     """The order of the rules."""
 
     LOGS = 0
-    ERROR_FILES = 1
-    MACHINE = 2
-    AFTER_THE_END = 3
-    OWN_KNOWLEDGE = 4
-    WORDS = 5
-    STACKS = 6
-    EXIT_ZERO = 7
-    PLANNED_END = 8
+    MACHINE = 1
+    AFTER_THE_END = 2
+    OWN_KNOWLEDGE = 3
+    STACKS = 4
+    EXIT_ZERO = 5
+    PLANNED_END = 6
 
 
 class Weight(IntEnum):
@@ -175,8 +166,7 @@ def _stop(facts: Facts, _: Root) -> Root | None:
     root = from_candidate(item, facts.stops, facts)
     interrupted = next((one for one in facts.launch.exits if one.code == -2), None)
     if root.rank is None and interrupted is not None:
-        rank = facts.ranks.of_exit(interrupted)
-        root = root._replace(rank=rank, ranks=(rank,) if rank is not None else ())
+        root = root.of_rank(facts.ranks.of_exit(interrupted))
     return root
 
 
@@ -191,9 +181,10 @@ def _of_exit(facts: Facts, item: Exit | None) -> Root | None:
     return from_exit(item, facts, reason=Reason.EXIT_CODE if item.code > 0 else None)
 
 
-def _killed(facts: Facts, _: Root) -> Root | None:
+def _fatal_signal(facts: Facts, _: Root) -> Root | None:
     item = facts.unexplained_signal
-    return _of_exit(facts, item) if item is not None and item.code == -9 else None
+    root = _of_exit(facts, item)
+    return root._replace(confidence=BARE_KILL if item.code == -9 else 0.9) if root and item else None
 
 
 def _silent_exit(facts: Facts, _: Root) -> Root | None:
@@ -221,17 +212,16 @@ def _stopped_before(facts: Facts, item: Exit) -> bool:
     return stop is not None and stop.line < item.hit.line
 
 
-def _all_signalled(facts: Facts, _: Root) -> Root | None:
-    # If another rank ended on its own, the launcher sent the signal.
-    if any(item.code > 0 or item.code == -6 for item in facts.bad_exits):
-        return None
-    return _of_exit(facts, next((item for item in facts.bad_exits if item.code in STOP_SIGNALS), None))
-
-
-def _exit_code(facts: Facts, _: Root) -> Root | None:
+def _bad_exit(facts: Facts, _: Root) -> Root | None:
+    """An unusual exit code, or a signal from outside if no process ended on its own: then the launcher sent the signal."""
     usual = {1, *STOP_SIGNALS}
-    unusual = (item for item in facts.bad_exits if item.code not in usual and item.code <= MOST_EXIT_CODE)
-    return _of_exit(facts, next(unusual, None))
+    own = any(item.code > 0 or item.code == -6 for item in facts.bad_exits)
+    found = (
+        item
+        for item in facts.bad_exits
+        if (item.code not in usual and item.code <= MOST_EXIT_CODE) or (not own and item.code in STOP_SIGNALS)
+    )
+    return _of_exit(facts, next(found, None))
 
 
 # -- the logs: silences, complaints, nothing to point at -------------------------------------------
@@ -251,17 +241,14 @@ def _silence(facts: Facts, _: Root) -> Root | None:
 
 
 def _nan(facts: Facts, _: Root) -> Root | None:
-    rows = ((scan, row) for scan in facts.scans if (row := ends_in_nan(scan.tail)) is not None)
-    scan, row = next(rows, (None, 0))
-    if scan is None:
-        return None
-    rank = scan.origin.rank
-    if rank is None:
-        rank = facts.ranks.from_local(scan.origin.local_rank or 0, scan.origin.node)
-    ranks = (rank,) if rank is not None else ()
-    return Root(
-        FailureClass.NAN_LOSS, None, rank, ranks, None, scan.path, scan.tail_line + row, scan.tail[row]
-    )
+    for scan in facts.scans:
+        if (row := ends_in_nan(scan.tail)) is not None:
+            root = Root(FailureClass.NAN_LOSS, path=scan.path, line=scan.tail_line + row, text=scan.tail[row])
+            rank = scan.origin.rank
+            if rank is None:
+                rank = facts.ranks.from_local(scan.origin.local_rank or 0, scan.origin.node)
+            return root.of_rank(rank)
+    return None
 
 
 def _complaint(facts: Facts, _: Root) -> Root | None:
@@ -275,52 +262,11 @@ def _unexplained_end(facts: Facts, _: Root) -> Root | None:
     if not facts.died:
         return None
     reported = any(item.code != 0 for item in facts.launch.exits)
-    blamed = facts.ranks.blamed() if reported else None
-    return Root(FailureClass.UNKNOWN, rank=blamed, ranks=(blamed,) if blamed is not None else ())
+    return Root(FailureClass.UNKNOWN).of_rank(facts.ranks.blamed() if reported else None)
 
 
 def _quiet(failure: FailureClass, fact: Callable[[Facts], bool]) -> Callable[[Facts, Root], Root | None]:
     return lambda facts, _: Root(failure) if fact(facts) else None
-
-
-# -- error files -----------------------------------------------------------------------------------
-
-# The first words show the kind of an error. Some patterns take quadratic time on 50,000 characters without a space.
-_MESSAGE_CAP = 4096
-
-
-def _error_file(facts: Facts, root: Root) -> Root | None:
-    """The root of the earliest error file that is not about a peer."""
-    if root.chosen is not None and root.chosen.is_cause:
-        return None
-    if root.failure in (FailureClass.TERMINATED, FailureClass.HANG):
-        return None
-    found: list[tuple[int, int, Root]] = []
-    for place, file in enumerate(facts.job.error_files):
-        content = read_error_file(file.content)
-        judged = _judge_message(facts, file, content.message) if content is not None else None
-        if content is not None and judged is not None:
-            found.append((content.timestamp_s, place, judged))
-    return min(found, key=lambda item: item[:2])[2] if found else None
-
-
-def _judge_message(facts: Facts, file: ErrorFile, message: str) -> Root | None:
-    text = clean(message[:_MESSAGE_CAP].split("\n", maxsplit=1)[0].encode("utf-8", "replace"))
-    matched = [
-        entry
-        for entry in facts.signatures.entries
-        if entry.role is not Role.CONFIRMATION and re.search(entry.regex, text)
-    ]
-    if not matched or any(entry.role is not Role.CAUSE for entry in matched) or "SignalException" in text:
-        return None
-    top = max(matched, key=lambda entry: entry.strength)
-    rank = file.origin.rank
-    if rank is None and file.origin.local_rank is not None:
-        rank = facts.ranks.from_local(file.origin.local_rank, file.origin.node)
-    return Root(
-        top.failure, top.reason, rank, (rank,) if rank is not None else (), file.origin.node, file.path, 1, text,
-        0.94 if top.strength >= Strength.CLEAR else 0.9,
-    )  # fmt: skip
 
 
 # -- the machine's records -------------------------------------------------------------------------
@@ -335,16 +281,10 @@ def _memory_kill_counted(facts: Facts, root: Root) -> Root | None:
 
 def _no_memory_kill_counted(facts: Facts, root: Root) -> Root | None:
     # oom_kill in memory.events counts the kills of every OOM killer (Linux, cgroup-v2.rst).
-    counted_none = facts.job.machine.cgroup_oom_kills == 0
-    if not counted_none or root.reason is not Reason.KERNEL_KILL or root.confidence > BARE_KILL:
+    if facts.job.machine.cgroup_oom_kills != 0:
         return None
-    return _as(root, FailureClass.WORKER_CRASH, Reason.SIGNAL)
-
-
-def _worker_killed_with_memory_left(facts: Facts, root: Root) -> Root | None:
-    machine = facts.job.machine
-    if machine.cgroup_oom_kills != 0:
-        return None
+    if root.reason is Reason.KERNEL_KILL and root.confidence <= BARE_KILL:
+        return _as(root, FailureClass.WORKER_CRASH, Reason.SIGNAL)
     by_kill = root.chosen is not None and root.chosen.has(Trait.SIGKILL_ONLY)
     return _as(root, FailureClass.DATALOADER_WORKER, Reason.KILLED) if by_kill else None
 
@@ -453,23 +393,6 @@ def _made_no_step(facts: Facts, root: Root) -> Root | None:
     return _as(root, FailureClass.UNKNOWN, Reason.NO_STEP) if is_far else None
 
 
-# -- words, stacks ---------------------------------------------------------------------------------
-
-
-def _words_of_complaint(facts: Facts, root: Root) -> Root | None:
-    exit_code_alone = root.reason is Reason.EXIT_CODE and root.failure is FailureClass.WORKER_CRASH
-    without_line = root.chosen is None and (root.failure is FailureClass.UNKNOWN or exit_code_alone)
-    return _guessed(guess(facts.scans), root) if without_line else None
-
-
-def _guessed(found: Guess | None, root: Root) -> Root | None:
-    if found is None:
-        return None
-    rank = found.rank if found.rank is not None else root.rank
-    ranks = (rank,) if rank is not None else ()
-    return Root(found.failure, None, rank, ranks, None, found.path, found.line, found.text, GUESS)
-
-
 # -- exit code 0 -----------------------------------------------------------------------------------
 
 
@@ -510,10 +433,8 @@ RULES = (
          "The earliest line that names a cause, and that no stop before it explains, is what the run failed of."),
     Rule("scheduler_stop", _S.LOGS, _scheduler_stop,
          "A node failed or the scheduler pre-empted the job, and nothing had failed before."),
-    Rule("killed", _S.LOGS, _killed,
-         "A process was killed (SIGKILL) and nobody here sent that; most often the kernel did, for want of memory.", BARE_KILL),
-    Rule("fatal_signal", _S.LOGS, lambda facts, _: _of_exit(facts, facts.unexplained_signal),
-         "A process died by a signal that it raised itself, and printed no cause.", 0.9),
+    Rule("fatal_signal", _S.LOGS, _fatal_signal,
+         "A process died by a signal that no launcher or scheduler sent, and printed no cause; a SIGKILL comes most often from the kernel, for want of memory."),
     Rule("silent_exit", _S.LOGS, _silent_exit,
          "A process left with an unusual exit code or by a signal and printed nothing, while its peers only lost the connection to it.", 0.8),
     Rule("silence_before_stop", _S.LOGS, _silence,
@@ -522,10 +443,8 @@ RULES = (
     Rule("nan_to_the_end", _S.LOGS, _nan, "The loss was nan to the last line that printed one.", 0.88),
     Rule("complaint", _S.LOGS, _complaint,
          "Only complaints of peers are known (a timeout, a lost connection), and no rank reports that it failed first."),
-    Rule("all_signalled", _S.LOGS, _all_signalled,
-         "All processes that ended badly were ended by signals from outside.", 0.75),
-    Rule("exit_code", _S.LOGS, _exit_code,
-         "A process aborted or exited with an unusual code, and nothing else is known.", 0.75),
+    Rule("bad_exit", _S.LOGS, _bad_exit,
+         "A process aborted, exited with an unusual code, or was ended by a signal from outside, and nothing else is known.", 0.75),
     Rule("unexplained_end", _S.LOGS, _unexplained_end,
          "A process ended badly, and nothing in view says why.", 0.5, is_fallback=True),
     Rule("cut_off", _S.LOGS, _quiet(_F.UNKNOWN, lambda facts: facts.breaks_off),
@@ -538,14 +457,10 @@ RULES = (
          "Rows of metrics or of numbers are printed to the end, and no failure is reported.", 0.8, is_fallback=True),
     Rule("nothing_known", _S.LOGS, _quiet(_F.UNKNOWN, lambda _: True),
          "The logs show neither steps nor a failure.", 0.4, is_fallback=True),
-    Rule("error_file", _S.ERROR_FILES, _error_file,
-         "No log names a cause, but torchrun's error files do; the earliest one that is not about a peer counts."),
     Rule("memory_kill_counted", _S.MACHINE, _memory_kill_counted,
          "The job's memory counters show out-of-memory kills.", 0.96),
     Rule("no_memory_kill_counted", _S.MACHINE, _no_memory_kill_counted,
          "The job's memory counters show no out-of-memory kill, so somebody else sent the SIGKILL.", 0.85),
-    Rule("worker_killed_with_memory_left", _S.MACHINE, _worker_killed_with_memory_left,
-         "A data worker was killed, but the job's memory counters show no out-of-memory kill.", 0.85),
     Rule("slurm_state", _S.MACHINE, _slurm_state,
          "The logs show no cause, and SLURM recorded how the job ended.", 0.95, Weight.COMPLAINT),
     Rule("shared_memory_full", _S.MACHINE, _shared_memory_full, "A process crashed while /dev/shm was full.", 0.93),
@@ -570,13 +485,6 @@ RULES = (
          "The ranks had not met yet, and stoker ended the attempt because a node was gone.", 0.9),
     Rule("made_no_step", _S.OWN_KNOWLEDGE, _made_no_step,
          "The attempt exited with code 0 without a step, and an earlier attempt had not reached the last one.", 0.9, Weight.SILENCE),
-    Rule("words_below_last_step", _S.WORDS,
-         lambda facts, root: _guessed(guess(facts.scans, ended_at_once=True), root)
-         if root.failure is _F.HEALTHY and not root.path and root.confidence < SURELY_OVER else None,
-         "An error that matches no signature follows the last step; its words point to a class that ends a process at once.",
-         outranks=Weight.SILENCE),
-    Rule("words_of_complaint", _S.WORDS, _words_of_complaint,
-         "No signature matches the cause; the class is guessed from the words of the clearest error.", outranks=Weight.EXIT),
     Rule("stacks_of_hang", _S.STACKS, hang_by_stacks,
          "stoker ended the run as a hang; its stacks show which ranks kept the others waiting."),
     Rule("stacks_of_timeout", _S.STACKS, timeout_by_stacks,
@@ -626,7 +534,6 @@ def decide(facts: Facts) -> Decision:
     root, roots, fired = NOTHING, list[Root](), list[Rule]()
     job = facts.job
     has_evidence = {
-        Stage.ERROR_FILES: bool(job.error_files),
         Stage.MACHINE: job.machine != MachineRecords() or job.launcher_signal is not None,
         Stage.OWN_KNOWLEDGE: bool(job.stop_reason or job.ended_for or job.earlier_step),
         Stage.STACKS: job.hang is not None or job.recorder is not None,

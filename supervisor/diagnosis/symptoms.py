@@ -6,16 +6,14 @@ counts less if more classes have it.
 
 from __future__ import annotations
 
-import difflib
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Final
 
 from supervisor.diagnosis.class_words import class_texts
+from supervisor.diagnosis.scan.signature_tables import Role, Signature
 from supervisor.run.failures import FailureClass
-from supervisor.text.patterns import compile_linear
 from supervisor.text.secret_values import word_set
 
 MOST_CHARACTERS: Final = 2000
@@ -67,51 +65,25 @@ _CALLED_SO: Final[Mapping[FailureClass, str]] = {
 _WORD: Final = re.compile(r"[a-z0-9][a-z0-9+.-]*[a-z0-9]|[a-z0-9]")
 
 
-class Wording(NamedTuple):
-    """One signature: its class, how much a match alone proves (0-100), and its appearance."""
-
-    failure: FailureClass
-    role: str
-    strength: int
-    regex: str
-    triggers: tuple[str, ...]
-    samples: tuple[str, ...]
-
-
-class Lead(NamedTuple):
-    """A class that the symptom may be. `line`: the symptom is itself a line of that class."""
-
-    failure: FailureClass
-    line: bool = False
-
-
-def wordings(tables: Mapping[str, bytes]) -> tuple[Wording, ...]:
-    """The signatures of raw tables, unchecked: causes and consequences, the firmest first."""
-    found = []
-    for text in tables.values():
-        for raw in tomllib.loads(text.decode("utf-8")).get("signature", []):
-            failure = FailureClass(raw.get("class", "unknown"))
-            if raw.get("role") in {"cause", "consequence"} and failure in _CALLED_SO:
-                triggers, samples = tuple(raw.get("triggers", ())), tuple(raw.get("samples", ()))
-                found.append(Wording(failure, raw["role"], raw["strength"], raw["regex"], triggers, samples))
-    return tuple(sorted(found, key=lambda one: (one.role != "cause", -one.strength)))
-
-
-def samples_of(failure: FailureClass, known: Iterable[Wording], most: int) -> tuple[str, ...]:
+def samples_of(failure: FailureClass, known: Iterable[Signature], most: int) -> tuple[str, ...]:
     """Lines that identify a class, the firmest first."""
-    lines = (one.samples[0].strip() for one in known if one.failure is failure and one.samples)
+    lines = (
+        one.samples[0].strip() for one in _firmest_first(known) if one.failure is failure and one.samples
+    )
     return tuple(dict.fromkeys(lines))[:most]
 
 
-def leads(symptom: str, known: tuple[Wording, ...]) -> tuple[Lead, ...]:
+def leads(symptom: str, known: Iterable[Signature]) -> tuple[FailureClass, ...]:
     """The possible classes of a symptom, best first; several: it may be any of them; none: no word is known."""
     symptom = symptom[:MOST_CHARACTERS]
     name = re.sub(r"[\s-]+", "_", symptom.strip().lower())
     if name in set(FailureClass):
-        return (Lead(FailureClass(name)),)
-    for one in known:
-        if one.strength >= _FIRM and _shows(one, symptom):
-            return (Lead(one.failure, line=True),)
+        return (FailureClass(name),)
+    # A signature of one plain word, such as "Killed", would take a person's word for a log line.
+    if len(symptom.split()) > 2:
+        for one in _firmest_first(known):
+            if one.strength >= _FIRM and re.search(one.regex, symptom):
+                return (one.failure,)
     scores: dict[FailureClass, float] = {}
     for word in _words(symptom):
         meant = _table().get(word, ())
@@ -119,27 +91,18 @@ def leads(symptom: str, known: tuple[Wording, ...]) -> tuple[Lead, ...]:
             scores[failure] = scores.get(failure, 0.0) + 1 / len(meant)
     best = max(scores.values(), default=0.0)
     order = sorted(scores, key=lambda failure: -scores[failure])
-    return tuple(Lead(failure) for failure in order if scores[failure] >= NEAR * best)
+    return tuple(failure for failure in order if scores[failure] >= NEAR * best)
 
 
-def _shows(one: Wording, line: str) -> bool:
-    low = line.lower()
-    if one.triggers and not any(trigger.lower() in low for trigger in one.triggers):
-        return False
-    # A signature of one plain word, such as "Killed", would take a person's word for a log line.
-    return len(line.split()) > 2 and compile_linear(one.regex).search(line) is not None
+def _firmest_first(known: Iterable[Signature]) -> list[Signature]:
+    """The causes, then the consequences."""
+    shown = (one for one in known if one.role in (Role.CAUSE, Role.CONSEQUENCE) and one.failure in _CALLED_SO)
+    return sorted(shown, key=lambda one: (one.role is not Role.CAUSE, -one.strength))
 
 
 def is_slowness(symptom: str) -> bool:
     """Whether the symptom is slow training, which is not a failure class."""
     return bool(_SLOW & set(_WORD.findall(symptom[:MOST_CHARACTERS].lower())))
-
-
-def nearest_words(symptom: str) -> tuple[str, ...]:
-    """Known words similar to those of the symptom, in case none is known."""
-    asked = _words(symptom)
-    near = (difflib.get_close_matches(word, _table(), n=2, cutoff=0.6) for word in asked)
-    return tuple(dict.fromkeys(word for words in near for word in words if word not in asked))[:6]
 
 
 @cache

@@ -20,13 +20,11 @@ from supervisor.diagnosis.candidates import (
     without_swallowed,
 )
 from supervisor.diagnosis.class_words import class_texts
-from supervisor.diagnosis.evidence import JobEvidence
+from supervisor.diagnosis.evidence import JobEvidence, SeenHang, SeenRecorder
 from supervisor.diagnosis.exit_zero import planned_end
 from supervisor.diagnosis.hang_verdict import (
     advice_by_recorder,
     advice_by_stacks,
-    recorder_behind,
-    stacks_behind,
     title_of_absent,
     waited,
 )
@@ -96,10 +94,9 @@ def diagnose(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Verd
 
 def examine(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Examination:
     """Like `diagnose`, with the derivation. In a log with several jobs, the last one is judged."""
-    logs = job.logs
     scans = tuple(
         scan_source(log.path, log.origin, log.chunks, signatures, matcher, index)
-        for index, log in enumerate(logs)
+        for index, log in enumerate(job.logs)
     )
     facts = _facts(job, scans, signatures)
     is_one_process = not facts.launch.distributed and len(facts.ranks.seen) <= 1
@@ -181,8 +178,8 @@ def _verdict(facts: Facts, root: Root) -> Verdict:
     terminated = root.failure is FailureClass.TERMINATED
     # A failure that could recur; a person's stop does not count.
     failed = root.failure is not FailureClass.HEALTHY and not (terminated and root.reason is Reason.USER)
-    if job.hang is not None or job.recorder is not None:
-        title, advice, consequences = _with_hang(job, root, title, advice, consequences)
+    if root.shown_by is not None:
+        title, advice, consequences = _with_hang(root, root.shown_by, title, advice, consequences)
     return Verdict(
         failure=root.failure,
         reason=root.reason,
@@ -204,20 +201,19 @@ def _verdict(facts: Facts, root: Root) -> Verdict:
 
 
 def _with_hang(
-    job: JobEvidence,
     root: Root,
+    seen: SeenHang | SeenRecorder,
     title: str,
     advice: tuple[str, ...],
     consequences: tuple[Consequence, ...],
 ) -> tuple[str, tuple[str, ...], tuple[Consequence, ...]]:
     """The words of a verdict with what stacks or dumps add, if it rests on them."""
-    if (seen := stacks_behind(job, root)) is not None:
-        advice, consequences = advice_by_stacks(seen, advice), (*waited(seen), *consequences)
-        title = title_of_absent(seen.ranks, root.failure) or title_of(root)
-    elif (shown := recorder_behind(job, root)) is not None:
-        advice = advice_by_recorder(shown, advice)
-        title = title_of_absent(shown.ranks, root.failure) or title_of(root)
-    return title, advice, consequences
+    if root.failure not in (FailureClass.NCCL_TIMEOUT, FailureClass.HANG):
+        return title, advice, consequences
+    title = title_of_absent(seen.ranks, root.failure) or title_of(root)
+    if isinstance(seen, SeenHang):
+        return title, advice_by_stacks(seen, advice), (*waited(seen), *consequences)
+    return title, advice_by_recorder(seen, advice), consequences
 
 
 def _cause(root: Root) -> Cause | None:

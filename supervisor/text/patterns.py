@@ -1,10 +1,11 @@
-"""Regular expressions: ours, compiled on first use, and a user's own, which must not hang on any line; numbers in logs."""
+"""Regular expressions (ours, compiled on first use, and a user's own, which must not hang on any line), numbers, and lists of hosts."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Protocol, cast
+from itertools import product
+from typing import Final, cast
 
 
 class Lazy:
@@ -62,25 +63,7 @@ def whole(digits: str) -> int:
     return int(digits if len(digits) <= MOST_DIGITS else digits[:MOST_DIGITS])
 
 
-class LinearMatch(Protocol):
-    """A match."""
-
-    def group(self, number: int, /) -> str | None:
-        """The text of a group; None if it did not take part in the match."""
-
-
-class LinearPattern(Protocol):
-    """A compiled pattern."""
-
-    @property
-    def groups(self) -> int:
-        """How many groups it has."""
-
-    def search(self, text: str, /) -> LinearMatch | None:
-        """The first match anywhere."""
-
-
-def compile_linear(pattern: str) -> LinearPattern:
+def compile_linear(pattern: str) -> re.Pattern[str]:
     """Compile a user's pattern so that no line can make it hang.
 
     Python's `re` backtracks: a pattern like ``(a+)+$`` takes minutes on one long line, and holds the interpreter while
@@ -105,4 +88,51 @@ def compile_linear(pattern: str) -> LinearPattern:
         raise ValueError(
             "looks around or refers back, which could hang on a long line: write it without (?=, (?!, (?<, \\1"
         ) from None
-    return cast("LinearPattern", compiled)
+    return cast("re.Pattern[str]", compiled)  # of the same methods
+
+
+# -- SLURM's short form of host names ---------------------------------------------------------------
+
+MOST_HOSTS: Final = 65_536
+_PART: Final = re.compile(r"\[([^\[\]]*)\]|([^\[\],]+)")
+_RANGE: Final = re.compile(r"(\d+)(?:-(\d+))?")
+
+
+def host_names(text: str, most: int = MOST_HOSTS) -> tuple[str, ...]:
+    """All names of SLURM's short form ``n[01-03,07],login1`` in order, at most `most`; text of another form stays unchanged.
+
+    Source: "HOSTLIST EXPRESSIONS" in scontrol(1) and slurm.conf(5). Ranges keep their leading zeros.
+    """
+    found: list[str] = []
+    for entry in filter(None, _entries(text.strip())):
+        parts = [_choices(inside) if inside else (plain,) for inside, plain in _PART.findall(entry)]
+        for names in product(*parts):
+            if len(found) >= most:
+                return tuple(found)
+            found.append("".join(names))
+    return tuple(found)
+
+
+def _entries(text: str) -> Iterator[str]:
+    """The parts between commas outside brackets."""
+    depth = start = 0
+    for at, char in enumerate(text):
+        depth += (char == "[") - (char == "]")
+        if char == "," and depth <= 0:
+            yield text[start:at]
+            start = at + 1
+    yield text[start:]
+
+
+def _choices(inside: str) -> tuple[str, ...]:
+    """``01-03,07`` as 01, 02, 03, 07."""
+    found: list[str] = []
+    for part in inside.split(","):
+        match = _RANGE.fullmatch(part.strip())
+        if match is None:
+            found.append(part)
+            continue
+        first, last = match[1], match[2] or match[1]
+        numbers = range(int(first), min(int(last), int(first) + MOST_HOSTS) + 1)
+        found += [str(number).zfill(len(first)) for number in numbers]
+    return tuple(found)

@@ -101,7 +101,7 @@ def whole_date(text: str, latest_t: float) -> float | None:
 
 
 class LineClock:
-    """The stamps of a log's lines in turn: one without a day has the day of the last line that names one.
+    """The stamps of a log's lines in turn: one without a day is near the last line that names one.
 
     Args:
         latest_t: when the log was last written; its day counts as long as no line names another.
@@ -110,36 +110,24 @@ class LineClock:
     def __init__(self, latest_t: float) -> None:
         self._latest_t = latest_t
         self._day_t: float | None = None  # of the newest line whose day is known
-        self._data = b""
-        self._at = 0  # dates before it are known
 
     def enter(self, data: bytes) -> None:
-        """The next text of the log, in whole lines."""
-        self._read_dates(len(self._data))
-        self._data, self._at = data, 0
+        """Take the day from the first date in the next text of the log, if the date is at the head of its line."""
+        if (found := _DATE.search(data)) is None:
+            return
+        begin = max(data.rfind(sign, 0, found.start()) for sign in (b"\n", b"\r")) + 1
+        t = whole_date(data[begin : begin + HEAD_CHARS].decode("utf-8", "replace"), self._latest_t)
+        if t is not None and (self._day_t is None or t > self._day_t):
+            self._day_t = t
 
-    def read(self, text: str, place: int) -> float | None:
-        """The stamp of a line that starts at `place` of that text; places only grow."""
+    def read(self, text: str) -> float | None:
+        """The stamp of the next line."""
         t = known_t = whole_date(text, self._latest_t)
         if t is None:
-            self._read_dates(place)
-            day_t = self._latest_t if self._day_t is None else self._day_t
-            t = stamp_of(text, day_t, self._latest_t)
+            t = stamp_of(text, self._latest_t if self._day_t is None else self._day_t, self._latest_t)
         if t is not None and (self._day_t is not None or known_t is not None):
             self._day_t = t
         return t
-
-    def _read_dates(self, to: int) -> None:
-        """Take the day from the last date up to a place of the text, at the head of its line."""
-        places = [match.start() for match in _DATE.finditer(self._data, self._at, to)]
-        self._at = max(self._at, to)
-        if not places:
-            return
-        begin = max(self._data.rfind(sign, 0, places[-1]) for sign in (b"\n", b"\r")) + 1
-        head = self._data[begin : begin + HEAD_CHARS].decode("utf-8", "replace")
-        t = whole_date(head, self._latest_t)
-        if t is not None and (self._day_t is None or t > self._day_t):
-            self._day_t = t
 
 
 def day_of_path(path: str, latest_t: float) -> float | None:

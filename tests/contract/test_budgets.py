@@ -9,18 +9,18 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 # Package: lines and modules at most today, and those to come to.
 MOST = {
-    "text": (2_060, 10, 1_500, 9),
+    "text": (2_030, 9, 1_500, 9),
     "instrument": (1_660, 7, 1_500, 7),
     "job": (7_610, 31, 7_000, 32),
     "run": (5_560, 22, 4_300, 22),
-    "diagnosis": (7_910, 26, 6_400, 30),
+    "diagnosis": (7_520, 26, 6_400, 30),
     "policy": (2_550, 12, 2_300, 15),
     "sources": (7_190, 28, 6_400, 32),
     "cluster": (950, 9, 1_100, 9),
     "preflight": (1_620, 10, 1_600, 10),
-    "keeper": (11_570, 48, 9_600, 42),
-    "views": (18_900, 81, 16_600, 72),
-    "cli": (6_720, 34, 5_640, 37),
+    "keeper": (11_560, 48, 9_600, 42),
+    "views": (18_120, 80, 16_600, 72),
+    "cli": (6_700, 34, 5_640, 37),
 }
 
 

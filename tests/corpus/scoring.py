@@ -1,9 +1,8 @@
-"""Scores verdicts against the labelled corpus: classes, root ranks, causing lines, false alarms, abstentions, calibration."""
+"""Scores verdicts against the labelled corpus: classes, root ranks, causing lines, false alarms, abstentions."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,9 +46,6 @@ class Score:
     abstained: int = 0
     sure: int = 0
     sure_wrong: int = 0
-    confusions: Counter[tuple[str, str]] = field(default_factory=Counter)
-    by_class: dict[str, list[bool]] = field(default_factory=dict)
-    bins: dict[float, list[bool]] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
 
     def add(self, record: dict[str, Any], verdict: Verdict) -> None:
@@ -57,13 +53,10 @@ class Score:
         good = guess == truth or guess in record.get("accept", [])
         self.total += 1
         self.right += good
-        self.by_class.setdefault(truth, []).append(good)
-        self.bins.setdefault(round(verdict.confidence, 1), []).append(good)
         if verdict.confidence >= SURE:
             self.sure += 1
             self.sure_wrong += not good
         if not good:
-            self.confusions[truth, guess] += 1
             self.wrong.append(f"{record['id']}: {truth} -> {guess} ({verdict.confidence})")
         if truth == "healthy":
             self.healthy += 1
@@ -83,15 +76,9 @@ class Score:
                 self.wrong.append(f"{record['id']}: line {record['cause_line']} -> {line}")
 
     def lines(self) -> Iterator[str]:
-        yield "  ".join(f"{name} {sum(marks)}/{len(marks)}" for name, marks in sorted(self.by_class.items()))
-        for (truth, guess), count in self.confusions.most_common():
-            yield f"confused: {truth} -> {guess} x{count}"
         yield from self.wrong
         yield f"root cause {share(self.right, self.total)} · root rank {share(self.rank_right, self.rank_known)} · cause line ±2 {share(self.line_right, self.line_known)}"
         yield f"alarms on healthy {share(self.alarms, self.healthy)} · abstained {self.abstained} · wrong among confidence ≥ {SURE} {share(self.sure_wrong, self.sure)}"
-        yield "calibration: " + "  ".join(
-            f"{level:.1f}: {share(sum(marks), len(marks))}" for level, marks in sorted(self.bins.items())
-        )
 
 
 def share(part: int, whole: int) -> str:

@@ -63,17 +63,3 @@ def test_of_two_jobs_in_a_file_each_has_its_own_verdict(engine: Engine) -> None:
         if found != ([alone[0]], alone[1]):
             changed.append(f"{other['id']} and {record['id']}: {alone} -> {found}")
     assert not changed, "\n".join(changed)
-
-
-def test_training_that_went_on_and_came_to_its_end_is_healthy(engine: Engine) -> None:
-    """The same closing line is a good end where steps were made between."""
-    error = "RuntimeError: CUDA error: an illegal memory access was encountered\n"
-    trace = 'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n    step()\n' + error
-    steps = "".join(f"step {number} loss {3 - number / 100:.2f}\n" for number in range(60))
-    assert verdict_on(steps + trace + "Training completed!\n", engine).failure.value == "cuda_error"
-    assert (
-        verdict_on(
-            steps + trace + steps.replace("step ", "step 1") + "Training completed!\n", engine
-        ).failure.value
-        == "healthy"
-    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,13 @@ def equal(got: object, want: object) -> bool:
     return str(got).lower() == str(want).lower()
 
 
-def read(text: str) -> dict[int, dict[str, Any]]:
-    """What is found, by row."""
+def read(text: str, wrap: Callable[[str, int], str] | None = None) -> dict[int, dict[str, Any]]:
+    """What is found, by row; `wrap` puts something around each line."""
     reader = MetricReader()
     found = {}
     for row, line in enumerate(text.split("\n")):
-        sample = reader.feed(clean(line.encode("utf-8", "surrogateescape")))
+        given = line if wrap is None else wrap(line, row)
+        sample = reader.feed(clean(given.encode("utf-8", "surrogateescape")))
         if sample is not None:
             found[row] = record_of(row, sample)
     return found

@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from supervisor.cli.metrics import record_of
-from supervisor.sources.metrics import MetricReader
-from supervisor.text.decode import clean
-from tests.corpus.test_metrics_corpus import CORE, DATA, equal
+from tests.corpus.test_metrics_corpus import CORE, DATA, equal, read
 
 Wrap = Callable[[str, int], str]
 
@@ -53,17 +49,6 @@ def shown(line: str) -> str:
     return next((state for state in reversed(line.split("\r")) if state.strip()), "")
 
 
-def read(text: str, wrap: Wrap) -> dict[int, dict[str, Any]]:
-    """What is found in a wrapped excerpt, by row."""
-    reader = MetricReader()
-    found = {}
-    for row, line in enumerate(text.split("\n")):
-        sample = reader.feed(clean(wrap(shown(line), row).encode("utf-8", "surrogateescape")))
-        if sample is not None:
-            found[row] = record_of(row, sample)
-    return found
-
-
 @pytest.mark.parametrize("wrap", WRAPS)
 @pytest.mark.parametrize(("corpus", "share"), [("metrics.jsonl", 0.985), ("metrics_more.jsonl", 0.985)])
 def test_what_is_around_a_line_changes_none_of_its_values(wrap: str, corpus: str, share: float) -> None:
@@ -71,7 +56,7 @@ def test_what_is_around_a_line_changes_none_of_its_values(wrap: str, corpus: str
     missed, invented = [], []
     for raw in (DATA / corpus).read_text(encoding="utf-8").splitlines():
         record = json.loads(raw)
-        found = read(record["text"], WRAPS[wrap])
+        found = read(record["text"], lambda line, row: WRAPS[wrap](shown(line), row))
         expected = {entry["line"]: entry for entry in record["expect"]}
         for row, entry in expected.items():
             got = found.get(row, {})

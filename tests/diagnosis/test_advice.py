@@ -43,17 +43,6 @@ def test_every_class_has_advice_but_where_the_message_says_it_all() -> None:
         assert bool(text.advice) == (failure not in {FailureClass.HEALTHY, FailureClass.CODE_ERROR})
 
 
-def test_the_allocator_comes_before_the_batch_until_it_is_set(engine: Engine) -> None:
-    text = (
-        OOM
-        + " GPU 0 has a total capacity of 79.11 GiB of which 0.50 GiB is free. Of the allocated memory 60.00 GiB is allocated by PyTorch, and 12.90 GiB is reserved by PyTorch but unallocated."
-    )
-    first, second = judged(engine, text).advice[:2]
-    assert "expandable_segments:True" in first
-    assert "(now 16)" in second
-    assert "(now 16)" in judged(engine, text, VALUES._replace(allocator_set=True)).advice[0]
-
-
 def test_who_else_holds_the_gpu_is_named_by_pid_and_user(engine: Engine) -> None:
     text = (
         OOM
@@ -63,21 +52,6 @@ def test_who_else_holds_the_gpu_is_named_by_pid_and_user(engine: Engine) -> None
     assert told == "Another process uses this GPU: process 4711 of alice (5.00 GiB)."
     own = judged(engine, text, VALUES._replace(own_pids=frozenset((4711,))))
     assert not [line for line in own.advice if "Another process" in line]
-
-
-def test_a_kill_for_memory_names_the_workers_first(engine: Engine) -> None:
-    found = judged(engine, "", machine=MachineRecords(cgroup_oom_kills=1))
-    assert found.failure is FailureClass.HOST_OOM
-    assert "Lower num_workers (now 8)" in " ".join(found.advice)
-
-
-def test_a_flag_of_stoker_behind_the_script_is_named(engine: Engine) -> None:
-    line = "train.py: error: unrecognized arguments: --no-ui --depth 3"
-    misplaced = RunValues(entry="train.py", behind_entry=("--no-ui", "--name"))
-    verdict = judged(engine, line, misplaced)
-    assert verdict.failure is FailureClass.USAGE_ERROR
-    assert verdict.advice[0] == "`--no-ui` is a flag of stoker: put it before train.py"
-    assert not any("stoker's" in said for said in judged(engine, line, RunValues(entry="train.py")).advice)
 
 
 @pytest.mark.parametrize(
@@ -130,14 +104,6 @@ def test_what_stands_behind_the_script_and_is_known_before_it() -> None:
     assert behind(EntryKind.COMMAND, *words) == ()
 
 
-RAISED = 'Traceback (most recent call last):\n  File "/w/train.py", line 3, in main\n    go()\n'
-
-
-def test_a_filesystem_that_does_not_answer_is_no_full_disk(engine: Engine) -> None:
-    stale = judged(engine, RAISED + "OSError: [Errno 116] Stale file handle: '/nfs/x'")
-    assert stale.title.startswith("A filesystem does not answer")
-
-
 def test_what_a_log_names_is_never_longer_than_a_name(engine: Engine) -> None:
     """A host's name has at most 253 characters; what a log has in its place filled pages of advice."""
     long = judged(engine, "srun: error: Node failure on cn-" + "9" * 5000)
@@ -156,12 +122,3 @@ def test_the_node_that_failed_is_named(engine: Engine) -> None:
         "slurmstepd: error: *** JOB 7 ON gpu-12 CANCELLED AT 2025-01-01T00:00:00 DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***",
     )
     assert (other.node, other.failure) == (None, FailureClass.TERMINATED)
-
-
-def test_where_only_a_smaller_global_batch_is_possible_the_advice_does_not_promise_the_same(
-    engine: Engine,
-) -> None:
-    advice = judged(engine, OOM, VALUES._replace(keeps_global=False)).advice
-    assert advice[0] == "Reduce device_batch_size (now 16)."
-    assert advice[1].startswith("A smaller batch would also be a smaller global batch here")
-    assert not any("stays as it is" in line for line in advice)

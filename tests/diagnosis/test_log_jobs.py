@@ -39,29 +39,11 @@ RANK_FAILED = "E0422 15:38:55.320000 29 torch/distributed/elastic/multiprocessin
 
 def test_each_job_of_a_file_has_its_own_verdict_and_lines(engine: Engine) -> None:
     one, two, three = START + steps() + OOM, START + steps() + KEY, START + LOADING + steps()
-    assert jobs(one + two + three, engine) == [
-        (1, 34, "cuda_oom"),
-        (35, 68, "code_error"),
-        (69, 69 + 55, "healthy"),
-    ]
-
-
-def test_lines_are_numbered_in_the_file_not_in_the_job(engine: Engine) -> None:
-    found = judged(START + steps() + OOM + START + steps() + KEY, engine).verdict
-    assert found.cause is not None
-    assert (found.cause.line, found.cause.text) == (68, "KeyError: 'labels'")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param(steps() + OOM + TASK_EXIT + SMI + steps(), id="nvidia-smi after an exit"),
-        pytest.param(START + steps() + OOM + START + steps(), id="nohup"),
-    ],
-)
-def test_a_job_that_goes_on_well_is_not_blamed_for_the_one_before(text: str, engine: Engine) -> None:
-    found = jobs(text, engine)
-    assert [len(found), found[-1][2]] == [2, "healthy"]
+    last = (69, 69 + 55, "healthy")
+    assert jobs(one + two + three, engine) == [(1, 34, "cuda_oom"), (35, 68, "code_error"), last]
+    cause = judged(one + two, engine).verdict.cause
+    assert cause is not None
+    assert (cause.line, cause.text) == (68, "KeyError: 'labels'"), "numbered in the file, not in the job"
 
 
 IN_MAIN = 'Traceback (most recent call last):\n  File "/w/train.py", line 8, in <module>\n    main()\n'
@@ -75,27 +57,25 @@ USAGE = (
 @pytest.mark.parametrize(
     ("text", "kinds"),
     [
-        pytest.param(
-            USAGE + IN_MAIN + "KeyError: 'x'\n", ["usage_error", "code_error"], id="then an exception"
-        ),
-        pytest.param(
-            USAGE + LOADING + IN_MAIN + "KeyError: 'x'\n",
-            ["usage_error", "code_error"],
-            id="then another program's lines",
-        ),
-        pytest.param(
-            IN_MAIN + "KeyError: 'x'\n" + USAGE, ["code_error", "usage_error"], id="after an exception"
-        ),
-        pytest.param(
-            LOADING * 4 + IN_MAIN + "KeyboardInterrupt\n" + USAGE,
-            ["terminated", "usage_error"],
-            id="after Ctrl-C",
-        ),
-        pytest.param(USAGE * 2, ["usage_error", "usage_error"], id="twice"),
+        (USAGE + LOADING + IN_MAIN + "KeyError: 'x'\n", ["usage_error", "code_error"]),
+        (IN_MAIN + "KeyError: 'x'\n" + USAGE, ["code_error", "usage_error"]),
+        (LOADING * 4 + IN_MAIN + "KeyboardInterrupt\n" + USAGE, ["terminated", "usage_error"]),
+        (USAGE * 2, ["usage_error", "usage_error"]),
+        # What goes on well is not blamed for the job before.
+        (steps() + OOM + TASK_EXIT + SMI + steps(), ["cuda_oom", "healthy"]),
+        (START + steps() + OOM + START + steps(), ["cuda_oom", "healthy"]),
+    ],
+    ids=[
+        "then another program",
+        "after an exception",
+        "after Ctrl-C",
+        "twice",
+        "nvidia-smi after an exit",
+        "nohup",
     ],
 )
-def test_a_usage_error_is_a_program_by_itself(text: str, kinds: list[str], engine: Engine) -> None:
-    """`error` of argparse prints the usage, then the message, and leaves with code 2."""
+def test_where_another_program_begins(text: str, kinds: list[str], engine: Engine) -> None:
+    """`error` of argparse prints the usage, then the message, and leaves with code 2: it is a program by itself."""
     assert [kind for _, _, kind in jobs(text, engine)] == kinds
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from supervisor.diagnosis.evidence import (
-    ErrorFile,
     JobEvidence,
     LogSource,
     SeenHang,
@@ -14,7 +13,7 @@ from supervisor.diagnosis.evidence import (
 from supervisor.diagnosis.root_rules import RULES
 from supervisor.diagnosis.verdict import Examination, examine
 from supervisor.run.events import RanksAt
-from supervisor.run.failures import FailureClass, Reason
+from supervisor.run.failures import FailureClass
 from supervisor.sources.signature_files import Engine
 
 STEPS = "".join(f"step {number} loss {3 - number / 100:.3f}\n" for number in range(1, 21))
@@ -42,13 +41,8 @@ HUNG = SeenHang(
     3,
     (RanksAt(ranks=(1,), doing="own", what="in read_it()"),),
 )
-KEY_ERROR = b'{"message": {"message": "KeyError: \'x\'", "extraInfo": {"timestamp": "1700000000"}}}'
 
 BY_OTHER_EVIDENCE: dict[str, tuple[JobEvidence, FailureClass]] = {
-    "error_file": (
-        one(STEPS)._replace(launcher_exit=1, error_files=(ErrorFile("error.json", KEY_ERROR),)),
-        FailureClass.CODE_ERROR,
-    ),
     "stacks_of_hang": (one(STEPS)._replace(hang=HUNG, ended_for="hang"), FailureClass.HANG),
     "stacks_of_timeout": (
         one(STEPS + TIMEOUT.format(0) + TIMEOUT.format(2))._replace(hang=HUNG._replace(ended_for_it=False)),
@@ -81,12 +75,6 @@ def test_other_evidence_corrects_the_logs(name: str, engine: Engine) -> None:
     assert found.verdict.failure is failure
 
 
-def test_one_process_that_a_signal_stopped_among_peers_was_stopped_from_outside(engine: Engine) -> None:
-    found = examined(one(STEPS + GLOO + exited(-15)), engine).decision
-    assert found.rule.name == "silent_exit"
-    assert (found.root.failure, found.root.reason) == (FailureClass.TERMINATED, Reason.OUTSIDE)
-
-
 def test_the_rules_that_yielded_are_on_record(engine: Engine) -> None:
     found = examined(one(STEPS + raised("KeyError: 'x'") + GLOO + exited(-11)), engine).decision
     assert found.rule.name == "earliest_cause"
@@ -94,5 +82,5 @@ def test_the_rules_that_yielded_are_on_record(engine: Engine) -> None:
         "fatal_signal",
         "silent_exit",
         "complaint",
-        "exit_code",
+        "bad_exit",
     ]

@@ -1,5 +1,10 @@
+"""The signature tables are sound, both engines find them, and the pages and names made of them are up to date."""
+
+from __future__ import annotations
+
 import ast
 import re
+import runpy
 import tomllib
 from pathlib import Path
 
@@ -17,22 +22,11 @@ from supervisor.diagnosis.scan.windows import Re2Matcher, compile_matcher
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.run.records import FailureClass
 from supervisor.sources.signature_files import load_engine, read_tables
+from tests.spelling import words_of_kinds
 
 KEYS = {
-    "id",
-    "class",
-    "role",
-    "reason",
-    "strength",
-    "triggers",
-    "regex",
-    "must_not",
-    "samples",
-    "near_misses",
-    "traits",
-    "lost",
-    "title",
-}
+    "id", "class", "role", "reason", "strength", "triggers", "regex", "must_not", "samples", "near_misses", "traits", "lost", "title",
+}  # fmt: skip
 OUTSIDE_SUBSET = re.compile(r"(?<!\\)\(\?(?!:|[ims]+\))|\\[1-9]|[*+?}]\+|\\[pPXkKGZ]")
 ROOT = Path(__file__).resolve().parents[2]
 # A new wording, as `scan/signature_tables.py` says how to add one: the entry, and a line as the program prints it.
@@ -152,3 +146,23 @@ def test_each_trait_is_used_by_a_table_and_by_a_rule(signatures: Signatures) -> 
     assert given == set(Trait) - {Trait.OWN}  # which users' own signatures have
     sources = " ".join(path.read_text(encoding="utf-8") for path in (ROOT / "supervisor").rglob("*.py"))
     assert [trait for trait in Trait if f"Trait.{trait.name}" not in sources] == []
+
+
+def test_the_page_of_failures_is_as_the_tables_and_the_rules_have_them() -> None:
+    made = runpy.run_path(str(ROOT / "scripts" / "failures_page.py"))
+    text = (ROOT / "docs" / "failures.md").read_text(encoding="utf-8")
+    assert made["page"]() == text, "run: python scripts/failures_page.py"
+
+
+# Files and settings of other versions hold these words.
+WORDS = {
+    "Doing": "collective backward gpu data own stopped kernel unknown",
+    "Ended": "told raised not_shown",
+    "Kind": "peers sleep network process file device timed thread lock runs stopped unknown",
+    "Role": "cause consequence confirmation advice",
+    "Trait": "generic open_type frames_required compiler_frames pipe_owner wraps_inner not_below_spawn firm firm_when_ending ends_messages launcher_report crash_report scheduler_report task_exit shell_exit bad_end good_end closing_line job_start launcher_end usage_exit traceback ends_traceback attempt_restart signals_peers kills_peers stop_signal own abort shell_kill sigkill_only machine_wide names_task stack_dump told_again lost_connection",
+}  # fmt: skip
+
+
+def test_the_words_of_every_kind_keep_their_spelling() -> None:
+    assert words_of_kinds("supervisor.diagnosis") == WORDS

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.scan.scanner import LiveScanner
 from supervisor.diagnosis.scan.signature_tables import Trait
 from supervisor.diagnosis.verdict import diagnose
-from supervisor.run.failures import FailureClass, Reason
+from supervisor.run.failures import FailureClass
 from supervisor.sources.signature_files import Engine
 from supervisor.text.prefixes import Origin
 
@@ -40,35 +38,3 @@ def test_a_rank_that_raised_comes_before_a_peers_complaint(engine: Engine) -> No
     verdict = diagnose(JobEvidence(logs, {0: 1, 1: 1}, 1), engine.signatures, engine.matcher)
     assert (verdict.failure, verdict.rank) == (FailureClass.CODE_ERROR, 1)
     assert not any("NCCL" in line for line in verdict.advice)
-
-
-USER = '  File "/w/train.py", line 9, in <module>\n    loss.backward()\n'
-WRAPPER = '  File "<frozen importlib._bootstrap> of stoker: /x/supervisor/instrument/wire.py", line 184, in observed\n'
-IMPORTS = '  File "/x/stoker/supervisor/instrument/imports.py", line 158, in exec_module\n'
-LIBRARY = '  File "/x/lib/python3.11/site-packages/torch/autograd/graph.py", line 829, in _engine_run_backward\n    run()\n'
-DATASET = '  File "/w/data.py", line 4, in __getitem__\n    return self.rows[at]\n'
-
-
-@pytest.mark.parametrize(
-    ("frames", "raised", "failure", "ours"),
-    [
-        (USER + WRAPPER, "TypeError: 'NoneType' object is not callable", "code_error", True),
-        (USER + IMPORTS, "AttributeError: 'Finder' object has no attribute 'waiting'", "code_error", True),
-        (USER + LIBRARY + WRAPPER, "RecursionError: maximum recursion depth exceeded", "code_error", True),
-        (USER + WRAPPER + DATASET, "KeyError: 'label'", "code_error", False),
-        (USER + WRAPPER + LIBRARY, "ValueError: optimizer got an empty parameter list", "code_error", False),
-        (USER + WRAPPER + LIBRARY, "torch.OutOfMemoryError: CUDA out of memory.", "cuda_oom", False),
-        (USER + IMPORTS, "ModuleNotFoundError: No module named 'deepsped'", "import_error", False),
-        (USER + WRAPPER, "FileNotFoundError: [Errno 2] No such file or directory: 'a.pt'", "missing_file", False),
-        (USER + WRAPPER, "OSError: [Errno 18] Invalid cross-device link: 'a' -> 'b'", "code_error", False),
-        (USER.replace("/w", "/w/my/instrument"), "KeyError: 'x'", "code_error", False),
-    ],
-)  # fmt: skip
-def test_what_the_measurements_raised_themselves_has_their_frame_innermost(
-    frames: str, raised: str, failure: str, ours: bool, engine: Engine
-) -> None:
-    log = LogSource("0/stderr.log", (f"{HEAD}\n{frames}{raised}\n".encode(),), Origin(rank=0))
-    verdict = diagnose(JobEvidence((log,), {0: 1}, 1), engine.signatures, engine.matcher)
-    assert verdict.failure.value == failure
-    assert (verdict.reason is Reason.INSTRUMENT) is ours
-    assert any("--no-instrument" in line for line in verdict.advice) is ours

@@ -3,10 +3,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.diagnosis.attempt_facts import Root
-from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords, RunValues
+from supervisor.diagnosis.evidence import JobEvidence, LogSource, MachineRecords
 from supervisor.diagnosis.verdict import diagnose, title_of
-from supervisor.job.batch import BatchSpec
-from supervisor.run.records import Action, FailureClass, Reason, Verdict
+from supervisor.run.records import FailureClass, Reason, Verdict
 from supervisor.sources.signature_files import Engine
 from supervisor.text.prefixes import Origin
 
@@ -24,48 +23,6 @@ def judge(engine: Engine, job: JobEvidence) -> Verdict:
 
 def on_text(engine: Engine, text: str) -> Verdict:
     return judge(engine, JobEvidence(logs=logs(text)))
-
-
-def test_exit_0_without_a_step_far_from_the_end_is_no_success(engine: Engine) -> None:
-    job = JobEvidence(
-        logs=logs("loading\nnothing to do\n"), launcher_exit=0, earlier_step=(1, 30), total_steps=90
-    )
-    verdict = judge(engine, job)
-    assert (verdict.failure, verdict.reason) == (FailureClass.UNKNOWN, Reason.NO_STEP)
-    assert verdict.title == "Ended without a step: attempt 1 had reached step 30 of 90"
-    assert "the checkpoint it resumed from" in verdict.advice[0]
-    for known in (
-        {"earlier_step": None},
-        {"earlier_step": (1, 81)},  # a script that prints every tenth step had nothing more to print
-        {"total_steps": None},
-        {"final_checkpoint": True},
-    ):
-        assert judge(engine, job._replace(**known)).failure is FailureClass.HEALTHY
-
-
-@pytest.mark.parametrize("cut", [0, 30])
-def test_an_error_file_speaks_where_the_logs_do_not(engine: Engine, cut: int) -> None:
-    content = b'{"message": {"message": "KeyError: \'x\'", "extraInfo": {"py_callstack": "Traceback", "timestamp": "1700000000"}}}'
-    file = ErrorFile("1/error.json", content[: len(content) - cut], Origin(local_rank=1))
-    verdict = judge(
-        engine, JobEvidence(logs=logs(STEPS), exit_codes={0: 1, 1: 1}, launcher_exit=1, error_files=(file,))
-    )
-    assert (verdict.failure, verdict.rank) == (FailureClass.CODE_ERROR, 1)
-    assert verdict.cause is not None
-    assert verdict.cause.path == "1/error.json"
-
-
-def test_an_allocation_on_the_host_quotes_the_runs_values(engine: Engine) -> None:
-    text = (
-        STEPS
-        + "RuntimeError: [enforce fail at alloc_cpu.cpp:75] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 80 bytes.\n"
-    )
-    values = RunValues(micro_batch=16, batch=BatchSpec(16, 2, 2))
-    job = JobEvidence(logs=logs(text, Origin(local_rank=1)), exit_codes={0: -15, 1: 1}, run_values=values)
-    verdict = judge(engine, job)
-    assert (verdict.failure, verdict.reason, verdict.rank) == (FailureClass.HOST_OOM, Reason.ALLOCATOR, 1)
-    assert verdict.action is Action.REDUCE_BATCH
-    assert "(now 16): 8 divides" in verdict.advice[0]
 
 
 @given(
@@ -89,19 +46,6 @@ def test_any_text_gets_a_verdict(engine: Engine, lines: list[str]) -> None:
     verdict = on_text(engine, "\n".join(lines))
     assert 0 <= verdict.confidence <= 1
     assert verdict.rank is None or verdict.rank >= 0
-
-
-@pytest.mark.parametrize("code", [-4, -6, -7, -8, -9, -11])
-def test_faulthandler_is_advised_only_for_signals_that_it_can_see(engine: Engine, code: int) -> None:
-    line = f"failed (exitcode: {code}) local_rank: 1 (pid: 12) of binary: /usr/bin/python"
-    job = JobEvidence(
-        logs=logs(f"{STEPS}E0101 00:00:02.000000 9 torch/distributed/elastic/multiprocessing/api.py:874] {line}\n"),
-        launcher_exit=1, world_size=2, machine=MachineRecords(cgroup_oom_kills=0),
-    )  # fmt: skip
-    verdict = judge(engine, job)
-    assert verdict.failure is FailureClass.WORKER_CRASH
-    assert ("FAULTHANDLER" in " ".join(verdict.advice)) is (code != -9)
-    assert ("SIGKILL" in " ".join(verdict.advice)) is (code == -9)
 
 
 def test_what_a_person_stopped_did_not_fail_and_needs_no_queue(engine: Engine) -> None:

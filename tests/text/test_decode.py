@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from supervisor.text.decode import (
     MOST_MARKS,
+    MOST_NESTED,
     ascii_json,
     clean,
     gunzip,
@@ -144,3 +145,26 @@ def test_a_word_of_a_command_is_shown_and_pasted_as_it_is() -> None:
 )
 def test_a_log_is_told_from_what_is_none(head: bytes, binary: bool, packed: bool) -> None:
     assert (is_binary(head), is_packed(head)) == (binary, packed)
+
+
+@pytest.mark.parametrize(
+    ("size", "most_bytes", "torn_times"), [(100, 101, 0), (100, 100, 1), (5 << 20, 1 << 20, 1)]
+)
+def test_what_unpacks_to_too_much_is_cut_and_said(size: int, most_bytes: int, torn_times: int) -> None:
+    torn: list[int] = []
+    packed = gzip.compress(b"x" * size)
+    out = b"".join(gunzip([packed], lambda: torn.append(1), most_bytes=most_bytes))
+    assert len(torn) == torn_times
+    assert len(out) <= 2 * most_bytes
+    assert torn or len(out) == size
+
+
+@pytest.mark.parametrize(("times", "is_read"), [(MOST_NESTED, True), (MOST_NESTED + 1, False)])
+def test_gzip_within_gzip_is_read_four_times_deep(times: int, is_read: bool) -> None:
+    packed, torn = b"step 1 loss 2.0\n", list[int]()
+    for _ in range(times):
+        packed = gzip.compress(packed)
+    assert b"".join(plain_chunks([packed], lambda: torn.append(1))) == (
+        b"step 1 loss 2.0\n" if is_read else b""
+    )
+    assert bool(torn) is not is_read

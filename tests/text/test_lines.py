@@ -1,7 +1,8 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.text.lines import LineSplitter, lines_from
+from supervisor.text.lines import LineSplitter, lines_from, read_amounts
 
 
 @given(st.lists(st.binary(max_size=30), max_size=20), st.integers(1, 50))
@@ -51,3 +52,30 @@ def test_lines_from_a_number_on_are_those_of_the_whole(
     whole += [last] if last is not None else []
     chunks = [data[at : at + cuts] for at in range(0, len(data), cuts)]
     assert list(lines_from(chunks, first)) == [line for line in whole if line.number >= first]
+
+
+def test_a_redrawn_line_keeps_its_newest_state_within_the_cap() -> None:
+    splitter = LineSplitter(cap_bytes=10)
+    (line,) = splitter.feed(b"0123456789abcdef\rnew state\r\n")
+    assert (line.raw, line.was_cut) == (b"new state\r", False)
+    (line,) = splitter.feed(b"\r" + b"y" * 11 + b"\n")
+    assert (line.raw, line.was_cut) == (b"y" * 10, True)
+
+
+@pytest.mark.parametrize(
+    ("read", "size", "shown"),
+    [
+        (0, 9_999, ("0", "9999", "bytes")),
+        (5_000, 10_000, ("5", "10", "KB")),
+        (1, 9_999_999, ("0", "10000", "KB")),
+        (1_000_000, 10_000_000, ("1", "10", "MB")),
+        (5, 9_999_999_999, ("0", "10000", "MB")),
+        (1_250_000_000, 10_000_000_000, ("1.2", "10.0", "GB")),
+        (None, 5, None),
+        (5, None, None),
+    ],
+)
+def test_amounts_at_the_borders_of_their_units(
+    read: int | None, size: int | None, shown: tuple[str, str, str] | None
+) -> None:
+    assert read_amounts(read, size) == shown

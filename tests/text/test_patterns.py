@@ -1,4 +1,4 @@
-"""Patterns that are compiled when first used, and a user's own that must not hang."""
+"""Patterns that are compiled when first used, a user's own that must not hang, and SLURM's lists of hosts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from supervisor.text.patterns import Lazy, compile_linear
+from supervisor.text.patterns import Lazy, compile_linear, host_names
 
 
 def test_a_lazy_pattern_is_the_compiled_one_once_it_is_used() -> None:
@@ -45,3 +45,23 @@ def test_a_users_pattern_takes_time_in_proportion_to_the_line() -> None:
 def test_a_pattern_that_could_hang_is_refused(pattern: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         compile_linear(pattern)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", ()),
+        ("n1", ("n1",)),
+        ("n[01-03,07],login1", ("n01", "n02", "n03", "n07", "login1")),
+        ("rack[0-1]n[8-9]", ("rack0n8", "rack0n9", "rack1n8", "rack1n9")),
+        ("gpu-[1,3]-ib", ("gpu-1-ib", "gpu-3-ib")),
+        ("n[a-b]", ("na-b",)),
+        ("n[", ("n",)),
+    ],
+)
+def test_lists_of_host_names(text: str, names: tuple[str, ...]) -> None:
+    assert host_names(text) == names
+
+
+def test_a_huge_list_is_cut() -> None:
+    assert len(host_names("n[0-999999999]x[0-9]", most=100)) == 100

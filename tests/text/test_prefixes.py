@@ -102,6 +102,12 @@ def test_a_template_of_torchruns_prefix_is_learnt(form: str, line: str, origin: 
         ("out/rank_5.err", Origin(rank=5, stream="stderr")),
         ("job/node1.console.log", Origin(node="node1")),
         ("out/train_node-a.log", Origin(node="node-a")),
+        ("rank7/out.log", Origin(rank=7)),
+        ("a/global_rank-12.out", Origin(rank=12, stream="stdout")),
+        ("a/attempt_3/x.log", NOWHERE),
+        ("stdout/x.log", NOWHERE),
+        ("attempts/2/nodes/4/train.err", Origin(node="node4", stream="stderr")),
+        ("host-a7.log", Origin(node="host-a7")),
         ("console.log", NOWHERE),
         ("two_nodes_oom.log", NOWHERE),
         ("runs/node_oom.log", NOWHERE),
@@ -116,3 +122,20 @@ def test_paths_tell_the_rank(path: str, origin: Origin) -> None:
 def test_the_rest_is_always_the_end_of_the_line(line: str) -> None:
     _, rest = split_prefix(line)
     assert line.endswith(rest)
+
+
+@pytest.mark.parametrize(
+    ("line", "taken"),
+    [
+        ("2024-01-01T10:00:00Z x", True),
+        ("2024-01-01 10:00:00 INFO: Traceback (most recent call last):", True),
+        ("2024-01-01 10:00:00 INFO: all is well", False),
+        ("stderr: KeyError: 1", True),
+        ("stderr: all is well", False),
+        ("[12345] KeyError: 1", True),
+        ("Jan  1 10:00:00 box python[12]: KeyError: 1", True),
+    ],
+)
+def test_what_a_collector_writes_before_a_traceback(line: str, taken: bool) -> None:
+    _, rest = split_prefix(line)
+    assert (rest != line) is taken

@@ -25,22 +25,19 @@ from tests.text.secrets import (
     Planted,
 )
 
+LOGGERS = ("[rank3]: ", "2026-11-22 14:12:01,123 ERROR trainer: ", '{"message": "')
+
 
 @pytest.mark.parametrize("planted", IN_TEXT, ids=lambda planted: planted.of)
 def test_a_secret_in_a_text_is_hidden_and_nothing_else(planted: Planted) -> None:
+    """Also behind what a logger puts before it."""
     shown = redact_text(planted.text)
-    assert not any(line in shown for line in planted.secret.splitlines())
     assert HIDDEN in shown
     assert redact_text(shown) == shown
     assert shown.strip().startswith(planted.before.strip(" :")[:6])
     assert shown.endswith(planted.after[-4:])
-
-
-@pytest.mark.parametrize("prefix", ["[rank3]: ", "2026-11-22 14:12:01,123 ERROR trainer: ", '{"message": "'])
-@pytest.mark.parametrize("planted", IN_TEXT, ids=lambda planted: planted.of)
-def test_also_behind_what_a_logger_puts_before_it(planted: Planted, prefix: str) -> None:
-    shown = redact_text(f"{prefix}{planted.text}")
-    assert not any(line in shown for line in planted.secret.splitlines())
+    for text in (shown, *(redact_text(f"{prefix}{planted.text}") for prefix in LOGGERS)):
+        assert not any(line in text for line in planted.secret.splitlines())
 
 
 def test_a_color_in_front_of_a_secret_does_not_save_it() -> None:
@@ -130,7 +127,7 @@ AROUND = st.lists(st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF), 
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(st.sampled_from(IN_TEXT), AROUND, AROUND)
 def test_a_secret_is_hidden_in_any_surroundings(planted: Planted, before: str, after: str) -> None:
     """A line of its own between others; within a line, a quote before it may make it a part of something else."""
@@ -139,7 +136,7 @@ def test_a_secret_is_hidden_in_any_surroundings(planted: Planted, before: str, a
     assert redact_text(shown) == shown
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(st.text(max_size=200))
 def test_to_redact_twice_changes_nothing(text: str) -> None:
     shown = redact_text(text)
@@ -147,7 +144,7 @@ def test_to_redact_twice_changes_nothing(text: str) -> None:
     assert shown.count("\n") >= 0
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(st.sampled_from([row for row in IN_ENV if row[2]]), AROUND, AROUND)
 def test_a_known_secret_is_hidden_wherever_it_is_printed(
     planted: tuple[str, str, str], before: str, after: str

@@ -51,7 +51,7 @@ class Read:
         self.session.ask(lambda view: view.find(Query.search(words), start))
 
     def match(self, start: Row | None, way: int = -1) -> None:
-        self.session.ask(lambda view: view.match(start, way), waits=True)
+        self.session.ask(lambda view: view.match(start, way))
 
     def until(self, condition: Callable[[], bool]) -> None:
         assert wait_until(condition, DEADLINE_S), (self.here, self.last_line, self.remarks())

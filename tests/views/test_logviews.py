@@ -1,4 +1,4 @@
-"""The one engine as its two views use it: one attempt that a person chooses, or the newest attempts as one log."""
+"""The log engine as the pane uses it: the newest attempt, or the one that a person chooses."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def write(run: RunPaths, attempt: int, name: str, lines: list[str], *, open_line
 
 
 @contextmanager
-def view_of(run: RunPaths, state: RunState, *, newest: int = 0, height: int = 100) -> Iterator[LogViewport]:
-    view = LogViewport(run.node(), never, newest)
+def view_of(run: RunPaths, state: RunState, *, height: int = 100) -> Iterator[LogViewport]:
+    view = LogViewport(run.node(), never)
     view.height = height
     view.update(state)
     view.refresh()
@@ -133,15 +133,17 @@ def test_another_rank_is_shown_at_the_time_of_the_line_under_the_cursor(tmp_path
 
 def test_a_new_attempt_does_not_move_who_stands_in_an_old_one(tmp_path: Path) -> None:
     run = attempts_on_disk(tmp_path)
-    with view_of(run, state_of(2, 2), newest=2, height=3) as view:
+    with view_of(run, state_of(2, 2), height=3) as view:
         view.page()
-        view.scroll(-5)
+        view.scroll(-1)
         stood = texts(view)
-        assert stood[0].startswith("attempt 1")
+        assert stood[0].startswith("attempt 2")
         view.update(state_of(4, 2))
         view.refresh()
         assert texts(view) == stood
-        assert view.page().below == 16 * 2 - 2  # both ranks' lines: nothing but whole lines is counted
+        assert view.page().below == 2
+        view.follow(on=True)
+        assert texts(view)[0].startswith("attempt 4"), "to the newest again"
 
 
 def test_last_lines_are_the_ranks_own_whatever_the_query(tmp_path: Path) -> None:
@@ -150,13 +152,11 @@ def test_last_lines_are_the_ranks_own_whatever_the_query(tmp_path: Path) -> None
     write(run, 2, "0/stdout.log", ["step 1", "step 2", "  "])
     write(run, 2, "1/stdout.log", ["step 1"], open_line="50%|\r 60%|")
     write(run, 2, "agent.log", ["starting", "[rank2]: over there"])
-    with view_of(run, state_of(2, 2), newest=2) as view:
+    with view_of(run, state_of(2, 2)) as view:
         view.show(Query.parse("zzz"))
         assert view.page().rows == ()
         wanted = {"0": "step 2", "1": " 60%|", "agent": "starting", "2": "over there"}
         assert dict(view.page().last_lines) == wanted
-    with view_of(run, state_of(2, 2)) as view:
-        assert view.page().last_lines == {}
 
 
 # -- the line that a verdict names -----------------------------------------------------------------------
@@ -172,8 +172,8 @@ def failed(root: Path, *, more: int = 40) -> RunPaths:
 
 def test_the_cause_is_kept_in_sight_until_somebody_moves(tmp_path: Path) -> None:
     run = failed(tmp_path)
-    with view_of(run, state_of(1, 2), newest=2, height=9) as view:
-        view.keep_cause(lc.CauseLine(1, "1/stderr.log", 6, "RuntimeError: shape"))
+    with view_of(run, state_of(1, 2), height=9) as view:
+        view.keep_cause(lc.LogAt(1, path="1/stderr.log", line=6, text="RuntimeError: shape"))
         page = view.page()
         assert page.at_cause
         assert page.following
@@ -185,7 +185,7 @@ def test_the_cause_is_kept_in_sight_until_somebody_moves(tmp_path: Path) -> None
         assert not view.page().following
         view.follow(on=True)
         assert not view.page().at_cause, "a person has seen it"
-        view.keep_cause(lc.CauseLine(1, "0/stderr.log", 6, "RuntimeError: shape of rank 0"))
+        view.keep_cause(lc.LogAt(1, path="0/stderr.log", line=6, text="RuntimeError: shape of rank 0"))
         assert view.page().at_cause, "another one"
         view.show(Query.parse("after"))
         assert not view.page().at_cause, "the filter leaves it out"
@@ -251,7 +251,7 @@ def test_what_happens_to_a_file_is_said_and_the_page_follows_it(tmp_path: Path) 
         assert notes_of(view) == ["0/stdout.log was cut or replaced; it is read again"]
         assert texts(view) == ["cut short"]
         path.unlink()
-        assert notes_of(view) == ["0/stdout.log was removed; what was open is still shown"]
+        assert notes_of(view) == []
         assert texts(view) == ["cut short"]
         path.write_bytes(b"back again\n")
         notes_of(view)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
@@ -14,16 +13,14 @@ from supervisor.run import events as ev
 from supervisor.run.series import METRICS, RANKS
 from supervisor.run.state import A_PIPE, AttemptState, RunState
 from supervisor.views.model.reader import SnapshotReader
-from supervisor.views.model.snapshot import Rank, Snapshot
+from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.model.step_pace import (
     APART_S,
     BURST_S,
-    Cadence,
     Pace,
     epoch_times,
     epochs_apart,
     job_pace,
-    ranks_behind,
 )
 from supervisor.views.model.thinned_series import Track, single
 from supervisor.views.tui.panels.header import eta_s
@@ -41,53 +38,6 @@ def test_lines_that_were_read_together_are_one_moment() -> None:
     """Twenty steps a second, looked for four times a second: five steps come at once."""
     pace = paced(*((0.25 * (step // 5), step) for step in range(100)))
     assert pace.seconds() == pytest.approx(0.05)
-
-
-def rank_that_logged(*steps: float, every_s: float = 1.0, until: float = math.inf) -> Rank:
-    """One that logged these steps, one of the job's steps a second."""
-    cadence = Cadence()
-    logged = [step for step in steps if step <= until]
-    for step in logged:
-        cadence.add(step * every_s, step)
-    last = logged[-1]
-    return Rank("", last * every_s, last * every_s, None, {"step": last}, (), (), cadence.usual())
-
-
-def behind(**ranks: Rank) -> tuple[set[str], bool]:
-    found, is_habit = ranks_behind(ranks)
-    return set(found), is_habit
-
-
-def test_a_rank_that_logs_no_more_is_found_by_its_own_pace() -> None:
-    others = {"r0": rank_that_logged(*range(1, 41)), "r1": rank_that_logged(*range(1, 40))}
-    assert behind(**others, r2=rank_that_logged(*range(1, 41), until=30)) == ({"r2"}, False)
-    assert behind(**others, r2=rank_that_logged(*range(1, 41), until=36)) == (set(), False), (
-        "4 s are nothing yet"
-    )
-    slow = {
-        "r0": rank_that_logged(*range(1, 41), every_s=60),
-        "r1": rank_that_logged(*range(1, 41), every_s=60),
-    }
-    assert behind(**slow, r2=rank_that_logged(*range(1, 39), every_s=60)) == (set(), False), (
-        "two steps behind"
-    )
-    assert behind(**slow, r2=rank_that_logged(*range(1, 37), every_s=60)) == ({"r2"}, False)
-
-
-def test_a_rank_that_logs_seldom_by_habit_is_not_behind() -> None:
-    every_tenth = rank_that_logged(*range(10, 91, 10))
-    assert behind(r0=rank_that_logged(*range(1, 101)), r1=every_tenth) == (set(), False), (
-        "its next is due at 100"
-    )
-    assert behind(r0=rank_that_logged(*range(1, 200)), r1=every_tenth) == ({"r1"}, False)
-    first_alone = [rank_that_logged(*range(1, 8)) for _ in range(3)]
-    names = {f"r{n}": rank for n, rank in enumerate(first_alone, 1)}
-    assert behind(r0=rank_that_logged(*range(1, 100)), **names) == ({"r1", "r2", "r3"}, True)
-    assert behind(r0=rank_that_logged(*range(1, 100)), r1=rank_that_logged(1, 2, 3)) == (set(), False), (
-        "too few to know"
-    )
-    silent = Rank("", 0.0, None, None, {}, (), ())
-    assert behind(r0=rank_that_logged(*range(1, 100)), r1=silent) == (set(), False), "it never logged a step"
 
 
 def test_another_attempt_and_a_counter_that_starts_again_begin_anew() -> None:

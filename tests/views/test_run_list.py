@@ -20,7 +20,6 @@ from supervisor.views.model.run_list import (
     SortKey,
     filtered,
     ordered,
-    sort_named,
 )
 from tests.views.tui import recorded
 
@@ -104,25 +103,6 @@ def test_the_other_order_keeps_what_is_unknown_last(runs: list[RunPaths]) -> Non
         assert usual[-1] is other[-1] is unknown, key
     losses = [row.state.best_loss for row in ordered(rows, SortKey.LOSS, NOW, reverse=True)]
     assert losses == sorted(losses, key=lambda loss: -(loss or 0.0))
-
-
-@pytest.mark.parametrize(
-    ("words", "found"),
-    [
-        ("loss desc", (SortKey.LOSS, True)),
-        ("loss asc", (SortKey.LOSS, False)),
-        ("loss", (SortKey.LOSS, False)),
-        ("best loss reversed", (SortKey.LOSS, True)),
-        ("step desc", (SortKey.STEP, False)),
-        ("dur asc", (SortKey.DURATION, True)),
-        ("newest reverse", (SortKey.NEWEST, True)),
-        ("desc", None),
-        ("colour", None),
-        ("", None),
-    ],
-)
-def test_a_typed_order(words: str, found: tuple[SortKey, bool] | None) -> None:
-    assert sort_named(words) == found
 
 
 def test_a_name_that_was_given_later_counts(runs: list[RunPaths]) -> None:

@@ -26,23 +26,6 @@ def test_growth_is_seen(tmp_path: Path) -> None:
     assert after.metrics["lr"] is not before.metrics["lr"]
 
 
-def test_a_backlog_of_samples_comes_in_pieces(tmp_path: Path) -> None:
-    rec = recorded.Recording(tmp_path / "run")
-    rec.launch("first start")
-    reader = SnapshotReader(rec.run)
-    reader.refresh()
-    for step in range(10_000):
-        rec.series.append(METRICS, rec.t, "job", 1, {"step": step, "loss": 2.0})
-    snapshot = reader.refresh()
-    newest = snapshot.metrics["loss"][-1].step
-    assert newest is not None
-    assert 1000 < newest < 5000
-    revisions = {snapshot.revision}
-    while (snapshot := reader.refresh()).revision not in revisions:
-        revisions.add(snapshot.revision)
-    assert snapshot.metrics["loss"][-1].step == 9999
-
-
 def test_where_only_lines_were_added_nothing_is_new(tmp_path: Path) -> None:
     rec = recorded.Recording(tmp_path / "run")
     rec.launch("first start")

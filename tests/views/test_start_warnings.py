@@ -46,17 +46,6 @@ def test_a_sample_of_the_attempt_before_that_comes_late_changes_nothing(again: R
     assert SnapshotReader(again.run).refresh().ranks["0"].values["step"] == 2
 
 
-def test_the_best_never_gets_worse_while_the_journal_is_a_second_behind(tmp_path: Path) -> None:
-    rec = Recording(tmp_path / "run")
-    rec.launch("first start")
-    reader = SnapshotReader(rec.run)
-    found = []
-    for step, loss in enumerate([0.7, 0.417, 0.583, 0.722, 0.389, 0.412], start=1):
-        rec.series.append(METRICS, rec.t + step / 10, "job", 1, {"step": float(step), "loss": loss})
-        found.append(reader.refresh().best_loss)
-    assert found == [(0.7, 1), *[(0.417, 2)] * 3, *[(0.389, 5)] * 2]
-
-
 def test_the_best_of_losses_that_name_no_step_has_none(tmp_path: Path) -> None:
     rec = Recording(tmp_path / "run")
     rec.launch("first start")

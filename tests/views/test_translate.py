@@ -24,8 +24,6 @@ from supervisor.run.records import FailureClass, Reason
 from supervisor.views.appearance import Lang
 from supervisor.views.model.run_list import SortKey
 from supervisor.views.tui.dashboard.acting import GROUPS, KEYS
-from supervisor.views.tui.logs.screen import GROUPS as LOG_GROUPS
-from supervisor.views.tui.logs.screen import LOG_KEYS
 from supervisor.views.tui.panels.ranks_table import COLUMNS
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.translate import (
@@ -312,11 +310,11 @@ def test_words_handed_to_the_translator_are_known() -> None:
 
 def words_of_tables() -> set[str]:
     """Words that are shown out of tables: keys, states, columns, classes."""
-    bindings = [binding for binding in [*KEYS, *LOG_KEYS] if isinstance(binding, Binding)]
+    bindings = [binding for binding in KEYS if isinstance(binding, Binding)]
     for pane in panes():
         bindings += [binding for binding in pane.BINDINGS if isinstance(binding, Binding)]
     found = {binding.description for binding in bindings} | {b.tooltip for b in bindings if b.tooltip}
-    found |= {*GROUPS.values(), *LOG_GROUPS.values(), *COLUMNS, *map(str, SortKey)}
+    found |= {*GROUPS.values(), *COLUMNS, *map(str, SortKey)}
     for enum in (Outcome, Phase, RequestKind, StopStep, FailureClass, Reason):
         found |= {member.value.replace("_", " ") for member in enum}
     for text in class_texts().values():

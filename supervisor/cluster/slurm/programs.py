@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from supervisor.diagnosis.slurm_states import ENDED
-from supervisor.text.hostlist import host_names
+from supervisor.text.patterns import host_names
 
 ASK_S: Final = 30.0
 _FIELDS: Final = "%i|%T|%r|%S|%L|%N|%D|%j"

@@ -55,9 +55,9 @@ class Collective:
     @property
     def text(self) -> str:
         """One line: ``all_reduce 412 of default_pg: rank 3 did not come``."""
-        who = _who(self.missing)
+        who = ranks_named(self.missing)
         if self.instead and not self.missing:
-            what = f"the ranks differ: {_who(self.came)} called it, the rest {self.instead}"
+            what = f"the ranks differ: {ranks_named(self.came)} called it, the rest {self.instead}"
         elif self.instead:
             what = f"{who} called {self.instead} instead"
         elif not self.missing:
@@ -311,7 +311,8 @@ def _collective(group: _Group, words: str, ranks: Sequence[int]) -> Collective:
     return Collective(words, seq, first.op, tuple(ranks), tuple(sorted(came)), first.place, unfinished)
 
 
-def _who(ranks: Sequence[int]) -> str:
+def ranks_named(ranks: Sequence[int]) -> str:
+    """``rank 3`` or ``ranks 1, 3``."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     return f"ranks {', '.join(map(str, ranks[:MOST_NAMED]))}" + (" …" if len(ranks) > MOST_NAMED else "")
@@ -370,7 +371,7 @@ class RasLag:
     def text(self) -> str:
         """One line for people."""
         what = self.operation or "collective"
-        return f"NCCL: {_who(self.ranks)} launched {what} {self.launched}, the others {self.others_launched}"
+        return f"NCCL: {ranks_named(self.ranks)} launched {what} {self.launched}, the others {self.others_launched}"
 
 
 def read_ras(text: str) -> tuple[RasLag, ...]:

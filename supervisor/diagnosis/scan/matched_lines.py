@@ -432,49 +432,20 @@ def raised_by_instrument(frames: Frames, text: str) -> bool:
 # -- classes ---------------------------------------------------------------------------------------
 
 
-class _FrameRule(NamedTuple):
-    """The class of a frame: `paths` are parts of its file's path, `names` its function; empty: any.
-
-    `innermost`: only if this very frame raised, because the program runs below such frames.
-    """
-
-    failure: FailureClass
-    paths: tuple[str, ...] = ()
-    names: frozenset[str] = frozenset()
-    innermost: bool = False
-
-    def matches(self, frame: Frame) -> bool:
-        fits = not self.paths or any(part in frame.path for part in self.paths)
-        return fits and (not self.names or frame.function in self.names)
-
-
-_FRAME_RULES = (
-    _FrameRule(
-        FailureClass.CHECKPOINT_LOAD,
-        paths=("torch/serialization.py",),
-        names=frozenset(("load", "_load", "_legacy_load", "find_class", "persistent_load", "_get_restore_location")),
-    ),
-    _FrameRule(FailureClass.CHECKPOINT_LOAD, paths=("safetensors/",)),
-    _FrameRule(
-        FailureClass.CHECKPOINT_LOAD,
-        names=frozenset(("load_state_dict", "load_checkpoint", "_load_state_dict", "_load_zero_checkpoint", "load_pretrained_weights")),
-    ),
-    _FrameRule(
-        FailureClass.COMPILE_ERROR,
-        paths=("/_inductor/", "/_dynamo/", "triton/compiler", "triton/backends", "cpp_extension.py"),
-    ),
-    _FrameRule(
-        FailureClass.RENDEZVOUS,
-        paths=("torch/distributed/elastic/rendezvous/", "torch/distributed/rendezvous.py"),
-    ),
-    # Only torchrun's agent runs here: without a result (its rendezvous was closed), or with one of its own.
-    _FrameRule(
-        FailureClass.RENDEZVOUS,
-        paths=("torch/distributed/launcher/", "torch/distributed/elastic/agent/"),
-        innermost=True,
-    ),
-    _FrameRule(FailureClass.USAGE_ERROR, paths=("/argparse.py", "hydra/_internal"), innermost=True),
+# By what a frame is, as "path:function".
+_BY_FRAME = (
+    (FailureClass.CHECKPOINT_LOAD, Lazy(
+        r"torch/serialization\.py:(?:load|_load|_legacy_load|find_class|persistent_load|_get_restore_location)$|safetensors/"
+        r"|:(?:load_state_dict|load_checkpoint|_load_state_dict|_load_zero_checkpoint|load_pretrained_weights)$"
+    )),
+    (FailureClass.COMPILE_ERROR, Lazy(r"/_inductor/|/_dynamo/|triton/(?:compiler|backends)|cpp_extension\.py")),
+    (FailureClass.RENDEZVOUS, Lazy(r"torch/distributed/(?:elastic/rendezvous/|rendezvous\.py)")),
 )  # fmt: skip
+# Only if this very frame raised, because the program runs below such frames: torchrun's agent, and parsers of arguments.
+_BY_INNERMOST_FRAME = (
+    (FailureClass.RENDEZVOUS, Lazy(r"torch/distributed/(?:launcher|elastic/agent)/")),
+    (FailureClass.USAGE_ERROR, Lazy(r"/argparse\.py|hydra/_internal")),
+)
 
 
 def class_by_frames(frames: Frames) -> FailureClass | None:
@@ -482,7 +453,7 @@ def class_by_frames(frames: Frames) -> FailureClass | None:
     # A wrapper around any function that is not to be compiled, or is already: it raises nothing itself.
     known = [frame for frame in frames.frames if not frame.path.endswith("torch/_dynamo/eval_frame.py")]
     for place, frame in enumerate(reversed(known)):
-        for rule in _FRAME_RULES:
-            if rule.matches(frame) and not (rule.innermost and place):
-                return rule.failure
+        for failure, pattern in _BY_FRAME if place else (*_BY_FRAME, *_BY_INNERMOST_FRAME):
+            if pattern.search(f"{frame.path}:{frame.function}"):
+                return failure
     return None

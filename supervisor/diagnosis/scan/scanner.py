@@ -47,9 +47,6 @@ TAIL_BYTES = 196608
 FIRST_HITS = 48
 LAST_HITS = 12
 MOST_WAITING = 400
-# If a bar's line is longer than this, the tail keeps only this many states.
-LONG_LINE = 4096
-LAST_STATES = 4
 # tqdm's count and elapsed time, with at least one step done.
 _BAR = re.compile(rb"\b[1-9]\d*/\d+ \[\d\d:\d\d")
 
@@ -160,7 +157,7 @@ class SourceScanner:
         self._line += window.count(b"\n")
         self._bytes += len(window) - matched.window.again
         self._past = (self._past + text[-BEFORE_BYTES:])[-BEFORE_BYTES:]
-        self._tail = (self._tail + _without_redraws(text)[-TAIL_BYTES:])[-TAIL_BYTES:]
+        self._tail = (self._tail + text[-TAIL_BYTES:])[-TAIL_BYTES:]
         return hits
 
     def _hits(self, text: bytes, matches: list[tuple[int, int]]) -> list[Hit]:
@@ -274,16 +271,6 @@ class SourceScanner:
             first.append(hit)
         else:
             last.append(hit)
-
-
-def _without_redraws(text: bytes) -> bytes:
-    """The same lines with only the last states of bars: one drawn a million times would fill the tail."""
-    if b"\r" not in text:
-        return text
-    return b"\n".join(
-        b"\r".join(line.rsplit(b"\r", LAST_STATES)[1:]) if len(line) > LONG_LINE and b"\r" in line else line
-        for line in text.split(b"\n")
-    )
 
 
 def scan_source(

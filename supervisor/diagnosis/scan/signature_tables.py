@@ -120,9 +120,6 @@ class Trait(StrEnum):
     STOP_SIGNAL = "stop_signal"  # reports a SIGTERM without its sender
     OWN = "own"  # the user's own signature, from their settings: never only a notice
     # Subject of the report.
-    DUMP_ANSWER = (
-        "dump_answer"  # a rank's own count of collectives, printed because another one's watchdog fired
-    )
     ABORT = "abort"  # may tell of SIGABRT, which a process sends to itself after saying why
     SHELL_KILL = "shell_kill"  # a shell's "Killed"
     SIGKILL_ONLY = "sigkill_only"  # names SIGKILL and no reason

@@ -29,7 +29,7 @@ from supervisor.job.setting_keys import (
     Setting,
 )
 from supervisor.job.spec import ClassOverride, OwnSignature, signature_key
-from supervisor.text.patterns import LinearPattern, compile_linear
+from supervisor.text.patterns import compile_linear
 
 _OWN_FLAGS: Final = {flag.setting: flag for flag in STOKER_FLAGS if flag.setting}
 _LAUNCHER_FLAGS: Final = {flag.setting: flag for flag in TORCHRUN_FLAGS if flag.setting}
@@ -85,7 +85,7 @@ class ConfigFile:
             raise self.error(key, f"{key} is a list of tables: [[{key}]] with {', '.join(known)}")
         return [self.held(key, table, known) for table in value]
 
-    def pattern(self, what: str, regex: str) -> LinearPattern:
+    def pattern(self, what: str, regex: str) -> re.Pattern[str]:
         """A regular expression of the file. Raises JobError."""
         try:
             return compile_linear(regex)

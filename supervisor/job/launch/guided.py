@@ -20,7 +20,7 @@ from supervisor.job.errors import JobError
 from supervisor.job.launch.oom_plan import four_lines, resume_plan
 from supervisor.job.setting_keys import SETTINGS
 from supervisor.job.spec import EntryKind, JobSpec
-from supervisor.text.hostlist import host_names
+from supervisor.text.patterns import host_names
 from supervisor.text.redact import redact, redact_argv, redact_text
 
 Setting: TypeAlias = str | int | float | bool

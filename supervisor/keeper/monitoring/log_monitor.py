@@ -392,7 +392,7 @@ class LogWatch:
         size, changed_t = self._standing.get(key.name, (0, now))
         # A full read buffer cannot be fresh output of a running job: it is a copy, or a pipe from a file.
         if line.offset < size or (self._late and len(batch.data) >= READ_BYTES):
-            stamp = self._line_clock(key.name, changed_t).read(line.text, line.offset - batch.offset)
+            stamp = self._line_clock(key.name, changed_t).read(line.text)
             values[LINE_T] = stamp if stamp is not None else math.nan
         drawn = b"\r" in line.raw or id(line) in states
         begins = drawn and NOTHING_COUNTED in clean(line.raw)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from supervisor.cluster.scheduler import scheduler_of
-from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords, RunValues
+from supervisor.diagnosis.evidence import JobEvidence, LogSource, MachineRecords, RunValues
 from supervisor.diagnosis.journal_facts import with_journal_facts
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.job.batch import BatchSpec, MemoryPoint
@@ -46,7 +46,6 @@ CHUNK_BYTES = 1 << 20
 ENDS_FROM_BYTES, HEAD_BYTES, TAIL_BYTES = 1 << 26, 1 << 20, 1 << 24
 # The part between is only counted, in pieces large enough that waiting for the interpreter's lock between them does not matter.
 COUNT_BYTES = 1 << 24
-MAX_ERROR_FILE_BYTES = 1 << 20
 EXIT_BYTES = 4096
 MACHINE_TAIL_BYTES = 1 << 20
 AT_ONCE_S = 0.05
@@ -98,7 +97,7 @@ def evidence_of(
     whole: bool = True,
     others: Sequence[NodeAttempt] = (),
 ) -> JobEvidence:
-    """An attempt's logs, error files, exit codes, and its facts from the journal.
+    """An attempt's logs, exit codes, and its facts from the journal.
 
     `paths`: the attempt's files, if not where `node` keeps attempts (a probe). `whole`: see `diagnose_attempt`.
     `others`: the same attempt on the other nodes of the run.
@@ -107,11 +106,9 @@ def evidence_of(
     parts = [(paths, view, "node0" if others else None)]
     parts += [(other.node.attempt(view.number), other.view, f"node{other.number}") for other in others]
     logs: list[LogSource] = []
-    errors: list[ErrorFile] = []
     raised: dict[int, str] = {}
     for there, seen, name in parts:
         logs += _logs(there, seen, whole=whole, node=name, base=paths.root)
-        errors += _error_files(there, seen, node=name, base=paths.root)
         raised |= _raised(there)
     by_scheduler, scheduler = None, scheduler_of(os.environ)
     stopped = view.stop is not None and view.stop.why is StopWhy.SIGNAL
@@ -119,7 +116,6 @@ def evidence_of(
         by_scheduler = scheduler.end_of(scheduler.job) or None
     found = JobEvidence(
         logs=tuple(logs),
-        error_files=tuple(errors),
         raised=raised,
         machine=machine_records(node, view, state)._replace(slurm_state=by_scheduler),
     )
@@ -175,16 +171,6 @@ def _logs(
             if file.is_file():
                 origin = _origin(view, local_rank, node)._replace(stream=stream)
                 yield LogSource(os.path.relpath(file, base), _chunks(file, whole=whole), origin)
-
-
-def _error_files(
-    paths: AttemptPaths, view: AttemptState, *, node: str | None, base: Path
-) -> Iterator[ErrorFile]:
-    for local_rank, folder in paths.rank_folders().items():
-        file = folder / "error.json"
-        with contextlib.suppress(OSError), open_regular(file) as stream:
-            content = stream.read(MAX_ERROR_FILE_BYTES)
-            yield ErrorFile(os.path.relpath(file, base), content, _origin(view, local_rank, node))
 
 
 def _origin(view: AttemptState, local_rank: int, node: str | None) -> Origin:

@@ -31,7 +31,7 @@ from supervisor.sources.metrics.tokens import (
     who,
 )
 from supervisor.text.decode import clean
-from supervisor.text.patterns import LinearPattern, compile_linear
+from supervisor.text.patterns import compile_linear
 
 _RUN = re.compile(r"[0-9]+|[^0-9]+")
 _ORDER = {name: place for place, name in enumerate(CANONICAL)}
@@ -247,7 +247,7 @@ class MetricRule:
     """A user's rule (`[[metrics]] name, regex`): the first group of `regex` is the value of `name`."""
 
     name: str
-    regex: LinearPattern
+    regex: re.Pattern[str]
 
 
 def compile_rules(rules: Iterable[tuple[str, str]]) -> tuple[MetricRule, ...]:

@@ -34,7 +34,6 @@ from supervisor.views.wording.kinds import (
     counter_text,
     failing_line,
     unread_text,
-    values_of,
 )
 from supervisor.views.wording.phrases import answer_text, effect_text, flags_text, question_text
 from supervisor.views.wording.translate import english
@@ -235,8 +234,6 @@ def event_lines(event: ev.Event) -> Iterable[Line]:
     if kind in AS_ON_THE_TIMELINE and (moment := moment_of(event, RunState())) is not None:
         text = english.moment(moment)
         return ((TONE_LEVELS.get(moment.tone, Level.INFO), text),) if text else ()
-    if (known := TEXTS.get(kind)) is not None and (text := english.filled(known[1], values_of(event))):
-        return ((known[0], text),)
     return ()
 
 
@@ -267,19 +264,6 @@ AS_ON_THE_TIMELINE: frozenset[type[ev.Event]] = frozenset(
         ev.NoteAdded,
     }
 )
-# Events whose sentence has their own fields, written as in the tables of kinds.
-TEXTS: Mapping[type[ev.Event], tuple[Level, str]] = {
-    ev.RunStarted: (Level.INFO, "run {run_id}: {name} on {host}"),
-    ev.KeeperStarted: (Level.INFO, "[{continued_by} continues the run]"),
-    ev.TrainerReady: (Level.INFO, "[resumed at step {resumed_step}]"),
-    ev.ProbeEnded: (Level.INFO, "probe {probe}: micro-batch {micro_batch} {why} ({took_s:.0f} s)"),
-    ev.HangCountdown: (
-        Level.WARNING,
-        "hang: will be ended in {left_s:.0f} s: {text}; Esc in the dashboard keeps waiting",
-    ),
-    ev.HangWithdrawn: (Level.INFO, "hang: not ended: {why}"),
-    ev.HangKept: (Level.INFO, "hang: {by} keeps waiting"),
-}
 
 
 def _finding(event: ev.PreflightFound) -> Iterable[Line]:
@@ -287,6 +271,11 @@ def _finding(event: ev.PreflightFound) -> Iterable[Line]:
     level = FINDING_LEVELS.get(finding.level)
     fix = f": {finding.fix}" if finding.fix else ""
     return ((level, f"{finding.check}: {finding.what}{fix}"),) if level is not None else ()
+
+
+def _countdown(event: ev.HangCountdown) -> Iterable[Line]:
+    text = f"hang: will be ended in {event.left_s:.0f} s: {event.text}; Esc in the dashboard keeps waiting"
+    yield Level.WARNING, text
 
 
 def _launch(event: ev.LaunchIntended) -> Iterable[Line]:
@@ -367,8 +356,19 @@ def _run_ended(event: ev.RunEnded) -> Iterable[Line]:
         yield level, f"{outcome}: {event.reason} (exit code {event.exit_code})"
 
 
-# Events with longer lines.
+# Events with lines of the console's own.
 MADE: Mapping[type[ev.Event], Callable[[Any], Iterable[Line]]] = {
+    ev.RunStarted: lambda e: [(Level.INFO, f"run {e.run_id}: {e.name} on {e.host}")],
+    ev.KeeperStarted: lambda e: [(Level.INFO, f"{e.continued_by} continues the run")] * bool(e.continued_by),
+    ev.TrainerReady: lambda e: (
+        [(Level.INFO, f"resumed at step {e.resumed_step}")] if e.resumed_step is not None else []
+    ),
+    ev.ProbeEnded: lambda e: [
+        (Level.INFO, f"probe {e.probe}: micro-batch {e.micro_batch} {e.why} ({e.took_s:.0f} s)")
+    ],
+    ev.HangCountdown: _countdown,
+    ev.HangWithdrawn: lambda e: [(Level.INFO, f"hang: not ended: {e.why}")],
+    ev.HangKept: lambda e: [(Level.INFO, f"hang: {e.by} keeps waiting")],
     ev.PreflightFound: _finding,
     ev.LaunchIntended: _launch,
     # A watched log has no process.

@@ -1,8 +1,6 @@
-"""The log engine: one way to read the logs of a run, for the dashboard's pane and for the log screen.
+"""The log engine: how the dashboard reads the logs of a run.
 
-Both views hold a `session.LogSession`, ask it for calls of the `viewport`, and draw the `reading.Page` that it returns. They
-differ in the attempts that they read (the pane: the newest two as one log; the screen: one chosen by a person) and in how they
-draw rows. Query, order, folding, search and counts are the same.
+The log pane holds a `session.LogSession`, asks it for calls of the `viewport`, and draws the `reading.Page` that it returns.
 
 From the bytes up; a module imports only those before it: `sources`: which logs a run has, which rank wrote a line, how severe a
 line looks · `query`: the query language, of the list of runs, too · `file`: random access to one file of any size · `stream`: one

@@ -68,7 +68,6 @@ class Change(Enum):
     SAME = auto()
     GROWN = auto()
     ANEW = auto()  # truncated, rewritten or replaced by another file: all offsets are void
-    GONE = auto()  # removed; the open file can still be read
     REWOUND = auto()  # a replay went back: less of the same content existed at the moment shown
 
 
@@ -99,7 +98,6 @@ class LogFile:
         self._fd = -1
         self._identity = (0, 0)
         self._mark = (0, b"")
-        self._gone = False
 
     @property
     def is_open(self) -> bool:
@@ -143,12 +141,7 @@ class LogFile:
         if self.size < before:
             self._take(now, anew=True)
             return Change.REWOUND
-        if self.size > before:
-            return Change.GROWN
-        if named is None and not self._gone:
-            self._gone = True
-            return Change.GONE
-        return Change.SAME
+        return Change.GROWN if self.size > before else Change.SAME
 
     def _open(self, named: os.stat_result) -> bool:
         if not stat.S_ISREG(named.st_mode):
@@ -164,7 +157,7 @@ class LogFile:
         info = os.fstat(fd)
         self._identity = (info.st_dev, info.st_ino)
         self._take(info, anew=True)
-        self.trouble, self._gone = "", False
+        self.trouble = ""
         return True
 
     def _take(self, info: os.stat_result, *, anew: bool) -> None:

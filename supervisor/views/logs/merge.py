@@ -1,4 +1,4 @@
-"""Many logs as one: merged by attempt and time, equal lines of several ranks folded, from any place in either direction.
+"""Many logs as one: merged by time, equal lines of several ranks folded, from any place in either direction.
 
 A place is one offset per log: everything before it is above. Moving on takes whole lines off the logs' heads,
 so each log keeps its own order, however little is known about times. Only what is in sight is kept.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import re
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -44,6 +44,7 @@ class _Unit(NamedTuple):
     who: str
     lines: tuple[TextLine, ...]
     texts: tuple[str, ...]
+    t: float
 
 
 class _Head:
@@ -59,12 +60,10 @@ class _Head:
         lines = stream.forward(place)
         if stop is not None:
             lines = itertools.takewhile(lambda line: line.offset < stop, lines)
+        self._stream = stream
         self._lines = ((line, *split_rank(line.text, stream.ref.who)) for line in lines)
         self._next: tuple[TextLine, str, str] | None = None
-        self.node = stream.ref.node
-        self.attempt = stream.ref.attempt
         self.ahead: deque[_Unit] = deque()
-        self.keys: Counter[tuple[str, ...]] = Counter()
         if stop is None or place < stop:  # with many logs, a page shows no line of most of them
             self._next = next(self._lines, None)
             self.fill()
@@ -72,9 +71,7 @@ class _Head:
     def fill(self) -> None:
         """Read as far ahead as lines may be folded."""
         while len(self.ahead) < FOLD_AHEAD_LINES and self._next is not None:
-            unit = self._unit(self._next)
-            self.ahead.append(unit)
-            self.keys[unit.texts] += 1
+            self.ahead.append(self._unit(self._next))
 
     def _unit(self, first: tuple[TextLine, str, str]) -> _Unit:
         taken = [first]
@@ -88,42 +85,27 @@ class _Head:
             is_inside = is_inside and is_indented
         self._next = line
         lines, _, texts = zip(*taken, strict=True)
-        return _Unit(first[1], lines, texts)
+        return _Unit(first[1], lines, texts, self._stream.order(lines[0]))
 
     def take(self) -> _Unit:
         """The next unit."""
         taken = self.ahead.popleft()
-        self.keys[taken.texts] -= 1
-        if not self.keys[taken.texts]:
-            del self.keys[taken.texts]
         self.fill()
         return taken
 
     def depth_of(self, texts: tuple[str, ...]) -> int | None:
         """How many units come before the one with these texts; None: it is not near."""
-        if texts not in self.keys:
-            return None
-        return next(i for i, unit in enumerate(self.ahead) if unit.texts == texts)
+        return next((depth for depth, unit in enumerate(self.ahead) if unit.texts == texts), None)
+
+    def writer(self, depth: int) -> tuple[int | None, str]:
+        """The node and rank that wrote a unit."""
+        return self._stream.ref.node, self.ahead[depth].who
 
 
-def rows_from(
-    streams: Sequence[Stream],
-    place: Place,
-    stop: Place | None = None,
-) -> Iterator[Row]:
+def rows_from(streams: Sequence[Stream], place: Place, stop: Place | None = None) -> Iterator[Row]:
     """The rows from `place` on, up to `stop`."""
-    heads = [
-        _Head(stream, at, stop[i] if stop else None)
-        for i, (stream, at) in enumerate(zip(streams, place, strict=True))
-    ]
-    now = list(place)
-    keys = [stream.order for stream in streams]
-    queue = [(keys[i](head.ahead[0].lines[0]), i) for i, head in enumerate(heads) if head.ahead]
-    heapq.heapify(queue)
-
-    def push(i: int) -> None:
-        if heads[i].ahead:
-            heapq.heappush(queue, (keys[i](heads[i].ahead[0].lines[0]), i))
+    now, stops = list(place), stop or (None,) * len(place)
+    heads = [_Head(stream, at, end) for stream, at, end in zip(streams, place, stops, strict=True)]
 
     def rows(logs: Sequence[int]) -> Iterator[Row]:
         """The next unit, which is the same in all of these logs."""
@@ -137,62 +119,45 @@ def rows_from(
                 now[i] = line.end
             yield Row(before, whose, text, tone_of(text), parts)
 
-    while queue:
-        key, first = heapq.heappop(queue)
-        if not heads[first].ahead:
-            continue
+    while waiting := [i for i, head in enumerate(heads) if head.ahead]:
+        first = min(waiting, key=lambda i: heads[i].ahead[0].t)
         unit = heads[first].ahead[0]
-        if key != keys[first](unit.lines[0]):
-            push(first)  # it was folded ahead of its turn
-            continue
         may_fold = len(heads) > 1 and (len(unit.lines) > 1 or unit.texts[0].strip())
         others = _alike(heads, first, unit.texts) if may_fold else []
-        groups = [[other] for other, depth in others for _ in range(depth)]
-        for group in (*groups, sorted((first, *(other for other, _ in others)))):
-            yield from rows(group)
-        push(first)
+        for other, depth in others:
+            for _ in range(depth):
+                yield from rows([other])
+        yield from rows(sorted((first, *(other for other, _ in others))))
 
 
 def _alike(heads: Sequence[_Head], first: int, texts: tuple[str, ...]) -> list[tuple[int, int]]:
     """The logs that continue with the same unit, and how many of their units come before; never units that others await."""
     found: list[tuple[int, int]] = []
-    whose = {(heads[first].node, heads[first].ahead[0].who)}
+    whose = {heads[first].writer(0)}
     for i, head in enumerate(heads):
-        if not head.ahead:
+        depth = head.depth_of(texts) if i != first else None
+        if depth is None or head.writer(depth) in whose:
             continue
-        is_other = i == first or head.attempt != heads[first].attempt
-        depth = None if is_other else head.depth_of(texts)
-        if depth is None or (head.node, head.ahead[depth].who) in whose:
-            continue
-        before = [unit.texts for unit in itertools.islice(head.ahead, depth)]
-        if not any(other in heads[first].keys for other in before):
+        before = itertools.islice(head.ahead, depth)
+        if all(heads[first].depth_of(unit.texts) is None for unit in before):
             found.append((i, depth))
-            whose.add((head.node, head.ahead[depth].who))
+            whose.add(head.writer(depth))
     return found
 
 
 def place_before(streams: Sequence[Stream], place: Place, most: int) -> Place:
     """The place that is this many unfolded lines before another, by time."""
     now = list(place)
-    sources = [stream.backward(at) for stream, at in zip(streams, place, strict=True)]
-    keys = [stream.order for stream in streams]
-    queue: list[tuple[int, float, int, int]] = []
-
-    def push(i: int) -> None:
-        line = next(sources[i], None)
-        if line is not None:
-            attempt, t = keys[i](line)
-            heapq.heappush(queue, (-attempt, -t, -i, line.offset))
-
-    for i in range(len(sources)):
-        push(i)
-    for _ in range(most):
-        if not queue:
-            break
-        *_, minus, offset = heapq.heappop(queue)
+    upward = (_upward(i, stream, at) for i, (stream, at) in enumerate(zip(streams, place, strict=True)))
+    for _, minus, offset in itertools.islice(heapq.merge(*upward), most):
         now[-minus] = offset
-        push(-minus)
     return tuple(now)
+
+
+def _upward(index: int, stream: Stream, place: int) -> Iterator[tuple[float, int, int]]:
+    """The lines of one log before a place, nearest first, so that the newest of all logs sorts first."""
+    for line in stream.backward(place):
+        yield -stream.order(line), -index, line.offset
 
 
 def rows_before(streams: Sequence[Stream], place: Place, most: int) -> list[Row]:

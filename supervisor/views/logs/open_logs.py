@@ -29,15 +29,14 @@ class NothingThereError(LookupError):
 
 
 class OpenLogs:
-    """The logs of one attempt, or of the newest ones. `finders`: the same, thinned to the matches of the search.
+    """The logs of one attempt. `finders`: the same, thinned to the matches of the search.
 
     Args:
         node: the node's folder, which lists the run's logs.
         check: called now and then during long work; raises to abort it.
-        newest: read this many of the newest attempts together; 0: one attempt, chosen by a person.
     """
 
-    def __init__(self, node: NodePaths, check: Callable[[], None], newest: int = 0) -> None:
+    def __init__(self, node: NodePaths, check: Callable[[], None]) -> None:
         self.state = RunState()
         self.streams: list[Stream] = []
         self.finders: list[Stream] = []
@@ -45,9 +44,7 @@ class OpenLogs:
         self.nodes_read: tuple[int, ...] = ()
         self._node = node
         self._check = check
-        self._newest = newest
-        self._first: int | None = None  # for several attempts; None: as `newest` says
-        self._attempt: int | None = None  # for one; None: the newest
+        self._attempt: int | None = None  # None: the newest
         self._recorded_t: float | None = None
         self._files: dict[str, LogFile] = {}
         self._indexes: dict[tuple[int | None, int], ArrivalReader] = {}  # by node and attempt
@@ -64,7 +61,7 @@ class OpenLogs:
 
     @property
     def number(self) -> int:
-        """The attempt that is shown; the newest one of several."""
+        """The attempt that is shown."""
         if self._attempt is not None:
             return self._attempt
         return self.state.attempts[-1].number if self.state.attempts else 0
@@ -91,11 +88,9 @@ class OpenLogs:
         *,
         keep: bool,
     ) -> Place:
-        """Read the current logs; returns the place in them. `keep`: drop no attempt that is being read."""
-        if not keep:
-            self._first = None
-        elif self._newest and self._first is None and self.streams:
-            self._first = min(stream.ref.attempt for stream in self.streams)
+        """Read the current logs; returns the place in them. `keep`: stay in the attempt that is being read."""
+        if keep and self.number:
+            self._attempt = self.number
         self.state, self._recorded_t, self._nodes = state, recorded_t, nodes
         return self._choose(place)
 
@@ -113,23 +108,15 @@ class OpenLogs:
             raise NothingThereError(f"attempt {numbers[now]} is the {'last' if way > 0 else 'first'}")
         self.choose_attempt(numbers[now + way])
 
-    def choose_attempt(self, number: int) -> None:
-        """Read this attempt."""
-        newest = self.state.attempts[-1].number if self.state.attempts else None
-        self._attempt = None if number == newest else number
+    def choose_attempt(self, number: int | None) -> None:
+        """Read this attempt; None or the newest: the newest one, also when another starts."""
+        is_newest = bool(self.state.attempts) and number == self.state.attempts[-1].number
+        self._attempt = None if is_newest else number
         self._choose(())
-
-    def _attempts(self) -> list[AttemptState]:
-        attempts = self.state.attempts
-        if not self._newest:
-            return [attempt for attempt in attempts if attempt.number == self.number]
-        usual = attempts[-self._newest :]
-        first = min([attempt.number for attempt in usual] + ([self._first] if self._first else []), default=0)
-        return [attempt for attempt in attempts if attempt.number >= first]
 
     def _choose(self, place: Place) -> Place:
         """Open the logs of the attempts; logs that are already read keep their place."""
-        attempts = self._attempts()
+        attempts = [attempt for attempt in self.state.attempts if attempt.number == self.number]
         refs = list(self._refs(attempts))
         if [stream.ref for stream in self.streams] != refs:
             known = {stream.ref: stream for stream in self.streams}
@@ -146,12 +133,10 @@ class OpenLogs:
 
     def _learn_sizes(self) -> None:
         """The size of the ranks' logs tells which logs without times were written at once."""
-        most: dict[int, int] = {}
+        sizes = (stream.file.full_size for stream in self.streams if stream.ref.who != AGENT)
+        most_bytes = max(sizes, default=0)
         for stream in self.streams:
-            if stream.ref.who != AGENT:
-                most[stream.ref.attempt] = max(most.get(stream.ref.attempt, 0), stream.file.full_size)
-        for stream in self.streams:
-            stream.most_bytes = most.get(stream.ref.attempt, 0)
+            stream.most_bytes = most_bytes
 
     def _open(self, ref: LogRef, start_t: float) -> Stream:
         path = str(ref.path)
@@ -181,18 +166,17 @@ class OpenLogs:
         if not self._nodes:
             yield from logs_of(self.state, self._node, attempts)
             return
-        numbers, wanted = {attempt.number for attempt in attempts}, self.query.nodes
+        wanted = self.query.nodes
         found: dict[int, list[LogRef]] = {}
         for node in sorted(self._nodes, key=lambda n: (bool(wanted) and n.number not in wanted, n.number)):
-            theirs = [attempt for attempt in node.state.attempts if attempt.number in numbers]
+            theirs = [attempt for attempt in node.state.attempts if attempt.number == self.number]
             refs = list(logs_of(node.state, node.paths, theirs, node.number))
             if found and len(refs) + sum(map(len, found.values())) > MOST_LOGS:
                 break
             found[node.number] = refs
         self.nodes_read = tuple(sorted(found))
-        for attempt in attempts:
-            for number in self.nodes_read:
-                yield from (ref for ref in found[number] if ref.attempt == attempt.number)
+        for number in self.nodes_read:
+            yield from found[number]
 
     @property
     def included(self) -> list[Stream]:
@@ -204,9 +188,9 @@ class OpenLogs:
         """The ends of the logs."""
         return tuple(stream.file.size for stream in self.streams)
 
-    def index_of(self, path: str, attempt: int | None = None) -> int | None:
-        """The log with this name, or whose path ends in it; of an attempt, if that is known."""
-        logs = [(i, s.ref.path) for i, s in enumerate(self.streams) if attempt in {None, s.ref.attempt}]
+    def index_of(self, path: str) -> int | None:
+        """The log with this name, or whose path ends in it."""
+        logs = [(i, stream.ref.path) for i, stream in enumerate(self.streams)]
         tail = os.sep + path.lstrip("./")
         exact = (i for i, log in logs if str(log) == path or log.name == path)
         ends = (i for i, log in logs if str(log).endswith(tail))
@@ -261,9 +245,7 @@ class OpenLogs:
                 self._limit(stream, self._recorded_t)
             change = stream.file.refresh()
             changed |= change is not Change.SAME
-            if change is Change.GONE:
-                notes.append(f"{name_of(stream)} was removed; what was open is still shown")
-            elif change in {Change.REWOUND, Change.ANEW}:
+            if change in {Change.REWOUND, Change.ANEW}:
                 stream.reset()
                 self.finders[i].reset()
                 at[i] = min(at[i], stream.file.size) if change is Change.REWOUND else 0
@@ -282,7 +264,7 @@ class OpenLogs:
             return True
         if any(stream.count() for stream in included if not stream.is_whole):
             return True
-        is_wanted = is_moved or not self._newest or sum(s.file.size for s in included) <= COUNT_UNASKED_BYTES
+        is_wanted = is_moved or sum(s.file.size for s in included) <= COUNT_UNASKED_BYTES
         return is_wanted and any(stream.file.count() for stream in included)
 
     @property

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from supervisor.text.decode import clean, strip_escapes
 from supervisor.views.format import ranges
@@ -101,7 +101,7 @@ def expression(pattern: str) -> Term:
 
     flags = "(?m)" if re.search(r"(?<!\\)[A-Z]", pattern) else "(?im)"
     try:
-        return Term(pattern, cast("re.Pattern[str]", compile_linear(flags + pattern)))
+        return Term(pattern, compile_linear(flags + pattern))
     except ValueError as error:
         raise BadQueryError(f"/{pattern}/ {error}") from error
 
@@ -201,11 +201,6 @@ class Query:
     def of(self, *who: str) -> Query:
         """The same query for these ranks (none: all)."""
         return replace(self, who=frozenset(who), typed=self._typed("rank", *(f"r{name}" for name in who)))
-
-    def on(self, stream: str) -> Query:
-        """The same query for this stream ("": all)."""
-        typed = self._typed("stream", *([f"stream:{stream}"] if stream else []))
-        return replace(self, stream=stream, typed=typed)
 
     def at(self, *nodes: int) -> Query:
         """The same query for these nodes (none: all)."""

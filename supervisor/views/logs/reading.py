@@ -31,6 +31,7 @@ class LogAt(msgspec.Struct, frozen=True):
         t: wall time in seconds, used if no line has that step.
         is_any_day: `t` is a clock time, on the newest day that has it.
         path: the file; `line` (from 1) or `offset` (in bytes) is a place within it. None: that of the row with the cursor.
+        text: of a line that a verdict names.
     """
 
     attempt: int | None = None
@@ -40,15 +41,7 @@ class LogAt(msgspec.Struct, frozen=True):
     path: str | None = None
     line: int | None = None
     offset: int | None = None
-
-
-class CauseLine(msgspec.Struct, frozen=True):
-    """The line that a verdict names: kept in sight while following the newest lines. `line` counts from 1."""
-
-    attempt: int
-    path: str
-    line: int
-    text: str
+    text: str = ""
 
 
 def log_facts(state: RunState, nodes: Sequence[NodeLogs] = ()) -> list[tuple[object, ...]]:
@@ -89,7 +82,7 @@ class Page(msgspec.Struct, frozen=True):
         place_ratio: share of the bytes above the page's end.
         shown: how many lines pass the query; None: no query.
         search: matches; None: no search.
-        last_lines: of each rank of the newest attempt, if requested.
+        last_lines: of each rank.
         nodes: of a run on several nodes, those whose logs are read, out of `node_count`.
         empty_why: why the page has no rows.
         ranks: the known writers of these logs.
@@ -128,10 +121,6 @@ class Page(msgspec.Struct, frozen=True):
         """The facts that change what keys do."""
         return self.following, self.grows
 
-    def attempt_of(self, row: Row) -> int:
-        """The attempt of a row."""
-        return self.logs[row.parts[0][0]].attempt
-
     def nodes_of(self, row: Row) -> tuple[int, ...]:
         """The nodes that wrote a row; none for a run on one node."""
         found = {self.logs[index].node for index, _ in row.parts}
@@ -145,11 +134,10 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Remark(msgspec.Struct, frozen=True):
-    """One line for the person. `good`: None while in progress, False for trouble. `done_ratio`: the progress, if known."""
+    """One line for the person. `good`: None while in progress, False for trouble."""
 
     text: str
     good: bool | None = None
-    done_ratio: float | None = None
 
 
 class Copied(msgspec.Struct, frozen=True):

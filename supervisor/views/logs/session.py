@@ -58,20 +58,17 @@ class LogSession:
     Args:
         node: the node's folder, which lists the run's logs.
         deliver: gets pages and remarks, in this thread.
-        newest: this many newest attempts form one log, with the ranks' last lines; 0: a person chooses one.
     """
 
-    def __init__(self, node: NodePaths, deliver: Callable[[Answer], object], *, newest: int = 0) -> None:
+    def __init__(self, node: NodePaths, deliver: Callable[[Answer], object]) -> None:
         self._deliver = deliver
-        self._requests: deque[tuple[Request, bool]] = (
-            deque()
-        )  # and whether it is a fact, which is never aborted
+        self._requests: deque[tuple[Request, bool]] = deque()  # whether it is a fact, which is never aborted
         self._stop = threading.Event()
         self._urgent = threading.Event()
         # A request and its arrival flag change together: otherwise it may interrupt itself.
         self._asking = threading.Lock()
         self._asked = threading.Event()
-        self._view = LogViewport(node, self._check, newest)
+        self._view = LogViewport(node, self._check)
         self._page_s: float | None = PAGE_S
         self._began = self._due = 0.0  # start of the current request; time of the next page of new lines
         self._checks = 0
@@ -83,16 +80,15 @@ class LogSession:
         """Start reading."""
         self._thread.start()
 
-    def ask(self, request: Request, *, waits: bool = False) -> None:
-        """Request something; from any thread. `waits`: the request before is carried out in full first."""
+    def ask(self, request: Request) -> None:
+        """Request something; from any thread. A request in progress is aborted."""
         with self._asking:
             last = self._requests[-1][0] if self._requests else None
             if isinstance(request, Scroll) and isinstance(last, Scroll):
                 self._requests[-1] = (Scroll(last.rows + request.rows), False)
             else:
                 self._requests.append((request, False))
-            if not waits:
-                self._urgent.set()
+            self._urgent.set()
         self._asked.set()
 
     def tell(self, *facts: Request) -> None:
@@ -132,7 +128,7 @@ class LogSession:
             self._remarked_at = now
             size = sum(self._view.logs.ends) or 1
             done = min(self._checks * CHUNK_BYTES / size, 1.0)
-            self._deliver(Remark(f"{part(done)} searched; Esc gives up", done_ratio=done))
+            self._deliver(Remark(f"{part(done)} searched; Esc gives up"))
 
     def _run(self) -> None:
         is_stale = False  # whether the page shown is older than the logs

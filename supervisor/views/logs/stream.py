@@ -211,9 +211,9 @@ class Stream:
         """Whether its lines carry their time of writing."""
         return self._stamps_shift() is not None
 
-    def order(self, line: TextLine) -> tuple[int, float]:
-        """The sort key of a line among all logs: its attempt, then its time; the launcher's lines after those that it reports."""
-        return self.ref.attempt, self.time_of(line) + (REACTION_S if self.ref.who == AGENT else 0.0)
+    def order(self, line: TextLine) -> float:
+        """When a line stands among all logs: at its time; the launcher's lines after those that it reports."""
+        return self.time_of(line) + (REACTION_S if self.ref.who == AGENT else 0.0)
 
     def time_of(self, line: TextLine) -> float:
         """When a line was written, as far as known, wall seconds."""

@@ -19,8 +19,6 @@ from supervisor.views.logs.query import Query
 from supervisor.views.logs.sources import AGENT, NodeLogs, split_rank
 from supervisor.views.logs.stream import Stream
 
-# The share of a following page for lines that are still being redrawn.
-OPEN_SHARE = 1 / 3
 # On a page at a failure, this share is below the line where it began.
 BELOW_CAUSE_SHARE = 1 / 3
 # How many lines from a log's end to search for the line that a verdict names.
@@ -47,20 +45,18 @@ class LogViewport:
     Args:
         node: the node's folder, which lists the run's logs.
         check: called now and then during long work; raises to abort it.
-        newest: see `OpenLogs`; such a view also gets the ranks' last lines.
     """
 
-    def __init__(self, node: NodePaths, check: Callable[[], None], newest: int = 0) -> None:
+    def __init__(self, node: NodePaths, check: Callable[[], None]) -> None:
         self.height = 1
-        self.logs = OpenLogs(node, check, newest)
+        self.logs = OpenLogs(node, check)
         self._check = check
-        self._tells_last = newest > 0
         self._place: Place = ()
         self._following = True
         self._cursor: At | None = None  # the target of the newest jump
         self._is_match = False  # whether that is a match of the search
         self._jump = 0
-        self._cause: lc.CauseLine | None = None
+        self._cause: lc.LogAt | None = None
         self._cause_at: At | None = None
         self._cause_passed = False
         self._notes: list[str] = []  # what to tell the person about the last move
@@ -135,7 +131,7 @@ class LogViewport:
             size_bytes=size,
             shown=logs.shown(),
             search=logs.found(found_at) if logs.searched else None,
-            last_lines=self._last_lines() if self._tells_last else {},
+            last_lines=self._last_lines(),
             empty_why=self._why_empty() if not rows else "",
             nodes=logs.nodes_read if logs.node_count else (),
             node_count=logs.node_count,
@@ -147,7 +143,7 @@ class LogViewport:
         """The rows of the page, and whether it is at a failure."""
         if not self._following:
             return self._rows_from(self._place, self.height), False
-        rows = self._newest_rows()
+        rows = rows_before(self.logs.streams, self.logs.ends, self.height)
         held = self._rows_at_cause(rows)
         return held or rows, bool(held)
 
@@ -158,20 +154,9 @@ class LogViewport:
             rows = rows_before(self.logs.streams, place, self.height - len(rows)) + rows
         return rows
 
-    def _newest_rows(self) -> list[Row]:
-        """The last rows; progress bars of many ranks do not crowd out the rest."""
-        streams, end = self.logs.streams, self.logs.ends
-        rows = rows_before(streams, end, self.height)
-        most = max(1, int(self.height * OPEN_SHARE))
-        if sum(map(_is_open, rows)) > most:
-            rows = rows_before(streams, end, self.height + len(streams))
-            surplus = sum(map(_is_open, rows)) - most
-            rows = [row for row in rows if not (_is_open(row) and (surplus := surplus - 1) >= 0)]
-        return rows[-self.height :]
-
     # -- the line that a verdict names ---------------------------------------------------------------------
 
-    def keep_cause(self, cause: lc.CauseLine | None) -> None:
+    def keep_cause(self, cause: lc.LogAt | None) -> None:
         """Keep this line in sight while following the newest lines, until a person moves; None: no line."""
         if cause != self._cause:
             self._cause, self._cause_at, self._cause_passed = cause, None, False
@@ -193,16 +178,16 @@ class LogViewport:
         # The query may exclude it.
         return rows[: number + 1 + below][-self.height :] if number is not None else []
 
-    def _find_cause(self, cause: lc.CauseLine) -> At | None:
+    def _find_cause(self, cause: lc.LogAt) -> At | None:
         """The place of the line in its file: by its text near the end, or else by its number."""
-        index, text = self.logs.index_of(cause.path, cause.attempt), cause.text.strip().rstrip("…")
-        if index is None:
+        index, text = self.logs.index_of(cause.path or ""), cause.text.strip().rstrip("…")
+        if index is None or cause.attempt != self.logs.number:
             return None
         file = self.logs.streams[index].file
         for line in itertools.islice(file.backward(file.size), CAUSE_LINES):
             if text and text in line.text:
                 return index, line.offset
-        offset = file.offset_of(cause.line - 1)
+        offset = file.offset_of((cause.line or 1) - 1)
         return (index, offset) if offset is not None else None
 
     # -- moving --------------------------------------------------------------------------------------------
@@ -237,15 +222,16 @@ class LogViewport:
             self._stand_on(*_at(first))
 
     def follow(self, on: bool = True) -> None:
-        """Follow the newest line, or freeze."""
+        """Follow the newest line of the newest attempt, or freeze."""
         self._following, self._cause_passed = on, True
         if on:
             self._cursor = None
+            self.to_attempt(lambda: self.logs.choose_attempt(None))
 
     def to_place(self, at: lc.LogAt, cursor: Row | None = None) -> None:
         """The place that a person, a chart, a verdict or the dashboard's pane names. `cursor`: the row with the cursor."""
         if at.attempt is not None and at.attempt != self.logs.number:
-            self.to_attempt(lambda: self.logs.choose_attempt(at.attempt or 0))
+            self.to_attempt(lambda: self.logs.choose_attempt(at.attempt))
         self.refresh()
         if at.path is not None or at.line is not None:
             index = self.logs.index_of(at.path) if at.path is not None else _at(cursor)[0] if cursor else 0
@@ -343,17 +329,12 @@ class LogViewport:
     def _beside(self, index: int, line: TextLine, *, in_order: bool = True) -> Place:
         """A line of one log, with the others at the time it was written. `in_order`: lines of one time follow the order of their logs."""
         stream = self.logs.streams[index]
-        attempt, t = stream.ref.attempt, stream.time_of(line)
+        t = stream.time_of(line)
         later = math.nextafter(t, math.inf) if in_order else t
-        place = []
-        for i, other in enumerate(self.logs.streams):
-            if i == index:
-                place.append(line.offset)
-            elif other.ref.attempt == attempt:
-                place.append(min(other.offset_at(t if i > index else later), other.file.size))
-            else:
-                place.append(other.file.size if other.ref.attempt < attempt else 0)
-        return tuple(place)
+        return tuple(
+            line.offset if i == index else min(other.offset_at(t if i > index else later), other.file.size)
+            for i, other in enumerate(self.logs.streams)
+        )
 
     def _above(self, place: Place, rows: int) -> Place:
         """The place that many rows further up."""
@@ -417,12 +398,11 @@ class LogViewport:
 
     def _nearest_match(self, place: Place, way: int) -> At | None:
         """The next match from a place, down (1) or up (-1)."""
-        best: tuple[tuple[float, float, int], At] | None = None
+        best: tuple[tuple[float, int], At] | None = None
         for i, finder in enumerate(self.logs.finders):
             line = next(finder.forward(place[i]) if way > 0 else finder.backward(place[i]), None)
             if line is not None:
-                attempt, t = self.logs.streams[i].order(line)
-                nearness = (way * attempt, way * t, i)
+                nearness = (way * self.logs.streams[i].order(line), i)
                 best = min(best, (nearness, (i, line.offset))) if best else (nearness, (i, line.offset))
         return best[1] if best is not None else None
 
@@ -454,9 +434,8 @@ class LogViewport:
         """The newest line of each rank of the newest attempt, regardless of the query."""
         newest: dict[str, tuple[float, str]] = {}
         for stream in self.logs.streams:
-            if stream.ref.attempt == self.logs.number:
-                for who, found in stream.last_lines().items():
-                    newest[who] = max(newest.get(who, found), found)
+            for who, found in stream.last_lines().items():
+                newest[who] = max(newest.get(who, found), found)
         return {who: text for who, (_, text) in newest.items()}
 
     def _why_empty(self) -> str:
@@ -497,10 +476,6 @@ def _at(row: Row) -> At:
 def _row_of(rows: Sequence[Row], at: At | None) -> int | None:
     """The row with the line of a log that begins at an offset."""
     return next((n for n, row in enumerate(rows) if any((i, x.offset) == at for i, x in row.parts)), None)
-
-
-def _is_open(row: Row) -> bool:
-    return all(line.is_open for _, line in row.parts)
 
 
 def _number_of(stream: Stream, row: Row) -> int | None:

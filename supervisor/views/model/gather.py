@@ -15,7 +15,7 @@ from supervisor.run.state import RunState
 from supervisor.text.stamps import local_shift
 from supervisor.views.model.cause_context import Nearby
 from supervisor.views.model.snapshot import Gpu, Machine, Rank, Snapshot
-from supervisor.views.model.step_pace import Cadence, Pace
+from supervisor.views.model.step_pace import Pace
 from supervisor.views.model.thinned_series import Point, Recent, Track, Whole, single, smooth
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 WHOLE_POINTS = 2048
 RECENT_POINTS = 600
 LOST_POINTS = 200
-WHOLE_METRICS = ("loss", "val_loss", "lr", "grad_norm")
+SPEEDS = ("tokens_per_sec", "samples_per_sec", "step_time_s", "data_wait_s", "mfu")
+WHOLE_METRICS = ("loss", "val_loss", "lr", "grad_norm", *SPEEDS)
 # Limits for series not named here: this many, each with this many points, so that a script that logs a number
 # per layer costs a bounded amount of memory (about 10 MiB).
 OTHER_SERIES = 80
@@ -34,7 +35,6 @@ AXIS_FIELDS = frozenset(
 )
 LONGEST_STEP_S = 4 * 3600.0
 """What a log prints as its time is that since its start where it is longer: of 400 real logs no step took half an hour."""
-RECENT_METRICS = ("tokens_per_sec", "samples_per_sec", "step_time_s", "data_wait_s", "mfu")
 TOGETHER_S = 0.5
 
 
@@ -44,8 +44,6 @@ class _Pool:
     def __init__(self) -> None:
         self._done = Recent(RECENT_POINTS)
         self._open: list[tuple[float, float, int]] = []
-        self._view: Track = ()
-        self._stale = False
 
     def add(self, t: float, value: float | None, attempt: int) -> None:
         """Add one device's reading; readings within half a second belong together."""
@@ -55,14 +53,10 @@ class _Pool:
             self._done.add(self._point())
             self._open.clear()
         self._open.append((t, value, attempt))
-        self._stale = True
 
     def view(self) -> Track:
-        """The points, oldest first; the same object until something is added."""
-        if self._stale:
-            self._view = (*self._done.view(), self._point())
-            self._stale = False
-        return self._view
+        """The points, oldest first."""
+        return (*self._done.view(), self._point()) if self._open else ()
 
     def _point(self) -> Point:
         values = [value for _, value, _ in self._open]
@@ -80,7 +74,6 @@ class _Keyed:
     stepped_t: float | None = None
     attempt: int = 0
     pace: Pace = field(default_factory=Pace)
-    cadence: Cadence = field(default_factory=Cadence)
 
     def take(self, sample: Sample) -> None:
         """Take one sample, in time order."""
@@ -91,15 +84,11 @@ class _Keyed:
                 track.add(single(sample.t, step, value, sample.a))
         if sample.a > self.attempt:
             self.attempt, self.values, self.seen_t, self.stepped_t = sample.a, {}, 0.0, None
-            self.pace, self.cadence = Pace(), Cadence()
+            self.pace = Pace()
         if sample.a < self.attempt:
             return
         if step is not None:
             self.stepped_t = sample.t
-            if se.LINE_T in sample.v:  # a log that was read afterwards
-                self.cadence.forget()
-            else:
-                self.cadence.add(sample.t, step)
             if "step_time_s" not in self.values:
                 _keep_pace(self.pace, sample, step)
         self.seen_t = max(self.seen_t, sample.t)
@@ -121,7 +110,6 @@ class _Keyed:
             values=dict(self.values) if is_current else {},
             cpu=self.track("cpu_ratio"),
             rss=self.track("rss_bytes"),
-            cadence=self.cadence.usual() if is_current else None,
         )
 
 
@@ -181,7 +169,6 @@ class Gatherer:
 
     def __init__(self) -> None:
         self._series = {name: Whole(WHOLE_POINTS) for name in WHOLE_METRICS}
-        self._recent = {name: Recent(RECENT_POINTS) for name in RECENT_METRICS}
         self._lost: deque[Point] = deque(maxlen=LOST_POINTS)
         self._lost_since: Point | None = None
         # For series whose newest value is not finite: the attempt, and the word for the value.
@@ -222,15 +209,13 @@ class Gatherer:
             line_t=line_t + local_shift(line_t) if line_t is not None else None,
         )
         for name, value in sample.v.items():
-            if name in RECENT_METRICS and not self._is_trainings(name, sample):
+            if name in SPEEDS and not self._is_trainings(name, sample):
                 continue
             if value is not None:
                 self._odd.pop(name, None)
                 point = origin._replace(low=value, mean=value, high=value)
                 if name == "step_time_s" and value > LONGEST_STEP_S:
                     continue
-                if name in RECENT_METRICS:
-                    self._recent[name].add(point)
                 self._add(name, point)
             elif name not in se.CONTEXT:  # null, also from an older version, which wrote no word
                 self._odd[name] = (sample.a, sample.odd.get(name, "nan or inf"))
@@ -297,7 +282,6 @@ class Gatherer:
         """The current state of the run, with the other known facts."""
         series = {name: whole.view() for name, whole in self._series.items()}
         metrics = {name: series[name] for name in WHOLE_METRICS}
-        metrics |= {name: recent.view() for name, recent in self._recent.items()}
         loss_name = "loss"
         if not metrics["loss"] and not self._lost and metrics["val_loss"]:
             loss_name = "val_loss"  # better than none

@@ -34,8 +34,6 @@ TAIL_BYTES = 4 << 20
 OBSERVED_BYTES = 16 << 20
 # Of older data, this much, in pieces from the first sample on: 20,000 samples for some 2,000 points of a curve.
 SPREAD_BYTES = 4 << 20
-# Some 1,300 samples, read within 25 ms and 1 MiB; the rest comes with the next refresh.
-PIECE_BYTES = 1 << 17
 LIVENESS_S = 1.0
 # Interval of reading the other nodes; longer for many nodes, so that a file server gets at most some 200 requests a second.
 LOOK_S = 1.0
@@ -144,15 +142,12 @@ class SnapshotReader:
                     self._gathered.take(name, sample)
 
     def _read_series(self) -> bool:
-        """Read everything at first; later a piece of each stream, so that log lines never wait for old charts."""
         changed = False
         for name, reader in self._series.items():
-            while samples := reader.read(limit_bytes=PIECE_BYTES):
+            while samples := reader.read():
                 changed = True
                 for sample in samples:
                     self._gathered.take(name, sample)
-                if self._last is not None:
-                    break
         return changed
 
     def _look_around(self) -> bool:

@@ -34,8 +34,6 @@ from supervisor.views.model.snapshot import Snapshot
 # Of each stream this much is played sample by sample; older data comes as one-minute roll-ups.
 STREAM_BYTES = 64 << 20
 SPEEDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 3600.0)
-# States kept along the way, so that scrubbing back does not fold the whole journal again.
-KEEP_EVERY = 2000
 # A person watches a replay for about this long.
 LASTS_S = 30.0
 # The ways to type a moment: a share of the whole, a span from here, or a time.
@@ -65,12 +63,6 @@ class Recording:
     def start_t(self) -> float:
         """Wall time of the first event."""
         return self.events[0].t
-
-    @property
-    def first_loss_t(self) -> float | None:
-        """Wall time of the first loss in the recording; None without one."""
-        losses = (t for t, stream, sample in self.samples if stream == se.METRICS and "loss" in sample.v)
-        return next(losses, None) if not self.past else None
 
     @property
     def end_t(self) -> float:
@@ -214,7 +206,6 @@ class ReplayReader:
         self._event_times = list(accumulate((event.t for event in recording.events), max))
         self._sample_times = [t for t, _, _ in recording.samples]
         self._nearby = NearbyReader(recording.run)
-        self._states: list[tuple[int, RunState]] = [(0, RunState())]
         self._revision = 0
         self._last: Snapshot | None = None
         self._gathered = Gatherer()
@@ -238,14 +229,15 @@ class ReplayReader:
             self._at = now
             self._last = msgspec.structs.replace(self._last, revision=self._revision, recorded_t=now)
             return self._last
-        self._state = self._folded(events)
+        for event in self._recording.events[self._events : events]:
+            self._state = fold(self._state, event)
         for _, stream, sample in self._recording.samples[self._samples : samples]:
             self._gathered.take(stream, sample)
         self._events, self._samples, self._at = events, samples, now
         self._last = self._gathered.snapshot(
             self._revision,
             # The player's clock is that of the events, so later changes of the machine's clock do not matter.
-            msgspec.structs.replace(self._state, clock_ahead_s=0.0),
+            msgspec.structs.replace(self._state, clock_ahead_s=0.0, unknown_events=0),
             keeper_alive=self._state.keeper_pid is not None and self._state.keeper_left is None,
             gone=False,
             run_file=self._recording.run_file,
@@ -260,18 +252,6 @@ class ReplayReader:
             self._gathered.take_rollup(rollup)
         self._events = self._samples = 0
         self._at = float("-inf")
-
-    def _folded(self, count: int) -> RunState:
-        """The state after `count` events, from the nearest kept state."""
-        at = bisect_right(self._states, count, key=lambda kept: kept[0]) - 1
-        done, state = self._states[at]
-        if self._events >= done and self._events <= count:
-            done, state = self._events, self._state
-        for number in range(done, count):
-            state = fold(state, self._recording.events[number])
-            if (number + 1) % KEEP_EVERY == 0 and number + 1 > self._states[-1][0]:
-                self._states.append((number + 1, state))
-        return msgspec.structs.replace(state, unknown_events=0)
 
 
 def is_moment(typed: str) -> bool:

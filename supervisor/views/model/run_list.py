@@ -253,20 +253,6 @@ class SortKey(StrEnum):
 
 # Keys with the greatest value first, unless reversed.
 GREATEST_FIRST = frozenset([SortKey.NEWEST, SortKey.STEP, SortKey.DURATION])
-# Typed names of a direction, and whether the greatest then comes first.
-DIRECTIONS = {"asc": False, "ascending": False, "desc": True, "descending": True}
-REVERSED = frozenset(["reverse", "reversed"])
-
-
-def sort_named(words: str) -> tuple[SortKey, bool] | None:
-    """Parse ``loss desc``: a key, by a part of its name, and whether its usual order is reversed; None if unknown."""
-    *named, last = words.lower().split() or [""]
-    falling = DIRECTIONS.get(last) if named else None
-    wanted = " ".join(named if falling is not None or last in REVERSED else [*named, last])
-    key = next((key for key in SortKey if wanted and wanted in key), None)
-    if key is None:
-        return None
-    return key, last in REVERSED if falling is None else falling != (key in GREATEST_FIRST)
 
 
 @dataclass(slots=True)

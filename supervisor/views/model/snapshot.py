@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from supervisor.run.paths import NodePaths
-from supervisor.run.state import A_PIPE, Running, RunState
+from supervisor.run.state import A_PIPE, RunState
 from supervisor.views.logs.sources import NodeLogs
 from supervisor.views.model.cause_context import Nearby
 from supervisor.views.model.step_pace import (
@@ -21,7 +20,7 @@ from supervisor.views.model.step_pace import (
     epochs_apart,
     job_pace,
 )
-from supervisor.views.model.thinned_series import Point, Track, lives_on, median
+from supervisor.views.model.thinned_series import Point, Track, median
 
 if TYPE_CHECKING:
     from supervisor.run.runfile import RunFile
@@ -41,9 +40,8 @@ class Rank(msgspec.Struct, frozen=True):
     """One rank: the newest training sample and the newest reading of its process.
 
     `stepped_t`: of its newest sample with a step; None if its steps cannot be told from the job's. `pace_s`:
-    seconds per step from the times of its log lines, for a log without step times. `cadence`: the usual
-    seconds and steps between two such lines; None while unknown. All values are from the newest attempt and
-    unknown at its start (`seen_t` 0) until logged.
+    seconds per step from the times of its log lines, for a log without step times. All values are from the newest
+    attempt and unknown at its start (`seen_t` 0) until logged.
     """
 
     key: str
@@ -53,7 +51,6 @@ class Rank(msgspec.Struct, frozen=True):
     values: dict[str, float | None]
     cpu: Track
     rss: Track
-    cadence: tuple[float, float] | None = None
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -140,14 +137,11 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def step(self) -> int | None:
-        """The newest step of the newest attempt; while it runs, that of a newer loss, which the journal gets up to a second later."""
-        attempt, progress, losses = self.state.attempt, self.state.progress, self.metrics.get("loss", ())
-        step = attempt.last_step if attempt is not None else progress.step if progress is not None else None
-        if step is None or not losses or not isinstance(self.state.condition, Running):
-            return step
-        newest = losses[-1]
-        is_newer = progress is None or newest.t > progress.t
-        return max(step, int(newest.step or 0)) if is_newer and self.is_current(newest.attempt) else step
+        """The newest step of the newest attempt."""
+        attempt, progress = self.state.attempt, self.state.progress
+        if attempt is not None:
+            return attempt.last_step
+        return progress.step if progress is not None else None
 
     @property
     def step_time_s(self) -> tuple[float | None, bool]:
@@ -212,13 +206,10 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def best_loss(self) -> tuple[float | None, int | None]:
-        """The least loss that no later attempt overwrote, and its step; from the journal and from the chart, which is up to a second ahead."""
+        """The least loss that no later attempt overwrote, and its step."""
         if self.loss_name != "loss":
             return None, None  # for a loss composed of several, the journal has only the total
-        best, samples, cuts = self.state.best_loss, self.metrics["loss"], self.state.cuts
-        living = (point for point in samples if lives_on(point, cuts))
-        least = min(living, key=attrgetter("low"), default=None)
-        if least is None or (best is not None and best <= least.low):
-            # If a log's losses name only epochs, the step is a progress bar's, which may have moved on.
-            return best, None if samples and samples[-1].step is None else self.state.best_step
-        return least.low, int(least.step) if least.step is not None else None
+        samples = self.metrics["loss"]
+        # If a log's losses name only epochs, the step is a progress bar's, which may have moved on.
+        has_step = not samples or samples[-1].step is not None
+        return self.state.best_loss, self.state.best_step if has_step else None

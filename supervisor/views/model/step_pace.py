@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from supervisor.views.model.thinned_series import Point, Track, median, single
-
-if TYPE_CHECKING:
-    from supervisor.views.model.snapshot import Rank
 
 # Lines are read in batches at intervals, so lines closer together than this do not show a step's duration.
 APART_S = 0.25
@@ -19,11 +15,6 @@ APART_S = 0.25
 APART_BY_CLOCK_S = 10.0
 # If both have a fraction of a second, an evaluation between two steps must not be part of every gap.
 APART_BY_FINE_CLOCK_S = 1.0
-# With fewer gaps between a rank's lines, its logging interval is unknown.
-LEAST_LOGGED = 5
-# A rank is silent if it logged nothing for this many usual gaps, for at least this time, and is as many steps behind.
-SILENT_GAPS = 3
-SILENT_S = 5.0
 # Gaps in the median: one evaluation or checkpoint among them must not distort it.
 GAPS = 60
 # The median uses this many: of a file with several trainings, not all points that tell them apart are kept.
@@ -114,14 +105,13 @@ class Pace:
         self._from: tuple[float, float] | None = None  # the start of the newest gap
         self._at: tuple[float, float] | None = None
         self._of: tuple[int, bool] = (0, False)
-        self._seen: tuple[Track, float | None] | None = None
 
     def add(self, t: float, step: float, attempt: int, *, by_clock: bool = False) -> None:
         """A step was logged at `t`, wall seconds. `by_clock`: by the line's own time stamp."""
         if not (math.isfinite(t) and math.isfinite(step)):
             return
         if (attempt, by_clock) != self._of:
-            self._of, self._seen = (attempt, by_clock), None
+            self._of = (attempt, by_clock)
             self._gaps.clear()
             self.forget()
         if self._at is None or step < self._at[1] or t < self._at[0]:
@@ -141,7 +131,6 @@ class Pace:
         if self._from is not None:
             gap_s = (t - self._from[0]) / (step - self._from[1])
             self._gaps.append(single(t, step, gap_s, attempt))
-            self._seen = None
 
     def forget(self) -> None:
         """Call if the next step does not directly follow the last one."""
@@ -154,64 +143,13 @@ class Pace:
 
     def seconds(self) -> float | None:
         """Seconds per step, the median over the newest gaps; None if there are none."""
-        return self._looked_at()[1]
+        return median(gap.mean for gap in self._gaps)
 
     def track(self) -> Track:
-        """The gaps, in seconds per step; the same object until something is added."""
-        return self._looked_at()[0]
-
-    def _looked_at(self) -> tuple[Track, float | None]:
-        if self._seen is None:
-            self._seen = (tuple(self._gaps), median(gap.mean for gap in self._gaps))
-        return self._seen
+        """The gaps, in seconds per step."""
+        return tuple(self._gaps)
 
 
 def _apart_s(t: float, before: float) -> float:
     """The minimum distance between two clock times in lines that shows a gap between them."""
     return APART_BY_FINE_CLOCK_S if t % 1 and before % 1 else APART_BY_CLOCK_S
-
-
-class Cadence:
-    """How often a rank logs a step: seconds and steps between two such lines."""
-
-    def __init__(self) -> None:
-        self._gaps: deque[tuple[float, float]] = deque(maxlen=GAPS)
-        self._at: tuple[float, float] | None = None
-
-    def add(self, t: float, step: float) -> None:
-        """The rank logged a step at `t`, wall seconds; several lines of one step count once."""
-        if self._at is not None and step == self._at[1]:
-            return
-        if self._at is not None and step > self._at[1] and t >= self._at[0]:
-            self._gaps.append((t - self._at[0], step - self._at[1]))
-        self._at = (t, step)
-
-    def forget(self) -> None:
-        """Call if the next step does not directly follow the last one."""
-        self._at = None
-
-    def usual(self) -> tuple[float, float] | None:
-        """The medians; None while unknown."""
-        if len(self._gaps) < LEAST_LOGGED:
-            return None
-        seconds, steps = (median(values) or 0.0 for values in zip(*self._gaps, strict=True))
-        return seconds, steps
-
-
-def ranks_behind(ranks: Mapping[str, Rank]) -> tuple[frozenset[str], bool]:
-    """The ranks that stopped logging steps while others continue; and whether that is habit: most of them did.
-
-    Each is measured by its own usual gap. If all stopped, none is behind: that is a stall. Many scripts log
-    their first steps on all ranks and the rest on one.
-    """
-    stepped = {name: rank for name, rank in ranks.items() if rank.stepped_t is not None}
-    newest_t = max((rank.stepped_t or 0.0 for rank in stepped.values()), default=0.0)
-    furthest = max((rank.values.get("step") or 0.0 for rank in stepped.values()), default=0.0)
-    found = frozenset(
-        name
-        for name, rank in stepped.items()
-        if rank.cadence is not None
-        and newest_t - (rank.stepped_t or 0.0) > max(SILENT_S, SILENT_GAPS * rank.cadence[0])
-        and furthest - (rank.values.get("step") or 0.0) >= SILENT_GAPS * rank.cadence[1]
-    )
-    return found, 2 * len(found) > len(stepped)

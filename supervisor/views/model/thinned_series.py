@@ -112,19 +112,15 @@ class Recent:
 
     def __init__(self, cap: int) -> None:
         self._points: deque[Point] = deque(maxlen=cap)
-        self._view: Track | None = ()
 
     def add(self, point: Point) -> None:
         """Append a point; values that are not finite are skipped."""
         if math.isfinite(point.low) and math.isfinite(point.high):
             self._points.append(point)
-            self._view = None
 
     def view(self) -> Track:
-        """The points, oldest first; the same object until something is added."""
-        if self._view is None:
-            self._view = tuple(self._points)
-        return self._view
+        """The points, oldest first."""
+        return tuple(self._points)
 
 
 # A moving mean over this share of the visible range follows the curve and hides the noise.

@@ -66,10 +66,6 @@ class Words:
         """The sentence of a table in ``lang/*.toml`` for a kind, with its values."""
         return self._kinds.sentence(table, kind, values or {})
 
-    def filled(self, text: str, values: Mapping[str, object]) -> str:
-        """A sentence in the form of the tables' sentences, with its values."""
-        return self._kinds.filled(text, values)
-
     @cached_property
     def _kinds(self) -> Kinds:
         return Kinds(self.lang, self._translate)

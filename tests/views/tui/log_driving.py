@@ -1,4 +1,4 @@
-"""Opening the log screen of a recorded run, and what a test asks of it."""
+"""Opening the log of a recorded run alone, and what a test asks of it."""
 
 from __future__ import annotations
 
@@ -10,35 +10,28 @@ from textual.pilot import Pilot
 from supervisor.run.paths import RunPaths
 from supervisor.views.logs.reading import LogAt, Page
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.logs.page import LogPanel
-from supervisor.views.tui.logs.screen import LogScreen
+from supervisor.views.tui.logs.pane import LogPanel
 from tests.views.tui import recorded
 from tests.views.tui.driving import until
 
 
-async def opened(app: StokerApp, pilot: Pilot[None], at: LogAt | None = None) -> LogScreen:
+async def opened(app: StokerApp, pilot: Pilot[None], at: LogAt | None = None) -> LogPanel:
     if at is None:
         await pilot.press("L")
     else:
         app.dashboard.log_of_run.open(at)
-    await until(
-        pilot,
-        lambda: isinstance(app.screen, LogScreen) and any(each.page for each in app.screen.query(LogPanel)),
-        "the logs",
-    )
-    assert isinstance(app.screen, LogScreen)
-    return app.screen
+    log = app.dashboard.panes.log
+    await until(pilot, lambda: log.is_whole and log.has_focus and log.size.height > 20, "the log alone")
+    return log
 
 
-def page(screen: LogScreen) -> Page:
-    found = screen.log_page.page
-    assert found is not None
-    return found
+def page(log: LogPanel) -> Page:
+    assert log.page is not None
+    return log.page
 
 
-def cursor(screen: LogScreen) -> str:
-    row = screen.log_page.row
-    return row.text if row is not None else ""
+def cursor(log: LogPanel) -> str:
+    return log.row.text if log.row is not None else ""
 
 
 async def settled(pilot: Pilot[None], condition: Callable[[], bool], what: str) -> None:

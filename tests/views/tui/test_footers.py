@@ -7,17 +7,14 @@ from pathlib import Path
 from textual.pilot import Pilot
 
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.logs.screen import LogScreen
 from supervisor.views.tui.shell.screen_base import FooterBar
 from tests.views.tui import recorded
-from tests.views.tui.driving import drive, on_dashboard, until
+from tests.views.tui.driving import drive, until
 from tests.views.tui.log_driving import opened
 
 
 def footer(app: StokerApp) -> str:
-    """The footer of the screen that is on top, or of the dashboard beneath."""
-    screen = app.screen if isinstance(app.screen, LogScreen) else app.dashboard
-    return "".join(strip.text for strip in screen.query_one("#footer", FooterBar)._strips)
+    return "".join(strip.text for strip in app.dashboard.query_one("#footer", FooterBar)._strips)
 
 
 def test_esc_in_the_log_is_named_by_what_it_ends_first(tmp_path: Path) -> None:
@@ -29,13 +26,13 @@ def test_esc_in_the_log_is_named_by_what_it_ends_first(tmp_path: Path) -> None:
             (("V",), "Esc end selection"),
             (("escape",), "Esc close search"),
             (("escape",), "Esc clear filter"),
-            (("escape",), "Esc back"),
+            (("escape",), "Esc end zoom"),
         ):
             await pilot.press(*keys)
             await until(pilot, lambda word=word: word in footer(app), word)  # type: ignore[misc]
-            assert ("n ↑ older" in footer(app)) is (word != "Esc back" and "filter" not in word)
+            assert ("n ↑ older" in footer(app)) is (word != "Esc end zoom" and "filter" not in word)
         await pilot.press("escape")
-        await until(pilot, lambda: on_dashboard(app), "the dashboard")
+        await until(pilot, lambda: not app.dashboard.panes.log.is_whole, "all panes")
 
     drive(recorded.held(tmp_path / "run"), play)
 

@@ -54,7 +54,7 @@ def test_the_key_of_the_log_opens_the_stacks_and_leads_on_to_the_log(tmp_path: P
         assert "clean_cache (/home/me/gpt/train.py:19)" in text
         assert "[red]lock[/red]" in text
         await pilot.press("L")
-        await until(pilot, lambda: bool(app.screen.query("#logpage")), "the log")
+        await until(pilot, lambda: app.dashboard.panes.log.is_whole, "the log")
 
     drive(hung(tmp_path / "run"), play)
 

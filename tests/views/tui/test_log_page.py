@@ -1,4 +1,4 @@
-"""The page of the log screen, its status line and what is asked of the session: rows, cursor, selection and words, without an app."""
+"""The log shown alone and what it asks of the session: rows, cursor, selection and titles, without an app."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from textual.message import Message
 
 from supervisor.views.logs import reading as lc
 from supervisor.views.logs.file import TextLine
 from supervisor.views.logs.merge import Row as LogRow
 from supervisor.views.logs.query import Query
-from supervisor.views.logs.session import Scroll
+from supervisor.views.logs.session import Request, Scroll
 from supervisor.views.logs.sources import LogRef, Tone
-from supervisor.views.tui.logs.page import LogPanel
-from supervisor.views.tui.logs.screen import LogStatus
+from supervisor.views.tui.logs.pane import LogPanel
 from tests.views.tui.still import text_of
 
 NOTHING = Query()
@@ -63,20 +61,15 @@ def lines(first: int, last: int) -> tuple[LogRow, ...]:
     return tuple(line_of(number) for number in range(first, last))
 
 
-def pane(page: lc.Page | None = None) -> tuple[LogPanel, list[Message]]:
+def pane(page: lc.Page | None = None) -> tuple[LogPanel, list[Request]]:
     """A page and what it asks for."""
-    made, sent = LogPanel(id="p", has_cursor=True), list[Message]()
-    made.post_message = lambda message: bool(sent.append(message)) or True  # type: ignore[method-assign, func-returns-value]
+    made, sent = LogPanel(id="p"), list[Request]()
+    made.is_whole = True
+    made.ask = sent.append  # type: ignore[method-assign, assignment]
+    made.post_message = lambda _message: True  # type: ignore[method-assign, assignment]
     if page is not None:
         made.take(page)
     return made, sent
-
-
-def asked(sent: list[Message]) -> list[object]:
-    """What was asked of the viewport, in order; a cursor's move is "pointed". None is left."""
-    found: list[object] = [m.move if isinstance(m, LogPanel.Moved) else "pointed" for m in sent]
-    sent.clear()
-    return found
 
 
 def body(made: LogPanel, width: int = 30, height: int = 10) -> list[str]:
@@ -123,110 +116,98 @@ def test_where_a_page_puts_the_cursor() -> None:
 def test_moving_within_a_page_and_beyond_it() -> None:
     made, sent = pane(page_of(*lines(0, 5)))
     for rows, cursor, wanted in (
-        (1, 1, "pointed"),
-        (3, 4, "pointed"),
-        (1, 4, Scroll(1)),
-        (3, 4, Scroll(3)),
-        (-4, 0, "pointed"),
-        (-2, 0, Scroll(-2)),
+        (1, 1, []),
+        (3, 4, []),
+        (1, 4, [Scroll(1)]),
+        (3, 4, [Scroll(3)]),
+        (-4, 0, []),
+        (-2, 0, [Scroll(-2)]),
     ):
         made.action_move(rows)
-        assert (made.cursor, asked(sent)) == (cursor, [wanted])
+        assert (made.cursor, sent) == (cursor, wanted)
+        sent.clear()
     for page in (None, page_of()):
         empty, sent = pane(page)
         empty.action_move(1)
-        assert asked(sent) == []
+        assert sent == []
 
 
 # -- drawing --------------------------------------------------------------------------------------------------
 
 
-def test_long_lines_are_cut_and_moved_sideways_or_wrapped() -> None:
+def test_long_lines_are_cut_or_wrapped() -> None:
     text = "".join(chr(ord("a") + at % 26) for at in range(60))
     made, _ = pane(page_of(line_of(0, text, ("",)), line_of(1, "short", ("",))))
     assert body(made, 21)[0][:21] == f"▌{text[:20]}"
-    made.action_side(1)
-    assert body(made, 21)[0][:21] == f"▌{text[16:36]}"
-    made.action_side(-1)
-    made.action_side(-1)
-    assert body(made, 21)[0][:21] == f"▌{text[:20]}"
-    made.action_side(1)
-    made.toggle_wrap()
+    made.action_wrap()
     assert made.wraps
     assert body(made, 21) == [f"▌{text[:20]}", f" {text[20:40]}", f" {text[40:]}", " short"]
     made.cursor = 1
     assert body(made, 21, 4)[-1] == "▌short"
     assert len(body(made, 21, 2)) == 2, "four fifths of two rows are one"
     assert body(made, 21, 2) == [f" {text[:20]}", "▌short"]
-    made.toggle_wrap()
-    assert body(made, 21)[0][1:21] == text[:20], "from the left again"
-
-
-@pytest.mark.parametrize(
-    ("values", "left", "right"),
-    [
-        ({}, "log · 0/stdout.log", "frozen"),
-        ({"following": True}, "log · 0/stdout.log", "following"),
-        ({"following": True, "grows": False}, "log · 0/stdout.log", "at the end"),
-        ({"attempts": 2}, "log · attempt 1 of 2 · 0/stdout.log", "frozen"),
-        ({"merged_by": "time"}, "log · ranks 0-1, merged by time", "frozen"),
-        (
-            {"merged_by": "arrival", "query": Query.parse("r1 foo")},
-            "log · merged by arrival · rank 1 · “foo”",
-            "frozen",
-        ),
-        ({"rows": ()}, "log", "frozen"),
-        ({"rows": (), "alone": 1}, "log · 1/stdout.log", "frozen"),
-    ],
-)
-def test_the_title_says_which_logs(values: dict[str, Any], left: str, right: str) -> None:
-    page = replace(page_of(*lines(0, 2)), **values)
-    titles = pane(page)[0].titles()
-    assert (text_of([titles[0]]), text_of([titles[1]])) == (left, right)
-    assert pane()[0].titles() == ((), ())
-
-
-# -- the line below ---------------------------------------------------------------------------------------------
-
-
-def status(page: lc.Page | None, here: int | None = None, width: int = 90) -> str:
-    made = LogStatus(id="s")
-    made.page, made.here = page, here
-    assert made.ready is (page is not None)
-    return " ".join(text_of(made.body(width, 1)).split())
-
-
-@pytest.mark.parametrize(
-    ("values", "here", "text"),
-    [
-        ({"size_bytes": 1 << 20}, None, "50% of 1M"),
-        ({"size_bytes": 0}, None, "empty"),
-        ({"rows": ()}, 0, "2K"),
-        ({"line_count": 2000}, 0, "line 1 500 of 2 000 (75%) · 2K"),
-    ],
-)
-def test_where_the_page_stands(values: dict[str, Any], here: int | None, text: str) -> None:
-    assert status(replace(page_of(line_of(0), numbers=(1500,)), **values), here) == text
-
-
-# -- what is found ----------------------------------------------------------------------------------------------
+    made.action_wrap()
+    assert body(made, 21)[0][1:21] == text[:20]
 
 
 def tally(found: int, ordinal: int | None, done: float) -> lc.Tally:
     return lc.Tally(found, done, ordinal)
 
 
+FOUND = {"searched": Query.search("loss")}
+
+
 @pytest.mark.parametrize(
-    ("shown", "search", "text"),
+    ("values", "left", "right"),
     [
-        (None, tally(7, 3, 1.0), "/loss: 3 of 7"),
-        (None, tally(7, None, 1.0), "/loss: 7 found"),
-        (None, tally(0, None, 1.0), "/loss: not found"),
-        (None, tally(7, None, 0.5), "/loss: 7+ found (50% searched)"),
-        (None, lc.Tally(0, 0.0, at_match=True), "/loss: 1+ found (0% searched)"),
-        (tally(12, None, 0.25), tally(7, 1, 1.0), "12 lines (25% searched) /loss: 1 of 7"),
+        ({}, "log · 0/stdout.log", "50% of 2K · frozen · … below"),
+        ({"following": True}, "log · 0/stdout.log", "50% of 2K · following"),
+        ({"following": True, "grows": False}, "log · 0/stdout.log", "50% of 2K · at the end"),
+        ({"attempts": 2, "below": 3}, "log · attempt 1 of 2 · 0/stdout.log", "50% of 2K · frozen · 3 below"),
+        (
+            {"merged_by": "time", "grows": False, "below": 3},
+            "log · ranks 0-1, merged by time",
+            "50% of 2K · 3 below",
+        ),
+        (
+            {"merged_by": "arrival", "query": Query.parse("r1 foo"), "following": True},
+            "log · merged by arrival · rank 1 · “foo”",
+            "50% of 2K · following",
+        ),
+        ({"rows": (), "following": True}, "log", "2K · following"),
+        ({"rows": (), "alone": 1, "following": True}, "log · 1/stdout.log", "2K · following"),
+        ({"size_bytes": 1 << 20, "following": True}, "log · 0/stdout.log", "50% of 1M · following"),
+        ({"size_bytes": 0, "following": True}, "log · 0/stdout.log", "empty · following"),
+        (
+            {"line_count": 2000, "numbers": (1499, 1500), "following": True},
+            "log · 0/stdout.log",
+            "line 1 500 of 2 000 · following",
+        ),
+        (FOUND | {"search": tally(7, 3, 1.0)}, "log · 0/stdout.log · /loss: 3 of 7", None),
+        (FOUND | {"search": tally(7, None, 1.0)}, "log · 0/stdout.log · /loss: 7 found", None),
+        (FOUND | {"search": tally(0, None, 1.0)}, "log · 0/stdout.log · /loss: not found", None),
+        (
+            FOUND | {"search": tally(7, None, 0.5)},
+            "log · 0/stdout.log · /loss: 7+ found (50% searched)",
+            None,
+        ),
+        (
+            FOUND | {"search": lc.Tally(0, 0.0, at_match=True)},
+            "log · 0/stdout.log · /loss: 1+ found (0% searched)",
+            None,
+        ),
+        (
+            {"shown": tally(12, None, 0.25), "following": True},
+            "log · 0/stdout.log",
+            "50% of 2K · 12 lines (25% searched) · following",
+        ),
     ],
 )
-def test_how_much_was_found(shown: lc.Tally | None, search: lc.Tally | None, text: str) -> None:
-    page = page_of(line_of(0), searched=Query.search("loss"), shown=shown, search=search)
-    assert status(page) == f"50% of 2K {text}"
+def test_the_title_says_which_logs_and_where_the_page_stands(
+    values: dict[str, Any], left: str, right: str | None
+) -> None:
+    page = replace(page_of(*lines(0, 2)), **values)
+    titles = pane(page)[0].titles()
+    assert text_of([titles[0]]) == left
+    assert right is None or text_of([titles[1]]) == right
+    assert pane()[0].titles() == ((), ())

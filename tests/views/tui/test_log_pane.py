@@ -19,7 +19,7 @@ from supervisor.views.tui.widgets.paint import TextStyle
 from tests.diagnosis.launcher_logs import REPORT
 from tests.tiers import first
 from tests.views.tui import recorded
-from tests.views.tui.driving import drive, on_dashboard, pane, shown, until
+from tests.views.tui.driving import drive, pane, shown, until
 from tests.views.tui.log_driving import opened, page
 
 
@@ -40,16 +40,16 @@ def test_filter_by_rank_and_words(tmp_path: Path) -> None:
         await until(pilot, lambda: 0 < len(rows(app)) < 5, "shown while it is typed")
         assert "UserWarning" in pane(app, "log")
         await pilot.press("enter")
-        assert str(logs.query) == "rank 1 · “dataloader”"
+        assert str(logs.lines_query) == "rank 1 · “dataloader”"
         assert "rank 1 · “dataloader”" in pane(app, "log")
         await pilot.press("escape")
         await until(pilot, lambda: len(rows(app)) == everything, "all lines")
         await pilot.press("right_square_bracket")
-        assert logs.query.who == {"0"}
+        assert logs.lines_query.who == {"0"}
         await pilot.press("right_square_bracket")
-        assert logs.query.who == {"1"}
+        assert logs.lines_query.who == {"1"}
         await pilot.press("right_square_bracket")
-        assert not logs.query
+        assert not logs.lines_query
 
     drive(run, play)
 
@@ -79,7 +79,7 @@ def test_follow_and_freeze(tmp_path: Path) -> None:
         await pilot.press("space")
         await until(pilot, lambda: app.dashboard.logs.following, "following again")
         await opened(app, pilot)
-        await until(pilot, lambda: "line 201" in shown(app), "the newest line on the screen of its own")
+        await until(pilot, lambda: "line 201" in shown(app), "the newest line of the log alone")
 
     drive(run, play)
     assert not [t.name for t in threading.enumerate() if t.name.startswith("stoker-log")]
@@ -142,7 +142,7 @@ def test_a_log_to_which_nothing_comes_is_not_followed(
         await pilot.press("space")
         await until(pilot, lambda: "at the end ╮" in pane(app, "log"), "back")
         await opened(app, pilot)
-        await until(pilot, lambda: "at the end ╮" in shown(app), "so on the screen of its own")
+        await until(pilot, lambda: "at the end ╮" in shown(app), "so where it is shown alone")
         await pilot.press("k")
         await until(pilot, lambda: "at the end ╮" not in shown(app), "a line further up")
         assert "frozen" not in shown(app)
@@ -190,9 +190,9 @@ def test_ranks_of_an_attached_log_are_those_that_its_lines_name(tmp_path: Path) 
         await pilot.press("left_square_bracket")
         await until(pilot, lambda: page(screen).query.who == {"2"}, "one back")
         await pilot.press("escape", "escape")
-        await until(pilot, lambda: on_dashboard(app), "the dashboard")
+        await until(pilot, lambda: not screen.is_whole, "all panes")
         await pilot.press("right_square_bracket", "right_square_bracket")
-        await until(pilot, lambda: app.dashboard.logs.query.who == {"1"}, "in the pane too")
+        await until(pilot, lambda: app.dashboard.logs.lines_query.who == {"1"}, "in the pane too")
         await pilot.press("f", *["backspace"] * 8, *"r7", "enter")
         await until(pilot, lambda: "this log has ranks 0-2,10" in pane(app, "log"), "which it has")
 

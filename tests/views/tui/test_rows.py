@@ -18,7 +18,6 @@ from supervisor.run.records import (
 )
 from supervisor.views import format as fm
 from supervisor.views.model.run_list import RunRow
-from supervisor.views.model.snapshot import Rank
 from supervisor.views.model.thinned_series import Track, single
 from supervisor.views.tui.panels import header
 from supervisor.views.tui.panels import notice as bars
@@ -211,29 +210,6 @@ def test_a_printed_step_time_alone_blames_no_rank(state: st.RunState, shown: str
     panel = rank_panel(state, samples)
     assert shown in table(panel)[2]
     assert "1" not in text_of([panel.titles()[1]])
-
-
-@pytest.mark.parametrize(
-    ("stopped", "title", "ages"),
-    [
-        ((2,), "⚠ silent: 2", ["0 s", "0 s", "20 s⚠"]),
-        ((1, 2), "", ["0 s", "20 s", "20 s"]),  # most of them: so the script logs
-    ],
-)
-def test_a_rank_that_logs_no_more_while_others_do_is_marked_at_once(
-    stopped: tuple[int, ...], title: str, ages: list[str]
-) -> None:
-    logged = {
-        str(n): Rank(str(n), t, t, None, {"step": t}, (), (), (1.0, 1.0))
-        for n in range(3)
-        for t in (80.0 if n in stopped else 100.0,)
-    }
-    panel = rank_panel(three_ranks(), logged)
-    panel.view = View(snapshot_of(three_ranks(), ranks=logged), 100.0)
-    assert [line[-len(age.split()) :] for line, age in zip(table(panel)[1:], ages, strict=True)] == [
-        age.split() for age in ages
-    ]
-    assert text_of([panel.titles()[1]]) == title
 
 
 @pytest.mark.parametrize(

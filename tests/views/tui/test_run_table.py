@@ -15,7 +15,6 @@ from supervisor.views.model.run_list import (
     RunList,
     RunRow,
     Scope,
-    SortKey,
 )
 from supervisor.views.model.thinned_series import Track, single
 from supervisor.views.tui.charts.braille import Scale
@@ -23,7 +22,6 @@ from supervisor.views.tui.charts.curves import Axis, Look, Plot
 from supervisor.views.tui.charts.zoomable import ChartPanel
 from supervisor.views.tui.runs import table
 from supervisor.views.tui.shell import external_editor as editor
-from supervisor.views.tui.widgets.panel import ListPanel
 from tests.views.tui.still import attempt_of, state_of, text_of, track, verdict
 
 pytestmark = pytest.mark.usefixtures("no_app")
@@ -75,12 +73,6 @@ def test_the_cursor_stays_on_its_run_and_within_the_table() -> None:
     assert made.cursor == 0
 
 
-def click(panel: table.RunsPanel, y: int) -> None:
-    """As Textual calls the handlers of a class and of its bases."""
-    panel.on_click(mouse(y=y))
-    ListPanel.on_click(panel, mouse(y=y))
-
-
 def test_the_rows_around_the_cursor_and_what_a_click_does() -> None:
     made, sent = runs_panel(*RUNS)
 
@@ -98,21 +90,19 @@ def test_the_rows_around_the_cursor_and_what_a_click_does() -> None:
     assert made.cursor == 8
     shown(5)
     for y in (0, 1, 6):
-        click(made, y)
+        made.on_click(mouse(y=y))
     assert (made.cursor, sent) == (8, [])
-    click(made, 2)
+    made.on_click(mouse(y=2))
     assert (made.cursor, sent) == (5, [])
-    click(made, 2)
+    made.on_click(mouse(y=2))
     assert [message.run for message in sent] == [RUNS[5].run]
 
 
-def test_folders_are_named_where_runs_of_several_are_listed(tmp_path: Path) -> None:
+def test_the_folder_of_the_cursors_run_is_named_where_runs_of_several_are_listed(tmp_path: Path) -> None:
     rows = run_row("run-0", folder="/data/a"), run_row("run-1", folder="/data/b")
     for everywhere, elsewhere, named in ((True, 1, True), (True, 0, False), (False, 1, False)):
         scope = Scope(Path("/data/a"), everywhere)
         made, _ = runs_panel(*rows, scope=scope, elsewhere=elsewhere)
-        shown = text_of(made.body(160, 9))
-        assert ("/data/b" in shown) is ("folder" in shown) is named
         left, right = (text_of([title]) for title in made.titles())
         assert ("/data/a · " in right) is named
         assert (
@@ -171,16 +161,9 @@ class Chart(ChartPanel):
         return True
 
 
-def test_zoom_pan_and_axes() -> None:
+def test_zoom_and_axes() -> None:
     chart = Chart(track(*range(11)))
-    chart.action_pan(1)
-    assert chart.look.window is None
     chart.action_zoom_in()
-    assert chart.look.window == pytest.approx((4, 10))
-    chart.action_pan(-1)
-    assert chart.look.window == pytest.approx((2.5, 8.5))
-    chart.action_pan(1)
-    chart.action_pan(1)
     assert chart.look.window == pytest.approx((4, 10))
     chart.action_zoom_in()
     chart.action_zoom_out()
@@ -210,23 +193,6 @@ def test_the_mouse_points_at_a_place_of_the_chart() -> None:
     chart.on_click(mouse(x=8))
     assert chart.look.cursor == pytest.approx(5.0)
     chart.action_plain()
-    chart.on_mouse_scroll_up(mouse(x=8))
-    assert chart.look == Look(window=(pytest.approx(2.0), pytest.approx(8.0)))  # type: ignore[arg-type]
-    chart.on_mouse_scroll_down(mouse(x=8))
-    assert chart.look.window is None
     chart.plotted = Plot([], Scale(0.0, 10.0, 3), 3)
     chart.on_click(mouse(x=8))
-    chart.on_mouse_scroll_up(mouse(x=8))
     assert chart.look == Look()
-
-
-def test_a_click_on_a_columns_name_sorts_by_it_and_a_second_one_reverses() -> None:
-    made, _ = runs_panel(*RUNS)
-    made.on_resize(SimpleNamespace(size=SimpleNamespace(width=122)))  # type: ignore[arg-type]
-    head = text_of(made.body(120, 9)).splitlines()[0]
-    for name, key in (("step", SortKey.STEP), ("best", SortKey.LOSS), ("state", SortKey.STATE)):
-        for reverse in (False, True):
-            made.on_click(mouse(x=1 + head.index(name), y=1))
-            assert (made.sort, made.reverse) == (key, reverse)
-    made.on_click(mouse(x=1 + head.index("run"), y=1))
-    assert made.sort is SortKey.STATE, "newest first has no column"

@@ -46,7 +46,7 @@ FORGED = {
     "about to restart": lambda scene: forged(scene, *ENDED, BACKOFF),
     "launching": lambda scene: forged(scene, GONE[0]),
     "names a stranger": names_stranger,
-    "a copy of hard links": copied("-al"),
+    "a copy of hard links": lambda scene: copied(scene, "-al"),
 }
 ACTS = [key for binding in KEYS for key in binding.key.split(",") if (binding.id or "").startswith("act.")]  # type: ignore[union-attr]  # ours are bindings
 

@@ -178,16 +178,12 @@ _GIVES: dict[Axis, Callable[[Point], float | None]] = {
 
 
 class Look(msgspec.Struct, frozen=True):
-    """The view settings of a chart. `axis`: the x axis, None for the best one; `window` and `cursor` are values on it.
-
-    `raw`: nothing is smoothed, every value is drawn.
-    """
+    """The view settings of a chart. `axis`: the x axis, None for the best one; `window` and `cursor` are values on it."""
 
     axis: Axis | None = None
     log: bool = False
     window: tuple[float, float] | None = None
     cursor: float | None = None
-    raw: bool = False
 
     def zoomed(self, factor: float, whole: tuple[float, float]) -> Look:
         """Scale the window by `factor`, about the cursor or the newest end."""
@@ -199,13 +195,6 @@ class Look(msgspec.Struct, frozen=True):
         at = self.cursor if self.cursor is not None else high
         share = (at - low) / (high - low) if high > low else 0.5
         return _moved(self, at - share * size, size, whole)
-
-    def panned(self, share: float, whole: tuple[float, float]) -> Look:
-        """Move the window by a share of its width, within the whole."""
-        if self.window is None:
-            return self
-        size = self.window[1] - self.window[0]
-        return _moved(self, self.window[0] + share * size, size, whole)
 
     def pointed(self, at: float | None, whole: tuple[float, float]) -> Look:
         """Move the cursor to a value; the window follows it."""
@@ -226,7 +215,7 @@ def _moved(look: Look, start: float, size: float, whole: tuple[float, float]) ->
 
 
 class Curve(msgspec.Struct, frozen=True):
-    """One series. `smoothed` matches `points` one by one; empty: draw the means, or every value in a raw chart.
+    """One series. `smoothed` matches `points` one by one; empty: draw the means.
 
     `cuts`: per attempt, the step from which a later one repeated its work. That part is drawn faint. `band`:
     style of the values' range behind the smoothed ones; None: not drawn. `letter`: written at the newest end.
@@ -343,8 +332,8 @@ def plot(
     for column, _, style in below:
         canvas.rule(column, "┊", style)
     for curve, xs in laid:
-        _draw(canvas, curve, xs, x, y, raw=look.raw)
-    _mark_clipped(canvas, laid, x, y, raw=look.raw)
+        _draw(canvas, curve, xs, x, y)
+    _mark_clipped(canvas, laid, x, y)
     for point in circles:
         if (at := value_of(point, axis)) is not None:
             style = TextStyle.STRONG if lives_on(point, laid[-1][0].cuts) else TextStyle.DIM
@@ -375,15 +364,14 @@ def _within(curve: Curve, xs: Sequence[float], low: float, high: float) -> Laid:
     return kept, list(compress(xs, near))
 
 
-def _draw(canvas: Canvas, curve: Curve, xs: Sequence[float], x: Scale, y: Scale, *, raw: bool) -> None:
+def _draw(canvas: Canvas, curve: Curve, xs: Sequence[float], x: Scale, y: Scale) -> None:
     points, values = curve.points, curve.smoothed
-    draw = draw_band if raw else draw_line  # raw: every value of a column, not their mean
     lives = [lives_on(point, curve.cuts) for point in points]
     if not all(lives):
         gone = [not alive for alive in lives]
         left, places_left = list(compress(points, gone)), list(compress(xs, gone))
         found = buckets(left, places_left, x, list(compress(values, gone)) if values else None)
-        draw(canvas, canvas.layer(TextStyle.DIM), found, y)
+        draw_line(canvas, canvas.layer(TextStyle.DIM), found, y)
         points, values = tuple(compress(points, lives)), tuple(compress(values, lives))
         xs = list(compress(xs, lives))
     if not points:
@@ -391,7 +379,7 @@ def _draw(canvas: Canvas, curve: Curve, xs: Sequence[float], x: Scale, y: Scale,
     if values and curve.band is not None:
         draw_band(canvas, canvas.layer(curve.band, below=True), buckets(points, xs, x), y)
     found = buckets(points, xs, x, values or None)
-    draw(canvas, canvas.layer(curve.style), found, y)
+    draw_line(canvas, canvas.layer(curve.style), found, y)
     for bucket in reversed(found) if curve.letter else ():
         column, row = bucket.x // 2, y.dot(bucket.mean) // 4
         if canvas.is_free(column, row):  # no other curve's letter is there
@@ -399,11 +387,11 @@ def _draw(canvas: Canvas, curve: Curve, xs: Sequence[float], x: Scale, y: Scale,
             return
 
 
-def _mark_clipped(canvas: Canvas, laid: Sequence[Laid], x: Scale, y: Scale, *, raw: bool) -> None:
+def _mark_clipped(canvas: Canvas, laid: Sequence[Laid], x: Scale, y: Scale) -> None:
     """Mark where values are above the y axis."""
     for curve, xs in laid:
         for point, at in zip(curve.points, xs, strict=True):
-            value = point.high if curve.smoothed or raw else point.mean  # as far as it is drawn
+            value = point.high if curve.smoothed else point.mean  # as far as it is drawn
             if value > y.high and x.low <= at <= x.high:
                 canvas.mark(x.dot(at) // 2, 0, "▲", TextStyle.DIM)
 

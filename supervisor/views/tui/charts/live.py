@@ -27,15 +27,12 @@ WINDOW_S = 600.0
 # The width that the frame of the loss pane and the pane's number take from the title line.
 EDGE_CELLS = 13
 WINDOW_LEAST_S = 60.0
-# A smoothed loss that moved less than this over the newest fifth of the run counts as level.
-LEVEL_RATIO = 0.005
 
 
 class LossPanel(ChartPanel):
     """The loss: raw values faint, their moving mean strong, validation as circles, failures and restarts marked."""
 
     number: int | None = 1
-    coming = ""  # in a recording: when its first loss comes
 
     def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
         """The losses and the attempts."""
@@ -54,7 +51,7 @@ class LossPanel(ChartPanel):
         return (snapshot.metrics["loss"], snapshot.lost) if snapshot is not None else ()
 
     def titles(self) -> tuple[Row, Row]:
-        """The readout at the cursor, or else the newest values and their trend."""
+        """The readout at the cursor, or else the newest values."""
         if self.view is None:
             return EMPTY, EMPTY
         snapshot = self.view.snapshot
@@ -79,7 +76,7 @@ class LossPanel(ChartPanel):
         elif latest is None:  # an attempt is starting
             newest = row(Span(fm.DASH, TextStyle.DIM))
         else:
-            newest = row(Span(fm.loss(latest), TextStyle.LOSS), Span(_trend(snapshot)))
+            newest = row(Span(fm.loss(latest), TextStyle.LOSS))
         room = self.size.width - cells(name) - EDGE_CELLS
         for part in self._beside(snapshot):
             if cells((*newest, *part)) > room:
@@ -113,7 +110,7 @@ class LossPanel(ChartPanel):
         self.plotted = None
         if len(points) >= 2:
             self.plotted = plot(
-                [Curve(points, () if self.look.raw else snapshot.smoothed, cuts=snapshot.state.cuts)],
+                [Curve(points, snapshot.smoothed, cuts=snapshot.state.cuts)],
                 self.look,
                 width,
                 height,
@@ -126,7 +123,7 @@ class LossPanel(ChartPanel):
             return self.plotted.rows
         if len(points) >= 2:
             return [row(Span(fit(self.tr("nothing here"), width), TextStyle.DIM))]
-        return _nothing_yet(snapshot, width, height, self.tr, self.coming)
+        return _nothing_yet(snapshot, width, height, self.tr)
 
 
 class Use(NamedTuple):
@@ -280,17 +277,8 @@ def attempt_marks(state: RunState) -> list[Mark]:
     return found
 
 
-def _trend(snapshot: Snapshot) -> str:
-    """Down, up or level over the newest fifth, without the losses of repeated steps."""
-    pairs = zip(snapshot.metrics["loss"], snapshot.smoothed, strict=True)
-    smoothed = [value for point, value in pairs if lives_on(point, snapshot.state.cuts)]
-    past = smoothed[-min(len(smoothed), max(2, len(smoothed) // 5))]
-    change = (smoothed[-1] - past) / (abs(past) or 1.0)
-    return " ▼" if change < -LEVEL_RATIO else " ▲" if change > LEVEL_RATIO else " ▶"
-
-
-def _nothing_yet(snapshot: Snapshot, width: int, height: int, tr: Tr, coming: str) -> list[Row]:
-    """An empty chart says why it is empty; `coming`: when a recording's first loss comes."""
+def _nothing_yet(snapshot: Snapshot, width: int, height: int, tr: Tr) -> list[Row]:
+    """An empty chart says why it is empty."""
     attempts = snapshot.state.attempts
     is_over = bool(attempts) and (attempts[-1].quiet_since is not None or attempts[-1].ended_t is not None)
     text = "no loss seen yet: it appears with the first log line that names one"
@@ -300,8 +288,6 @@ def _nothing_yet(snapshot: Snapshot, width: int, height: int, tr: Tr, coming: st
         text = "no loss so far is a number: there is no curve"
     elif len(snapshot.metrics["loss"]) == 1:
         text = "one loss seen; a second one makes a curve"
-    elif coming:
-        text = coming
     elif is_over:
         text = "no line of the log names a training loss"
     lines = wrap(tr(text), max(width - 4, 1), 3)

@@ -1,4 +1,4 @@
-"""A chart that can be zoomed, moved and read by keys, wheel and mouse."""
+"""A chart that can be zoomed and read by keys and mouse."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from supervisor.views.tui.charts.curves import (
 from supervisor.views.tui.widgets.panel import Panel
 
 ZOOM = 0.6
-PAN = 0.25
 
 
 class ChartPanel(Panel, can_focus=True):
@@ -34,13 +33,10 @@ class ChartPanel(Panel, can_focus=True):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "cursor(-1)", "cursor back", show=False),
         Binding("right", "cursor(1)", "cursor onward", show=False),
-        Binding("shift+left,comma", "pan(-1)", "window back", show=False),
-        Binding("shift+right,full_stop", "pan(1)", "window onward", show=False),
         Binding("plus,equals_sign,up", "zoom_in", "zoom in", show=False),
         Binding("minus,down", "zoom_out", "zoom out", show=False),
         Binding("0", "whole", "all of it", show=False),
         Binding("y", "log", "logarithmic or linear", show=False),
-        Binding("w", "smoothing", "smoothed or raw", show=False),
         Binding("x", "axis", "by step, epoch, time or reading", show=False),
         Binding("enter", "choose", "the log at the cursor", show=False),
         Binding("escape", "plain", "away with cursor and window", show=False),
@@ -66,7 +62,6 @@ class ChartPanel(Panel, can_focus=True):
             ("+ -", "zoom", "focused.zoom_in"),
             *([("0", "all", "focused.whole")] if self.look.window is not None else []),
             ("y", "linear scale" if self.look.log else "log scale", "focused.log"),
-            ("w", "smooth" if self.look.raw else "raw", "focused.smoothing"),
             ("x", "axis", "focused.axis"),
         ]
 
@@ -74,7 +69,6 @@ class ChartPanel(Panel, can_focus=True):
         """Words for unusual settings of the axes, the logarithm first."""
         word = axis_word(self.axis)
         found = ["log"] if self.look.log else []
-        found += [self.tr("raw")] if self.look.raw else []
         found += [self.tr(word)] if word else []
         return [*found, *([self.tr("zoomed, 0 shows all")] if self.look.window is not None else [])]
 
@@ -129,12 +123,6 @@ class ChartPanel(Panel, can_focus=True):
         nearest_first = sorted(within, reverse=way > 0) or sorted(beyond, reverse=way < 0)
         self._look(self.look, cursor=nearest_first[0] if nearest_first else to)
 
-    def action_pan(self, way: int) -> None:
-        """Move the window."""
-        whole = extent(self.look, self.tracks())
-        if whole is not None:
-            self._look(self.look.panned(way * PAN, whole))
-
     def action_zoom_in(self) -> None:
         """Narrow the window."""
         self._zoom(ZOOM)
@@ -154,10 +142,6 @@ class ChartPanel(Panel, can_focus=True):
     def action_log(self) -> None:
         """Logarithm on or off."""
         self._look(replace(self.look, log=not self.look.log))
-
-    def action_smoothing(self) -> None:
-        """The moving mean, or every value."""
-        self._look(replace(self.look, raw=not self.look.raw))
 
     @property
     def axis(self) -> Axis:
@@ -183,40 +167,17 @@ class ChartPanel(Panel, can_focus=True):
             if point is not None:
                 self.post_message(self.Chosen(point))
 
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """The wheel zooms about the mouse."""
-        self._wheel(event, ZOOM)
-
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """The wheel zooms about the mouse."""
-        self._wheel(event, 1 / ZOOM)
-
     def on_click(self, event: events.Click) -> None:
         """A click places the cursor."""
-        at = self._place(event.x)
-        if at is not None:
-            self._look(self.look, cursor=at)
-
-    def _wheel(self, event: events.MouseEvent, factor: float) -> None:
-        event.stop()
-        whole, at = extent(self.look, self.tracks()), self._place(event.x)
-        if whole is None or at is None:
-            return
-        kept = self.look.cursor
-        self._look(replace(replace(self.look, cursor=at).zoomed(factor, whole), cursor=kept))
+        plot = self.plotted
+        if plot is not None and plot.x.dots >= 4:
+            at = (event.x - (1 if self.framed else 0) - plot.left) / (plot.x.dots // 2 - 1)
+            self._look(self.look, cursor=plot.x.low + min(max(at, 0.0), 1.0) * (plot.x.high - plot.x.low))
 
     def _zoom(self, factor: float) -> None:
         whole = extent(self.look, self.tracks())
         if whole is not None:
             self._look(self.look.zoomed(factor, whole))
-
-    def _place(self, column: int) -> float | None:
-        """The x value under a column of the pane."""
-        plot = self.plotted
-        if plot is None or plot.x.dots < 4:
-            return None
-        at = (column - (1 if self.framed else 0) - plot.left) / (plot.x.dots // 2 - 1)
-        return plot.x.low + min(max(at, 0.0), 1.0) * (plot.x.high - plot.x.low)
 
     def _look(self, look: Look, *, cursor: float | None = None) -> None:
         whole = extent(look, self.tracks())

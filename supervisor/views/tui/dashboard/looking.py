@@ -14,7 +14,7 @@ from supervisor.views.logs.session import PAGE_S, LogSession
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.zoomable import ChartPanel
 from supervisor.views.tui.dashboard.panes import Panes
-from supervisor.views.tui.logs.controls import LogControls
+from supervisor.views.tui.logs.pane import LogPanel
 from supervisor.views.tui.pages.text_page import PAGES
 from supervisor.views.tui.panels.failure_card import own_line_of
 from supervisor.views.tui.shell.feeder import Answer, Feeder, RequestClient
@@ -24,20 +24,17 @@ from supervisor.views.wording.phrases import is_stacks
 if TYPE_CHECKING:
     from supervisor.run.paths import RunPaths
     from supervisor.text.tracebacks import CodeLine
-    from supervisor.views.tui.logs.screen import LogScreen
     from supervisor.views.tui.pages.metrics import OtherRun
     from supervisor.views.tui.pages.text_page import ScrolledPanel
 
 T = TypeVar("T")
 
-# The pane reads the two newest attempts as one log, so that after a restart the previous end stays visible.
-PANE_ATTEMPTS = 2
 # The first page is read before the pane has a size: more rows than on most terminals.
 FIRST_ROWS = 50
 
 
 class LogOfRun:
-    """The log pane and the log screen of one run.
+    """What the log pane of one run shows.
 
     Args:
         panes: with the log pane.
@@ -47,28 +44,23 @@ class LogOfRun:
 
     def __init__(self, panes: Panes, client: RequestClient, deliver: Callable[[lc.Answer], object]) -> None:
         self._panes, self._client = panes, client
-        self._screen: LogScreen | None = None
-        session = LogSession(client.node, deliver, newest=PANE_ATTEMPTS)
-        self.controls = LogControls(
-            session, self._show, self._report, lambda: self._panes.log.row, panes.offer
-        )
+        self.session = LogSession(client.node, deliver)
+        panes.log.connect(self.session, panes.notice)
         self._known: tuple[object, ...] = ()
-        self._shown: tuple[object, object] = (None, None)  # what the log screen was last given
-        self._progress = ""  # the reported progress of an unfinished search
         self._is_read = False
 
     def begin(self, snapshot: Snapshot) -> None:
         """Start reading before the panes exist."""
         self.update(snapshot)
-        self.controls.resize(FIRST_ROWS)
+        self._panes.log.resize(FIRST_ROWS)
         self._is_read = True
-        self.controls.session.start()
+        self.session.start()
 
     def mounted(self) -> None:
         """The pane exists."""
         if not self._is_read:
-            self.controls.session.start()
-        self.controls.resize(FIRST_ROWS)
+            self.session.start()
+        self._panes.log.resize(FIRST_ROWS)
 
     def update(self, snapshot: Snapshot) -> None:
         """Pass on which logs exist, and the line where the newest failure began."""
@@ -77,61 +69,41 @@ class LogOfRun:
         cause = verdict.cause if verdict is not None and attempt is not None and attempt.failure else None
         line = None
         if attempt is not None and cause is not None and cause.line is not None:
-            line = lc.CauseLine(attempt.number, cause.path, cause.line, cause.text)
+            line = LogAt(attempt.number, path=cause.path, line=cause.line, text=cause.text)
         nodes = snapshot.node_logs
         known = (lc.log_facts(snapshot.state, nodes), line, snapshot.recorded_t)
         if known != self._known:
             self._known = known
-            self.controls.update(snapshot.state, snapshot.recorded_t, nodes)
-            self.controls.session.tell(lambda view: view.keep_cause(line))
-        if self._screen is not None and (snapshot.state is not self._shown[0] or nodes is not self._shown[1]):
-            self._screen.take(snapshot.state, nodes)
-        self._shown = snapshot.state, nodes
+            self.session.tell(lambda view: view.update(snapshot.state, snapshot.recorded_t, nodes))
+            self.session.tell(lambda view: view.keep_cause(line))
 
     def pace(self, *, is_seen: bool) -> None:
         """Read only while somebody can see it."""
-        self.controls.session.pace(PAGE_S if is_seen else None)
+        self.session.pace(PAGE_S if is_seen else None)
 
     def take(self, answer: lc.Answer) -> None:
         """Show a delivery of the reading thread."""
         match answer:
             case lc.Page() as page:
-                self.controls.take(page)
+                self._panes.log.take(page)
+                self._panes.ranks.take_lines(page.last_lines)
             case lc.Remark() as remark:
-                self._report(remark)
-
-    def _show(self, page: lc.Page) -> None:
-        shown = self._panes.log.page
-        self._panes.log.take(page)
-        if self._progress:
-            self._panes.notice.withdraw(self._progress)
-            self._progress = ""
-        self._panes.ranks.take_lines(page.last_lines)
-        if shown is None or shown.key_facts != page.key_facts:
-            self._panes.offer()
-
-    def _report(self, remark: lc.Remark) -> None:
-        self._panes.tell(Answer(remark.text, remark.good))
-        self._progress = remark.text if remark.good is None else ""
-
-    def open(self, at: LogAt | None = None) -> None:
-        """Open the log screen at a place; None: at the newest line."""
-        snapshot = self._panes.snapshot
-        if snapshot is None:
-            self._panes.tell(Answer("nothing of the run is read yet: ask again", False))
-        if snapshot is None or self._screen is not None:
-            return
-        # Two hundredths of a second that the start need not wait for.
-        from supervisor.views.tui.logs.screen import LogScreen
-
-        def closed(point: LogAt | None) -> None:
-            self._screen = None
-            if point is not None:
+                self._panes.log.report(remark)
+            case lc.Copied() as copied:
+                self._panes.screen.app.copy_to_clipboard(copied.text)
+                lines = f"{copied.lines} lines" if copied.lines != 1 else "1 line"
+                text = f"{lines} copied (where the terminal allows it: OSC 52)"
+                self._panes.log.report(lc.Remark(text, good=True))
+            case LogAt() as point:
+                self._panes.zoom(None)
                 self._point_at(point)
 
-        nodes, typed = snapshot.node_logs, self.controls.query.typed
-        self._screen = LogScreen(self._client.node, snapshot.state, nodes=nodes, at=at, typed=typed)
-        self._panes.screen.app.push_screen(self._screen, closed)
+    def open(self, at: LogAt | None = None) -> None:
+        """Show the log alone, at a place; None: where it is."""
+        self._panes.zoom("log")
+        self._panes.log.focus()
+        if at is not None:
+            self._panes.log.ask(lambda view: view.to_place(at))
 
     def _point_at(self, point: LogAt) -> None:
         """Show a line's step on the chart."""
@@ -164,7 +136,7 @@ class Looking:
     ) -> None:
         self.panes, self.back = panes, back
         self._client, self._feeder, self._log = client, feeder, log
-        self._logs = log.controls
+        self._logs = panes.log
 
     def can(self, name: str) -> bool:
         """Whether an action would show something else now."""
@@ -196,7 +168,7 @@ class Looking:
             return "close page"  # it covers a search in the log
         if self._logs.searched:
             return "close search"
-        if self._logs.query:
+        if self._logs.lines_query:
             return "clear filter"
         return "end zoom" if self.panes.zoomed is not None else ""
 
@@ -214,7 +186,7 @@ class Looking:
                 self._logs.clear()
             case "" if self.back is not None:
                 self.back()
-            case _ if isinstance(focused, ChartPanel) and focused.closes():
+            case _ if isinstance(focused, ChartPanel | LogPanel) and focused.closes():
                 focused.action_plain()
             case _:
                 self.panes.zoom(None)
@@ -378,14 +350,14 @@ class Looking:
 
     def action_search(self) -> None:
         """Search the page, or else the log, while typing."""
-        page, app = self.searchable(), self.panes.screen.app
+        page = self.searchable()
         if page is None:
             self.leave_page()
-            self._logs.open_search(app)
+            self._logs.open_search()
             return
         from supervisor.views.tui.pages.text_page import open_page_search
 
-        open_page_search(app, page, self.panes.offer)
+        open_page_search(self.panes.screen.app, page, self.panes.offer)
 
     def action_match(self, way: int) -> None:
         """The next or previous match: in the log upward, on a page downward."""
@@ -398,7 +370,7 @@ class Looking:
     def action_filter(self) -> None:
         """Show only some lines."""
         self.leave_page()
-        self._logs.open_filter(self.panes.screen.app)
+        self._logs.open_filter()
 
     def filter_for(self, words: str) -> None:
         """Show only the lines that `words` name, as typed in a filter."""

@@ -17,7 +17,7 @@ from textual.screen import Screen
 
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.live import LossPanel, UsePanel
-from supervisor.views.tui.logs.page import LogPanel
+from supervisor.views.tui.logs.pane import LogPanel
 from supervisor.views.tui.pages.text_page import PAGES, new_page
 from supervisor.views.tui.panels.devices import DevicesPanel, devices_of
 from supervisor.views.tui.panels.failure_card import FailureCard
@@ -254,6 +254,7 @@ class Panes:
     def zoom(self, name: str | None) -> None:
         """Show only one pane or page; None: all panes again."""
         self.zoomed = name
+        self.log.show_whole(name == "log")
         self.arrange()
         self.show()
         self.notice.page = name

@@ -79,13 +79,9 @@ class Playback:
         self._wake: Callable[[], object] = lambda: None
 
     def begin(self, panes: Panes, feeder: Feeder[Snapshot]) -> None:
-        """Announce the first loss, then let time pass."""
+        """Let time pass."""
         self._panes = panes
         self._wake = lambda: feeder.submit(lambda: None)  # show the new moment at once
-        first_t = self.recording.first_loss_t
-        if first_t is not None:
-            at, after = fm.time_of_day(first_t), fm.duration(max(first_t - self.recording.start_t, 0.0))
-            panes.loss.coming = f"the first loss comes at {at}, {after} after the start; → scrubs there"
         panes.screen.call_after_refresh(self.clock.begin)
 
     def tick(self) -> None:

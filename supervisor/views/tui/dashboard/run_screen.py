@@ -21,7 +21,6 @@ from supervisor.views.tui.dashboard.looking import LogOfRun, Looking
 from supervisor.views.tui.dashboard.panes import Panes
 from supervisor.views.tui.dashboard.playback import MOMENTS, Playback
 from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen, bindings_of, lines_of
-from supervisor.views.tui.logs.page import LogPanel
 from supervisor.views.tui.pages.text_page import PAGES
 from supervisor.views.tui.panels.notice import recommended
 from supervisor.views.tui.panels.possible_actions import ACTING, ANSWER_KEYS
@@ -95,7 +94,7 @@ class Dashboard(KeyScreen, Screen[None]):
         self.playback = playback
         self.panes = Panes(self, clock, self._offer)
         self.log_of_run = LogOfRun(self.panes, client, self._deliver_log)
-        self.logs = self.log_of_run.controls
+        self.logs = self.panes.log
         self.looking = Looking(self.panes, client, feeder, self.log_of_run, back)
         self.requests = Requests(
             self.panes,
@@ -152,7 +151,7 @@ class Dashboard(KeyScreen, Screen[None]):
 
     def on_unmount(self) -> None:
         """End the threads that read the logs."""
-        self.logs.session.stop()
+        self.log_of_run.session.stop()
 
     def begin_with(self, snapshot: Snapshot) -> None:
         """Set the snapshot to show on mount, and its newest log lines if they are read in time."""
@@ -240,14 +239,6 @@ class Dashboard(KeyScreen, Screen[None]):
     def on_panel_keys_changed(self) -> None:
         """The keys of a page or pane may have changed, or what Esc closes."""
         self._offer()
-
-    def on_log_panel_moved(self, message: LogPanel.Moved) -> None:
-        """Other lines."""
-        self.logs.ask(message.move)
-
-    def on_log_panel_sized(self, message: LogPanel.Sized) -> None:
-        """Another number of lines."""
-        self.logs.resize(message.rows)
 
     def on_ranks_panel_folded(self, _message: RanksPanel.Folded) -> None:
         """The number of rows changed, and perhaps the layout."""

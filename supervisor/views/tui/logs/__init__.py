@@ -1,1 +1,1 @@
-"""The log pane and the log screen."""
+"""The log pane."""

@@ -352,9 +352,9 @@ class MetricsPage(ChartPanel):
             return before[2]
         known = [track for track in tracks if track]
         if axis_for(look.axis, known) is not look.axis:
-            look = Look(log=look.log, raw=look.raw)  # its axis may not fit the others
+            look = Look(log=look.log)  # its axis may not fit the others
         cuts = [state.cuts, *(other.cuts for other in self.others)]
-        is_smooth = not look.raw and name not in EXACT
+        is_smooth = name not in EXACT
         curves = [
             Curve(
                 track,

@@ -18,12 +18,10 @@ from supervisor.run.series import NET_RECEIVED, NET_SENT
 from supervisor.views import format as fm
 from supervisor.views.logs.sources import rank_label
 from supervisor.views.model.snapshot import Node, Rank, Snapshot
-from supervisor.views.model.step_pace import SILENT_GAPS, ranks_behind
 from supervisor.views.model.thinned_series import median
 from supervisor.views.tui.panels.state_words import OUTCOMES, rank_state
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, row
 from supervisor.views.tui.widgets.panel import ListPanel
-from supervisor.views.wording.kinds import reading_text
 
 # A rank that waits this long for its data, and ten times the median, is marked.
 DATA_WAIT_S = 0.05
@@ -104,8 +102,6 @@ class RanksPanel(ListPanel, can_focus=True):
         self._folds: dict[int, bool] = {}  # nodes that a person folded or unfolded
         self._usual_step_s: float | None = None
         self._usual_wait_s: float | None = None
-        # Ranks that stopped logging while others continue: a few signal trouble, most of them a habit.
-        self._silent = self._terse = frozenset[str]()
         self._last: Mapping[str, str] = {}
         self.by = "rank"
 
@@ -165,9 +161,6 @@ class RanksPanel(ListPanel, can_focus=True):
         slow = tuple(sorted(rank for rank in found if rank is not None))
         if slow:
             return f"⚠ slow: {fm.ranges(slow)}", TextStyle.WARN
-        if self._silent:
-            names = fm.ranges(tuple(sorted(int(name) for name in self._silent if name.isdigit())))
-            return f"⚠ silent: {names}", TextStyle.WARN
         return "", TextStyle.PLAIN
 
     def heading(self, width: int) -> Sequence[Row]:
@@ -186,9 +179,6 @@ class RanksPanel(ListPanel, can_focus=True):
         """One row per rank and node, or one that says that there are none."""
         snapshot = self._snapshot
         ranks = _samples(snapshot)
-        trains = isinstance(snapshot.state.condition, st.Running) and not reading_text(snapshot.state)
-        behind, is_habit = ranks_behind(ranks) if trains else (frozenset[str](), False)
-        self._silent, self._terse = (frozenset[str](), behind) if is_habit else (behind, frozenset[str]())
         self._usual_step_s = median(_known(ranks.values(), "step_time_s"))
         self._usual_wait_s = median(_known(ranks.values(), "data_wait_s"))
         if not snapshot.nodes:
@@ -294,6 +284,7 @@ class RanksPanel(ListPanel, can_focus=True):
         }
         word, style = rank_state(rank, state, is_live=snapshot.keeper_alive)
         last, age_s = self._last.get(name, "").strip(), self._now - seen_t if seen_t else None
+        is_stalled = state.attempt is not None and state.attempt.stall is not None
         fields = {
             "rank": Span(f"{'    ' if node is not None else ''}{name}", TextStyle.STRONG),
             "state": Span(self.tr(word), style),
@@ -301,7 +292,7 @@ class RanksPanel(ListPanel, can_focus=True):
             "skew": self._skew(step_s, slow, is_slow=is_slow),
             "data": self._waited(values.get("data_wait_s")),
             "pid": Span(str(rank.pid or fm.DASH), TextStyle.DIM),
-            "seen": _age(age_s, ended=rank.exited, late_s=self._late_after_s(name, sample)),
+            "seen": _age(age_s, ended=rank.exited, is_stalled=is_stalled),
             LINE: Span(last, TextStyle.DIM),
         }
         if pace_s and not step_s:  # by line times all ranks are as slow as the slowest, so there is no skew
@@ -339,13 +330,6 @@ class RanksPanel(ListPanel, can_focus=True):
         if wait_s is None or wait_s <= max(DATA_WAIT_S, 10 * (self._usual_wait_s or 0.0)):
             return Span(fm.seconds(wait_s))
         return Span(f"⚠ {fm.seconds(wait_s)}", TextStyle.WARN)
-
-    def _late_after_s(self, name: str, sample: Rank | None) -> float:
-        """The age at which a rank's last step is marked: one that logs every ten minutes is not late after one minute."""
-        if name in self._silent or name in self._terse:
-            return 0.0 if name in self._silent else math.inf
-        usual = sample.cadence if sample is not None else None
-        return max(fm.VERY_STALE_S, SILENT_GAPS * usual[0] if usual is not None else 0.0)
 
     def _columns(self, width: int) -> list[tuple[str, int]]:
         snapshot = self.view.snapshot if self.view is not None else None
@@ -517,9 +501,10 @@ def _reports_alone(snapshot: Snapshot, sample: Rank | None) -> bool:
     return sum(rank.stepped_t is not None for rank in snapshot.ranks.values()) == 1
 
 
-def _age(age_s: float | None, *, ended: bool, late_s: float = fm.VERY_STALE_S) -> Span:
+def _age(age_s: float | None, *, ended: bool, is_stalled: bool = True) -> Span:
+    """An age; marked if it is long while no step comes: a rank that logs every ten minutes is not late after one."""
     text = fm.age(age_s)
-    if age_s is not None and not ended and age_s >= late_s:
+    if age_s is not None and not ended and is_stalled and age_s >= fm.VERY_STALE_S:
         return Span(f"{text} ⚠" if len(text) < 4 else f"{text}⚠", TextStyle.WARN)
     is_fresh = age_s is None or age_s < fm.STALE_S
     return Span(text, TextStyle.PLAIN if is_fresh and not ended else TextStyle.DIM)

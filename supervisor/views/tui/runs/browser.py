@@ -20,7 +20,7 @@ from textual.widgets import Label
 from supervisor.run.index import known_runs, listed_names, listed_notes
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Backoff, HeldOpen
-from supervisor.views.model.run_list import RunList, RunsReader, Scope, SortKey, sort_named
+from supervisor.views.model.run_list import RunList, RunsReader, Scope, SortKey
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dialogs.help import HelpScreen, lines_of
 from supervisor.views.tui.dialogs.prompts import AskLine, Confirm, ask_over, key_line
@@ -67,7 +67,7 @@ class BrowserScreen(KeyScreen, Screen[None]):
         _key("N", "name", "name", "N", "name the run; every command finds it by that name"),
         _key("m", "note", "note", "m", "put a note on the run; / finds it"),
         _key("u", "undo", "undo", "u", "bring back what was deleted last"),
-        _key("o", "sort", "sort", "o", "sort by the next column; `:sort loss desc` by the one that you name"),
+        _key("o", "sort", "sort", "o", "sort by the next column"),
         _key("O", "reverse", "reverse", "O", "reverse the order"),
         _key("a", "widen", "all folders", "a", "show or hide your runs in other folders"),
         _key("T", "app.next_theme", "theme", "T", "dark, light, or safe for colour-blind eyes", show=False),
@@ -247,14 +247,6 @@ class BrowserScreen(KeyScreen, Screen[None]):
     def action_reverse(self) -> None:
         """Reverse the order."""
         self.panel.sort_by(self.panel.sort, reverse=not self.panel.reverse)
-
-    def sort_for(self, words: str) -> None:
-        """Sort as in ``loss desc``."""
-        found = sort_named(words)
-        if found is None:
-            self.tell(f"nothing is sorted by {words}: {', '.join(SortKey)}; then asc or desc")
-        else:
-            self.panel.sort_by(found[0], reverse=found[1])
 
     def action_filter(self) -> None:
         """Filter while typing."""

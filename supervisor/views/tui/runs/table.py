@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from rich.cells import cell_len
-from textual import events
 from textual.message import Message
 
 from supervisor.run.events import Outcome
@@ -33,22 +32,19 @@ from supervisor.views.tui.widgets.panel import ListPanel
 from supervisor.views.wording.translate import Tr
 
 STATE_CELLS = 15
-NARROW_STATE_CELLS = 12
 ID_CELLS = 29
 VERDICT_CELLS = 17
 PLACE_CELLS = 48
+# Marks and state in front of the columns.
+HEAD_CELLS = 3 + STATE_CELLS
 # Below these widths (inside the frame) columns are dropped: attempts with batch and learning rate, the name, the duration, the date in the id and
-# the total of steps; last the best loss and the age, then the step and the end of the state.
+# the total of steps; last the best loss and the age.
 NUMBERS_FROM = 152
 NAME_FROM = 127
 DURATION_FROM = 110
 ROOMY_FROM = 98
 WHOLE_FROM = 77
-STEP_FROM = 48
-STEP_LEAST = 7
 VERDICT_LEAST = 10
-# The width that a folder needs beside the other columns.
-FOLDER_LEAST = 12
 DATE_CELLS = len("20261121-1412-")
 # Columns where an arrow shows the sort order; newest first needs none.
 SORTED_COLUMNS = {
@@ -126,7 +122,6 @@ class RunsPanel(ListPanel):
         self.rows: list[RunRow] = []
         self.chosen: RunPaths | None = None
         self.marked: list[RunPaths] = []
-        self._heading = ""
         self._columns: Sequence[Column] = ()
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
@@ -207,7 +202,7 @@ class RunsPanel(ListPanel):
         left = [Span(tr("runs"), TextStyle.STRONG), *self._scope_text()]
         if self.query_text:
             left.append(Span(f" · {self.query_text}", TextStyle.LIVE))
-        chosen = self.chosen if self._shows_folders else None
+        chosen = self.chosen if self.scope.everywhere and self.can_widen else None
         where = f"{fm.near_path(str(chosen.root.parent))} · " if chosen is not None else ""
         reading = "" if self.list is None or self.list.complete else " · reading…"
         order = f"{self.sort} {self._arrow()}" if self.reverse else self.sort
@@ -241,7 +236,7 @@ class RunsPanel(ListPanel):
             style = TextStyle.WARN if trouble else TextStyle.DIM
             return [EMPTY, *(row(Span(f"  {line}", style)) for line in wrap(text, width - 4, TROUBLE_ROWS))]
         longest = max(cell_len(self.tr(found.reason)) for found in self.rows)
-        self._columns = columns_of(width, longest, folders=self._shows_folders)
+        self._columns = columns_of(width, longest)
         detail = self._detail(width) if height > 2 else EMPTY
         room = height - bool(detail)
         rows = super().body(width, room)
@@ -252,8 +247,8 @@ class RunsPanel(ListPanel):
         texts = {name: self.tr(name) for name in ("state", *(column.name for column in self._columns))}
         if sorted_by := SORTED_COLUMNS.get(self.sort):
             texts[sorted_by] = texts.get(sorted_by, "") + self._arrow()
-        self._heading = fit(f"    {texts['state']}", _head_cells(width)) + laid(self._columns, texts)
-        return [clip(row(Span(self._heading, TextStyle.DIM)), width)]
+        heading = fit(f"    {texts['state']}", HEAD_CELLS) + laid(self._columns, texts)
+        return [clip(row(Span(heading, TextStyle.DIM)), width)]
 
     def item(self, index: int, width: int) -> Row:
         """One run."""
@@ -261,7 +256,7 @@ class RunsPanel(ListPanel):
         condition = spoken(listed_span(found, now), tr)
         here = found.run == self.chosen
         text = laid(self._columns, _texts(found, width, now, tr))
-        head = fit(condition.text, _head_cells(width) - 3) + " "
+        head = fit(condition.text, HEAD_CELLS - 3) + " "
         spans = row(
             Span("▸" if here else " ", TextStyle.KEY),
             self.mark_of(found.run),
@@ -340,19 +335,6 @@ class RunsPanel(ListPanel):
         text = " · ".join(filter(None, parts))
         return clip(row(Span(f"  {text}", TextStyle.DIM)), width) if text else EMPTY
 
-    @property
-    def _shows_folders(self) -> bool:
-        """Whether runs of several folders are listed."""
-        return self.scope.everywhere and self.can_widen
-
-    def on_click(self, event: events.Click) -> None:
-        """Sort by the column whose name was clicked, or reverse the order; clicks on rows go to `click_row`."""
-        for key, name in SORTED_COLUMNS.items():
-            at = event.x - 1 - self._heading.find(self.tr(name))
-            if event.y == 1 and self.tr(name) in self._heading and 0 <= at <= len(self.tr(name)):
-                self.sort_by(key, reverse=key is self.sort and not self.reverse)
-                return
-
     def click_row(self, index: int) -> None:
         """A click selects; a click on the selected one opens it."""
         if self.rows[index].run == self.chosen:
@@ -370,36 +352,33 @@ class Column(NamedTuple):
     gap: int = 0
 
 
-def columns_of(width: int, longest: int, *, folders: bool) -> Sequence[Column]:
+def columns_of(width: int, longest: int) -> Sequence[Column]:
     """The columns that fit a width. `longest`: cells of the longest verdict, which gets the remaining width."""
-    room = width - _head_cells(width)
+    room = width - HEAD_CELLS
     roomy = width >= ROOMY_FROM
-    numbers_from = NUMBERS_FROM + (FOLDER_LEAST * 2 if folders else 0)
     id_cells = ID_CELLS if roomy else ID_CELLS - DATE_CELLS
     if width < WHOLE_FROM:
         id_cells = max(min(id_cells, room - 1 - VERDICT_LEAST), 1)
-    step_cells = 15 if roomy else 8 if width >= WHOLE_FROM else STEP_LEAST
+    step_cells = 15 if roomy else 8 if width >= WHOLE_FROM else 7
     wanted = (
         (0, Column("run", id_cells)),
         (NAME_FROM, Column("name", 16)),
-        (STEP_FROM, Column("step", step_cells, right=True)),
+        (0, Column("step", step_cells, right=True)),
         (WHOLE_FROM, Column("verdict", VERDICT_CELLS, gap=2)),
         (WHOLE_FROM, Column("best", 8, right=True)),
         (DURATION_FROM, Column("took", 11, right=True)),
         (WHOLE_FROM, Column("seen", 5, right=True)),
-        (numbers_from, Column("tries", 5, right=True)),
-        (numbers_from, Column("batch", 8, right=True)),
-        (numbers_from, Column("lr", 8, right=True)),
+        (NUMBERS_FROM, Column("tries", 5, right=True)),
+        (NUMBERS_FROM, Column("batch", 8, right=True)),
+        (NUMBERS_FROM, Column("lr", 8, right=True)),
     )
     found = [column for least, column in wanted if width >= least]
     left = room - _cells_of(found)
     if width < WHOLE_FROM:
         return [*found, Column("verdict", max(left - 1, 1))]
-    has_folder = folders and left >= FOLDER_LEAST + 2
-    more = max(min((left - FOLDER_LEAST - 2) // 2 if has_folder else left, longest - VERDICT_CELLS), 0)
     at = next(at for at, column in enumerate(found) if column.name == "verdict")
-    found[at] = found[at]._replace(cells=VERDICT_CELLS + more)
-    return [*found, Column("folder", left - more - 2, gap=1)] if has_folder else found
+    found[at] = found[at]._replace(cells=VERDICT_CELLS + max(min(left, longest - VERDICT_CELLS), 0))
+    return found
 
 
 def laid(columns: Sequence[Column], texts: Mapping[str, str]) -> str:
@@ -413,11 +392,6 @@ def _cells_of(columns: Sequence[Column]) -> int:
     return sum(column.gap + column.cells + 1 for column in columns) - 1
 
 
-def _head_cells(width: int) -> int:
-    """Marks and state in front of the columns."""
-    return 3 + (STATE_CELLS if width >= STEP_FROM else NARROW_STATE_CELLS)
-
-
 def _texts(found: RunRow, width: int, now: float, tr: Tr) -> Mapping[str, str]:
     """The texts of a run, by column."""
     state = found.state
@@ -427,14 +401,13 @@ def _texts(found: RunRow, width: int, now: float, tr: Tr) -> Mapping[str, str]:
         "run": _run_text(found, width),
         "name": found.given or state.name,
         "step": f"{step}{total}",
-        "verdict": tr(found.reason) or (tr(f"step {step}") if width < STEP_FROM else fm.DASH),
+        "verdict": tr(found.reason) or fm.DASH,
         "best": fm.loss(state.best_loss),
         "took": fm.duration(found.duration_s(now)),
         "seen": fm.age(None if state.last_t is None else state.now(now) - state.last_t),
         "tries": str(len(state.attempts)),
         "batch": batch_of(state.attempt.shown_batch if state.attempt else None),
         "lr": newest_rate(state, found.command),
-        "folder": fm.near_path(str(found.run.root.parent)),
     }
 
 
