@@ -144,11 +144,10 @@ def test_a_hang_is_flagged_early_and_ended_late_with_the_rank_that_did_not_come(
     assert not bench.wait(2.5)
     (flagged,) = bench.facts(ev.StallFlagged)
     assert 2.0 <= flagged.waited_s < 3.0
-    assert not bench.wait(3.5)
     (advice,) = bench.facts(ev.Advisory)
     assert (advice.code, advice.rank) == ("stall", 1)
     assert "data.py:41" in advice.text
-    assert not bench.wait(323.5)
+    assert not bench.wait(327)
     (countdown,) = bench.facts(ev.HangCountdown)
     assert countdown.t - flagged.since == pytest.approx(300, abs=1)
     assert (countdown.left_s, countdown.rule) == (30.0, "lock_for_ever")

@@ -214,7 +214,7 @@ class HangWatch:
         works = (place for place in taken.stacks.places if place.kind not in {Kind.PEERS, Kind.LOCK})
         if (phase := next(filter(None, (phase_in_stack(place.mark) for place in works)), None)) is not None:
             watch.announce(phase)
-        if same:
+        if same or taken.shows_a_wait:
             self._reported = True
             stalled_s = watch.stalled_s(self._clock.mono())
             usual = f" (normally {limit.pace_s:.2g} s)" if limit.pace_s else ""

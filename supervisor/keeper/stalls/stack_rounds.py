@@ -92,6 +92,18 @@ class Round:
         return self.stacks.odd or self.absent
 
     @property
+    def shows_a_wait(self) -> bool:
+        """Whether this round alone shows that the others wait for a rank that does not run, or that all wait.
+
+        A rank that computes while the others wait may be in a long step, for example after the sequences became longer. Only a second
+        round can tell that from an endless loop.
+        """
+        if self.absent:
+            return True
+        places = [self.stacks.place_of(rank) for rank in self.stacks.odd]
+        return self.stacks.proves_hang and all(place is None or place.idle is not False for place in places)
+
+    @property
     def line_at(self) -> str | None:
         """The line of the first rank that keeps the others waiting."""
         place = self.stacks.place_of(self.odd[0]) if self.odd else None
