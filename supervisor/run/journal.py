@@ -54,8 +54,6 @@ WAITS_FOR_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 """After these errors the open file still works, so it is not reopened."""
 SNAPSHOT_EVERY = 1 << 20
 """The part after a snapshot is folded in at most 50 ms, which a list of many runs can afford."""
-LEAST_SNAPSHOT_BYTES = 1 << 16
-"""A shorter journal is folded as fast as its snapshot is read."""
 MOST_SNAPSHOT_BYTES = 16 << 20
 SEALED_BYTES = 1 << 16
 TAIL_BYTES = 4 << 20
@@ -216,7 +214,9 @@ class JournalReader:
         """`start` gives the offset to read a new or replaced journal from."""
         self._path = path
         self._start = start
-        self._offset = self.inode = self.skipped = 0
+        self._offset = 0
+        self._inode = 0
+        self.skipped = 0
         self.newest_version = SCHEMA_VERSION
 
     @property
@@ -232,8 +232,8 @@ class JournalReader:
         try:
             with open_regular(self._path) as file:
                 info = os.fstat(file.fileno())
-                if info.st_ino != self.inode or info.st_size < self._offset:
-                    self.inode, self._offset, self.skipped = info.st_ino, 0, 0
+                if info.st_ino != self._inode or info.st_size < self._offset:
+                    self._inode, self._offset, self.skipped = info.st_ino, 0, 0
                     self.newest_version = SCHEMA_VERSION
                     self._offset = self._start(file)
                 if info.st_size <= self._offset:
@@ -276,7 +276,7 @@ class _Snapshot(msgspec.Struct, frozen=True):
 
 
 def write_snapshot(path: Path, state: RunState, *, inode: int, offset: int) -> None:
-    """Write the `state` of the first `offset` bytes of a journal next to it.
+    """Write the `state` of the first `offset` bytes of a journal next to it. Only its writer may do so.
 
     Raises:
         OSError: it cannot be written, or the file at `path` no longer has `inode`; an older snapshot stays.
@@ -324,7 +324,7 @@ class StateReader:
         self._path, self._tail_first = path, tail_first
         self._reader = JournalReader(path, self._begin)
         self.state = self._folded = RunState()
-        self.left_out = self._behind_to = self._from = 0
+        self.left_out = self._behind_to = 0
         self._tail: list[Event] = []
 
     @property
@@ -357,21 +357,14 @@ class StateReader:
         tail, self._tail = self._tail, []
         return [*tail, *news]
 
-    def keep(self) -> None:
-        """Write a snapshot for later readers, if much was folded here and the journal is this user's own."""
-        folded = self._reader.offset - self._from
-        with contextlib.suppress(OSError):
-            if folded >= LEAST_SNAPSHOT_BYTES and os.stat(self._path).st_uid == os.geteuid():
-                write_snapshot(self._path, self._folded, inode=self._reader.inode, offset=self._reader.offset)
-
     def _begin(self, file: BinaryIO) -> int:
         """Where to start reading an unread or replaced journal."""
         self.state = self._folded = RunState()
-        self.left_out = self._behind_to = self._from = 0
+        self.left_out = self._behind_to = 0
         size = os.fstat(file.fileno()).st_size
         if self._tail_first and size <= TAIL_BYTES:
             return 0
-        offset = self._from = self._from_snapshot(file, size)
+        offset = self._from_snapshot(file, size)
         if self._tail_first and offset:
             self.left_out = max(offset - TAIL_BYTES, 0)
             file.seek(self.left_out)

@@ -61,12 +61,6 @@ class RunFile(msgspec.Struct, frozen=True, kw_only=True):
         return self.job.node_rank if self.settings.shared else 0
 
 
-def name_given(job: JobSpec | None) -> str:
-    """Return the name that a person gave a job; empty if it is the script's name."""
-    named = job.sources("run.name") if job is not None else []
-    return named[-1][0] if named and named[-1][1] != "default" else ""
-
-
 class _Schema(msgspec.Struct, frozen=True):
     schema: int = RUN_SCHEMA
 

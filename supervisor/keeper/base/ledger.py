@@ -13,16 +13,10 @@ from dataclasses import dataclass
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.run import events as ev
 from supervisor.run.fold import fold, merge_progress
-from supervisor.run.journal import (
-    LEAST_SNAPSHOT_BYTES,
-    SNAPSHOT_EVERY,
-    JournalWriter,
-    read_state,
-    without_secrets,
-    write_snapshot,
-)
+from supervisor.run.journal import SNAPSHOT_EVERY, JournalWriter, read_state, without_secrets, write_snapshot
 from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.runfile import RunFile
+from supervisor.run.summaries import remember
 from supervisor.text.redact import Redactor
 
 log = logging.getLogger("stoker.keeper")
@@ -33,6 +27,8 @@ progress and phases are merged into the last that waits."""
 APART_S = ((16 << 20, 1.0), (48 << 20, 10.0), (1 << 62, 60.0))
 """How far apart reports of what repeats are journalled, below so many bytes: progress makes 20 MB on the first day (250 bytes a second; 86 MB
 at the worst, with 32 minima in each), 2 MB on each of the next two weeks, and 0.4 MB from then on. So do phases and checkpoints."""
+LEAST_SNAPSHOT_BYTES = 1 << 16
+"""A shorter journal is folded as fast as its snapshot is read."""
 
 
 class Ledger:
@@ -135,7 +131,7 @@ class Ledger:
             self.trouble, self._merged = "", 0
 
     def close(self) -> None:
-        """Close the journal, and write a snapshot of it."""
+        """Close the journal; if the run has ended, keep its summary for lists."""
         self.flush()
         if self._unwritten:
             log.error("journal: %d events could not be written: %s", len(self._unwritten), self.trouble)
@@ -144,6 +140,8 @@ class Ledger:
         if size >= LEAST_SNAPSHOT_BYTES and not self._closed:
             self._write_snapshot(size)
         self._closed = True
+        if not self._unwritten:
+            remember(self._node, self.state)
 
 
 @dataclass(frozen=True, slots=True)

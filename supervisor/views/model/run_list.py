@@ -25,13 +25,13 @@ from supervisor.job.spec import JobSpec
 from supervisor.run.events import Outcome
 from supervisor.run.index import listed_names, listed_notes, those_under
 from supervisor.run.journal import StateReader
-from supervisor.run.next_job import NextJob, declared_again
+from supervisor.run.next_job import NextJob
 from supervisor.run.ownership import has_keeper
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import PLAIN_ERRORS, FailureClass, Verdict
-from supervisor.run.regular import Mark, mark_of
-from supervisor.run.runfile import BadRunFile, name_given, read_run_file
+from supervisor.run.regular import mark_of
 from supervisor.run.state import DiagnosedAs, Finished, MomentKind, RunState
+from supervisor.run.summaries import RunIndex, Summary, summary_of
 from supervisor.text.redact import redact_argv, redact_text
 from supervisor.views.format import short_id
 from supervisor.views.logs.query import BadQueryError, Word, words_of
@@ -55,32 +55,6 @@ NUMBERS = frozenset(["step", "total", "loss", "duration", "attempts"])
 FIELDS = NUMBERS | {"state", "id", "name", "note", "failure", "host", "started"}
 NAMED_DAYS = {"today": 0, "yesterday": 1}
 _RATE = re.compile(r"-{0,2}(?:[\w.]+\.)?(?:lr|learning[-_]rate)(?:=(.+))?", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """What lists show about a run.
-
-    `mark`: of its journal, taken before reading it. `script`, `arguments`: as given, secrets hidden; None if run.json cannot be read.
-    `given`: the name that a person gave it at its start. `again`: the command that starts it with what it lacked, see `declared_again`.
-    """
-
-    mark: Mark
-    state: RunState
-    script: str | None = None
-    arguments: tuple[str, ...] = ()
-    given: str = ""
-    again: str = ""
-
-
-def summary_of(run: RunPaths, mark: Mark, state: RunState) -> Summary:
-    """Summarize a run by its folded journal and its run.json."""
-    try:
-        job = read_run_file(run.run_json).job
-    except BadRunFile:
-        return Summary(mark, state)
-    words = redact_argv((job.entry, *job.entry_args))
-    return Summary(mark, state, job.entry, words[1:], name_given(job), declared_again(state, job))
 
 
 def own_arguments(job: JobSpec | None, state: RunState) -> tuple[str, ...] | None:
@@ -276,7 +250,7 @@ class RunList:
 
 
 class RunsReader:
-    """Reads the list: finished runs once, other runs from new journal lines, for at most a time slice per call.
+    """Reads the list: finished runs from their summaries, other runs from new journal lines, for at most a time slice per call.
 
     Args:
         known: the runs, newest first; called in the reading thread.
@@ -305,6 +279,7 @@ class RunsReader:
         self._readers: dict[RunPaths, StateReader] = {}
         self._summaries: dict[RunPaths, Summary] = {}
         self._rows: dict[RunPaths, RunRow] = {}
+        self._index = RunIndex()
         self._due = self._next = -math.inf
         # Opening a run and returning within a slice starts a reading thread while the last one still ends.
         self._lock = threading.Lock()
@@ -333,6 +308,7 @@ class RunsReader:
             self._read(waiting.pop())
         self._next = start if waiting else start + READ_S
         self._open += waiting
+        self._index.save()
         rows = tuple(self._row(run) for run in self._runs if run in self._summaries)
         last = self._last
         if (found := (rows, not waiting, self._elsewhere)) != (last.rows, last.complete, last.elsewhere):
@@ -364,8 +340,10 @@ class RunsReader:
         self._open = []
         for run in reversed(self._runs):  # the newest is read first
             mark, found = mark_of(run.node().journal), self._summaries.get(run)
-            if run in self._readers or (found is not None and found.mark != mark):
+            if run in self._readers:
                 found = None
+            elif (found is None or found.mark != mark) and (found := self._index.find(run, mark)):
+                self._keep(run, found)
             live = not (found is not None and found.state.is_over) and has_keeper(run)
             if live != (run in self._live):
                 self._live ^= {run}
@@ -373,8 +351,12 @@ class RunsReader:
             if live or found is None:
                 self._open.append(run)
 
+    def _keep(self, run: RunPaths, summary: Summary) -> None:
+        self._summaries[run] = summary
+        self._rows.pop(run, None)
+
     def _read(self, run: RunPaths) -> None:
-        """Fold new lines of a journal; leave a snapshot of a long one that has ended."""
+        """Fold new lines of a journal; keep the summary of a run that no keeper writes."""
         journal = run.node().journal
         mark, found = mark_of(journal), self._summaries.get(run)
         if mark is None:
@@ -384,12 +366,12 @@ class RunsReader:
             reader = self._readers[run] = self._readers.get(run) or StateReader(journal)
             while reader.refresh() and reader.offset != mark[1]:
                 pass
-            found = self._summaries[run] = summary_of(run, mark, reader.state)
-            self._rows.pop(run, None)
+            found = summary_of(run, mark, reader.state)
+            self._keep(run, found)
         if run in self._live:
             self._open.append(run)
-        elif (ended := self._readers.pop(run, None)) is not None and found.state.is_over:
-            ended.keep()
+        elif self._readers.pop(run, None) is not None:
+            self._keep(run, self._index.add(run, found))
 
 
 def rows_of(runs: list[RunPaths], env: Mapping[str, str]) -> tuple[RunRow, ...]:

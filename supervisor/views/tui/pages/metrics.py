@@ -13,7 +13,7 @@ from textual.binding import Binding, BindingType
 
 from supervisor.job.arguments.command_line import differing
 from supervisor.run.paths import RunPaths
-from supervisor.run.runfile import name_given
+from supervisor.run.summaries import name_given
 from supervisor.views import format as fm
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.run_list import own_arguments
