@@ -98,7 +98,6 @@ class Trait(StrEnum):
     )
     # Warnings and advice.
     FIRM = "firm"  # a warning level does not weaken it
-    FIRM_WHEN_ENDING = "firm_when_ending"  # nor here, if the line says that the program ends
     ENDS_MESSAGES = "ends_messages"  # advice with which PyTorch ends its own messages: masks only lines that raise nothing
     # Source of the report.
     LAUNCHER_REPORT = "launcher_report"  # a launcher's report on its processes, from which exits are read
