@@ -229,10 +229,7 @@ def _of_medians(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def paired(
-    rounds: Sequence[Mapping[str, Outcome]],
-    one: str,
-    other: str,
-    part: Callable[[Outcome], float | None],
+    rounds: Sequence[Mapping[str, Outcome]], one: str, other: str, part: Callable[[Outcome], float | None]
 ) -> list[tuple[float, float]]:
     """A part of both arms, of the rounds in which both came to it."""
     both = ((part(each[one]), part(each[other])) for each in rounds if one in each and other in each)

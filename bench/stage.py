@@ -55,29 +55,6 @@ class Empty(App):
         self.query_one(Static).update(f"pressed {self.count:04d}")
 Empty().run()
 """
-PLOTEXT_APP = """
-import math, random, sys, time
-from textual.app import App
-from textual.containers import Grid
-from textual_plotext import PlotextPlot
-HZ = float(sys.argv[1])
-class Charts(App):
-    CSS = "Grid { grid-size: 2 2; }"
-    BINDINGS = [("q", "quit", "quit")]
-    def compose(self):
-        with Grid():
-            for n in range(4):
-                yield PlotextPlot(id=f"p{n}")
-    def on_mount(self):
-        self.values = [[random.random() for _ in range(600)] for _ in range(4)]
-        self.set_interval(1 / HZ, self.step)
-    def step(self):
-        for n, values in enumerate(self.values):
-            values.append(random.random()); del values[0]
-            plot = self.query_one(f"#p{n}", PlotextPlot)
-            plot.plt.clear_data(); plot.plt.plot(values); plot.refresh()
-Charts().run()
-"""
 STOKER_APP = """
 import sys
 from supervisor.run.paths import RunPaths

@@ -42,7 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="restarts as it was, without progress, before giving up; plans that change the job have their own count; 0: none",
     )
     parser.add_argument("--min-micro-batch", type=int, metavar="N", help="never go below this")
-    parser.add_argument("--min-ranks", type=int, metavar="N", help="ranks a node may continue with")
     parser.add_argument("--no-retry", action="store_true", help="never restart by itself")
     parser.add_argument("--restart-from-scratch", action="store_true", help="a restart may begin at step 0")
     parser.add_argument(
@@ -154,7 +153,6 @@ def _retry(job: JobSpec, args: argparse.Namespace) -> RetrySettings:
     given = {
         "max_retries": args.max_retries,
         "min_micro_batch": args.min_micro_batch,
-        "min_ranks": args.min_ranks,
         "enabled": False if args.no_retry else None,
         "exit_zero": "trust" if args.trust_exit_code else None,
         "restart_from_scratch": True if args.restart_from_scratch else None,

@@ -204,7 +204,6 @@ SETTINGS: Final[dict[str, Setting]] = {
     "policy.retry": Setting(_S, "restart by itself", _RETRY.enabled),
     "policy.max_retries": Setting(_I, "restarts as it was, without progress, before giving up; a plan that changes the job (a smaller batch, another port) has a count of its own; 0: no restart at all", _RETRY.max_retries, range=_NATURAL, flag="--max-retries N"),
     "policy.min_micro_batch": Setting(_I, "out of memory never makes the micro-batch smaller than this", _RETRY.min_micro_batch, range=_COUNT, flag="--min-micro-batch N"),
-    "policy.min_ranks": Setting(_I, "ranks a node may continue with when a faulty GPU is left out; default: all", range=_COUNT, flag="--min-ranks N"),
     "policy.step_counter": Setting(_T, "whether the script's step count continues after a resume or starts over at 0, so that a first step below the checkpoint means nothing; default: continues", choices=("continues", "restarts")),
     "policy.flap_max": Setting(_I, "restarts within flap_window_s, with progress or without, that are too many", _RETRY.flap_max, range=_COUNT),
     "policy.flap_window_s": Setting(_F, "the time that flap_max counts over", _RETRY.flap_window_s, range=_NATURAL),
@@ -229,7 +228,7 @@ SETTINGS: Final[dict[str, Setting]] = {
     "hang.faulthandler": Setting(_S, "ranks register Python's faulthandler at their start, for where py-spy may not attach", _HANG.faulthandler),
     "instrument.enabled": Setting(_S, "measure batch, steps, checkpoints and memory inside the training processes", default=True),
     "runs.keep": Setting(_T, "what `stoker gc` keeps: how long, how many or how much, such as 90d 500 50GB"),
-    "ui.theme": Setting(_T, "colours of the screen; default: the theme chosen last with the key T, else dark", choices=("dark", "light", "safe"), flag="--theme NAME"),
+    "ui.theme": Setting(_T, "colors of the screen until the key T; default: dark", choices=("dark", "light", "safe"), flag="--theme NAME"),
     "ui.ascii": Setting(_S, "no glyph beyond ASCII on the screen; default: by the terminal", flag="--ascii"),
     "ui.lang": Setting(_T, "language of the screen; default: by LANG", choices=("en", "zh"), flag="--lang LANG"),
     "ui.title": Setting(_S, "the terminal's title says the state of the run that is open", default=True),
@@ -238,7 +237,7 @@ SETTINGS: Final[dict[str, Setting]] = {
 }
 ANSWERS: Final = ("restart", "hold", "stop")
 _CHANGES: Final = (
-    "shrink", "fewer_workers", "new_port", "no_libuv", "raise_files", "resume_earlier", "exclude_gpu",
+    "shrink", "fewer_workers", "new_port", "no_libuv", "raise_files", "resume_earlier",
 )
 CLASS_KEYS: Final[dict[str, Setting]] = {
     "answer": Setting(_T, "what follows this failure", choices=ANSWERS),

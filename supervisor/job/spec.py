@@ -81,7 +81,7 @@ class Knobs:
     (name, ``micro`` or ``accumulation``); they change together. A number in that place: the name is set to it, because it would change otherwise. `refusal`: why the batch cannot be changed at the
     same global batch, and `help` what would allow it. `found`: the numbers, and where each was read. `self_resuming`: the script finds its newest checkpoint on its own; if it also has a
     `resume_path`, that one takes precedence. `resumes`: the facts about that, for people; `resume_step`: a flag for the number in the checkpoint's name. `cannot_resume`: there is no way at all.
-    `framework`: the framework whose conventions apply, if any. `unsafe`: why a smaller micro-batch would change the training, whatever is measured.
+    `unsafe`: why a smaller micro-batch would change the training, whatever is measured.
     """
 
     batch: str | None = None
@@ -102,7 +102,6 @@ class Knobs:
     resumes: str = ""
     resume_step: str | None = None
     cannot_resume: bool = False
-    framework: str = field(default="", compare=False)
     unsafe: str = field(default="", compare=False)
 
     def number(self, what: str) -> FoundNumber | None:
@@ -222,15 +221,9 @@ class AnswerGiven:
 
 @dataclass(frozen=True, slots=True)
 class LoaderKnobs:
-    """The known DataLoader settings of a script; each is (name of the knob, present value), None: unknown.
-
-    `sharing` is a knob that takes ``file_system``: tensors then pass through files instead of descriptors.
-    """
+    """The setting for a script's DataLoader workers, (name, present value); None: unknown."""
 
     workers: tuple[str, int] | None = None
-    prefetch: tuple[str, int] | None = None
-    pinned: tuple[str, bool] | None = None
-    sharing: tuple[str, str] | None = None
 
 
 def signature_key(signature: str) -> str:
@@ -282,7 +275,6 @@ class RetrySettings:
     min_micro_batch: int = 1
     restart_from_scratch: bool = False
     overrides: tuple[ClassOverride, ...] = ()
-    min_ranks: int | None = None
     flap_max: int = 10
     flap_window_s: float = 600.0
     allow_smaller_global: bool = False

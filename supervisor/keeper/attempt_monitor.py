@@ -258,6 +258,7 @@ class AttemptMonitor:
 
     def _sense(self, paths: AttemptPaths, number: int, *, adopted: st.RunState | None) -> Collector:
         self._number = number
+        self._engine.begin()  # not before: a run that starts nothing need not wait for a first compile
         self._collector = Collector(
             paths,
             queue=self._queue,
@@ -308,29 +309,23 @@ class AttemptMonitor:
         self._stepped(self._ledger.state)
         self._found.look(self._ledger.state)
         self._drop_copies()
+        view = self._ledger.state.attempt
         if live.is_over():
             self._begin_end(live.number, live.exit or ExitStatus(None), collector)
         elif collector.agent_is_ending() and live.stop_sequence is None:
             self._give_provisional(live.number, PROVISIONAL_DELAY_S)
         elif running and self._trial_is_over():
             self.stop(ev.StopWhy.TRIAL, "--trial", grace_s=self._record.job.timing.grace_s)
-        elif running:
-            self._look_at_running(live.number)
+        elif running and view is not None and view.differs is not None:
+            self._end_now(ev.StopWhy.PLAN_DIFFERS)
+        elif running and self._failing_is_new():
+            self._give_provisional(live.number, FAILING_DELAY_S, rank_died=True)
+        elif running and self._health.tick():
+            self._end_now(ev.StopWhy.HANG)
 
-    def _look_at_running(self, number: int) -> None:
-        """End an attempt that does not follow its plan, has failed, or hangs.
-
-        It is not asked for a checkpoint: one might overwrite what it did not load, and hanging ranks do not respond.
-        """
-        view, why = self._ledger.state.attempt, None
-        if view is not None and view.differs is not None:
-            why = ev.StopWhy.PLAN_DIFFERS
-        elif self._failing_is_new():
-            self._give_provisional(number, FAILING_DELAY_S, rank_died=True)
-        elif self._health.tick():
-            why = ev.StopWhy.HANG
-        if why is not None:
-            self.stop(why, "keeper", grace_s=self._record.job.timing.death_grace_s)
+    def _end_now(self, why: ev.StopWhy) -> None:
+        """Ask for no checkpoint: one might overwrite what was not loaded, and hanging ranks do not respond."""
+        self.stop(why, "keeper", grace_s=self._record.job.timing.death_grace_s)
 
     def _foretell(self) -> None:
         """Report what an out-of-memory failure would lead to, once the first steps show it, and again if that changes."""

@@ -5,7 +5,6 @@ Its orders follow from its state (`publish`), so a keeper that takes over the ru
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
 from collections.abc import Sequence
@@ -104,6 +103,7 @@ class Leading(Group):
         reports = (read_report(member.paths) for member in self._members.values() if continued_by)
         self._settled = {report.node: report for report in reports if report is not None}
         self._left_out: set[int] = set()
+        self._why_not_fewer = ""
         self._begins_by = ""
         self._look_due = float("-inf")
         self._waits_since: float | None = None
@@ -283,37 +283,28 @@ class Leading(Group):
         if self._state.attempt is None:
             how = f"start the same command there with its --node-rank; all nodes must see {self._context.run.root}"
             reason = f"{word} {names} did not join within {bound_s:.0f} s: {how}"
-            self._keeper.end(ev.Outcome.REFUSED, NOT_THERE, reason + self._why_not_fewer(absent))
+            self._keeper.end(ev.Outcome.REFUSED, NOT_THERE, reason + self._why_not_fewer)
         else:
             reason = f"{word} {names} {verb} not ready {bound_s:.0f} s after the others: start the same command there again"
-            self._keeper.hold_or_fail(self._state.attempt.number, reason + self._why_not_fewer(absent), None)
+            self._keeper.hold_or_fail(self._state.attempt.number, reason + self._why_not_fewer, None)
         return False
 
     def _choose(self, absent: Sequence[int]) -> bool:
         """Choose the nodes of the next attempt: all, or with MIN:MAX as many as keep the global batch, without excluded nodes."""
+        self._why_not_fewer = ""
         if not self._left_out.issuperset(absent):
             return False
         there = (LEADER, *(node for node in self._members if node not in absent))
         now = next_job(self._job, self._state)
         for count in range(len(there), self._job.least_nodes - 1, -1):
-            with contextlib.suppress(JobError):
+            try:
                 batch_on(now, count)
+            except JobError as error:
+                self._why_not_fewer = f"; not started on {count} nodes: {error.message}"
+            else:
                 self._nodes = there[:count]
                 return True
         return False
-
-    def _why_not_fewer(self, absent: Sequence[int]) -> str:
-        """Why an elastic run cannot run without these nodes."""
-        least, there = self._job.least_nodes, self._job.most_nodes - len(absent)
-        if least == self._job.most_nodes or not self._left_out.issuperset(absent):
-            return ""
-        if there < least:
-            return f"; of --nnodes {self._job.nnodes} only {there} {'is' if there == 1 else 'are'} ready"
-        try:
-            batch_on(next_job(self._job, self._state), there)
-        except JobError as error:
-            return f"; not started on {there} nodes: {error.message}"
-        return ""
 
     def _waits_for_ends(self, number: int, now: float) -> bool:
         """Whether the others' parts of an attempt are still running: one verdict covers all of them."""

@@ -166,7 +166,7 @@ class Keeper:
         self._later_checks = LaterChecks(context)
         for fact in opening(context, me, findings, continued_by=continued_by):
             self.emit(fact)
-        self._engine = engine = EngineLoader(own=record.job.signatures)
+        self._engine = engine = EngineLoader(begin=False, own=record.job.signatures)
         self._judging = BackgroundVerdict(
             lambda number, whole: diagnose_attempt(context, number, engine.get(), whole=whole)
         )

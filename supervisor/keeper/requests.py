@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from supervisor.keeper.base.control_input import Refused, require
+from supervisor.keeper.base.control_input import require
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.control import Request
@@ -18,7 +18,7 @@ def carry_out(keeper: Keeper, request: Request, by: str) -> None:
     """Make the keeper do what a request of `by` says.
 
     Raises:
-        Refused: the request is not valid in this condition.
+        Refused: the request is not valid in this condition (see `require`).
     """
     state, condition = keeper.state, keeper.state.condition
     match request.kind:
@@ -56,6 +56,6 @@ def carry_out(keeper: Keeper, request: Request, by: str) -> None:
             require(isinstance(condition, st.Backoff), "no restart is waiting")
             keeper.hold(f"{by} stopped the restart")
         case RequestKind.NOTE | RequestKind.STACKS:
-            raise Refused("every keeper answers it")
+            return  # every keeper answers it, in `control_input`
         case _ as unreachable:
             assert_never(unreachable)

@@ -14,7 +14,7 @@ from supervisor.policy.decide import (
     EXIT_STOPPED,
     decide,
 )
-from supervisor.policy.history import Gpus, PolicyInput, restarts_since_progress
+from supervisor.policy.history import PolicyInput, restarts_since_progress
 from supervisor.policy.rule_words import ASKED_FOR, budget_text
 from supervisor.policy.rules import RULES, Answer, Rule, rule_for
 
@@ -29,7 +29,6 @@ __all__ = [
     "EXIT_STOPPED",
     "RULES",
     "Answer",
-    "Gpus",
     "PolicyInput",
     "Rule",
     "budget_text",

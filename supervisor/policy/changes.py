@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final, assert_never
 
 from supervisor.job.batch import BatchChange, describe_change
@@ -25,7 +24,7 @@ def change_for(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str
             none_left = (
                 f"no DataLoader knob is known, or none is left to lower; {rule.advice_if_not_restarted}"
             )
-            return next_step(history.loader, history.changes, SHARED) or (None, none_left)
+            return fewer_workers(history.loader, history.changes, SHARED) or (None, none_left)
         case Answer.NEW_PORT if history.port_named or not history.leads:
             return None, f"the port was chosen by a person and is never moved; {rule.advice_if_not_restarted}"
         case Answer.NEW_PORT:
@@ -52,9 +51,7 @@ def change_for(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str
             return SpecChange(env=(NOT_MEASURED,)), why
         case Answer.UNMEASURED:
             return None, rule.advice_if_not_restarted
-        case Answer.EXCLUDE_GPU:
-            return _without_gpu(history)
-        case Answer.RESTART | Answer.STOP | Answer.HOLD | Answer.REQUEUE:
+        case Answer.EXCLUDE_GPU | Answer.RESTART | Answer.STOP | Answer.HOLD | Answer.REQUEUE:
             return SpecChange(), _restart_text(history)
         case _:
             assert_never(rule.answer)
@@ -74,7 +71,7 @@ def _restart_text(history: PolicyInput) -> str:
 def _smaller(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str]:
     verdict = history.now.verdict
     if verdict is not None and verdict.reason in {Reason.KERNEL_KILL, Reason.CGROUP_KILL, Reason.SLURM}:
-        step = next_step(history.loader, history.changes, KILLED)
+        step = fewer_workers(history.loader, history.changes, KILLED)
         if step is not None:
             return step
     tried = any("expandable_segments:True" in dict(c.env).values() for c in history.changes)
@@ -103,45 +100,6 @@ def _smaller(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str]:
     return SpecChange(batch=change_of), f"{describe_change(change_of)}: {choice.how}"
 
 
-def _without_gpu(history: PolicyInput) -> tuple[SpecChange, str]:
-    """Use fewer ranks on the remaining GPUs with the same global batch, or restart unchanged if that is impossible.
-
-    The number of ranks is the largest that the user allows (``--min-ranks``) and that keeps the global batch exact.
-    """
-    again = "restart from the newest checkpoint" if history.resume_known else "restart"
-    gpus, least, batch = history.gpus, history.retry.min_ranks, history.now.shown_batch
-    if gpus is None:
-        return SpecChange(), f"{again}: which GPU failed is not known"
-    if least is None:
-        return SpecChange(), f"{again} on all GPUs (--min-ranks N lets stoker leave a faulty one out)"
-    if batch is None and not history.retry.allow_smaller_global:
-        return (
-            SpecChange(),
-            f"{again} on all GPUs: whether fewer ranks keep the global batch is not known (--allow-smaller-global)",
-        )
-    left = tuple(name for at, name in enumerate(gpus.visible) if at != gpus.faulty)
-    for ranks in range(len(left), least - 1, -1):
-        env = (("CUDA_VISIBLE_DEVICES", ",".join(left[:ranks])),)
-        what = f"without GPU {gpus.visible[gpus.faulty]}: {ranks} ranks"
-        if batch is None:
-            return SpecChange(env=env, nproc_per_node=ranks), what
-        per_step = batch.micro_batch_per_rank * batch.accumulation_steps * batch.world_size
-        samples = per_step // ranks
-        if (
-            not batch.ranks_known
-            or batch.world_size != len(gpus.visible)
-            or per_step % ranks
-            or samples % batch.micro_batch_per_rank
-        ):
-            continue
-        steps = samples // batch.micro_batch_per_rank
-        if steps != batch.accumulation_steps and not history.knobs.can_change_batch:
-            continue
-        change = BatchChange(batch, replace(batch, world_size=ranks, accumulation_steps=steps))
-        return SpecChange(batch=change, env=env, nproc_per_node=ranks), f"{what}, {describe_change(change)}"
-    return SpecChange(), f"{again} on all GPUs: no smaller number of ranks keeps the global batch"
-
-
 def offer_for(history: PolicyInput, rule: Rule) -> SpecChange:
     """The plan that a person may accept if policy makes none: the global batch would shrink."""
     batch, knobs = history.now.shown_batch, history.knobs
@@ -153,42 +111,23 @@ def offer_for(history: PolicyInput, rule: Rule) -> SpecChange:
     return SpecChange(batch=BatchChange(batch, choice.batch)) if choice is not None else SpecChange()
 
 
-# -- against full host memory: the DataLoader's settings are lowered before the batch --------------
+# -- against full host memory and a full /dev/shm: data workers hold their batches there ------------
 
 
-# Fields of `LoaderKnobs`. After a kill by the kernel, the control group or SLURM: each once, then the micro-batch.
-KILLED: Final = ("workers", "prefetch", "pinned")
-# If /dev/shm is full. Workers are halved twice, because they own everything there.
-SHARED: Final = ("sharing", "workers", "prefetch", "workers")
+# After a kill by the kernel, the control group or SLURM the micro-batch follows; of /dev/shm nothing else takes much.
+KILLED: Final = 1
+SHARED: Final = 2
 
 
-def next_step(
-    loader: LoaderKnobs, changes: Iterable[SpecChange], steps: tuple[str, ...]
+def fewer_workers(
+    loader: LoaderKnobs, changes: Iterable[SpecChange], most: int
 ) -> tuple[SpecChange, str] | None:
-    """The change of the first possible step that was not taken yet, with its line; None if none is left."""
-    past = [dict(change.set_args) for change in changes]
-    for at, kind in enumerate(steps, 1):
-        knob: tuple[str, int | bool | str] | None = getattr(loader, kind)
-        if knob is None:
-            continue
-        values = [given[knob[0]] for given in past if knob[0] in given]
-        lowered = _lowered(kind, values[-1] if values else str(knob[1]).lower())
-        if len(values) < steps[:at].count(kind) and lowered is not None:
-            return SpecChange(set_args=((knob[0], lowered[0]),)), lowered[1]
-    return None
-
-
-def _lowered(kind: str, present: str) -> tuple[str, str] | None:
-    """The next value of a setting, and the line about it; None if it is as low as it gets."""
-    number = int(present) if present.isdigit() else 0
-    match kind:
-        case "workers" if number > 0:
-            return str(number // 2), f"DataLoader workers {number} → {number // 2}"
-        case "prefetch" if number > 1:
-            return "1", f"prefetch {number} → 1"
-        case "pinned" if present == "true":
-            return "false", "pinned memory off"
-        case "sharing" if present != "file_system":
-            return "file_system", "tensors shared through files (file_system)"
-        case _:
-            return None
+    """The change that halves the DataLoader's workers, with its line; None if they were halved `most` times."""
+    if loader.workers is None:
+        return None
+    name, first = loader.workers
+    past = [given[name] for change in changes if name in (given := dict(change.set_args))]
+    number = int(past[-1]) if past and past[-1].isdigit() else first
+    if len(past) >= most or number < 1:
+        return None
+    return SpecChange(set_args=((name, str(number // 2)),)), f"DataLoader workers {number} → {number // 2}"

@@ -35,10 +35,6 @@ INTERACTIVE_DELAY_S: Final = 10.0
 # A person reads a change, such as a smaller micro-batch, before letting it continue or stopping it.
 CHANGED_DELAY_S: Final = 30.0
 MAX_DELAY_S: Final = 60.0
-# Restarts of attempts that never reached a step: after two, the failure is persistent.
-FAILED_STARTS: Final = 2
-# After the same fingerprint this often in a row without progress, another try would fail, too.
-SAME_FAILURE: Final = 3
 # An attempt whose steps cannot be seen counts as one without a step only if it was shorter than this; a longer one may have done work
 # that a restart from scratch would lose.
 UNSEEN_START_S: Final = 120.0
@@ -63,21 +59,8 @@ def decide(history: PolicyInput) -> Decision:
     failure = verdict.failure if verdict else FailureClass.UNKNOWN
     if now.job_exit_code == 0 and (ended := _ended_with_zero(history, verdict)) is not None:
         return ended
-    at_exit = (
-        verdict is not None and verdict.reason is Reason.AT_EXIT and failure is FailureClass.WORKER_CRASH
-    )
-    is_lost = now.job_exit_code is None and failure in {FailureClass.UNKNOWN, FailureClass.HEALTHY}
-    if (at_exit or is_lost) and history.finished:
-        done = f"{_finished(history)} (its exit status was lost)"
-        if at_exit:
-            done = f"{_finished(history)}; the abort at exit came after all work"
-        return Decision(DecisionKind.SUCCEED, done, exit_code=0)
-    if at_exit:
-        reason = "aborted at exit, and neither the last step nor a final checkpoint is known"
-        return Decision(DecisionKind.FAIL, reason, exit_code=EXIT_FAILED)
-    if is_lost:
-        reason = "its exit status was lost and no cause is known"
-        return Decision(DecisionKind.FAIL, reason, exit_code=EXIT_LOST)
+    if (unsure := _ended_unsurely(history, failure)) is not None:
+        return unsure
     rule = _rule(history, verdict)
     if rule.answer is Answer.REQUEUE:
         return _requeue(history, rule.advice_if_not_restarted)
@@ -89,6 +72,24 @@ def decide(history: PolicyInput) -> Decision:
     why = decided.reason.removeprefix(f"{failure.value}: ")
     reason = f"{failure.value}: exit code 0, but {_how_it_failed(history, failure)}; {why}"
     return replace(decided, reason=reason, asks=decided.asks or decided.kind is not DecisionKind.RESTART)
+
+
+def _ended_unsurely(history: PolicyInput, failure: FailureClass) -> Decision | None:
+    """The decision after an abort at exit, or if the exit status was lost and no cause is known: was the work done?"""
+    now, verdict = history.now, history.now.verdict
+    at_exit = verdict is not None and (failure, verdict.reason) == (FailureClass.WORKER_CRASH, Reason.AT_EXIT)
+    is_lost = now.job_exit_code is None and failure in {FailureClass.UNKNOWN, FailureClass.HEALTHY}
+    if not (at_exit or is_lost):
+        return None
+    if history.finished:
+        done = f"{_finished(history)} (its exit status was lost)"
+        if at_exit:
+            done = f"{_finished(history)}; the abort at exit came after all work"
+        return Decision(DecisionKind.SUCCEED, done, exit_code=0)
+    if at_exit:
+        reason = "aborted at exit, and neither the last step nor a final checkpoint is known"
+        return Decision(DecisionKind.FAIL, reason, exit_code=EXIT_FAILED)
+    return Decision(DecisionKind.FAIL, "its exit status was lost and no cause is known", exit_code=EXIT_LOST)
 
 
 def _ended_with_zero(history: PolicyInput, verdict: Verdict | None) -> Decision | None:
@@ -356,13 +357,6 @@ def _spent(history: PolicyInput, failure: FailureClass, rule: Rule) -> str | Non
         return (
             f"{_times(len(counted))} restarted without progress (--max-retries {history.retry.max_retries})"
         )
-    unstarted = [a for a in counted if not a.stepped]
-    if not history.now.stepped and len(unstarted) >= FAILED_STARTS:
-        return f"restarted {_times(len(unstarted))} and never reached a first step"
-    mark = history.now.verdict.fingerprint if history.now.verdict else ""
-    recent = [a.verdict.fingerprint for a in counted[-(SAME_FAILURE - 1) :] if a.verdict is not None]
-    if mark and recent == [mark] * (SAME_FAILURE - 1):
-        return f"the same failure {SAME_FAILURE} times in a row without progress"
     return None
 
 

@@ -18,14 +18,6 @@ FIRST_STEP: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Gpus:
-    """The GPUs that the job sees, as CUDA_VISIBLE_DEVICES would name them, and the one at fault (its place in the list)."""
-
-    visible: tuple[str, ...]
-    faulty: int
-
-
-@dataclass(frozen=True, slots=True)
 class PolicyInput:
     """The inputs of `decide`. `attempts` ends with the one that just ended.
 
@@ -54,7 +46,6 @@ class PolicyInput:
         question: something that the measurements left open about the batch can be asked.
         unsound: the unusable checkpoints that a script which finds its newest one would take, as a clause.
         trial: the run is a trial, and nothing is restarted.
-        gpus: the GPUs, if one is known to be faulty.
         measured: stoker's measurements were active in the newest attempt's processes.
         code_hidden_by: what hides the program's exit code from stoker, as a clause.
         jitter: in [0, 1), spreads the back-off of many runs.
@@ -83,7 +74,6 @@ class PolicyInput:
     question: bool = False
     unsound: str = ""
     trial: TrialSettings | None = None
-    gpus: Gpus | None = None
     measured: bool = False
     code_hidden_by: str = ""
     jitter: float = 0.0

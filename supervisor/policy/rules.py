@@ -28,7 +28,7 @@ class Answer(StrEnum):
     FEWER_WORKERS = "fewer_workers"
     RESUME_EARLIER = "resume_earlier"
     UNMEASURED = "unmeasured"  # without the measurements inside the process
-    EXCLUDE_GPU = "exclude_gpu"  # on fewer ranks, if the user allowed fewer; else unchanged
+    EXCLUDE_GPU = "exclude_gpu"  # only in older runs: as RESTART
     REQUEUE = "requeue"
     HOLD = "hold"
     STOP = "stop"
@@ -132,7 +132,7 @@ RULES: Final = MappingProxyType(
         FailureClass.DDP_MISMATCH: _stop(_CODE),
         FailureClass.CUDA_ERROR: _ONCE,
         FailureClass.GPU_FAULT: Rule(
-            Answer.EXCLUDE_GPU,
+            Answer.RESTART,
             max_times=2,
             advice_if_not_restarted="the GPU fails again: have it looked at, or leave it out",
         ),
@@ -207,20 +207,15 @@ def rule_for(
         rule = replace(rule, wait_s=override.wait_s)
     if override.show_first is not None:
         rule = replace(rule, show_first=tuple(Precondition(name) for name in override.show_first))
-    restarts = rule.answer not in {Answer.STOP, Answer.HOLD, Answer.REQUEUE}
+    answer = override.answer
+    if answer in {"stop", "hold"}:
+        by_signature = override.failure != failure.value
+        why = f"[[signature]] says {answer}" if by_signature else f"[policy] says {answer}"
+        return replace(rule, answer=Answer(answer), advice_if_not_restarted=why)
     wanted = Answer.RESTART if override.change in {None, "none"} else Answer(override.change)
-    by_signature = override.failure != failure.value
-    if override.answer == "stop":
-        why = "[[signature]] says stop" if by_signature else "[policy] says stop"
-        return replace(rule, answer=Answer.STOP, advice_if_not_restarted=why)
-    if override.answer == "hold":
-        why = "[[signature]] says hold" if by_signature else "[policy] says hold"
-        return replace(rule, answer=Answer.HOLD, advice_if_not_restarted=why)
-    if restarts and override.change is not None:
-        return replace(rule, answer=wanted)
-    if override.answer == "restart" and rule.answer in {Answer.STOP, Answer.HOLD}:
-        return replace(rule, answer=wanted)
-    return rule
+    restarts = rule.answer not in {Answer.STOP, Answer.HOLD, Answer.REQUEUE}
+    is_lifted = answer == "restart" and rule.answer in {Answer.STOP, Answer.HOLD}
+    return replace(rule, answer=wanted) if is_lifted or (restarts and override.change is not None) else rule
 
 
 def override_for(

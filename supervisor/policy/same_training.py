@@ -1,8 +1,8 @@
 """Judges whether a resumed attempt continues the same training, from the values of the steps that were trained twice (pure).
 
 A step that was trained twice should have seen the same samples with the same weights. The values that both attempts reported for it are
-compared in order: where the attempt began, samples or tokens per step, learning rate, loss, gradient norm. The first one that differs is
-named. Losses differ by float noise (1e-6 to 1e-3 of the loss) or by dropout, so only their mean over several steps counts against a resume,
+compared in order: where the attempt began, learning rate, loss, gradient norm. The first one that differs is named. Whether the batch is the
+planned one is measured in the processes (`keeper.monitoring.measured_facts`). Losses differ by float noise (1e-6 to 1e-3 of the loss) or by dropout, so only their mean over several steps counts against a resume,
 and only if it is higher. Another order of the data looks like dropout; if it would not show, the answer is `unknown`.
 """
 
@@ -37,8 +37,6 @@ LEAST_NOISE: Final = 0.02
 LOSS_RATIO: Final = 1.1
 NORM_RATIO: Final = 1.28
 """The smallest wrong weight of an accumulation is 4/3, from one micro-batch of three."""
-COUNT_RATIO: Final = 1.2
-"""Counts per step (tokens of padded text) vary by a few percent; a wrong global batch is off by a factor of 1.33 (12 for 16) or more."""
 RATE_SHARE: Final = 1e-3
 """A learning rate is usually printed with three digits."""
 SAME_SHARE: Final = 2e-3
@@ -47,19 +45,6 @@ EXACT: Final = 1e-3
 SEEN_PAIRS: Final = 14
 SEEN_SHARE: Final = 0.7
 """Losses of the same samples differ by less than 0.7 of their variation from step to step; those of other samples by 1.4 times that."""
-COUNTERS: Final = (
-    "samples",
-    "tokens",
-    "sequences",
-    "examples",
-    "images",
-    "num_tokens",
-    "num_samples",
-    "tokens_seen",
-    "samples_seen",
-    "num_input_tokens_seen",
-    "consumed_samples",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +55,12 @@ class Restart:
         resumes_at: the step of the checkpoint that it should load; None: unknown.
         expected: whether it should load one at all.
         accumulates_otherwise: it makes another number of micro-batches per step.
-        other_ranks: it has another number of ranks, so that a rank's counters count other shares.
         total_steps: the number of steps that the script reports, before and after.
     """
 
     resumes_at: int | None = None
     expected: bool = True
     accumulates_otherwise: bool = False
-    other_ranks: bool = False
     total_steps: tuple[int, int] | None = None
 
 
@@ -99,7 +82,6 @@ def judge(before: Table, after: Table, restart: Restart) -> Judgement:
         return _unknown(f"too few steps are logged after it: {len(after)}")
     found = (
         _where_it_began(before, after, restart)
-        or (None if restart.other_ranks else _global_batch(before, after))
         or _learning_rate(before, after)
         or _weights(before, after)
         or _agreement(before, after)
@@ -142,26 +124,6 @@ def _where_it_began(before: Table, after: Table, restart: Restart) -> Judgement 
     is_beyond = at is not None and start - at > max(4 * every, 0.25 * at)
     if restart.accumulates_otherwise and (is_beyond or (totals is not None and totals[0] != totals[1])):
         return _unknown("the log's steps may count micro-batches")
-    return None
-
-
-def _global_batch(before: Table, after: Table) -> Judgement | None:
-    name, was, now = _counted(before, after) or ("", 1.0, 1.0)
-    if abs(math.log(now / was)) <= math.log(COUNT_RATIO):
-        return None
-    text = f"{name} of a step {was:.4g} → {now:.4g}"
-    return _differs(Difference.GLOBAL_BATCH, text, ("counted_before", was), ("counted_after", now))
-
-
-def _counted(before: Table, after: Table) -> tuple[str, float, float] | None:
-    """The first counter of samples or tokens, and its median for the same steps; None: nothing is counted."""
-    for name in COUNTERS:
-        old, new = _steps_of(_column(before, name)), _steps_of(_column(after, name))
-        twice = old.keys() & new.keys()
-        if len(twice) >= LEAST_PAIRS:
-            was, now = median(old[step] for step in twice), median(new[step] for step in twice)
-            if was > 0 < now:
-                return name, was, now
     return None
 
 
@@ -227,17 +189,16 @@ def _agreement(before: Table, after: Table) -> Judgement:
         return _unknown(
             f"the log tells too little: losses of steps that were trained twice: {len(pairs)}, needed {LEAST_PAIRS}"
         )
-    counted, rates = _counted(before, after), _pairs(before, after, "lr")
+    rates = _pairs(before, after, "lr")
     share = median(abs(a - b) / max(abs(b), 1e-12) for _, b, a in pairs)
     parts = ["begun again at the first step"] if min(after) <= min(before) < max(before) else []
-    parts += [f"{counted[0]} of a step {counted[2]:.4g}"] if counted is not None else []
     parts += ["learning rate as before"] if len(rates) >= LEAST_PAIRS else []
     parts.append(f"losses differ by {100 * share:.2g} % (median relative difference)")
     text, gap = f"{len(pairs)} steps trained twice: {', '.join(parts)}", ("loss_gap", share)
     near = share <= SAME_SHARE or _is_exact(before, after)
     if not near and _is_hidden(pairs):
         return _unknown(f"too noisy to show other weights or another order of the data; {text}", gap)
-    result = Sameness.SAME if near and (rates or counted) else Sameness.SAME_WITHIN_NOISE
+    result = Sameness.SAME if near and rates else Sameness.SAME_WITHIN_NOISE
     return Judgement(result, text, None, (gap,))
 
 
@@ -280,15 +241,6 @@ def _pairs(before: Table, after: Table, name: str) -> list[tuple[int, float, flo
 def _log_gaps(pairs: Sequence[tuple[int, float, float]], most: int = WINDOW) -> list[float]:
     """Logarithms of after / before for the first steps, because noise is proportional to the loss."""
     return [math.log(a) - math.log(b) for _, b, a in pairs if b > 0 and a > 0][:most]
-
-
-def _steps_of(column: Mapping[int, float]) -> dict[int, float]:
-    """What each step adds to a counter; if a column does not grow, its values count one step each."""
-    grown = {
-        b: (column[b] - column[a]) / (b - a) for a, b in itertools.pairwise(column) if column[b] >= column[a]
-    }
-    grows = len(grown) >= 0.9 * (len(column) - 1) and len(grown) > 0 and median(grown.values()) > 0
-    return grown if grows else dict(column)
 
 
 def _step_noise(values: Sequence[float]) -> float:

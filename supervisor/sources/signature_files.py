@@ -150,22 +150,31 @@ def _store(path: str, packed: bytes, database: bytes) -> None:
 
 
 class EngineLoader:
-    """Loads in a thread from construction on; `get` waits for it."""
+    """Loads in a thread, from construction on or after `begin`; `get` waits for it."""
 
-    def __init__(self, *, own: Sequence[OwnSignature] = ()) -> None:
+    def __init__(self, *, begin: bool = True, own: Sequence[OwnSignature] = ()) -> None:
         self._own = own
         self._engine: Engine | None = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._load, name="stoker-engine")
-        self._thread.start()
+        self._begun = False
+        if begin:
+            self.begin()
+
+    def begin(self) -> None:
+        """Start loading, unless already started."""
+        if not self._begun:
+            self._begun = True
+            self._thread.start()
 
     @property
     def ready(self) -> bool:
         """Whether `get` would return at once: on a busy machine a first compile has taken 20 s."""
-        return not self._thread.is_alive()
+        return self._begun and not self._thread.is_alive()
 
     def get(self) -> Engine:
         """The engine. Raises any error from loading it."""
+        self.begin()
         self._thread.join()
         if self._engine is None:
             raise RuntimeError("the signature tables could not be loaded") from self._error
@@ -173,7 +182,8 @@ class EngineLoader:
 
     def close(self) -> None:
         """Wait for the load: a compile cannot be interrupted, and the process would wait for it at its end."""
-        self._thread.join()
+        if self._begun:
+            self._thread.join()
 
     def _load(self) -> None:
         try:

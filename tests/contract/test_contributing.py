@@ -19,7 +19,8 @@ from supervisor.preflight import checks, host
 from supervisor.preflight.context import CheckContext
 from supervisor.run.records import FindingLevel
 from supervisor.sources import signature_files
-from supervisor.sources.metrics import MetricReader, compile_rules
+from supervisor.sources.metrics import MetricReader
+from supervisor.text.patterns import compile_linear
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.widgets.panel import Panel
 from tests.conftest import not_none
@@ -85,8 +86,11 @@ def test_a_scheduler_says_its_place() -> None:
 
 def test_a_metric_rule_is_read() -> None:
     line = "episode 12: mean return -3.25"
-    rules = [(rule["name"], rule["regex"]) for rule in tomllib.loads(example("A metric format"))["metrics"]]
-    sample = not_none(MetricReader(compile_rules(rules)).feed(line))
+    rules = [
+        (rule["name"], compile_linear(rule["regex"]))
+        for rule in tomllib.loads(example("A metric format"))["metrics"]
+    ]
+    sample = not_none(MetricReader(rules).feed(line))
     assert sample.other["reward"] == -3.25
     plain = MetricReader().feed(line)
     assert plain is None or "reward" not in plain.other

@@ -91,7 +91,6 @@ def test_a_pure_room_opens_nothing_and_knows_no_time(room: str) -> None:
                 "supervisor/keeper/process/detach.py",
                 "supervisor/keeper/process/takeover.py",
                 "supervisor/cli/start_run.py",
-                "supervisor/cli/continuing.py",
             },
         ),
     ],

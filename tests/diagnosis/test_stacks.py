@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.diagnosis.hang.stack_groups import Doing, RankStack, StackRound, stack_round, waited_for
+from supervisor.diagnosis.hang.stack_groups import Doing, RankStack, StackRound, stack_round
 from supervisor.diagnosis.hang.stacks import Kind, parse_stack
 from supervisor.sources.processes import identify, is_alive
 from supervisor.sources.stacks.python_stacks import StackSource, collect_stacks, find_py_spy
@@ -58,21 +58,6 @@ def spied(
 
 def round_of(*ranks: tuple[str, ...], state: str = "idle") -> StackRound:
     return stack_round([spied(number, *frames, state=state) for number, frames in enumerate(ranks)])
-
-
-@pytest.mark.parametrize(
-    ("found", "rank"),
-    [
-        (round_of(BACKWARD, READING, ALL_REDUCE), 1),
-        (stack_round([spied(0, *BACKWARD), spied(1, *BACKWARD, state="active"), spied(2, *ALL_REDUCE)]), 1),
-        (round_of(READING, READING, ALL_REDUCE), None),  # two of them
-        (round_of(BACKWARD, ALL_REDUCE), None),
-        (round_of(READING), None),
-    ],
-)
-def test_the_one_rank_that_all_others_wait_for(found: StackRound, rank: int | None) -> None:
-    late = waited_for(found)
-    assert (late.rank if late is not None else None) == rank
 
 
 def test_the_odd_one_out_is_named_with_its_call_and_line() -> None:

@@ -39,15 +39,7 @@ from tests.integration.harness import (
     wait_for_state,
     wait_for_step,
 )
-from tests.integration.test_forged_folders import (
-    ENDED,
-    HELD,
-    Scene,
-    forged,
-    names_stranger,
-    scene,
-    trains,
-)
+from tests.integration.test_forged_folders import ENDED, HELD, Scene, forged, names_stranger, scene, trains
 from tests.tiers import first
 
 __all__ = ["scene", "trains"]

@@ -409,11 +409,7 @@ def test_nothing_is_done_to_or_for_it(
     capsys.readouterr()
     for words, said, code in (
         (["attach", "--adopt", target], kind.adopt, kind.code),
-        (
-            ["continue", target],
-            "say --yes" if continues in {None, PERSON} else continues,
-            kind.code,
-        ),
+        (["continue", target], "say --yes" if continues in {None, PERSON} else continues, kind.code),
         (["continue", "--yes", target], continues, kind.code),
         (["stop", target], kind.stop, kind.stop_code),
         (["stop", "--now", target], kind.stop, kind.stop_code),

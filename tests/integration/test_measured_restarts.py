@@ -86,8 +86,7 @@ STYLES = {
         in_bash="variables",
     ),
     "layers": Style(
-        ("bash", "layers.sh", "options"),
-        (*batch("--mbs", "--ga"), "--resume-knob", "--resume-from=PATH"),
+        ("bash", "layers.sh", "options"), (*batch("--mbs", "--ga"), "--resume-knob", "--resume-from=PATH")
     ),
     "settings": Style(
         ("settings.py", "settings.yaml"),

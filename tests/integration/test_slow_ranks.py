@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
 from supervisor.run import events as ev
-from supervisor.sources.stacks.python_stacks import find_py_spy
 from tests.conftest import wait_until
 from tests.integration.harness import background, facts, stoker, wait_for_run
 from tests.tiers import first
@@ -22,6 +20,7 @@ dist.init_process_group("gloo")
 torch.set_num_threads(1)
 rank = dist.get_rank()
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
 
 def late(where):
     if rank == 1 and sys.argv[1] == where:
@@ -38,18 +37,18 @@ def forward(batch):
 for step in range(100_000):
     loss = forward(load())
     loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
     if rank == 0:
         print(f"step {step} loss {loss.item():.4f}", flush=True)
 """
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(find_py_spy(sys.executable) is None, reason="needs py-spy")
 @pytest.mark.parametrize("where", first(1, ["forward", "loading"]))
-def test_a_rank_that_is_late_before_the_exchange_is_named_with_its_line(tmp_path: Path, where: str) -> None:
+def test_a_rank_that_is_late_before_the_exchange_is_named(tmp_path: Path, where: str) -> None:
     script = tmp_path / "train.py"
     script.write_text(TRAINING, encoding="utf-8")
-    line = TRAINING.splitlines().index("        time.sleep(0.3)") + 1
     with background("run", "--no-ui", "--nproc-per-node", "2", str(script), where, cwd=tmp_path):
         run = wait_for_run(tmp_path)
 
@@ -63,5 +62,5 @@ def test_a_rank_that_is_late_before_the_exchange_is_named_with_its_line(tmp_path
         advice = [
             fact.text for fact in facts(run) if isinstance(fact, ev.Advisory) and fact.code == "straggler"
         ]
-        assert f"it was at train.py:{line}" in advice[0]
+        assert "on its own work, as measured in the ranks" in advice[0]
         assert stoker("stop", run.run_id, cwd=tmp_path).code == 0

@@ -163,9 +163,7 @@ def test_a_named_port_that_is_taken_is_refused_and_leaves_nothing(tmp_path: Path
 @pytest.mark.e2e
 @pytest.mark.parametrize(("number", "code"), first(1, [(signal.SIGTERM, 5), (signal.SIGINT, 130)]))
 @pytest.mark.fault(
-    "processes",
-    "a signal to a headless stoker",
-    "the job is stopped in order, and the exit code says so",
+    "processes", "a signal to a headless stoker", "the job is stopped in order, and the exit code says so"
 )
 def test_signals_end_a_headless_run_gracefully(tmp_path: Path, number: signal.Signals, code: int) -> None:
     with background("run", "--no-ui", *TWO, JOB, "--gate", "never", cwd=tmp_path) as process:

@@ -230,10 +230,7 @@ def test_clocks_that_differ_change_no_verdict(run: RunPaths, ahead_s: float) -> 
     (cwd / "skew").mkdir()
     (cwd / "skew" / "sitecustomize.py").write_text(SKEW.format(ahead_s=ahead_s), encoding="utf-8")
     skewed = {"PYTHONPATH": f"{cwd / 'skew'}{os.pathsep}{ROOT}"}
-    with (
-        background(*words(1), cwd=cwd) as follower,
-        background(*words(0), cwd=cwd, env=skewed) as leader,
-    ):
+    with background(*words(1), cwd=cwd) as follower, background(*words(0), cwd=cwd, env=skewed) as leader:
         assert (leader.wait(DEADLINE_S), follower.wait(DEADLINE_S)) == (1, 1)
     views = [state_of(run, node).attempts[0] for node in (0, 1)]
     apart_s = _first_stamp(run, 0) - _first_stamp(run, 1)

@@ -17,7 +17,6 @@ from supervisor.run.records import FailureClass
 TABLE = """
 [policy]
 max_retries = 7
-min_ranks = 2
 flap_max = 4
 flap_window_s = 60
 [policy.worker_crash]
@@ -38,7 +37,7 @@ def retry_of(text: str) -> RetrySettings:
 
 def test_every_key_arrives() -> None:
     retry = retry_of(TABLE)
-    assert (retry.max_retries, retry.min_ranks, retry.flap_max, retry.flap_window_s) == (7, 2, 4, 60.0)
+    assert (retry.max_retries, retry.flap_max, retry.flap_window_s) == (7, 4, 60.0)
     own = ClassOverride("worker_crash", "restart", 2, 1.5, "fewer_workers", ("gpu_memory", "disk"), 9.0)
     assert retry.overrides == (own,)
     rule = rule_for(FailureClass.WORKER_CRASH, None, retry.overrides)
@@ -48,7 +47,6 @@ def test_every_key_arrives() -> None:
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["--min-ranks", "9", "--nproc-per-node=2", "train.py"], "more than the 2"),
         (["--batch-knob=", "train.py"], "wants the name of a flag"),
         (["--accumulation-knob=", "train.py"], "wants the name of a flag"),
     ],

@@ -38,7 +38,7 @@ def resolved(line: str, file: ConfigFile | None = None) -> JobSpec:
         "--nproc-per-node 2 train.py --how 'a b' --x=1",
         "--nproc-per-node 2 --max-retries 1 --no-retry --env A='x y' --env B=2 train.py",
         "--nproc_per_node=2 --standalone --rdzv-backend c10d -m pkg.train --lr 3e-4",
-        "--name mine --min-ranks 1 --grace 5 -- python -u train.py --lr 3e-4",
+        "--name mine --grace 5 -- python -u train.py --lr 3e-4",
         "--nproc-per-node 2 --batch-knob --bs --accumulation-knob --acc --batch-scope per_rank train.py --bs 4 --acc 2",
         "--resume-knob --resume=auto --batch-knob --bs --batch-scope per_rank --accumulation-knob --acc --micro-batch 4 train.py --bs 8 --acc 1",
         "--restart-from-scratch --master-port 29511 train.py",
@@ -79,7 +79,7 @@ REPEATED = [
 ]
 OF_TORCHRUN = [flag for flag in TORCHRUN_FLAGS if flag.key not in {*OWNED, "module"}]
 VALUES = {KeyType.TEXT: "a-b", KeyType.INT: "3", KeyType.FLOAT: "40"}
-SPECIAL = {"env": "A=x y", "nnodes": "2", "nproc_per_node": "2", "node_rank": "1", "min_ranks": "1", "micro_batch": "4", "global_batch": "24", "batch_knob": "--bs", "accumulation_knob": "--ga"}  # fmt: skip
+SPECIAL = {"env": "A=x y", "nnodes": "2", "nproc_per_node": "2", "node_rank": "1", "micro_batch": "4", "global_batch": "24", "batch_knob": "--bs", "accumulation_knob": "--ga"}  # fmt: skip
 
 
 def printed(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:

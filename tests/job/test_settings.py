@@ -172,7 +172,7 @@ def test_what_a_users_signature_has_done_about_it(
         ({"regex": None}, "signature 'mine': '' matches any line"),
         ({"class": None}, "signature 'mine' needs a class or a name of your own"),
         ({"class": "healthy"}, "signature.class takes one of code_error, cuda_oom, hang, got 'healthy'"),
-        ({"action": "none"}, "signature.action takes one of restart, hold, stop, shrink, fewer_workers, new_port, no_libuv, raise_files, resume_earlier, exclude_gpu, got 'none'"),
+        ({"action": "none"}, "signature.action takes one of restart, hold, stop, shrink, fewer_workers, new_port, no_libuv, raise_files, resume_earlier, got 'none'"),
         ({"action": "restart", "recurs": "yes"}, "signature 'mine': it recurs, so that a restart would meet it again: hold or stop"),
     ],
 )  # fmt: skip

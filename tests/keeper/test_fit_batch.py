@@ -23,6 +23,8 @@ from tests.conftest import not_none, processes_with, wait_until
 from tests.keeper.fakes import KNOBS, job_of, run_in
 from tests.keeper.runs import STARTED
 
+pytestmark = pytest.mark.usefixtures("engine")  # compiling it takes half a minute on a busy machine
+
 SCRIPT = """\
 echo "micro-batch $2 into ${STOKER_RUN_DIR:-nowhere}" >> seen.txt
 if [ "$2" -gt LIMIT ]; then

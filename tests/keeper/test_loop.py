@@ -408,6 +408,7 @@ def test_a_keeper_that_closes_leaves_no_thread_that_loads_it(
     monkeypatch.setattr(engine, "load_engine", slow)
     run = RunPaths(tmp_path / "run-1")
     keeper = Keeper(run, job_of(tmp_path), env=os.environ)
+    keeper._engine.begin()  # as once something runs
 
     def finish() -> None:
         if wait_until(lambda: not keeper_is_alive(run.node().lock), 20):

@@ -13,7 +13,6 @@ from msgspec.structs import replace as replace_fields
 
 from supervisor.job.batch import BatchChange, BatchSpec, with_micro_batch
 from supervisor.job.errors import NotResumableError
-from supervisor.job.knobs.conventions import HF
 from supervisor.job.launch.plan import LaunchPlan
 from supervisor.job.spec import NAMED, EntryKind, Knobs
 from supervisor.keeper.planning import launch_plans as plans
@@ -194,7 +193,7 @@ def trainers(folder: Path, step: int = 10, held: int = 16) -> Path:
     return path
 
 
-HF_PATH = replace(BY_PATH, resume_path="--resume_from_checkpoint", framework=HF)
+HF_PATH = replace(BY_PATH, resume_path="--resume_from_checkpoint")
 HF_SELF = replace(HF_PATH, self_resuming=True)
 HF_ONLY_SELF = replace(HF_SELF, resume_path=None)
 

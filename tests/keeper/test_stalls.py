@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.diagnosis.hang.stack_groups import RankStack, StackRound, stack_round
+from supervisor.diagnosis.hang.stack_groups import RankStack, stack_round
 from supervisor.job.spec import HangSettings
 from supervisor.keeper.monitoring.observations import StepSeen
 from supervisor.keeper.process.child import own_identity
@@ -125,7 +125,6 @@ def make(
     *,
     group_timeout_s: float | None = None,
     total_steps: int | None = None,
-    glance: Callable[[Targets], StackRound | None] = lambda _targets: None,
 ) -> Bench:
     clock, told = FakeClock(), Emitted()
     bench = Bench(clock, Stacks(clock), told)
@@ -135,7 +134,7 @@ def make(
     bench.group_timeout_s = group_timeout_s
     around = HangContext(lambda: bench.watched, lambda: bench.can_resume, lambda: bench.group_timeout_s)
     bench.health = Health(
-        run.node(), settings, told, clock, lambda: targets, bench.stacks, around, total_steps, glance
+        run.node(), settings, told, clock, lambda: targets, bench.stacks, around, total_steps
     )
     return bench
 

@@ -13,8 +13,8 @@ from supervisor.policy.health.early_signs import (
     EarlySigns,
     unexpected_memory,
 )
-from supervisor.policy.health.straggler import WINDOW, Stragglers
-from supervisor.run.failures import FailureClass
+from supervisor.policy.health.straggler import MEASURED, WINDOW, Stragglers
+from supervisor.run.records import FailureClass
 
 GIB = float(1 << 30)
 
@@ -58,34 +58,29 @@ def test_a_checkpoint_that_could_not_be_saved_is_told_once_the_run_goes_on() -> 
 
 
 @pytest.mark.parametrize(
-    ("looks", "slow"),
+    ("measured", "slow"),
     [
-        ([1] * 7 + [None] * 3, 1),
-        ([1] * 5 + [None] * 4 + [0], 1),
-        ([1] * 4 + [None] * 6, None),  # too seldom
-        ([1] * 5 + [0] * 2 + [None] * 3, None),  # now the one, now the other
-        ([1] * 9, None),  # too few looks
-        ([1] * 10 + [None] * 6, None),  # over
+        ({0: (0.35, 0.05), 1: (0.35, 0.34)}, 1),
+        ({0: (0.35, 0.05), 1: (0.35, 0.05), 2: (0.34, 0.33)}, 2),
+        ({0: (0.35, 0.05), 1: (0.35, 0.11)}, None),  # less than a fifth
+        ({0: (0.05, 0.05), 1: (0.35, 0.34)}, None),  # they do not wait for each other
+        ({0: (0.35, 0.34)}, None),
     ],
 )
-@pytest.mark.parametrize("reporting", [1, 2])
-def test_the_rank_that_looks_at_the_stacks_find_elsewhere_is_named(
-    looks: list[int | None], slow: int | None, reporting: int
+def test_the_rank_whose_own_part_of_a_step_is_measured_as_longer_is_named(
+    measured: dict[int, tuple[float, float]], slow: int | None
 ) -> None:
     ranks = Stragglers()
     for step in range(WINDOW + 3):
-        for rank in range(reporting):
-            ranks.step(rank, 0.5 * step, {"step": float(step)}, from_telemetry=False)
-    for found_rank in looks:
-        ranks.looked(found_rank, "train.py:6")
+        ranks.step(0, 0.5 * step, {"step": float(step)}, from_telemetry=False)
+    for rank, (step_s, own_s) in measured.items():
+        for _ in range(MEASURED):
+            assert ranks.find() is None
+            ranks.measured(rank, {"step_time_s": step_s, "compute_s": own_s, "data_wait_s": 0.0})
     found = ranks.find()
     assert (found.rank if found is not None else None) == slow
     if found is not None:
-        assert (
-            f"in {looks.count(1)} of 10 looks at the stacks they waited, and it was at train.py:6"
-            in found.advice.text
-        )
-        assert found.lost_s == pytest.approx(0.05 * looks.count(1))
+        assert "on its own work, as measured in the ranks" in found.advice.text
 
 
 def test_steps_around_an_evaluation_are_no_measure() -> None:

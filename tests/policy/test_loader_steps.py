@@ -16,9 +16,7 @@ from supervisor.run.state import AttemptState
 from tests.policy.cases import TRAINER, batch_after, ended, lost_at, one, restarted
 
 F = FailureClass
-LOADER = LoaderKnobs(
-    ("--num_workers", 8), ("--prefetch", 4), ("--pin", True), ("--sharing", "file_descriptor")
-)
+LOADER = LoaderKnobs(("--num_workers", 8))
 
 
 def walk(now: AttemptState, loader: LoaderKnobs, times: int) -> list[SpecChange | None]:
@@ -33,24 +31,22 @@ def walk(now: AttemptState, loader: LoaderKnobs, times: int) -> list[SpecChange 
     return changes
 
 
-def test_a_kill_for_memory_takes_workers_prefetch_pinning_then_the_batch() -> None:
+def test_a_kill_for_memory_halves_the_workers_then_the_batch() -> None:
     killed = ended(F.HOST_OOM, Reason.CGROUP_KILL, last=1, batch=BatchSpec(8, 1, 1))
-    changes = walk(killed, LOADER, 4)
-    assert [c.set_args for c in changes[:3] if c] == [
+    workers, batch = walk(killed, LOADER, 2)
+    assert workers is not None
+    assert workers.set_args == (("--num_workers", "4"),)
+    assert batch is not None
+    assert batch.batch is not None
+    assert batch.batch.after == BatchSpec(4, 2, 1)
+
+
+def test_a_full_dev_shm_halves_the_workers_twice() -> None:
+    changes = walk(ended(F.SHM_EXHAUSTED, last=1), LOADER, 3)
+    assert [c.set_args for c in changes if c and c.set_args] == [
         (("--num_workers", "4"),),
-        (("--prefetch", "1"),),
-        (("--pin", "false"),),
+        (("--num_workers", "2"),),
     ]
-    assert changes[3] is not None
-    assert changes[3].batch is not None
-    assert changes[3].batch.after == BatchSpec(4, 2, 1)
-
-
-def test_a_full_dev_shm_shares_through_files_then_halves_the_workers() -> None:
-    changes = walk(ended(F.SHM_EXHAUSTED, last=1), LOADER, 4)
-    assert [c.set_args for c in changes if c] == [
-        (("--sharing", "file_system"),), (("--num_workers", "4"),), (("--prefetch", "1"),), (("--num_workers", "2"),)
-    ]  # fmt: skip
 
 
 def test_a_run_that_restarts_too_often_is_given_up_although_it_makes_progress() -> None:

@@ -53,9 +53,7 @@ inputs = st.builds(
     interactive=st.booleans(),
     total_steps=st.one_of(st.none(), st.just(100)),
     port_named=st.booleans(),
-    loader=st.sampled_from(
-        [LoaderKnobs(), LoaderKnobs(workers=("--num_workers", 4), pinned=("--pin", True))]
-    ),
+    loader=st.sampled_from([LoaderKnobs(), LoaderKnobs(("--num_workers", 4))]),
     measured=st.booleans(),
     steps_seen=st.booleans(),
     unsound=st.sampled_from(["", "the script picks its newest checkpoint, which cannot be loaded"]),

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from msgspec import structs
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import Knobs, LoaderKnobs, RetrySettings, TrialSettings
-from supervisor.policy import Gpus
 from supervisor.run.events import StopWhy
 from supervisor.run.records import Decision, Reason
 from tests.policy.cases import FOREIGN, F, ended, lost_at, one
@@ -19,10 +17,7 @@ BATCH = BatchSpec(8, 1, 1)
 TRUST = RetrySettings(exit_zero="trust")
 PIPE = "the pipe in train.sh hides the exit code (`set -o pipefail`)"
 PATHED = Knobs(resume_path="--ckpt")
-GPUS = Gpus(("0", "1", "2", "3"), faulty=2)
-LOADER = LoaderKnobs(
-    ("--num_workers", 8), ("--prefetch", 4), ("--pin", True), ("--sharing", "file_descriptor")
-)
+LOADER = LoaderKnobs(("--num_workers", 8))
 
 
 UNREAD = {"log_read_bytes": 120_000_000, "log_size_bytes": 600_000_000}
@@ -85,21 +80,13 @@ UNREAD = {"log_read_bytes": 120_000_000, "log_size_bytes": 600_000_000}
     (lambda: one(ended(F.PORT_IN_USE)), "restart", "port_in_use: the port was taken: another one", None),
     (lambda: one(ended(F.LIBUV), FOREIGN, steps_seen=False), "restart", "libuv: this PyTorch has no libuv: USE_LIBUV=0 for agent and workers", None),
     (lambda: one(ended(F.FD_LIMIT, last=4)), "restart", "fd_limit: too many open files: soft limit up to the hard one", None),
-    (lambda: one(ended(F.SHM_EXHAUSTED, last=4), loader=LOADER), "restart", "shm_exhausted: tensors shared through files (file_system)", None),
+    (lambda: one(ended(F.SHM_EXHAUSTED, last=4), loader=LOADER), "restart", "shm_exhausted: DataLoader workers 8 → 4", None),
     (lambda: one(ended(F.HOST_OOM, Reason.CGROUP_KILL, last=4), loader=LOADER), "restart", "host_oom: DataLoader workers 8 → 4", None),
-    (lambda: one(ended(F.HOST_OOM, Reason.SLURM, last=4), loader=replace(LOADER, workers=None)), "restart", "host_oom: prefetch 4 → 1", None),
-    (lambda: one(ended(F.HOST_OOM, Reason.KERNEL_KILL, last=4), loader=replace(LOADER, workers=None, prefetch=None)), "restart", "host_oom: pinned memory off", None),
     (lambda: one(ended(F.SHM_EXHAUSTED, last=4)), "fail", "shm_exhausted: no DataLoader knob is known, or none is left to lower; enlarge /dev/shm, or lower the number of DataLoader workers", 1),
     (lambda: one(structs.replace(ended(F.NAN_LOSS, last=9), not_finite=lost_at(5)), newest_checkpoint="c/3"), "restart", "nan_loss: resume once from before the loss became NaN or Inf at step 5: c/3", None),
     (lambda: one(ended(F.NAN_LOSS, last=9), newest_checkpoint="c/6"), "restart", "nan_loss: resume once from before the loss became NaN or Inf at step 10: c/6", None),
     (lambda: one(ended(F.NAN_LOSS, last=9)), "fail", "nan_loss: no earlier checkpoint is known; lower the learning rate, or resume from an earlier checkpoint", 1),
-    (lambda: one(ended(F.GPU_FAULT, last=5, batch=BatchSpec(4, 3, 4))), "restart", "gpu_fault: restart from the newest checkpoint: which GPU failed is not known", None),
-    (lambda: one(ended(F.GPU_FAULT, last=5, batch=BatchSpec(4, 3, 4)), gpus=GPUS), "restart", "gpu_fault: restart from the newest checkpoint on all GPUs (--min-ranks N lets stoker leave a faulty one out)", None),
-    (lambda: one(ended(F.GPU_FAULT, last=5, batch=BatchSpec(4, 3, 4)), gpus=GPUS, retry=RetrySettings(min_ranks=2)), "restart", "gpu_fault: without GPU 2: 3 ranks, micro-batch 4 unchanged, accumulation 3 → 4, ranks 4 → 3, global batch 48 unchanged", None),
-    (lambda: one(ended(F.GPU_FAULT, last=5), gpus=GPUS, retry=RetrySettings(min_ranks=2, allow_smaller_global=True)), "restart", "gpu_fault: without GPU 2: 3 ranks", None),
-    (lambda: one(ended(F.GPU_FAULT, last=5), gpus=GPUS, retry=RetrySettings(min_ranks=2)), "restart", "gpu_fault: restart from the newest checkpoint on all GPUs: whether fewer ranks keep the global batch is not known (--allow-smaller-global)", None),
-    (lambda: one(ended(F.GPU_FAULT, last=5, batch=BatchSpec(4, 1, 4)), gpus=GPUS, retry=RetrySettings(min_ranks=3)), "restart", "gpu_fault: restart from the newest checkpoint on all GPUs: no smaller number of ranks keeps the global batch", None),
-    (lambda: one(ended(F.GPU_FAULT), FOREIGN, gpus=GPUS), "restart", "gpu_fault: restart on all GPUs (--min-ranks N lets stoker leave a faulty one out)", None),
+    (lambda: one(ended(F.GPU_FAULT, last=5)), "restart", "gpu_fault: restart from the newest checkpoint", None),
     (lambda: one(ended(F.DISK_FULL, last=4)), "restart", "disk_full: restart from the newest checkpoint", None),
     (lambda: one(ended(F.HANG, last=4)), "restart", "hang: restart from the newest checkpoint", None),
     ],

@@ -19,7 +19,6 @@ from tests.policy.cases import (
     one,
     restarted,
     stop_by,
-    verdict,
 )
 
 
@@ -44,21 +43,6 @@ def test_a_trial_ends_with_its_steps_and_is_never_restarted() -> None:
     assert by_itself.reason == "trial of 20 steps: finished at step 20"
 
 
-def test_failed_starts_have_a_small_budget_of_their_own() -> None:
-    attempts: tuple[AttemptState, ...] = ()
-    now = ended(F.WORKER_CRASH, Reason.SIGNAL)
-    kinds = []
-    for _ in range(5):
-        decision = decide(
-            PolicyInput(attempts=(*attempts, now), retry=RetrySettings(max_retries=50), knobs=TRAINER)
-        )
-        kinds.append(decision.kind)
-        attempts = (*attempts, restarted(now, decision))
-        if decision.kind is not DecisionKind.RESTART:
-            break
-    assert kinds == [DecisionKind.RESTART] * 2 + [DecisionKind.GIVE_UP]
-
-
 def test_the_budget_is_spent_without_progress_and_comes_back_with_it() -> None:
     first = ended(F.WORKER_CRASH, Reason.SIGNAL, last=10)
     retry = RetrySettings(max_retries=2)
@@ -75,17 +59,6 @@ def test_the_budget_is_spent_without_progress_and_comes_back_with_it() -> None:
     assert decide(PolicyInput((*attempts, saved), retry=retry, knobs=TRAINER)).kind is DecisionKind.RESTART
     by_hand = (*attempts[:-1], structs.replace(attempts[-1], decided_by="kim"))
     assert decide(PolicyInput((*by_hand, first), retry=retry, knobs=TRAINER)).kind is DecisionKind.RESTART
-
-
-def test_the_same_failure_three_times_in_a_row_stops_early() -> None:
-    now = ended(F.WORKER_CRASH, Reason.SIGNAL, last=10, fingerprint="abc")
-    retry = RetrySettings(max_retries=20)
-    restart = one(now, retry=retry)
-    attempts = (restarted(now, restart),) * 2
-    decision = decide(PolicyInput(attempts=(*attempts, now), retry=retry, knobs=TRAINER))
-    assert decision.kind is DecisionKind.GIVE_UP
-    other = structs.replace(now, verdict=verdict(F.WORKER_CRASH, Reason.SIGNAL, "xyz"))
-    assert decide(PolicyInput((*attempts, other), retry=retry, knobs=TRAINER)).kind is DecisionKind.RESTART
 
 
 def test_an_unknown_cause_restarts_once_and_only_after_progress() -> None:

@@ -21,11 +21,10 @@ HALVED = Restart(resumes_at=100, accumulates_otherwise=True)
 class Log:
     """A training's log as a formula: a falling loss, noise that belongs to each step's samples, a cosine schedule.
 
-    `samples`: counts of a step. `own`: noise of this attempt alone, as dropout's. `order`: whose samples. `rate_at`: the schedule's step.
+    `own`: noise of this attempt alone, as dropout's. `order`: whose samples. `rate_at`: the schedule's step.
     """
 
     steps: range
-    samples: int = 16
     own: float = 0.0
     order: int = 0
     loss_times: float = 1.0
@@ -34,7 +33,7 @@ class Log:
     rate_shift: int = 0
     rate_from: int = 0
     age: int = 0  # steps that the weights are behind
-    fields: tuple[str, ...] = ("loss", "lr", "grad_norm", "samples")
+    fields: tuple[str, ...] = ("loss", "lr", "grad_norm")
 
     def rows(self) -> Rows:
         return {step: {n: v for n, v in self._row(step).items() if n in self.fields} for step in self.steps}
@@ -49,7 +48,6 @@ class Log:
             "loss": round(loss * self.loss_times, 5),
             "lr": float(f"{rate:.3e}"),
             "grad_norm": round(2 * math.exp(0.8 * noise + own) * self.norm_times, 4),
-            "samples": float(self.samples * step),
         }
 
 
@@ -65,7 +63,7 @@ def test_the_same_training_is_the_same() -> None:
     found = said(AFTER)
     assert (found.result, found.difference) == (Sameness.SAME, None)
     assert (found.twice, found.new) == (30, 20)
-    assert found.text.startswith("30 steps trained twice: samples of a step 16, learning rate as before, ")
+    assert found.text.startswith("30 steps trained twice: learning rate as before, ")
 
 
 @pytest.mark.parametrize(
@@ -73,8 +71,6 @@ def test_the_same_training_is_the_same() -> None:
     [
         (replace(AFTER, rate_shift=100), Difference.LEARNING_RATE),
         (replace(AFTER, rate_times=2, rate_from=100), Difference.LEARNING_RATE),
-        (replace(AFTER, samples=8), Difference.GLOBAL_BATCH),
-        (replace(AFTER, samples=32), Difference.GLOBAL_BATCH),
         (replace(AFTER, norm_times=2), Difference.GRAD_NORM),
         (replace(AFTER, norm_times=0.5, loss_times=0.5), Difference.GRAD_NORM),
         (replace(AFTER, age=70, own=0.02), Difference.LOSS),
@@ -98,13 +94,13 @@ def test_each_value_that_differs_is_named(after: Log, named: Difference) -> None
         (replace(AFTER, steps=range(101, 104)), Sameness.UNKNOWN, "too few steps are logged after it: 3"),
         (replace(AFTER, fields=("lr",)), Sameness.UNKNOWN, "the log tells too little"),
         # Lightning's bar counts batches: twice as many once they are half as large.
-        (replace(AFTER, samples=8, rate_times=0.5, steps=range(201, 261)), Sameness.UNKNOWN, "may count micro-batches"),
+        (replace(AFTER, rate_times=0.5, steps=range(201, 261)), Sameness.UNKNOWN, "may count micro-batches"),
     ],
 )  # fmt: skip
 def test_what_noise_hides_is_not_decided(after: Log, result: Sameness, reason: str) -> None:
     """The gradient norm that is exactly as before would prove the weights and the samples: here it is not logged."""
     alone = tuple(name for name in after.fields if name != "grad_norm")
-    found = said(replace(after, fields=alone), before=replace(BEFORE, fields=("loss", "lr", "samples")))
+    found = said(replace(after, fields=alone), before=replace(BEFORE, fields=("loss", "lr")))
     assert found.result is result, found.text
     assert reason in found.text
 
@@ -120,14 +116,10 @@ def test_a_start_from_scratch_that_was_meant_is_the_same_training() -> None:
     assert "begun again at the first step" in found.text
 
 
-def test_a_rank_that_counts_more_because_ranks_are_fewer_is_no_other_global_batch() -> None:
-    assert said(replace(AFTER, samples=32), replace(HALVED, other_ranks=True)).result is Sameness.SAME
-
-
 VALUES = some.floats(allow_nan=True, allow_infinity=True) | some.sampled_from([0.0, -1.0, 1.0, 1e-300, 1e300])
 TABLES = some.dictionaries(
     some.integers(0, 40),
-    some.dictionaries(some.sampled_from(["loss", "lr", "grad_norm", "samples", "x"]), VALUES),
+    some.dictionaries(some.sampled_from(["loss", "lr", "grad_norm", "x"]), VALUES),
     max_size=40,
 )
 

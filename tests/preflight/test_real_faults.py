@@ -24,9 +24,9 @@ from supervisor.preflight.collective import check_collective
 from supervisor.preflight.context import Check, CheckContext
 from supervisor.preflight.interpreter import Interpreter, find_interpreter
 from supervisor.run import events as ev
-from supervisor.run.jsonl import append_line
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Finding, FindingLevel
+from supervisor.run.regular import append_line
 from supervisor.run.runfile import write_run_file
 from tests.disks import fill, small_disk
 from tests.keeper.fakes import job_of
@@ -74,15 +74,6 @@ def in_namespace(script: str) -> list[str]:
 
 
 # -- the machine ------------------------------------------------------------------------------------------------
-
-
-def test_8_mib_of_shared_memory() -> None:
-    small = in_namespace("mount -t tmpfs -o size=8m tmpfs /dev/shm")
-    ((level, what, fix),) = alone(small, "host", "check_shm")
-    assert (level, what) == ("warning", "only 8 MiB free in /dev/shm (of 8 MiB)")
-    assert "--shm-size" in fix
-    ((level, what, _),) = alone(small, "host", "check_shm", workers="0")
-    assert level == "ok", "without workers nothing is handed over there"
 
 
 def test_a_full_disk_and_one_without_inodes(tmp_path: Path) -> None:

@@ -128,11 +128,7 @@ def in_namespace(revision: str, out: Path) -> None:
     tree = out / ".tree"
     shutil.rmtree(tree, ignore_errors=True)
     tree.mkdir(parents=True)
-    packed = subprocess.run(
-        ["git", "-C", str(ROOT), "archive", revision],
-        check=True,
-        capture_output=True,
-    )
+    packed = subprocess.run(["git", "-C", str(ROOT), "archive", revision], check=True, capture_output=True)
     subprocess.run(["tar", "-x", "-C", str(tree)], input=packed.stdout, check=True)
     script = (
         "set -e; hostname box; mount -t tmpfs -o mode=755 none /home; mkdir -p /home/me/stoker /home/me/env; "

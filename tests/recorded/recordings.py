@@ -26,7 +26,7 @@ import msgspec
 from supervisor.cli.job_logs import read_jobs, without_guessed_rank
 from supervisor.cli.main import main as stoker
 from supervisor.diagnosis.verdict import diagnose
-from supervisor.keeper.planning.attempt_evidence import evidence_of
+from supervisor.keeper.planning.attempt_evidence import NodeAttempt, evidence_of
 from supervisor.keeper.planning.decisions import policy_input
 from supervisor.policy import decide
 from supervisor.run import events as ev
@@ -171,7 +171,8 @@ def _diagnosed(
         verdict = diagnose(evidence, engine.signatures, engine.matcher)
         is_named = without_guessed_rank(verdict, log, NOWHERE) is verdict
         return verdict if is_named else replace(verdict, rank=None)
-    evidence = evidence_of(recording.run.node(), view, state, record.job)
+    own = NodeAttempt(0, recording.run.node(), state, view)
+    evidence = evidence_of([own], record.job)
     then = evidence.machine._replace(disk_free_bytes=None, cgroup_oom_kills=view.memory_kills)
     values = evidence.run_values._replace(free_port=None)  # which one is free now
     return diagnose(evidence._replace(machine=then, run_values=values), engine.signatures, engine.matcher)

@@ -59,11 +59,6 @@ def test_a_damaged_cache_costs_time_and_nothing_else(
     assert module._stored(str(tmp_path / "absent"), DIGEST) is None
 
 
-def test_a_cache_of_other_tables_is_none(good: Path) -> None:
-    assert module._stored(str(good), DIGEST) is not None
-    assert module._stored(str(good), "another") is None
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file away")
 def test_a_file_that_somebody_else_wrote_is_no_cache(good: Path, tmp_path: Path) -> None:
     theirs = tmp_path / good.name

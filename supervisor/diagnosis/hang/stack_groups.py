@@ -172,17 +172,6 @@ def stack_round(stacks: Sequence[RankStack]) -> StackRound:
     return StackRound(places, tuple(groups), odd, _proves(places, odd))
 
 
-def waited_for(found: StackRound) -> RankPlace | None:
-    """The one rank that is elsewhere while all others wait for their peers or device; None unless there is exactly one."""
-    elsewhere = [
-        place
-        for place in found.places
-        if place.doing not in {Doing.COLLECTIVE, Doing.GPU}
-        and (place.doing is not Doing.BACKWARD or place.idle is False)
-    ]
-    return elsewhere[0] if len(elsewhere) == 1 < len(found.places) else None
-
-
 def alike(one: StackRound, other: StackRound) -> bool:
     """Whether every rank is at exactly the same place in both, and something is known about each."""
     if [place.rank for place in one.places] != [place.rank for place in other.places]:

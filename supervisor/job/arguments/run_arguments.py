@@ -103,38 +103,24 @@ INIT_FLAGS: Final[tuple[Flag, ...]] = (
     Flag("--start", _SW, "start the run at once, without asking", group="init"),
 )
 
+# Passed on as they are.
+_OF_TORCHRUN: Final = (
+    "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "monitor-interval", "start-method", "event-log-handler", "role",
+    "log-dir", "local-ranks-filter", "log-line-prefix-template", "duplicate-stdout-filters", "duplicate-stderr-filters",
+    "local-addr", "logs-specs", "numa-binding", "signals-to-handle", "shutdown-timeout",
+)
 TORCHRUN_FLAGS: Final[tuple[Flag, ...]] = (
     Flag("--nproc-per-node", _TX, "ranks on this node", "N|auto|gpu|cpu", "run.nproc_per_node"),
     Flag("--nnodes", _TX, "nodes", "N", "run.nnodes"),
     Flag("--node-rank", _IN, "this node's number", "K", "run.node_rank"),
     Flag("--master-addr", _TX, "address of node 0", "HOST", "run.master_addr"),
     Flag("--master-port", _IN, "its port; a named one is never moved", "PORT", "run.master_port"),
-    Flag("--rdzv-backend", _TX, "", "NAME"),
-    Flag("--rdzv-endpoint", _TX, "", "HOST:PORT"),
-    Flag("--rdzv-id", _TX, "", "ID"),
-    Flag("--rdzv-conf", _TX, "", "K=V,..."),
-    Flag("--standalone", _SW, ""),
     Flag("--max-restarts", _IN, "", "N"),
-    Flag("--monitor-interval", _TX, "", "S"),
-    Flag("--start-method", _TX, "", "NAME"),
-    Flag("--event-log-handler", _TX, "", "NAME"),
-    Flag("--role", _TX, "", "NAME"),
     Flag("--module", _SW, "", short="-m"),
-    Flag("--no-python", _SW, ""),
-    Flag("--run-path", _SW, ""),
-    Flag("--log-dir", _TX, "", "DIR"),
     Flag("--redirects", _TX, "", "N", short="-r"),
     Flag("--tee", _TX, "", "N", short="-t"),
-    Flag("--local-ranks-filter", _TX, "", "RANKS"),
-    Flag("--log-line-prefix-template", _TX, "", "TEXT"),
-    Flag("--duplicate-stdout-filters", _TX, "", "WORDS"),
-    Flag("--duplicate-stderr-filters", _TX, "", "WORDS"),
-    Flag("--local-addr", _TX, "", "HOST"),
-    Flag("--logs-specs", _TX, "", "NAME"),
-    Flag("--numa-binding", _TX, "", "MODE"),
-    Flag("--signals-to-handle", _TX, "", "NAMES"),
-    Flag("--shutdown-timeout", _TX, "", "S"),
-    Flag("--virtual-local-rank", _SW, ""),
+    *(Flag(f"--{name}", _TX, "") for name in _OF_TORCHRUN),
+    *(Flag(f"--{name}", _SW, "") for name in ("standalone", "no-python", "run-path", "virtual-local-rank")),
 )
 # fmt: on
 

@@ -95,8 +95,6 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
         run, flags, env = _on_first_gpu(run, flags, env, inputs, look, alone)
         nodes = 1
     retry, gib = _retry(inputs, files, look), look.get("run.expected_memory_gib")
-    if inputs.parsed.flags("min_ranks") and retry.min_ranks is not None and retry.min_ranks > nproc:
-        raise JobError(f"--min-ranks {retry.min_ranks} is more than the {nproc} of --nproc-per-node")
     fit = FitSettings(look.get("batch.fit_steps"), look.get("batch.fit_timeout_s"))
     spec = JobSpec(
         entry_kind=kind,

@@ -41,7 +41,6 @@ class Convention:
     unsafe: tuple[tuple[str, str], ...] = ()
 
 
-HF: Final = "Hugging Face TrainingArguments"
 MEGATRON: Final = "Megatron"
 CONVENTIONS: Final[tuple[Convention, ...]] = (
     Convention(
@@ -65,7 +64,7 @@ CONVENTIONS: Final[tuple[Convention, ...]] = (
         steps="--train-iters",
     ),
     Convention(
-        HF,
+        "Hugging Face TrainingArguments",
         programs=("llamafactory-cli", "llamafactory.", "trl", "swift"),
         steps="--max_steps",
         resume_flag="--resume_from_checkpoint",
@@ -93,29 +92,12 @@ def find_convention(names: Sequence[str], program: str | None) -> Convention | N
 
 
 def find_loader(args: Sequence[str]) -> LoaderKnobs:
-    """A command line's DataLoader settings that cost host memory: workers, prefetch, pinning, sharing."""
-    found: dict[str, tuple[str, str]] = {}
+    """Return a command line's setting for the number of DataLoader workers, which cost host memory."""
     for setting in settings_of(args):
-        words, value = words_of(setting.name), value_of(args, setting.name)
-        kind = next((kind for kind, first, last in _LOADER if first in words and words[-1] in last), None)
-        if kind is not None and value is not None:
-            found.setdefault(kind, (setting.name, value))
-    numbers = {
-        kind: (name, int(text)) for kind, (name, text) in found.items() if text.isascii() and text.isdigit()
-    }
-    name, text = found.get("pinned", ("", ""))
-    on = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}.get(text.lower())
-    pinned = (name, on) if on is not None else None
-    return LoaderKnobs(numbers.get("workers"), numbers.get("prefetch"), pinned, found.get("sharing"))
-
-
-# What a setting is for: a word of its name, and those that it may end in.
-_LOADER: Final = (
-    ("workers", "workers", {"workers"}),
-    ("prefetch", "prefetch", {"factor", "prefetch"}),
-    ("pinned", "pin", {"memory"}),
-    ("sharing", "sharing", {"strategy", "sharing"}),
-)
+        text = value_of(args, setting.name) or ""
+        if words_of(setting.name)[-1:] == ("workers",) and text.isascii() and text.isdigit():
+            return LoaderKnobs((setting.name, int(text)))
+    return LoaderKnobs()
 
 
 NCCL_DEFAULT_TIMEOUT_S: Final = 600.0

@@ -70,7 +70,6 @@ def with_resume(args: Sequence[str], row: Convention | None, given: Knobs, knobs
         given: a person's declarations.
         knobs: the batch's knobs.
     """
-    knobs = replace(knobs, framework=row.name if row is not None else "")
     settings = settings_of(args)
     if given.resume:
         return _as_declared(knobs, given.resume, given.resume_value)

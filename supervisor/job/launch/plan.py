@@ -128,7 +128,9 @@ def build_plan(
     resumed, resume_pairs = _resume(spec, dict(set_args), attempt, resume)
     pairs += resume_pairs
     pairs, applied = _reached(spec, pairs, rank)
-    args, variables = _placed(args, pairs)
+    for name, value in pairs:
+        args = set_value(args, name, value) if is_argument(name) else args
+    variables = {name.removeprefix(ENV): value for name, value in pairs if not is_argument(name)}
     wire = {
         "STOKER_RUN_DIR": run_dir,
         "STOKER_ATTEMPT": str(attempt),
@@ -148,7 +150,8 @@ def build_plan(
     if under_torchrun:
         log_dir = f"{attempt_dir}/torchrun"
         chosen = spec.master_port if spec.master_port is not None or not wants_port(spec) else port
-        head = _torchrun_head(spec, interpreter, chosen, log_dir, trainer_main)
+        launcher = (interpreter, "-m", "torch.distributed.run", *_torchrun_flags(spec, chosen))
+        head = (*launcher, f"--log-dir={log_dir}", *_entry(spec, trainer_main))
     world = spec.world_size or spec.nproc_per_node * spec.least_nodes
     if effective is not None and effective.ranks_known:
         world = effective.world_size
@@ -212,23 +215,6 @@ def applied_in(rank: RankProcess | None, pairs: Sequence[tuple[str, str]], cwd: 
                 files.append({"path": posixpath.join(cwd, config_file(file)), "key": key, "value": value})
     plan = {"argv": list(rank.argv) or None, "options": options, "environ": environ, "files": files}
     return {**environ, APPLY: json.dumps(plan)}
-
-
-def _placed(
-    args: tuple[str, ...], pairs: Sequence[tuple[str, str]]
-) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The pairs by destination: arguments set, and variables."""
-    for name, value in pairs:
-        args = set_value(args, name, value) if is_argument(name) else args
-    return args, {name.removeprefix(ENV): value for name, value in pairs if not is_argument(name)}
-
-
-def _torchrun_head(
-    spec: JobSpec, interpreter: str, port: int | None, log_dir: str, trainer_main: str | None
-) -> tuple[str, ...]:
-    """The command line up to the script, inclusive."""
-    launcher = (interpreter, "-m", "torch.distributed.run", *_torchrun_flags(spec, port))
-    return (*launcher, f"--log-dir={log_dir}", *_entry(spec, trainer_main))
 
 
 def _torchrun_flags(spec: JobSpec, port: int | None) -> list[str]:

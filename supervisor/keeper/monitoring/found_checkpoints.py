@@ -39,8 +39,6 @@ from supervisor.sources.checkpoint_layouts import (
 LOOK_EVERY_S, SEARCH_EVERY_S, REWRITTEN_S = 1.0, 60.0, 60.0
 """Seconds between two looks while saves are measured, between two searches while nothing is, and between two reports of a file that is
 written again and again."""
-NEWEST = 3
-"""Journalled of what was saved between two looks while it trains: a restart may need one before the newest."""
 LAST_LOOK_S = 10.0
 """How long the end of an attempt waits for a file server: without a checkpoint nothing restarts by itself after a step."""
 CLOSE_S = 2.0
@@ -259,7 +257,7 @@ class FoundCheckpoints:
 
     def look(self, state: RunState) -> None:
         """Call at each tick: checks new measured saves, or once a minute folders if nothing is measured, and journals what is complete."""
-        self._take(self._looker.poll(), state, trains=True)
+        self._take(self._looker.poll(), state)
         now, wait_s = self._clock.mono(), LOOK_EVERY_S if self._is_new else SEARCH_EVERY_S
         is_due = now >= self._last_look + wait_s and (self._is_new or not self._is_measured)
         if is_due and self._begin(state):
@@ -312,13 +310,7 @@ class FoundCheckpoints:
         settled = (one for one in found.values() if one.t <= until_t)
         return sorted(settled, key=_age)[-MAX_FOUND:], shared_with
 
-    def _take(
-        self,
-        looked: tuple[list[FoundCheckpoint], str | None] | None,
-        state: RunState,
-        *,
-        trains: bool = False,
-    ) -> None:
+    def _take(self, looked: tuple[list[FoundCheckpoint], str | None] | None, state: RunState) -> None:
         view = state.attempt
         if looked is None or view is None:
             return
@@ -333,9 +325,6 @@ class FoundCheckpoints:
         new = [one for one in found if not self._is_known(one, state)]
         # Check it again: the log may name a step after its checkpoint is found.
         new = [one for one in new if one.counted is not None or not is_too_far(self._job, state, one)]
-        if trains:
-            self._journalled |= {(one.path, one.step, one.t) for one in new[:-NEWEST]}
-            new = new[-NEWEST:]
         now = self._clock.mono()
         for one in new:
             # A file that is rewritten again and again is reported once a minute, enough to know where a restart begins.
@@ -365,33 +354,24 @@ class FoundCheckpoints:
         return any(known.written_t in {None, one.t} for known in journalled)
 
     def _step_of(self, one: FoundCheckpoint, state: RunState) -> tuple[int, bool]:
-        """Its step, by its name, its process's count, or the logged steps around its time; and whether only by the latter."""
+        """Its step, by its name, its process's count, or the logged steps around its time; and whether only by the latter.
+
+        If the script logs steps, its own counter gives the step: a log that begins with 0 or 1 shows where the script starts to count,
+        and its steps around the save show that it counts optimizer steps.
+        """
         if one.step is not None:
             return one.step, False
-        t = one.t - self._clock.ahead_s()
-        steps = logged_steps(self._series) or (
-            list(self._measured.steps) if self._measured is not None else []
-        )
-        counted = self._counted_step(one, t, state, steps)
-        if counted is not None:
-            return counted, False
+        t, measured = one.t - self._clock.ahead_s(), self._measured
+        steps = logged_steps(self._series) or (list(measured.steps) if measured is not None else [])
+        if measured is not None and one.counted is not None:
+            total, first = measured.step_after(one.counted), state.attempts[0].first_step
+            if total is not None and not measured.logs_steps:
+                return total, False
+            own = total - 1 if total is not None and first == 0 else total
+            if own is not None and first in {0, 1} and _is_between(own, t, steps):
+                return own, False
         seen, last_step = step_at(t, steps), state.attempts[-1].last_step
         return seen if seen is not None else last_step or 0, True
-
-    def _counted_step(
-        self, one: FoundCheckpoint, t: float, state: RunState, steps: Sequence[tuple[float, float]]
-    ) -> int | None:
-        """The step from its process's optimizer steps, or from the script's own counter if it logs steps.
-
-        A log that begins with 0 or 1 shows where the script starts to count; its steps around `t` show that it counts these.
-        """
-        measured = self._measured
-        total = measured.step_after(one.counted) if measured and one.counted is not None else None
-        if total is None or measured is None or not measured.logs_steps:
-            return total
-        first = state.attempts[0].first_step
-        own = total - 1 if first == 0 else total
-        return own if first in {0, 1} and _is_between(own, t, steps, READ_S) else None
 
 
 # -- the step at a given time ----------------------------------------------------------------------
@@ -412,12 +392,12 @@ def step_at(t: float, steps: Sequence[tuple[float, float]]) -> int | None:
     return next((int(n) for seen_t, n in reversed(steps) if seen_t <= t), None)
 
 
-def _is_between(step: int, t: float, steps: Sequence[tuple[float, float]], late_s: float) -> bool:
-    """Whether a step lies between the steps seen before and after a time; samples may be seen `late_s` late."""
+def _is_between(step: int, t: float, steps: Sequence[tuple[float, float]]) -> bool:
+    """Whether a step lies between the steps seen before and after a time; samples may be seen `READ_S` late."""
     before = [int(n) for seen_t, n in steps if seen_t <= t]
     if not before:
         return False
     last = before[-1]
     gap = next((last - n for n in reversed(before) if n < last), 0)
-    after = next((int(n) for seen_t, n in steps if seen_t > t + late_s), -1)
+    after = next((int(n) for seen_t, n in steps if seen_t > t + READ_S), -1)
     return last <= step <= (after if after > last else last + gap)

@@ -33,9 +33,9 @@ from supervisor.keeper.monitoring.observations import (
     from_telemetry,
 )
 from supervisor.policy.health.stall import printed
-from supervisor.run.failures import FailureClass
+from supervisor.run.records import FailureClass
 from supervisor.run.series import LINE_T, READING
-from supervisor.sources.metrics import DrawnState, MetricReader, MetricSample, compile_rules, standing_states
+from supervisor.sources.metrics import DrawnState, MetricReader, MetricSample, standing_states
 from supervisor.sources.metrics.lexicon import EVAL_WORDS
 from supervisor.sources.metrics.metric_reader import Columns
 from supervisor.sources.metrics.names import words_of
@@ -55,6 +55,7 @@ from supervisor.sources.tail.tailer import (
 from supervisor.sources.telemetry import measured_record
 from supervisor.text.decode import clean
 from supervisor.text.lines import Line
+from supervisor.text.patterns import compile_linear
 from supervisor.text.prefixes import Origin
 from supervisor.text.stamps import LineClock
 
@@ -74,8 +75,8 @@ BACKLOG_SAMPLES = 60
 # sample takes some 60 µs until it is in the series; with 60 per batch that was a quarter of the time of reading the log.
 EXISTING_LOG_SAMPLES = 8000
 MIN_BATCH_SAMPLES = 12
-# How many totals of its bars are remembered for a log.
-MOST_TOTALS = 64
+# How many rows of a batch that begin an epoch or another bar are kept, with those before them.
+MOST_TURNS = 64
 STEP = "step"
 TOTAL_STEPS = "total_steps"
 EPOCH = "epoch"
@@ -156,7 +157,7 @@ class LogWatch:
         self._engine = engine
         self._rank_of = rank_of
         self._measures = measure
-        self._rules = compile_rules(rules)
+        self._rules = [(name, compile_linear(regex)) for name, regex in rules]
         self._on_agent = on_agent
         self._engine_ready = engine_ready
         self._unscanned: list[tuple[LogKey, Batch]] = []
@@ -170,7 +171,6 @@ class LogWatch:
         self._readers: dict[str, MetricReader] = {}
         self._read_rows: dict[str, int] = {}
         self._line_clocks: dict[str, LineClock] = {}
-        self._totals: dict[str, set[float]] = {}
         self._wiped: dict[str, tuple[tuple[int, int], bytes, set[int] | None]] = {}
         self._rank_reported = False
 
@@ -300,7 +300,6 @@ class LogWatch:
         rows = reader.read_rows([line.raw for line in lines])
         if self._late:
             self._line_clock(key.name, now).enter(batch.data)
-        overtaken = self._before_others(key, rows)
         drawn = set(map(id, batch.drawn))  # a line may begin at the same offset as its first state
         if drawn:
             states = [(columns.step(at), loss) for _, columns, at, loss in rows]
@@ -310,15 +309,15 @@ class LogWatch:
                 stands[stepped[-1]] = True
             if states:
                 self._newest[key.name] = states[-1]
-            is_kept = [id(lines[row]) not in drawn or row in overtaken for row, *_ in rows]
-            rows = [row for row, kept in zip(rows, map(or_, stands, is_kept), strict=True) if kept]
+            turning = turns(rows)
+            whole = (id(lines[row]) not in drawn or place in turning for place, (row, *_) in enumerate(rows))
+            rows = [row for row, kept in zip(rows, map(or_, stands, whole), strict=True) if kept]
         few = len(rows) <= BATCH_SAMPLES
         wanted = self._samples_wanted(key)
         kept = rows
         if not few:
-            places = {*thinned([loss for *_, loss in rows], wanted), *last_of_each(rows)}
-            places |= {place for place, (row, *_) in enumerate(rows) if row in overtaken}
-            kept = with_headings(rows, sorted(places))
+            places = {*thinned([loss for *_, loss in rows], wanted), *last_of_each(rows), *turns(rows)}
+            kept = [rows[place] for place in sorted(places)]
         before = self._read_rows.get(key.name, 0)
         self._read_rows[key.name] = before + len(rows)
         numbers = None if few else {row: before + at for at, (row, *_) in enumerate(rows, 1)}
@@ -338,27 +337,6 @@ class LogWatch:
         both += self._hints(key, batch, now, told)
         for _, observation in sorted(both, key=lambda one: one[0]):
             self._put(observation)
-
-    def _before_others(self, key: LogKey, rows: Sequence[Row]) -> set[int]:
-        """The rows of bars without a loss right before a bar with another total. Without them, that bar would be taken for the training's.
-
-        For each total, the first such row of the log and the last of the batch.
-        """
-        known = self._totals.setdefault(key.name, set())
-        found: dict[tuple[float, bool], int] = {}
-        before: tuple[int, float, float | None] | None = None
-        for row, columns, at, loss in rows:
-            totals = columns.values.get(TOTAL_STEPS)
-            if totals is None or (total := totals[at]) is None:
-                continue
-            if before is not None and before[1] != total and before[2] is None:
-                is_first = before[1] not in known
-                if is_first and len(known) < MOST_TOTALS:
-                    known.add(before[1])
-                if before[1] in known:
-                    found[before[1], is_first] = before[0]
-            before = row, total, loss
-        return set(found.values())
 
     def _line_clock(self, name: str, changed_t: float) -> LineClock:
         if name not in self._line_clocks:
@@ -458,18 +436,23 @@ Row: TypeAlias = tuple[int, Columns, int, float | None]
 """Index of the line, its columns of numbers and the row in them, and its loss."""
 
 
-def with_headings(rows: Sequence[Row], kept: Sequence[int]) -> list[Row]:
-    """The kept rows, each preceded by the last heading (an epoch without a loss) since the previous kept row."""
-    found: list[Row] = []
-    before = -1
-    for place in kept:
-        for at in range(place - 1, before, -1):
-            _, columns, _, loss = rows[at]
-            if loss is None and EPOCH in columns.values:
-                found.append(rows[at])
-                break
-        found.append(rows[place])
-        before = place
+def turns(rows: Sequence[Row]) -> set[int]:
+    """The indices of the rows without a loss that name another epoch or total than those before, and of the rows right before these.
+
+    They show which epoch the rows below belong to, and that a bar with another total is not the training's.
+    """
+    found: set[int] = set()
+    before: tuple[float | None, ...] | None = None
+    for place, (_, columns, at, loss) in enumerate(rows):
+        if loss is not None or len(found) >= MOST_TURNS:
+            continue
+        named = (columns.values.get(EPOCH), columns.values.get(TOTAL_STEPS))
+        now = tuple(column[at] if column is not None else None for column in named)
+        if now in {before, (None, None)}:
+            continue
+        if before is not None or now[1] is None:  # the first bar of a batch turns nothing
+            found |= {max(place - 1, 0), place}
+        before = now
     return found
 
 

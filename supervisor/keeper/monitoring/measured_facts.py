@@ -367,17 +367,7 @@ class PlanCheck:
             wrong = about if about in state.answers else None
             if wrong is not None:
                 self._keep_answers(state, wrong=wrong)
-            self._confirmed = None
-            self._emit(
-                ev.PlanDiffers(
-                    t=self._clock.wall(),
-                    attempt=view.number,
-                    planned=factors(planned),
-                    measured=found,
-                    why=why,
-                    wrong=wrong,
-                )
-            )
+            self._differ(view, planned=factors(planned), measured=found, why=why, wrong=wrong)
             return
         first = next(iter(facts.ranks), None)
         ranks = (first.local_world_size or first.world_size or 1) if first is not None else 1
@@ -390,16 +380,8 @@ class PlanCheck:
         wanted = set(map(os.path.realpath, wanted))
         resumed = next((path for path in wanted if resume_seen(facts, path, real=os.path.realpath)), None)
         if not facts.loaded and wanted & self._saved and self._record.node == LEADER:
-            self._confirmed = None
-            self._emit(
-                ev.PlanDiffers(
-                    t=self._clock.wall(),
-                    attempt=view.number,
-                    planned=f"a resume from checkpoint {view.resume_at}",
-                    measured="no checkpoint was loaded",
-                    of_resume=True,
-                )
-            )
+            resume = f"a resume from checkpoint {view.resume_at}"
+            self._differ(view, planned=resume, measured="no checkpoint was loaded", of_resume=True)
             return
         if view.resume_at is None or resumed is not None:
             with contextlib.suppress(OSError):  # the saves wait for a while, and then proceed
@@ -420,6 +402,10 @@ class PlanCheck:
     def _keep_answers(self, state: RunState, *, wrong: Unread | None = None) -> None:
         with contextlib.suppress(OSError):  # in that case they are tried or asked again
             keep_answers(state, self._env, self._clock.wall(), wrong=wrong)
+
+    def _differ(self, view: AttemptState, **found: Any) -> None:
+        self._confirmed = None
+        self._emit(ev.PlanDiffers(t=self._clock.wall(), attempt=view.number, **found))
 
 
 def changed_batch(state: RunState, view: AttemptState) -> BatchSpec | None:

@@ -21,7 +21,7 @@ from supervisor.keeper.base.control_input import ControlInput, Refused
 from supervisor.keeper.base.keeper_clock import ClockWatch
 from supervisor.keeper.monitoring.collector import Sensors
 from supervisor.keeper.monitoring.log_monitor import LastReading, LogKey, LogKind, LogWatch
-from supervisor.keeper.monitoring.observations import EvidenceLine, Observation, RankGone, Sampled
+from supervisor.keeper.monitoring.observations import Observation, RankGone, Sampled
 from supervisor.keeper.observer.observed_run import (
     ATTEMPT,
     PIPE_NAME,
@@ -48,9 +48,7 @@ TICK_S = 0.1
 ENDING_TICK_S = 0.01
 RECEIVE_S = 0.1
 """Seconds per pass spent on observations: a flood of lines must not keep a request waiting."""
-QUIET_S = 1.0
-QUIET_AFTER_HIT_S = 0.15
-"""A line that names a failure is judged sooner: once the lines around it are there."""
+QUIET_S = 0.5
 LEAVE_S = 3.0
 """How long one who leaves waits for what is not read yet; a second Ctrl-C waits for nothing."""
 # A verdict reads the whole log, so at most a twentieth of the time goes into provisional verdicts.
@@ -61,8 +59,6 @@ LATELY_S = 60.0
 # A file whose last stamp is this much older than its mtime is a copy: time zones hardly differ by more.
 COPIED_S = 86400.0
 STAT_S = 1.0
-BEHIND_S = 1.0
-"""How often it is journalled how much of a backlog is read."""
 Extent = tuple[int, ...]
 
 
@@ -121,7 +117,6 @@ class Observer:
             self._clock,
             self._backlog,
             apart_s=lambda: observed.ledger.apart_s,
-            behind_interval_s=BEHIND_S,
             only_watches=True,
         )
         self._ranks = RankEnds(target.processes, self._queue.put, self.emit, self._clock)
@@ -136,7 +131,6 @@ class Observer:
         self._judging: Background[Verdict] = Background("stoker-verdict")
         self._judging_of: Extent = ()
         self._judged: tuple[Verdict, Extent] | None = None
-        self._hit = False
         self._began_judging = self._judge_due = 0.0
         # -- whether the job is over
         self._words_decide = self._reopened = False
@@ -306,7 +300,6 @@ class Observer:
             until = self._clock.mono() + RECEIVE_S
             while True:
                 new_lines = new_lines or not isinstance(seen, Sampled | RankGone)
-                self._hit = self._hit or isinstance(seen, EvidenceLine)
                 self._recorder.record(ATTEMPT, seen)
                 self._ranks.observe(seen)
                 if self._clock.mono() > until:
@@ -375,8 +368,8 @@ class Observer:
             return
         current = self._current_verdict()
         if current is None:
-            now, quiet_s = self._clock.mono(), QUIET_AFTER_HIT_S if self._hit else QUIET_S
-            if not self._judging.busy and now - self._last_news > quiet_s and now >= self._judge_due:
+            now = self._clock.mono()
+            if not self._judging.busy and now - self._last_news > QUIET_S and now >= self._judge_due:
                 self._start_judging()
         elif self._words_decide and self._shows_end(current):
             self._reading = LastReading(self._logs, self._clock)
@@ -395,7 +388,7 @@ class Observer:
     def _start_judging(self) -> None:
         """Make a verdict in a thread, which takes seconds for a large log."""
         if not self._judging.busy:
-            self._hit, self._judging_of = False, self._extent()
+            self._judging_of = self._extent()
             self._began_judging = self._clock.mono()
             self._judging.start(self._verdict)
 

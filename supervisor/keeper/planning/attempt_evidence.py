@@ -10,11 +10,12 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
 from supervisor.cluster.scheduler import scheduler_of
-from supervisor.diagnosis.evidence import JobEvidence, LogSource, MachineRecords, RunValues
+from supervisor.diagnosis.evidence import JobEvidence, LogSource, MachineRecords
 from supervisor.diagnosis.journal_facts import with_journal_facts
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.job.batch import BatchSpec, MemoryPoint
@@ -71,45 +72,56 @@ class NodeAttempt:
     state: RunState
     view: AttemptState
 
+    @property
+    def name(self) -> str:
+        """The node as shown to people: ``1 (gpu07)``."""
+        return f"{self.number} ({self.state.host})" if self.state.host else str(self.number)
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the node could not reach node 0 after the attempt had failed there."""
+        code = f"{CUT_OFF}_{self.view.number}"
+        return any(advisory.code == code for advisory in self.state.advisories)
+
 
 def diagnose_attempt(context: RunContext, number: int, engine: Engine, *, whole: bool = True) -> Verdict:
     """The verdict on attempt `number` from all its evidence on all nodes; unless `whole`, only both ends of large logs."""
-    node, state = context.node, context.ledger.state
-    view = next(a for a in state.attempts if a.number == number)
-    others = []
+    nodes = {0: (context.node, context.ledger.state)}
     for other in context.others:
-        there = read_state(context.run.node(other).journal)
-        part = there.find(number)
-        if part is not None:  # it started it
-            others.append(NodeAttempt(other, context.run.node(other), there, part))
-    evidence = evidence_of(node, view, state, context.record.job, whole=whole, others=others)
-    verdict = diagnose(evidence, engine.signatures, engine.matcher)
-    return with_node(verdict, (NodeAttempt(0, node, state, view), *others)) if others else verdict
+        nodes[other] = context.run.node(other), read_state(context.run.node(other).journal)
+    attempts = [
+        NodeAttempt(node, paths, state, view)
+        for node, (paths, state) in nodes.items()
+        if (view := state.find(number)) is not None  # it started it
+    ]
+    evidence = evidence_of(attempts, context.record.job, whole=whole)
+    return with_node(diagnose(evidence, engine.signatures, engine.matcher), attempts)
 
 
-def evidence_of(
-    node: NodePaths,
-    view: AttemptState,
-    state: RunState,
-    job: JobSpec,
-    *,
-    paths: AttemptPaths | None = None,
-    whole: bool = True,
-    others: Sequence[NodeAttempt] = (),
-) -> JobEvidence:
-    """An attempt's logs, exit codes, and its facts from the journal.
+def evidence_of(attempts: Sequence[NodeAttempt], job: JobSpec, *, whole: bool = True) -> JobEvidence:
+    """An attempt's logs, exit codes, and its facts from the journals, on this node first and then on the others.
 
-    `paths`: the attempt's files, if not where `node` keeps attempts (a probe). `whole`: see `diagnose_attempt`.
-    `others`: the same attempt on the other nodes of the run.
+    `whole`: see `diagnose_attempt`.
     """
-    paths = paths or node.attempt(view.number)
-    parts = [(paths, view, "node0" if others else None)]
-    parts += [(other.node.attempt(view.number), other.view, f"node{other.number}") for other in others]
+    own = attempts[0]
+    base, view = own.node.attempt(own.view.number).root, own.view
     logs: list[LogSource] = []
     raised: dict[int, str] = {}
-    for there, seen, name in parts:
-        logs += _logs(there, seen, whole=whole, node=name, base=paths.root)
-        raised |= _raised(there)
+    for one in attempts:
+        paths = one.node.attempt(view.number)
+        origin = Origin(node=f"node{one.number}" if len(attempts) > 1 else None)
+        if paths.agent_log.is_file():
+            chunks = _chunks(paths.agent_log, whole=whole)
+            logs.append(LogSource(os.path.relpath(paths.agent_log, base), chunks, origin))
+        for local_rank, folder in paths.rank_folders().items():
+            known = one.view.ranks.get(local_rank)
+            mine = origin._replace(rank=known.rank if known is not None else None, local_rank=local_rank)
+            for stream in ("stdout", "stderr"):
+                file = folder / f"{stream}.log"
+                if file.is_file():
+                    name, chunks = os.path.relpath(file, base), _chunks(file, whole=whole)
+                    logs.append(LogSource(name, chunks, mine._replace(stream=stream)))
+        raised |= _raised(paths)
     by_scheduler, scheduler = None, scheduler_of(os.environ)
     stopped = view.stop is not None and view.stop.why is StopWhy.SIGNAL
     if whole and scheduler.job is not None and stopped:  # it sent the SIGTERM
@@ -117,65 +129,47 @@ def evidence_of(
     found = JobEvidence(
         logs=tuple(logs),
         raised=raised,
-        machine=machine_records(node, view, state)._replace(slurm_state=by_scheduler),
+        machine=_machine_records(own)._replace(slurm_state=by_scheduler),
     )
-    pairs = [(state, view), *((other.state, other.view) for other in others)]
-    found = with_journal_facts(found, pairs, spec=job)
+    found = with_journal_facts(found, [(one.state, one.view) for one in attempts], spec=job)
     if view.exit_code is not None and not found.exit_codes and is_plain_python(job):
         found = found._replace(exit_codes={0: view.exit_code})  # the command itself is the only rank
-    values = with_machine(found.run_values, job)
+    port = None
+    if job.node_rank == 0:
+        with contextlib.suppress(JobError):
+            port = free_port()
+    values = found.run_values._replace(free_port=port, user_of=user_of if pids_are_the_drivers() else None)
     if whole:  # earlier runs' logs too, because the decision looks at them
-        values = values._replace(trials=lambda: known_trials(job, state, os.environ))
+        values = values._replace(trials=lambda: known_trials(job, own.state, os.environ))
     return found._replace(ranks_per_node=job.nproc_per_node, run_values=values)
 
 
-def machine_records(node: NodePaths, view: AttemptState, state: RunState) -> MachineRecords:
+def _machine_records(own: NodeAttempt) -> MachineRecords:
     """What the machine showed during the attempt: kills for memory, full disks, GPU faults."""
-    reader = SeriesReader(node.series, HOST)
+    reader = SeriesReader(own.node.series, HOST)
     reader.seek_tail(MACHINE_TAIL_BYTES)
     kills: list[float] = []
     last: dict[str, float | None] = {}
-    while samples := reader.read():
-        for sample in samples:
-            if sample.k == MACHINE_KEY and sample.a == view.number:
-                last = sample.v
-                count = sample.v.get("cgroup_oom_kills")
-                kills += [count] if count is not None else []
+    for sample in chain.from_iterable(iter(reader.read, [])):
+        if sample.k == MACHINE_KEY and sample.a == own.view.number:
+            last = sample.v
+            count = sample.v.get("cgroup_oom_kills")
+            kills += [count] if count is not None else []
     memory = read_cgroup_memory()
     if memory is not None and memory.oom_kills is not None:
         kills.append(memory.oom_kills)
-    fill = disk_fill(str(node.root))
+    fill = disk_fill(str(own.node.root))
     return MachineRecords(
         cgroup_oom_kills=int(kills[-1] - kills[0]) if len(kills) > 1 else None,
         gpu_xids=tuple(
             (int(found[1]), int(found[2]))
-            for advisory in state.advisories
-            if advisory.attempt == view.number and (found := XID.fullmatch(advisory.code))
+            for advisory in own.state.advisories
+            if advisory.attempt == own.view.number and (found := XID.fullmatch(advisory.code))
         ),
         shm_used_share=last.get("shm_used_ratio"),
         disk_free_bytes=fill.available_bytes if fill is not None else None,
         disk_path=fill.path if fill is not None else "",
     )
-
-
-def _logs(
-    paths: AttemptPaths, view: AttemptState, *, whole: bool, node: str | None, base: Path
-) -> Iterator[LogSource]:
-    """`node`: as the lines' origin names it. `base`: the folder that names are relative to."""
-    if paths.agent_log.is_file():
-        chunks = _chunks(paths.agent_log, whole=whole)
-        yield LogSource(os.path.relpath(paths.agent_log, base), chunks, Origin(node=node))
-    for local_rank, folder in paths.rank_folders().items():
-        for stream in ("stdout", "stderr"):
-            file = folder / f"{stream}.log"
-            if file.is_file():
-                origin = _origin(view, local_rank, node)._replace(stream=stream)
-                yield LogSource(os.path.relpath(file, base), _chunks(file, whole=whole), origin)
-
-
-def _origin(view: AttemptState, local_rank: int, node: str | None) -> Origin:
-    known = view.ranks.get(local_rank)
-    return Origin(rank=known.rank if known is not None else None, local_rank=local_rank, node=node)
 
 
 def _raised(paths: AttemptPaths) -> dict[int, str]:
@@ -208,48 +202,26 @@ def _chunks(path: Path, *, whole: bool) -> Iterator[bytes]:
         return
 
 
-# -- the same attempt on other nodes ---------------------------------------------------------------
-
-
 def with_node(verdict: Verdict, attempts: Sequence[NodeAttempt]) -> Verdict:
-    """The verdict with the node of its rank, as shown to people: ``1 (gpu07)``."""
+    """The verdict with the node of its rank, as shown to people, if there are several nodes."""
+    if len(attempts) == 1:
+        return verdict
     named = _LABEL.fullmatch(verdict.node or "")
     number = int(named[1]) if named is not None else None
     # A line of a peer names the node that it was written on, not that of the rank that failed.
     of_rank = (one for one in attempts if any(r.rank == verdict.rank for r in one.view.ranks.values()))
     of_name = (one for one in attempts if one.number == number)
     one = next((of_rank if verdict.rank is not None else of_name), None) or next(of_name, None)
-    if verdict.failure in _OF_THE_NETWORK and (cut := _cut_off(attempts)):
-        names = ", ".join(map(_name, cut))
+    cut = [one for one in attempts if one.is_cut_off]
+    if verdict.failure in _OF_THE_NETWORK and cut:
+        names = ", ".join(one.name for one in cut)
         advice = f"Check the network of these nodes, which did not reach node 0 after the failure: {names}."
         verdict = replace(verdict, advice=(advice, *verdict.advice))
         followers = attempts[1:]
         # A collective that times out does so on all ranks, so no line tells which node was cut off.
         if verdict.rank is None and len(followers) > 1:
             one = attempts[0] if len(cut) == len(followers) else cut[0]
-    return replace(verdict, node=_name(one)) if one is not None else verdict
-
-
-def _cut_off(attempts: Sequence[NodeAttempt]) -> list[NodeAttempt]:
-    """The nodes that could not reach node 0 after the attempt had failed there."""
-    return [
-        one
-        for one in attempts
-        if any(advisory.code == f"{CUT_OFF}_{one.view.number}" for advisory in one.state.advisories)
-    ]
-
-
-def _name(one: NodeAttempt) -> str:
-    return f"{one.number} ({one.state.host})" if one.state.host else str(one.number)
-
-
-def with_machine(values: RunValues, job: JobSpec) -> RunValues:
-    """The verdict with facts from this machine added."""
-    port = None
-    if job.node_rank == 0:
-        with contextlib.suppress(JobError):
-            port = free_port()
-    return values._replace(free_port=port, user_of=user_of if pids_are_the_drivers() else None)
+    return replace(verdict, node=one.name) if one is not None else verdict
 
 
 # -- what an attempt, and earlier runs of the same kind, showed about its micro-batch ---------------

@@ -17,8 +17,7 @@ from supervisor.job.launch.batch_questions import to_try
 from supervisor.job.launch.env import is_measured
 from supervisor.job.memory_fit import choose_smaller
 from supervisor.job.spec import BatchQuestion, EntryKind, JobSpec, LoaderKnobs, Unread
-from supervisor.keeper.base.background import within
-from supervisor.keeper.planning.attempt_evidence import DRIVER_S, XID, known_trials, memory_point_of
+from supervisor.keeper.planning.attempt_evidence import known_trials, memory_point_of
 from supervisor.keeper.planning.resume_points import (
     batch_refusal,
     number_of,
@@ -27,17 +26,16 @@ from supervisor.keeper.planning.resume_points import (
     usable_checkpoint,
     why_not_now,
 )
-from supervisor.policy import Gpus, PolicyInput, decide
+from supervisor.policy import PolicyInput, decide
 from supervisor.run.answers import batch_question, exit_code_question, recalled, resume_question, script_of
 from supervisor.run.events import BatchAnswered, BatchMeasured
 from supervisor.run.fold import fold
 from supervisor.run.next_job import next_job, undecided
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import OUT_OF_MEMORY, Decision, FailureClass
+from supervisor.run.records import OUT_OF_MEMORY, Decision
 from supervisor.run.runfile import RunFile
 from supervisor.run.state import AttemptState, RunState
 from supervisor.sources.checkpoint_layouts import find_checkpoints, has_checkpoint_names
-from supervisor.sources.gpu import probe_gpus, visible_devices
 
 
 def decide_next(
@@ -139,7 +137,6 @@ def policy_input(
         question=not now.is_typed and batch_question(record.job, state) is not None,
         given_start=given_start(arguments, job.knobs.starts),
         unsound=unsound_text(job, state, newest_saved, on_disk=on_disk),
-        gpus=_gpus(job, state, env) if failure is FailureClass.GPU_FAULT else None,
         trial=job.trial,
         in_batch_job=scheduler_of(env).job is not None,
         loader=_loader(job, arguments),
@@ -171,35 +168,10 @@ def _code_hidden_by(job: JobSpec) -> str:
     return f"`|| true` in {where} hides the exit code" if re.search(r"\|\|\s*true\b", text) else ""
 
 
-def _gpus(job: JobSpec, state: RunState, env: Mapping[str, str]) -> Gpus | None:
-    """The GPUs of this node's ranks and the faulty one, from the driver's report or else from the failed rank."""
-    devices = within(DRIVER_S, probe_gpus, "stoker-gpus") or ()
-    seen = {**env, **dict(job.env), **next_job(job, state).env}.get("CUDA_VISIBLE_DEVICES")
-    visible = visible_devices(seen, devices)
-    if not visible:
-        return None
-    newest = state.attempts[-1]
-    reported = [
-        int(found[1])
-        for advisory in state.advisories
-        if advisory.attempt == newest.number and (found := XID.fullmatch(advisory.code))
-    ]
-    names = tuple(str(device.index) for device in visible)
-    faulty = next((at for at, device in enumerate(visible) if device.index in reported), None)
-    if faulty is None and newest.verdict is not None and job.nnodes == "1":
-        faulty = newest.verdict.rank
-    return Gpus(names, faulty) if faulty is not None and faulty < len(names) else None
-
-
 def _loader(job: JobSpec, arguments: tuple[str, ...]) -> LoaderKnobs:
     """The DataLoader's settings in the current command line, completed from the original one."""
-    now, first = find_loader(arguments), job.loader
-    return LoaderKnobs(
-        workers=now.workers or first.workers,
-        prefetch=now.prefetch or first.prefetch,
-        pinned=now.pinned or first.pinned,
-        sharing=now.sharing or first.sharing,
-    )
+    now = find_loader(arguments)
+    return now if now.workers is not None else job.loader
 
 
 def _missed_text(view: AttemptState, state: RunState) -> str:

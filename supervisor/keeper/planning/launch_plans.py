@@ -32,6 +32,8 @@ from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.base.control_input import Refused
 from supervisor.keeper.base.job_secrets import require_nothing_hidden, with_hidden_words, with_secrets
 from supervisor.keeper.base.ledger import RunContext
+from supervisor.keeper.planning.decisions import policy_input
+from supervisor.keeper.planning.resume_points import batch_refusal, make_copy, resume_point
 from supervisor.keeper.process.child import (
     Child,
     SpawnError,
@@ -43,17 +45,17 @@ from supervisor.keeper.process.child import (
     started,
 )
 from supervisor.keeper.process.members import label_of
+from supervisor.policy.decide import change_asked_for
 from supervisor.preflight.network import free_port
 from supervisor.run import events as ev
 from supervisor.run.control import RequestArgs
 from supervisor.run.events import Decided
 from supervisor.run.fold import fold
-from supervisor.run.jsonl import NOT_DECODED
 from supervisor.run.next_job import NextJob, next_job
 from supervisor.run.node_files import Launch
 from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths, make_own, replace_file
 from supervisor.run.records import Action, Decision, DecisionKind, FailureClass, Reason, SpecChange, Verdict
-from supervisor.run.regular import read_regular, read_text
+from supervisor.run.regular import NOT_DECODED, read_regular, read_text
 from supervisor.run.runfile import RunFile
 from supervisor.run.state import Backoff, HeldOpen, RunState
 from supervisor.text.redact import redact, redact_argv
@@ -91,12 +93,7 @@ def next_launch(
     Raises:
         JobError: it cannot resume as it has to.
     """
-    settings: Mapping[str, str] = {}
-    switch, copy, checkpoint = None, None, None
-    if state.attempts:
-        from supervisor.keeper.planning.resume_points import resume_point  # not before a first launch
-
-        settings, switch, copy, checkpoint = resume_point(record, state, run, now, env)
+    settings, switch, copy, checkpoint = resume_point(record, state, run, now, env)
     launch = Launch(
         nodes=(),
         args=now.job.entry_args if now.is_typed else None,
@@ -209,8 +206,6 @@ def _require_batch(
     record: RunFile, state: RunState, batch: BatchChange | None, now: NextJob, env: Mapping[str, str]
 ) -> None:
     """Raises BadChange if the script would resume with another batch than `batch`."""
-    from supervisor.keeper.planning.resume_points import batch_refusal  # not before a first launch
-
     if batch is not None and (refused := batch_refusal(record, state, batch.after, now.job.entry_args, env)):
         raise BadChange(refused)
 
@@ -223,9 +218,6 @@ def continuing(record: RunFile, state: RunState, env: Mapping[str, str], by: str
     if decided is not None and (restarts or view.decided_by != "policy"):
         change = (decided.change if restarts else None) or change
     elif view.failure is not None:
-        from supervisor.keeper.planning.decisions import policy_input  # not before a first launch
-        from supervisor.policy.decide import change_asked_for
-
         planned = change_asked_for(policy_input(record, state, env=env))
         if planned is not None:
             change, reason = planned[0], f"{reason}: {planned[1]}"
@@ -354,8 +346,7 @@ class Launching:
         announce: Callable[[int, str], None],
     ) -> None:
         self._context, self._node, self._record = context, context.node, context.record
-        self._env, self._clock, self._ledger = context.env, context.clock, context.ledger
-        self._mark, self._plan, self._announce, self.took_over = context.mark, plan, announce, False
+        self._ledger, self._plan, self._announce, self.took_over = context.ledger, plan, announce, False
 
     def launch(self, reason: str) -> Child | None:
         """Plan the next attempt and start it; None if it did not start, which is then diagnosed.
@@ -365,11 +356,10 @@ class Launching:
             StillAlive: another attempt is still alive.
         """
         number = len(self._ledger.state.attempts) + 1
-        paths = self._node.attempt(number)
-        missed = self._missed(number, number - 1)
+        missed, paths = self._missed(number, number - 1), self._node.attempt(number)
         plan = self._plan(number, paths)
         if plan is None:
-            plan = plan_next(self._record, self._ledger.state, self._context.run, paths, self._env)
+            plan = plan_next(self._record, self._ledger.state, self._context.run, paths, self._context.env)
         return self._start(number, plan, reason, missed)
 
     def launch_planned(self, number: int, plan: LaunchPlan, reason: str) -> Child | None:
@@ -379,9 +369,8 @@ class Launching:
             JobError, StillAlive: see `launch`.
         """
         last = self._ledger.state.attempt
-        return self._start(
-            number, plan, reason, self._missed(number, last.number if last is not None else number)
-        )
+        missed = self._missed(number, last.number if last is not None else number)
+        return self._start(number, plan, reason, missed)
 
     def _missed(self, number: int, last: int) -> Child | None:
         """This attempt, if it runs already: a keeper that died with the disk full could not journal its launch.
@@ -389,8 +378,8 @@ class Launching:
         Raises:
             StillAlive: attempt `last` is still alive.
         """
-        missed = adopt(self._node.attempt(number), self._mark)
-        left = alive_of(self._mark, self._node.attempt(last)) if missed is None and last else ()
+        missed = adopt(self._node.attempt(number), self._context.mark)
+        left = alive_of(self._context.mark, self._node.attempt(last)) if missed is None and last else ()
         if left:
             names = ", ".join(map(label_of, left))
             raise StillAlive(
@@ -399,52 +388,41 @@ class Launching:
         return missed
 
     def _start(self, number: int, plan: LaunchPlan, reason: str, missed: Child | None) -> Child | None:
-        paths = self._node.attempt(number)
+        paths, emit, wall = self._node.attempt(number), self._ledger.emit, self._context.clock.wall
         if plan.copy is not None:
-            from supervisor.keeper.planning.resume_points import make_copy  # not before a first launch
-
             make_copy(plan.copy)
         try:
             write_plan(paths, plan)
         except OSError as error:
             log.error("%s: %s: the plan was not written", paths.plan, error.strerror)
-        self._intend(number, plan, reason)
-        self._announce(number, reason)
-        if next_job(self._record.job, self._ledger.state).raise_open_files:
-            raise_open_files_limit()
-        self.took_over = missed is not None
-        child = missed or self._spawn(number, plan, paths)
-        if child is not None:
-            self._ledger.emit(started(child, number, self._clock.wall()))
-        return child
-
-    def _intend(self, number: int, plan: LaunchPlan, reason: str) -> None:
-        self._ledger.emit(
-            ev.LaunchIntended(
-                t=self._clock.wall(),
-                attempt=number,
-                argv=redact_argv(plan.argv),
-                reason=reason,
-                batch=plan.batch,
-                resume=plan.resume,
-                script_hash=script_hash(self._record.job),
-                resume_at=plan.resume_at,
-                resume_copy=plan.copy.target if plan.copy is not None else None,
-            ),
-            durable=True,
+        intended = ev.LaunchIntended(
+            t=wall(),
+            attempt=number,
+            argv=redact_argv(plan.argv),
+            reason=reason,
+            batch=plan.batch,
+            resume=plan.resume,
+            script_hash=script_hash(self._record.job),
+            resume_at=plan.resume_at,
+            resume_copy=plan.copy.target if plan.copy is not None else None,
         )
+        emit(intended, durable=True)
         if script_was_edited(self._ledger.state):
             # Code edited between attempts is an unplanned change, so report it.
             text = "the script was edited since the last attempt"
             self._context.advise(number, "script_edited", text)
-
-    def _spawn(self, number: int, plan: LaunchPlan, paths: AttemptPaths) -> Child | None:
+        self._announce(number, reason)
+        if next_job(self._record.job, self._ledger.state).raise_open_files:
+            raise_open_files_limit()
+        self.took_over = missed is not None
         try:
-            return spawn(plan, paths, self._env)
+            child = missed or spawn(plan, paths, self._context.env)
         except SpawnError as error:
             log.error("attempt %d: %s", number, error)
-            end_all(self._mark, paths)
-            self._ledger.emit(ev.AttemptEnded(t=self._clock.wall(), attempt=number, exit_code=127))
+            end_all(self._context.mark, paths)
+            emit(ev.AttemptEnded(t=wall(), attempt=number, exit_code=127))
             verdict = spawn_verdict(str(error), disk_full=error.disk_full, killed=error.killed)
-            self._ledger.emit(ev.Diagnosed(t=self._clock.wall(), attempt=number, verdict=verdict))
+            emit(ev.Diagnosed(t=wall(), attempt=number, verdict=verdict))
             return None
+        emit(started(child, number, wall()))
+        return child

@@ -6,7 +6,6 @@ keeper must still react to a stop.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import shutil
@@ -34,7 +33,7 @@ from supervisor.run.records import Decision, Precondition
 from supervisor.run.series import GPU, at_first
 from supervisor.run.state import Backoff, RunState
 from supervisor.sources.checkpoint_layouts import files_of
-from supervisor.sources.gpu import GpuReader, GpuSample, NvmlUnavailableError, visible_devices
+from supervisor.sources.gpu import GpuSample, survey_gpus, visible_devices
 from supervisor.sources.machine import disk_fill
 
 POLL_S = 0.25
@@ -146,11 +145,8 @@ def missing(
 
 def read_gpus() -> list[GpuSample]:
     """Read all GPUs once; empty without a driver."""
-    try:
-        with contextlib.closing(GpuReader(lambda _note: None)) as reader:
-            return reader.read()
-    except NvmlUnavailableError:
-        return []
+    found = survey_gpus()
+    return [] if isinstance(found, str) else [*found.samples]
 
 
 def _gpu_memory(

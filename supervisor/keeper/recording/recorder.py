@@ -1,9 +1,8 @@
 """Writes observations to the run directory: samples to series, events to the journal at a limited rate.
 
 Hundreds of steps may arrive per second. The journal gets at most one `Progress` a second, and fewer once it is large: always the newest,
-with every minimum of the loss since the previous one. Phases and checkpoints are limited likewise. While the reading of logs is behind,
-it is reported at least every 10 s. An adopting keeper reads the logs again from their start. Samples that were recorded before are
-recognized by their step, or by where their line stands, and dropped here.
+with every minimum of the loss since the previous one. Phases, checkpoints and how far a backlog is read are limited likewise. An adopting
+keeper reads the logs again from their start. Samples that were recorded before are recognized by their step, and dropped here.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import dataclasses
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -62,7 +61,6 @@ MAX_EARLY = 1000
 BEHIND_BYTES = 1 << 20
 BEHIND_S = 1.0
 """Reading is behind if at least this many bytes are unread for at least this long; less is just fresh output."""
-BEHIND_INTERVAL_S = 10.0
 log = logging.getLogger("stoker.keeper")
 
 
@@ -135,10 +133,9 @@ class Recorder:
         *,
         redact: Callable[[str], str] = redact_text,
         apart_s: Callable[[], float] = lambda: PROGRESS_INTERVAL_S,
-        behind_interval_s: float = BEHIND_INTERVAL_S,
         only_watches: bool = False,
     ) -> None:
-        self._only_watches, self._behind_interval_s = only_watches, behind_interval_s
+        self._only_watches = only_watches
         self._apart_s, self._backlog, self._redact = apart_s, backlog, redact
         self._folder, self._series = series, SeriesWriter(series)
         self._unwritable: set[str] = set()
@@ -183,15 +180,11 @@ class Recorder:
                     m.phase = phase
                     m.phases.waiting = ev.PhaseChanged(t=t, attempt=attempt, phase=phase, step=step)
                     self._emit_newest(m.phases, self._apart_s())
-            case ReadySeen():
+            case ReadySeen(t=t, resumed_step=at, memory_base_bytes=base):
                 if seen.rank in {None, 0} and not m.ready:
                     m.ready = True
-                    base = seen.memory_base_bytes
-                    self._emit(
-                        ev.TrainerReady(
-                            t=seen.t, attempt=attempt, resumed_step=seen.resumed_step, memory_base_bytes=base
-                        )
-                    )
+                    ready = ev.TrainerReady(t=t, attempt=attempt, resumed_step=at, memory_base_bytes=base)
+                    self._emit(ready)
             case CheckpointSeen():
                 key = (seen.step, seen.final)
                 known = key in m.checkpoints or seen.step < m.checkpoints_until
@@ -204,17 +197,14 @@ class Recorder:
             case AdviceSeen():
                 if seen.code not in m.advised and len(m.advised) < MAX_ADVISORIES:
                     m.advised.add(seen.code)
-                    text = self._redact(seen.text)[:400]
-                    self._emit(
-                        ev.Advisory(t=seen.t, attempt=attempt, code=seen.code, text=text, rank=seen.rank)
-                    )
-            case GpuSeen(device=gpu):
+                    t, rank, text = seen.t, seen.rank, self._redact(seen.text)[:400]
+                    self._emit(ev.Advisory(t=t, attempt=attempt, code=seen.code, text=text, rank=rank))
+            case GpuSeen(t=t, device=gpu):
                 size = gpu.memory_total_bytes
-                self._emit(
-                    ev.GpuFound(
-                        t=seen.t, index=gpu.index, uuid=gpu.uuid, name=gpu.name, memory_total_bytes=size
-                    )
+                found = ev.GpuFound(
+                    t=t, index=gpu.index, uuid=gpu.uuid, name=gpu.name, memory_total_bytes=size
                 )
+                self._emit(found)
             case EvidenceLine():
                 self._evidence(attempt, seen)
             case RankGone() | LinesSeen() | FactSeen():
@@ -283,7 +273,7 @@ class Recorder:
     def _emit_progress(self, interval_s: float) -> None:
         m, now = self._m, self._clock.mono()
         pending, behind, since_s = m.pending, m.behind, now - m.last_progress
-        if pending is None and (since_s >= self._behind_interval_s if behind else m.reported_behind):
+        if pending is None and (behind or m.reported_behind):
             pending = ev.Progress(t=self._clock.wall(), attempt=m.attempt)
         if pending is None or since_s < interval_s:
             return
@@ -447,12 +437,7 @@ class Recorder:
         )
 
     def _append(
-        self,
-        stream: str,
-        t: float,
-        key: str,
-        attempt: int,
-        values: dict[str, float | None] | dict[str, float],
+        self, stream: str, t: float, key: str, attempt: int, values: Mapping[str, float | None]
     ) -> None:
         try:
             self._series.append(stream, t, key, attempt, values)

@@ -200,7 +200,6 @@ class ResumeComparison:
             resumes_at=view.resumed_step if view.resumed_step is not None else saved.step if saved else None,
             expected=instructed and not from_scratch,
             accumulates_otherwise=bool(old and new and old.accumulation_steps != new.accumulation_steps),
-            other_ranks=bool(old and new and old.world_size != new.world_size),
             total_steps=tables.totals,
         )
 

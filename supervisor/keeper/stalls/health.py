@@ -6,14 +6,12 @@ It receives what the sensors saw and is updated at every tick of the loop. Paces
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable, Iterable
 from itertools import chain
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from supervisor.diagnosis.hang.stack_groups import StackRound, waited_for
 from supervisor.job.spec import HangSettings
 from supervisor.keeper.base.background import BackgroundTask
 from supervisor.keeper.base.keeper_clock import Clock
@@ -27,14 +25,14 @@ from supervisor.keeper.monitoring.observations import (
     StepSeen,
 )
 from supervisor.keeper.stalls.hang_watch import HangContext, HangWatch
-from supervisor.keeper.stalls.stack_rounds import Round, StackBroker, Targets, glance, take_round
+from supervisor.keeper.stalls.stack_rounds import Round, StackBroker, Targets, take_round
 from supervisor.policy.health.early_signs import Advice, EarlySigns, Quota
 from supervisor.policy.health.stall import Paces, StallWatch
 from supervisor.policy.health.straggler import Stragglers
 from supervisor.run import events as ev
 from supervisor.run.journal import facts_in
 from supervisor.run.paths import NodePaths
-from supervisor.run.series import GPU, HOST, MACHINE_KEY, METRICS, SeriesReader
+from supervisor.run.series import GPU, HOST, MACHINE_KEY, METRICS, RANKS, SeriesReader
 from supervisor.run.state import AttemptState, RunState
 from supervisor.sources.checkpoint_layouts import tree_bytes
 
@@ -46,10 +44,6 @@ AWAY_S = 2.0
 RESET_STEPS = 10
 """Ranks are never this many steps apart, so a counter that falls by more restarts with each epoch."""
 STRAGGLER_INTERVAL_S = 10.0
-LOOK_AFTER_STEPS = 30
-"""Ranks that train without telemetry are looked at once per step, starting at this step."""
-LOOK_INTERVAL_S = 60.0
-"""The interval once there are enough looks to compare: py-spy uses 10 to 20 ms of processor time for each rank."""
 
 
 class Health:
@@ -74,14 +68,13 @@ class Health:
         take: Callable[[Targets, Clock], Round] = take_round,
         around: HangContext | None = None,
         total_steps: int | None = None,
-        glance: Callable[[Targets], StackRound | None] = glance,
     ) -> None:
         self._node = node
         self._asked_total = total_steps
         self._settings = settings
         self._emit = emit
         self._clock = clock
-        self._stacks = StackBroker(emit, clock, targets, take, glance)
+        self._stacks = StackBroker(emit, clock, targets, take)
         self._paces = Paces()
         self._quota = Quota()
         self._hangs = HangWatch(settings, emit, clock, self._stacks, around or HangContext(), self._say)
@@ -164,7 +157,6 @@ class Health:
             # The keeper slept, not the ranks: read the logs first.
             self._read_again = max(self._read_again, now + AWAY_S)
         self._last_tick = now
-        self._look_at_stacks(watch, now)
         self._look_for_stragglers(now)
         taken = self._stacks.poll()
         over = watch.ended_s()
@@ -208,8 +200,6 @@ class Health:
         self._flagged_before = None
         self._next_straggler = float("-inf")
         self._slow = None
-        self._steps, self._step_mono, self._step_s = 0, float("-inf"), 0.0
-        self._looked_steps, self._look_at = LOOK_AFTER_STEPS, float("inf")
 
     def _close_flagged(self, stall: ev.StallFlagged, watch: StallWatch, now: float) -> None:
         """The stall that the previous keeper flagged was found again, or is over."""
@@ -246,8 +236,6 @@ class Health:
         elif is_new:
             watch.step(mono)
             self._log_step_mono = mono
-            self._steps += 1
-            self._step_mono, self._step_s = mono, mono - self._step_mono
         elif is_next_epoch:
             watch.progress(mono)
         self._max_step = step if is_new and step is not None else self._max_step
@@ -262,6 +250,7 @@ class Health:
             watch.finish(done=False)  # that total was the end of an epoch
         if seen.rank is not None:
             self._stragglers.step(seen.rank, seen.t, seen.values, from_telemetry=seen.from_telemetry)
+            self._stragglers.measured(seen.rank, seen.values)
         self._say(self._early.step(seen.rank, mono, seen.values))
 
     def _is_progress_of(self, rank: int | None) -> bool:
@@ -274,7 +263,9 @@ class Health:
 
     def _sample(self, seen: Sampled) -> None:
         mono = self._mono(seen.t)
-        if seen.stream == GPU:
+        if seen.stream == RANKS and seen.key.isdecimal():
+            self._stragglers.measured(int(seen.key), seen.values)
+        elif seen.stream == GPU:
             self._say(self._early.gpu(seen.key, mono, seen.values))
         elif seen.stream == HOST and seen.key == MACHINE_KEY:
             self._say(self._early.machine(mono, seen.values))
@@ -284,22 +275,6 @@ class Health:
         return self._clock.mono() - max(0.0, self._clock.wall() - wall)
 
     # -- advice ----------------------------------------------------------------------------------
-
-    def _look_at_stacks(self, watch: StallWatch, now: float) -> None:
-        """See which rank the others wait for, at a random moment of a step."""
-        found = self._stacks.glanced()
-        if found is not None and watch.flagged is None:
-            place = waited_for(found)
-            where = (place.line_at or place.what) if place is not None else ""
-            self._stragglers.looked(place.rank if place is not None else None, where)
-        if self._wire or watch.flagged is not None:
-            return  # telemetry has each rank's own times, and a hang has its own rounds
-        if self._look_at == float("inf") and self._steps > self._looked_steps:
-            rest_s = LOOK_INTERVAL_S if self._stragglers.looked_enough else 0.0
-            self._look_at = now + rest_s + random.random() * max(self._step_s, 0.5)
-        if now >= self._look_at:
-            self._looked_steps, self._look_at = self._steps, float("inf")
-            self._stacks.glance()
 
     def _look_for_stragglers(self, now: float) -> None:
         if now < self._next_straggler:

@@ -36,7 +36,6 @@ from supervisor.sources.stacks.python_stacks import (
     Stack,
     collect_stacks,
     find_py_spy,
-    glance_stacks,
 )
 from supervisor.text.redact import redact_text
 
@@ -147,13 +146,6 @@ def take_round(targets: Targets, clock: Clock) -> Round:
     )
 
 
-def glance(targets: Targets) -> StackRound | None:
-    """Where the ranks of a healthy job are at this moment, without stopping any of them; None if that cannot be seen."""
-    order = sorted(targets.ranks)
-    taken = glance_stacks([targets.ranks[rank] for rank in order], py_spy=find_py_spy(targets.python))
-    return _by_rank(dict(zip(order, taken, strict=True))) if taken is not None else None
-
-
 def _by_rank(stacks: Mapping[int, Stack]) -> StackRound:
     return stack_round(
         [
@@ -230,9 +222,6 @@ def write_stacks(
 
 # -- who wants stacks, and when they come --------------------------------------------------------------
 
-MOST_BLIND = 3
-"""After this many looks in a row without Python stacks, none are expected."""
-
 
 class StackBroker:
     """Takes rounds of one attempt after another. Used by the keeper's only thread.
@@ -241,7 +230,6 @@ class StackBroker:
         emit: journals an event.
         targets: the processes to look at now; None while no rank is known.
         take: takes one round; called in a thread.
-        glance: looks at the ranks without stopping them; called in a thread.
     """
 
     def __init__(
@@ -250,23 +238,20 @@ class StackBroker:
         clock: Clock,
         targets: Callable[[], Targets | None],
         take: Callable[[Targets, Clock], Round],
-        glance: Callable[[Targets], StackRound | None] = glance,
     ) -> None:
-        self._emit, self._clock, self._targets, self._take, self._glance = emit, clock, targets, take, glance
+        self._emit, self._clock, self._targets, self._take = emit, clock, targets, take
         self._one_at_a_time = threading.Lock()
         self._taker: Background[tuple[int, Round]] = Background("stoker-stacks")
-        self._glancer: Background[tuple[int, StackRound | None]] = Background("stoker-glance")
         self._asked: BackgroundTask[Round, str] | None = None
         self.begin(0)
 
     def begin(self, attempt: int) -> None:
         """Begin another attempt. Stacks that are still being taken belong to the previous one and are dropped."""
-        self._attempt, self._blind = attempt, 0
+        self._attempt = attempt
 
     def close(self) -> None:
         """Wait for rounds in progress."""
         self._taker.close()
-        self._glancer.close()
         if self._asked is not None:
             self._asked.close(JOIN_S)
 
@@ -279,20 +264,7 @@ class StackBroker:
     def working(self) -> bool:
         """Whether any stacks are being taken now."""
         asked = self._asked is not None and self._asked.working
-        return asked or self._taker.working or self._glancer.working
-
-    def glance(self) -> None:
-        """Begin a look at the ranks, if there are several and their Python stacks can be taken."""
-        targets = self._targets() if self._blind < MOST_BLIND and self._glancer.is_idle() else None
-        if targets is not None and len(targets.ranks) > 1:
-            self._glancer.start(lambda: (targets.attempt, self._glance(targets)))
-
-    def glanced(self) -> StackRound | None:
-        """The result of the look, once. After several looks without a result, this attempt gets no more."""
-        attempt, found = self._glancer.poll() or (None, None)
-        if attempt == self._attempt:
-            self._blind = self._blind + 1 if found is None else 0
-        return found if attempt == self._attempt else None
+        return asked or self._taker.working
 
     def start(self) -> bool:
         """Begin a round for the watch; False if no rank is known or a round is in progress."""

@@ -124,13 +124,8 @@ UNWATCHED_WHY: Final = (
 )
 
 
-def _forbidden(s: Silence) -> Wait | None:
-    """The first rule that holds forbids ending.
-
-    Rules about observations come before rules about the length, so that a person reads at once why a silence will not be ended, however
-    long it lasts.
-    """
-    act_s, group_s = s.act_s or 0.0, s.group_timeout_s or 0.0
+def _shows_life(s: Silence) -> Wait | None:
+    """Rules about what was seen. The first rule that holds forbids ending, however long the silence lasts."""
     if s.act_s is None:
         return Wait("switched_off", "act_s is 0: nothing is ended", reported=False)
     if s.kept:
@@ -138,7 +133,7 @@ def _forbidden(s: Silence) -> Wait | None:
     if not s.stepped:
         return Wait("before_first_step", "no step of this attempt is done yet")
     if not s.seen:
-        return _not_looked(act_s)
+        return _not_looked(s.act_s)
     if s.blind:
         return Wait("no_python_stacks", s.blind[0])
     if s.here is None or s.seen < s.here:
@@ -150,8 +145,12 @@ def _forbidden(s: Silence) -> Wait | None:
         return Wait("late_elsewhere", "all ranks here wait: the one that is late is on another node")
     if s.barring:
         return Wait("late_may_come", _first(s.barring))
-    if s.changed:
-        return Wait("something_moves", s.changed)
+    return Wait("something_moves", s.changed) if s.changed else None
+
+
+def _is_too_early(s: Silence) -> Wait | None:
+    """Rules about the length, and about who would miss the run, if what was seen does not forbid ending."""
+    act_s, group_s = s.act_s or 0.0, s.group_timeout_s or 0.0
     if s.silent_s < act_s:
         return _too_short(s.silent_s, act_s)
     if s.alike_s < s.settings.rounds_apart_s:
@@ -200,7 +199,9 @@ GROUNDS: Final[tuple[tuple[str, Callable[[Silence], bool]], ...]] = (
 
 def judge(silence: Silence) -> Act | Wait:
     """Decide what to do about a flagged silence."""
-    forbidden = _forbidden_though_asked(silence) if silence.asked else _forbidden(silence)
+    forbidden = (
+        _forbidden_though_asked(silence) if silence.asked else _shows_life(silence) or _is_too_early(silence)
+    )
     if forbidden is not None:
         return forbidden
     return Act(next(name for name, holds in GROUNDS if holds(silence)))

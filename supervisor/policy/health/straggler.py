@@ -2,13 +2,12 @@
 
 With DDP every rank's step takes as long as the slowest one's, because the others wait for it in the gradient exchange, so printed step
 times do not tell them apart. What counts is the time that a rank spends before the exchange: its wait for data, and the time between its
-steps according to telemetry. If that decides nothing, stacks do: the slow rank is the one that was found elsewhere while all others
-waited, at different moments of different steps.
+steps according to telemetry. Of a script without telemetry of its own the instrumentation measures that time in each rank.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
@@ -20,12 +19,10 @@ SHARE = 0.2
 """A rank is slow if it alone costs this share of every step."""
 NAMED_SHARE = 0.15
 """The share for a rank that is named already, so that it does not come and go."""
-GLANCES = 10
-"""Looks at the ranks' stacks in one comparison."""
-FOUND_GLANCES = 5
-"""A rank is slow if the others waited for it in at least this many of them,"""
-STRAY_GLANCES = 1
-"""and for any other rank in at most this many."""
+MEASURED = 10
+"""Measurements of each rank in one comparison; there is one a second."""
+MET = 0.8
+"""Ranks that wait for each other have steps of about one length."""
 
 
 @dataclass(slots=True)
@@ -53,7 +50,7 @@ class Stragglers:
     def __init__(self) -> None:
         self._ranks: dict[int, _Rank] = {}
         self._named: int | None = None
-        self._glances: deque[tuple[int | None, str]] = deque(maxlen=GLANCES)
+        self._measured: dict[int, deque[tuple[float, float]]] = {}
 
     def step(self, rank: int, t: float, values: Mapping[str, float], *, from_telemetry: bool) -> None:
         """Add a step that a rank reported at `t` (wall seconds). A log may name only every tenth step."""
@@ -73,17 +70,22 @@ class Stragglers:
         for known in self._ranks.values():
             known.last_step = None
 
-    def looked(self, rank: int | None, where: str) -> None:
-        """Add a look at the stacks that found all ranks but this one waiting; None: no single one."""
-        self._glances.append((rank, where))
-
-    @property
-    def looked_enough(self) -> bool:
-        """Whether there were enough looks for a comparison."""
-        return len(self._glances) == GLANCES
+    def measured(self, rank: int, values: Mapping[str, float | None]) -> None:
+        """Add what the instrumentation measured of a rank's steps: their time, and the rank's own part of it."""
+        step_s, own_s = values.get("step_time_s"), values.get("compute_s", values.get("data_wait_s"))
+        if step_s is not None and own_s is not None:
+            self._measured.setdefault(rank, deque(maxlen=MEASURED)).append((step_s, own_s))
 
     def find(self) -> SlowRank | None:
         """The one rank that the others wait for, with the likely reason; None if there is none."""
+        found = self._by_steps() or self._by_measurements()
+        self._named = found.rank if found is not None else None
+        return found
+
+    def _share(self, rank: int) -> float:
+        return NAMED_SHARE if rank == self._named else SHARE
+
+    def _by_steps(self) -> SlowRank | None:
         if not self._ranks or any(len(known.rows) < WINDOW for known in self._ranks.values()):
             return None
         middles = {
@@ -95,23 +97,25 @@ class Stragglers:
         others = [sum(own[1:]) for rank, own in middles.items() if rank != slow]
         _, outside_s, data_s = middles[slow]
         lost_s = outside_s + data_s - median(others) if others else 0.0
-        if lost_s > 0 and lost_s >= (NAMED_SHARE if slow == self._named else SHARE) * gap_s:
-            where = "fetching data" if data_s >= outside_s else "outside of the step"
-            text = f"rank {slow} holds the others up by {lost_s:.2g} s in every step of {gap_s:.2g} s: it spends them {where}"
-            found: SlowRank | None = SlowRank(slow, lost_s, gap_s, Advice("straggler", text, slow))
-        else:
-            found = self._by_stacks(gap_s)
-        self._named = found.rank if found is not None else None
-        return found
+        if lost_s <= 0 or lost_s < self._share(slow) * gap_s:
+            return None
+        where = "fetching data" if data_s >= outside_s else "outside of the step"
+        return _slow_rank(slow, lost_s, gap_s, where)
 
-    def _by_stacks(self, gap_s: float) -> SlowRank | None:
-        """The rank that was elsewhere while the others waited, by looks at the stacks."""
-        if not self.looked_enough:
+    def _by_measurements(self) -> SlowRank | None:
+        """The rank whose own part of a step is longer, if the others' steps last until it is done."""
+        if len(self._measured) < 2 or any(len(rows) < MEASURED for rows in self._measured.values()):
             return None
-        times = Counter(rank for rank, _ in self._glances if rank is not None)
-        (slow, count), *others = [*times.most_common(2), (None, 0)]
-        if slow is None or count < FOUND_GLANCES or others[0][1] > STRAY_GLANCES:
+        steps_s = {rank: median(step_s for step_s, _ in rows) for rank, rows in self._measured.items()}
+        owns_s = {rank: median(own_s for _, own_s in rows) for rank, rows in self._measured.items()}
+        slow = max(owns_s, key=lambda rank: owns_s[rank])
+        lost_s = owns_s[slow] - median(own_s for rank, own_s in owns_s.items() if rank != slow)
+        step_s = median(steps_s.values())
+        if lost_s <= 0 or lost_s < self._share(slow) * step_s or min(steps_s.values()) < MET * owns_s[slow]:
             return None
-        where, _ = Counter(where for rank, where in self._glances if rank == slow).most_common(1)[0]
-        text = f"rank {slow} holds the others up: in {count} of {GLANCES} looks at the stacks they waited, and it was at {where}"
-        return SlowRank(slow, gap_s * count / GLANCES, gap_s, Advice("straggler", text, slow))
+        return _slow_rank(slow, lost_s, step_s, "on its own work, as measured in the ranks")
+
+
+def _slow_rank(rank: int, lost_s: float, step_s: float, where: str) -> SlowRank:
+    text = f"rank {rank} holds the others up by {lost_s:.2g} s in every step of {step_s:.2g} s: it spends them {where}"
+    return SlowRank(rank, lost_s, step_s, Advice("straggler", text, rank))

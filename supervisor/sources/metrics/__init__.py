@@ -4,9 +4,7 @@ from supervisor.sources.metrics.metric_reader import (
     Columns,
     DrawnState,
     MetricReader,
-    MetricRule,
     MetricSample,
-    compile_rules,
     standing_states,
 )
 from supervisor.sources.metrics.names import CANONICAL
@@ -16,8 +14,6 @@ __all__ = [
     "Columns",
     "DrawnState",
     "MetricReader",
-    "MetricRule",
     "MetricSample",
-    "compile_rules",
     "standing_states",
 ]

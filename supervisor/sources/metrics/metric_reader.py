@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import count, pairwise, repeat, zip_longest
 from operator import itemgetter
@@ -31,7 +30,6 @@ from supervisor.sources.metrics.tokens import (
     who,
 )
 from supervisor.text.decode import clean
-from supervisor.text.patterns import compile_linear
 
 _RUN = re.compile(r"[0-9]+|[^0-9]+")
 _ORDER = {name: place for place, name in enumerate(CANONICAL)}
@@ -242,32 +240,6 @@ MAX_FORMS = 8
 _DIGITS = b"0123456789"
 
 
-@dataclass(frozen=True, slots=True)
-class MetricRule:
-    """A user's rule (`[[metrics]] name, regex`): the first group of `regex` is the value of `name`."""
-
-    name: str
-    regex: re.Pattern[str]
-
-
-def compile_rules(rules: Iterable[tuple[str, str]]) -> tuple[MetricRule, ...]:
-    """Make rules from (name, regex) pairs.
-
-    Raises:
-        ValueError: a pattern does not compile, could hang, or has no group; the message names it.
-    """
-    made = []
-    for name, pattern in rules:
-        try:
-            regex = compile_linear(pattern)
-        except ValueError as error:
-            raise ValueError(f"metric {name!r}: {pattern!r} {error}") from None
-        if regex.groups < 1:
-            raise ValueError(f"metric {name!r}: {pattern!r} has no group: put the number in (...)")
-        made.append(MetricRule(name, regex))
-    return tuple(made)
-
-
 class _Known(NamedTuple):
     """How to read a shape in a state (None: no report), and the next state."""
 
@@ -338,10 +310,10 @@ class MetricReader:
     """Reads the lines of one stream, in order: it remembers table headers, what block it is in, and shapes.
 
     Args:
-        rules: a user's own rules; they come first, and their results take precedence.
+        rules: a user's own rules (`[[metrics]] name, regex`): the first group is the value; they take precedence.
     """
 
-    def __init__(self, rules: Sequence[MetricRule] = ()) -> None:
+    def __init__(self, rules: Sequence[tuple[str, re.Pattern[str]]] = ()) -> None:
         self._rules = tuple(rules)
         self._states: dict[State, _Shapes] = {}
         self._known = self._shapes_of(State())
@@ -458,12 +430,12 @@ class MetricReader:
     def _with_rules(self, columns: Columns | None, line: str) -> Columns | None:
         found = columns or Columns()
         values, other, ranks = {**found.values}, {**found.other}, found.ranks
-        for rule in self._rules:
-            match = rule.regex.search(line)
+        for name, regex in self._rules:
+            match = regex.search(line)
             value = convert(PLAIN, match.group(1) or "") if match is not None else None
             if value is not None:
                 ranks = ranks or (who(line)[0],)
-                whole = rule.name in {Field.STEP, Field.TOTAL_STEPS} and value == value // 1
-                target = values if rule.name in CANONICAL else other
-                target[rule.name] = (int(value) if whole else value,)
+                whole = name in {Field.STEP, Field.TOTAL_STEPS} and value == value // 1
+                target = values if name in CANONICAL else other
+                target[name] = (int(value) if whole else value,)
         return found._replace(values=values, other=other, ranks=ranks) if values or other else None

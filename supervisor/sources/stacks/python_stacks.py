@@ -110,24 +110,6 @@ def collect_stacks(
     ]
 
 
-def glance_stacks(
-    processes: Sequence[ProcessId], *, py_spy: str | None, timeout_s: float = 2.0
-) -> list[Stack] | None:
-    """The Python stacks of processes without stopping or signalling any; None if one of them gave none.
-
-    The frames of a running thread may be read wrongly, because they change; those of a waiting one are not.
-    """
-    deadline = time.monotonic() + timeout_s
-    if py_spy is None:
-        return None
-    children = [_start(py_spy, process, "--nonblocking") for process in processes]
-    found = [
-        _finish(process, child, deadline, installed=True)
-        for process, child in zip(processes, children, strict=True)
-    ]
-    return found if all(stack.source is StackSource.PY_SPY for stack in found) else None
-
-
 def _by_faulthandler(stack: Stack, folder: Path) -> Stack:
     path = _fault_file(stack.process, folder)
     if path is None or is_stopped(stack.process.pid):
@@ -168,8 +150,8 @@ def _fault_file(process: ProcessId, folder: Path) -> Path | None:
     return path if catches(process.pid, FAULT_SIGNAL) else None
 
 
-def _start(program: str, process: ProcessId, *options: str) -> subprocess.Popen[bytes] | None:
-    argv = [program, "dump", *options, "--full-filenames", "--pid", str(process.pid)]
+def _start(program: str, process: ProcessId) -> subprocess.Popen[bytes] | None:
+    argv = [program, "dump", "--full-filenames", "--pid", str(process.pid)]
     try:
         return subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE

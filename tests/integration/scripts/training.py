@@ -108,12 +108,7 @@ def save(saved: Path, step: int, rank: int, seconds: float) -> None:
     dist.barrier()
 
 
-WAYS = {
-    "lock": wait_for_ever,
-    "loop": loop_for_ever,
-    "socket": wait_for_a_socket,
-    "input": wait_for_input,
-}
+WAYS = {"lock": wait_for_ever, "loop": loop_for_ever, "socket": wait_for_a_socket, "input": wait_for_input}
 
 if __name__ == "__main__":
     main()

@@ -114,7 +114,7 @@ def test_a_node_that_is_gone_before_the_ranks_have_met_is_not_waited_for(tmp_pat
     ("changes", "nodes", "why"),
     [
         ({"batch": BatchSpec(1, 3, 3)}, (0, 1), "global batch 9 does not divide by 2 ranks"),
-        ({}, (0,), "of --nnodes 2:3 only 1 is ready"),
+        ({}, (0,), "nodes 1, 2 did not join within 2 s"),
     ],
 )
 def test_a_start_on_fewer_that_cannot_be_is_refused(

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import Dataset
 
 STEPS, SAVES_EVERY = 10, 4
 MESSAGE = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 15.00 GiB of which 1.00 GiB is free."
@@ -86,10 +86,9 @@ class Training:
         with open(f"fed.{self.rank}.jsonl", "a", encoding="utf-8") as file:
             print(json.dumps({"launch": os.getppid(), **line}), file=file)
 
-    def train(self, micro, passes, path):
-        """To the end, with `passes` of `micro` samples a step; its checkpoints are one file."""
-        points = Points()
-        batches = forever(DataLoader(points, batch_size=micro, sampler=DistributedSampler(points)))
+    def train(self, loader, passes, path):
+        """To the end, with `passes` batches a step; its checkpoints are one file. The loader is made where its batch size is known."""
+        batches = forever(loader)
         while self.goes_on:
             for _ in range(passes):
                 self.feed(*next(batches), share=1 / passes)

@@ -3,7 +3,8 @@
 import os
 
 import torch
-from common import Training
+from common import Points, Training
+from torch.utils.data import DataLoader, DistributedSampler
 
 BATCH = int(os.environ.get("BATCH", "32"))
 ACCUM = int(os.environ.get("ACCUM", "1"))
@@ -11,4 +12,6 @@ HEADS = int(os.environ.get("HEADS", "4"))
 training = Training(heads=HEADS, optimizer=torch.optim.SGD, prints=False)
 if os.path.exists("out/snapshot.pt"):
     training.load("out/snapshot.pt")
-training.train(BATCH, ACCUM, "out/snapshot.pt")
+points = Points()
+loader = DataLoader(points, batch_size=BATCH, sampler=DistributedSampler(points))
+training.train(loader, ACCUM, "out/snapshot.pt")

@@ -2,7 +2,8 @@
 
 import argparse
 
-from common import Training
+from common import Points, Training
+from torch.utils.data import DataLoader, DistributedSampler
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--mbs", type=int, default=1)
@@ -14,4 +15,6 @@ args = parser.parse_args()
 training = Training(heads=args.heads)
 if args.resume_from:
     training.load(args.resume_from)
-training.train(args.mbs, args.ga, f"{args.output_dir}/model.pt")
+points = Points()
+loader = DataLoader(points, batch_size=args.mbs, sampler=DistributedSampler(points))
+training.train(loader, args.ga, f"{args.output_dir}/model.pt")

@@ -3,7 +3,8 @@
 import argparse
 import os
 
-from common import Training
+from common import Points, Training
+from torch.utils.data import DataLoader, DistributedSampler
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--zeta", type=int, default=4)
@@ -13,4 +14,6 @@ args = parser.parse_args()
 training = Training(width=args.eta, prints=False)
 if os.path.exists("out/last.pt"):
     training.load("out/last.pt")
-training.train(args.zeta, args.rho, "out/last.pt")
+points = Points()
+loader = DataLoader(points, batch_size=args.zeta, sampler=DistributedSampler(points))
+training.train(loader, args.rho, "out/last.pt")

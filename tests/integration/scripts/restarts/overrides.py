@@ -4,14 +4,17 @@ import importlib.util
 import sys
 from types import SimpleNamespace
 
-from common import Training
+from common import Points, Training
+from torch.utils.data import DataLoader, DistributedSampler
 
 
 def main(cfg):
     training = Training(heads=cfg.model.heads)
     if cfg.ckpt_path:
         training.load(cfg.ckpt_path)
-    training.train(cfg.trainer.batch_size, cfg.trainer.accumulate, "out/model.ckpt")
+    points = Points()
+    loader = DataLoader(points, cfg.trainer.batch_size, sampler=DistributedSampler(points))
+    training.train(loader, cfg.trainer.accumulate, "out/model.ckpt")
 
 
 if importlib.util.find_spec("hydra"):

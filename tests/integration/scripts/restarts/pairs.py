@@ -3,7 +3,8 @@
 import argparse
 import os
 
-from common import Training
+from common import Points, Training
+from torch.utils.data import DataLoader, DistributedSampler
 from yacs.config import CfgNode
 
 cfg = CfgNode(
@@ -15,4 +16,6 @@ cfg.merge_from_list(parser.parse_args().opts)
 training = Training(heads=cfg.MODEL.HEADS, width=cfg.MODEL.WIDTH)
 if os.path.exists("out/model.pt"):
     training.load("out/model.pt")
-training.train(cfg.TRAIN.BATCH_SIZE, cfg.TRAIN.ACCUM_STEPS, "out/model.pt")
+points = Points()
+loader = DataLoader(points, cfg.TRAIN.BATCH_SIZE, sampler=DistributedSampler(points))
+training.train(loader, cfg.TRAIN.ACCUM_STEPS, "out/model.pt")

@@ -5,7 +5,8 @@ import json
 import os
 from pathlib import Path
 
-from common import Training
+from common import Points, Training
+from torch.utils.data import DataLoader, DistributedSampler
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--batch_size", type=int, default=4)
@@ -17,4 +18,6 @@ for name, value in json.loads(args.config.read_text(encoding="utf-8")).items():
 training = Training()
 if os.path.exists("out/last.pt"):
     training.load("out/last.pt")
-training.train(args.batch_size, args.grad_accum, "out/last.pt")
+points = Points()
+loader = DataLoader(points, batch_size=args.batch_size, sampler=DistributedSampler(points))
+training.train(loader, args.grad_accum, "out/last.pt")

@@ -5,7 +5,8 @@ import os
 
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from common import Training
+from common import Points, Training
+from torch.utils.data import DataLoader, DistributedSampler
 
 
 def work(rank, args):
@@ -13,7 +14,9 @@ def work(rank, args):
     training = Training(prints=False)
     if os.path.isfile("out/snapshot.pt"):
         training.load("out/snapshot.pt")
-    training.train(args.batch_size, args.accum, "out/snapshot.pt")
+    points = Points()
+    loader = DataLoader(points, batch_size=args.batch_size, sampler=DistributedSampler(points))
+    training.train(loader, args.accum, "out/snapshot.pt")
 
 
 if __name__ == "__main__":
