@@ -6,7 +6,7 @@ r"""The signature tables: what a failure looks like in text, as data.
 
        [[signature]]
        id = "disk-quota-bytes"             # lower-case words joined by hyphens, used once
-       class = "disk_full"                 # a failure class of run/failures.py
+       class = "disk_full"                 # a failure class of run/records.py
        role = "cause"                      # see `Role`
        strength = 84                       # 0 to 100, see `Strength`
        triggers = ["quota"]                # one of these plain words is in every sample
