@@ -45,7 +45,6 @@ REPLACED = Lazy(
 )
 # wandb uploads in its own process and logs the server's refusals; if one ends the program, it is raised (`CommError`).
 _OF_UPLOADER = Lazy(r"^wandb: ERROR (?:Error while calling W&B API|.{0,40}\(<Response \[\d+\]>\))")
-_ENDS = Lazy(r"\b(?:ending|stopp(?:ing|ed)|abort(?:ing|ed)|exiting|terminat(?:ing|ed)|giving up)\b")
 _OWN_NAME = Lazy(r"\w+(?=: |:?$)")
 # Whatever the function does, its source is wrong.
 _OF_SOURCE = Lazy(r"\b(?:Name|UnboundLocal)Error\b|got an unexpected keyword argument")
@@ -231,7 +230,7 @@ def _in_worker(line: int, text: str, hit: Hit, scans: Sequence[SourceScan]) -> _
 
 def _is_soft(hit: Hit, settled: _Settled, *, informs: bool) -> bool:
     """Whether the line is a warning or a notice. `informs`: a collector put INFO before each line."""
-    if hit.has(Trait.FIRM) or (hit.has(Trait.FIRM_WHEN_ENDING) and _ENDS.search(hit.text)):
+    if hit.has(Trait.FIRM):
         return False
     text = _INFORMS.sub(" ", hit.text) if informs else hit.text
     return (

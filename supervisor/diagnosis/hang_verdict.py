@@ -79,17 +79,23 @@ def _furthest_behind(complaints: Sequence[tuple[int, str]]) -> int | None:
     return None
 
 
-def lagging_rank(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) -> int | None:
-    """The rank that did not arrive: named by the waiting ranks, the only silent one, or the last."""
+def _read_complaints(candidates: Sequence[Candidate]) -> tuple[list[int], list[tuple[int, str]]]:
+    """The ranks that messages name as awaited, and the complaints of ranks that wait."""
     waited_for: list[int] = []
     complaints: list[tuple[int, str]] = []
     for item in candidates:
         text = item.hit.text
         named = (match[1] for pattern in _WAITED_FOR if (match := pattern.search(text)))
-        waited_for += [whole(part) for ranks_named in named for part in ranks_named.replace(",", " ").split()]
+        waited_for += [whole(part) for group in named for part in group.replace(",", " ").split()]
         rank = item.rank if item.rank is not None else inline_rank(text)
         if rank is not None and not item.is_cause and item.failure in _WAITING:
             complaints.append((rank, text))
+    return waited_for, complaints
+
+
+def lagging_rank(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) -> int | None:
+    """The rank that did not arrive: named by the waiting ranks, the only silent one, or the last."""
+    waited_for, complaints = _read_complaints(candidates)
     if waited_for:
         return max(set(waited_for), key=waited_for.count)
     complaining = {rank for rank, _ in complaints}

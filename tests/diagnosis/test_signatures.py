@@ -160,7 +160,7 @@ WORDS = {
     "Ended": "told raised not_shown",
     "Kind": "peers sleep network process file device timed thread lock runs stopped unknown",
     "Role": "cause consequence confirmation advice",
-    "Trait": "generic open_type frames_required compiler_frames pipe_owner wraps_inner not_below_spawn firm firm_when_ending ends_messages launcher_report crash_report scheduler_report task_exit shell_exit bad_end good_end closing_line job_start launcher_end usage_exit traceback ends_traceback attempt_restart signals_peers kills_peers stop_signal own abort shell_kill sigkill_only machine_wide names_task stack_dump told_again lost_connection",
+    "Trait": "generic open_type frames_required compiler_frames pipe_owner wraps_inner not_below_spawn firm ends_messages launcher_report crash_report scheduler_report task_exit shell_exit bad_end good_end closing_line job_start launcher_end usage_exit traceback ends_traceback attempt_restart signals_peers kills_peers stop_signal own abort shell_kill sigkill_only machine_wide names_task stack_dump told_again lost_connection",
 }  # fmt: skip
 
 

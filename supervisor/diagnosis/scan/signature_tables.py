@@ -6,7 +6,7 @@ r"""The signature tables: what a failure looks like in text, as data.
 
        [[signature]]
        id = "disk-quota-bytes"             # lower-case words joined by hyphens, used once
-       class = "disk_full"                 # a failure class of run/failures.py
+       class = "disk_full"                 # a failure class of run/records.py
        role = "cause"                      # see `Role`
        strength = 84                       # 0 to 100, see `Strength`
        triggers = ["quota"]                # one of these plain words is in every sample
@@ -98,7 +98,6 @@ class Trait(StrEnum):
     )
     # Warnings and advice.
     FIRM = "firm"  # a warning level does not weaken it
-    FIRM_WHEN_ENDING = "firm_when_ending"  # nor here, if the line says that the program ends
     ENDS_MESSAGES = "ends_messages"  # advice with which PyTorch ends its own messages: masks only lines that raise nothing
     # Source of the report.
     LAUNCHER_REPORT = "launcher_report"  # a launcher's report on its processes, from which exits are read
