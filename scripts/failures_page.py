@@ -19,7 +19,7 @@ from supervisor.diagnosis.scan.signature_tables import (  # noqa: E402
     parse_tables,
 )
 from supervisor.policy.rule_words import rules_about  # noqa: E402
-from supervisor.run.failures import FailureClass  # noqa: E402
+from supervisor.run.records import FailureClass  # noqa: E402
 from supervisor.sources.signature_files import read_tables  # noqa: E402
 
 HEAD = """\

@@ -137,9 +137,9 @@ def adopt_run(paths: RunPaths) -> int:
         return 0
     offer, record = examine_adoption(paths)
     for warning in offer.warnings:
-        say(f"stoker attach: {warning}", file=sys.stderr)
+        complain("attach", warning)
     if record is not None and not offer.refusals and (missing := missing_secrets(record.job, os.environ)):
-        say(f"stoker attach: it is watched, but not restarted: {asks_for(missing)}", file=sys.stderr)
+        complain("attach", f"it is watched, but not restarted: {asks_for(missing)}")
     try:
         adopt(paths, os.environ, entry=WITH_LOG)
     except NotAdopted as refused:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from itertools import combinations
 from pathlib import Path
 
-from supervisor.cli.common import say
+from supervisor.cli.common import complain
 from supervisor.cli.job_logs import BadInputError, file_chunks, log_file, read_jobs, refuse_binary, tasks_of
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.keeper.observer.observed_run import (
@@ -110,15 +110,12 @@ def _unpack(source: str, plain: Path) -> bool:
                 if written >= due:
                     due = written + LOOK_BYTES
                     if shutil.disk_usage(plain.parent).free < FREE_BYTES + LOOK_BYTES:
-                        say(
-                            f"stoker attach: {source}: not unpacked further: the disk is nearly full",
-                            file=sys.stderr,
-                        )
+                        complain("attach", f"{source}: not unpacked further: the disk is nearly full")
                         return False
                 file.write(data)
                 written += len(data)
     except (OSError, EOFError, zlib.error) as error:
-        say(f"stoker attach: {source}: not unpacked further: {error}", file=sys.stderr)
+        complain("attach", f"{source}: not unpacked further: {error}")
         return False
     return not torn
 
@@ -157,7 +154,7 @@ def _process(pid: int) -> Found:
         "" if logs else "its output goes to a terminal or a pipe and cannot be seen: only processes are shown"
     )
     if unseen:
-        say(f"stoker attach: {pid}: {unseen}", file=sys.stderr)
+        complain("attach", f"{pid}: {unseen}")
     script = next((word for word in read_cmdline(root) if word.endswith(".py")), str(pid))
 
     def read() -> JobEvidence:

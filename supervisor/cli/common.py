@@ -307,7 +307,7 @@ def settings_in(path: Path, *, only: str) -> FileSettings | None:
 
     from supervisor.job.config.files import parse_config
     from supervisor.job.config.setting_values import ConfigFile, check_file
-    from supervisor.run.failures import FailureClass
+    from supervisor.run.records import FailureClass
 
     name = str(path.absolute())
     values = {key: value for key, value in parse_config(name, data).items() if not only or key == only}

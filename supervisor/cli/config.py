@@ -13,7 +13,7 @@ from supervisor.cli.job_inputs import load_settings, parse_words
 from supervisor.job.config.explain import Explained, Source, explain, variables
 from supervisor.job.errors import JobError
 from supervisor.job.spec import JobSpec
-from supervisor.run.failures import FailureClass
+from supervisor.run.records import FailureClass
 from supervisor.text.redact import redact, redact_text
 
 USAGE = """\

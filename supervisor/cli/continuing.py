@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     paths = RunPaths(Path(os.path.realpath(acted_on(VERB, args.run, args.runs_dir).root)))
     found = examine_continuation(paths)
     for warning in found.warnings:
-        say(f"stoker {VERB}: {warning}", file=sys.stderr)
+        complain(VERB, warning)
     refusals = found.refusals
     if not refusals and not (args.yes or has_terminal()):
         refusals = ("without a terminal nobody can be asked whether to start it: say --yes",)

@@ -6,6 +6,8 @@ import argparse
 import os
 from collections.abc import Callable, Iterator, Sequence
 
+import msgspec
+
 from supervisor.cli.common import Parser, complain, own_rules, say, say_json
 from supervisor.cli.job_logs import (
     READING,
@@ -24,8 +26,7 @@ from supervisor.diagnosis.scan.matched_lines import Candidate
 from supervisor.diagnosis.scan.signature_tables import strength_word
 from supervisor.diagnosis.verdict import EarlierJob, Examination, examine, with_metric_rows
 from supervisor.job.errors import JobError
-from supervisor.run.failures import FailureClass, Reason
-from supervisor.run.records import Verdict
+from supervisor.run.records import FailureClass, Reason, Verdict
 from supervisor.run.regular import open_regular
 from supervisor.sources.signature_files import Engine, default_cache_dir, load_engine
 from supervisor.text.decode import clean, plain_chunks
@@ -210,49 +211,32 @@ def _context(path: str, line: int, around: int = 3) -> tuple[list[tuple[int, str
 # -- a verdict on the wire: the schema of --json, version 1, and what --explain adds to it ---------
 
 WIRE_SCHEMA = 1
+_WIRE = (
+    "failure", "reason", "confidence", "rank", "ranks", "node", "local_rank", "title", "cause", "consequences", "advice",
+    "action", "fingerprint",
+)  # fmt: skip
+_EARLIER = ("failure", "reason", "confidence", "rank", "title")
 
 
 def to_wire(path: str, attempt: int | None, verdict: Verdict) -> dict[str, object]:
     """The JSON object of one job. Keys are never removed within a schema version."""
-    cause = verdict.cause
-    return {
-        "schema": WIRE_SCHEMA,
-        "path": path,
-        "attempt": attempt,
-        "failure": verdict.failure.value,
-        "reason": verdict.reason.value if verdict.reason is not None else None,
-        "confidence": verdict.confidence,
-        "rank": verdict.rank,
-        "ranks": list(verdict.ranks),
-        "node": verdict.node,
-        "local_rank": verdict.local_rank,
-        "title": verdict.title,
-        "cause": None if cause is None else {"path": cause.path, "line": cause.line, "text": cause.text},
-        "consequences": [
-            {"failure": item.failure.value, "rank": item.rank, "path": item.path, "line": item.line}
-            for item in verdict.consequences
-        ],
-        "advice": list(verdict.advice),
-        "action": verdict.action.value,
-        "fingerprint": verdict.fingerprint,
-    }
+    told = msgspec.to_builtins(verdict)
+    followed = (
+        {key: item[key] for key in ("failure", "rank", "path", "line")} for item in told["consequences"]
+    )
+    told["consequences"] = list(followed)
+    return {"schema": WIRE_SCHEMA, "path": path, "attempt": attempt, **{key: told[key] for key in _WIRE}}
 
 
 def earlier_jobs_to_wire(jobs: Sequence[EarlierJob]) -> list[dict[str, object]]:
     """Earlier jobs in the same file as the judged one: the value of the key `jobs`."""
-    return [
-        {
-            "first_line": job.first_line,
-            "last_line": job.last_line,
-            "failure": job.verdict.failure.value,
-            "reason": job.verdict.reason.value if job.verdict.reason is not None else None,
-            "confidence": job.verdict.confidence,
-            "rank": job.verdict.rank,
-            "title": job.verdict.title,
-            "line": job.verdict.cause.line if job.verdict.cause is not None else None,
-        }
-        for job in jobs
-    ]
+    found = []
+    for job in jobs:
+        told = msgspec.to_builtins(job.verdict)
+        cause = told["cause"] or {"line": None}
+        lines = {"first_line": job.first_line, "last_line": job.last_line}
+        found.append({**lines, **{key: told[key] for key in _EARLIER}, "line": cause["line"]})
+    return found
 
 
 def explanation_to_wire(found: Examination) -> dict[str, object]:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, TextIO
 
 from supervisor.cli.common import add_recorded_run, complain, named_run
@@ -95,18 +96,14 @@ def run(args: argparse.Namespace) -> int:
     first = next(samples, None)
     if first is None:
         return complain("export", f"{paths.run_id}: it has no samples of a GPU")
-
-    def rest() -> Iterator[Sample]:
-        yield first
-        yield from samples
-
+    samples = chain([first], samples)
     write = _averages if args.averages else _rows
     if args.output is None:
-        write(sys.stdout, rest(), names, with_unit=not args.nounits)
+        write(sys.stdout, samples, names, with_unit=not args.nounits)
         return 0
     try:
         with open(args.output, "x", encoding="utf-8", newline="") as file:
-            write(file, rest(), names, with_unit=not args.nounits)
+            write(file, samples, names, with_unit=not args.nounits)
     except FileExistsError:
         return complain("export", f"{args.output} exists already: name another file")
     return 0
@@ -139,7 +136,8 @@ def _rows(to: TextIO, samples: Iterator[Sample], names: dict[str, GpuFound], *, 
     write(["timestamp", "name", *(column.head for column in MEASURED), "index", "uuid"])
     for sample in samples:
         cells = [column.cell(sample.v.get(column.value), with_unit=with_unit) for column in MEASURED]
-        write([_time(sample.t), _name(names, sample.k), *cells, sample.k, _uuid(names, sample.k)])
+        name, uuid = _known(names, sample.k)
+        write([_time(sample.t), name, *cells, sample.k, uuid])
 
 
 def _averages(to: TextIO, samples: Iterator[Sample], names: dict[str, GpuFound], *, with_unit: bool) -> None:
@@ -162,7 +160,8 @@ def _averages(to: TextIO, samples: Iterator[Sample], names: dict[str, GpuFound],
     for key in [*gpus, "all"]:
         means = {name: total / number for name, (total, number) in sums.get(key, {}).items()}
         cells = [column.cell(means.get(column.value), with_unit=with_unit) for column in MEASURED]
-        write([key, _name(names, key), *cells, str(counts[key]), _uuid(names, key)])
+        name, uuid = _known(names, key)
+        write([key, name, *cells, str(counts[key]), uuid])
 
 
 def _writer(to: TextIO) -> Callable[[Sequence[str]], object]:
@@ -176,14 +175,10 @@ def _writer(to: TextIO) -> Callable[[Sequence[str]], object]:
     return write
 
 
-def _name(names: dict[str, GpuFound], key: str) -> str:
+def _known(names: dict[str, GpuFound], key: str) -> tuple[str, str]:
+    """The name and the UUID of a GPU."""
     found = names.get(key)
-    return (found.name if found is not None else None) or MISSING
-
-
-def _uuid(names: dict[str, GpuFound], key: str) -> str:
-    found = names.get(key)
-    return (found.uuid if found is not None else None) or MISSING
+    return (found and found.name) or MISSING, (found and found.uuid) or MISSING
 
 
 def _time(t: float) -> str:

@@ -5,13 +5,12 @@ A requeued job continues with the run that it had before: it is one run for its 
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from supervisor.cli.common import say
+from supervisor.cli.common import complain
 from supervisor.cli.join_run import beats
 from supervisor.cluster.scheduler import Place, Scheduler, scheduler_of
 from supervisor.job.arguments.run_arguments import ParsedRun
@@ -53,7 +52,7 @@ def placed(parsed: ParsedRun, env: Mapping[str, str]) -> ParsedRun:
     added = tuple(missing_flags(parsed, place))
     folder = () if parsed.flag("run_dir") else (("run_dir", str(_folder(parsed, env, place))),)
     words = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in (*added, *folder))
-    say(f"stoker run: {place.why}: {words}", file=sys.stderr)
+    complain("run", f"{place.why}: {words}")
     return replace(parsed, torchrun=(*added, *parsed.torchrun), stoker=(*folder, *parsed.stoker))
 
 
@@ -95,19 +94,12 @@ def requeued(parsed: ParsedRun, spec: JobSpec, env: Mapping[str, str]) -> int | 
         return None
     over = read_state(run.node().journal).condition
     if isinstance(over, Finished) and over.exit_code == EXIT_ENDED_EARLY:
-        say(f"stoker run: {run.run_id}: {over.reason}: not started again", file=sys.stderr)
-        return over.exit_code
+        return complain("run", f"{run.run_id}: {over.reason}: not started again", over.exit_code)
     most = int(parsed.flag("max_requeues") or MAX_REQUEUES)
     if (spent := _starts_without_progress(run)) > most:
-        say(
-            f"stoker run: {run.run_id}: started {spent} times without a new checkpoint (--max-requeues {most}): not started again",
-            file=sys.stderr,
-        )
-        return scheduler.final_code
-    say(
-        f"stoker run: {scheduler.name} started job {scheduler.job} again: {run.root} continues",
-        file=sys.stderr,
-    )
+        spent_text = f"started {spent} times without a new checkpoint (--max-requeues {most})"
+        return complain("run", f"{run.run_id}: {spent_text}: not started again", scheduler.final_code)
+    complain("run", f"{scheduler.name} started job {scheduler.job} again: {run.root} continues")
     from supervisor.cli import continuing
 
     return continuing.run(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import time
 from pathlib import Path
 
 import msgspec
 
-from supervisor.cli.common import say
+from supervisor.cli.common import complain
 from supervisor.job.errors import JobError
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.base.job_secrets import without_secrets
@@ -99,7 +98,7 @@ def _joined(run: RunPaths, record: RunFile) -> tuple[RunPaths, RunFile]:
             )
         if now - said >= SAY_S:
             said = float("inf")
-            say(f"stoker run: node {record.node} waits for node 0 to make {run.root}", file=sys.stderr)
+            complain("run", f"node {record.node} waits for node 0 to make {run.root}")
         time.sleep(LOOK_S)
     run = RunPaths(Path(os.path.realpath(run.root)))
     if refusals := check_folder(run).refusals:
@@ -135,10 +134,7 @@ def _require_a_live_run(run: RunPaths, record: RunFile) -> None:
         return
     bound_s = min(record.job.timing.node_timeout_s, CONTINUED_WITHIN_S)
     over = f"{run.root} is of a run that is over ({order.reason})"
-    say(
-        f"stoker run: {over}: node {record.node} waits up to {bound_s:.0f} s for node 0 to continue it",
-        file=sys.stderr,
-    )
+    complain("run", f"{over}: node {record.node} waits up to {bound_s:.0f} s for node 0 to continue it")
     if beats(run, LEADER, bound_s) or _end_of(run) is None:
         return
     raise JobError(f"{over}: name a new folder on all nodes, or `stoker continue` it on node 0 first")

@@ -159,17 +159,10 @@ def _let_it_write(pipe: int) -> None:
 
 def _with_screen(run: RunPaths, watching: Watching, args: argparse.Namespace, appearance: Appearance) -> int:
     """The screen opens on the first events; the observer is loaded once it is painted."""
-    from supervisor.cli.open_app import kept_file
     from supervisor.views.tui.app import run_tui
 
     try:
-        run_tui(
-            run,
-            read_only=args.read_only,
-            appearance=appearance,
-            keep=kept_file(os.environ),
-            painted=watching.begin_beside,
-        )
+        run_tui(run, read_only=args.read_only, appearance=appearance, painted=watching.begin_beside)
     finally:
         watching.leave(keep=args.keep)
     say("to have a job supervised: stoker run [torchrun's flags] SCRIPT, or stoker run -- COMMAND")

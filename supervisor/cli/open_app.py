@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisor.cli.common import say
-from supervisor.run.index import state_home
 from supervisor.run.journal import StateReader, read_state
 from supervisor.run.ownership import Offer, has_keeper, place_of
 from supervisor.run.paths import RunPaths
@@ -43,7 +41,6 @@ def show(
         adopter=None if read_only else adopter(env),
         continuer=None if read_only else continuer(env),
         appearance=appearance,
-        keep=kept_file(env),
         journal=journal,
     )
     tr = words_in(appearance.spoken)
@@ -97,11 +94,6 @@ def load_app() -> Callable[..., None]:
     from supervisor.views.tui.app import run_tui
 
     return run_tui
-
-
-def kept_file(env: Mapping[str, str]) -> Path:
-    """The file for a person's saved choices."""
-    return state_home(env) / "ui.json"
 
 
 def continuer(env: Mapping[str, str]) -> Adopter:

@@ -47,8 +47,7 @@ def run(args: argparse.Namespace) -> int:
     tr = words_in(appearance.spoken)
     # What follows takes a second or more: loading the app, and reading all of the run.
     say(tr(f"reading the recording of {paths.run_id}…"), end="", flush=True)
-    from supervisor.cli.open_app import kept_file
-    from supervisor.views.tui.app import run_replay
+    from supervisor.views.tui.app import replay_app, run_app
 
     try:
         recording = record_of(paths)
@@ -56,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         say()
         return complain("replay", error)
     print(CLEAR_LINE, end="", flush=True)
-    run_replay(recording, speed=speed, appearance=appearance, keep=kept_file(os.environ))
+    run_app(replay_app(recording, speed=speed, appearance=appearance))
     return 0
 
 

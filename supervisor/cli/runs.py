@@ -293,7 +293,7 @@ def browse(argv: list[str]) -> int:
         return complain("", error)
     if not has_terminal():
         return complain("", "the list of runs needs a terminal: `stoker runs` prints it")
-    from supervisor.cli.open_app import adopter, continuer, kept_file
+    from supervisor.cli.open_app import adopter, continuer
     from supervisor.views.tui.app import run_tui
 
     place = runs_dir(args.runs_dir, env)
@@ -304,6 +304,5 @@ def browse(argv: list[str]) -> int:
         adopter=adopter(env),
         continuer=continuer(env),
         appearance=appearance,
-        keep=kept_file(env),
     )
     return 0

@@ -29,7 +29,7 @@ from supervisor.cluster.slurm.programs import (
 )
 from supervisor.cluster.slurm.script import WARN_S, BadBatch, Batch, batch_script, job_name
 from supervisor.diagnosis.slurm_states import ENDED, OUTCOMES
-from supervisor.run.failures import Reason
+from supervisor.run.records import Reason
 from supervisor.text.decode import clean
 from supervisor.text.patterns import host_names
 
@@ -81,10 +81,7 @@ def main(argv: list[str]) -> int:
                 if args.action == "submit":
                     return _submit(batch)
                 say(*batch_script(batch).splitlines())
-                say(
-                    f"stoker slurm: mkdir -p {batch.logs} before sbatch, which makes no folders",
-                    file=sys.stderr,
-                )
+                complain(VERB, f"mkdir -p {batch.logs} before sbatch, which makes no folders")
                 return 0
             case "watch":
                 return _watch(_jobs(words), exclude_failed=args.exclude_failed)

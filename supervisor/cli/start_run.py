@@ -99,7 +99,7 @@ def start(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) -> int:
     if refused(findings):
         for finding in refused(findings):
             fix = f": {finding.fix}" if finding.fix else ""
-            say(redact_text(f"stoker run: {finding.check}: {finding.what}{fix}"), file=sys.stderr)
+            complain("run", f"{finding.check}: {finding.what}{fix}")
         # A place without space is a usage error, as if the first file did not fit.
         has_no_room = {finding.check for finding in refused(findings)} <= {"disk", "run folder"}
         return 2 if has_no_room else EXIT_REFUSED
@@ -131,7 +131,7 @@ def start(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) -> int:
     notable = tuple(f for f in findings if f.level is not FindingLevel.OK)
     for finding in notable if detached else ():
         if finding.level is FindingLevel.WARNING:
-            say(redact_text(f"stoker run: {finding.check}: {finding.what}"), file=sys.stderr)
+            complain("run", f"{finding.check}: {finding.what}")
     how = Going("run", has_screen, parsed.switch("json"), parsed.switch("read_only"), appearance)
     return set_going(run, record, env, how, findings=notable, beginning=lambda: _beginning(run, record))
 
@@ -224,7 +224,7 @@ def set_going(
 
     warning = teardown_warning(env)
     if warning and not how.has_screen:
-        say(f"stoker {how.verb}: {warning}", file=sys.stderr)
+        complain(how.verb, warning)
     try:
         # The app loads on a separate core while the keeper loads its modules.
         load = load_app if how.has_screen else None
@@ -242,7 +242,7 @@ def set_going(
         raise
     finally:
         if warning and how.has_screen:  # earlier, the screen would cover it at once
-            say(f"stoker {how.verb}: {warning}", file=sys.stderr)
+            complain(how.verb, warning)
     try:
         say(run.run_id, flush=True)
     except OSError:
@@ -324,10 +324,8 @@ def _carry_headless(
         why = "the run ended"
     except Exception as error:  # noqa: BLE001 - a fault of ours must not pass for training's end
         say_crash()
-        say(
-            f"stoker {how.verb}: the keeper failed ({type(error).__name__}); what it launched continues: `stoker attach --adopt {run.run_id}` takes it over",
-            file=sys.stderr,
-        )
+        failed = f"the keeper failed ({type(error).__name__}); what it launched continues"
+        complain(how.verb, f"{failed}: `stoker attach --adopt {run.run_id}` takes it over")
         code = EXIT_LOST
     finally:
         keeper.close(why)

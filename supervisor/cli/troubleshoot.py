@@ -13,7 +13,7 @@ from supervisor.diagnosis.class_words import class_texts
 from supervisor.diagnosis.scan.signature_tables import Signature, parse_tables
 from supervisor.diagnosis.symptoms import is_slowness, leads, samples_of
 from supervisor.policy.rule_words import rules_about
-from supervisor.run.failures import FailureClass
+from supervisor.run.records import FailureClass
 from supervisor.sources.signature_files import read_tables
 from supervisor.text.redact import redact_text
 from supervisor.views.wording.translate import Tr, words_in

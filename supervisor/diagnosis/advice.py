@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from supervisor.diagnosis.class_words import class_texts
 from supervisor.diagnosis.evidence import JobEvidence, RunValues
 from supervisor.job.memory_fit import choose_smaller, memory_point
-from supervisor.run.failures import Action, FailureClass, Reason
+from supervisor.run.records import Action, FailureClass, Reason
 from supervisor.text.patterns import whole
 
 # Reasons for the end of a job without a failure of its own; the advice depends on who ended it.

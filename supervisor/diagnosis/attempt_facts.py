@@ -13,7 +13,7 @@ from supervisor.diagnosis.launcher_reports import Exit, Launch, Ranks
 from supervisor.diagnosis.scan.log_timeline import closes_training, is_closing
 from supervisor.diagnosis.scan.matched_lines import Candidate, SourceScan, frames_above, in_helper, went_on
 from supervisor.diagnosis.scan.signature_tables import Signatures, Strength, Trait
-from supervisor.run.failures import FailureClass, Reason
+from supervisor.run.records import FailureClass, Reason
 from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import split_prefix
 from supervisor.text.tracebacks import FRAME, HEAD, is_exception

@@ -34,7 +34,7 @@ from supervisor.diagnosis.scan.matched_lines import (
     went_on,
 )
 from supervisor.diagnosis.scan.signature_tables import WARNING_COSTS, Role, Strength, Trait
-from supervisor.run.failures import FailureClass, Reason
+from supervisor.run.records import FailureClass, Reason
 from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import Origin
 

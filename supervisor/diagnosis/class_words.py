@@ -10,7 +10,7 @@ from functools import cache
 from typing import NamedTuple
 
 from supervisor.diagnosis.scan.matched_lines import before_hint
-from supervisor.run.failures import Action, FailureClass
+from supervisor.run.records import Action, FailureClass
 from supervisor.text.patterns import Lazy
 
 

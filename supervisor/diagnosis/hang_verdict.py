@@ -19,8 +19,7 @@ from supervisor.diagnosis.hang.stuck_collectives import MOST_NAMED, ranks_named
 from supervisor.diagnosis.launcher_reports import Launch, Ranks, inline_rank, only_absent
 from supervisor.diagnosis.scan.matched_lines import Candidate, SourceScan
 from supervisor.diagnosis.scan.signature_tables import Trait
-from supervisor.run.failures import FailureClass
-from supervisor.run.records import SURELY_OVER, Consequence
+from supervisor.run.records import SURELY_OVER, Consequence, FailureClass
 from supervisor.text.patterns import Lazy, whole
 from supervisor.text.prefixes import split_prefix
 

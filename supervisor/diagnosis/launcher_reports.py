@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from supervisor.diagnosis.scan.matched_lines import Hit, SourceScan, frames_above
 from supervisor.diagnosis.scan.signature_tables import Role, Signature, Trait
-from supervisor.run.failures import FailureClass
+from supervisor.run.records import FailureClass
 from supervisor.text.patterns import Lazy, whole
 from supervisor.text.prefixes import NOWHERE, Origin, split_prefix
 

@@ -18,7 +18,7 @@ from supervisor.diagnosis.hang_verdict import lagging_rank
 from supervisor.diagnosis.launcher_reports import Exit, device_of
 from supervisor.diagnosis.scan.matched_lines import Candidate, frames_above
 from supervisor.diagnosis.scan.signature_tables import Strength, Trait
-from supervisor.run.failures import FailureClass, Reason
+from supervisor.run.records import FailureClass, Reason
 from supervisor.text.patterns import Lazy
 
 # -- the same failure again? -----------------------------------------------------------------------

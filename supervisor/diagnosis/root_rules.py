@@ -44,7 +44,7 @@ from supervisor.diagnosis.root_cause import (
 from supervisor.diagnosis.scan.log_timeline import ends_in_nan, silence
 from supervisor.diagnosis.scan.signature_tables import Strength, Trait
 from supervisor.diagnosis.slurm_states import OUTCOMES
-from supervisor.run.failures import FailureClass, Reason
+from supervisor.run.records import FailureClass, Reason
 
 METRIC_ROWS = 5
 # Above it, a shell's 128 + signal.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from supervisor.run.failures import FailureClass, Reason
+from supervisor.run.records import FailureClass, Reason
 
 # The states that decide alone. For the others, the job's own logs say more. Add a state here; `stoker slurm`, the verdict and the
 # words for people follow from its reason.

@@ -13,7 +13,7 @@ from typing import Final
 
 from supervisor.diagnosis.class_words import class_texts
 from supervisor.diagnosis.scan.signature_tables import Role, Signature
-from supervisor.run.failures import FailureClass
+from supervisor.run.records import FailureClass
 from supervisor.text.secret_values import word_set
 
 MOST_CHARACTERS: Final = 2000

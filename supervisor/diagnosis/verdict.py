@@ -36,8 +36,16 @@ from supervisor.diagnosis.scan.matched_lines import Candidate, SourceScan
 from supervisor.diagnosis.scan.scanner import scan_source
 from supervisor.diagnosis.scan.signature_tables import OWN, Signatures, Trait
 from supervisor.diagnosis.scan.windows import Matcher
-from supervisor.run.failures import PLAIN_ERRORS, SURE_ENOUGH, Action, FailureClass, Reason
-from supervisor.run.records import Cause, Consequence, Verdict
+from supervisor.run.records import (
+    PLAIN_ERRORS,
+    SURE_ENOUGH,
+    Action,
+    Cause,
+    Consequence,
+    FailureClass,
+    Reason,
+    Verdict,
+)
 from supervisor.text.decode import strip_escapes
 from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import split_prefix

@@ -228,7 +228,7 @@ SETTINGS: Final[dict[str, Setting]] = {
     "hang.faulthandler": Setting(_S, "ranks register Python's faulthandler at their start, for where py-spy may not attach", _HANG.faulthandler),
     "instrument.enabled": Setting(_S, "measure batch, steps, checkpoints and memory inside the training processes", default=True),
     "runs.keep": Setting(_T, "what `stoker gc` keeps: how long, how many or how much, such as 90d 500 50GB"),
-    "ui.theme": Setting(_T, "colours of the screen; default: the theme chosen last with the key T, else dark", choices=("dark", "light", "safe"), flag="--theme NAME"),
+    "ui.theme": Setting(_T, "colors of the screen until the key T; default: dark", choices=("dark", "light", "safe"), flag="--theme NAME"),
     "ui.ascii": Setting(_S, "no glyph beyond ASCII on the screen; default: by the terminal", flag="--ascii"),
     "ui.lang": Setting(_T, "language of the screen; default: by LANG", choices=("en", "zh"), flag="--lang LANG"),
     "ui.title": Setting(_S, "the terminal's title says the state of the run that is open", default=True),

@@ -32,8 +32,8 @@ from supervisor.keeper.planning.launch_plans import Launching, StillAlive
 from supervisor.keeper.process.child import end_all
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.failures import OUT_OF_MEMORY, FailureClass
 from supervisor.run.paths import RunPaths, make_private
+from supervisor.run.records import OUT_OF_MEMORY, FailureClass
 from supervisor.sources.signature_files import EngineLoader
 
 # A probe has no work to lose, so its ranks get only this long to end.

@@ -434,22 +434,18 @@ class RunState(Part, frozen=True, kw_only=True):
 
     def unsound(self, saved: ev.CheckpointCommitted) -> bool:
         """Whether a restart must not resume from it: its attempt had not resumed or had the wrong batch, its loss was nan by then, or it failed to load later."""
-        for a in self.attempts:
-            if a.number == saved.attempt and a.lost_at is not None and saved.step >= a.lost_at:
+        own = self.find(saved.attempt)
+        if own is not None:
+            is_lost = own.lost_at is not None and saved.step >= own.lost_at
+            is_missed = own.missed is not None and self.values_answered.get(Unread.COUNTER) != RESTARTS
+            if is_lost or is_missed or own.differs is not None:
                 return True
-            if (
-                a.number == saved.attempt
-                and a.missed is not None
-                and self.values_answered.get(Unread.COUNTER) != RESTARTS
-            ):
-                return True
-            if a.number == saved.attempt and a.differs is not None:
-                return True
-            refused = a.failure is FailureClass.CHECKPOINT_LOAD and a.missed is None
-            # A person who restarts it may have fixed what kept it from loading.
-            if refused and a.number > saved.attempt and a.resume_at == saved.step and a.decided_by in _POLICY:
-                return True
-        return False
+        # A person who restarts it may have fixed what kept it from loading.
+        later = (a for a in self.attempts if a.number > saved.attempt and a.resume_at == saved.step)
+        return any(
+            a.failure is FailureClass.CHECKPOINT_LOAD and a.missed is None and a.decided_by in _POLICY
+            for a in later
+        )
 
     @property
     def last_step(self) -> int | None:

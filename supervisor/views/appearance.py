@@ -42,12 +42,12 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 @dataclass(frozen=True, slots=True)
 class Appearance:
-    """The requested appearance. `theme` None: the last choice in the app, else dark. `ascii`: ASCII glyphs only.
+    """The requested appearance. `ascii`: ASCII glyphs only.
 
     `title`: the terminal's title shows the run's state. `bell`, `notice`: how to signal failure and end.
     """
 
-    theme: ThemeName | None = None
+    theme: ThemeName = ThemeName.DARK
     ascii: bool = False
     lang: Lang = Lang.EN
     title: bool = True
@@ -96,7 +96,7 @@ def appearance_of(sources: list[tuple[str, Mapping[str, object]]], env: Mapping[
         return SWITCHES[found[1].lower()]
 
     return Appearance(
-        choice("theme", ThemeName),
+        choice("theme", ThemeName) or USUAL.theme,
         switch("ascii", usual=USUAL.ascii),
         choice("lang", Lang) or _locale(env),
         switch("title", usual=USUAL.title),

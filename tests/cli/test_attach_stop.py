@@ -230,22 +230,6 @@ def test_lists_survive_runs_that_are_broken(
     assert main(["export", "--chart", "run-1"]) == 1
 
 
-def test_diagnose_takes_a_runs_id(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    attempt = tmp_path / "runs" / "20261121-0000-brave-otter" / "nodes" / "0" / "attempts" / "1"
-    attempt.mkdir(parents=True)
-    (attempt.parents[1] / "events.jsonl").touch()
-    (attempt / "agent.log").write_text(
-        "Traceback (most recent call last):\nKeyError: 'labels'\n", encoding="utf-8"
-    )
-    assert main(["diagnose", "otter"]) == 10
-    assert "KeyError" in capsys.readouterr().out
-    assert main(["diagnose", "nobody"]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
-
-
 def test_digits_are_a_part_of_a_runs_id_where_no_process_has_that_pid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,7 +12,6 @@ import pytest
 
 from supervisor.cli import attach_targets as targets
 from supervisor.cli.attach_targets import NOT_UNPACKED, resolve
-from supervisor.cli.job_logs import BadInputError
 from supervisor.cli.main import main
 from supervisor.keeper.observer.observed_run import Target
 from supervisor.run.paths import RunPaths
@@ -62,12 +61,6 @@ def test_unpacking_leaves_the_disk_some_room(tmp_path: Path, monkeypatch: pytest
     packed = tmp_path / "train.log.gz"
     packed.write_bytes(gzip.compress(b"line\n" * 1000))
     assert target_of(str(packed), tmp_path).cut == NOT_UNPACKED
-
-
-def test_a_binary_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "model.pt").write_bytes(bytes(range(256)) * 20)
-    with pytest.raises(BadInputError, match="a binary file, not a log"):
-        target_of(str(tmp_path / "model.pt"), tmp_path)
 
 
 def test_a_folders_logs_have_their_ranks(tmp_path: Path) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -153,58 +151,3 @@ def test_all_errors_of_a_file_at_once_each_with_its_line(
     error = refused(tmp_path, "many.toml", text.encode(), capsys)
     places = [line.removeprefix("stoker run: ").split(" ")[0] for line in error.splitlines()]
     assert places == ["many.toml:1:", "many.toml:2:", "many.toml:3:", "many.toml:6:", "many.toml:7:"]
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--depth=-1"], "--depth must be at least 1"),
-        (["--learning_rate=-1"], "--learning_rate must be above 0"),
-        (["--num_iterations=0"], "--num_iterations must be at least 1"),
-        (["--nproc-per-node=100000"], "at most 1024"),
-        (["--config", "other.toml"], "--config"),
-    ],
-)
-def test_flags_are_held_to_the_same_ranges(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    words: list[str],
-    said: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "good.toml").write_text("depth = 2\n")
-    assert main(["run", "--no-ui", "--runs-dir", "runs", "--config", "good.toml", *words]) == 2
-    assert said in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("name", "first", "shell"),
-    [("train.sh", "", "bash"), ("launch", "#!/bin/bash -l", "bash"), ("launch", "#!/usr/bin/env zsh", "zsh")],
-)
-def test_a_shell_script_is_not_given_to_python(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    name: str,
-    first: str,
-    shell: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / name).write_text(f"{first}\ntouch ran\n")
-    assert main(["run", "--no-ui", name, "8"]) == 2
-    assert capsys.readouterr().err.endswith(f": stoker run -- {shell} {name} 8\n")
-    assert not (tmp_path / "ran").exists()
-
-
-@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo], ids=["folder", "pipe"])
-def test_what_is_no_file_is_not_waited_for(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    make: Callable[[Path], None],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    make(tmp_path / "job.toml")
-    assert main(["run", "--no-ui", "--config", "job.toml"]) == 2
-    assert capsys.readouterr().err == "stoker run: --config job.toml: not a file\n"

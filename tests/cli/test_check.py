@@ -89,12 +89,6 @@ def test_one_bad_file_does_not_hide_the_others(tmp_path: Path, capfd: pytest.Cap
     assert err.count("\n") == 3
 
 
-def test_nothing_named_is_a_usage_error(capfd: pytest.CaptureFixture[str]) -> None:
-    code, _, err = check(capfd, "--field=text")
-    assert code == 2
-    assert err == "stoker check: nothing to check: name files with --data PATH…\n"
-
-
 def test_it_needs_neither_numpy_nor_torch(tmp_path: Path) -> None:
     path = bin_file(tmp_path / "x.bin", [1, 2, 900])
     root = Path(__file__).parents[2]

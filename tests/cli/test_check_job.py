@@ -85,31 +85,6 @@ def test_without_a_job_the_machine_is_checked(capsys: pytest.CaptureFixture[str]
     assert not {"script", "restarts"} & names
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [(["nix.py"], "no such script"), (["--nproc-per-nod", "2", "train.py"], "did you mean --nproc-per-node")],
-)
-def test_wrong_words_are_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", *words]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("stoker check: ")
-    assert said in error
-    assert error.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("typed", "meant"),
-    [("trian.py", "train.py"), ("there.py", "sub/there.py"), ("sub/thare.py", "sub/there.py")],
-)
-def test_a_script_that_is_not_there_is_guessed(
-    script: Path, typed: str, meant: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (script / "sub").mkdir()
-    (script / "sub" / "there.py").touch()
-    assert main(["check", typed]) == 2
-    assert f"{typed}: no such script: did you mean {meant}?" in capsys.readouterr().err
-
-
 def test_what_refuses_nothing_is_looked_at_beside_the_start(
     script: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -243,6 +243,8 @@ def test_what_is_no_run_is_not_acted_on(here: Path, capsys: pytest.CaptureFixtur
         code, told = answer(capsys, *verb, "runs/20261101-1000-brave-otter/run.json")
         assert code == 2
         assert "did you mean 20261101-1000-brave-otter?" in told
+    assert main(["diagnose", "brave-otter"]) == 2, "an attempt has no log here"
+    assert "no log in this folder" in capsys.readouterr().err
     assert main(["stop", "brave-otter"]) == 0
     assert "has ended already" in capsys.readouterr().out
 

@@ -181,14 +181,6 @@ def test_a_wrong_answer_on_a_terminal_is_asked_again(folder: Path) -> None:
     assert written(folder)["run"]
 
 
-def test_run_with_nothing_is_one_line_off_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run"]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert len(printed.err.splitlines()) == 1
-    assert "stoker init" in printed.err
-
-
 def test_run_with_nothing_offers_the_guided_start_on_a_terminal(folder: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "dumb"}
     child = pexpect.spawn(STOKER[0], [*STOKER[1:], "run"], cwd=folder, env=env, encoding="utf-8")

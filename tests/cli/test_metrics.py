@@ -114,26 +114,13 @@ def test_the_verb_reads_folders_and_runs(tmp_path: Path) -> None:
     assert found_of_run["step"] == 2
 
 
-@pytest.mark.parametrize("make", ["empty folder", "absent", "binary", "forbidden", "absent run"])
-def test_what_cannot_be_read_is_one_line(tmp_path: Path, make: str) -> None:
+@pytest.mark.skipif(os.geteuid() == 0, reason="this user reads everything")
+def test_a_log_that_may_not_be_read_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "x.log"
-    match make:
-        case "empty folder":
-            path.mkdir()
-        case "binary":
-            path.write_bytes(b"PK\x03\x04\x00\x00\x80\x02\xff" * 900)
-        case "forbidden":
-            path.write_text("step 1 loss 2.5\n")
-            path.chmod(0)
-            if os.access(path, os.R_OK):
-                pytest.skip("this user reads everything")
-        case "absent run":
-            path = Path("no-such-run")
-        case _:
-            pass
+    path.write_text("step 1 loss 2.5\n")
+    path.chmod(0)
     done = run_verb(str(path))
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert len(done.stderr.splitlines()) == 1
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, b"", 1)
     assert path.name.encode() in done.stderr
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from supervisor.cli.main import main
 from supervisor.cluster.ssh.messages import Do, Request
 from supervisor.run.ownership import KeeperLock, read_holder
 from supervisor.run.paths import RunPaths
@@ -29,45 +28,6 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
     (tmp_path / "train.py").write_text("print(1)\n", encoding="utf-8")
     with loopback_hosts(tmp_path / "ssh", "a", "b") as hosts:
         yield hosts
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["up", "train.py"], "one of them says which machines"),
-        (["up", "--hosts", "a,b"], "nothing to start"),
-        (["up", "--hosts", "a,b", "--nnodes", "3", "train.py"], "--nnodes 3, and 2 hosts"),
-        (["up", "--hosts", "a,b", "--node-rank", "1", "train.py"], "--node-rank is given to each host"),
-        (["up", "--hosts", "a:2,b:2", "--nproc-per-node", "4", "train.py"], "--nproc-per-node 4, and a:2"),
-        (["up", "--hosts", "a:2,b:3", "train.py"], "a 2, b 3: all nodes"),
-        (["up", "--hosts", "a,b", "--no-ui", "train.py"], "--no-ui: keepers are started in the background"),
-        (["up", "--hosts", "a,b", "--nprocs", "4", "train.py"], "--nprocs"),
-        (["up", "--hosts-file", "none", "train.py"], "--hosts-file none: No such file"),
-        (["up", "--hosts", "a,b", "--ssh-config", "none", "train.py"], "--ssh-config none: no such file"),
-        (["up", "--hosts", "a,b", "--env", "x", "train.py"], "--env 'x': a name, = and a value"),
-        (["up", "--hosts", "a,b", "--", "sh", "x"], "what stands behind -- starts its nodes itself"),
-        (["stop"], "no run was started from here"),
-        (["status", "otter"], "no run 'otter' was started from here"),
-        (["status", "--hosts", "a,b"], "--run-dir DIR says which run"),
-        (["down"], "invalid choice: 'down'"),
-    ],
-)
-def test_bad_input_is_one_line(
-    words: list[str],
-    said: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    try:
-        code = main(["nodes", *words])
-    except SystemExit as end:
-        code = int(end.code or 0)
-    err = capsys.readouterr().err
-    assert code == 2
-    assert said in err
-    assert err.count("\n") == 1
 
 
 def test_a_keeper_of_another_start_is_not_ended(tmp_path: Path) -> None:

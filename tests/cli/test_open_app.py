@@ -76,7 +76,6 @@ def test_a_finished_run_gives_its_exit_code(
     assert said == "run-1: gave up: too \\x1b[31moften\n", "no escapes of a folder reach the terminal"
     (given,) = opened
     assert (given["run"], given["read_only"], given["appearance"]) == (run, False, USUAL)
-    assert given["keep"] == tmp_path / "state" / "stoker" / "ui.json"
     assert given["adopter"] is not None
     left(run, env, read_only=True)
     assert opened[1]["read_only"]

@@ -15,12 +15,13 @@ from supervisor.run.index import register
 from supervisor.run.journal import JournalWriter
 from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import Action, FailureClass, Verdict
+from supervisor.run.records import FailureClass
 from supervisor.run.runfile import write_run_file
 from supervisor.views.model.run_list import RunRow, RunsReader
-from tests.keeper.fakes import job_of
+from tests.keeper.fakes import job_of, verdict_of
 from tests.views.tui import recorded
 
+OUT_OF_MEMORY = verdict_of(FailureClass.CUDA_OOM)
 OTTER = dict.fromkeys([*COLUMNS, "reason"], "") | {
     "run": "20261121-1412-brave-otter",
     "state": "live",
@@ -106,14 +107,10 @@ def test_a_narrow_terminal_keeps_the_run_its_state_and_why_it_failed(
 
 
 def test_a_failure_and_a_note_stay_in_the_list_after_a_stop(tmp_path: Path) -> None:
-    verdict = Verdict(
-        failure=FailureClass.CUDA_OOM, reason=None, confidence=0.9, rank=0, ranks=(0,), node=None,
-        title="out of memory", cause=None, consequences=(), advice=(), action=Action.REDUCE_BATCH, fingerprint="",
-    )  # fmt: skip
     run = journal(
         tmp_path / "stopped",
         ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="first launch"),
-        ev.Diagnosed(t=2.0, attempt=1, verdict=verdict),
+        ev.Diagnosed(t=2.0, attempt=1, verdict=OUT_OF_MEMORY),
         ev.NoteAdded(t=2.5, text="wider\x1b]0;x\x07 batch", by="user"),
         ev.LaunchIntended(t=3.0, attempt=2, argv=(), reason="again"),
         ev.StopIntended(t=4.0, attempt=2, why=ev.StopWhy.REQUEST, by="user", grace_s=5.0),
@@ -142,11 +139,7 @@ def journal(root: Path, *facts: ev.Event) -> RunPaths:
 
 def test_a_held_run_is_held_and_an_attempt_has_its_own_verdict(tmp_path: Path) -> None:
     first = ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="first launch")
-    verdict = Verdict(
-        failure=FailureClass.CUDA_OOM, reason=None, confidence=0.9, rank=0, ranks=(0,), node=None,
-        title="out of memory", cause=None, consequences=(), advice=(), action=Action.REDUCE_BATCH, fingerprint="",
-    )  # fmt: skip
-    failed = ev.Diagnosed(t=2.0, attempt=1, verdict=verdict)
+    failed = ev.Diagnosed(t=2.0, attempt=1, verdict=OUT_OF_MEMORY)
     held = journal(tmp_path / "held", first, failed, ev.Held(t=3.0, attempt=1, reason="ask"))
     again = ev.LaunchIntended(t=3.0, attempt=2, argv=(), reason="again")
     runs = journal(tmp_path / "runs", first, failed, again)
@@ -196,14 +189,10 @@ def test_one_object_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_the_list_has_the_command_to_paste_of_a_run_that_lacked_a_declaration(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    verdict = Verdict(
-        failure=FailureClass.CUDA_OOM, reason=None, confidence=0.9, rank=0, ranks=(0,), node=None,
-        title="out of memory", cause=None, consequences=(), advice=(), action=Action.REDUCE_BATCH, fingerprint="",
-    )  # fmt: skip
     facts = (
         ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="first launch"),
         ev.AttemptEnded(t=2.0, attempt=1, exit_code=1),
-        ev.Diagnosed(t=3.0, attempt=1, verdict=verdict),
+        ev.Diagnosed(t=3.0, attempt=1, verdict=OUT_OF_MEMORY),
         ev.RunEnded(t=4.0, outcome=ev.Outcome.FAILED, exit_code=1, reason="out of memory"),
     )
     token = "hf_" + "abcdEFGH" * 4

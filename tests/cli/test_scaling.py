@@ -84,4 +84,3 @@ def test_what_cannot_be_compared_is_said(
     first = recorded(tmp_path, "a", 1, 1, {"samples_per_sec": 1.0})
     assert main(["runs", "--scaling", first, recorded(tmp_path, "b", 1, 1, values)]) == 2
     assert capsys.readouterr().err == f"stoker runs: {text}\n"
-    assert main(["runs", "--scaling", "no-such-run", "--runs-dir", str(tmp_path / "none")]) == 2

@@ -62,34 +62,6 @@ def test_the_script_is_bash_with_what_was_asked_for(tools: Path, capsys: pytest.
     assert subprocess.run(["/bin/bash", "-n"], input=text.encode(), check=False).returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["script"], "nothing to start"),
-        (["script", "--time", "soon", "t.py"], "--time soon: SLURM takes minutes"),
-        (["script", "--nodes", "0", "t.py"], "--nodes wants a whole number of at least 1"),
-        (["script", "--partition", "a b", "t.py"], "a space or a line break"),
-        (["script", "--sbatch", "rm -rf", "t.py"], "an option of sbatch is meant"),
-        (["submit", "t.py"], "sbatch is not on PATH"),
-        (["watch"], "squeue is not on PATH"),
-        (["cancel", "x"], "'x' is no number of a job"),
-        (["cancel"], "which job?"),
-        (["tidy"], "invalid choice"),
-    ],
-)
-def test_bad_input_is_one_line(
-    tools: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
-) -> None:
-    try:
-        code = main(["slurm", *words])
-    except SystemExit as gone:
-        code = int(str(gone.code))
-    err = capsys.readouterr().err
-    assert code == 2
-    assert said in err
-    assert err.count("\n") == 1
-
-
 def test_a_bad_value_cannot_add_a_line() -> None:
     with pytest.raises(BadBatch, match="line break"):
         batch_script(Batch(("t.py",), partition="gpu\nrm"))

@@ -25,12 +25,11 @@ from supervisor.run.events import RequestKind
 from supervisor.run.journal import read_state
 from supervisor.run.ownership import KeeperLock, NotRequested
 from supervisor.run.paths import RunPaths
-from supervisor.run.runfile import RunFile, write_run_file
 from supervisor.run.state import Finished
 from supervisor.sources.processes import ProcessId, identify, is_alive
 from tests.conftest import wait_until
 from tests.integration.harness import STOKER, environment, only_run, stoker, wait_for_step
-from tests.keeper.fakes import job_of, run_in
+from tests.keeper.fakes import run_in
 from tests.keeper.runs import INTENDED, RUNS, T, append
 
 STARTED = ev.RunStarted(t=T, run_id="run-1", name="job", mode="launched", host=socket.gethostname())
@@ -141,20 +140,6 @@ def test_a_silent_keeper_is_gone_round_whatever_its_lock_says(
     assert str(rank.pid) in said.err
     assert "run-1: its processes are ended" in said.out
     assert not is_alive(rank)
-
-
-def test_a_copy_is_not_stopped_and_an_unknown_run_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = run_of(tmp_path)
-    record: RunFile = job_of(tmp_path)
-    from msgspec.structs import replace
-
-    write_run_file(run.run_json, replace(record, path=str(tmp_path / "elsewhere")))
-    assert main(["stop", str(run.root)]) == 3
-    assert "it was moved from" in capsys.readouterr().err
-    assert main(["stop", "no-such-run", "--runs-dir", str(tmp_path / "none")]) == 2
-    assert not pending(run.control)
 
 
 def test_a_run_of_another_machine_is_stopped_there(

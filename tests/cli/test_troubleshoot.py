@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.cli.main import main
 from supervisor.diagnosis.class_words import class_texts
-from supervisor.run.failures import FailureClass
+from supervisor.run.records import FailureClass
 
 
 def test_a_page(capsys: pytest.CaptureFixture[str]) -> None:
@@ -36,25 +36,6 @@ def test_nothing_said_lists_all(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     for failure, text in class_texts().items():
         assert (text.title in out) == (failure not in {FailureClass.HEALTHY, FailureClass.UNKNOWN})
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [(["qqqq"], "stoker troubleshoot"), (["--lang", "fr"], "--lang")],
-)
-def test_what_is_not_known_is_one_line(
-    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["troubleshoot", *words]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert len(printed.err.splitlines()) == 1
-    assert told in printed.err
-
-
-def test_nothing_in_a_symptom_reaches_the_terminal_raw(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["troubleshoot", "\x1b]0;title\x07zzzz"]) == 2
-    assert "\x1b" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("failure", list(FailureClass))

@@ -37,7 +37,7 @@ def _moved(monkeypatch: pytest.MonkeyPatch) -> Move:
     ("source", "wanted"),
     [
         ("from supervisor import x\n", "from stoker.supervisor import x\n"),
-        ("import supervisor.run.jsonl as j, os  # why\n", "import stoker.supervisor.run.jsonl as j, os  # why\n"),
+        ("import supervisor.run.regular as j, os  # why\n", "import stoker.supervisor.run.regular as j, os  # why\n"),
         ("import os, trainer.loop\n", "import os, stoker.trainer.loop\n"),
         ("from \\\n  trainer.data \\\n  import (a,  # é\n b)\n", "from \\\n  stoker.trainer.data \\\n  import (a,  # é\n b)\n"),
         ("é = 'é'; from  supervisor.text import é\r\n", "é = 'é'; from  stoker.supervisor.text import é\r\n"),

@@ -15,7 +15,7 @@ from supervisor.diagnosis.root_cause import Ended
 from supervisor.diagnosis.scan.signature_tables import Role
 from supervisor.job.batch import BatchUnit
 from supervisor.job.spec import AccumulationCounts, KnobScope
-from supervisor.run.failures import Action, FailureClass, Reason
+from supervisor.run.records import Action, FailureClass, Reason
 
 DOCS = Path(__file__).parents[2] / "docs"
 # The only roles that a candidate for the cause has.

@@ -4,7 +4,7 @@ import pytest
 
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.verdict import Examination, examine
-from supervisor.run.failures import FailureClass
+from supervisor.run.records import FailureClass
 from supervisor.sources.signature_files import Engine
 
 

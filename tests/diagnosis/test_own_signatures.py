@@ -9,8 +9,7 @@ import pytest
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.job.spec import OwnSignature
-from supervisor.run.failures import FailureClass
-from supervisor.run.records import Verdict
+from supervisor.run.records import FailureClass, Verdict
 from supervisor.sources.signature_files import load_engine
 
 STEPS = "".join(f"step {number} loss {3 - number / 100:.3f}\n" for number in range(1, 21))

@@ -13,7 +13,7 @@ from supervisor.diagnosis.evidence import (
 from supervisor.diagnosis.root_rules import RULES
 from supervisor.diagnosis.verdict import Examination, examine
 from supervisor.run.events import RanksAt
-from supervisor.run.failures import FailureClass
+from supervisor.run.records import FailureClass
 from supervisor.sources.signature_files import Engine
 
 STEPS = "".join(f"step {number} loss {3 - number / 100:.3f}\n" for number in range(1, 21))

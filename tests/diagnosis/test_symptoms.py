@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 
 from supervisor.diagnosis.scan.signature_tables import Signature, parse_tables
 from supervisor.diagnosis.symptoms import leads
-from supervisor.run.failures import FailureClass
+from supervisor.run.records import FailureClass
 from supervisor.sources.signature_files import read_tables
 
 C = FailureClass

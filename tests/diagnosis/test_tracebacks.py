@@ -6,7 +6,7 @@ from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.scan.scanner import LiveScanner
 from supervisor.diagnosis.scan.signature_tables import Trait
 from supervisor.diagnosis.verdict import diagnose
-from supervisor.run.failures import FailureClass
+from supervisor.run.records import FailureClass
 from supervisor.sources.signature_files import Engine
 from supervisor.text.prefixes import Origin
 

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from supervisor.run import events as ev
-from supervisor.run.failures import FailureClass
 from supervisor.run.journal import read_state
+from supervisor.run.records import FailureClass
 from supervisor.run.series import GPU, SeriesReader
 from supervisor.run.state import Finished, RunState
 from tests.conftest import not_none, wait_until

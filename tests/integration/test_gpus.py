@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.run import events as ev
-from supervisor.run.failures import FailureClass
+from supervisor.run.records import FailureClass
 from supervisor.run.series import GPU, SeriesReader
 from tests.conftest import not_none, wait_until
 from tests.fakes.nvml import ALL_FUNCTIONS, GIB, Card, StandIn

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.run.failures import FailureClass, Reason
-from supervisor.run.records import DecisionKind
+from supervisor.run.records import DecisionKind, FailureClass, Reason
 from supervisor.run.state import AttemptState
 from supervisor.sources.processes import identify
 from tests.conftest import not_none, wait_until

@@ -14,7 +14,7 @@ from supervisor.policy.health.early_signs import (
     unexpected_memory,
 )
 from supervisor.policy.health.straggler import MEASURED, WINDOW, Stragglers
-from supervisor.run.failures import FailureClass
+from supervisor.run.records import FailureClass
 
 GIB = float(1 << 30)
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from supervisor.run import events, failures, records, state
+from supervisor.run import events, records, state
 
 WORDS = {
     "Action": "none reduce_batch set_allocator new_port restart restart_with_env fewer_workers raise_limit resume_earlier wait_disk exclude_gpu requeue hold stop",
@@ -48,7 +48,7 @@ def classes(module: ModuleType, base: type) -> list[Any]:
 
 
 def test_every_word_of_every_kind_keeps_its_spelling() -> None:
-    kinds = [kind for module in (events, records, failures, state) for kind in classes(module, enum.StrEnum)]
+    kinds = [kind for module in (events, records, state) for kind in classes(module, enum.StrEnum)]
     assert {kind.__name__: " ".join(kind) for kind in kinds} == WORDS
 
 

@@ -13,7 +13,6 @@ from supervisor.cli.common import appearance_from
 from supervisor.cli.main import main
 from supervisor.views.appearance import Appearance, BadAppearance, Lang, ThemeName, appearance_of
 from supervisor.views.tui.widgets.filters import ascii_of
-from supervisor.views.tui.widgets.textual_theme import Kept, load, save
 
 
 def test_the_first_word_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,12 +63,3 @@ def test_ascii_is_ascii_and_as_wide(text: str) -> None:
 @given(st.text(alphabet="│─╭╮╰╯●○✗✓⚠→▸▶↻‖━┤┴└┊▁▂▃▄▅▆▇⠁⣿⡇…–×"))
 def test_our_own_glyphs_all_have_a_plain_sign(text: str) -> None:
     assert "?" not in ascii_of(text)
-
-
-def test_kept_choices_survive_and_damage_is_forgotten(tmp_path: Path) -> None:
-    path = tmp_path / "state" / "ui.json"
-    save(path, Kept(theme="stoker-safe"))
-    assert load(path) == Kept(theme="stoker-safe")
-    path.write_text('{"theme": 4}')
-    assert load(path) == Kept()
-    assert load(None) == Kept()

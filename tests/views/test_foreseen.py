@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from supervisor.run.events import Phase, PreflightFound
-from supervisor.run.failures import FailureClass
-from supervisor.run.records import Finding, FindingLevel
+from supervisor.run.records import FailureClass, Finding, FindingLevel
 from supervisor.run.state import Running
 from supervisor.views.wording.start_warnings import (
     BEARING,

@@ -215,7 +215,6 @@ WHOLE = (
     "from the checkpoint at step 200 (12 steps again)",
     "nan or inf since step 12, last 1.005",
     "nan, inf at step 12, last 1.005",
-    "restart? it ran out of memory with these settings, Enter on the card restarts with micro-batch 32 → 16",
     "restart? it ran out of memory with these settings; 12 steps may be lost: the next attempt begins from the first step, unless the script resumes by itself",
     " · micro-batch 8 × accumulation 4 × 2 ranks = global batch 64",
     " · micro-batch 8 × 2 048 tokens × accumulation 4 × 2 ranks = global batch 131 072 tokens",

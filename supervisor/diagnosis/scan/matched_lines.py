@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from supervisor.diagnosis.scan.signature_tables import Role, Signature, Trait
-from supervisor.run.failures import FailureClass, Reason
+from supervisor.run.records import FailureClass, Reason
 from supervisor.text import tracebacks
 from supervisor.text.decode import clean
 from supervisor.text.patterns import Lazy, whole

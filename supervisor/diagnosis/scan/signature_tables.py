@@ -32,7 +32,7 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from supervisor.run.failures import FailureClass, Reason
+from supervisor.run.records import FailureClass, Reason
 
 if TYPE_CHECKING:
     from supervisor.job.spec import OwnSignature

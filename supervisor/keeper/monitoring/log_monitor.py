@@ -33,7 +33,7 @@ from supervisor.keeper.monitoring.observations import (
     from_telemetry,
 )
 from supervisor.policy.health.stall import printed
-from supervisor.run.failures import FailureClass
+from supervisor.run.records import FailureClass
 from supervisor.run.series import LINE_T, READING
 from supervisor.sources.metrics import DrawnState, MetricReader, MetricSample, standing_states
 from supervisor.sources.metrics.lexicon import EVAL_WORDS

@@ -15,7 +15,7 @@ from itertools import pairwise
 from statistics import median
 
 from supervisor.job.memory_fit import Measure, MemoryTrial
-from supervisor.run.failures import FailureClass
+from supervisor.run.records import FailureClass
 
 PAUSE_S = 7200.0
 POINTS, SPACING_S = 60, 20.0

@@ -25,7 +25,6 @@ from supervisor.views.logs.viewport import LogViewport
 PAGE_S = 0.1
 REST_RATIO = 3.0
 # While nobody sees the pages, the thread checks this often for requests.
-HIDDEN_S = 0.25
 JOIN_S = 3.0
 # A search that takes longer reports its progress.
 PATIENCE_S = 0.3
@@ -69,7 +68,6 @@ class LogSession:
         self._asking = threading.Lock()
         self._asked = threading.Event()
         self._view = LogViewport(node, self._check)
-        self._page_s: float | None = PAGE_S
         self._began = self._due = 0.0  # start of the current request; time of the next page of new lines
         self._checks = 0
         self._remarked_at = 0.0
@@ -96,12 +94,6 @@ class LogSession:
         with self._asking:
             self._requests.extend((fact, True) for fact in facts)
         self._asked.set()
-
-    def pace(self, page_s: float | None) -> None:
-        """Make pages of new lines at most this often; None: not at all, because nobody sees them."""
-        if page_s != self._page_s:
-            self._page_s = page_s
-            self._asked.set()
 
     def ask_to_stop(self) -> None:
         """End the thread after its current work; does not wait."""
@@ -134,16 +126,12 @@ class LogSession:
         is_stale = False  # whether the page shown is older than the logs
         while not self._stop.is_set():
             try:
-                is_asked, is_seen = self._serve(), self._page_s is not None
-                if is_asked or is_seen:
-                    is_stale |= self._refresh()
-                if is_asked or (is_stale and is_seen and time.monotonic() >= self._due):
+                is_asked = self._serve()
+                is_stale |= self._refresh()
+                if is_asked or (is_stale and time.monotonic() >= self._due):
                     self._make_page()
                     is_stale = False
-                if not is_seen:
-                    is_stale = True
-                    self._wait(HIDDEN_S)
-                elif self._count():
+                if self._count():
                     is_stale = True
                 else:
                     self._wait(max(PAGE_S, self._due - time.monotonic()))
@@ -189,7 +177,7 @@ class LogSession:
         self._checks = 0
         self._deliver(self._view.page())
         ended = time.monotonic()
-        self._due = max(began + (self._page_s or 0.0), ended + REST_RATIO * (ended - began))
+        self._due = max(began + PAGE_S, ended + REST_RATIO * (ended - began))
 
     def _count(self) -> bool:
         """Count for a moment, unless a request is waiting; returns whether anything was left to count."""

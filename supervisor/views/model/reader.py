@@ -80,10 +80,6 @@ class SnapshotReader:
         self._revision = 0
         self._last: Snapshot | None = None
 
-    def folders(self) -> set[str]:
-        """The folders in which facts are written."""
-        return {str(self._node.root), str(self._node.series)}
-
     def look_again(self) -> None:
         """At the next `refresh`, also check what is otherwise checked once a second."""
         self._alive_due = float("-inf")

@@ -23,13 +23,12 @@ from supervisor.job.arguments.command_line import settings_of
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import JobSpec
 from supervisor.run.events import Outcome
-from supervisor.run.failures import PLAIN_ERRORS, FailureClass
 from supervisor.run.index import listed_names, listed_notes, those_under
 from supervisor.run.journal import StateReader
 from supervisor.run.next_job import NextJob, declared_again
 from supervisor.run.ownership import has_keeper
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import Verdict
+from supervisor.run.records import PLAIN_ERRORS, FailureClass, Verdict
 from supervisor.run.regular import Mark, mark_of
 from supervisor.run.runfile import BadRunFile, name_given, read_run_file
 from supervisor.run.state import DiagnosedAs, Finished, MomentKind, RunState

@@ -14,8 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events
 from textual.binding import Binding, BindingType
@@ -29,11 +28,10 @@ from supervisor.views.appearance import USUAL, Appearance
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.run_screen import Dashboard
-from supervisor.views.tui.shell.feeder import Adopter, Answer, Feeder, Moment, RequestClient
+from supervisor.views.tui.shell.feeder import Adopter, Answer, Feeder, RequestClient, RunAccess
 from supervisor.views.tui.shell.key_order import KeyOrder, Passed
 from supervisor.views.tui.terminal_signs import TerminalSigns
-from supervisor.views.tui.widgets.paint import TextStyle
-from supervisor.views.tui.widgets.textual_theme import THEMES, Kept, ThemedApp, load, save
+from supervisor.views.tui.widgets.textual_theme import THEMES, ThemedApp
 from supervisor.views.wording.translate import words_in
 
 if TYPE_CHECKING:
@@ -47,15 +45,12 @@ if TYPE_CHECKING:
 from supervisor.views.tui.runs.table import RunsPanel
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-FIRST_PAINT_LATEST_S = 0.15
 # How much later a list that is still being mounted gets its data.
 MOUNTED_S = 0.005
 # If the terminal is gone, wait no longer than this: Textual's remaining output may never be accepted.
 LEAVE_LATEST_S = 5
 # The reading thread yields to a key within a millisecond; Python's own 5 ms are noticeable under load.
 SWITCH_S = 0.001
-
-P = ParamSpec("P")
 
 
 class StokerApp(ThemedApp):
@@ -70,7 +65,6 @@ class StokerApp(ThemedApp):
         continuer: starts the next attempt of a finished run.
         clock: wall time, for ages and times on the screen.
         appearance: how the app looks.
-        keep: the file for saved choices; None: they are not saved.
         painted: called once the first screen is painted.
         journal: the run's, if already read.
     """
@@ -97,21 +91,19 @@ class StokerApp(ThemedApp):
         continuer: Adopter | None = None,
         clock: Callable[[], float] = time.time,
         appearance: Appearance = USUAL,
-        keep: Path | None = None,
         replay: tuple[Recording, ReplayClock] | None = None,
         painted: Callable[[], object] | None = None,
         journal: StateReader | None = None,
     ) -> None:
         self._journal = journal
-        super().__init__(appearance, load(keep).theme)
+        super().__init__(appearance)
         self._painted = painted
         self._leaving = False
-        self._keys = KeyOrder(self, self._handle_key, self._is_early)
+        self._keys = KeyOrder(self, super().on_event, self._is_early)
         self.tr = words_in(appearance.spoken)
         self._not_spoken = appearance.spoken is not appearance.lang
         self._signs = TerminalSigns(appearance, os.environ, self._write_out, self.tr, calls=replay is None)
         self.run_paths = run
-        self._keep = keep
         self._clock, self._read_only, self._adopter = clock, read_only, adopter
         self._continuer = continuer
         self._feeders: list[Feeder[Any]] = []
@@ -140,18 +132,12 @@ class StokerApp(ThemedApp):
         return self._dashboard
 
     def action_next_theme(self) -> None:
-        """Switch to the next theme, save the choice and show its name."""
+        """Switch to the next theme and show its name."""
         names = list(THEMES)
         now = next(name for name in names if THEMES[name].name == self.theme)
         name = names[(names.index(now) + 1) % len(names)]
         self.theme = THEMES[name].name
-        save(self._keep, Kept(theme=self.theme))
-        if self._dashboard is not None and self.screen is self._dashboard:
-            self._dashboard.tell(Answer(f"theme {name}", None))
-        elif self.browser is not None and self.screen is self.browser:
-            self.browser.tell(f"theme {name}", TextStyle.PLAIN)
-        else:
-            self.notify(self.tr(f"theme {name}"), markup=False)
+        self.notify(self.tr(f"theme {name}"), markup=False)
 
     async def on_mount(self) -> None:
         """Open the first screen."""
@@ -170,7 +156,7 @@ class StokerApp(ThemedApp):
         if self.run_paths is not None:
             return self._open(self.run_paths, self._replay)
         assert self.browser is not None, "without a run there is the list of runs"
-        self._list(wait_s=FIRST_PAINT_LATEST_S)
+        self._list()
         return self.browser
 
     def _leave_soon(self) -> None:
@@ -213,12 +199,6 @@ class StokerApp(ThemedApp):
             await self._keys.take(event)
         else:
             await super().on_event(event)
-
-    async def _handle_key(self, event: events.Event) -> None:
-        """A key outdates what the list reported before it."""
-        if self.browser is not None and self.screen is self.browser:
-            self.browser.notice.drop_older()
-        await super().on_event(event)
 
     def _is_early(self, event: events.Event) -> bool:
         """Whether a key has to wait for the next screen."""
@@ -368,16 +348,12 @@ class StokerApp(ThemedApp):
 
     # -- the one screen with a reading thread --------------------------------------------------------------
 
-    def _list(self, *, wait_s: float = 0.0) -> None:
-        """Read the list, and show at once what is read within `wait_s`."""
-        if self._reader is None or self.browser is None:
+    def _list(self) -> None:
+        """Read the list."""
+        if self._reader is None:
             return
         report = partial(self.call_later, self._report_trouble)
-        feeder: Feeder[RunList] = Feeder(self._reader, partial(self.call_later, self._show_list), report)
-        first = self._read_with(feeder, wait_s)
-        if first is not None:
-            self.browser.take(first)
-            feeder.taken()
+        self._read_with(Feeder(self._reader, partial(self.call_later, self._show_list), report))
 
     def _open(self, run: RunPaths, replay: tuple[Recording, ReplayClock] | None = None) -> Dashboard:
         """Open the dashboard of a run, or of its recording."""
@@ -399,22 +375,18 @@ class StokerApp(ThemedApp):
             deliver=lambda snapshot: self.call_later(self._show_moment, dashboard, snapshot),
             trouble=partial(self.call_later, self._report_trouble),
         )
-        dashboard = self._dashboard = Dashboard(
+        access = RunAccess(
             RequestClient(run),
             feeder,
-            clock,
             read_only=self._read_only or not is_live,
+            is_recorded=not is_live,
             adopter=self._adopter if is_live else None,
             continuer=self._continuer if is_live else None,
-            back=None if self.browser is None else self._back,
-            name=listed_names(os.environ).get(str(run.root), ""),
-            playback=playback,
         )
-        # Read before the screen is created, so that it is laid out and painted once, with data.
-        first = self._read_with(feeder, FIRST_PAINT_LATEST_S)
-        if first is not None:
-            dashboard.begin_with(first)
-            feeder.taken()
+        back = None if self.browser is None else self._back
+        name = listed_names(os.environ).get(str(run.root), "")
+        dashboard = self._dashboard = Dashboard(access, clock, back=back, name=name, playback=playback)
+        self._read_with(feeder)
         return dashboard
 
     def _back(self) -> None:
@@ -424,12 +396,12 @@ class StokerApp(ThemedApp):
         self._sign()
         self._list()
 
-    def _read_with(self, feeder: Feeder[Moment], wait_s: float) -> Moment | None:
+    def _read_with(self, feeder: Feeder[Any]) -> None:
         """One thread reads at a time: the previous one ends on its own and is joined when the app ends."""
         if self._feeders:
             self._feeders[-1].ask_to_stop()
         self._feeders.append(feeder)
-        return feeder.start_with_first(wait_s)
+        feeder.start()
 
     def action_leave(self) -> None:
         """Quit; training continues."""
@@ -442,38 +414,29 @@ def replay_app(
     *,
     speed: float | None = None,
     appearance: Appearance = USUAL,
-    keep: Path | None = None,
 ) -> StokerApp:
     """The app on recorded time; `speed` None: fits its length."""
     from supervisor.views.model.replay import ReplayClock
 
     clock = clock or ReplayClock(recording.start_t, recording.end_t, speed=speed, waits=True)
     replay = recording, clock
-    return StokerApp(
-        recording.run, clock=clock.now, read_only=True, appearance=appearance, keep=keep, replay=replay
-    )
+    return StokerApp(recording.run, clock=clock.now, read_only=True, appearance=appearance, replay=replay)
 
 
-def _shown(make: Callable[P, StokerApp]) -> Callable[P, None]:
-    """Makes the app from the same arguments, and runs it."""
-
-    def show(*args: P.args, **kwargs: P.kwargs) -> None:
-        app = make(*args, **kwargs)
-        app.takes_signals = True
-        sys.setswitchinterval(SWITCH_S)
-        try:
-            with terminal_on_stderr():
-                app.run()
-        finally:
-            signal.alarm(0)  # it quit in time
-
-    return show
+def run_tui(run: RunPaths | None, **choices: Any) -> None:
+    """Show a run, or without one the list of runs. `choices`: of `StokerApp`."""
+    run_app(StokerApp(run, **choices))
 
 
-run_tui = _shown(StokerApp)
-"""Show a run, or without one the list of runs."""
-run_replay = _shown(replay_app)
-"""Play a recorded run."""
+def run_app(app: StokerApp) -> None:
+    """Show the app on this terminal until it is left."""
+    app.takes_signals = True
+    sys.setswitchinterval(SWITCH_S)
+    try:
+        with terminal_on_stderr():
+            app.run()
+    finally:
+        signal.alarm(0)  # it quit in time
 
 
 @contextmanager

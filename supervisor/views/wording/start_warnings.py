@@ -8,8 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from supervisor.preflight.context import KNOBS_CHECK
-from supervisor.run.failures import FailureClass
-from supervisor.run.records import Finding, FindingLevel
+from supervisor.run.records import FailureClass, Finding, FindingLevel
 from supervisor.run.state import Launching, Preflight, Running, RunState
 from supervisor.views.wording.translate import Tr, english
 

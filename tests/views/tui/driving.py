@@ -7,7 +7,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
 
 from textual.pilot import Pilot
 
@@ -62,7 +61,6 @@ def drive(
     later_s: float = 2.0,
     continuer: Adopter | None = None,
     appearance: Appearance = USUAL,
-    keep: Path | None = None,
 ) -> StokerApp:
     """Open the app on a run, play a scenario, leave; no thread may be left."""
     adopter = Adopter(lambda _run: offer, adopt) if adopt is not None else None
@@ -74,7 +72,6 @@ def drive(
         adopter=adopter,
         continuer=continuer,
         appearance=appearance,
-        keep=keep,
     )
 
     async def play() -> None:

@@ -215,7 +215,7 @@ def test_kill_in_the_list_stops_a_live_run_after_a_question_and_finds_nothing_el
         assert "s stop" in shown(app)
         await pilot.press("j")
         await until(pilot, lambda: "s stop" not in shown(app), "the keys of a run that is over")
-        await found_in_palette(app, pilot, "kill", "no command named kill here")
+        await found_in_palette(app, pilot, "kill", "No matches found")
         await pilot.press("escape", "k")
         await found_in_palette(app, pilot, "kill", "stop the run gracefully")
         await pilot.press("enter")

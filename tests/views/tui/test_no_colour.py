@@ -12,9 +12,10 @@ import pytest
 from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color
+from textual.theme import Theme
 
 from supervisor.views.tui.widgets.filters import no_colour
-from supervisor.views.tui.widgets.textual_theme import PALETTES, Palette
+from supervisor.views.tui.widgets.textual_theme import THEMES
 from tests.integration.harness import STOKER, environment
 from tests.views.tui import recorded
 from tests.views.tui.driving import keeper_of
@@ -29,12 +30,14 @@ def colours_in(sent: str) -> list[str]:
     return [code for code in found if code not in {"39", "49"}]
 
 
-@pytest.mark.parametrize("palette", PALETTES.values(), ids=lambda palette: palette.name)
-def test_what_colours_told_is_told_otherwise(palette: Palette) -> None:
+@pytest.mark.parametrize("theme", THEMES.values(), ids=lambda theme: theme.name)
+def test_what_colours_told_is_told_otherwise(theme: Theme) -> None:
+    known = theme.to_color_system().generate() | theme.variables
+
     def told(colour: str, behind: str, *, bold: bool = False) -> str:
         style = Style(color=colour, bgcolor=behind, bold=bold or None)
-        (segment,) = no_colour(palette.foreground).apply(
-            [Segment("x", style)], Color.parse(palette.background)
+        (segment,) = no_colour(known["foreground"]).apply(
+            [Segment("x", style)], Color.parse(known["background"])
         )
         assert segment.style is not None
         assert segment.style.color is None
@@ -42,19 +45,19 @@ def test_what_colours_told_is_told_otherwise(palette: Palette) -> None:
         names = ("bold", "dim", "reverse")
         return " ".join(name for name in names if getattr(segment.style, name))
 
-    ground = palette.background
-    assert told(palette.foreground, ground) == ""
-    assert told(palette.strong, ground, bold=True) == "bold"
-    for sign in (palette.accent, palette.pace, palette.third, palette.fourth, palette.good):
+    ground = known["background"]
+    assert told(known["foreground"], ground) == ""
+    assert told(known["strong"], ground, bold=True) == "bold"
+    for sign in (known["accent"], known["secondary"], known["third"], known["fourth"], known["success"]):
         assert told(sign, ground) == ""
-    assert told(palette.band, ground) == "dim", "the band behind a curve"
-    assert told(palette.warn, ground) == ""
-    assert told(palette.bad, ground, bold=True) == "bold"
-    assert told(palette.dim, ground) == "dim"
-    assert told(palette.faint, ground) == "dim"
-    assert told(ground, palette.accent) == "reverse", "the cursor"
-    assert told(ground, palette.bad, bold=True) == "bold reverse", "the cause"
-    assert told(palette.foreground, palette.panel) == "", "a bar"
+    assert told(known["band"], ground) == "dim", "the band behind a curve"
+    assert told(known["warning"], ground) == ""
+    assert told(known["error"], ground, bold=True) == "bold"
+    assert told(known["dim"], ground) == "dim"
+    assert told(known["faint"], ground) == "dim"
+    assert told(ground, known["accent"]) == "reverse", "the cursor"
+    assert told(ground, known["error"], bold=True) == "bold reverse", "the cause"
+    assert told(known["foreground"], known["panel"]) == "", "a bar"
 
 
 def lacks(screen: Wire, text: str) -> bool:

@@ -168,9 +168,6 @@ def test_a_page_is_scrolled() -> None:
     ):
         getattr(panel, f"action_{act}")(value)
         assert shown() == expected
-    panel.action_edge(1)
-    panel.to_top()
-    assert shown() == "012"
     panel.body(20, 6)
     assert text_of([panel.titles()[1]]) == ""
 

@@ -197,8 +197,6 @@ def test_the_rank_that_the_keeper_names_is_marked_whatever_it_prints() -> None:
     assert "+15" in second
     assert "+0" in third
     assert text_of([panel.titles()[1]]) == "⚠ slow: 0"
-    panel.by = "skew"
-    assert [row[0] for row in table(panel)[1:]] == ["0", "1", "2"]
 
 
 @pytest.mark.parametrize(
@@ -210,24 +208,3 @@ def test_a_printed_step_time_alone_blames_no_rank(state: st.RunState, shown: str
     panel = rank_panel(state, samples)
     assert shown in table(panel)[2]
     assert "1" not in text_of([panel.titles()[1]])
-
-
-@pytest.mark.parametrize(
-    ("by", "order"),
-    [
-        ("rank", "012"),
-        ("step", "102"),
-        ("ms/step", "120"),
-        ("data", "102"),
-        ("mem", "201"),
-        ("pid", "210"),
-        ("state", "201"),
-        ("last line", "120"),
-    ],
-)
-def test_the_table_sorted_by_a_column(by: str, order: str) -> None:
-    gone = st.RankState(local_rank=2, rank=2, pid=38, exited=True, exit_code=1)
-    panel = rank_panel(three_ranks(_2=gone))
-    panel.take_lines({"1": "a", "2": "b"})
-    panel.by = by
-    assert "".join(row[0] for row in table(panel)[1:]) == order

@@ -57,7 +57,7 @@ def test_each_state_has_its_word(condition: st.Condition, text: str, style: Text
 def test_without_a_keeper_nobody_knows_whether_it_runs_on() -> None:
     state = state_of(running(), attempt_of(stall=STALL, countdown=COUNTDOWN))
     assert words.condition_span(snapshot_of(state, keeper=False), NOW) == ("? stepping", TextStyle.WARN)
-    assert words.hang_ends_in(snapshot_of(state, keeper=False), NOW) is None
+    assert words.countdown(snapshot_of(state, keeper=False), NOW) == ("", 0.0)
     assert not words.is_stalled(snapshot_of(state, keeper=False))
 
 

@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from itertools import compress, groupby, pairwise
-from operator import attrgetter
 from types import MappingProxyType
 from typing import Concatenate, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
@@ -113,7 +112,7 @@ def positions(track: Track, axis: Axis) -> Sequence[float]:
 
 def value_of(point: Point, axis: Axis) -> float | None:
     """The value of a point on an axis."""
-    return _GIVES[axis](point)
+    return point.number if axis is Axis.NUMBER else getattr(point, axis)
 
 
 @of_track
@@ -135,7 +134,7 @@ def span_of(track: Track, axis: Axis) -> tuple[float, float] | None:
 @of_track
 def _known(track: Track, axis: Axis) -> tuple[int, float, float] | None:
     """How many points have a value on an axis, the least and the greatest; None if the counter restarts within an attempt."""
-    given = [(point.attempt, value) for point in track if (value := _GIVES[axis](point)) is not None]
+    given = [(point.attempt, value) for point in track if (value := value_of(point, axis)) is not None]
     if any(mine == other and b < BACK_RATIO * a for (mine, a), (other, b) in pairwise(given)):
         return None
     values = [value for _, value in given] or [math.inf, -math.inf]
@@ -167,14 +166,6 @@ def _can_hold(tracks: Sequence[Track], axis: Axis) -> bool:
         return axis is not Axis.EPOCH
     span = max(high for _, _, high in found) - min(low for _, low, _ in found)
     return span >= TIME_LEAST_S if axis is Axis.TIME else span > 0
-
-
-_GIVES: dict[Axis, Callable[[Point], float | None]] = {
-    Axis.STEP: attrgetter("step"),
-    Axis.EPOCH: attrgetter("epoch"),
-    Axis.TIME: attrgetter("time"),
-    Axis.NUMBER: attrgetter("number"),
-}
 
 
 class Look(msgspec.Struct, frozen=True):

@@ -34,17 +34,6 @@ class LossPanel(ChartPanel):
 
     number: int | None = 1
 
-    def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
-        """The losses and the attempts."""
-        metrics, state = snapshot.metrics, snapshot.state
-        return (
-            metrics["loss"],
-            metrics["val_loss"],
-            snapshot.lost,
-            state.attempts,
-            state.best_loss,
-        )
-
     def tracks(self) -> Sequence[Track]:
         """The loss, and the points where it was not finite."""
         snapshot = self.view.snapshot if self.view is not None else None
@@ -167,10 +156,6 @@ class UsePanel(Panel):
         super().__init__(id=id)
         self.memory = memory
         self._age = ""
-
-    def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
-        """The newest reading of any kind."""
-        return (use_of(snapshot, memory=self.memory).track,)
 
     def titles(self) -> tuple[Row, Row]:
         """The charted quantity and its newest mean."""

@@ -15,7 +15,6 @@ from supervisor.run.control import RequestArgs
 from supervisor.run.events import RequestKind
 from supervisor.run.index import give_name, give_note
 from supervisor.run.state import Backoff, HeldOpen
-from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.panes import Panes
 from supervisor.views.tui.dialogs.prompts import (
     ADOPT,
@@ -46,10 +45,9 @@ from supervisor.views.tui.panels.possible_actions import (
     why_no_batch,
     why_not,
 )
-from supervisor.views.tui.panels.state_words import wait_ends_in
-from supervisor.views.tui.shell.feeder import Adopter, Answer, Feeder, RequestClient
+from supervisor.views.tui.panels.state_words import WAIT, countdown
+from supervisor.views.tui.shell.feeder import Adopter, Answer, RunAccess
 from supervisor.views.tui.shell.screen_base import FIRST_READ_S, LEAVING, OverScreen
-from supervisor.views.wording.kinds import changed_text
 
 GROUPS = {
     "recorded": "recorded time",
@@ -94,7 +92,7 @@ WAITS = "while a hang, or a run that waits for you, is about to be ended: keep w
 ACCEPTS = "while the run waits for you: restart with what is on offer, such as a smaller batch"
 ANSWERS = "while something is asked on the card: that answer"
 CLOSES = "close page, search, filter, zoom; then back to the list"
-MATCHES = "next match: up in the log, from its newest line; down a page"
+MATCHES = "next match: up in the log, from its newest line"
 
 # In the footer's order; keys that do not fit are dropped from the end.
 KEYS: list[BindingType] = [
@@ -109,11 +107,10 @@ KEYS: list[BindingType] = [
     _key("escape", "back", "back", "Esc", CLOSES),
     *(_act(key, f"answer({at})", f"answer {key}", key, ANSWERS) for at, key in enumerate(ANSWER_KEYS)),
     _act("s", "ask('stop')", "stop", "s", "stop gracefully: ask, then SIGTERM, then SIGKILL"),
-    _key("o", "open_code", "code", "o", "your own line of the failure, in $EDITOR"),
     _act("S", "ask('stop_now')", "stop now", "S", "stop at once", show=False),
     _key("v", "page('failure')", "why", "v", "the failure: evidence, what followed, what to do"),
     _hidden("y,Y", "copy", "copy", "y", "copy the page, card or pane"),
-    _key("slash", "search", "search", "/", "search the page, else the log"),
+    _key("slash", "search", "search", "/", "search the log"),
     _key("f,backslash", "filter", "filter", "f", "filter the log by words and ranks"),
     _key("L", "open_log", "logs", "L", "the whole log: any size, any rank, search with a count"),
     _key("space", "freeze", "freeze", "Space", "freeze the log, or follow it again"),
@@ -139,7 +136,7 @@ KEYS: list[BindingType] = [
     _hidden("4,l", "pane('log')", "log", "4 l", "go to the log"),
     _hidden("5,t", "pane('timeline')", "timeline", "5 t", "go to the timeline"),
     _hidden("a", "page('advisories')", "advisories", "a", "stalls and other findings"),
-    _hidden("p", "page('processes')", "processes", "p", "processes: pids, threads, the newest stacks"),
+    _hidden("p", "page('processes')", "processes", "p", "processes: pids, the newest stacks"),
     _hidden("P", "page('preflight')", "pre-flight", "P", "what was found before the launch"),
     _hidden("i", "page('settings')", "settings", "i", "what runs: each setting and its origin"),
     _hidden("T", "app.next_theme", "theme", "T", "dark, light, or safe for colour-blind eyes"),
@@ -168,31 +165,12 @@ class Requests:
 
     Args:
         panes: the visible panes.
-        client: takes requests.
-        feeder: the reading thread, which also sends requests.
-        read_only: no requests.
-        is_recorded: the run is a recording, which explains what a key cannot do.
-        adopter: adopts a run whose keeper died; None if not offered.
-        continuer: starts the next attempt of a finished run; None if not offered.
+        access: the way to the run.
     """
 
-    def __init__(
-        self,
-        panes: Panes,
-        client: RequestClient,
-        feeder: Feeder[Snapshot],
-        *,
-        read_only: bool,
-        is_recorded: bool,
-        adopter: Adopter | None,
-        continuer: Adopter | None,
-    ) -> None:
-        self.panes = panes
+    def __init__(self, panes: Panes, access: RunAccess) -> None:
+        self.panes, self._access = panes, access
         self.possible: frozenset[str] = frozenset()
-        self._client, self._feeder = client, feeder
-        self._read_only, self._is_recorded = read_only, is_recorded
-        self._adopter, self._continuer = adopter, continuer
-        self._adopting = False
         self._dialog: OverScreen[Any] | None = None  # a dialog about the next attempt, while open
         self._made_t = time.monotonic()
 
@@ -204,11 +182,8 @@ class Requests:
         snapshot = self.panes.snapshot
         if snapshot is None:
             return
-        if self._adopting and snapshot.keeper_alive:
-            self._adopting = False
-            self.panes.tell(Answer("adopted: a new supervisor process looks after the run", True))
-        can_adopt = self._adopter is not None
-        self.possible = possible(snapshot, read_only=self._read_only, can_adopt=can_adopt)
+        can_adopt = self._access.adopter is not None
+        self.possible = possible(snapshot, read_only=self._access.read_only, can_adopt=can_adopt)
         self._stop_restart_for_dialog()
         asking = self.panes.screen.app.screen
         if isinstance(asking, OverScreen) and asking.is_mounted:
@@ -217,7 +192,7 @@ class Requests:
     def report_answers(self) -> None:
         """Show the answers to requests."""
         if (snapshot := self.panes.snapshot) is not None:
-            for answer in self._client.answers(snapshot.state, self.panes.clock()):
+            for answer in self._access.client.answers(snapshot.state, self.panes.clock()):
                 self.panes.tell(answer)
 
     def can_continue(self) -> bool:
@@ -225,7 +200,7 @@ class Requests:
         snapshot = self.panes.snapshot
         if snapshot is None or snapshot.gone or snapshot.misplaced or snapshot.keeper_alive:
             return False
-        return self._continuer is not None and bool(continue_text(snapshot))
+        return self._access.continuer is not None and bool(continue_text(snapshot))
 
     def can(self, name: str, at: int = 0) -> bool:
         """Whether an action is possible now. `at`: for an answer."""
@@ -234,9 +209,9 @@ class Requests:
             case "continue_run":
                 return self.can_continue()
             case "keep_waiting" if snapshot is not None:
-                is_held, now = isinstance(snapshot.state.condition, HeldOpen), self.panes.clock()
-                is_ending = wait_ends_in(snapshot, snapshot.state.now(now)) is not None
-                return name in self.possible and (is_ending or not is_held)
+                is_held = isinstance(snapshot.state.condition, HeldOpen)
+                due, _ = countdown(snapshot, snapshot.state.now(self.panes.clock()))
+                return name in self.possible and (due == WAIT or not is_held)
             case "answer":
                 asked = snapshot.state.open_question if snapshot is not None else None
                 return name in self.possible and asked is not None and at < len(asked.answers)
@@ -269,10 +244,10 @@ class Requests:
         can_adopt = "adopt" in self.possible
         if can_adopt:
             self.action_adopt(f"{name.replace('_', ' ')}: the supervisor process is gone, nobody would do it")
-        elif self._is_recorded:
+        elif self._access.is_recorded:
             self.panes.tell(Answer("this is a replay: the run cannot be acted on", False))
         else:
-            text = why_not(name, snapshot, read_only=self._read_only, can_adopt=can_adopt)
+            text = why_not(name, snapshot, read_only=self._access.read_only, can_adopt=can_adopt)
             self.panes.tell(Answer(text, False))
         return True
 
@@ -280,27 +255,16 @@ class Requests:
 
     def action_adopt(self, why: str = "") -> None:
         """Show what adopting the run with a new keeper would do, and ask. `why`: the action that needs a keeper."""
-
-        def accepted() -> None:
-            self._adopting = True
-
-        if self._adopter is not None:
-            self._offer_first(self._adopter, ADOPT, why, accepted)
+        self._offer_first(self._access.adopter, ADOPT, why)
 
     def action_continue_run(self) -> None:
         """Show what the next attempt of a finished run would be, and ask."""
-        if self._continuer is not None:
-            self._offer_first(self._continuer, CONTINUE)
+        self._offer_first(self._access.continuer, CONTINUE)
 
-    def _offer_first(
-        self,
-        adopter: Adopter,
-        words: OfferWords,
-        why: str = "",
-        accepted: Callable[[], object] = lambda: None,
-    ) -> None:
-        screen, submit, tell = self.panes.screen, self._feeder.submit, self.panes.tell
-        offer_first(screen, submit, adopter, self._client.run, words, tell, why=why, accepted=accepted)
+    def _offer_first(self, adopter: Adopter | None, words: OfferWords, why: str = "") -> None:
+        screen, feeder, run = self.panes.screen, self._access.feeder, self._access.client.run
+        if adopter is not None:
+            offer_first(screen, feeder.submit, adopter, run, words, self.panes.tell, why=why)
 
     def action_accept(self) -> None:
         """Restart a held run with the offered change; after a question if something would be lost."""
@@ -333,7 +297,7 @@ class Requests:
 
     def note_for(self, words: str) -> None:
         """Mark the timeline; for a finished run, whose folder is no longer written, the note goes into this user's index."""
-        run, text, snapshot = self._client.run, words.strip(), self.panes.snapshot
+        run, text, snapshot = self._access.client.run, words.strip(), self.panes.snapshot
         if text and snapshot is not None and snapshot.state.is_over:
             self._change_index(lambda: f"noted: {give_note(run, text, os.environ)}")
         elif text:
@@ -348,7 +312,7 @@ class Requests:
         header = self.panes.header
 
         def named() -> str:
-            header.name_given = give_name(self._client.run, words, os.environ)
+            header.name_given = give_name(self._access.client.run, words, os.environ)
             self.panes.screen.app.call_later(header.repaint)
             return f"named {header.name_given}"
 
@@ -363,7 +327,7 @@ class Requests:
             except (ValueError, OSError) as error:
                 self.panes.report(Answer(str(error), False))
 
-        self._feeder.submit(act)
+        self._access.feeder.submit(act)
 
     # -- restarts and stops, with a dialog -----------------------------------------------------------------
 
@@ -411,8 +375,6 @@ class Requests:
         job, offered, attempt = snapshot.run_file.job, offer(snapshot), snapshot.state.attempt
         now, ran = next_job(job, snapshot.state), next_job(job, undecided(snapshot.state))
         proposed = now.after(offered, attempt.number).words if offered and attempt else now.words
-        # A change that is no argument, such as one in a copy of a config, is made by Enter on the card alone.
-        left_out = changed_text(offered) if offered and proposed == now.words else ""
 
         def closed(edited: Edited | None) -> None:
             if edited is None:
@@ -436,7 +398,7 @@ class Requests:
             return [*lines, restart_effect(newest, typed_now)]
 
         found = checkpoint_words(next_start(snapshot))
-        asks = EditScreen(job.entry, ran.words, proposed, effect, found, left_out)
+        asks = EditScreen(job.entry, ran.words, proposed, effect, found)
         self._open_restart_dialog(asks, closed)
 
     def action_ask(self, name: str) -> None:
@@ -499,4 +461,5 @@ class Requests:
         snapshot = self.panes.snapshot
         attempt = snapshot.state.attempt if snapshot is not None else None
         number = attempt.number if attempt and kind is not RequestKind.NOTE else None
-        self._feeder.submit(self._client.sender(kind, number, args, self.panes.clock(), self.panes.report))
+        now, report = self.panes.clock(), self.panes.report
+        self._access.feeder.submit(self._access.client.sender(kind, number, args, now, report))

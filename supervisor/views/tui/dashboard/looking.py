@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING
 
 from supervisor.job.errors import JobError
+from supervisor.run.state import AttemptState
 from supervisor.views.logs import reading as lc
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.reading import LogAt
-from supervisor.views.logs.session import PAGE_S, LogSession
+from supervisor.views.logs.session import LogSession
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.zoomable import ChartPanel
 from supervisor.views.tui.dashboard.panes import Panes
 from supervisor.views.tui.logs.pane import LogPanel
 from supervisor.views.tui.pages.text_page import PAGES
-from supervisor.views.tui.panels.failure_card import own_line_of
-from supervisor.views.tui.shell.feeder import Answer, Feeder, RequestClient
+from supervisor.views.tui.shell.feeder import Answer, RunAccess
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.phrases import is_stacks
 
 if TYPE_CHECKING:
     from supervisor.run.paths import RunPaths
-    from supervisor.text.tracebacks import CodeLine
     from supervisor.views.tui.pages.metrics import OtherRun
-    from supervisor.views.tui.pages.text_page import ScrolledPanel
 
-T = TypeVar("T")
-
-# The first page is read before the pane has a size: more rows than on most terminals.
+# Until the pane has a size: more rows than on most terminals.
 FIRST_ROWS = 50
 
 
@@ -38,29 +33,20 @@ class LogOfRun:
 
     Args:
         panes: with the log pane.
-        client: gives the logs.
+        access: the way to the run.
         deliver: called in the reading thread with each page and remark.
     """
 
-    def __init__(self, panes: Panes, client: RequestClient, deliver: Callable[[lc.Answer], object]) -> None:
-        self._panes, self._client = panes, client
-        self.session = LogSession(client.node, deliver)
+    def __init__(self, panes: Panes, access: RunAccess, deliver: Callable[[lc.Answer], object]) -> None:
+        self._panes = panes
+        self.session = LogSession(access.client.node, deliver)
         panes.log.connect(self.session, panes.notice)
         self._known: tuple[object, ...] = ()
-        self._is_read = False
-
-    def begin(self, snapshot: Snapshot) -> None:
-        """Start reading before the panes exist."""
-        self.update(snapshot)
-        self._panes.log.resize(FIRST_ROWS)
-        self._is_read = True
-        self.session.start()
 
     def mounted(self) -> None:
         """The pane exists."""
-        if not self._is_read:
-            self.session.start()
         self._panes.log.resize(FIRST_ROWS)
+        self.session.start()
 
     def update(self, snapshot: Snapshot) -> None:
         """Pass on which logs exist, and the line where the newest failure began."""
@@ -76,10 +62,6 @@ class LogOfRun:
             self._known = known
             self.session.tell(lambda view: view.update(snapshot.state, snapshot.recorded_t, nodes))
             self.session.tell(lambda view: view.keep_cause(line))
-
-    def pace(self, *, is_seen: bool) -> None:
-        """Read only while somebody can see it."""
-        self.session.pace(PAGE_S if is_seen else None)
 
     def take(self, answer: lc.Answer) -> None:
         """Show a delivery of the reading thread."""
@@ -120,8 +102,7 @@ class Looking:
 
     Args:
         panes: the visible panes.
-        client: the run's client.
-        feeder: the reading thread.
+        access: the way to the run.
         log: the log of the run.
         back: returns to the list of runs; None if the run was not opened from one.
     """
@@ -129,14 +110,12 @@ class Looking:
     def __init__(
         self,
         panes: Panes,
-        client: RequestClient,
-        feeder: Feeder[Snapshot],
+        access: RunAccess,
         log: LogOfRun,
         back: Callable[[], None] | None,
     ) -> None:
         self.panes, self.back = panes, back
-        self._client, self._feeder, self._log = client, feeder, log
-        self._logs = panes.log
+        self._access, self._log, self._logs = access, log, panes.log
 
     def can(self, name: str) -> bool:
         """Whether an action would show something else now."""
@@ -145,13 +124,10 @@ class Looking:
                 return bool(self.closes() or self.back)
             case "node":
                 return self.panes.snapshot is not None and bool(self.panes.snapshot.nodes)
-            case "open_code":
-                return self._own_code() is not None
             case "copy":
                 return self._to_copy() is not None
             case "match":
-                page = self.searchable()
-                return bool(page.search if page is not None else self._logs.searched)
+                return bool(self._logs.searched) and self.panes.zoomed not in PAGES
             case _:
                 return True
 
@@ -159,11 +135,9 @@ class Looking:
 
     def closes(self) -> str:
         """What the back key closes first, the innermost open thing; empty: nothing."""
-        page, focused = self.searchable(), self.panes.focused
+        focused = self.panes.focused
         if focused is not None and (word := focused.closes()):
             return word
-        if page is not None and page.search:
-            return "close search"
         if self.panes.zoomed in PAGES:
             return "close page"  # it covers a search in the log
         if self._logs.searched:
@@ -174,14 +148,12 @@ class Looking:
 
     def action_back(self) -> None:
         """Close the innermost open thing; if nothing is open, go back to the list of runs."""
-        page, focused = self.searchable(), self.panes.focused
+        focused = self.panes.focused
         match self.closes():
-            case "close search" if page is not None:
-                page.search.begin(Query(), 0)
-                self.panes.offer()
             case "close search":
                 self._logs.clear()
-                self._logs.toggle_follow(on=True)
+                if not self._logs.is_whole:
+                    self._logs.toggle_follow(on=True)
             case "clear filter":
                 self._logs.clear()
             case "" if self.back is not None:
@@ -221,26 +193,21 @@ class Looking:
         if self.panes.zoomed in PAGES:
             self.panes.zoom(None)
 
-    def _read(self, read: Callable[[], T], show: Callable[[T], object]) -> None:
-        """Read something in the reading thread, then show it; report any error."""
-
-        def job() -> None:
-            try:
-                found = read()
-            except (OSError, ValueError, JobError) as error:
-                self.panes.report(Answer(str(error), False))
-            else:
-                self.panes.screen.app.call_later(show, found)
-
-        self._feeder.submit(job)
-
     # -- other runs ----------------------------------------------------------------------------------------
 
     def open_beside(self, others: Sequence[RunPaths]) -> None:
         """Show the metrics with those of other runs in each chart, replacing earlier ones."""
         from supervisor.views.tui.pages.metrics import load_other
 
-        self._read(lambda: [load_other(run) for run in others], self._show_beside)
+        def load() -> None:
+            try:
+                found = [load_other(run) for run in others]
+            except (OSError, ValueError, JobError) as error:
+                self.panes.report(Answer(str(error), False))
+            else:
+                self.panes.screen.app.call_later(self._show_beside, found)
+
+        self._access.feeder.submit(load)
 
     async def _show_beside(self, others: list[OtherRun]) -> None:
         from supervisor.views.tui.pages.metrics import MetricsPage
@@ -248,22 +215,6 @@ class Looking:
         if self.panes.zoomed != "metrics":
             await self.action_page("metrics")
         self.panes.screen.query_one(MetricsPage).compare_with(others)
-
-    def compare_for(self, words: str) -> None:
-        """Draw the runs with these names beside this one."""
-        from supervisor.run.index import runs_of
-        from supervisor.views.tui.pages.metrics import load_other
-
-        own = self._client.run.root
-
-        def loaded() -> list[OtherRun]:
-            found = runs_of(words, own.parent, os.environ)
-            others = [load_other(run) for run in found if run.root.resolve() != own.resolve()]
-            if not others:
-                raise ValueError(f"{words}: this is the run that is open")
-            return others
-
-        self._read(loaded, self._show_beside)
 
     def action_compare(self) -> None:
         """Choose the runs whose series to draw in each chart."""
@@ -276,51 +227,19 @@ class Looking:
 
         pages = self.panes.screen.query(MetricsPage)
         before = [other.run for page in pages for other in page.others]
-        picker = RunPicker(self._client.run, before, self.panes.clock, self._feeder)
+        picker = RunPicker(self._access.client.run, before, self.panes.clock, self._access.feeder)
         self.panes.screen.app.push_screen(picker, closed)
 
     # -- a failure's code, and copies ----------------------------------------------------------------------
 
-    def _is_card_looked_at(self) -> bool:
-        return self.panes.is_card_shown and self.panes.zoomed in {None, "card"}
-
-    def _own_code(self) -> CodeLine | None:
-        """The user's own line of the visible failure, on the card or on its page."""
+    def _failed_attempt(self) -> AttemptState | None:
+        """The failed attempt on the screen: the failure page's, or the card's."""
         from supervisor.views.tui.pages.failure import FailurePage
 
-        if self.panes.snapshot is None:
-            return None
         if self.panes.zoomed == "failure":
-            return self.panes.screen.query_one(FailurePage).own()
-        snapshot = self.panes.snapshot
-        return own_line_of(snapshot, snapshot.state.attempt) if self._is_card_looked_at() else None
-
-    def action_open_code(self) -> None:
-        """Open that line in the person's own editor; a file outside the job's folder only after a yes."""
-        from supervisor.views.tui.dialogs.prompts import Confirm
-        from supervisor.views.tui.shell.external_editor import editor_argv, run_outside, source_spot
-
-        own, snapshot, app = self._own_code(), self.panes.snapshot, self.panes.screen.app
-        if own is None:
-            return
-        record = snapshot.run_file if snapshot is not None else None
-        found = source_spot(own.path, own.line, record.job.cwd if record is not None else None)
-        if isinstance(found, str):
-            self.panes.tell(Answer(found, False))
-            return
-        spot, inside = found
-
-        def open_it(yes: bool | None) -> None:
-            if not yes:
-                return
-            argv = editor_argv(spot, os.environ)
-            if trouble := argv if isinstance(argv, str) else run_outside(app, argv):
-                self.panes.tell(Answer(trouble, False))
-
-        if inside:
-            open_it(True)
-        else:
-            app.push_screen(Confirm(f"it lies outside the job's folder: open {spot.path}?"), open_it)
+            return self.panes.screen.query_one(FailurePage).attempt
+        is_card_seen = self.panes.is_card_shown and self.panes.zoomed in {None, "card"}
+        return self.panes.snapshot.state.attempt if is_card_seen and self.panes.snapshot is not None else None
 
     def action_copy(self) -> None:
         """Copy the visible page, else the failure card, else the focused pane, to the clipboard."""
@@ -341,31 +260,14 @@ class Looking:
 
     # -- the log -------------------------------------------------------------------------------------------
 
-    def searchable(self) -> ScrolledPanel | None:
-        """The text page shown alone, which can be searched."""
-        zoomed = self.panes.zoomed
-        if zoomed not in PAGES or zoomed == "metrics":  # the metrics page searches its own charts
-            return None
-        return cast("ScrolledPanel", self.panes.find(zoomed))
-
     def action_search(self) -> None:
-        """Search the page, or else the log, while typing."""
-        page = self.searchable()
-        if page is None:
-            self.leave_page()
-            self._logs.open_search()
-            return
-        from supervisor.views.tui.pages.text_page import open_page_search
-
-        open_page_search(self.panes.screen.app, page, self.panes.offer)
+        """Search the log while typing."""
+        self.leave_page()
+        self._logs.open_search()
 
     def action_match(self, way: int) -> None:
-        """The next or previous match: in the log upward, on a page downward."""
-        page = self.searchable()
-        if page is not None:
-            page.search.step(way)
-        else:
-            self._logs.match(-way)
+        """The next or previous match, upward or downward."""
+        self._logs.match(-way)
 
     def action_filter(self) -> None:
         """Show only some lines."""
@@ -405,15 +307,11 @@ class Looking:
 
     async def action_open_log(self) -> None:
         """Open the whole log: at the cause if that is in view, else at the visible line; the stacks page if they are the cause."""
-        from supervisor.views.tui.pages.failure import FailurePage, cause_of
+        from supervisor.views.tui.pages.failure import cause_of
 
-        cause = None
-        if self.panes.zoomed == "failure":
-            cause = self.panes.screen.query_one(FailurePage).place()
-        elif self._is_card_looked_at() and self.panes.snapshot is not None:
-            cause = cause_of(self.panes.snapshot.state.attempt)
-            cause = cause if cause is not None and is_stacks(cause.path) else None
+        cause = cause_of(self._failed_attempt())
         if cause is not None and is_stacks(cause.path):
             await self.action_page("processes")
         else:
-            self._log.open(cause or self.panes.log.place())
+            is_page = self.panes.zoomed == "failure"
+            self._log.open((cause if is_page else None) or self.panes.log.place())

@@ -37,8 +37,6 @@ WIDE_FROM = 100
 ROOMY_FROM = 150
 LOW = 30
 LOG_LEAST = 3
-# With fewer rows a frame would take half of the content.
-FRAMED_FROM = 7
 CHARTS_LEAST = 6
 RANKS_LEAST = 5
 # Beside other panes a card is at least this high.
@@ -48,8 +46,7 @@ CARD_BESIDE_RIGHT = 20
 class Layout(msgspec.Struct, frozen=True):
     """`shown`: ids of panes. Heights in rows; None: the rest. `right_width` None: the full width.
 
-    `left_height`: height of the loss or card above the devices of a narrow terminal. `is_framed`: whether log
-    and failure card have room for a frame.
+    `left_height`: height of the loss or card above the devices of a narrow terminal.
     """
 
     shown: frozenset[str]
@@ -60,7 +57,6 @@ class Layout(msgspec.Struct, frozen=True):
     charts_height: int = 0
     right_width: int | None = None
     timeline_width: int = 0
-    is_framed: bool = True
 
 
 class Needs(msgspec.Struct, frozen=True):
@@ -106,7 +102,6 @@ def _narrow(height: int, needs: Needs) -> Layout:
         middle_height=left + devices,
         left_height=left,
         devices_height=devices,
-        is_framed=room >= FRAMED_FROM,
     )
 
 
@@ -315,7 +310,6 @@ class Panes:
         right.styles.width = "1fr" if layout.right_width is None else layout.right_width
         find("#timeline").styles.width = layout.timeline_width or "1fr"
         self.find("devices").framed = not layout.is_narrow
-        self.log.framed = self.card.framed = layout.is_framed
         focused = self.screen.focused
         if focused is None or not focused.display:
             (self.log if "log" in shown else self.card).focus()

@@ -25,14 +25,8 @@ from supervisor.views.tui.pages.text_page import PAGES
 from supervisor.views.tui.panels.notice import recommended
 from supervisor.views.tui.panels.possible_actions import ACTING, ANSWER_KEYS
 from supervisor.views.tui.panels.ranks_table import RanksPanel
-from supervisor.views.tui.panels.state_words import (
-    hang_ends_in,
-    leave_word,
-    restarts_in,
-    shows_failure,
-    wait_ends_in,
-)
-from supervisor.views.tui.shell.feeder import Adopter, Answer, Feeder, RequestClient
+from supervisor.views.tui.panels.state_words import HANG, RESTART, WAIT, countdown, leave_word, shows_failure
+from supervisor.views.tui.shell.feeder import Answer, RunAccess
 from supervisor.views.tui.shell.screen_base import FooterBar, Hint, KeyScreen, key_commands, silence_of
 from supervisor.views.tui.widgets.panel import tr_of
 
@@ -44,12 +38,12 @@ PLAYBACK_TICK_S = 0.25
 PLAYBACK_FIRST = frozenset({"play", "fact(1)", "fact(-1)", "speed(1)"})
 # Beside a failure card, these come before what only shows something.
 RESTARTS = frozenset({"smaller_batch", "edit", "continue_run", "ask('restart')", "ask('stop')"})
-LOOKS = frozenset({"back", "node", "open_code", "copy", "match"})
+LOOKS = frozenset({"back", "node", "copy", "match"})
 """Actions that change what is seen only in some states."""
 COUNTDOWNS = {
-    hang_ends_in: "a hang is about to be ended, Esc on the dashboard keeps waiting",
-    restarts_in: "the run is about to restart, Esc on the dashboard stops that",
-    wait_ends_in: "the run that waits for you is about to end, Esc on the dashboard keeps waiting",
+    HANG: "a hang is about to be ended, Esc on the dashboard keeps waiting",
+    RESTART: "the run is about to restart, Esc on the dashboard stops that",
+    WAIT: "the run that waits for you is about to end, Esc on the dashboard keeps waiting",
 }
 
 
@@ -57,12 +51,8 @@ class Dashboard(KeyScreen, Screen[None]):
     """One run on one screen.
 
     Args:
-        client: takes requests.
-        feeder: the reading thread, which also sends requests.
+        access: the way to the run.
         clock: wall time.
-        read_only: no requests.
-        adopter: adopts a run whose keeper died; None if not offered.
-        continuer: starts the next attempt of a finished run; None if not offered.
         back: returns to the list of runs; None if the run was not opened from one.
         name: the run's name in the index; empty: none.
         playback: recorded time; None: show the run as it is now.
@@ -77,34 +67,20 @@ class Dashboard(KeyScreen, Screen[None]):
 
     def __init__(
         self,
-        client: RequestClient,
-        feeder: Feeder[Snapshot],
+        access: RunAccess,
         clock: Callable[[], float],
         *,
-        read_only: bool = False,
-        adopter: Adopter | None = None,
-        continuer: Adopter | None = None,
         back: Callable[[], None] | None = None,
         name: str = "",
         playback: Playback | None = None,
     ) -> None:
         super().__init__()
-        self._feeder = feeder
-        self._name_given, self._read_only = name, read_only
-        self.playback = playback
+        self._access, self._name_given, self.playback = access, name, playback
         self.panes = Panes(self, clock, self._offer)
-        self.log_of_run = LogOfRun(self.panes, client, self._deliver_log)
+        self.log_of_run = LogOfRun(self.panes, access, self._deliver_log)
         self.logs = self.panes.log
-        self.looking = Looking(self.panes, client, feeder, self.log_of_run, back)
-        self.requests = Requests(
-            self.panes,
-            client,
-            feeder,
-            read_only=read_only,
-            is_recorded=playback is not None,
-            adopter=adopter,
-            continuer=continuer,
-        )
+        self.looking = Looking(self.panes, access, self.log_of_run, back)
+        self.requests = Requests(self.panes, access)
         self._take_actions(self.looking, self.requests, playback)
         self._first: Snapshot | None = None
         self._is_composed = False
@@ -134,7 +110,7 @@ class Dashboard(KeyScreen, Screen[None]):
         """Start ticking; the log has the focus."""
         self._is_composed = True
         notice, header = self.panes.notice, self.panes.header
-        notice.read_only, notice.recorded = self._read_only, self.playback is not None
+        notice.read_only, notice.recorded = self._access.read_only, self._access.is_recorded
         header.name_given = self._name_given
         self.panes.log.focus()
         self.log_of_run.mounted()
@@ -146,17 +122,12 @@ class Dashboard(KeyScreen, Screen[None]):
             self._offer()
         self.set_interval(TICK_S, self._tick)
         if self.playback is not None:
-            self.playback.begin(self.panes, self._feeder)
+            self.playback.begin(self.panes, self._access.feeder)
             self.set_interval(PLAYBACK_TICK_S, self.playback.tick)
 
     def on_unmount(self) -> None:
         """End the threads that read the logs."""
         self.log_of_run.session.stop()
-
-    def begin_with(self, snapshot: Snapshot) -> None:
-        """Set the snapshot to show on mount, and its newest log lines if they are read in time."""
-        self._first = snapshot
-        self.log_of_run.begin(snapshot)
 
     def take(self, snapshot: Snapshot) -> None:
         """Show a new moment of the run, once there are panes to show it."""
@@ -172,42 +143,26 @@ class Dashboard(KeyScreen, Screen[None]):
             self.panes.arrange()
             self._offer()
             self._announce_countdown(before, snapshot)
-        if not self._is_covered():
-            self.panes.show()
+        self.panes.show()
 
     def _tick(self) -> None:
         """Update times and ages once a second while something is alive."""
-        snapshot, is_covered = self.snapshot, self._is_covered()
-        self.log_of_run.pace(is_seen=not is_covered)
+        snapshot = self.snapshot
         if snapshot is None or snapshot.state.is_over:
             return
         self.requests.report_answers()
         if isinstance(snapshot.state.condition, HeldOpen):
             self._offer()  # the end of its waiting comes near by time alone
-        if not is_covered:
-            self.panes.tick()
-
-    def _is_covered(self) -> bool:
-        """Whether this is fully covered, as by the log: painting here would make Textual compose all of that again."""
-        stack = self.app.screen_stack
-        above = stack[stack.index(self) + 1 :] if self in stack else []
-        return any(screen.styles.background.a == 1 for screen in above)
-
-    def _uncover(self) -> None:
-        """Paint what was skipped while this was covered."""
-        if not self._is_covered():
-            self.log_of_run.pace(is_seen=True)
-            self.panes.show()
+        self.panes.tick()
 
     def _announce_countdown(self, before: Snapshot | None, snapshot: Snapshot) -> None:
         """The header shows a countdown; on another screen, announce its start in a message."""
-        if self.app.screen is self or self._read_only:
+        if self.app.screen is self or self._access.read_only:
             return
         now = snapshot.state.now(self.panes.clock())
-        for ends_in, text in COUNTDOWNS.items():
-            left_s = ends_in(snapshot, now)
-            if left_s and (before is None or ends_in(before, now) is None):
-                self.app.notify(tr_of(self)(text), severity="warning", timeout=left_s, markup=False)
+        due, left_s = countdown(snapshot, now)
+        if left_s and (before is None or countdown(before, now)[0] != due):
+            self.app.notify(tr_of(self)(COUNTDOWNS[due]), severity="warning", timeout=left_s, markup=False)
 
     def _deliver_log(self, answer: lc.Answer) -> None:
         """From the reading thread. Deliveries before this screen runs are requested again once it does."""
@@ -223,7 +178,6 @@ class Dashboard(KeyScreen, Screen[None]):
 
     def on_screen_resume(self) -> None:
         """In front again, with the keys."""
-        self._uncover()
         self._offer()
 
     def on_resize(self, _event: events.Resize) -> None:
@@ -366,13 +320,8 @@ class Dashboard(KeyScreen, Screen[None]):
         own: list[Hint] = []
         if self.panes.focused is not None and (word := self.panes.focused.closes()):
             own.append(Hint("Esc", word, "focused.plain"))
-        page = self.looking.searchable()
-        for key, older, word, way in (
-            ("n", "↑ older", "next match", 1),
-            ("N", "↓ newer", "match before", -1),
-        ):
-            if self.check_action("match", (way,)):
-                own.append(Hint(key, older if page is None else word, f"match({way})"))
+        if self.looking.can("match"):
+            own += [Hint("n", "↑ older", "match(1)"), Hint("N", "↓ newer", "match(-1)")]
         if self.panes.zoomed is not None:
             own += [Hint(*key) for key in self.panes.find(self.panes.zoomed).inner_keys()]
         return own
@@ -386,11 +335,10 @@ class Dashboard(KeyScreen, Screen[None]):
                 return 0
             if hint.key in {"?", "Esc", "Enter"}:
                 return 1
-            if hint in inner or hint.action in PLAYBACK_FIRST:
+            is_way_back = hint.action == "freeze" and not self.logs.following
+            if hint in inner or hint.action in PLAYBACK_FIRST or is_way_back:
                 return 2
-            if (hint.action == "freeze" and not self.logs.following) or (inner and hint.action == "search"):
-                return 3  # the way back, and another search
-            return 4 if has_card and hint.action in RESTARTS else 5
+            return 3 if has_card and hint.action in RESTARTS else 4
 
         return place
 

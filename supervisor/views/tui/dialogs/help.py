@@ -17,6 +17,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.dom import DOMNode
+from textual.keys import format_key
 from textual.widgets import Static
 
 from supervisor.views.tui.shell.screen_base import OverScreen
@@ -28,31 +29,8 @@ _ONE_KEY = re.compile(r"Ctrl \S+|\S+")
 COLUMN_CELLS = 38
 KEY_CELLS = 14
 MOST_COLUMNS = 3
-# Textual's names of keys, as written on a keyboard.
-NAMES: Final = {
-    "plus": "+",
-    "minus": "-",
-    "equals_sign": "=",
-    "comma": ",",
-    "full_stop": ".",
-    "slash": "/",
-    "backslash": "\\",
-    "question_mark": "?",
-    "colon": ":",
-    "less_than_sign": "<",
-    "greater_than_sign": ">",
-    "left": "←",
-    "right": "→",
-    "up": "↑",
-    "down": "↓",
-    "pageup": "PgUp",
-    "pagedown": "PgDn",
-    "enter": "Enter",
-    "escape": "Esc",
-    "space": "Space",
-    "home": "Home",
-    "end": "End",
-}
+# Keys whose names in Textual differ from those in our texts.
+NAMES: Final = {"enter": "Enter", "pageup": "PgUp", "pagedown": "PgDn"}
 
 
 class HelpLine(NamedTuple):
@@ -68,7 +46,9 @@ def key_names(keys: str) -> str:
     names = []
     for key in keys.split(","):
         *held, last = key.split("+")
-        names.append("-".join([*(name.capitalize() for name in held), NAMES.get(last, last)]))
+        name = NAMES.get(last) or format_key(last)
+        held.append(name if len(name) == 1 else name[0].upper() + name[1:])
+        names.append("-".join([*(each.capitalize() for each in held[:-1]), held[-1]]))
     return " ".join(names)
 
 

@@ -215,7 +215,6 @@ def offer_first(
     tell: Callable[[Answer], object],
     *,
     why: str = "",
-    accepted: Callable[[], object] = lambda: None,
 ) -> None:
     """Show what adopting or continuing a run would do; do it after a yes. `submit`: to the reading thread."""
     app = screen.app
@@ -231,7 +230,6 @@ def offer_first(
             if not yes:
                 tell(Answer(words.not_done, None))
                 return
-            accepted()
             tell(Answer(words.doing, None))
             submit(lambda: adopter.adopt(run))
 

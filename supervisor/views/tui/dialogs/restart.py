@@ -162,13 +162,8 @@ def parse_edit(arguments: str, environment: str) -> Edited:
 
 def differences(before: Sequence[str], edited: Edited) -> list[str]:
     """Lines with ``-`` and ``+``: removals and additions; a flag and its value stay together."""
-    lines: list[str] = []
-    old, new = _pairs(before), _pairs(edited.argv)
-    matcher = difflib.SequenceMatcher(a=old, b=new, autojunk=False)
-    for tag, old_from, old_to, new_from, new_to in matcher.get_opcodes():
-        if tag != "equal":
-            lines += [f"- {text}" for text in old[old_from:old_to]]
-            lines += [f"+ {text}" for text in new[new_from:new_to]]
+    found = difflib.ndiff(_pairs(before), _pairs(edited.argv))
+    lines = [line for line in found if line[0] in "+-"]
     return lines + [f"+ {name}={shlex.quote(value)}" for name, value in edited.env.items()]
 
 
@@ -194,7 +189,6 @@ class EditScreen(OverScreen[Edited | None]):
         proposed: the same with the change on offer or planned: the initial text.
         consequences: lines on the effect of a restart with the typed words.
         checkpoint: the words for a checkpoint that is not passed on automatically; else empty.
-        left_out: a change on offer that is no argument, in words; else empty.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -211,13 +205,11 @@ class EditScreen(OverScreen[Edited | None]):
         proposed: tuple[str, ...],
         consequences: Callable[[tuple[str, ...]], list[str]],
         checkpoint: str = "",
-        left_out: str = "",
     ) -> None:
         super().__init__()
         self.script, self.ran, self.proposed = script, ran, proposed
         self.consequences = consequences
         self.checkpoint = checkpoint
-        self.left_out = left_out
 
     def compose(self) -> ComposeResult:
         """The two fields and the difference."""
@@ -229,9 +221,6 @@ class EditScreen(OverScreen[Edited | None]):
             area = TextArea(shlex.join(self.proposed), soft_wrap=True, compact=True, id="arguments")
             area.highlight_cursor_line = False
             yield area
-            if self.left_out:
-                text = f"Enter on the card makes the change on offer, this does not: {self.left_out}"
-                yield Label(Content(tr(text)), id="left_out")
             yield Label(Content(tr("more environment: NAME=VALUE …")), classes="quiet")
             yield Input("", compact=True, id="environment")
             yield Label("", id="effect")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import ClassVar, TypeVar
 
 from rich.cells import chop_cells
@@ -196,15 +196,11 @@ class LogPanel(WheelPanel):
         if self._session is not None:
             self._session.ask(request)
 
-    def tell(self, *facts: Request) -> None:
-        """Pass on facts of the run and the screen."""
-        if self._session is not None:
-            self._session.tell(*facts)
-
     def resize(self, rows: int) -> None:
         """Another number of rows fits; the one with the cursor stays in sight."""
         here = self.frozen_row
-        self.tell(lambda view: view.resize(rows, here))
+        if self._session is not None:
+            self._session.tell(lambda view: view.resize(rows, here))
 
     @property
     def is_looking(self) -> bool:
@@ -583,27 +579,22 @@ class LogPanel(WheelPanel):
         """Show a single rank: none, 0, 1, … and round again."""
         names = self.page.ranks if self.page is not None else ()
         if names:
-            chosen = _next([frozenset(), *(frozenset([name]) for name in names)], self.lines_query.who, way)
+            chosen = _next(names, self.lines_query.who, way)
             self.show_only(self.lines_query.of(*chosen), self.frozen_row)
         elif self.page is not None:
             self.report(Remark("the log does not say which rank wrote a line", good=False))
 
     def next_node(self, numbers: Sequence[int], way: int) -> None:
         """Show a single node: none, 0, 1, … and round again."""
-        chosen = _next(
-            [frozenset(), *(frozenset([number]) for number in numbers)], self.lines_query.nodes, way
-        )
+        chosen = _next(numbers, self.lines_query.nodes, way)
         self.show_only(self.lines_query.at(*chosen), self.frozen_row)
 
-    def clear(self) -> bool:
-        """Clear the search, or else the filter; False if there was neither."""
+    def clear(self) -> None:
+        """Clear the search, or else the filter."""
         if self.searched:
             self.search("", None)
-        elif self.lines_query:
-            self.show_only(Query(), self.frozen_row)
         else:
-            return False
-        return True
+            self.show_only(Query(), self.frozen_row)
 
 
 def freeze(view: LogViewport) -> None:
@@ -611,7 +602,8 @@ def freeze(view: LogViewport) -> None:
     view.follow(on=False)
 
 
-def _next(circle: Sequence[T], now: T, way: int) -> T:
-    """The choice after the present one."""
-    at = circle.index(now) if now in circle else 0
+def _next(names: Sequence[T], now: Collection[T], way: int) -> Sequence[T]:
+    """Which one to show alone after `now`: none, the first, … and round again."""
+    circle: list[Sequence[T]] = [(), *((name,) for name in names)]
+    at = circle.index(tuple(now)) if tuple(now) in circle else 0
     return circle[(at + way) % len(circle)]

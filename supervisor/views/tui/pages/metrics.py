@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import is_
 from typing import ClassVar, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
@@ -18,7 +17,6 @@ from supervisor.run.runfile import name_given
 from supervisor.views import format as fm
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.run_list import own_arguments
-from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.model.thinned_series import Point, Track, smooth
 from supervisor.views.tui.charts.curves import (
     Axis,
@@ -67,10 +65,7 @@ smoothed_usually = of_track(smooth)
 
 @dataclass(frozen=True, slots=True)
 class OtherRun:
-    """A run compared with this one. `cuts`: see `curves.Curve`. `start_t`: start of its time axis. `given`: the name a person gave it, if any.
-
-    `arguments`: see `own_arguments`.
-    """
+    """A run compared with this one. `cuts`: see `curves.Curve`. `start_t`: start of its time axis. `given`: the name a person gave it, if any."""
 
     run: RunPaths
     series: Mapping[str, Track]
@@ -147,7 +142,6 @@ class MetricsPage(ChartPanel):
         self._name = ""  # the selected chart stays selected when other series appear before it
         self._shape = (1, 1)
         self._sight: dict[str, Cell] = {}
-        self._drawn: dict[str, tuple[Sequence[object], object, Plot | None]] = {}  # inputs, how, chart
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
         """Keys to choose charts, then to read and draw each."""
@@ -161,10 +155,6 @@ class MetricsPage(ChartPanel):
     def closes(self) -> str:
         """Cursor and window, then the full-size chart or the search."""
         return super().closes() or ("all charts" if self.alone or self.searched else "")
-
-    def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
-        """All series: a new snapshot."""
-        return (snapshot,)
 
     # -- data ------------------------------------------------------------------------------------------------
 
@@ -212,7 +202,6 @@ class MetricsPage(ChartPanel):
     def compare_with(self, others: Sequence[OtherRun]) -> None:
         """Draw other runs beside this one, replacing earlier ones."""
         self.others = list(others)
-        self._drawn.clear()
         self.repaint()
 
     # -- drawing ---------------------------------------------------------------------------------------------
@@ -238,7 +227,6 @@ class MetricsPage(ChartPanel):
         spots = grid_cells(self._shape, width, height - top, top=top)
         first = self._at // len(spots) * len(spots)
         self._sight = dict(zip(names[first:], spots, strict=False))
-        self._drawn = {name: drawn for name, drawn in self._drawn.items() if name in self._sight}
         look = replace(self.look, axis=self.axis, cursor=None)
         # All charts have one x axis, so that the eye can go straight down.
         look = replace(look, window=self.look.window or extent(look, self.tracks()))
@@ -341,15 +329,11 @@ class MetricsPage(ChartPanel):
         return _as_many_as_fit(parts, room)
 
     def _plot(self, name: str, look: Look, width: int, height: int) -> Plot | None:
-        """Redrawn only if one of its inputs changed: moving the cursor redraws no curve."""
+        """The curves of all runs, this one's on top; None if there are fewer than two values."""
         assert self.view is not None
         state, tracks = self.view.snapshot.state, self.runs(name)
         if sum(map(len, tracks)) < 2:
             return None
-        how, given = (look, width, height), (*tracks, state.attempts)
-        before = self._drawn.get(name)
-        if before is not None and before[1] == how and all(map(is_, before[0], given)):
-            return before[2]
         known = [track for track in tracks if track]
         if axis_for(look.axis, known) is not look.axis:
             look = Look(log=look.log)  # its axis may not fit the others
@@ -368,12 +352,9 @@ class MetricsPage(ChartPanel):
             if track
         ]
         marks = attempt_marks(state) if tracks[0] else ()
-        # This run's curve is on top.
-        drawn = plot(
+        return plot(
             curves[::-1], look, width, height, marks=marks, axis_cells=AXIS_CELLS, start_t=self._start_t
         )
-        self._drawn[name] = (given, how, drawn)
-        return drawn
 
     # -- actions ---------------------------------------------------------------------------------------------
 
@@ -409,10 +390,7 @@ class MetricsPage(ChartPanel):
 
         def typed(text: str) -> None:
             self.searched = text.strip()
-            self._at, self._name = (
-                0,
-                name,
-            )  # it stays selected while it matches, and when the search is closed
+            self._at, self._name = 0, name  # it stays selected while it matches, and after the search
             self.repaint()
 
         def closed(text: str | None) -> None:
@@ -490,11 +468,5 @@ def load_other(run: RunPaths) -> OtherRun:
     snapshot = SnapshotReader(run).refresh()
     job = snapshot.run_file.job if snapshot.run_file is not None else None
     start_t = start_of(snapshot.state, snapshot.series.values())
-    return OtherRun(
-        run,
-        snapshot.series,
-        snapshot.state.cuts,
-        start_t,
-        name_given(job),
-        own_arguments(job, snapshot.state),
-    )
+    arguments = own_arguments(job, snapshot.state)
+    return OtherRun(run, snapshot.series, snapshot.state.cuts, start_t, name_given(job), arguments)

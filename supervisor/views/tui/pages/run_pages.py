@@ -89,11 +89,8 @@ def _then(attempt: AttemptState, stall: StallFlagged, now: float) -> str:
     return f"ended as a hang after {fm.duration(after_s)} at the earliest"
 
 
-COLUMNS = (("process", 12), ("pid", 9), ("state", 14), ("cpu", 7), ("RAM", 9), ("threads", 8), ("seen", 6))
-
-
 class ProcessesPage(Page):
-    """The launcher and its ranks, then the newest stacks."""
+    """The supervisor and the launcher, then the newest stacks; the ranks table has each rank's process."""
 
     heading = "processes"
     uses_clock = True
@@ -105,76 +102,27 @@ class ProcessesPage(Page):
 
     def rows(self, view: View, width: int) -> Sequence[Row]:
         """The page."""
-        attempt = view.snapshot.state.attempt
+        snapshot, tr = view.snapshot, view.tr
+        state, attempt = snapshot.state, snapshot.state.attempt
         if attempt is None:
-            return [row(Span(view.tr("nothing was launched yet"), TextStyle.DIM))]
-        tr = view.tr
-        head = row(
-            *(
-                Span(fit(tr(name), size, right=at > 2), TextStyle.DIM)
-                for at, (name, size) in enumerate(COLUMNS)
-            )
+            return [row(Span(tr("nothing was launched yet"), TextStyle.DIM))]
+        word = "lives" if snapshot.keeper_alive else "ended" if state.is_over else "gone"
+        values = snapshot.machine.values if snapshot.machine is not None and snapshot.keeper_alive else {}
+        use = ""
+        if values.get("stoker_rss_bytes") is not None:
+            share = fm.percent(values.get("stoker_cpu_ratio"), digits=1)
+            use = f"  {tr('cpu')} {share}  {tr('RAM')} {fm.memory(values['stoker_rss_bytes'])}"
+        rows = labelled(
+            tr("supervisor"), f"{tr('pid')} {state.keeper_pid or fm.DASH}  {tr(word)}{use}", width
         )
-        rows: list[Row] = [head, *_machine(view.snapshot, attempt, tr)]
+        if state.mode != "observed":
+            word = "ended" if attempt.ended_t is not None or attempt.reads_on else "runs"
+            rows += labelled("torchrun", f"{tr('pid')} {attempt.pid or fm.DASH}  {tr(word)}", width)
         for _, rank in sorted(attempt.ranks.items()):
-            rows.append(_rank(view, rank))
+            word, style = rank_state(rank, state, is_live=snapshot.keeper_alive)
+            name = f"rank {rank_label(rank)}"
+            rows += labelled(name, f"{tr('pid')} {rank.pid or fm.DASH}  {tr(word)}", width, style)
         return [*rows, *_stacks(view, width)]
-
-
-def _machine(snapshot: Snapshot, attempt: st.AttemptState, tr: Tr) -> list[Row]:
-    state = snapshot.state
-    keeper = tr("lives" if snapshot.keeper_alive else "ended" if state.is_over else "gone")
-    rows = [
-        _line(
-            tr("supervisor"),
-            state.keeper_pid,
-            Span(keeper, TextStyle.LIVE if snapshot.keeper_alive else TextStyle.DIM),
-            *_own(snapshot),
-        )
-    ]
-    if state.mode != "observed":
-        ended = attempt.ended_t is not None or attempt.reads_on
-        word = tr("ended" if ended else "runs")
-        rows.append(_line("torchrun", attempt.pid, Span(word, TextStyle.DIM if ended else TextStyle.LIVE)))
-    return rows
-
-
-def _own(snapshot: Snapshot) -> tuple[str, ...]:
-    """The keeper's own use: its share of all cores, its memory."""
-    values = snapshot.machine.values if snapshot.machine is not None and snapshot.keeper_alive else {}
-    if values.get("stoker_rss_bytes") is None:
-        return ()
-    return fm.percent(values.get("stoker_cpu_ratio"), digits=1), fm.memory(values["stoker_rss_bytes"])
-
-
-def _rank(view: View, rank: st.RankState) -> Row:
-    sample = view.snapshot.ranks.get(rank_label(rank))
-    attempt = view.snapshot.state.attempt
-    runs = attempt is not None and attempt.ended_t is None  # an ended attempt uses nothing
-    values = sample.values if sample is not None and runs else {}
-    word, style = rank_state(rank, view.snapshot.state, is_live=view.snapshot.keeper_alive)
-    seen = view.now - sample.seen_t if sample is not None and sample.seen_t else None
-    threads = values.get("threads")
-    return _line(
-        f"  rank {rank_label(rank)}",
-        rank.pid,
-        Span(view.tr(word), style),
-        fm.percent(values.get("cpu_ratio")),
-        fm.memory(values.get("rss_bytes")),
-        fm.whole(threads) if threads is not None else fm.DASH,
-        fm.age(seen),
-    )
-
-
-def _line(name: str, pid: int | None, state: Span, *rest: str) -> Row:
-    sizes = [size for _, size in COLUMNS]
-    spans = [
-        Span(fit(name, sizes[0]), TextStyle.STRONG),
-        Span(fit(str(pid) if pid else fm.DASH, sizes[1])),
-        Span(fit(state.text, sizes[2]), state.style),
-    ]
-    spans += [Span(fit(text, size, right=True)) for text, size in zip(rest, sizes[3:], strict=False)]
-    return tuple(spans)
 
 
 def _stacks(view: View, width: int) -> list[Row]:

@@ -23,7 +23,6 @@ SPARK_POINTS = 60
 SPARK_MOST = 24
 SPARK_LEAST = 6
 BAR_MOST = 16
-OTHERS_CELLS = len("⚠ 61.2G pid 1234567")
 THROTTLE_CELLS = len("power brake")
 # NVML's clock event reasons (nvml.h, nvmlClocksEventReasons) that slow a device for its own protection.
 THROTTLES = ((0x20 | 0x40, "thermal"), (0x80, "power brake"), (0x08, "hw slow"))
@@ -34,54 +33,34 @@ class DevicesPanel(ListPanel, can_focus=True):
 
     number = 2
 
-    def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
-        super().__init__(id=id)
-        self._devices: list[tuple[str, Gpu | Machine | Rank]] = []
-        self._name_cells = NAME_CELLS
-
     def titles(self) -> tuple[Row, Row]:
-        """What is listed, and the GPUs that others use too."""
+        """What is listed."""
         if self.view is None:
             return EMPTY, EMPTY
-        snapshot = self.view.snapshot
-        gpus = sum(isinstance(device, Gpu) for _, device in devices_of(snapshot))
+        nodes = len(self.view.snapshot.nodes)
+        gpus = sum(isinstance(device, Gpu) for _, device in self._devices)
         text = f"GPUs · {gpus}" if gpus else "machine"
-        if snapshot.nodes:
-            text = f"GPUs · {gpus} on {len(snapshot.nodes)} nodes" if gpus else "machines"
-        left = row(Span(self.tr(text), TextStyle.STRONG))
-        shared = tuple(gpu.index for gpu in self._gpus() if _others(gpu) is not None)
-        if not shared:
-            return left, EMPTY
-        return left, row(Span(self.tr(f"⚠ shared with others: GPU {fm.ranges(shared)}"), TextStyle.WARN))
+        if nodes:
+            text = f"GPUs · {gpus} on {nodes} nodes" if gpus else "machines"
+        return row(Span(self.tr(text), TextStyle.STRONG)), EMPTY
 
-    def _gpus(self) -> Sequence[Gpu]:
-        return self.view.snapshot.gpus if self.view is not None else ()
-
-    def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
-        """The newest readings of all GPUs, the machine and the last rank; and the plan."""
-        ranks = snapshot.ranks.values()
-        last = next(reversed(ranks)).cpu if ranks and not snapshot.gpus else None
-        machine = snapshot.machine.cpu if snapshot.machine else None
-        read_t = tuple(one.seen_t for node in snapshot.nodes for one in (*node.gpus[:1], node.machine) if one)
-        return (snapshot.gpu_util, machine, last, len(snapshot.state.attempts), read_t)
+    @property
+    def _devices(self) -> list[tuple[str, Gpu | Machine | Rank]]:
+        return devices_of(self.view.snapshot) if self.view is not None else []
 
     def count(self) -> int:
         """One row per device, or one that says that there is no reading."""
-        assert self.view is not None
-        snapshot = self.view.snapshot
-        self._devices = devices_of(snapshot)
-        longest = max((len(node) for node, _ in self._devices), default=0)
-        self._name_cells = NAME_CELLS + (longest + 1 if longest else 0)
         return max(len(self._devices), 1)
 
     def item(self, index: int, width: int) -> Row:
         """One device; without a frame, indented by one cell like everything else."""
-        indent = EMPTY if self.framed else row(" ")
-        if not self._devices:
+        indent, devices = EMPTY if self.framed else row(" "), self._devices
+        if not devices:
             return (*indent, Span(self.tr("no reading yet"), TextStyle.DIM))
         # A device's name begins with its node, if there are several.
-        node, device = self._devices[index]
-        node_cells = self._name_cells - NAME_CELLS
+        node, device = devices[index]
+        longest = max(len(name) for name, _ in devices)
+        node_cells = longest + 1 if longest else 0
         width -= node_cells + 2 * len(indent)
         match device:
             case Gpu():
@@ -98,11 +77,8 @@ class DevicesPanel(ListPanel, can_focus=True):
         values = gpu.values
         heat, power, clock = values.get("temperature_c"), values.get("power_w"), values.get("sm_clock_mhz")
         slowed = self.tr(_throttle(values.get("throttle")))
-        others, is_shared = _others(gpu), any(_others(each) is not None for each in self._gpus())
-        shared = self.tr(f"⚠ {fm.memory(others)} pid {values['others_pid']:.0f}") if others else ""
         extras = [
             Span(self.tr("✗ lost") if values.get("lost") else "", TextStyle.BAD),
-            Span(fit(shared, OTHERS_CELLS) if is_shared else "", TextStyle.WARN),
             Span(
                 f"{'⚠' if slowed else ' '} {heat:3.0f} °C" if heat is not None else "",
                 TextStyle.WARN if slowed else TextStyle.PLAIN,
@@ -190,13 +166,6 @@ def _device(
     high = 1.0 if gauge is not None else max([1.0, *recent])
     pick = min if gauge is Gauge.GPU else fmean
     return (*head, *spark_row(recent, sparks, style_of, 0.0, high, pick), *tail, *kept)
-
-
-def _others(gpu: Gpu) -> float | None:
-    """Memory of other processes; None if none is known, or on a GPU that the run does not use."""
-    others, pid = gpu.values.get("others_memory_bytes"), gpu.values.get("others_pid")
-    own = gpu.values.get("own_memory_bytes")
-    return others if others and pid and own else None
 
 
 def _throttle(bits: float | None) -> str:

@@ -15,8 +15,9 @@ from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.model.thinned_series import Track
 from supervisor.views.tui.charts.curves import Axis, axis_for
 from supervisor.views.tui.panels.state_words import (
+    HANG,
     condition_span,
-    hang_ends_in,
+    countdown,
     is_failing,
     is_live,
 )
@@ -60,16 +61,14 @@ class HeaderPanel(Panel):
             return []
         snapshot, tr = self.view.snapshot, self.tr
         condition = self._condition(snapshot, self.view.now)
+        times = self._times(snapshot, width)
         for is_roomy in (True, False):  # our name and the attempt give way to the step
             left = (*self._who(snapshot.state, is_roomy=is_roomy), Span(" · "), *condition)
             progress = self._progress(snapshot, width - cells(left) - 2)
             if cells(left) + cells(progress) < width:
-                times = self._times(snapshot, width)
                 job = _job(snapshot, self.name_given, width - cells(times) - 2, tr)
                 return [between(left, progress, width), between(job, times, width)][:height]
-        # If the first line has no room for it, the second one has step and loss.
-        first = left if cells(left) <= width else clip((Span(" "), *condition), width)
-        return [first, clip((Span(" "), *progress, Span(" "), *self._loss(snapshot)), width)][:height]
+        return [clip(left, width), between((Span(" "), *progress), times, width)][:height]
 
     def _who(self, state: RunState, *, is_roomy: bool) -> Row:
         """Its name, and whether it is watched; with enough room also our name, and the attempt."""
@@ -88,11 +87,8 @@ class HeaderPanel(Panel):
         state, tr = snapshot.state, self.tr
         left = [spoken(condition_span(snapshot, now), tr)]
         quiet = quiet_s(snapshot, now)
-        if is_failing(snapshot):
-            pass  # the reason for the missing steps is already shown
-        elif hang_ends_in(snapshot, now) is not None:
-            pass
-        elif quiet is not None:
+        is_explained = is_failing(snapshot) or countdown(snapshot, now)[0] == HANG
+        if quiet is not None and not is_explained:
             left.append(Span(tr(f" · no step for {fm.age(quiet)}"), TextStyle.WARN))
         behind = unread_text(state.progress) if state.progress is not None and is_live(snapshot) else ""
         if reading := reading_text(state):
@@ -118,9 +114,8 @@ class HeaderPanel(Panel):
             return row(Span(self.tr(epoch_text(state) or "no step named"), TextStyle.PLAIN), " ")
         if step is None:
             return row(Span(self.tr(f"{epoch_text(state)} ".lstrip() or "no step yet "), TextStyle.DIM))
-        epoch = self.tr(epoch_text(state))
+        epoch, progress = self.tr(epoch_text(state)), state.progress
         shown, of = step, total
-        progress = state.progress
         if epoch and progress is not None and progress.step is not None and progress.epoch_step is not None:
             # Count as the log does, so that the two can be compared; the bar covers the whole training.
             of = progress.epoch_steps
@@ -137,8 +132,7 @@ class HeaderPanel(Panel):
         tail = row(Span(f" {fm.percent(ratio):>5} ")) if ratio is not None else EMPTY
         text = row(Span(self.tr("step "), TextStyle.DIM), *count)
         behind_epoch = row(Span(epoch, TextStyle.PLAIN), Span(" · ", TextStyle.DIM), *text)
-        needs_epoch = in_epochs or shown != step
-        if epoch and (needs_epoch or cells(behind_epoch) + cells(tail) <= room):
+        if epoch and (in_epochs or shown != step or cells(behind_epoch) + cells(tail) <= room):
             text = behind_epoch
         if ratio is None:
             return text
@@ -314,18 +308,6 @@ class TilesPanel(Panel):
 
     framed = False
 
-    def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
-        """The five series, and their attempt."""
-        names = ("lr", "tokens_per_sec", "samples_per_sec", "grad_norm", "step_time_s", "data_wait_s")
-        return (
-            *(snapshot.metrics[name] for name in names),
-            snapshot.pace,
-            snapshot.series.get("epoch_time_s"),
-            snapshot.metrics["loss"],
-            snapshot.odd,
-            len(snapshot.state.attempts),
-        )
-
     def body(self, width: int, height: int) -> Sequence[Row]:
         """The line; tiles that do not fit are dropped from the end."""
         if self.view is None or height < 1:
@@ -359,9 +341,10 @@ def _tiles(snapshot: Snapshot) -> list[Tile]:
     if epoch_s is not None:
         times, _ = snapshot.epoch_times
         pace = _tile("speed", epoch_s, lambda _: epoch_time_text(snapshot), times, 0)
+    rate = next((name for name in RATES if metrics[name]), "samples_per_sec")
     return [
         _tile("lr", snapshot.latest("lr"), fm.rate, metrics["lr"], 7),
-        _throughput(snapshot, took if is_derived else None),
+        _tile(RATES[rate], snapshot.latest(rate), fm.short, metrics[rate], 5),
         _tile(
             "grad",
             snapshot.latest("grad_norm"),
@@ -381,17 +364,6 @@ def epoch_time_text(snapshot: Snapshot) -> str:
     return (
         f"{(fm.about(fm.seconds) if is_derived else fm.seconds)(took_s)}/epoch" if took_s is not None else ""
     )
-
-
-def _throughput(snapshot: Snapshot, derived_s: float | None) -> Tile:
-    """Tokens or samples per second from the log; steps per second if it has neither and no time."""
-    for name, label in RATES.items():
-        if snapshot.metrics[name]:
-            return _tile(label, snapshot.latest(name), fm.short, snapshot.metrics[name], 5)
-    if not derived_s:
-        return _tile("smp/s", None, fm.short, (), 5)
-    rates = [1 / point.mean for point in snapshot.gaps if point.mean > 0]
-    return "steps/s", fm.about(fm.short)(1 / derived_s).rjust(6), TextStyle.STRONG, rates[-RECENT:], fmean
 
 
 def _tile(

@@ -21,9 +21,8 @@ from supervisor.views.wording.kinds import values_of
 from supervisor.views.wording.phrases import question_text
 from supervisor.views.wording.start_warnings import in_one_line, shown_at_start
 
-# How long an answer is shown; a refusal stays longer, because it is read.
-ANSWER_S = 6.0
-REFUSAL_S = 20.0
+# How long an answer is shown.
+ANSWER_S = 12.0
 # How long an advisory is shown in this line; the page `a` keeps all of them.
 ADVISORY_S = 600.0
 STALL = "stall"
@@ -45,13 +44,11 @@ class NoticeBar(Panel):
     framed = False
     uses_clock = True
 
-    def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
-        super().__init__(id=id)
-        self._answer: Span | None = None
-        self._fading: Timer | None = None
-        self.read_only = False
-        self.recorded = False  # in a recording, missing restart settings do not matter
-        self.page: str | None = None  # the page or pane shown alone above this line
+    read_only = False
+    recorded = False  # in a recording, missing restart settings do not matter
+    page: str | None = None  # the page or pane shown alone above this line
+    _answer: Span | None = None
+    _fading: Timer | None = None
 
     def say(self, text: str, style: TextStyle = TextStyle.PLAIN) -> None:
         """Show an answer for a while, or until the next one."""
@@ -59,9 +56,7 @@ class NoticeBar(Panel):
         if self._fading is not None:
             self._fading.stop()
         # Its own timer: for a finished run nothing else moves, and recorded time may be paused.
-        self._fading = self.set_timer(
-            REFUSAL_S if style in {TextStyle.WARN, TextStyle.BAD} else ANSWER_S, self._fade
-        )
+        self._fading = self.set_timer(ANSWER_S, self._fade)
         self.repaint()
 
     @property
@@ -90,25 +85,14 @@ class NoticeBar(Panel):
 
     def body(self, width: int, height: int) -> Sequence[Row]:  # noqa: ARG002 - one line, however high
         """The line."""
-        if self.view is None:
-            return [row(" ", spoken(self._answer, self.tr))] if self._answer is not None else []
+        answer = [row(" ", spoken(self._answer, self.tr))] if self._answer is not None else []
+        if self.view is None or (answer and not self.view.snapshot.gone):
+            return answer
         snapshot, tr = self.view.snapshot, self.tr
         state = snapshot.state
-        if snapshot.gone:
-            text = " ✗ the run directory is gone: what you see is the last that was read"
-            return [row(Span(tr(text), TextStyle.BAD))]
-        if self._answer is not None:
-            return [row(" ", spoken(self._answer, tr))]
-        if state.started_t is None:
-            text = " no journal yet: the supervisor process has not begun, or this is not a run directory"
-            return [row(Span(tr(text), TextStyle.WARN))]
-        if snapshot.misplaced:
-            text = f" ⚠ {snapshot.misplaced}"
-            return [row(Span(fit(tr(text), width), TextStyle.WARN if is_live(snapshot) else TextStyle.DIM))]
-        if is_live(snapshot) and not snapshot.keeper_alive:
-            if state.mode == "observed":
-                return [row(Span(tr(" ⚠ it is no longer watched"), TextStyle.WARN))]
-            return [row(Span(self._without_keeper(width), TextStyle.BAD))]
+        text, style = _without_a_keeper(snapshot, read_only=self.read_only)
+        if text:
+            return [row(Span(fit(f" {tr(text)}", width).rstrip(), style))]
         worth_saying = self._warning(snapshot, self.view.now, width)
         if worth_saying is not None:
             return [worth_saying]
@@ -128,13 +112,6 @@ class NoticeBar(Panel):
         """A key and what it shows, at the right end of the line."""
         return row(Span(key, TextStyle.KEY), Span(f" {self.tr(word)} ", TextStyle.DIM))
 
-    def _without_keeper(self, width: int) -> str:
-        """The line for a run without a supervisor process; with the way to continue if there is space."""
-        then = "`stoker attach --adopt` adopts the run" if self.read_only else "A adopts the run if it can"
-        more = "`stoker continue` starts the next attempt"
-        whole = self.tr(f" ⚠ the supervisor process is gone; ranks may live on. {then}; {more}")
-        return whole if cell_len(whole) < width else self.tr(f" ⚠ the supervisor process is gone; {then}")
-
     def _warning(self, snapshot: Snapshot, now: float, width: int) -> Row | None:
         """A stall, else the newest advisory, else a warning of pre-flight; and the key that shows more."""
         state, tr = snapshot.state, self.tr
@@ -146,16 +123,9 @@ class NoticeBar(Panel):
             where = f": {attempt.stacks.text}" if attempt.stacks is not None else ""
             return _warned(tr(f"{text}{where}"), self._key_for_more("a", "why"), width)
         compared = attempt.compared if attempt is not None else None
-        if (
-            compared is not None
-            and compared.result is Sameness.DIFFERS
-            and not compared.asked
-            and isinstance(state.condition, (Running, Finished))
-            and not shows_failure(snapshot)
-        ):
+        is_told = isinstance(state.condition, (Running, Finished)) and not shows_failure(snapshot)
+        if is_told and compared is not None and compared.result is Sameness.DIFFERS and not compared.asked:
             text = tr.sentence("comparison", "card", values_of(compared))
-            if cell_len(text) + 3 >= width:
-                text = tr.sentence("comparison", "brief", values_of(compared))
             return _warned(text, self._key_for_more("v", "more"), width)
         newest = current_advisory(snapshot, now)
         if newest is not None:
@@ -182,14 +152,6 @@ class TimelinePanel(ListPanel, can_focus=True):
     """The events, newest last; shows the newest until a person moves in it."""
 
     number = 5
-
-    def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
-        super().__init__(id=id)
-        self.cursor = 1 << 30
-
-    def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
-        """The events."""
-        return (snapshot.state.timeline,)
 
     def titles(self) -> tuple[Row, Row]:
         """How many there are."""
@@ -220,6 +182,24 @@ class TimelinePanel(ListPanel, can_focus=True):
             Span(f"{GLYPHS[moment.tone]} ", TONES[moment.tone]),
             Span(self.tr.moment(moment), TONES[moment.tone] if loud else TextStyle.PLAIN),
         )
+
+
+def _without_a_keeper(snapshot: Snapshot, *, read_only: bool) -> tuple[str, TextStyle]:
+    """Why no keeper answers here, in one line; empty if one does, or if none is needed."""
+    state, lives = snapshot.state, is_live(snapshot)
+    if snapshot.gone:
+        return "✗ the run directory is gone: what you see is the last that was read", TextStyle.BAD
+    if state.started_t is None:
+        text = "no journal yet: the supervisor process has not begun, or this is not a run directory"
+        return text, TextStyle.WARN
+    if snapshot.misplaced:
+        return f"⚠ {snapshot.misplaced}", TextStyle.WARN if lives else TextStyle.DIM
+    if not lives or snapshot.keeper_alive:
+        return "", TextStyle.PLAIN
+    if state.mode == "observed":
+        return "⚠ it is no longer watched", TextStyle.WARN
+    then = "`stoker attach --adopt` adopts the run" if read_only else "A adopts the run if it can"
+    return f"⚠ the supervisor process is gone; {then}", TextStyle.BAD
 
 
 def _warned(text: str, more: Row, width: int, style: TextStyle = TextStyle.WARN) -> Row:

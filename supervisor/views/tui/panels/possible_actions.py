@@ -14,7 +14,7 @@ from supervisor.run.events import CheckpointCommitted, Outcome, RequestKind
 from supervisor.run.records import OUT_OF_MEMORY, SpecChange
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.wording.kinds import changed_text, checkpoint_place
+from supervisor.views.wording.kinds import checkpoint_place
 
 if TYPE_CHECKING:
     from supervisor.job.spec import JobSpec, Knobs
@@ -86,28 +86,23 @@ def why_not(name: str, snapshot: Snapshot, *, read_only: bool, can_adopt: bool) 
             return "only a log is watched: no process is known whose stacks could be read"
         return "stoker did not start this job: it only watches"
     if not snapshot.keeper_alive:
-        then = (
-            "A adopts the run if it can"
-            if can_adopt
-            else f"`stoker attach --adopt {state.run_id}` adopts the run"
-        )
+        by_hand = f"`stoker attach --adopt {state.run_id}` adopts the run"
+        then = "A adopts the run if it can" if can_adopt else by_hand
         return f"the supervisor process is gone, nobody would do it: {then}, then ask again"
-    match state.condition:
-        case st.Stopping():
-            return "it is stopping: ask again when it has ended"
-        case st.Preflight() | st.Launching():
-            return "it is only starting: ask again when it runs"
-        case st.Ended() | st.DiagnosedAs():
-            return "a decision is being made: ask again"
-        case _ if name == "stacks":
-            return "nothing runs"
-        case _ if name == "answer":
-            asked = state.open_question is not None
-            return "that is no answer to what is asked" if asked else "there is no open question"
-        case _ if name == "edit":
-            return "run.json cannot be read: what this run was started with is not known"
-        case _:
-            return "a supervisor process is there already" if name == "adopt" else "it is not possible now"
+    if isinstance(state.condition, st.Stopping):
+        return "it is stopping: ask again when it has ended"
+    if isinstance(state.condition, (st.Preflight, st.Launching)):
+        return "it is only starting: ask again when it runs"
+    if isinstance(state.condition, (st.Ended, st.DiagnosedAs)):
+        return "a decision is being made: ask again"
+    if name == "answer":
+        asked = state.open_question is not None
+        return "that is no answer to what is asked" if asked else "there is no open question"
+    if name == "edit":
+        return "run.json cannot be read: what this run was started with is not known"
+    return {"stacks": "nothing runs", "adopt": "a supervisor process is there already"}.get(
+        name, "it is not possible now"
+    )
 
 
 # -- the batch -----------------------------------------------------------------------------------------------
@@ -355,18 +350,6 @@ def again_text(snapshot: Snapshot) -> str:
     return declared_again(snapshot.state, job) or command_of(job) or ""
 
 
-def with_resume_declared(snapshot: Snapshot) -> str:
-    """The command that starts this job again with its checkpoint's path declared; empty if that is useless."""
-    knobs, again = knobs_of(snapshot), again_text(snapshot)
-    stepped = any(attempt.last_step is not None for attempt in snapshot.state.attempts)
-    if knobs is None or not again or not stepped or "--resume-knob" in again:
-        return ""
-    if knobs.resume is not None or (knobs.resume_path is not None and snapshot.state.resumable is not None):
-        return ""
-    named = f"{knobs.start}=DIR/FILE" if knobs.start is not None else "FLAG=PATH"
-    return again.replace("stoker run", f"stoker run --resume-knob '{named}'", 1)
-
-
 # -- costs -----------------------------------------------------------------------------------------------------
 
 
@@ -408,7 +391,11 @@ def question(kind: RequestKind, snapshot: Snapshot) -> str | None:
     if kind is RequestKind.RESTART:
         effect = restart_effect(snapshot)
         loses = isinstance(condition, (st.Running, st.HeldOpen)) and not effect.startswith("the next")
-        reasons = list(filter(None, (_same_again(snapshot), effect if loses else "")))
+        attempt = snapshot.state.attempt
+        is_memory = attempt is not None and attempt.failure in OUT_OF_MEMORY
+        again = "it ran out of memory with these settings"
+        reasons = [again] if is_memory and not isinstance(condition, st.Running) else []
+        reasons += [effect] if loses else []
         return f"restart? {'; '.join(reasons)}" if reasons else None
     if kind not in {RequestKind.STOP, RequestKind.STOP_NOW}:
         return None
@@ -419,15 +406,3 @@ def question(kind: RequestKind, snapshot: Snapshot) -> str | None:
         return "end the run now? `stoker continue` can start its next attempt later"
     runs = isinstance(condition, (st.Launching, st.Running, st.Stopping))
     return "stop at once, without a checkpoint?" if is_now and runs else "stop the run?"
-
-
-def _same_again(snapshot: Snapshot) -> str:
-    """A note that an unchanged restart would run out of memory again, and what Enter changes; else empty."""
-    attempt, condition = snapshot.state.attempt, snapshot.state.condition
-    if attempt is None or attempt.failure not in OUT_OF_MEMORY or isinstance(condition, st.Running):
-        return ""
-    decision = condition.decision if isinstance(condition, (st.Backoff, st.HeldOpen)) else None
-    change = decision.change if decision is not None else None
-    new = changed_text(change) if change is not None else ""
-    again = "it ran out of memory with these settings"
-    return f"{again}, Enter on the card restarts with {new}" if new else again

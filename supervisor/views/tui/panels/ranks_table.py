@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import ClassVar, NamedTuple
@@ -58,18 +57,12 @@ FORMATS: Mapping[str, Callable[[float | None], str]] = {
     "cpu": fm.percent,
     "gpu": lambda ratio: fm.percent(ratio) if ratio is not None else fm.DASH,
 }
-# For these the greatest value sorts first: laggards before others.
-GREATEST_FIRST = frozenset(["ms/step", "skew", "data", "compute", "mem", "peak", "cpu", "gpu"])
 
 
 class Line(NamedTuple):
-    """A rank, or one of several nodes. `order`: its sort keys, for the columns where it has a value.
-
-    `who`: the rank's name, empty for a node; `node`: its number, if there are several.
-    """
+    """A rank, or one of several nodes. `who`: the rank's name, empty for a node; `node`: its number, if there are several."""
 
     cells: Mapping[str, Span]
-    order: Mapping[str, float | str | None]
     who: str = ""
     node: int | None = None
 
@@ -81,7 +74,6 @@ class RanksPanel(ListPanel, can_focus=True):
     uses_clock = True
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "choose", "log of this rank", show=False),
-        Binding("o", "sort", "sort by the next column", show=False),
         Binding("space", "fold", "fold or unfold this node", show=False),
     ]
 
@@ -103,7 +95,6 @@ class RanksPanel(ListPanel, can_focus=True):
         self._usual_step_s: float | None = None
         self._usual_wait_s: float | None = None
         self._last: Mapping[str, str] = {}
-        self.by = "rank"
 
     @property
     def _snapshot(self) -> Snapshot:
@@ -121,16 +112,9 @@ class RanksPanel(ListPanel, can_focus=True):
         return self._now + self._snapshot.state.clock_ahead_s
 
     def take_lines(self, last: Mapping[str, str]) -> None:
-        """Keep each rank's last line; shown with the next paint, or at once if none was known or no paint is due."""
-        if last == self._last:
-            return
-        is_first, self._last = not self._last, last
-        if is_first or (self.view is not None and self.view.snapshot.state.is_over):
-            self.repaint()
-
-    def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
-        """Includes the other nodes."""
-        return (*snapshot.facts(), snapshot.nodes)
+        """Show each rank's last line."""
+        self._last = last
+        self.repaint()
 
     def titles(self) -> tuple[Row, Row]:
         """How many there are, and the worst known fact about one of them."""
@@ -139,12 +123,9 @@ class RanksPanel(ListPanel, can_focus=True):
         snapshot = self.view.snapshot
         count = sum(len(ranks_of(state, snapshot.state)) for state in _states(snapshot))
         text = f"ranks · {count} on {len(snapshot.nodes)} nodes" if snapshot.nodes else f"ranks · {count}"
-        by = self.tr(f" · by {self.by}") if self.by != "rank" else ""
         trouble, style = self._trouble(snapshot)
-        return (
-            row(Span(self.tr(text), TextStyle.STRONG), Span(by, TextStyle.DIM)),
-            row(Span(self.tr(trouble), style)) if trouble else EMPTY,
-        )
+        left = row(Span(self.tr(text), TextStyle.STRONG))
+        return left, row(Span(self.tr(trouble), style)) if trouble else EMPTY
 
     def _trouble(self, snapshot: Snapshot) -> tuple[str, TextStyle]:
         attempt, states = snapshot.state.attempt, _states(snapshot)
@@ -184,12 +165,10 @@ class RanksPanel(ListPanel, can_focus=True):
         if not snapshot.nodes:
             self._lines = self._ranks_of(snapshot.state, snapshot.ranks)
             return max(len(self._lines), 1)
-        by_number = {node.number: node for node in snapshot.nodes}
         self._lines = []
-        for line in self._sorted(map(self._line_of_node, snapshot.nodes)):
-            self._lines.append(line)
-            if line.node is not None and not self._is_folded(line.node, snapshot):
-                node = by_number[line.node]
+        for node in snapshot.nodes:
+            self._lines.append(self._line_of_node(node))
+            if not self._is_folded(node.number, snapshot):
                 self._lines += self._ranks_of(node.state, node.ranks, node.number)
         return len(self._lines)
 
@@ -209,21 +188,10 @@ class RanksPanel(ListPanel, can_focus=True):
     ) -> list[Line]:
         ranks = ranks_of(state, self._snapshot.state)
         is_alone = len(ranks) == 1 and node is None
-        return self._sorted(
+        return [
             self._line_of_rank(rank, state, samples.get(rank_label(rank)), node, is_alone=is_alone)
             for rank in ranks
-        )
-
-    def _sorted(self, lines: Iterable[Line]) -> list[Line]:
-        """Sort by the chosen column; rows without a value come last, each group in rank order."""
-
-        def order(line: Line) -> tuple[bool, float | str]:
-            value = line.order.get(self.by)
-            if isinstance(value, (int, float)) and self.by in GREATEST_FIRST:
-                value = -value
-            return value is None, 0.0 if value is None else value
-
-        return sorted(lines, key=order)
+        ]
 
     def _line_of_node(self, node: Node) -> Line:
         """The least step, the median and the longest step time, the greatest wait and memory of its ranks."""
@@ -238,8 +206,6 @@ class RanksPanel(ListPanel, can_focus=True):
         values = {
             "step": min(_known(samples, "step"), default=None),
             "ms/step": median(took),
-            "skew": max(took, default=None),
-            "data": max(_known(samples, "data_wait_s"), default=None),
             "mem": max(memory, default=None),
             "cpu": node.machine.values.get("cpu_ratio") if node.machine is not None else None,
             "gpu": fmean(used) if used else None,
@@ -251,13 +217,14 @@ class RanksPanel(ListPanel, can_focus=True):
             "state": Span(self.tr(state.text), state.style),
             "ranks": Span(f"{living}/{len(ranks)}", few),
             **{name: Span(say(values.get(name))) for name, say in FORMATS.items()},
-            "skew": self._skew(values["skew"], slow, is_slow=slow is not None and slow.rank is not None),
-            "data": self._waited(values["data"]),
+            "skew": self._skew(
+                max(took, default=None), slow, is_slow=slow is not None and slow.rank is not None
+            ),
+            "data": self._waited(max(_known(samples, "data_wait_s"), default=None)),
             "network": Span(network_text(node), TextStyle.DIM if over else TextStyle.PLAIN),
             "seen": _age(beat_s, ended=over),
         }
-        by_state = f"{int(state.style is not TextStyle.BAD)}{state.text}"
-        return Line(fields, {**values, "state": by_state, "seen": node.beat_t}, node=node.number)
+        return Line(fields, node=node.number)
 
     def _line_of_rank(
         self, rank: st.RankState, state: st.RunState, sample: Rank | None, node: int | None, *, is_alone: bool
@@ -276,7 +243,6 @@ class RanksPanel(ListPanel, can_focus=True):
         numbers = {
             "step": values.get("step"),
             "ms/step": step_s or pace_s,
-            "data": values.get("data_wait_s"),
             "compute": values.get("compute_s"),
             "mem": values.get("memory_used_bytes") or values.get("rss_bytes"),
             "peak": values.get("memory_peak_bytes"),
@@ -297,15 +263,7 @@ class RanksPanel(ListPanel, can_focus=True):
         }
         if pace_s and not step_s:  # by line times all ranks are as slow as the slowest, so there is no skew
             fields["ms/step"] = Span(fm.about(FORMATS["ms/step"])(pace_s))
-        order = {
-            **numbers,
-            "state": f"{int(not rank.exited)}{word}",  # ended ranks first, then by their word
-            "skew": math.inf if is_slow else step_s,
-            "pid": rank.pid,
-            "seen": seen_t,
-            LINE: last or None,
-        }
-        return Line(fields, order, name, node)
+        return Line(fields, name, node)
 
     def _skew(self, step_s: float | None, slow: SlowRankFound | None, *, is_slow: bool) -> Span:
         """How much slower a rank is than the others; for the one they wait for, how long they wait in every step.
@@ -319,11 +277,9 @@ class RanksPanel(ListPanel, can_focus=True):
             wait_s = slow.lost_s
             text = f"+{wait_s * 1000:.0f}ms" if wait_s < 0.9995 else f"+{wait_s:.3g}s"
             return Span(text, TextStyle.WARN)
-        if is_slow:
-            return Span(percent, TextStyle.WARN)
-        if skew is not None and abs(skew) >= UNPROVEN_SKEW:
+        if not is_slow and skew is not None and abs(skew) >= UNPROVEN_SKEW:
             return Span("?" if slow is None or slow.unclear else fm.DASH)
-        return Span(percent)
+        return Span(percent, TextStyle.WARN if is_slow else TextStyle.PLAIN)
 
     def _waited(self, wait_s: float | None) -> Span:
         """How long a rank waits for its data; marked if long, even compared with the usual wait here."""
@@ -375,13 +331,6 @@ class RanksPanel(ListPanel, can_focus=True):
         if self.cursor < len(self._lines):
             here = self._lines[self.cursor]
             self.post_message(self.Chosen(here.who, None if here.who else here.node))
-
-    def action_sort(self) -> None:
-        """Sort by the next visible column: the most notable values first."""
-        names = [name for name, _ in self._columns(self.size.width - 2)]
-        self.by = names[(names.index(self.by) + 1) % len(names)] if self.by in names else "rank"
-        self.cursor = 0
-        self.repaint()
 
 
 def columns_of(width: int, *, several: bool = False, reported: Container[str]) -> list[tuple[str, int]]:

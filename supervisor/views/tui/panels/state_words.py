@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from typing import Protocol, assert_never
+from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 from supervisor.run import state as st
 from supervisor.run.events import Outcome, Phase, StallFlagged, StopWhy
@@ -13,8 +13,15 @@ from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.widgets.paint import Span, TextStyle
 from supervisor.views.wording.kinds import end_of_request, failing_text, reading_text, signal_name
 
+if TYPE_CHECKING:
+    from supervisor.views.model.run_list import RunRow
+
+    Shown: TypeAlias = Snapshot | RunRow
+
 # How long before it to count down to the end of a held run.
 SOON_S = 3600.0
+# What happens by itself: a hang is ended, an attempt is started, a held run ends.
+HANG, RESTART, WAIT = "hang", "restart", "wait"
 END_UNSEEN = "○ ended: how is not known"
 UNWATCHED = "○ no longer watched"
 # The beginnings of state words, and their replacements in a column of the list of runs.
@@ -40,18 +47,6 @@ OUTCOMES = {
 }
 
 
-class Shown(Protocol):
-    """A run whose state is shown: a snapshot, or a row of the list of runs."""
-
-    @property
-    def state(self) -> st.RunState:
-        """The folded state."""
-
-    @property
-    def keeper_alive(self) -> bool:
-        """Whether a keeper holds the lock."""
-
-
 def listed_span(shown: Shown, now: float) -> Span:
     """The state by the same rules in the few cells of a column, without countdowns."""
     if not shown.keeper_alive and not shown.state.is_over:
@@ -73,6 +68,7 @@ def condition_span(shown: Shown, now: float) -> Span:
     condition = shown.state.condition
     attempt = shown.state.attempt
     requested = end_of_request(attempt) if attempt is not None else ""
+    due, left_s = countdown(shown, now)
     match condition:
         case st.Preflight() if reading := reading_text(shown.state):
             return Span(f"○ {reading}", TextStyle.PLAIN)
@@ -82,7 +78,7 @@ def condition_span(shown: Shown, now: float) -> Span:
             return Span("○ launching", TextStyle.LIVE)
         case st.Running() if attempt is not None and attempt.failing is not None:
             return Span(f"✗ {failing_text(attempt, attempt.failing)}", TextStyle.BAD)
-        case st.Running() if (left_s := hang_ends_in(shown, now)) is not None:
+        case st.Running() if due == HANG:
             return Span(f"⚠ hang: ending in {left_s:.0f} s", TextStyle.BAD)
         case st.Running() if is_stalled(shown):
             return Span("⚠ stalled", TextStyle.WARN)
@@ -114,7 +110,7 @@ def condition_span(shown: Shown, now: float) -> Span:
             )
         case st.Backoff():
             return Span(f"↻ restarts in {fm.duration(max(0.0, condition.until - now))}", TextStyle.WARN)
-        case st.HeldOpen() if (left_s := wait_ends_in(shown, now)) is not None:
+        case st.HeldOpen() if due == WAIT:
             return Span(f"‖ waiting for you: ends in {fm.duration(left_s)}", TextStyle.WARN)
         case st.HeldOpen():
             return Span("‖ waiting for you", TextStyle.WARN)
@@ -156,29 +152,18 @@ def is_stalled(shown: Shown) -> bool:
     return shown.keeper_alive and attempt is not None and attempt.stall is not None
 
 
-def hang_ends_in(shown: Shown, now: float) -> float | None:
-    """Seconds until the attempt is ended as a hang; None if that is not planned."""
-    attempt = shown.state.attempt
-    if not shown.keeper_alive or attempt is None or attempt.countdown is None:
-        return None
-    return max(0.0, attempt.countdown.until - now)
-
-
-def restarts_in(shown: Shown, now: float) -> float | None:
-    """Seconds until the next attempt starts automatically; None if none will."""
-    condition = shown.state.condition
-    if not shown.keeper_alive or not isinstance(condition, st.Backoff):
-        return None
-    return max(0.0, condition.until - now)
-
-
-def wait_ends_in(shown: Shown, now: float) -> float | None:
-    """Seconds until a held run ends without a decision; None if that is not planned."""
-    condition = shown.state.condition
-    if not shown.keeper_alive or not isinstance(condition, st.HeldOpen) or condition.until is None:
-        return None
-    left_s = max(0.0, condition.until - now)
-    return left_s if left_s <= SOON_S else None
+def countdown(shown: Shown, now: float) -> tuple[str, float]:
+    """What happens by itself next (`HANG`, `RESTART`, `WAIT`; empty: nothing), and in how many seconds."""
+    attempt, condition = shown.state.attempt, shown.state.condition
+    if not shown.keeper_alive:
+        return "", 0.0
+    if isinstance(condition, st.Backoff):
+        return RESTART, max(0.0, condition.until - now)
+    if isinstance(condition, st.HeldOpen) and condition.until is not None and condition.until - now <= SOON_S:
+        return WAIT, max(0.0, condition.until - now)
+    if attempt is not None and attempt.countdown is not None:
+        return HANG, max(0.0, attempt.countdown.until - now)
+    return "", 0.0
 
 
 def is_live(snapshot: Snapshot) -> bool:
@@ -217,13 +202,9 @@ def shows_failure(snapshot: Snapshot) -> bool:
     if attempt is None or attempt.failure is None:
         return False
     condition = snapshot.state.condition
-    match condition:
-        case st.Ended() | st.DiagnosedAs() | st.Backoff() | st.HeldOpen():
-            return True
-        case st.Finished():
-            return condition.outcome in {Outcome.FAILED, Outcome.GAVE_UP, Outcome.LOST}
-        case _:
-            return False
+    if isinstance(condition, st.Finished):
+        return condition.outcome in {Outcome.FAILED, Outcome.GAVE_UP, Outcome.LOST}
+    return isinstance(condition, (st.Ended, st.DiagnosedAs, st.Backoff, st.HeldOpen))
 
 
 def is_failing(snapshot: Snapshot) -> bool:
@@ -231,15 +212,11 @@ def is_failing(snapshot: Snapshot) -> bool:
     attempt, condition = snapshot.state.attempt, snapshot.state.condition
     if attempt is None or attempt.failing is None:
         return False
-    match condition:
-        case st.Running():
-            return True
-        case st.Stopping():
-            return condition.why is StopWhy.RANK_DIED
-        case st.Ended():
-            return attempt.verdict is None or attempt.verdict_provisional
-        case _:
-            return False
+    if isinstance(condition, st.Stopping):
+        return condition.why is StopWhy.RANK_DIED
+    if isinstance(condition, st.Ended):
+        return attempt.verdict is None or attempt.verdict_provisional
+    return isinstance(condition, st.Running)
 
 
 def failures(state: st.RunState) -> list[st.AttemptState]:
@@ -259,22 +236,14 @@ def rank_state(rank: st.RankState, state: st.RunState, *, is_live: bool) -> tupl
             return ("✗ hung", TextStyle.BAD) if rank.rank in hung else ("■ ended", TextStyle.DIM)
         return _exit_words(rank.exit_code)
     condition = state.condition
-    match condition:
-        case st.Running() if odd := _kept_waiting_by(attempt):
-            return ("⚠ stuck", TextStyle.WARN) if rank.rank in odd else ("waits", TextStyle.DIM)
-        case st.Running():
-            return str(condition.phase), TextStyle.LIVE if is_live else TextStyle.PLAIN
-        case st.Stopping():
-            return "stopping", TextStyle.WARN
-        case _:
-            return "ended", TextStyle.DIM
-
-
-def _kept_waiting_by(attempt: st.AttemptState | None) -> tuple[int, ...]:
-    """The ranks that the others wait for, according to the stacks of an ongoing stall; empty if none."""
-    if attempt is None or attempt.stall is None or attempt.stacks is None:
-        return ()
-    return attempt.stacks.odd if attempt.stacks.t >= attempt.stall.since else ()
+    if isinstance(condition, st.Stopping):
+        return "stopping", TextStyle.WARN
+    if not isinstance(condition, st.Running):
+        return "ended", TextStyle.DIM
+    stall, stacks = (attempt.stall, attempt.stacks) if attempt is not None else (None, None)
+    if stall is not None and stacks is not None and stacks.odd and stacks.t >= stall.since:
+        return ("⚠ stuck", TextStyle.WARN) if rank.rank in stacks.odd else ("waits", TextStyle.DIM)
+    return str(condition.phase), TextStyle.LIVE if is_live else TextStyle.PLAIN
 
 
 def _hung(attempt: st.AttemptState | None) -> tuple[int, ...]:

@@ -6,12 +6,10 @@ from dataclasses import replace
 from functools import partial
 
 from rich.cells import cell_len
-from textual import on
 from textual.binding import Binding
-from textual.command import Command, CommandPalette, DiscoveryHit, Hit, Hits, Provider
+from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 from textual.fuzzy import Matcher
-from textual.widgets import OptionList
 
 from supervisor.views.tui.widgets.paint import fit
 from supervisor.views.tui.widgets.panel import tr_of
@@ -53,12 +51,10 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "delete": ("remove", "rm"),
     "app.next_theme": ("colours", "colors"),
 }
-# Commands of another screen, and where it is.
-ELSEWHERE = {"go": "go works in a replay: stoker replay RUN, or p in the list of runs"}
 # An action without a key on this screen: a comparison is a key of the metrics page.
 COMPARE = Binding("M", "compare", "compare", tooltip="metrics: all charts, any number of runs in each")
-# How well typed text matches a command, from its own name to letters in this order (Textual's fuzzy match).
-IS_NAME, IN_NAME, IN_SYNONYM, IN_SENTENCE, FUZZY_NAME = 1.0, 0.9, 0.8, 0.6, 0.5
+# How well typed text matches a command: its name, a part of it, another word for it, a part of its sentence.
+IS_NAME, IN_NAME, IN_OTHER, IN_SENTENCE = 1.0, 0.9, 0.8, 0.6
 
 
 class Palette(CommandPalette):
@@ -68,13 +64,6 @@ class Palette(CommandPalette):
         """Its titles."""
         tr, box = tr_of(self), self.query_one("#--container")
         box.border_title, box.border_subtitle = tr("commands"), tr("Enter does it · Esc closes")
-
-    @on(OptionList.OptionSelected)
-    def _stay_open(self, event: OptionList.OptionSelected) -> None:
-        """A line that reports that nothing has this name does nothing: the words stay, to be corrected."""
-        if isinstance(event.option, Command) and event.option.hit.command is _nothing:
-            event.prevent_default()
-            event.stop()
 
 
 class KeyCommands(Provider):
@@ -89,30 +78,22 @@ class KeyCommands(Provider):
             )
 
     async def search(self, query: str) -> Hits:
-        """Commands that match the words: a part of a name, a synonym or a part of the sentence before fuzzy matches."""
+        """Commands that match the words: its name, then a synonym, then its sentence."""
         query = getattr(self.screen, "command_of", str)(query)
         matcher, tr = self.matcher(query), tr_of(self.screen)
         verb, _, words = query.strip().partition(" ")
-        possible, found = self._possible(), False
-        for binding in possible:
+        for binding in self._possible():
             given = getattr(self.screen, f"{binding.action}_for", None)
-            named = {binding.description, tr(binding.description), *SYNONYMS.get(binding.action, ())}
-            if given is not None and words and verb.lower() in named:
-                told = replace(binding, tooltip=words)
-                found = True
-                yield Hit(IS_NAME, _line(told, tr), partial(given, words), text=binding.description)
-                continue
             # English words work in every language, because the documentation uses them.
             names = (tr(binding.description), binding.description)
-            score = rank(query, matcher, names, (tr(binding.tooltip), binding.tooltip), binding.action)
-            found = found or score > 0
+            if given is not None and words and verb.lower() in {*names, *SYNONYMS.get(binding.action, ())}:
+                told = replace(binding, tooltip=words)
+                yield Hit(IS_NAME, _line(told, tr), partial(given, words), text=binding.description)
+                continue
+            score = rank(query, names, (tr(binding.tooltip), binding.tooltip), binding.action)
             if score > 0:
                 do = partial(self.screen.run_action, binding.action)
                 yield Hit(score, _line(binding, tr, matcher), do, text=binding.description)
-
-        if not found and verb:
-            text = tr(ELSEWHERE.get(verb.lower(), f"no command named {query.strip()} here"))
-            yield Hit(IS_NAME, Content(text), _nothing, text=text)
 
     def _possible(self) -> list[Binding]:
         """Bindings whose action is possible now, without the palette itself."""
@@ -126,13 +107,7 @@ class KeyCommands(Provider):
         return [*own, *more]
 
 
-def _nothing() -> None:
-    """The action of a line that only reports."""
-
-
-def rank(
-    query: str, matcher: Matcher, names: tuple[str, ...], sentences: tuple[str, ...], action: str
-) -> float:
+def rank(query: str, names: tuple[str, ...], sentences: tuple[str, ...], action: str) -> float:
     """How well a command matches the typed text: 0 (not at all) to 1."""
     typed = " ".join(query.lower().split())
     low = [name.lower() for name in names]
@@ -141,12 +116,8 @@ def rank(
     if any(all(word in name for word in typed.split()) for name in low):
         return IN_NAME
     if any(word.startswith(typed) for word in SYNONYMS.get(action, ())):
-        return IN_SYNONYM
-    if any(typed in sentence.lower() for sentence in sentences):
-        return IN_SENTENCE
-    # Letters alone never find an action that ends hours of work at once.
-    named = 0.0 if action == "ask('stop_now')" else max(map(matcher.match, names))
-    return FUZZY_NAME * named / (1 + named)
+        return IN_OTHER
+    return IN_SENTENCE if any(typed in sentence.lower() for sentence in sentences) else 0.0
 
 
 def _line(binding: Binding, tr: Tr, matcher: Matcher | None = None) -> Content:

@@ -5,24 +5,20 @@ from __future__ import annotations
 import math
 import queue
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from supervisor.run.control import RequestArgs
 from supervisor.run.events import RequestKind
 from supervisor.run.ownership import NotRequested, Offer, ask
 from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.state import RunState
-from supervisor.sources.tail.wake import Waker
 
-# At most two deliveries a second, which bounds what a chart costs that is drawn anew with each; a change after a
-# pause wakes the reader at once, and on a filesystem without notifications a quiet directory is read four times.
+# At most two deliveries a second, which bounds what a chart costs that is drawn anew with each; a quiet directory
+# is read four times, so that no change is shown late.
 BUSY_S = 0.5
 IDLE_S = 0.25
-# The change watcher is loaded after the first paints.
-WATCH_AFTER_S = 1.0
 JOIN_S = 3.0
 
 
@@ -54,7 +50,6 @@ class Feeder(Generic[Moment]):
         reader: the reader.
         deliver: called in this thread with each changed snapshot.
         trouble: called in this thread with an error, as one line.
-        watch: let changes in the run's folders wake it; otherwise it polls.
     """
 
     def __init__(
@@ -62,48 +57,27 @@ class Feeder(Generic[Moment]):
         reader: Reader[Moment],
         deliver: Callable[[Moment], object],
         trouble: Callable[[str], object],
-        *,
-        watch: bool = True,
     ) -> None:
         self._reader, self._deliver, self._trouble = reader, deliver, trouble
-        self._may_watch = watch
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._free = threading.Event()
         self._free.set()
-        self._lock = threading.Lock()
-        self._waker: Waker | None = None
-        self._watched: set[str] = set()
-        self._began = time.monotonic()
-        self._written_t = float("-inf")
         self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         # A daemon, because a read from a dead network mount cannot be interrupted: leaving must still work.
         self._thread = threading.Thread(target=self._run, name="stoker-view-reader", daemon=True)
         self._revision = -1
         self._said = ""
-        self._awaited = False
-        self._first: Moment | None = None
-        self._came = threading.Event()
 
     def start(self) -> None:
         """Start reading."""
         self._thread.start()
 
-    def start_with_first(self, timeout_s: float) -> Moment | None:
-        """Start reading, and wait for the first moment; None if it takes longer, and is delivered like the others."""
-        self._awaited = True
-        self.start()
-        self._came.wait(timeout_s)
-        with self._lock:
-            self._awaited = False
-            first, self._first = self._first, None
-        return first
-
     def ask_to_stop(self) -> None:
         """End the thread after its current work; does not wait."""
         self._stop.set()
         self._free.set()
-        self._poke()
+        self._wake.set()
 
     def stop(self) -> None:
         """End the thread and wait for it, at most a few seconds."""
@@ -118,52 +92,18 @@ class Feeder(Generic[Moment]):
     def submit(self, job: Callable[[], None]) -> None:
         """Run something that touches the disk (a request) in this thread, soon."""
         self._jobs.put(job)
-        self._poke()
-
-    def _poke(self) -> None:
         self._wake.set()
-        with self._lock:
-            if self._waker is not None:
-                self._waker.poke()
 
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
                 self._do_jobs()
                 if self._free.wait(BUSY_S):
-                    self._pause(after_news=self._read())
+                    self._wake.wait(BUSY_S if self._read() else IDLE_S)
+                    self._wake.clear()
             self._do_jobs()
         finally:
             getattr(self._reader, "close", tuple)()
-            with self._lock:
-                if self._waker is not None:
-                    self._waker.close()
-                    self._waker = None
-
-    def _pause(self, *, after_news: bool) -> None:
-        """Wait for a change, or for a while. A write after a quiet period ends the wait, so that no line is delayed."""
-        now = time.monotonic()
-        until = now + (BUSY_S if after_news else IDLE_S)
-        if now - self._began >= WATCH_AFTER_S:
-            self._watch()
-        if self._waker is not None:
-            was_quiet = now - self._written_t > BUSY_S
-            paths = self._waker.wait(until - now)
-            if paths is None or paths:
-                self._written_t = time.monotonic()
-                if was_quiet or not after_news:
-                    return
-        self._wake.wait(max(until - time.monotonic(), 0.0))
-        self._wake.clear()
-
-    def _watch(self) -> None:
-        """Let changes of the reader's folders wake this thread, if it names any."""
-        folders = set(getattr(self._reader, "folders", tuple)())
-        if self._waker is None and folders:
-            with self._lock:
-                self._waker = Waker(watch=self._may_watch)
-        if self._waker is not None:
-            self._watched |= {folder for folder in folders - self._watched if self._waker.watch(folder)}
 
     def _do_jobs(self) -> None:
         while not self._jobs.empty():
@@ -184,14 +124,7 @@ class Feeder(Generic[Moment]):
             return False
         self._revision = snapshot.revision
         self._free.clear()
-        with self._lock:
-            is_awaited, self._awaited = self._awaited, False
-            if is_awaited:
-                self._first = snapshot
-        if is_awaited:
-            self._came.set()
-        else:
-            self._deliver(snapshot)
+        self._deliver(snapshot)
         return True
 
     def _report(self, text: str) -> None:
@@ -276,6 +209,22 @@ class RequestClient:
                 text = f"{word}: no answer yet; is the supervisor process alive? its log is keeper.log"
                 found.append(Answer(text, False))
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class RunAccess:
+    """How a dashboard reaches its run.
+
+    `feeder`: the reading thread, which also sends requests. `read_only`: no requests. `is_recorded`: the run is a recording.
+    `adopter`: adopts a run whose keeper died. `continuer`: starts the next attempt of a finished run. None: not offered.
+    """
+
+    client: RequestClient
+    feeder: Feeder[Any]
+    read_only: bool = False
+    is_recorded: bool = False
+    adopter: Adopter | None = None
+    continuer: Adopter | None = None
 
 
 def word_of(kind: RequestKind) -> str:

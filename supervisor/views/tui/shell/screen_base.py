@@ -83,10 +83,9 @@ class FooterBar(Panel):
             return []
         hints = [hint._replace(word=self.tr(hint.word)) for hint in self._hints]
         wanted = 1 + sum(cells(_hint(hint)) for hint in hints[:WANTED_HINTS])
-        last = self._last._replace(word=self.tr(self._last.word))
-        if wanted + cells(_hint(last)) > width:
-            last = last._replace(word=self.tr(self._last.word.partition(" (")[0]))
-        right = _hint(last)
+        right = _hint(self._last._replace(word=self.tr(self._last.word)))
+        if wanted + cells(right) > width:
+            right = _hint(self._last._replace(word=self.tr(self._last.word.partition(" (")[0])))
         room = width - cells(right)
         spans: list[Span] = [Span(" ")]
         self._places = [(width - cells(right), width, self._last.action)]

@@ -34,8 +34,6 @@ from supervisor.views.tui.widgets.paint import (
 from supervisor.views.tui.widgets.textual_theme import styles_of
 from supervisor.views.wording.translate import Tr, english
 
-# A copied card or page is as wide as an issue or a mail shows it.
-COPIED_CELLS = 120
 # Sentences and commands are copied unwrapped, to be pasted; only a longer log line is cut.
 UNWRAPPED_CELLS = 10_000
 WHEEL_ROWS = 3
@@ -124,26 +122,24 @@ class Panel(Widget):
         return ""
 
     def copied(self) -> str:
-        """Its content as plain lines, for the clipboard."""
+        """Its content as plain lines below the run's name, for the clipboard; empty if there is none."""
         edge = 2 if self.framed else 0
-        (left, right), size = self.titles(), self.size
-        title = (*left, Span("  "), *right) if self.framed else EMPTY
-        return copied_rows([title, *self.body(size.width - edge, size.height - edge)]) if self.ready else ""
+        return self._copied_below_name(self.body(self.size.width - edge, self.size.height - edge))
 
-    def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
-        """The inputs of the drawing. A pane whose inputs are the very same objects is not composed again."""
-        return snapshot.facts()
+    def _copied_below_name(self, rows: Sequence[Row]) -> str:
+        """Rows as plain lines below the run's name and the title, without control characters and secrets."""
+        if self.view is None or not rows:
+            return ""
+        state, (left, right) = self.view.snapshot.state, self.titles()
+        name = " · ".join(dict.fromkeys(filter(None, (state.run_id, state.name))))
+        title = (*left, Span("  "), *right) if self.framed else EMPTY
+        lines = ["".join(span.text for span in spans).strip() for spans in ((Span(name),), title, *rows)]
+        return "\n".join(map(plain, redact_lines(lines))).strip()
 
     def show(self, view: View) -> None:
         """Draw another moment."""
-        before = self.view
         self.view = view
-        if before is None or not self._strips or (self.uses_clock and int(before.now) != int(view.now)):
-            self.repaint()
-            return
-        pairs = zip(self.inputs(before.snapshot), self.inputs(view.snapshot), strict=True)
-        if any(old is not new for old, new in pairs):
-            self.repaint()
+        self.repaint()
 
     def tick(self, view: View) -> None:
         """Time has passed."""
@@ -352,12 +348,6 @@ class ListPanel(MovingPanel):
     def click_row(self, index: int) -> None:
         """Move the cursor there."""
         self.go_to(index)
-
-
-def copied_rows(rows: Sequence[Row]) -> str:
-    """Rows as plain lines, without control characters and secrets."""
-    lines = ["".join(span.text for span in spans).strip() for spans in rows]
-    return "\n".join(map(plain, redact_lines(lines))).strip()
 
 
 def framed_rows(inside: Sequence[Row], left: Row, right: Row, width: int, style: TextStyle) -> list[Row]:
