@@ -79,19 +79,23 @@ def _furthest_behind(complaints: Sequence[tuple[int, str]]) -> int | None:
     return None
 
 
+def _most_waited_for(texts: Sequence[str]) -> int | None:
+    """Return the rank that most lines name as the one that they wait for."""
+    named = [match[1] for text in texts for pattern in _WAITED_FOR if (match := pattern.search(text))]
+    waited_for = [whole(part) for ranks_named in named for part in ranks_named.replace(",", " ").split()]
+    return max(set(waited_for), key=waited_for.count) if waited_for else None
+
+
 def lagging_rank(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) -> int | None:
     """The rank that did not arrive: named by the waiting ranks, the only silent one, or the last."""
-    waited_for: list[int] = []
+    if (waited_for := _most_waited_for([item.hit.text for item in candidates])) is not None:
+        return waited_for
     complaints: list[tuple[int, str]] = []
     for item in candidates:
         text = item.hit.text
-        named = (match[1] for pattern in _WAITED_FOR if (match := pattern.search(text)))
-        waited_for += [whole(part) for ranks_named in named for part in ranks_named.replace(",", " ").split()]
         rank = item.rank if item.rank is not None else inline_rank(text)
         if rank is not None and not item.is_cause and item.failure in _WAITING:
             complaints.append((rank, text))
-    if waited_for:
-        return max(set(waited_for), key=waited_for.count)
     complaining = {rank for rank, _ in complaints}
     world = launch.world_size or (max(ranks.seen | complaining, default=-1) + 1)
     if world == 1 and launch.failed_ranks == (0,) and not launch.sigtermed:
