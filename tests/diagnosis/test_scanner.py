@@ -99,7 +99,7 @@ def flood(total: int) -> Iterator[bytes]:
 
 def test_memory_does_not_grow_with_the_log(engine: Engine) -> None:
     peaks = []
-    for total in (8 << 20, 32 << 20):
+    for total in (16 << 20, 64 << 20):
         tracemalloc.start()
         found = scan_source("log", NOWHERE, flood(total), engine.signatures, engine.matcher)
         peaks.append(tracemalloc.get_traced_memory()[1])
