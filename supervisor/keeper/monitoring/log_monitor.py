@@ -437,22 +437,24 @@ Row: TypeAlias = tuple[int, Columns, int, float | None]
 
 
 def turns(rows: Sequence[Row]) -> set[int]:
-    """The indices of the rows without a loss that name another epoch or total than those before, and of the rows right before these.
+    """Return the indices of the rows without a loss where the epoch or the total changes, each with the last such row before it.
 
     They show which epoch the rows below belong to, and that a bar with another total is not the training's.
     """
     found: set[int] = set()
     before: tuple[float | None, ...] | None = None
+    last = 0
     for place, (_, columns, at, loss) in enumerate(rows):
         if loss is not None or len(found) >= MOST_TURNS:
             continue
         named = (columns.values.get(EPOCH), columns.values.get(TOTAL_STEPS))
         now = tuple(column[at] if column is not None else None for column in named)
-        if now in {before, (None, None)}:
+        if now == (None, None):
             continue
-        if before is not None or now[1] is None:  # the first bar of a batch turns nothing
-            found |= {max(place - 1, 0), place}
-        before = now
+        # The first bar of a batch turns nothing.
+        if now != before and (before is not None or now[1] is None):
+            found |= {last, place}
+        before, last = now, place
     return found
 
 
