@@ -24,9 +24,9 @@ from supervisor.cluster.ssh.messages import Do, Facts, NodeStatus, Request, Said
 from supervisor.job.errors import JobError
 from supervisor.preflight.interpreter import find_interpreter
 from supervisor.run.journal import read_state
+from supervisor.run.jsonl import NOT_DECODED
 from supervisor.run.ownership import has_keeper, holder_here
 from supervisor.run.paths import NodePaths, RunPaths
-from supervisor.run.regular import NOT_DECODED
 from supervisor.run.state import Finished, Running
 from supervisor.sources.processes import ProcessId, environment_value, send_signal
 from supervisor.text.lines import LineSplitter

@@ -22,8 +22,8 @@ from supervisor.job.launch.plan import MASTER_PORT, endpoint_of
 from supervisor.job.spec import EntryKind
 from supervisor.preflight.context import CheckContext, ok, refuse, warn
 from supervisor.preflight.meeting import Failed, why_not
+from supervisor.run.jsonl import NOT_DECODED
 from supervisor.run.records import Finding
-from supervisor.run.regular import NOT_DECODED
 from supervisor.text.decode import strip_escapes
 
 # Importing torch in all ranks at once takes up to 20 s from a cold disk; the group itself waits MEET_S.

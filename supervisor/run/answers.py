@@ -37,8 +37,9 @@ from supervisor.job.spec import (
     Unread,
 )
 from supervisor.run.index import state_home
+from supervisor.run.jsonl import append_line, decoded
 from supervisor.run.paths import make_private, replace_file
-from supervisor.run.regular import append_line, decoded, open_regular, read_regular
+from supervisor.run.regular import open_regular, read_regular
 from supervisor.run.state import RunState
 
 FILE = "answers.jsonl"

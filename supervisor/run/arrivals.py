@@ -15,8 +15,9 @@ from typing import BinaryIO
 
 import msgspec
 
+from supervisor.run.jsonl import decoded
 from supervisor.run.paths import AttemptPaths, private, replace_file
-from supervisor.run.regular import decoded, open_regular
+from supervisor.run.regular import open_regular
 
 # A log with more batches merges its older ones, so that a day of output takes only a page of memory.
 MOST_BATCHES = 1024

@@ -20,7 +20,8 @@ import msgspec
 
 from supervisor.run.events import RequestKind
 from supervisor.run.heartbeat import Heartbeat, Pulse
-from supervisor.run.regular import NOT_DECODED, open_regular
+from supervisor.run.jsonl import NOT_DECODED
+from supervisor.run.regular import open_regular
 from supervisor.text.redact import redact_text
 
 SCHEMA_VERSION = 1

@@ -17,9 +17,10 @@ import msgspec
 from msgspec.structs import replace
 
 from supervisor.job.errors import JobError
+from supervisor.run.jsonl import append_line, decoded
 from supervisor.run.ownership import has_keeper
 from supervisor.run.paths import RunPaths, is_run_directory, make_private, xdg_home
-from supervisor.run.regular import Mark, append_line, decoded, mark_of, read_regular
+from supervisor.run.regular import Mark, mark_of, read_regular
 
 INDEX = "index.jsonl"
 LEAST_BYTES = 1 << 16

@@ -28,8 +28,9 @@ from supervisor.run import events, records, state, timeline
 from supervisor.run import fold as folding
 from supervisor.run.events import SCHEMA_VERSION, Event
 from supervisor.run.fold import replay
+from supervisor.run.jsonl import NOT_DECODED, bounded, decoded_file
 from supervisor.run.paths import NodePaths, private, replace_file
-from supervisor.run.regular import NOT_DECODED, bounded, decoded_file, open_regular, read_regular
+from supervisor.run.regular import open_regular, read_regular
 from supervisor.run.state import RunState
 from supervisor.text.redact import Redactor
 

@@ -25,9 +25,9 @@ import msgspec
 
 from supervisor.job.batch import BatchSpec
 from supervisor.run.events import Outcome, StopWhy
+from supervisor.run.jsonl import decoded_file
 from supervisor.run.paths import NodePaths, make_private, private, replace_file, write_whole
 from supervisor.run.records import Decision, Verdict
-from supervisor.run.regular import decoded_file
 
 LEADER: Final = 0
 CONTINUED_WITHIN_S: Final = 30.0

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from supervisor.run.jsonl import decoded_file
 from supervisor.run.paths import RUN_SCHEMA, NodePaths, RunPaths, private
-from supervisor.run.regular import decoded_file
 
 if TYPE_CHECKING:  # they load the whole schema, which finding a run need not wait for
     from supervisor.run.control import RequestArgs

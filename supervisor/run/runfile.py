@@ -11,8 +11,9 @@ from pathlib import Path
 import msgspec
 
 from supervisor.job.spec import JobSpec
+from supervisor.run.jsonl import NOT_DECODED
 from supervisor.run.paths import RUN_SCHEMA, replace_file
-from supervisor.run.regular import NOT_DECODED, read_regular
+from supervisor.run.regular import read_regular
 
 SAMPLE_INTERVAL_S = 1.0
 """Seconds between readings of GPUs, host and processes, unless a person says otherwise."""

@@ -23,8 +23,9 @@ from pathlib import Path
 
 import msgspec
 
+from supervisor.run.jsonl import decoded
 from supervisor.run.paths import make_own, private
-from supervisor.run.regular import decoded, mark_of, open_regular
+from supervisor.run.regular import mark_of, open_regular
 
 METRICS = "metrics"
 GPU = "gpu"

@@ -17,9 +17,10 @@ from msgspec.structs import replace
 
 from supervisor.job.spec import JobSpec
 from supervisor.run.journal import folded_by
+from supervisor.run.jsonl import append_line, decoded
 from supervisor.run.next_job import declared_again
 from supervisor.run.paths import NodePaths, RunPaths
-from supervisor.run.regular import Mark, append_line, decoded, mark_of, open_regular
+from supervisor.run.regular import Mark, mark_of, open_regular
 from supervisor.run.runfile import BadRunFile, read_run_file
 from supervisor.run.state import AttemptState, MomentKind, RunState
 from supervisor.text.redact import redact_argv

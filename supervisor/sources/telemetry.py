@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from supervisor.run.events import BatchMeasured
-from supervisor.run.regular import NOT_DECODED
+from supervisor.run.jsonl import NOT_DECODED
 
 _NOT_VALUES = frozenset({"v", "t_wall", "t_mono", "step", "rank", "exit_code", "pid", "local_rank", "code"})
 

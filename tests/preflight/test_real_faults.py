@@ -24,9 +24,9 @@ from supervisor.preflight.collective import check_collective
 from supervisor.preflight.context import Check, CheckContext
 from supervisor.preflight.interpreter import Interpreter, find_interpreter
 from supervisor.run import events as ev
+from supervisor.run.jsonl import append_line
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Finding, FindingLevel
-from supervisor.run.regular import append_line
 from supervisor.run.runfile import write_run_file
 from tests.disks import fill, small_disk
 from tests.keeper.fakes import job_of

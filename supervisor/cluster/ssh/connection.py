@@ -17,7 +17,7 @@ import msgspec
 
 from supervisor.cluster.ssh.hosts import Host
 from supervisor.cluster.ssh.messages import Request
-from supervisor.run.regular import NOT_DECODED
+from supervisor.run.jsonl import NOT_DECODED
 
 CONNECT_S: Final = 10
 ASK_S: Final = 120.0

@@ -12,7 +12,8 @@ import msgspec
 
 from supervisor.cluster.scheduler import Place
 from supervisor.run.index import state_home
-from supervisor.run.regular import append_line, decoded, read_regular
+from supervisor.run.jsonl import append_line, decoded
+from supervisor.run.regular import read_regular
 
 MOST_HOSTS: Final = 64
 """Each is a connection of one process; beyond a few dozen machines a scheduler is what one wants (docs/scale.md)."""

@@ -51,11 +51,12 @@ from supervisor.run import events as ev
 from supervisor.run.control import RequestArgs
 from supervisor.run.events import Decided
 from supervisor.run.fold import fold
+from supervisor.run.jsonl import NOT_DECODED
 from supervisor.run.next_job import NextJob, next_job
 from supervisor.run.node_files import Launch
 from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths, make_own, replace_file
 from supervisor.run.records import Action, Decision, DecisionKind, FailureClass, Reason, SpecChange, Verdict
-from supervisor.run.regular import NOT_DECODED, read_regular, read_text
+from supervisor.run.regular import read_regular, read_text
 from supervisor.run.runfile import RunFile
 from supervisor.run.state import Backoff, HeldOpen, RunState
 from supervisor.text.redact import redact, redact_argv

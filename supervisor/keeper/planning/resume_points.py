@@ -31,9 +31,10 @@ from supervisor.keeper.monitoring.found_checkpoints import ranks_of, shown_path
 from supervisor.policy.history import is_resume_known
 from supervisor.preflight.interpreter import installed_version, interpreter_of
 from supervisor.run.events import CheckpointCommitted
+from supervisor.run.jsonl import NOT_DECODED
 from supervisor.run.next_job import NextJob
 from supervisor.run.paths import RunPaths, make_private
-from supervisor.run.regular import NOT_DECODED, read_regular
+from supervisor.run.regular import read_regular
 from supervisor.run.runfile import RunFile
 from supervisor.run.state import RunState
 from supervisor.sources.checkpoint_layouts import TRANSFORMERS, whole_at

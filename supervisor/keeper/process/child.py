@@ -25,8 +25,9 @@ from supervisor.job.launch.plan import LaunchPlan
 from supervisor.keeper.process.launcher import IGNORED, NO_NUMBER
 from supervisor.keeper.process.members import bears_mark, find_members
 from supervisor.run import events as ev
+from supervisor.run.jsonl import NOT_DECODED
 from supervisor.run.paths import AttemptPaths, make_own
-from supervisor.run.regular import NOT_DECODED, read_regular
+from supervisor.run.regular import read_regular
 from supervisor.sources.processes import (
     ProcessId,
     boot_id,

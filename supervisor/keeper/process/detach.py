@@ -14,10 +14,10 @@ import msgspec
 
 from supervisor import LOAD_THIS_COPY
 from supervisor.cluster.scheduler import scheduler_of
+from supervisor.run.jsonl import NOT_DECODED
 from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths, make_private, private
 from supervisor.run.records import Finding
-from supervisor.run.regular import NOT_DECODED
 from supervisor.run.runfile import BadRunFile, RunFile, read_run_stream
 
 START_DEADLINE_S = 15.0
