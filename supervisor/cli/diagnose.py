@@ -6,8 +6,6 @@ import argparse
 import os
 from collections.abc import Callable, Iterator, Sequence
 
-import msgspec
-
 from supervisor.cli.common import Parser, complain, own_rules, say, say_json
 from supervisor.cli.job_logs import (
     READING,
@@ -220,6 +218,8 @@ _EARLIER = ("failure", "reason", "confidence", "rank", "title")
 
 def to_wire(path: str, attempt: int | None, verdict: Verdict) -> dict[str, object]:
     """The JSON object of one job. Keys are never removed within a schema version."""
+    import msgspec  # only JSON needs it: 20 ms
+
     told = msgspec.to_builtins(verdict)
     followed = (
         {key: item[key] for key in ("failure", "rank", "path", "line")} for item in told["consequences"]
@@ -230,6 +230,8 @@ def to_wire(path: str, attempt: int | None, verdict: Verdict) -> dict[str, objec
 
 def earlier_jobs_to_wire(jobs: Sequence[EarlierJob]) -> list[dict[str, object]]:
     """Earlier jobs in the same file as the judged one: the value of the key `jobs`."""
+    import msgspec
+
     found = []
     for job in jobs:
         told = msgspec.to_builtins(job.verdict)

@@ -187,9 +187,9 @@ class RunsPanel(ListPanel):
 
     def go_to(self, index: int) -> None:
         """Select the run of a row."""
-        super().go_to(index)
         if self.rows:
-            self.chosen = self.rows[self.cursor].run
+            self.chosen = self.rows[min(max(index, 0), len(self.rows) - 1)].run
+        super().go_to(index)
 
     def count(self) -> int:
         """How many runs the filter accepts."""
