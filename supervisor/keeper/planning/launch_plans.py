@@ -32,8 +32,6 @@ from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.base.control_input import Refused
 from supervisor.keeper.base.job_secrets import require_nothing_hidden, with_hidden_words, with_secrets
 from supervisor.keeper.base.ledger import RunContext
-from supervisor.keeper.planning.decisions import policy_input
-from supervisor.keeper.planning.resume_points import batch_refusal, make_copy, resume_point
 from supervisor.keeper.process.child import (
     Child,
     SpawnError,
@@ -45,7 +43,6 @@ from supervisor.keeper.process.child import (
     started,
 )
 from supervisor.keeper.process.members import label_of
-from supervisor.policy.decide import change_asked_for
 from supervisor.preflight.network import free_port
 from supervisor.run import events as ev
 from supervisor.run.control import RequestArgs
@@ -94,7 +91,12 @@ def next_launch(
     Raises:
         JobError: it cannot resume as it has to.
     """
-    settings, switch, copy, checkpoint = resume_point(record, state, run, now, env)
+    settings: Mapping[str, str] = {}
+    switch, copy, checkpoint = None, None, None
+    if state.attempts:
+        from supervisor.keeper.planning.resume_points import resume_point  # not before a first launch
+
+        settings, switch, copy, checkpoint = resume_point(record, state, run, now, env)
     launch = Launch(
         nodes=(),
         args=now.job.entry_args if now.is_typed else None,
@@ -207,6 +209,8 @@ def _require_batch(
     record: RunFile, state: RunState, batch: BatchChange | None, now: NextJob, env: Mapping[str, str]
 ) -> None:
     """Raises BadChange if the script would resume with another batch than `batch`."""
+    from supervisor.keeper.planning.resume_points import batch_refusal  # not before a first launch
+
     if batch is not None and (refused := batch_refusal(record, state, batch.after, now.job.entry_args, env)):
         raise BadChange(refused)
 
@@ -219,6 +223,9 @@ def continuing(record: RunFile, state: RunState, env: Mapping[str, str], by: str
     if decided is not None and (restarts or view.decided_by != "policy"):
         change = (decided.change if restarts else None) or change
     elif view.failure is not None:
+        from supervisor.keeper.planning.decisions import policy_input  # not before a first launch
+        from supervisor.policy.decide import change_asked_for
+
         planned = change_asked_for(policy_input(record, state, env=env))
         if planned is not None:
             change, reason = planned[0], f"{reason}: {planned[1]}"
@@ -391,6 +398,8 @@ class Launching:
     def _start(self, number: int, plan: LaunchPlan, reason: str, missed: Child | None) -> Child | None:
         paths, emit, wall = self._node.attempt(number), self._ledger.emit, self._context.clock.wall
         if plan.copy is not None:
+            from supervisor.keeper.planning.resume_points import make_copy  # not before a first launch
+
             make_copy(plan.copy)
         try:
             write_plan(paths, plan)
