@@ -11,26 +11,21 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, assert_never
 
 from msgspec.structs import replace as replace_fields
 
 from supervisor.cluster.scheduler import scheduler_of
 from supervisor.job.errors import JobError, NotResumableError
-from supervisor.keeper.attempt_monitor import AttemptMonitor
 from supervisor.keeper.base.control_input import ControlInput, Refused
 from supervisor.keeper.base.job_secrets import redactor_of
 from supervisor.keeper.base.keeper_clock import SET_S, Clock, ClockWatch
 from supervisor.keeper.base.ledger import Ledger, RunContext
-from supervisor.keeper.fit_batch import Prober
 from supervisor.keeper.planning import launch_plans as plans
-from supervisor.keeper.planning.attempt_evidence import BackgroundVerdict, diagnose_attempt
-from supervisor.keeper.planning.decisions import decide_next, needs_smaller_batch, next_answer, question_after
 from supervisor.keeper.planning.launch_plans import Launching, StillAlive
-from supervisor.keeper.planning.readiness import KeptCopies, ReadinessCheck
 from supervisor.keeper.process.child import Child, ExitStatus, own_identity, read_exit
 from supervisor.keeper.process.takeover import recorded_processes
-from supervisor.keeper.recording.recovery_report import RecoveryReport
 from supervisor.keeper.recording.start_events import LaterChecks, opening
 from supervisor.keeper.requests import carry_out
 from supervisor.policy import EXIT_FAILED, EXIT_GAVE_UP, EXIT_LOST, EXIT_REQUEUE, EXIT_STOPPED
@@ -53,6 +48,11 @@ from supervisor.sources.signature_files import EngineLoader
 
 if TYPE_CHECKING:
     from supervisor.job.launch.plan import LaunchPlan
+    from supervisor.keeper.attempt_monitor import AttemptMonitor
+    from supervisor.keeper.fit_batch import Prober
+    from supervisor.keeper.planning.attempt_evidence import BackgroundVerdict
+    from supervisor.keeper.planning.readiness import KeptCopies, ReadinessCheck
+    from supervisor.keeper.recording.recovery_report import RecoveryReport
 
 log = logging.getLogger("stoker.keeper")
 
@@ -154,7 +154,7 @@ class Keeper:
         me = own_identity()
         self._lock = KeeperLock(self._node.lock, start_time=me.start_time)
         self._ledger = Ledger(self._node, redactor_of(record.job, self._env))
-        same_boot = self.state.boot_id in {None, boot_id()}
+        self._same_boot = self.state.boot_id in {None, boot_id()}
         self._clock_watch = ClockWatch(self._clock, self.emit)
         others = self._group.others
         self.context = context = RunContext(
@@ -166,26 +166,12 @@ class Keeper:
         self._later_checks = LaterChecks(context)
         for fact in opening(context, me, findings, continued_by=continued_by):
             self.emit(fact)
-        self._engine = engine = EngineLoader(begin=False, own=record.job.signatures)
-        self._judging = BackgroundVerdict(
-            lambda number, whole: diagnose_attempt(context, number, engine.get(), whole=whole)
-        )
-        self._report, self._copies = RecoveryReport(context), KeptCopies(context)
-        self.monitor = AttemptMonitor(
-            context,
-            engine,
-            judging=self._judging,
-            stepped=self._report.look,
-            saved=self._copies.release,
-            same_boot=same_boot,
-        )
-        self._readiness = ReadinessCheck(record.job, self._node, self._env, self._clock, self.emit)
-        self._prober = Prober(context, engine, same_boot=same_boot)
+        self._engine = EngineLoader(begin=False, own=record.job.signatures)
         self._control = ControlInput(
             run,
             self._ledger,
             self._clock,
-            dump_stacks=self.monitor.dump_stacks,
+            dump_stacks=lambda: self.monitor.dump_stacks(),  # noqa: PLW0108  # it loads the monitor
             carry_out=lambda request, by: carry_out(self, request, by),
             stop=lambda why, by, now: self.stop(why, by, now=now),
             answers=self._group.leads,
@@ -200,6 +186,56 @@ class Keeper:
     def adopted(self) -> bool:
         """Whether another keeper started this run."""
         return self._ledger.adopted
+
+    # What is needed once something runs is imported then: the first launch would wait 0.15 s for it.
+
+    @cached_property
+    def monitor(self) -> AttemptMonitor:
+        """The monitor of the newest attempt."""
+        from supervisor.keeper.attempt_monitor import AttemptMonitor
+
+        stepped, saved = self._report.look, self._copies.release
+        return AttemptMonitor(
+            self.context,
+            self._engine,
+            judging=self._judging,
+            stepped=stepped,
+            saved=saved,
+            same_boot=self._same_boot,
+        )
+
+    @cached_property
+    def _judging(self) -> BackgroundVerdict:
+        from supervisor.keeper.planning.attempt_evidence import BackgroundVerdict, diagnose_attempt
+
+        context, engine = self.context, self._engine
+        return BackgroundVerdict(
+            lambda number, whole: diagnose_attempt(context, number, engine.get(), whole=whole)
+        )
+
+    @cached_property
+    def _report(self) -> RecoveryReport:
+        from supervisor.keeper.recording.recovery_report import RecoveryReport
+
+        return RecoveryReport(self.context)
+
+    @cached_property
+    def _copies(self) -> KeptCopies:
+        from supervisor.keeper.planning.readiness import KeptCopies
+
+        return KeptCopies(self.context)
+
+    @cached_property
+    def _readiness(self) -> ReadinessCheck:
+        from supervisor.keeper.planning.readiness import ReadinessCheck
+
+        return ReadinessCheck(self._record.job, self._node, self._env, self._clock, self.emit)
+
+    @cached_property
+    def _prober(self) -> Prober:
+        from supervisor.keeper.fit_batch import Prober
+
+        return Prober(self.context, self._engine, same_boot=self._same_boot)
 
     def emit(self, event: ev.Event, *, durable: bool = False) -> None:
         """Journal an event, then fold it."""
@@ -224,13 +260,18 @@ class Keeper:
         self._group.begin(self._continued_by)
         while not isinstance(self.state.condition, st.Finished):
             self._show_life()
-            self.monitor.receive(self._patience_s())
-            self.monitor.write()
+            if not self._launches_first():
+                self.monitor.receive(self._patience_s())
+                self.monitor.write()
             self._clock_watch.look()
             self._control.look()
             self._act()
             self._later_checks.journal()
         return self.state.condition.exit_code
+
+    def _launches_first(self) -> bool:
+        """Whether the next thing to do is the first launch, without a search for the batch."""
+        return isinstance(self.state.condition, st.Preflight) and self._record.job.fit is None
 
     def learn_end(self) -> None:
         """Learn how and why an attempt with no live process ended; if the job had succeeded, end the run."""
@@ -370,7 +411,7 @@ class Keeper:
             return
         match condition:
             case st.Preflight():
-                if self._prober.tick(self.state):
+                if self._launches_first() or self._prober.tick(self.state):
                     self.launch("first launch")
                     self._later_checks.begin()
             case st.Launching() | st.Running() | st.Stopping():
@@ -484,6 +525,8 @@ class Keeper:
         view = self.state.attempt
         assert view is not None, "a verdict belongs to an attempt"
         if view.decision is None:
+            from supervisor.keeper.planning.decisions import needs_smaller_batch, next_answer
+
             # Known answers, and answers that may be tried, if a smaller batch needs them.
             while needs_smaller_batch(self._record, self.state, view):
                 now = self._clock.wall()
@@ -497,6 +540,8 @@ class Keeper:
 
     def _next_decision(self) -> Decision:
         """What follows the newest attempt."""
+        from supervisor.keeper.planning.decisions import decide_next
+
         watched = self.monitor.is_watched()
         return decide_next(self._record, self.state, env=self._env, watched=watched)
 
@@ -524,6 +569,8 @@ class Keeper:
 
     def _ask(self, number: int, decision: Decision) -> None:
         """Ask the open question, once per attempt; a headless run prints which flag answers it."""
+        from supervisor.keeper.planning.decisions import question_after
+
         asked, question = self.state.asked, question_after(self._record, self.state, number)
         is_asked = asked is not None and (asked.attempt, asked.question) == (number, question)
         if decision.asks and question is not None and not is_asked:
