@@ -31,7 +31,7 @@ from supervisor.run.records import FailureClass
 from supervisor.run.series import HOST, METRICS, SeriesReader
 from supervisor.sources.processes import identify
 from supervisor.text.prefixes import Origin
-from supervisor.views.wording.kinds import unread_text
+from supervisor.views.wording.kinds import reading_text, unread_text
 from tests.conftest import not_none, wait_until
 from tests.keeper.fakes import SLEEP, facts_of
 
@@ -392,3 +392,65 @@ def test_a_log_whose_writer_here_has_ended_is_over(tmp_path: Path) -> None:
             assert wait_until(lambda: isinstance(observer.state.condition, st.Running), 20)
             assert wait_until(lambda: attempt_of(observer).last_step == 2, 20)
     assert ending(run)[0] is not Outcome.SUCCEEDED
+
+
+# -- a large finished log: its end is judged first ---------------------------------------------------
+
+STEPS = "".join(f"step {n} loss {2 + 1 / n:.4f}\n" for n in range(1, 3_000))
+OOM = """Traceback (most recent call last):
+  File "/job/train.py", line 47, in <module>
+    loss.backward()
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 1.20 GiB is free.
+"""
+
+
+@pytest.mark.usefixtures("slow_reader")
+@pytest.mark.parametrize("confirmed", [True, False])
+def test_a_clear_failure_at_the_end_of_a_large_log_is_shown_before_the_rest_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, confirmed: bool
+) -> None:
+    monkeypatch.setattr("supervisor.keeper.observer.observed_run.LARGE_BYTES", 1 << 14)
+    monkeypatch.setattr("supervisor.keeper.observer.observed_run.END_BYTES", 1 << 14)
+    log, whole = tmp_path / "x.log", tmp_path / "whole.log"
+    log.write_text(STEPS + OOM, encoding="utf-8")
+    whole.write_text(STEPS + OOM if confirmed else STEPS, encoding="utf-8")
+    make_old(log)
+    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=True)
+    with observing(tmp_path, target, whole) as (observer, run):
+        assert reading_text(observer.state), "from the first event on"
+        if confirmed:
+            assert wait_until(lambda: isinstance(observer.state.condition, st.DiagnosedAs), 60)
+            verdict = not_none(attempt_of(observer).verdict)
+            assert verdict.cause is not None
+            assert verdict.cause.line == STEPS.count("\n") + 4
+        else:
+            assert wait_until(lambda: (v := attempt_of(observer)).log_checked and v.verdict is None, 60)
+    facts = facts_of(run)
+    first = next(fact for fact in facts if isinstance(fact, ev.Diagnosed))
+    assert (first.provisional, first.verdict.failure) == (True, FailureClass.CUDA_OOM)
+    assert first.verdict.cause is not None
+    assert first.verdict.cause.line is None, "the lines above it are not counted"
+    assert [type(fact) for fact in facts].count(ev.AttemptEnded) == 1 if confirmed else True
+
+
+@pytest.mark.parametrize(
+    ("text", "ended", "old"),
+    [
+        (STEPS + OOM, True, False),  # it may be written still
+        (STEPS + OOM, False, True),
+        (STEPS + OOM + "step 9 loss 2.0\n" * 400, True, True),  # it continued
+    ],
+    ids=["lately written", "live", "continued"],
+)
+def test_any_other_end_waits_for_the_whole_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, ended: bool, old: bool
+) -> None:
+    monkeypatch.setattr("supervisor.keeper.observer.observed_run.LARGE_BYTES", 1 << 14)
+    monkeypatch.setattr("supervisor.keeper.observer.observed_run.END_BYTES", 1 << 14)
+    log = written(tmp_path, text)
+    if old:
+        make_old(log)
+    with watching(log, ended=ended) as (observer, run):
+        assert wait_until(lambda: observer._judged is not None, 60)
+    judged = [fact.verdict.cause for fact in facts_of(run) if isinstance(fact, ev.Diagnosed)]
+    assert all(cause is None or cause.line is not None for cause in judged)

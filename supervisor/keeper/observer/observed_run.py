@@ -31,6 +31,8 @@ LARGE_BYTES = 4 << 20
 """Reading the numbers of this many bytes takes a quarter of a second."""
 LOOKED_AT_BYTES, LOOKED_AT_LINES = 1 << 16, 400
 """How much of each end of a log is looked at for clock times, or for what a training prints."""
+END_BYTES = 1 << 20
+"""How much of a large log's end is judged before the rest is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,16 @@ def _opening(run: RunPaths, target: Target, host: str, me: ProcessId, now: float
 
 
 # -- the beginning and end of a log, read first: its times and its last words ----------------------------------
+
+
+def end_of(log: ObservedLog) -> Iterator[bytes]:
+    """The last lines of a large log, or all of a small one."""
+    with open_regular(log.path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > END_BYTES:
+            file.seek(size - END_BYTES)
+            file.readline()  # a partial line
+        yield file.read(END_BYTES)
 
 
 def both_ends(log: ObservedLog) -> tuple[list[str], list[str]]:

@@ -12,8 +12,9 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
-from supervisor.diagnosis.evidence import JobEvidence
+from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.journal_facts import with_journal_facts
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.keeper.base.background import Background, BackgroundTask
@@ -27,6 +28,7 @@ from supervisor.keeper.observer.observed_run import (
     PIPE_NAME,
     ObservedRun,
     Target,
+    end_of,
     last_written_t,
     span_of_logs,
 )
@@ -60,6 +62,9 @@ LATELY_S = 60.0
 COPIED_S = 86400.0
 STAT_S = 1.0
 Extent = tuple[int, ...]
+CLEAR = 0.9
+"""Show a verdict on a log's end alone only from this confidence on, when its last lines are the failure's own."""
+NO_FAILURE = frozenset((FailureClass.HEALTHY, FailureClass.UNKNOWN, FailureClass.TERMINATED))
 
 
 class Observer:
@@ -131,6 +136,7 @@ class Observer:
         self._judging: Background[Verdict] = Background("stoker-verdict")
         self._judging_of: Extent = ()
         self._judged: tuple[Verdict, Extent] | None = None
+        self._end_shown = False
         self._began_judging = self._judge_due = 0.0
         # -- whether the job is over
         self._words_decide = self._reopened = False
@@ -212,6 +218,7 @@ class Observer:
         self._recorder.begin(ATTEMPT)
         if self._target.backlog_bytes:
             self._recorder.expect_backlog()
+            self._start_judging(of_end=self._target.ended and not self._is_lately_written())
         self._logs.start()
         if self._target.ended:
             self._reading = LastReading(self._logs, self._clock)
@@ -385,27 +392,46 @@ class Observer:
             self._start_judging()
         return current
 
-    def _start_judging(self) -> None:
-        """Make a verdict in a thread, which takes seconds for a large log."""
+    def _start_judging(self, *, of_end: bool = False) -> None:
+        """Make a verdict in a thread, which takes seconds for a large log. `of_end`: read only the log's end."""
         if not self._judging.busy:
-            self._judging_of = self._extent()
+            self._judging_of = () if of_end else self._extent()
             self._began_judging = self._clock.mono()
-            self._judging.start(self._verdict)
+            self._judging.start(lambda: self._verdict(of_end=of_end))
 
     def _current_verdict(self) -> Verdict | None:
         """The newest verdict, if nothing was written since. A new one is shown first."""
         was_busy, found = self._judging.busy, self._judging.poll()
         if was_busy and not self._judging.busy:
             # A verdict that failed in its thread also fails here, which ends the observer.
-            verdict = found if found is not None else self._verdict()
-            self._judged = verdict, self._judging_of
-            now = self._clock.mono()
-            took_s = now - self._began_judging
-            self._judge_due = now + (JUDGE_REST * took_s if took_s > JUDGE_CHEAP_S else 0.0)
-            if self._reading is None or not self._reading.look():
-                self._show(verdict, provisional=True)
+            self._receive_verdict(found if found is not None else self._verdict())
         judged = self._judged
         return judged[0] if judged is not None and judged[1] == self._extent() else None
+
+    def _receive_verdict(self, verdict: Verdict) -> None:
+        if not self._judging_of:
+            self._show_end(verdict)
+            self._start_judging()
+            return
+        self._judged = verdict, self._judging_of
+        now = self._clock.mono()
+        took_s = now - self._began_judging
+        self._judge_due = now + (JUDGE_REST * took_s if took_s > JUDGE_CHEAP_S else 0.0)
+        if self._end_shown and not verdict.shows_end:
+            self._end_shown = False
+            self._say_quiet(None)  # withdraws the end
+        if self._reading is None or not self._reading.look():
+            self._show(verdict, provisional=True)
+
+    def _show_end(self, verdict: Verdict) -> None:
+        """Journal the failure at the end of a large log, if that end shows it clearly."""
+        if verdict.failure in NO_FAILURE or verdict.confidence < CLEAR or verdict.cause is None:
+            return
+        self._end_shown = True
+        self.emit(ev.AttemptEnded(t=self._clock.wall(), attempt=ATTEMPT, exit_code=None))
+        # The number of lines above is not counted yet.
+        verdict = replace(verdict, cause=replace(verdict.cause, line=None), consequences=())
+        self._show(verdict, provisional=True)
 
     def _shows_end(self, verdict: Verdict) -> bool:
         """Whether the log's contents show an end. After one that was withdrawn, the next must be stable for `LATELY_S`."""
@@ -430,9 +456,12 @@ class Observer:
                 found.append(os.stat(path).st_size)
         return tuple(found)
 
-    def _verdict(self) -> Verdict:
+    def _verdict(self, *, of_end: bool = False) -> Verdict:
         """The verdict on the current logs. If all watched processes were seen to end with 0, that and the job's progress count, too."""
         engine = self._engine.get()
+        if of_end:
+            logs = tuple(LogSource(log.name, end_of(log), log.origin) for log in self._target.logs)
+            return self._word(diagnose(JobEvidence(logs=logs), engine.signatures, engine.matcher))
         try:
             job = self._read()
             view, codes = self.state.attempt, self._ranks.codes
