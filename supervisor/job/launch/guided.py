@@ -272,7 +272,7 @@ def _question(topic: Topic, around: Around, choices: Choices, found: Found) -> Q
 
 
 def _free_name(entry: str, taken: frozenset[str]) -> str:
-    """Return ``train.toml``, or the first free name of ``train-2.toml``, …"""
+    """Return ``train.toml``, or the first of ``train-2.toml``, … that is free."""
     stem = re.sub(r"\.py$", "", posixpath.basename(entry.replace("\\", "/"))) or "job"
     stem = re.sub(r"[^\w.-]", "-", stem).lstrip(".-") or "job"
     names = (f"{stem}{f'-{number}' if number > 1 else ''}.toml" for number in range(1, len(taken) + 4))
