@@ -30,8 +30,8 @@ class BatchSpec:
     """A batch that divides: every field is positive and the product is exact.
 
     `micro_batch_per_rank` is in samples. `global_batch` is in `unit`. With ``unit=TOKENS`` a sample counts
-    `tokens_per_sample` tokens. If `ranks_known` is False, only micro-batch and accumulation are known, and the
-    number of ranks is not. `world_size` is then 1, and `global_batch` is one rank's share of a step.
+    `tokens_per_sample` tokens. If `ranks_known` is False, only micro-batch and accumulation are known, and
+    the number of ranks is not. `world_size` is then 1, and `global_batch` is one rank's share of a step.
     """
 
     micro_batch_per_rank: int
@@ -196,7 +196,7 @@ def factors(spec: BatchSpec) -> str:
 
 
 def describe_change(change: BatchChange) -> str:
-    """Format a change in one line, such as ``micro-batch 16 → 8, accumulation 2 → 4, global batch 64 unchanged``."""
+    """Format a change in one line: ``micro-batch 16 → 8, accumulation 2 → 4, global batch 64 unchanged``."""
     before, after = change.before, change.after
     parts = [
         _moved("micro-batch", before.micro_batch_per_rank, after.micro_batch_per_rank),
@@ -231,7 +231,7 @@ def _unit(spec: BatchSpec) -> str:
 
 
 def divisors(number: int) -> list[int]:
-    """Return all divisors, smallest first. Beyond 10**12, surely a typo, return only those up to 10**6 and their partners."""
+    """Return all divisors, smallest first. Beyond 10**12, a typo, return only those up to 10**6 and partners."""
     small = [d for d in range(1, min(isqrt(number), MOST_TRIED) + 1) if number % d == 0]
     return small + [number // d for d in reversed(small) if d * d != number]
 

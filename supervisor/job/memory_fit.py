@@ -1,7 +1,7 @@
 """Predicts the micro-batch that fits, from measurements if possible, or else step by step.
 
-What is known has three grades, best first: a line through two or more measured micro-batches, the numbers of one
-failed allocation (`batch.MemoryPoint`), or only the fact that a micro-batch failed.
+What is known has three grades, best first: a line through two or more measured micro-batches, the numbers of
+one failed allocation (`batch.MemoryPoint`), or only the fact that a micro-batch failed.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ class Line:
 
 
 def line_through(trials: Iterable[MemoryTrial]) -> Line | None:
-    """Return the line through two or more micro-batches with the same measure. For each, the highest peak counts.
+    """Return the line through two or more micro-batches of one measure, by the highest peak of each.
 
-    At least one must have fitted. Failures only show how far they got, which is the whole card each time, so a line
+    At least one must have fitted. Failures only show how far they got, the whole card each time, so a line
     through failures is flat (96 and 48 of a real run on an H100 predicted 75 GiB for 12, which needed 24).
-    None if there is no such line, or if memory does not grow with the micro-batch, so something else was measured.
+    None without such a line, or if memory does not grow with the micro-batch and so is not what was measured.
     """
     known = [t for t in trials if t.peak_bytes is not None]
     for measure in Measure:
@@ -133,7 +133,7 @@ def choose_smaller(
             divide it: 7 becomes 3, not 1, which breaks batch norm.
 
     Returns:
-        The largest smaller divisor that is predicted to fit. If a prediction leaves nothing (a base that alone is
+        The largest smaller divisor predicted to fit. If a prediction leaves nothing (a base that alone is
         too large is usually a wrong measurement) or nothing is known, the next one that divides the current
         micro-batch. None if no divisor of at least `minimum` is left.
     """
@@ -147,7 +147,7 @@ def choose_smaller(
     elif smaller_global:
         micro, how = next((m for m in open_ if m <= half), open_[0]), "half of it"
     else:
-        # 8 becomes 4 at twice the accumulation, not 5 at 10 → 16, because a small step usually runs out of memory again.
+        # 8 becomes 4 at twice the accumulation, not 5 at 10 → 16. A small step mostly runs out of memory again.
         whole = (m for m in open_ if spec.micro_batch_per_rank % m == 0)
         micro, how = next(whole, open_[0]), "the largest smaller divisor"
     if smaller_global:
@@ -174,7 +174,7 @@ def _known_to_fit(
 
 
 def _open_values(spec: BatchSpec, trials: Sequence[MemoryTrial], minimum: int, half: int) -> list[int]:
-    """Return the micro-batches to choose from, largest first. `half`: one that need not divide the batch; 0 for none."""
+    """Return the micro-batches to choose from, largest first. `half`: need not divide the batch; 0: none."""
     smaller = [m for m in candidates(spec) if minimum <= m < spec.micro_batch_per_rank]
     if not spec.ranks_known:
         # Only these keep an accumulation over all ranks, or a batch divided among ranks, whole.

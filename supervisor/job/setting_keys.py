@@ -1,6 +1,6 @@
-"""Defines the keys of job files and product settings: type, meaning, unit, default, values, flag and section of each.
+"""Defines the keys of job files and product settings: type, meaning, unit, default, values, flag, section.
 
-Flags, their help, `config explain` and the reference page are generated from this table. `Setting.held` checks a value from any source.
+Flags, their help, `config explain` and the reference page come from this table. `Setting.held` checks a value from any source.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ _SWITCH_WORDS: Final = {"yes": True, "on": True, "no": False, "off": False}
 class Setting:
     """One setting.
 
-    With `default` None, nothing is assumed. `section`: the part of the trainer's help that starts here. `flag`:
-    the flag of `stoker run`, with a placeholder for its value (``--grace S``); empty without one.
+    With `default` None, nothing is assumed. `section`: the part of the trainer's help that starts here.
+    `flag`: the flag of `stoker run`, with a placeholder for its value (``--grace S``); empty without one.
     """
 
     kind: KeyType

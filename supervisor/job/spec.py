@@ -17,7 +17,7 @@ BY_ITSELF, NEVER = "itself", "never"
 IN_CODE = "code"
 """Answers on how a script resumes, besides the name of a setting."""
 RESTARTS = "restarts"
-"""An answer on how a script counts its steps: from 0 at each start. The alternative is on from the checkpoint."""
+"""An answer on how a script counts steps: from 0 at each start, not on from the checkpoint."""
 
 
 class EntryKind(StrEnum):
@@ -97,7 +97,7 @@ class Knobs:
     same: tuple[tuple[str, str], ...] = ()
     refusal: str = ""
     help: str = ""
-    found: tuple[FoundNumber, ...] = field(default=(), compare=False)  # what was read does not affect what runs
+    found: tuple[FoundNumber, ...] = field(default=(), compare=False)  # only what was read, not what runs
     self_resuming: bool = False
     resumes: str = ""
     resume_step: str | None = None
@@ -294,12 +294,12 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class HangSettings:
-    """When missing progress counts as a stall, and when the attempt is ended: ``[hang]``. `setting_keys` describes each field.
+    """When missing progress is a stall, and when the attempt is ended: ``[hang]``. `setting_keys` describes each field.
 
     A stall is flagged after max(`flag_s`, `flag_factor` x pace), where pace is the 99th percentile of this phase's earlier
-    intervals in this run. The attempt is ended at the earliest after max(`act_s`, `act_factor` x pace, `return_factor` x the
-    longest silence that the run recovered from), and only if all rules in `policy.health.ending` allow it. Without a known
-    pace, neither happens. `act_given`: the user set `act_s`. With `end_hangs`, `act_s` then only measures missing progress.
+    intervals in this run. The attempt is ended at the earliest after max(`act_s`, `act_factor` x pace, `return_factor` x
+    the longest silence that the run recovered from), and only if all rules in `policy.health.ending` allow it. Without a
+    known pace, neither happens. `act_given`: the user set `act_s`. With `end_hangs`, it then only counts missing progress.
     """
 
     enabled: bool = True
@@ -324,15 +324,15 @@ class HangSettings:
 
 
 LEAST_FIT_STEPS: Final = 3
-"""The fewest steps of a probe that reveal anything about memory. Optimizer states first exist during the second step."""
+"""The fewest steps that reveal a probe's memory. Optimizer states first exist during the second step."""
 
 
 @dataclass(frozen=True, slots=True)
 class FitSettings:
     """``--fit-batch``: probing launches before the first attempt find the largest micro-batch that fits.
 
-    A probe has fitted after `steps` completed steps, or when it succeeds. Each probe is ended after `timeout_s` seconds at
-    the latest, and has then fitted if it made `LEAST_FIT_STEPS`. Optimizer states exist after the first step, but caches,
+    A probe has fitted after `steps` completed steps, or when it succeeds. It is ended after `timeout_s` seconds at the
+    latest, and has then fitted if it made `LEAST_FIT_STEPS`. Optimizer states exist after the first step, but caches,
     buckets and a compiled graph's last shapes only appear some steps later. Three steps gave too many false fits.
     """
 
@@ -341,12 +341,12 @@ class FitSettings:
 
 
 BEYOND_STEPS: Final = 10
-"""The multiple of its own step limit after which a script clearly ignores the limit, so that its trial is stopped."""
+"""The multiple of its own step limit at which a script clearly ignores it, so that its trial is stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrialKnob:
-    """A setting changed by a trial: its name, its new value, and the old value; None for the script's own default."""
+    """A setting changed by a trial: its name, new value, and old value (None: the script's own default)."""
 
     name: str
     value: str
@@ -357,9 +357,9 @@ class TrialKnob:
 class TrialSettings:
     """``--trial``: one rank, a few steps, no restart.
 
-    If a setting makes the script stop after `steps` (`ends_itself`), the trial ends on its own. Otherwise it is
-    stopped after `steps`. Each trial is ended after `timeout_s` seconds at the latest. `args` are the script's
-    original arguments and `flags` torchrun's, for the command of the real run. `knobs` are the changed arguments.
+    If a setting stops the script after `steps` (`ends_itself`), the trial ends on its own. Otherwise it is
+    stopped after `steps`. A trial is ended after `timeout_s` seconds at most. `args` are the script's
+    original arguments and `flags` torchrun's, for the command of the real run. `knobs`: the changed arguments.
     """
 
     steps: int = 20
@@ -370,7 +370,7 @@ class TrialSettings:
     flags: tuple[str, ...] = ()
 
     def is_over(self, first: int | None, last: int | None, age_s: float) -> bool:
-        """Decide whether to end the trial now, by its first and newest step and the seconds since its launch."""
+        """Check whether to end the trial now, by its first and newest step and the seconds since launch."""
         most = self.steps * BEYOND_STEPS if self.ends_itself else self.steps
         return steps_seen(first, last) >= most or age_s > self.timeout_s
 
@@ -385,20 +385,19 @@ class JobSpec:
     """One job, with everything needed to plan its launches.
 
     `entry` is a path, a module name or (COMMAND) the program. `entry_args` are the words after it, unchanged.
-    `torchrun_flags` are launcher flags that stoker does not own, already in the form ``--flag=value``.
-    `master_port` is set only if the user chose it. Otherwise stoker may change the port. `metric_rules` are the
-    user's own (name, regex) pairs for metrics in logs. `set_knobs` are (knob, value) pairs that every launch
-    sets besides `entry_args`: knobs in config files and in the environment. `world_size`: ranks of the whole
-    job; None if unknown, for example if a launcher after ``--`` hides the number. `outputs`: where a
-    third-party script may write checkpoints, as it spells the path. `output_prefixes`: those that its arguments give (in
-    run.json of earlier versions, some are in only one of the two). `group_timeout_s`: the timeout of the bundled
-    trainer's process groups, if longer than PyTorch's default. `answered`: an answer from an earlier run
-    that is used here. `instrument`: the job's processes are measured from inside. The bundled trainer sends its
-    own reports. `expected_memory_bytes`: the most GPU memory per rank that the configuration expects; None if the
-    configuration has no figure or was changed. `env` is the user's own environment changes (from config or --env).
-    `origins` has a row for each source (flag, env, file, default) of each setting. The last row of a setting is in
-    effect and overrides the rows before it. `given`: the command-line flags that set nothing in the job,
-    as words.
+    `torchrun_flags` are launcher flags that stoker does not own, already in the form ``--flag=value``. `master_port` is
+    set only if the user chose it. Otherwise stoker may change the port. `metric_rules` are the user's own (name, regex)
+    pairs for metrics in logs. `set_knobs` are (knob, value) pairs that every launch sets besides `entry_args`: knobs in
+    config files and in the environment. `world_size`: ranks of the whole job; None if unknown, for example if a
+    launcher after ``--`` hides the number. `outputs`: where a third-party script may write checkpoints, as it spells
+    the path. `output_prefixes`: those that its arguments give (in run.json of earlier versions, some are in only one of
+    the two). `group_timeout_s`: the timeout of the bundled trainer's process groups, if longer than PyTorch's default.
+    `answered`: an answer from an earlier run that is used here. `instrument`: the job's processes are measured from
+    inside. The bundled trainer sends its own reports. `expected_memory_bytes`: the most GPU memory per rank that the
+    configuration expects; None if the configuration has no figure or was changed. `env` is the user's own environment
+    changes (from config or --env). `origins` has a row for each source (flag, env, file, default) of each setting. The
+    last row of a setting is in effect and overrides the rows before it. `given`: the command-line flags that set
+    nothing in the job, as words.
     """
 
     name: str
@@ -466,7 +465,7 @@ class JobSpec:
         return direct or self.entry_kind is not EntryKind.COMMAND
 
     def sources(self, setting: str) -> list[tuple[str, str]]:
-        """Return each source of a setting as (value, origin). The last one is in effect and overrides the others."""
+        """Return each source of a setting as (value, origin). The last is in effect and overrides others."""
         return [(value, origin) for name, value, origin in self.origins if name == setting]
 
     @property

@@ -114,7 +114,7 @@ class _Pairs(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _Meeting:
-    """Who meets and where. `first`: this machine's first rank. `host` empty: only this machine's ranks, by a file."""
+    """Who meets and where. `first`: this machine's first rank. Without `host`, only this machine's ranks, over a file."""
 
     first: int
     here: int
@@ -181,7 +181,7 @@ def _meet(context: CheckContext, meeting: _Meeting, limit_s: float, meet_s: int)
         finally:
             for child in children:
                 if child.returncode is None:  # not reaped, so the pid still belongs to the child
-                    os.killpg(child.pid, signal.SIGKILL)  # with a wrapper's own child in its group
+                    os.killpg(child.pid, signal.SIGKILL)  # kills a wrapper's child too
                     child.wait()
         ended_t = time.time()
         texts = [output.read_text(encoding="utf-8", errors="replace") for output in outputs]
@@ -206,7 +206,7 @@ def _judged(
     took_s: float,
     failed_way: Failed | None,
 ) -> Finding:
-    """Judge the meeting. A rank that ended on its own is the cause; one that gave up after `meet_s` had waited."""
+    """Judge the meeting. A rank that ended on its own is the cause. A rank that gave up after `meet_s` is not."""
     fix = "`stoker run` would fail in the same way: look at the interface and the driver"
     never = [rank for rank, code in enumerate(codes) if waited_s[rank] is None and not code]
     ended = [rank for rank, code in enumerate(codes) if code]

@@ -54,7 +54,7 @@ def warn(check: str, what: str, fix: str = "") -> Finding:
 
 
 def refuse(check: str, what: str, fix: str = "") -> Finding:
-    """Return a result with which the start cannot succeed and ends with exit code 3."""
+    """Return a result that ends the start with exit code 3, because the start cannot succeed."""
     return Finding(FindingLevel.REFUSE, check, what, fix)
 
 

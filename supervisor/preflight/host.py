@@ -186,7 +186,7 @@ FAULTHANDLER = "[hang] faulthandler = true: ranks then write their stacks themse
 
 
 def check_stacks(context: CheckContext) -> Iterator[Finding]:
-    """Check whether a hanging rank's stacks can be read: py-spy, and the right to inspect another process's child."""
+    """Check whether a hanging rank's stacks can be read: py-spy, and the right to inspect a process that is not a child."""
     from supervisor.sources.stacks.python_stacks import find_py_spy
 
     python = context.interpreter.path if context.interpreter is not None else None

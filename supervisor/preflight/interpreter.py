@@ -56,7 +56,7 @@ _ACTIVE: Final = ("VIRTUAL_ENV", "CONDA_PREFIX")
 class Interpreter:
     """A target interpreter. `torch_version` is None without torch, which is allowed only for a plain command.
 
-    `torch_cuda`: the CUDA version of this torch build, such as "12.8"; None for a build without CUDA. `torch_hip`: the same for ROCm.
+    `torch_cuda`: the CUDA version of this torch build, such as "12.8"; None without CUDA. `torch_hip`: the same for ROCm.
     """
 
     path: str

@@ -21,9 +21,9 @@ from supervisor.preflight.network import RESOLVE_S, is_own_host, resolved
 from supervisor.run.records import Finding
 
 LISTEN_S: Final = 0.5
-"""By then, a server that speaks first (ssh, mail, a database) has spoken. A store of PyTorch never does."""
+"""Long enough for a server that speaks first (ssh, mail, a database). PyTorch's store never does."""
 CONNECT_S: Final = 4.0
-"""More than the 3 s until Linux reports that no machine on this network has the address (arp(7): three tries, one per second)."""
+"""More than the 3 s until Linux reports that no machine on this network has the address (arp(7): three tries, one a second)."""
 _UNREACHABLE: Final = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN})
 
 

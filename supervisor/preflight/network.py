@@ -24,7 +24,7 @@ RESOLVE_S: Final = 3.0
 
 
 def check_port(context: CheckContext) -> Iterator[Finding]:
-    """Check whether a named port is free on the machine that will listen on it, and so for a rendezvous endpoint here."""
+    """Check whether a named port is free on the machine that will listen, and the rendezvous endpoint's, if it is here."""
     spec = context.spec
     if spec.entry_kind is EntryKind.COMMAND:
         return
@@ -117,7 +117,7 @@ BELOW: Final = 12_000
 
 
 def free_port(*, tries: int = TRIES) -> int:
-    """Return a port outside the ephemeral range that nothing listens on. Not reserved, so it may get taken.
+    """Return a port outside the ephemeral range that nothing listens on. The port is not reserved.
 
     Raises:
         JobError: none of `tries` candidates was free (exit code 3).

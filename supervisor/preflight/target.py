@@ -38,7 +38,7 @@ SHORT_S: Final = 600.0
 
 
 def check_script(context: CheckContext) -> Iterator[Finding]:
-    """Check whether the script compiles. Only warn: it may be generated or meant for another Python."""
+    """Check whether the script compiles. Only warn, as it may be generated or for another Python."""
     spec = context.spec
     if spec.entry_kind is not EntryKind.SCRIPT or not spec.entry.endswith(".py"):
         return
@@ -59,7 +59,7 @@ def check_script(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_knobs(context: CheckContext) -> Iterator[Finding]:
-    """Check whether the job could be restarted unattended, now and not after the first failure at night."""
+    """Check now, not after the first failure at night, whether the job could be restarted unattended."""
     spec = context.spec
     if not spec.retry.enabled or spec.entry_kind is EntryKind.TRAINER:
         return
@@ -144,7 +144,7 @@ def check_data(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_data_through(context: CheckContext) -> Iterator[Finding]:
-    """Read the trainer's files to the end, as `stoker check --data` does: header, size, every token in the vocabulary."""
+    """Read the trainer's files to the end, like `stoker check --data`: header, size, tokens in the vocabulary."""
     spec = context.spec
     named = {flag: value_of(spec.entry_args, f"--{flag}") for flag in DATA_FLAGS}
     files = [path for flag in ("train_data_path", "valid_data_path") if (path := named.pop(flag))]

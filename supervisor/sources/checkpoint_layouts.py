@@ -159,7 +159,7 @@ def _transformers(here: _Listing, _file: str) -> FoundCheckpoint | None:
 
 
 def _accelerate(here: _Listing, _file: str) -> FoundCheckpoint | None:
-    """Recognize Accelerate. Each rank writes its random state last (accelerate/checkpointing.py, save_accelerator_state)."""
+    """Recognize Accelerate. Ranks write random states last (accelerate/checkpointing.py, save_accelerator_state)."""
     states = here.matching(_RANDOM_STATES)
     numbers = sorted(int(match[1]) for name in states if (match := _RANDOM_STATES.fullmatch(name)))
     if not states or len(states) == len(here.entries) or numbers != list(range(len(numbers))):
@@ -224,7 +224,7 @@ def _deepspeed(here: _Listing, _file: str) -> FoundCheckpoint | None:
 
 
 def _megatron(here: _Listing, _file: str) -> FoundCheckpoint | None:
-    """Recognize Megatron. Its tracker is written after all ranks (megatron/training/checkpointing.py)."""
+    """Recognize Megatron, whose tracker is written last (megatron/training/checkpointing.py)."""
     parsed = here.text("latest_checkpointed_iteration.txt")
     if parsed is None or not parsed.isdecimal() or len(parsed) > 12:
         return None
@@ -289,9 +289,9 @@ def find_checkpoints(
 ) -> list[FoundCheckpoint]:
     """Return the newest complete checkpoints below `folders` written since `since_t`, at most `most`, oldest first.
 
-    Symbolic links are not followed: Lightning's ``last.ckpt`` and most ``latest`` links point to files that are
-    found anyway. `ranks`: the number of ranks, if known. A layout with one file per rank is complete only with
-    all of them. Run directories are skipped, but a script's own folders next to them in ``runs`` are searched.
+    Symbolic links are not followed: Lightning's ``last.ckpt`` and most ``latest`` links point to files that
+    are found anyway. `ranks`: the number of ranks, if known. A layout with one file per rank is complete only
+    with all of them. Run directories are skipped, but not a script's own folders next to them in ``runs``.
     """
     left = [MAX_ENTRIES]
     found: dict[str, FoundCheckpoint] = {}

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs through NVML: utilization, memory and its users, throttling, errors, and lost GPUs.
+"""Reads NVIDIA GPUs through NVML: utilization, memory and its users, throttling, errors, lost GPUs.
 
 Only this file uses pynvml. A missing driver or library is a normal state, reported with a reason. A reading
 that a card does not support is None, not 0. A GPU that fell off the bus is reported as lost, not omitted.

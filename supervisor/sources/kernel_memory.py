@@ -22,13 +22,13 @@ _FILES = {
 
 @dataclass(frozen=True, slots=True)
 class CgroupMemory:
-    """Memory of a process's control group. `limit_bytes`: the tightest limit on the way up; None without a limit.
+    """Memory of a process's control group. `limit_bytes`: the tightest limit on the way up, or None.
 
-    `used_bytes`: usage of the group with this limit, without the file pages that the kernel reclaims first when memory runs
-    short (inactive_file, as in docker and Kubernetes). After a dataset was read, these pages fill any limit.
+    `used_bytes`: usage of the group with this limit, without the file pages that the kernel reclaims first if memory
+    runs short (inactive_file, as in docker and Kubernetes). Once a dataset was read, they fill any limit.
 
-    `oom_kills` counts the processes of the group killed for memory since the group was created. Only a rise matters.
-    `version`: 1 or 2.
+    `oom_kills` counts the processes of the group killed for memory since the group was created. Only a rise
+    matters. `version`: 1 or 2.
     """
 
     version: int

@@ -9,8 +9,8 @@ from abc import ABC, abstractmethod
 class PeriodicSampler(ABC):
     """Calls `sample` until the stop event is set or there is nothing to sample.
 
-    The thread is a daemon, because a call into a wedged driver, or statvfs(2) on a dead network filesystem, never
-    returns and must not keep the process alive.
+    The thread is a daemon, because a call into a wedged driver, or statvfs(2) on a dead network filesystem,
+    never returns and must not keep the process alive.
     """
 
     def __init__(self, name: str, stop: threading.Event) -> None:

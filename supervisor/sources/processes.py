@@ -70,7 +70,7 @@ def is_alive(process: ProcessId) -> bool:
 
 
 def is_uninterruptible(process: ProcessId) -> bool:
-    """Check whether this very process waits in the kernel beyond signals (state D): a GPU, a dead mount."""
+    """Check whether this very process is stuck in the kernel beyond signals (state D), on a GPU or a dead mount."""
     stat = _read_stat(process.pid)
     return stat is not None and stat.state == "D" and stat.start_time == process.start_time
 
@@ -84,7 +84,7 @@ def process_table() -> dict[int, ProcessStat]:
 def descendants(process: ProcessId, table: Mapping[int, ProcessStat] | None = None) -> list[ProcessId]:
     """Return the live children of `process`, their children, and so on, nearest first, each level by pid.
 
-    Empty if the process is gone, because its children then have another parent. `table`: one read before.
+    Empty if the process is gone, because its children then have another parent. `table`: from an earlier read.
     """
     table = process_table() if table is None else table
     root = table.get(process.pid)
@@ -192,10 +192,10 @@ def reap_child(process: ProcessId) -> int | None:
 
 
 def exit_code_of(process: ProcessId) -> int | None:
-    """Return the exit code (negative for a signal) of any user's zombie; None once its parent has reaped it.
+    """Return the exit code (negative for a signal) of a zombie of any parent; None once it is reaped.
 
-    Field 52 of ``/proc/<pid>/stat`` (Linux 3.5) is readable only by the process's own user. Other users read 0,
-    so 0 counts only for our own processes.
+    Field 52 of ``/proc/<pid>/stat`` (Linux 3.5) is readable only by the process's own user. Other users read
+    0, so 0 counts only for our own processes.
     """
     raw = read_proc(f"/proc/{process.pid}/stat", 4096)
     stat = _parse_stat(raw)
@@ -272,10 +272,10 @@ def send_signal(process: ProcessId, number: int = signal.SIGKILL) -> bool:
 
 
 class ExitWatch:
-    """A thread that waits for any processes to end. Kernels before 5.3 have no pidfd, so there it reports nothing.
+    """A thread that waits for processes to end, not only children. On kernels without pidfd (before 5.3) it reports nothing.
 
     Args:
-        ended: called in the thread with a process's name and its exit code, which is negative for a signal and
+        ended: called in the thread with a process's name and exit code, which is negative for a signal and
             None if its parent was faster. torchrun polls its workers every 0.1 s.
     """
 
@@ -351,7 +351,7 @@ def own_cpu_s(rank: ProcessId) -> float:
 
 
 def io_bytes(ranks: Iterable[ProcessId]) -> int:
-    """Return the bytes that ranks and their children moved by read(2), write(2) etc., cached or not, and sent over TCP.
+    """Return bytes that ranks and their children moved by read(2), write(2) etc., cached or not, and sent over TCP.
 
     The wchar of proc(5) excludes send(2). A rank that waits for its peers sends nothing over gloo's or NCCL's sockets.
     """

@@ -1,4 +1,4 @@
-"""Parses the trainer's telemetry: one JSON object per line in ``telemetry/rank<r>.jsonl`` (docs/telemetry.md).
+"""Parses the trainer's telemetry, one JSON object a line in ``telemetry/rank<r>.jsonl`` (docs/telemetry.md).
 
 ``{v, t_wall, t_mono, kind: phase|step|checkpoint_committed|warning|exit, step, …}``. A reader ignores partial
 lines, unknown kinds and unknown keys, so either side may be newer.

@@ -1,8 +1,8 @@
 """Reads a command line: its settings and its launch (launchers, number of ranks, script).
 
 Settings are found and set in the forms ``--name value``, ``--name=value``, ``-n value``, ``key=value`` and
-``KEY.NAME value``. The launchers are torchrun and its older spellings, accelerate, deepspeed, composer, srun and
-mpirun, also in a chain. A missing number of ranks stays unknown until measured and is never assumed to be 1.
+``KEY.NAME value``. The launchers are torchrun and its older spellings, accelerate, deepspeed, composer, srun
+and mpirun, also chained. A missing number of ranks stays unknown until measured and is never assumed to be 1.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PAIRED = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z0-9_]+)+ .*|([A-Za-z_]\w*(\.\w+)+|[
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting on a command line: ``--name value``, ``--name=value``, ``-n value``, ``key=value`` or yacs' ``TRAIN.LR value``."""
+    """A command line's ``--name value``, ``--name=value``, ``-n value``, ``key=value`` or yacs' ``TRAIN.LR value``."""
 
     name: str
     value: str | None
@@ -74,7 +74,7 @@ def values_of(args: Sequence[str], name: str) -> list[str | None]:
 
 
 def differing(*lines: Sequence[str]) -> list[tuple[str, tuple[str | None, ...]]]:
-    """Return the settings that differ between command lines, in order: the name as first written, and its value in each line.
+    """Return the settings that differ between command lines: name as first written, value in each line.
 
     None: missing in this line; empty: a switch. All values of a repeated setting count.
     """
@@ -91,7 +91,7 @@ def differing(*lines: Sequence[str]) -> list[tuple[str, tuple[str | None, ...]]]
 
 
 def settings_of(args: Sequence[str]) -> Sequence[Setting]:
-    """Return every setting of a command line, in order. Words that are neither a flag nor ``key=value`` are skipped."""
+    """Return every setting of a command line, in order. Skip words that are neither a flag nor ``key=value``."""
     return _settings_of(tuple(args))
 
 
@@ -172,8 +172,8 @@ _MACHINES: Final = ("--num_machines", "--num_nodes", "--nnodes", "--hostfile", "
 class Launch:
     """How a command line starts its ranks, and the program it runs.
 
-    `launcher`: the innermost launcher. `ranks`: of the whole job; None if not given. `machines`: a launcher's flags list machines, or
-    ask for more than one. `args_at`: the index of the script's first argument.
+    `launcher`: the innermost launcher. `ranks`: of the whole job; None if not given. `machines`: a launcher's flags list
+    machines, or ask for more than one. `args_at`: the index of the script's first argument.
     """
 
     launcher: str = ""
@@ -186,7 +186,7 @@ class Launch:
 
     @property
     def name(self) -> str:
-        """The program as its framework calls it: a console program or module in full, a script without its folder."""
+        """The program's name: a console program or module in full, a script without its folder."""
         return self.program or self.module or posixpath.basename(self.script or "")
 
     @property

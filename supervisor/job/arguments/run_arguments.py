@@ -175,9 +175,9 @@ _FALSE: Final = frozenset({"0", "false", "no", "off", ""})
 class ParsedRun:
     """A command line as data, without any lookup.
 
-    `stoker` and `torchrun` hold (key, value) pairs in the given order. Keys have underscores, and a switch has
-    the value ``"true"``. `spec_keys` are job-file keys given as flags. `from_env` lists the `torchrun` keys
-    that came from PET_* variables.
+    `stoker` and `torchrun` hold (key, value) pairs in the given order. Keys have underscores, and a switch
+    has the value ``"true"``. `spec_keys` are job-file keys given as flags. `from_env` lists the `torchrun`
+    keys that came from PET_* variables.
     """
 
     entry_kind: EntryKind | None = None
@@ -223,7 +223,7 @@ def parse_run_argv(
         more_own: flags of another command that also takes these.
 
     Raises:
-        JobError: an unknown flag (the message has the nearest name), a missing value, or one of the wrong type.
+        JobError: an unknown flag (the message has the nearest name), a missing or ill-typed value.
     """
     reader = _Reader(argv, spec_keys, more_own)
     kind, rest = reader.read_flags()
@@ -295,7 +295,7 @@ class _Reader:
             raise JobError(f"{name} has no effect on a command after `--`: put it into the command itself")
 
     def read_variables(self, env: Mapping[str, str]) -> frozenset[str]:
-        """Fill in PET_* variables as torchrun would, where a flag overrides its variable. Return the flags set by a variable."""
+        """Fill in PET_* variables as torchrun does: a flag overrides its variable. Return the flags set by variables."""
         given = {key for key, _ in self.torchrun}
         found: set[str] = set()
         for flag in TORCHRUN_FLAGS:

@@ -35,7 +35,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """The explanation of one name. The last of `sources` is in effect and overrode the others, listed lowest first."""
+    """The explanation of one name. The last of `sources` is in effect and overrode the others, lowest first."""
 
     name: str
     meaning: str

@@ -144,7 +144,7 @@ def resolve_retry(inputs: JobInputs) -> RetrySettings:
 
 
 def _given(look: Resolver) -> Iterator[str]:
-    """Yield command-line flags that no setting records, as words, without those that start nothing or apply to one start only."""
+    """Yield command-line flags that no setting records, as words. Flags that apply to one start or none are left out."""
     noted = {origin for _, _, origin in look.origins}
     for key, value in dict(look.parsed.stoker).items():
         name = f"--{key.replace('_', '-')}"
@@ -207,7 +207,7 @@ def _entry(
 
 
 def _require_fitting(parsed: ParsedRun, job: FileSettings, key: str) -> None:
-    """Refuse a job file that specifies two things to run, or keys of the trainer beside a script or module."""
+    """Refuse a job file with two things to run, or with trainer keys beside a script or module."""
     if {"run.script", "run.module"} <= job.settings.keys():
         raise JobError(f"{job.name}: [run] names both a script and a module; keep one")
     own = [name for name in (*job.trainer, *(name for name, _ in parsed.spec_keys)) if name not in FLAT]
@@ -230,7 +230,7 @@ def _nproc(value: str, inputs: JobInputs) -> int:
 def _nodes(value: str, *, shared: bool) -> int | None:
     """Return the number of nodes; None for an elastic range, whose world size is unknown in advance.
 
-    In a run directory shared by all nodes, a range counts as its maximum, because the number is settled before each launch.
+    In a run directory shared by all nodes, a range counts as its maximum. The number is settled before each launch.
     """
     match = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", value)
     if match is None or int(match[1]) < 1 or (match[2] and int(match[2]) < int(match[1])):
@@ -292,7 +292,7 @@ def _default_name(kind: EntryKind, entry: str, job_file: ConfigFile | None) -> s
 
 
 def _launcher_flags(parsed: ParsedRun) -> tuple[str, ...]:
-    """Return the torchrun flags that stoker does not own and JobSpec has no field for, as ``--flag=value``."""
+    """Return the torchrun flags that neither stoker owns nor JobSpec has a field for, as ``--flag=value``."""
     fields = {"nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port"}
     flags = []
     for key, value in dict(parsed.torchrun).items():
@@ -345,10 +345,10 @@ def _with_trainer(
     if trial is not None:
         resumes = bool(values.get("resume_from"))
         wanted: dict[str, Any] = {}
-        # From a checkpoint, the trainer may start beyond this step. The trial is then stopped once the steps are seen.
+        # A checkpoint may be beyond few steps. The trial is then stopped once the steps are seen.
         if not resumes and values.get("num_iterations", _TRAINER_DEFAULTS["num_iterations"]) > trial.steps:
             wanted["num_iterations"] = trial.steps
-        if values.get("checkpoint_dir"):  # save in the run directory, so that no real run resumes from the trial
+        if values.get("checkpoint_dir"):  # use the run directory: no real run may resume from it
             wanted["checkpoint_dir"] = ""
         before = {key: _flag_text(values[key]) if key in values else None for key in wanted}
         knobs = tuple(TrialKnob(f"--{key}", str(value), before[key]) for key, value in wanted.items())

@@ -54,7 +54,7 @@ def with_knobs(
     gpus: int = 0,
     alone: str = "",
 ) -> JobSpec:
-    """Return `spec` with the script's settings and batch, and with ``--micro-batch`` and ``--global-batch`` applied.
+    """Return `spec` with the script's settings and batch, ``--micro-batch`` and ``--global-batch`` applied.
 
     Args:
         spec: the job so far.
@@ -151,7 +151,7 @@ def _rank_batch(knobs: Knobs, wanted: int) -> str:
 
 
 def _require_one_rank(spec: JobSpec, launch: Launch, flag: str) -> None:
-    """Refuse a command or a script that would start several ranks, because stoker only controls its own torchrun."""
+    """Refuse a command or script that would start several ranks. Stoker only controls its own torchrun."""
     for setting in settings_of(spec.entry_args):
         if _is_of_ranks(setting) and (as_number(setting.value) or 1) > 1:
             raise JobError(f"{flag} wants one rank, and {setting.name} says {setting.value}: say 1")
@@ -161,7 +161,7 @@ def _require_one_rank(spec: JobSpec, launch: Launch, flag: str) -> None:
 
 
 def _world(spec: JobSpec, look: Resolver, world: int | None, launch: Launch, gpus: int) -> int | None:
-    """Return the job's number of ranks, if known. A declared 1 counts too, unless the command's launcher contradicts it."""
+    """Return the job's number of ranks, if known. A declared 1 counts unless the launcher contradicts it."""
     declared = launch.ranks in {None, 1} and look.is_given("run.nproc_per_node")
     if spec.entry_kind is not EntryKind.COMMAND or declared:
         return world
@@ -198,9 +198,9 @@ def _batch(
     spelt_out: bool,
     may_shrink: bool,
 ) -> tuple[BatchSpec | None, Knobs, tuple[str, ...]]:
-    """Return the batch's numbers, if known. Note contradictions, or raise them if the user spelled out the numbers.
+    """Return the batch's numbers, if known. Note contradictions, or raise them if the user gave the numbers.
 
-    `may_shrink`: the user named the batch or allows it to shrink, so without an accumulation setting there is none.
+    `may_shrink`: the user named the batch or lets it shrink, so no setting for accumulation means none.
     """
     batch: BatchSpec | None = None
     if knobs.refusal and knobs.accumulation is None and not may_shrink:
@@ -232,7 +232,7 @@ def _without_smaller_global(knobs: Knobs, instead: str) -> Knobs:
 
 
 def _set_knob(args: tuple[str, ...], others: dict[str, str], name: str, value: str) -> tuple[str, ...]:
-    """Set a knob from the first launch on; return the arguments. A knob that is not an argument goes to `others`."""
+    """Set a knob from the first launch on and return the arguments. A non-argument goes to `others`."""
     if is_argument(name):
         return set_value(args, name, value)
     others[name] = value
@@ -243,7 +243,7 @@ def _declared_knobs(look: Resolver) -> tuple[Knobs, BatchUnit | None, int]:
     resume = look.get("resume.knob")
     value = look.get("resume.value")
     if resume is not None and value is None:
-        # `--resume-knob --resume=latest` gives flag and value together. Without a value, the flag is a switch.
+        # `--resume-knob --resume=latest` gives flag and value together. Without a value, it is a switch.
         resume, _, value = resume.partition("=")
     scope, counts = look.get("batch.scope"), look.get("batch.accumulation_counts")
     declared = Knobs(
@@ -279,7 +279,7 @@ def _launch(spec: JobSpec) -> tuple[Launch, int]:
 _OWN_RANKS: Final = re.compile(
     r"^[-+]{0,2}(trainer\.)?(devices|gpus|ngpus?|num_gpus|num_devices|nproc|multiprocessing_distributed|world_size|nprocs)$"
 )
-"""Settings by which a script itself picks devices or starts ranks. Lightning refuses more devices than torchrun started."""
+"""Settings by which a script itself takes devices or starts ranks. Lightning refuses more than torchrun started."""
 
 
 def _is_of_ranks(setting: Argument) -> bool:
@@ -312,7 +312,7 @@ def named_values(args: Sequence[str]) -> list[tuple[str, str]]:
 def _with_few_steps(
     trial: TrialSettings, args: tuple[str, ...], own: Sequence[tuple[str, str]], program: str | None
 ) -> TrialSettings:
-    """Change the setting for the number of steps in `trial`, if one is known. The script then ends on its own."""
+    """Change the setting for the steps in `trial`, if one is known. The script then ends on its own."""
     trial = replace(trial, args=args)
     found = _steps(own, program)
     if found is None:
@@ -327,7 +327,7 @@ def _with_few_steps(
 
 
 def total_steps(settings: Sequence[tuple[str, str]], program: str | None = None) -> int | None:
-    """Return the total number of training steps from the settings; None unless exactly one setting is known to mean it."""
+    """Return the total training steps from the settings; None unless exactly one setting means them."""
     found = _steps(settings, program)
     return as_number(found[1]) if found is not None else None
 
@@ -346,7 +346,7 @@ def trial_notes(trial: TrialSettings | None) -> tuple[str, ...]:
 
 
 def _steps(settings: Sequence[tuple[str, str]], program: str | None) -> tuple[str, str | None] | None:
-    """Return the setting that ends the training: the framework's own (value None if not given), else the only one with a clear name."""
+    """Return the setting that ends the training: the framework's (value None if not given), else the only one with a clear name."""
     row = find_convention([name for name, _ in settings], program)
     named = STEP_NAMES if row is None or row.steps is None else frozenset((last_part(row.steps),))
     found = {

@@ -1,6 +1,6 @@
 """Checks job files and product settings key by key, and converts values from any source.
 
-A setting takes the first of these sources that has it: flag > STOKER_* > PET_* > job file > project > user > default.
+The first source that has a setting wins: flag > STOKER_* > PET_* > job file > project > user > default.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class FileSettings:
 
 
 def spec_key_names() -> frozenset[str]:
-    """Return the names allowed as flags beside ``--config``: the trainer's keys, their aliases, flat launch keys."""
+    """Return the names allowed as flags beside ``--config``: trainer keys and aliases, flat launch keys."""
     own = {flag.key for flag in (*STOKER_FLAGS, *TORCHRUN_FLAGS)}
     return frozenset((set(TRAINER_KEYS) | set(ALIASES) | set(FLAT)) - own)
 
@@ -249,7 +249,7 @@ def own_signatures(
 def nearest_signatures(
     by_file: Iterable[Iterable[tuple[OwnSignature, ClassOverride | None]]],
 ) -> dict[OwnSignature, ClassOverride | None]:
-    """Merge the signatures of several files, nearest first, with the policy's responses. For each id, the nearest file's wins."""
+    """Merge the signatures of several files, nearest first, with policy's responses. Each id comes from the nearest file."""
     found: dict[str, tuple[OwnSignature, ClassOverride | None]] = {}
     for pairs in by_file:
         for signature, override in pairs:
@@ -277,7 +277,7 @@ def _own_signature(file: ConfigFile, table: Mapping[str, str]) -> OwnSignature:
 def _own_override(
     file: ConfigFile, name: str, action: str | None, recurs: str | None
 ) -> ClassOverride | None:
-    """Return the policy's response: the action, or one by whether the failure recurs (no: one restart, yes: none)."""
+    """Return policy's response: the action, or one by whether the failure recurs (no: one restart, yes: none)."""
     if action == "restart" and recurs == "yes":
         what = f"signature {name!r}: it recurs, so that a restart would meet it again: hold or stop"
         raise file.error("action", what)
@@ -294,7 +294,7 @@ def _own_override(
 class Resolver:
     """Looks up a setting in all layers and records each layer that sets it, with the position.
 
-    In `origins`, the last row of a setting is the effective one. It overrode the rows before it, listed from the lowest layer.
+    In `origins`, a setting's last row is the effective one. It overrode the rows before it, lowest layer first.
     """
 
     parsed: ParsedRun
@@ -333,7 +333,7 @@ class Resolver:
         return any(name == key and origin != "default" for name, _, origin in self.origins)
 
     def _sources(self, key: str) -> Iterator[tuple[Any, str]]:
-        """Yield every source of a setting, in the order given at the top of the module; None if it lacks the setting."""
+        """Yield each source of a setting, in the order of the module docstring; None where it lacks one."""
         own, launcher, parsed = _OWN_FLAGS.get(key), _LAUNCHER_FLAGS.get(key), self.parsed
         given = parsed.launcher(launcher.key) if launcher is not None else None
         by_variable = launcher is not None and launcher.key in parsed.from_env

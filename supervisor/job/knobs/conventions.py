@@ -24,7 +24,7 @@ class Convention:
         name: as shown to the user.
         programs: its console programs and modules (prefixes, if they end in a dot).
         given: regular expressions, each of which must match a setting of the command line.
-        accumulation: the framework's own setting. If it is used, a plain batch size is never split into pieces.
+        accumulation: the framework's own setting. With it, a plain batch size is never split into pieces.
         resume_flag: the flag for a checkpoint.
         resume_word: a command-line word that the script needs to accept `resume_flag`.
         steps: the setting for the number of optimizer steps.
@@ -101,7 +101,7 @@ def find_loader(args: Sequence[str]) -> LoaderKnobs:
 
 
 NCCL_DEFAULT_TIMEOUT_S: Final = 600.0
-"""NCCL's default (torch/distributed/constants.py, 2.2 and later). gloo's is 1800 s. A shorter timeout makes no difference."""
+"""NCCL's default (torch/distributed/constants.py, 2.2 and later). gloo's is 1800 s. Less makes no difference."""
 
 
 def longer_than_usual(seconds: object) -> float | None:

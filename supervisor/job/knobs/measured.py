@@ -1,8 +1,8 @@
 """Derives a batch and its settings from measurements in the training processes.
 
 The records are those of ``measured<rank>.jsonl`` (docs/telemetry.md). A number is measured, asked for or
-refused, never guessed. A setting is identified by value and name together, because the number of heads may have
-the same value, and an overridden setting may have the same name.
+refused, never guessed. A setting is identified by value and name together, because the number of heads may
+have the same value, and an overridden setting may have the same name.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Why(StrEnum):
     ARITHMETIC = "arithmetic"
     """The loader's call computes the size from these settings."""
     SCOPE = "scope"
-    """The value is both the micro-batch times the ranks and the micro-batch times the accumulation, which are equal."""
+    """The value is micro-batch times ranks and also micro-batch times accumulation, which are equal."""
     GLOBAL_VARIABLE = "global_variable"
     """A variable of the script has the value, but its source was not seen."""
     UNCONFIRMED = "unconfirmed"
@@ -126,7 +126,7 @@ class MeasuredBatch:
         sequence_length: tokens per sample if the model's input is token ids; None if it may be something else.
         setting: the setting of the micro-batch.
         scope: what `setting` counts.
-        counts_accumulation: `setting` is the total of an optimizer step, so the micro-batch follows from the accumulation.
+        counts_accumulation: `setting` is the total of an optimizer step, so the accumulation gives the micro-batch.
         accumulation_setting: the setting of the accumulation: a name, "derived", "none", or None if unknown.
         accumulation_knob: the setting with that name.
         accumulation_scope: whether `accumulation_knob` counts the passes of one rank or of all ranks.
@@ -162,7 +162,7 @@ class _Numbers:
     local_world: int | None
     length: int | None
     uncut: int | None = None
-    """The loader's batch if the loop splits it. A setting with this value sets the loader's batch, whatever it is in micro-batches."""
+    """The loader's batch if the loop splits it. A setting with this value sets it, whatever it is in micro-batches."""
 
     def scope(self, value: int | None) -> KnobScope | None:
         """Return what a setting with this value counts, if it sets the micro-batch."""
@@ -175,7 +175,7 @@ class _Numbers:
         return KnobScope.PER_NODE if value == self.micro * (self.local_world or 1) else None
 
     def is_whole(self, value: int | None) -> bool:
-        """Check whether `value` is the size of one optimizer step, on all ranks or on one, in samples or in tokens."""
+        """Check whether `value` is the size of one optimizer step, on all ranks or one, in samples or tokens."""
         if value is None or self.micro is None or self.times is None:
             return False
         on_rank = self.micro * self.times
@@ -267,7 +267,7 @@ def _counted_on(knob: Setting, times: int | None, given: Knobs) -> KnobScope:
 
 
 def first_steps(facts: Facts, *, accumulates: bool) -> tuple[int | None, int | None, int | None]:
-    """Return the micro-batch, the passes of the newest complete step, and the passes that `STEPS_THAT_AGREE` steps share; None: unknown.
+    """Return the micro-batch, the newest complete step's passes, and the passes of `STEPS_THAT_AGREE` steps; None: unknown.
 
     `accumulates`: the backward passes of an earlier attempt were its accumulation.
     """
@@ -282,7 +282,7 @@ def first_steps(facts: Facts, *, accumulates: bool) -> tuple[int | None, int | N
 
 
 def _differ(first: int | None, of_ranks: Iterable[int | None]) -> bool:
-    """Check whether another rank has another number. A rank without a number is behind and does not differ."""
+    """Check whether another rank has another number. A rank without a number is only behind."""
     return any(number not in {first, None} for number in of_ranks)
 
 
@@ -330,9 +330,9 @@ def _micro_batch(rank: Rank, settings: Sequence[Setting]) -> tuple[int | None, D
 
 
 def _micro_by_name(rank: Rank, settings: Sequence[Setting]) -> tuple[int | None, Derivation]:
-    """Without a loader, use the first or second dimension (some models put time first) if a batch setting has its value.
+    """Without a loader, use the first or second dimension (time is first in some) if a batch setting has its value.
 
-    Uses only the first input of the last forward before a backward pass, because rollouts of one sample may come earlier.
+    Only the first input of the last forward before a backward pass counts: rollouts of one sample may precede.
     """
     named = [setting for setting in settings if setting.number is not None and _fit(setting)]
     sizes = {setting.number for setting in named}
@@ -350,7 +350,7 @@ def _micro_by_name(rank: Rank, settings: Sequence[Setting]) -> tuple[int | None,
 
 
 def _joins_loaders(rank: Rank, loader: Loader) -> bool:
-    """Check whether the model gets batches from several loaders, alternating or joined (labeled and unlabeled samples)."""
+    """Check whether the model gets batches of several loaders, alternating or joined (labeled and unlabeled)."""
     others = [other for other in rank.loaders.values() if other is not loader]
     in_turns = (o for o in others if o.batch_size != loader.batch_size and 2 * o.forwards > loader.forwards)
     if any(in_turns):
@@ -381,7 +381,7 @@ def _accumulation(
 
 
 def _length(rank: Rank, micro: int | None) -> int | None:
-    """Return the dimension beside the micro-batch in an input of token ids; None for packed or doubled rows."""
+    """Return the dimension beside the micro-batch in token-id input; None for packed or doubled rows."""
     if rank.shape not in rank.token_ids:
         return None
     rows, columns = rank.shape
@@ -410,7 +410,7 @@ def _setting_of(
 
 
 def _fitting(numbers: _Numbers, named: Sequence[Setting]) -> list[Setting]:
-    """Return the settings whose value gives the micro-batch on a rank, a node or all ranks, or else the whole step's."""
+    """Return settings whose value gives the micro-batch on a rank, a node or all ranks, else the whole step's."""
     direct = [s for s in named if numbers.scope(s.number) is not None]
     return direct or [s for s in named if numbers.is_global(s.number)]
 
@@ -470,7 +470,7 @@ def _named_batch(
 def _named_accumulation(
     numbers: _Numbers, settings: Sequence[Setting], named: Knobs, why: Why
 ) -> tuple[Setting | None, str | None, Derivation] | None:
-    """Return the setting named for the accumulation. Until enough steps have shown the number (`why`), use its value."""
+    """Return the setting named for the accumulation. Use its value until enough steps show it (`why`)."""
     mine = [s for s in settings if named.accumulation is not None and is_named(s, named.accumulation)]
     if not mine or (numbers.times is None and (why not in UNSEEN or mine[0].number is None)):
         return None
@@ -501,7 +501,7 @@ def _best(
 
 
 def _is_total(setting: Setting, numbers: _Numbers, settings: Sequence[Setting]) -> bool:
-    """Check whether the batch setting includes the accumulation. DeepSpeed's `train_batch_size` always does."""
+    """Check whether the batch setting includes the accumulation, as DeepSpeed's `train_batch_size` does."""
     by_deepspeed = last_part(setting.name) == "train_batch_size" and any(
         s.by == "deepspeed" for s in settings
     )
@@ -533,7 +533,7 @@ def _accumulation_setting(
 def _without_accumulation(
     numbers: _Numbers, others: Sequence[Setting], *, several: bool
 ) -> tuple[Setting | None, str | None, Derivation]:
-    """Return the result if no name accumulates: a total that implies the number, another setting with its value, or nothing."""
+    """Return the result if no name accumulates: a total that implies it, another setting with its value, or none."""
     wholes = [s for s in others if numbers.is_whole(s.number) and (_fit(s) or is_tokens(s.name))]
     if (several and wholes) or any(is_total(s.name) for s in wholes):
         return None, "derived", Derivation(Certainty.MEASURED, Why.DERIVED, tuple(wholes[:1]))

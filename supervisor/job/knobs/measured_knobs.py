@@ -1,7 +1,7 @@
 """Completes a job with its measurements: settings and batch, or why the batch cannot be changed.
 
-Declared values take precedence over measured ones, and measured values over conventions. If a declaration contradicts the measured batch,
-the batch is not changed and the reason is shown.
+Declared values take precedence over measured ones, and measured values over conventions. If a declaration contradicts the measured
+batch, the batch is not changed and the reason is shown.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DERIVED, NONE = "derived", "none"
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSettings:
-    """The measurements of an attempt, as written to the journal. Names are spelled as in `knobs.setting_names`.
+    """The measurements of an attempt, as in the journal. Names are spelled as in `knobs.setting_names`.
 
     Attributes:
         batch: the batch, if all of its parts are known.
@@ -31,7 +31,7 @@ class MeasuredSettings:
         accumulation: the setting of the accumulation: a name, `DERIVED`, `NONE`, or None if unknown.
         accumulation_counts_ranks: `accumulation` counts the passes of all ranks.
         total: for a derived accumulation, the setting that stays unchanged, and its value; or `setting`, if it is a rank's whole step.
-        refusal: why the batch cannot be changed, and `help` what would allow the change; empty if it can be changed.
+        refusal: why the batch cannot be changed, and `help` what would allow it; empty if it can be changed.
         asks: what the user may answer, and `answers` the result of each answer.
         micro, passes, ranks: parts of the batch, as far as known.
     """
@@ -69,7 +69,7 @@ class OpenAnswer:
 
 @dataclass(frozen=True, slots=True)
 class RankProcess:
-    """A rank's process in the first attempt, which shows how to apply a plan in the processes of the next attempt.
+    """A rank's process in the first attempt, needed to apply a plan in the next attempt's processes.
 
     Attributes:
         argv: its whole command line, with secrets masked; empty if unknown.
@@ -102,7 +102,7 @@ def with_measured(job: JobSpec, seen: MeasuredSettings) -> JobSpec:
 
 
 def _on_one_rank(seen: MeasuredSettings) -> MeasuredSettings:
-    """Convert a rank's batch that the loop splits to the whole step of one rank. Return any other batch unchanged."""
+    """Convert a rank's batch that the loop splits to that rank's whole step. Leave others unchanged."""
     if not seen.counts_accumulation or seen.scope is not KnobScope.PER_RANK or seen.batch is None:
         return seen
     alone = replace(seen.batch, world_size=1, ranks_known=False)
@@ -147,7 +147,7 @@ def _scope(named: Knobs, seen: MeasuredSettings, batch: str | None) -> KnobScope
 
 
 def _refusal(given: Knobs, seen: MeasuredSettings, *, is_known: bool) -> tuple[str, str]:
-    """Return why the batch cannot be changed, and what would allow it. `is_known`: setting, scope and size are known."""
+    """Return why the batch cannot change and what would allow it. `is_known`: setting, scope and size are."""
     if given.unsafe:
         return given.unsafe, ""
     return (seen.refusal, seen.help) if is_known or seen.refusal else (given.refusal, given.help)
@@ -186,7 +186,7 @@ _NO_ACCUMULATION = {
 
 
 def measured_settings(found: MeasuredBatch, named: Knobs) -> MeasuredSettings:
-    """Return the settings derived from an attempt's measurements. A setting named by the user keeps its spelling."""
+    """Return the settings derived from an attempt's measurements. A user-named one keeps its spelling."""
     knob, setting, steps = found.accumulation_knob, found.setting, _passes(found)
     counts_ranks = knob is not None and found.accumulation_scope is KnobScope.GLOBAL
     total = next(iter(found.accumulated_by.candidates), None)

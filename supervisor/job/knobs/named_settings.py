@@ -42,7 +42,7 @@ _DEEPSPEED: Final = re.compile(r"deepspeed|(^|\W|_)ds_?config", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A number on the command line whose name mentions batch or accumulation. `scope`: what the batch counts; None for an accumulation."""
+    """A number on the command line with batch or accumulation in its name. `scope`: what a batch counts; None for an accumulation."""
 
     name: str
     scope: KnobScope | None
@@ -80,7 +80,7 @@ def find_knobs(
     program: str | None = None,
     args_at: int = 0,
 ) -> Knobs:
-    """Return the settings of a script's batch and resume: as declared, else those on the command line with conventional names.
+    """Return the settings of a script's batch and resume: as declared, else by conventional names on the command line.
 
     Args:
         args: the words after the script.
@@ -118,7 +118,7 @@ def _unsafe(own: Sequence[str], row: Convention | None) -> str:
 
 
 def _candidates(own: Sequence[str]) -> list[Candidate]:
-    """Return settings that may control the batch or the accumulation. If one is given twice, the last value counts."""
+    """Return settings that may control batch or accumulation. If one is given twice, the last value counts."""
     found: dict[str, Candidate] = {}
     for setting in settings_of(own):
         name, number = setting.name, as_number(setting.value)
@@ -131,7 +131,7 @@ def _candidates(own: Sequence[str]) -> list[Candidate]:
 def _declared(
     batch: str, given: Knobs, found: Sequence[Candidate], args: Sequence[str], where: Mapping[str, Scalar]
 ) -> Knobs:
-    """Return the settings that the user named, completed by the scope in the name and the only given accumulation or total."""
+    """Return the user's settings, completed by the scope in the name and the only given accumulation or total."""
     scope = given.batch_scope
     if scope is KnobScope.UNKNOWN:
         scope = scope_by_name(batch) or scope
@@ -156,7 +156,7 @@ def _declared(
 def _numbers_of(
     args: Sequence[str], where: Mapping[str, Scalar], *wanted: tuple[str, str | None]
 ) -> tuple[FoundNumber, ...]:
-    """Return the current value of each setting and where it is set, or ``named`` if the value is unreadable."""
+    """Return each setting's current value and where it is set, or ``named`` if the value is unreadable."""
     found = []
     for what, name in wanted:
         number = number_of(args, name, where)
@@ -248,7 +248,7 @@ def _require_safe(own: Sequence[str], row: Convention | None, micro: Candidate) 
 def _pair(
     row: Convention | None, given: Knobs, world: int | None, micro: Candidate, steps: FoundNumber, name: str
 ) -> Knobs:
-    """Return two factors of the global batch. If the accumulation `name` splits a total, only the accumulation changes."""
+    """Return two factors of the global batch. If the accumulation `name` splits a total, only it changes."""
     scope = given.batch_scope
     if scope is KnobScope.UNKNOWN:
         scope = micro.scope or scope

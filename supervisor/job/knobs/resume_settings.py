@@ -1,8 +1,8 @@
 """Finds how a script resumes and where it writes checkpoints: from its command line, its loads, or the user's answer.
 
-`sources.checkpoint_layouts` finds the checkpoint to pass on. A load that did not happen cannot be measured, so a
-way is *measured* only if the script loaded or searched for a checkpoint. A setting with a checkpoint's name is
-*proposed*. The restart confirms either one (`resume_seen`).
+`sources.checkpoint_layouts` finds the checkpoint to pass on. A load that did not happen cannot be measured,
+so a way is *measured* only if the script loaded or searched for a checkpoint. A setting with a checkpoint's
+name is *proposed*. The restart confirms either one (`resume_seen`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NOT_A_PATH: Final = frozenset(
         "pretrained", "weights", "zoo", "best",
     }
 )  # fmt: skip
-# Keys under which a setting still belongs to the training. Settings under a model, a dataset or a callback do not.
+# Keys whose settings belong to the training. Settings below a model, a dataset or a callback do not.
 _OF_TRAINING: Final = frozenset(
     {
         "train", "training", "trainer", "checkpoint", "checkpoints", "checkpointing", "checkpointer", "ckpt", "fit", "run", "resume", "solver", "exp",
@@ -85,7 +85,7 @@ def with_resume(args: Sequence[str], row: Convention | None, given: Knobs, knobs
 
 
 def _as_declared(knobs: Knobs, name: str, value: str) -> Knobs:
-    """Return `knobs` with the user's flag, set to `value`; ``PATH`` and ``STEP`` stand for the newest checkpoint."""
+    """Return `knobs` with the user's flag and `value`, where ``PATH`` and ``STEP`` mean the newest checkpoint."""
     if value.lower() in _PATH or (not value and not name.startswith("-")):
         return replace(knobs, resumes=NAMED, resume_path=name)
     if value.lower() in _STEP:
@@ -132,7 +132,7 @@ def _turns_off(setting: Argument) -> bool:
 
 
 def _by_itself(settings: Sequence[Argument], args: Sequence[str], row: Convention | None) -> str | None:
-    """Return why the script resumes on its own, in words for the user; None if the command line does not tell."""
+    """Return in words why the script resumes on its own; None if the command line does not tell."""
     for setting in settings:
         words = words_of(setting.name)
         is_auto = {"auto", "resume"} <= set(words) and len(words) <= 4
@@ -238,7 +238,7 @@ class ResumeWay:
 
 
 def resume_way(facts: Facts) -> ResumeWay:
-    """Return how the script seems to resume. Only a restart that has loaded the saved checkpoint makes it certain."""
+    """Return how the script seems to resume. Only a restart that loads the saved checkpoint is proof."""
     settings = facts.settings
     if (option := next((s for s in settings if _is_loaded_from(s, facts)), None)) is not None:
         return ResumeWay(FLAG, knob_name(option), "measured: path_option")
@@ -279,7 +279,7 @@ def _declared(setting: Setting) -> str:
 
 
 def with_measured_resume(knobs: Knobs, resume: str | None, setting: str | None, how: str) -> Knobs:
-    """Return `knobs` with the measured way, or unchanged if the user or the command line determines how the script resumes.
+    """Return `knobs` with the measured way; unchanged if the user or the command line sets the resume.
 
     A framework's convention also overrides a proposed way. `resume`, `setting`, `how`: see `ResumeWay`.
     """
@@ -299,7 +299,7 @@ def is_declared(knobs: Knobs) -> bool:
 
 
 def with_answered_resume(knobs: Knobs, answer: str) -> Knobs:
-    """Return `knobs` with the user's answer: `BY_ITSELF`, `NEVER`, or a setting in the form of `--resume-knob`."""
+    """Return `knobs` with the user's answer: `BY_ITSELF`, `NEVER`, or a setting as for `--resume-knob`."""
     return _with_way(knobs, answer, _ANSWERED) if answer else knobs
 
 
@@ -317,7 +317,7 @@ def _with_way(knobs: Knobs, way: str, why: str) -> Knobs:
 def resume_seen(
     facts: Facts, checkpoint: str, *, real: Callable[[str], str] = posixpath.normpath
 ) -> bool | None:
-    """Check whether an attempt loaded this checkpoint, or a part of it, before its first step; None if still unknown.
+    """Check whether an attempt loaded (part of) this checkpoint before its first step; None if still unknown.
 
     `real`: resolves links in a path, if the caller may access the disk.
     """

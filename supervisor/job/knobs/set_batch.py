@@ -48,7 +48,7 @@ def batch_of(
     if knobs.paired and scope is KnobScope.UNKNOWN:
         return BatchSpec(given, own_passes, 1, ranks_known=False)
     if world_size is None:
-        # One rank's numbers are independent of the number of ranks. The script adjusts a derived accumulation.
+        # One rank's numbers do not depend on the number of ranks. The script adjusts a derived accumulation.
         alone = is_derived or scope is KnobScope.PER_RANK
         return BatchSpec(given, 1 if is_derived else passes, 1, ranks_known=False) if alone else None
     if scope is KnobScope.UNKNOWN:
@@ -74,7 +74,7 @@ def _of_rank(
     *,
     is_counted: bool,
 ) -> BatchSpec:
-    """Return a rank's micro-batch with its accumulation or a total. `is_counted`: the user declared the total's unit."""
+    """Return a rank's micro-batch with accumulation or a total. `is_counted`: the user declared the total's unit."""
     total = asked or number_of(args, knobs.global_batch, where, knobs, "total")
     is_derived = knobs.global_batch is not None and knobs.accumulation is None
     if is_derived and asked is None and (total is None or not is_counted):
@@ -119,8 +119,8 @@ def batch_values(
 ) -> tuple[tuple[str, str], ...]:
     """Return the (knob, value) pairs that set the batch `batch`.
 
-    Without an accumulation flag, only a change that keeps the accumulation of `before` is possible. The user has
-    then accepted a smaller global batch.
+    Without an accumulation flag, only a change that keeps the accumulation of `before` is possible. The user
+    has then accepted a smaller global batch.
 
     Raises:
         JobError: the knobs or their scope are unknown, so the requested batch cannot be set.
@@ -145,7 +145,7 @@ def batch_values(
 
 
 def flag_value(knobs: Knobs, batch: BatchSpec, *, local_world_size: int = 1) -> int | None:
-    """Return the value of the script's batch flag for the batch `batch`; None if it is unknown what the flag counts."""
+    """Return the value of the script's batch flag for `batch`; None if it is unknown what the flag counts."""
     match knobs.batch_scope:
         case KnobScope.PER_RANK:
             return batch.micro_batch_per_rank
@@ -154,14 +154,14 @@ def flag_value(knobs: Knobs, batch: BatchSpec, *, local_world_size: int = 1) -> 
         case KnobScope.GLOBAL if knobs.paired:
             return batch.micro_batch_per_rank * batch.world_size
         case KnobScope.GLOBAL:
-            # The flag sets the global batch, which usually stays. Only the accumulation changes the micro-batch.
+            # The flag sets the global batch, which usually stays. Only accumulation changes the micro-batch.
             return batch.global_batch
         case KnobScope.UNKNOWN:
             return batch.micro_batch_per_rank if knobs.paired else None
 
 
 def divided_flag(knobs: Knobs, batch: BatchSpec | None, *, local_world_size: int = 1) -> str:
-    """Format a flag that covers more than one rank's batch as typed, ``--batch_size 32 (16 a rank)``; empty otherwise."""
+    """Format a flag that covers more than one rank's batch: ``--batch_size 32 (16 a rank)``; empty otherwise."""
     if knobs.batch is None or batch is None:
         return ""
     value = flag_value(knobs, batch, local_world_size=local_world_size)

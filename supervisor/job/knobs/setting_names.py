@@ -96,12 +96,12 @@ def words_in(name: str) -> tuple[str, ...]:
 
 
 def words_of(name: str) -> tuple[str, ...]:
-    """Return the words of a setting's last key, whatever its place: ``env:BATCH_SIZE``, ``conf.yaml#train.batch_size``."""
+    """Return the words of a setting's last key: ``env:BATCH_SIZE``, ``conf.yaml#train.batch_size``."""
     return words_in(bare(name).rpartition(".")[2])
 
 
 def plain(name: str) -> str:
-    """Normalize the spelling of a name, which parsers vary: ``--batch-size`` and ``batch_size`` become the same."""
+    """Normalize a name's spelling across parsers: ``--batch-size`` and ``batch_size`` become the same."""
     return name.lstrip("-+").replace("-", "_").lower()
 
 
@@ -181,7 +181,7 @@ def says_resume(name: str) -> bool:
 def attributes_in(expression: str) -> frozenset[str]:
     """Return the attribute names in an expression: batch_size in ``args.batch_size // world``.
 
-    Bare names are left out as variables of the loader's helper, and so are attributes of `self`, whose source is unknown.
+    Bare names are left out as variables of the loader's helper. Attributes of `self` may come from anywhere.
     """
     found = re.findall(r"\b([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)", expression)
     return frozenset(
@@ -192,7 +192,7 @@ def attributes_in(expression: str) -> frozenset[str]:
 
 
 def is_path_in(name: str, expression: str) -> bool:
-    """Check whether `expression` has the whole attribute path, such as ``TRAIN.BATCH`` in ``cfg.TRAIN.BATCH // world``."""
+    """Check whether `expression` has the whole path, as ``TRAIN.BATCH`` in ``cfg.TRAIN.BATCH // world``."""
     return re.search(rf"\.{re.escape(plain(name))}\b", plain(expression)) is not None
 
 

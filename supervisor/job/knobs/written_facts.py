@@ -1,4 +1,4 @@
-"""The measurements of one attempt, as written by its processes: settings, loaders, shapes, steps, paths. Bounded in size."""
+"""Collects what an attempt's processes measured: settings, loaders, shapes, steps, paths. Bounded in size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 from supervisor.job.knobs.setting_names import last_part, plain
 
 STEPS_THAT_AGREE: Final = 3
-"""A warm-up may ramp up the accumulation (1, 2, 4, 8), so a count is trusted only if this many steps in a row agree."""
+"""The number of steps in a row that must agree, because a warm-up may ramp the accumulation (1, 2, 4, 8)."""
 MOST_SETTINGS: Final = 1000
 MOST_SHAPES: Final = 64
 MOST_LOADERS: Final = 40
@@ -27,7 +27,7 @@ class Setting:
     """An option, variable or file key that the script read.
 
     Attributes:
-        by: what read it (argv, argparse, click, tyro, absl, fire, hydra, env, yaml, json, toml, deepspeed, main).
+        by: its reader (argv, argparse, click, tyro, absl, fire, hydra, env, yaml, json, toml, deepspeed, main).
         name: the full name, dotted if nested.
         words: the command-line words that set it.
         value: a number, a truth value, an existing path or a word from a closed list; None for anything else.
@@ -50,7 +50,7 @@ class Setting:
 
     @property
     def is_input(self) -> bool:
-        """Whether the user can set it. Not so: a number computed by DeepSpeed, or a script variable that no word sets."""
+        """Whether the user can set it, unlike a number computed by DeepSpeed or a variable that no word sets."""
         return self.by != "deepspeed" and (self.by != "main" or bool(self.words))
 
     @property
@@ -108,7 +108,7 @@ class Rank:
     loaders: dict[int, Loader] = field(default_factory=dict)
     forwards: Counter[tuple[int, ...]] = field(default_factory=Counter)
     before_backward: Counter[tuple[int, ...]] = field(default_factory=Counter)
-    """Input shapes of the last forward before a backward pass, if no loader feeds it and other forwards came earlier."""
+    """Input shapes of the last forward before a backward pass, if no loader feeds it and others preceded."""
     token_ids: set[tuple[int, ...]] = field(default_factory=set)
     """The two-dimensional input shapes of integer types that an embedding takes."""
     steps: int = 0
@@ -184,7 +184,7 @@ class Rank:
 
     @property
     def counts_batches(self) -> bool:
-        """Whether a loader with known batches per step feeds the rank. Otherwise only backward passes are known."""
+        """Whether a loader with known batches per step feeds it. Otherwise only backward passes are known."""
         return self.draws and self.loader is not None
 
     @property
@@ -194,7 +194,7 @@ class Rank:
         return loader is not None and self.draws and not self.pieces(loader)
 
     def pieces(self, loader: Loader) -> int:
-        """Return how many pieces the loop makes of a batch of `loader`, one backward pass each; 0 if it does not split."""
+        """Return how many pieces the loop makes of a batch of `loader`, one backward pass each; 0 for none."""
         lead = self.shape[0] if self.shape else 0
         if not lead or 2 * lead > loader.lead:
             return 0
@@ -254,7 +254,7 @@ class Facts:
         if len(self._settings) >= MOST_SETTINGS and (by, name, file) not in self._settings:
             return
         words, value, given = record.get("words"), record.get("value"), record.get("given")
-        # When a parser runs twice, its second result is right, because defaults may come from a file in its arguments.
+        # When a parser runs twice, the second result is right: defaults may come from a file in its arguments.
         self._settings[by, name, file] = Setting(
             by,
             name,
@@ -270,7 +270,7 @@ class Facts:
     def _path(self, kind: str, record: Mapping[str, object]) -> None:
         path = _text(record.get("path"))
         if kind == "sought":
-            # Scripts check whether a folder exists before creating it, too. Only listing a folder is a search for a checkpoint.
+            # Scripts also check for a folder before creating it. Only listing a folder is a search for a checkpoint.
             listed = record.get("by") in {"listdir", "scandir", "iterdir", "glob", "rglob"}
             self.sought = self.sought or listed or record.get("saved", path) == path
         elif path is not None:
@@ -307,9 +307,9 @@ FILES: Final = frozenset(("yaml", "json", "toml"))
 
 
 def one_each(settings: Iterable[Setting]) -> tuple[Setting, ...]:
-    """Merge settings seen by several readers: first a parser's result, then a word of argv, the environment, a file, a variable.
+    """Merge settings seen by several readers: a parser's result first, then a word of argv, the environment, a file, variables.
 
-    A command-line value replaces a file's, because a library's own `default.yaml` is not a setting of this run.
+    A command-line value replaces a file's. A library's own `default.yaml` is not a setting of this run.
     """
     kept: list[Setting] = []
     by_key: dict[str, list[int]] = {}

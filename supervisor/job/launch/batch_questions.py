@@ -1,7 +1,7 @@
 """Builds the questions about a batch that measurements leave open, with the result of each answer.
 
-An answer is equivalent to the declaration that a flag makes (`--batch-knob`, `--batch-scope`, `--accumulation-knob`). The measurements are
-read again with the answer, which checks it like any declared name. If nothing can be lost, an answer is tried before anyone is asked.
+An answer equals the declaration of a flag (`--batch-knob`, `--batch-scope`, `--accumulation-knob`). The measurements are
+read again with it, so it is checked like any declared name. If nothing can be lost, an answer is tried instead of asked for.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def asked_settings(
     *,
     answered: frozenset[Unread] = frozenset(),
 ) -> MeasuredSettings:
-    """Return the settings from an attempt's measurements, and those with each answer to the first open question.
+    """Return the settings from an attempt's measurements, and with each answer to the first open question.
 
-    `found`: the batch without an answer, if known. `answered`: questions with a tried answer, which are not asked again.
+    `found`: the batch without an answer, if known. `answered`: questions with a tried answer, not asked again.
     """
     found = found or derive(named)
     seen, (what, candidates) = measured_settings(found, named), open_part(found, named)
@@ -107,7 +107,7 @@ def question_of(
 
 
 def _answer(job: JobSpec, one: OpenAnswer, *, is_wrong: bool) -> BatchAnswer:
-    """Return what an out-of-memory failure would then change, perhaps the global batch, or why it would change nothing."""
+    """Return what an out-of-memory failure would then change, perhaps the global batch, or why nothing."""
     change, why = None, ""
     if is_wrong:
         why = "a restart with it had another batch than planned"

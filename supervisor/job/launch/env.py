@@ -28,14 +28,14 @@ APPLY: Final = "STOKER_APPLY"
 _ALLOCATOR_NAMES: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
-# INFO, not DETAIL. DETAIL wraps each process group in another one that checks every call, which changes the job.
+# INFO, not DETAIL. DETAIL wraps each process group in one that checks every call, which changes the job.
 DEBUG_DISTRIBUTED: Final[Mapping[str, str]] = {
     "NCCL_DEBUG": "INFO",
     "TORCH_DISTRIBUTED_DEBUG": "INFO",
     "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
 }
-"""Variables that reveal how the ranks meet and where a collective waits: NCCL's own log, DDP's checks, PyTorch's flight recorder.
+"""Show how the ranks meet and where a collective waits: NCCL's log, DDP's checks, PyTorch's flight recorder.
 
 https://docs.pytorch.org/docs/stable/distributed.html#debugging-torch-distributed-applications, and PyTorch's flight recorder tutorial.
 """
@@ -74,7 +74,7 @@ def environment(
     wire: Mapping[str, str],
     extra: Mapping[str, str] | None = None,
 ) -> tuple[EnvChange, ...]:
-    """Return the launch's changes to the environment `base`, in display order: the last per name in `environment_layers`."""
+    """Return a launch's changes to the environment `base`, in display order: the last in `environment_layers` by name."""
     changes: dict[str, EnvChange] = {}
     for change in environment_layers(spec, base=base, wire=wire, extra=extra):
         changes.pop(change.name, None)
@@ -89,7 +89,7 @@ def environment_layers(
     wire: Mapping[str, str],
     extra: Mapping[str, str] | None = None,
 ) -> list[EnvChange]:
-    """Return every source's change to the environment `base`, lowest first. A later change overrides earlier ones of the same name.
+    """Return every source's change to the environment `base`, lowest first. For each name, the last change is in effect.
 
     The sources are stoker's defaults and switches, the user's own, the wire, and `extra` (the plan of a
     restart). A switch sets nothing that `base` already has.
@@ -132,7 +132,7 @@ def _defaults(spec: JobSpec, base: Mapping[str, str]) -> Iterator[EnvChange]:
 def _instrumentation(
     spec: JobSpec, base: Mapping[str, str], own: Mapping[str, str | None], extra: Mapping[str, str]
 ) -> Iterator[EnvChange]:
-    """Yield variables that load the instrumentation into the job's Python processes and limit what it may do."""
+    """Yield variables that load the instrumentation into the job's Python processes, and limit it."""
     seen = {name: value for name, value in {**base, **own, **extra}.items() if value}
     measures, handles = is_measured(spec, seen), spec.hang.faulthandler
     if not (measures or handles):

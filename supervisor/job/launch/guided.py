@@ -1,7 +1,7 @@
 """The guided start: what is known about a folder and a script, the next question, and the resulting job file. Pure.
 
-`cli/init.py` asks the questions and writes the file. It passes in what it found in the folder and on the machine, and a function that
-resolves a draft of the job.
+`cli/init.py` asks the questions and writes the file. It passes in what it found in the folder and on the machine, and a function
+that resolves a draft of the job.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST_SCRIPTS: Final = 9
 """The number of scripts to choose from, so that one digit selects a script."""
 
 _FLAG_NAME: Final = re.compile(r"-{0,2}\+{0,2}[A-Za-z_][\w.-]*(=\S*)?")
-# Settings files of the project and of a package. A job file with one of these names would be read as settings.
+# Settings files of the project and of a package. A job file with such a name would be read as settings.
 _RESERVED: Final = frozenset({"stoker.toml", "pyproject.toml"})
 _NAMED: Final = re.compile(r"train|tune|^(main|run)\.py$")
 
@@ -98,7 +98,7 @@ class Around:
         gpus: number of GPUs visible to a job.
         slurm: SLURM as seen from this shell; None without SLURM.
         files: names already in the folder.
-        python: the interpreter with torch that `stoker run` would use, as shown to the user; empty if none was found.
+        python: the interpreter with torch that `stoker run` would use, in words; empty if none was found.
     """
 
     scripts: tuple[str, ...] = ()
@@ -131,7 +131,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The decisions so far. `settings`: by dotted key of the job file. `decided`: topics that need no question."""
+    """The decisions so far. `settings`: by dotted key in the job file. `decided`: topics without a question."""
 
     settings: Mapping[str, Setting] = field(default_factory=dict)
     args: tuple[str, ...] = ()
@@ -155,7 +155,7 @@ class Choices:
 
 
 def likely_scripts(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the Python files that may train, those with a matching name first, without tests and setup files.
+    """Return the Python files that may train, matching names first, without tests and setup files.
 
     Args:
         names: paths relative to the folder.
@@ -368,7 +368,7 @@ def _toml(value: Setting) -> str:
 
 
 def command_of(choices: Choices, around: Around) -> str:
-    """Return the command that starts the job. On several machines, it is the command for each, or SLURM's for all."""
+    """Return the command that starts the job; on several machines, one for each, or SLURM's for all."""
     start = f"stoker run --config {shlex.quote(choices.file)}"
     if not choices.several:
         return start

@@ -1,7 +1,7 @@
-"""Lists the changes to a job after it runs out of memory. The dry run shows them, the start checks them, the restart applies them.
+"""Lists the changes to a job that ran out of memory. The dry run shows them, the start checks them, the restart applies them.
 
-All three use the same arithmetic: `choose_smaller` picks the next micro-batch, `batch_values` its settings. Without
-memory numbers, as here, the next micro-batch is the largest that divides the current one.
+All three use the same arithmetic: `choose_smaller` picks the next micro-batch, `batch_values` its settings.
+Without memory numbers, as here, the next micro-batch is the largest that divides the current one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class KnobChange:
 class ResumePlan:
     """How the restart continues: ``flag`` (a setting), ``self`` (the script finds it), ``none`` (it cannot), ``unknown``.
 
-    With ``flag``, `value` None means the path of the newest checkpoint, once there is one. `source`: where this was read.
+    With ``flag``, `value` None means the path of the newest checkpoint, once known. `source`: where it is from.
     """
 
     how: str
@@ -53,7 +53,7 @@ class ResumePlan:
 
 @dataclass(frozen=True, slots=True)
 class OomPlan:
-    """The changes at the first out-of-memory failure and at later ones. `smaller_global`: the user allowed it and no other way works."""
+    """The changes at the first out-of-memory failure and at later ones. `smaller_global`: allowed by the user, and the only way."""
 
     changes: tuple[KnobChange, ...]
     then: tuple[tuple[KnobChange, ...], ...]
@@ -98,7 +98,7 @@ def resume_words(resume: ResumePlan) -> str:
 
 
 def oom_plan(spec: JobSpec, *, is_measured: bool = False) -> OomPlan | OomRefusal:
-    """Return the response to an out-of-memory failure of the job as started, or once it `is_measured`. Pure."""
+    """Return the response to an out-of-memory failure of the job as started, or once `is_measured`. Pure."""
     knobs, batch, resume = spec.knobs, spec.batch, resume_plan(spec.knobs)
     later = is_measured_later(spec) and not is_measured
     # The user allowed it and enough is known, as in `policy.changes.offer_for`.
@@ -126,7 +126,7 @@ def oom_plan(spec: JobSpec, *, is_measured: bool = False) -> OomPlan | OomRefusa
 
 
 def missing_words(spec: JobSpec) -> tuple[str, ...]:
-    """Return the missing declarations, as typed, with which the job would restart after running out of memory; none if it would anyway."""
+    """Return the declarations, as typed, that a restart after running out of memory still needs; none if it restarts anyway."""
     plan, knobs = oom_plan(spec, is_measured=True), spec.knobs
     words: list[str] = []
     if isinstance(plan, OomRefusal):
@@ -143,10 +143,10 @@ def missing_words(spec: JobSpec) -> tuple[str, ...]:
 
 
 def oom_notice(spec: JobSpec, *, waits: bool, tries: Sequence[str] = ()) -> tuple[str, bool]:
-    """Return what an out-of-memory failure of this job would do, in one line, and whether the job restarts automatically.
+    """Return the effect of running out of memory in one line, and whether the job restarts automatically.
 
-    `spec`: includes everything known so far. `waits`: the run would ask the user in the end. `tries`: settings
-    in `spec` that a restart only tries, before the first step.
+    `spec`: includes everything known so far. `waits`: the run would ask the user in the end. `tries`:
+    settings in `spec` that a restart only tries, before the first step.
     """
     plan, missing = oom_plan(spec, is_measured=True), missing_words(spec)
     how = f"; {' '.join(missing)}" if missing else ""
@@ -183,7 +183,7 @@ def is_measured_later(spec: JobSpec) -> bool:
 def _changes(
     spec: JobSpec, shown: BatchSpec | None, before: BatchSpec, batch: BatchSpec
 ) -> tuple[KnobChange, ...]:
-    """Return the settings that change from `before` to `batch`. With `shown` None, compare with the values at the start."""
+    """Return the settings that change from `before` to `batch`; if `shown` is None, from the start."""
     local = spec.nproc_per_node
     was = dict(batch_values(spec.knobs, shown, before=before, local_world_size=local)) if shown else None
     after = batch_values(spec.knobs, batch, before=before, local_world_size=local)
@@ -213,7 +213,7 @@ def _shown(name: str) -> str:
 
 
 def container_line(spec: JobSpec, plan: LaunchPlan) -> str:
-    """Return the options that a container after ``--`` needs for measurements; empty without one or without measurements."""
+    """Return the options for measuring inside a container after ``--``; empty without one or if nothing is measured."""
     own = {change.name: change.value or "" for change in plan.env}
     variables = [name for name in own if name.startswith("STOKER_") or name == "PYTHONPATH"]
     if spec.entry_kind is not EntryKind.COMMAND or not spec.instrument or "PYTHONPATH" not in own:
@@ -223,7 +223,7 @@ def container_line(spec: JobSpec, plan: LaunchPlan) -> str:
 
 
 def answer(spec: JobSpec, plan: LaunchPlan) -> dict[str, Any]:
-    """Return the public answer of ``stoker run --dry-run --json`` as plain data, secrets redacted (docs/dry-run.md)."""
+    """Return the answer of ``stoker run --dry-run --json`` as plain data, secrets redacted (docs/dry-run.md)."""
     return {
         "schema": SCHEMA,
         "argv": list(redact_argv(plan.argv)),

@@ -1,4 +1,4 @@
-"""LaunchPlan describes one launch as data and prints it as a command to paste, or as one that starts the job again."""
+"""Plans one launch as data and formats it as a command to paste, or as the command that starts the job again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _RENDEZVOUS: Final = ("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--stand
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCopy:
-    """A changed copy of a checkpoint to resume from. All files are hard links except the state, in which `field` is `after` instead of `before`."""
+    """A changed copy of a checkpoint to resume from: hard links, except for a state whose `field` is `after`, not `before`."""
 
     source: str
     target: str
@@ -45,9 +45,9 @@ class LaunchPlan:
     """What one attempt executes: argv, environment changes with reasons, folder, batch numbers.
 
     `wire_env` (STOKER_RUN_DIR, ...) is part of `env`. `supervised_as` is "torchrun" if ranks run under torchrun with a --log-dir tree, "command" if the child's own
-    stdout/stderr are the only logs. `notes` describe which parts of the user's command line were replaced, and why. `port` is the plan's port on this machine, if known.
-    `port_named`: the user chose the port. `copy` is a changed copy of the checkpoint to resume from. It must exist before the launch. `resume_at`: its step. `applied`:
-    settings changed inside the ranks' processes, with their values.
+    stdout/stderr are the only logs. `notes` describe which parts of the user's command line were replaced, and why. `port` is the plan's port on this machine, if
+    known. `port_named`: the user chose the port. `copy` is a changed copy of the checkpoint to resume from. It must exist before the launch. `resume_at`: its step.
+    `applied`: settings changed inside the ranks' processes, with their values.
     """
 
     attempt: int
@@ -195,7 +195,7 @@ def _reached(
 
 
 def applied_in(rank: RankProcess | None, pairs: Sequence[tuple[str, str]], cwd: str) -> dict[str, str]:
-    """Return the variables that carry a plan into the ranks: `APPLY` as JSON (instrument/settings.py), and those it sets."""
+    """Return the variables that carry a plan into the ranks: `APPLY` as JSON (instrument/settings.py), and its own."""
     if not pairs:
         return {}
     rank = rank or RankProcess()
@@ -219,17 +219,17 @@ def applied_in(rank: RankProcess | None, pairs: Sequence[tuple[str, str]], cwd: 
 
 def _torchrun_flags(spec: JobSpec, port: int | None) -> list[str]:
     flags = [f"--nproc-per-node={spec.nproc_per_node}", f"--nnodes={spec.nnodes}"]
-    # torchrun never restarts, because its second attempt would repeat the first one without the smaller batch.
-    # Its exit code carries no information (always 1).
+    # torchrun never restarts, because its second attempt would repeat the first one without the smaller
+    # batch. Its exit code carries no information (always 1).
     flags += ["--max-restarts=0", "--redirects=3"]
     if spec.several_nodes:
         flags.append(f"--node-rank={spec.node_rank}")
         flags += [f"--master-addr={spec.master_addr}"] if spec.master_addr else []
         flags += [f"--master-port={port}"] if port is not None else []
     elif port is not None:
-        # Use a static rendezvous on a port of our choice, not --standalone, so that the port is known before the
-        # launch. The port can then be checked, shown in a verdict, and changed if taken. Use loopback, because the
-        # host's own name may resolve to an address that does not answer.
+        # Use a static rendezvous on a port of our choice, not --standalone, so that the port is known before
+        # the launch. The port can then be checked, shown in a verdict, and changed if taken. Use loopback,
+        # because the host's own name may resolve to an address that does not answer.
         flags += [f"--master-addr={spec.master_addr or LOOPBACK}", f"--master-port={port}"]
     elif not any(_has(spec, flag) for flag in _RENDEZVOUS):
         flags.append("--standalone")
@@ -249,7 +249,7 @@ def _entry(spec: JobSpec, trainer_main: str | None) -> tuple[str, ...]:
 def _resume(
     spec: JobSpec, chosen: Mapping[str, str], attempt: int, resume: bool | None
 ) -> tuple[str | None, list[tuple[str, str]]]:
-    """Return what this attempt resumes from, and the settings that tell the script. `chosen`: set by policy or the user."""
+    """Return what this attempt resumes from, and the settings for that. `chosen`: set by policy or the user."""
     knobs = spec.knobs
     by_step = chosen.get(knobs.resume_step or "")
     if by_step is not None:
@@ -407,7 +407,7 @@ def real_command_of(job: JobSpec) -> str | None:
 
 
 def command_of(job: JobSpec, more: Sequence[str] = ()) -> str | None:
-    """Return ``stoker run --nproc-per-node 2 train.py --lr 3e-4``, with `more` flags; None if our command line did not start the job.
+    """Return ``stoker run --nproc-per-node 2 train.py --lr 3e-4`` with `more` flags; None if no such command started the job.
 
     Settings from files and from the environment are read again. A secret stays hidden, as recorded.
     """

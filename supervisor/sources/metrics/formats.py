@@ -29,8 +29,8 @@ class Format(NamedTuple):
 
     Attributes:
         example: a sample line, used by a test.
-        pattern: groups `e` (epoch), `E` (total epochs), `s` (step), `S` (total steps), `l` (loss), `v` (held-out loss), `m` and `unit` (memory).
-        rank: among several readings of one field on a line, the highest rank wins. A counter with a plain name has 3 to 10 (see `lexicon`).
+        pattern: groups `e` (epoch), `s` (step), `E` and `S` (totals), `l` (loss), `v` (held-out loss), `m` and `unit` (memory).
+        rank: the highest of several readings of a field on a line wins. A plainly named counter has 3 to 10 (see `lexicon`).
     """
 
     example: str
@@ -104,7 +104,7 @@ FORMATS: tuple[Format, ...] = (
 
 
 def read_formats(text: str) -> tuple[list[Reading], bool]:
-    """Return the values in a (masked) line identified by position alone, and whether to stop reading there."""
+    """Return the values of a (masked) line known by position alone, and whether to stop reading there."""
     out: list[Reading] = []
     for form in FORMATS:
         if form.where is Where.EVERYWHERE:

@@ -241,7 +241,7 @@ class _Walker:
             line.after_epoch = found.field == Field.EPOCH
 
     def _counts_loss(self, token: Token, found: Meaning, following: Token) -> bool:
-        """Check whether a number is between a loss's name and the loss. A named counter is read as usual."""
+        """Check whether a number is between a loss's name and the loss. For a named counter, only note that name."""
         if found.field in {Field.LOSS, Field.VAL_LOSS} and token.text.isdigit():
             # "Train loss 120 0.7123", "Validation loss 1000: 0.51": the step, then the loss.
             if not following.name:  # "train loss of epoch 20: 0.12"

@@ -331,7 +331,7 @@ def _stands_alone(best: dict[str, Reading]) -> bool:
 
 
 def _is_plain_time(line: _Line) -> bool:
-    """Check whether nothing marks a line's time as that of one step: a name, milliseconds, a mean in brackets, or a rate, an ETA or the time of a step's part."""
+    """Check whether a line's time may cover several steps: no name, unit (ms), mean in brackets, rate, ETA or time of a step's part proves a single one."""
     timed = line.best.get(Field.STEP_TIME)
     if timed is None or not timed.weak or timed.conversion.scale < 1.0:
         return False

@@ -251,13 +251,13 @@ DrawnState: TypeAlias = tuple[float | None, float | None]
 
 
 def standing_states(states: Sequence[DrawnState], before: DrawnState | None = None) -> list[bool]:
-    """Return which of a bar's consecutive (step, loss) states are points on a curve. The newest state always is.
+    """Return which of a bar's consecutive (step, loss) states are points of a curve. The newest always is.
 
-    A script that sets count and loss one after the other makes tqdm draw twice per step. With ``update`` before ``set_postfix``, both drawings
-    show the same step, the first with the previous loss. In ``for batch in bar``, ``set_postfix`` comes first and shows the same loss with the
-    previous step. Both drawings are written together, so the newest state with a step is the second of a pair and reveals the order. If no step
-    is drawn twice, equal losses are a coincidence. A bar may show several losses at one step (tqdm's ``miniters``), and each of them counts.
-    A state drawn repeatedly counts once. For an evaluation's bar, which has no step, the last state counts.
+    A script that sets count and loss one after the other makes tqdm draw twice per step. With ``update`` before ``set_postfix``, both
+    drawings show the same step, the first with the previous loss. In ``for batch in bar``, ``set_postfix`` comes first and shows the same
+    loss with the previous step. Both drawings are written together, so the newest state with a step is the second of a pair and reveals the
+    order. If no step is drawn twice, equal losses are a coincidence. A bar may show several losses at one step (tqdm's ``miniters``), and
+    each of them counts. A state drawn repeatedly counts once. For an evaluation's bar, which has no step, the last state counts.
 
     Args:
         states: in drawing order.

@@ -365,11 +365,11 @@ class Reading(NamedTuple):
 class Parsed(NamedTuple):
     """Everything read from one line.
 
-    `pair`: a counter and a total, valid only if the counter equals the named step (or is off by one). `heading`:
-    the line has only a step or epoch, and the lines below may belong to the same step. `once`: the same line with
-    other digits may have another meaning, so its shape is not cached. `off_curve`: the loss is not a point on the
+    `pair`: a counter and a total, valid only if the counter is the named step (or off by one). `heading`: the
+    line has only a step or epoch, and the lines below may belong to it. `once`: the same line with other
+    digits may mean something else, so its shape is not cached. `off_curve`: the loss is not a point on the
     curve, but a mean over the whole run or one part of the total loss. `evaluates`: the last value is from
-    held-out data. `plain_time`: the line does not show whether its time covers one step or all since the last line.
+    held-out data. `plain_time`: whether the time covers one step or all since the last line is not shown.
     """
 
     readings: tuple[Reading, ...]

@@ -1,4 +1,4 @@
-"""Reads PyTorch's and NCCL's records of collectives as plain data: flight recorder dumps and the report of NCCL's RAS service.
+"""Reads PyTorch's and NCCL's records of collectives as plain data: flight recorder dumps and NCCL's RAS report.
 
 A dump is a pickle of built-in containers (torch/csrc/distributed/c10d/FlightRecorder.cpp, version 2.10) or JSON. A
 pickle is a program, so it is first scanned as a list of instructions. Only those that build None, numbers, text,

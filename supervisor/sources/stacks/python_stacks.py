@@ -2,8 +2,8 @@
 
 py-spy stops a process for about 10 ms, so stacks are collected on demand and never by a timer. py-spy may be
 missing or refused (Yama's ptrace_scope, another user's process, a process that is not dumpable). A rank that
-registered Python's faulthandler for us then gets a signal. For any other process, /proc shows where the kernel
-holds each thread. A process without the handler is never signaled, because SIGUSR2 would end it.
+registered Python's faulthandler for us then gets a signal. For any other process, /proc shows where the
+kernel holds each thread. A process without the handler is never signaled, because SIGUSR2 would end it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class StackSource(StrEnum):
 class Stack:
     """What one process is doing. `lines` are safe to show. `note` tells why there is no better source.
 
-    `main_call`: the number of the main thread's system call, or "running"; None if unavailable. `for_ever`: the call waits
+    `main_call`: the number of the main thread's system call, or "running"; None: unavailable. `for_ever`: the call waits
     for a lock without a time limit (True) or with one (False); None if it does not wait for a lock or is unavailable.
     """
 

@@ -22,8 +22,8 @@ from supervisor.text.lines import Line, LineSplitter
 
 _MARK_BYTES = 64
 _PROGRESS_CAP_BYTES = 1 << 16
-# A rotated log's writer may keep writing to the old file until it notices the new one. Leave the old file when
-# the new one has content, or after this long without a byte.
+# A rotated log's writer may keep writing to the old file until it notices the new one. Leave the old file
+# when the new one has content, or after this long without a byte.
 _LINGER_S = 2.0
 
 
@@ -54,11 +54,11 @@ _STATE_BYTES: Final = 512
 class Batch(NamedTuple):
     """One read of one log.
 
-    `data` are the raw bytes from byte `offset` of generation `generation`. The generation goes up each time the file
+    `data` are the raw bytes from byte `offset` of generation `generation`, which goes up each time the file
     is truncated or replaced, and offsets and line numbers start over. `lines` are the lines that these bytes
-    completed. Their `text` is safe to show. `drawn` are the complete states of lines that are redrawn with carriage
-    returns (tqdm), each once, in order, each at its own byte. For the line without a newline so far, `drawn` has all
-    states. For the completed `lines`, it has all but the last state, which is the text of the line.
+    completed. Their `text` is safe to show. `drawn` are the complete states of lines that are redrawn with
+    carriage returns (tqdm), each once, in order, each at its own byte. For the line without a newline,
+    `drawn` has all states. For the completed `lines`, it has all but the last state, the line's text.
     """
 
     key: str
@@ -240,7 +240,7 @@ class FollowedFile:
         return batches, False
 
     def backlog(self) -> tuple[int, int]:
-        """Return bytes read and total bytes. Any thread may call this, so the open file, which may get closed, is not used.
+        """Return bytes read and total bytes. Any thread may call this, so do not use the open file, which may get closed.
 
         For a file renamed or removed while it is read, the size at the last check counts too.
         """

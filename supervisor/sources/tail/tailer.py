@@ -41,7 +41,7 @@ class Backlog(NamedTuple):
 class Drain:
     """A requested read to the end. `then` is called in the tail thread afterwards.
 
-    `complete`: everything present at the start was read. False if the read was aborted or a file was unreadable.
+    `complete`: everything present at the start was read; False after an abort or an unreadable file.
     """
 
     then: Callable[[], None] = lambda: None

@@ -75,7 +75,7 @@ class Waker:
         self._end_watch(path)
 
     def keep_polling(self, paths: Iterable[str]) -> None:
-        """Keep polling those of these files that are busy, because they have grown again."""
+        """Keep polling the busy files among `paths`, because they have grown again."""
         until = time.monotonic() + QUIET_S
         for path in paths:
             if path in self._busy_until:
@@ -147,7 +147,7 @@ class Waker:
             self._inotify.remove_callbacks([(watch.descriptor, CallbackId(id(watch)))])
 
     def note_change(self, path: str) -> None:
-        """Request a check of this path, from watchdog's thread. No second poke while one is pending."""
+        """Request a check of this path, from watchdog's thread. Does not poke while a poke is pending."""
         if path not in self._changed:
             self._changed.add(path)
             self.poke()
