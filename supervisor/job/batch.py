@@ -1,6 +1,6 @@
 """Batch arithmetic: micro-batch x accumulation x world size = global batch.
 
-One optimizer step sees one global batch. It stays constant when the micro-batch
+One optimizer step sees one global batch, which stays constant when the micro-batch
 shrinks, because accumulation grows. All arithmetic on batches in stoker is in
 this module.
 """
@@ -231,7 +231,7 @@ def _unit(spec: BatchSpec) -> str:
 
 
 def divisors(number: int) -> list[int]:
-    """Return all divisors, smallest first. Beyond 10**12, a typo, return only those up to 10**6 and partners."""
+    """Return all divisors, smallest first. Beyond 10**12, surely a typo, return only those up to 10**6 and partners."""
     small = [d for d in range(1, min(isqrt(number), MOST_TRIED) + 1) if number % d == 0]
     return small + [number // d for d in reversed(small) if d * d != number]
 

@@ -129,7 +129,7 @@ def choose_smaller(
         point: the numbers in the failure's message, if complete.
         trials: every attempt of this run and of earlier runs of the same kind.
         minimum: the smallest allowed micro-batch.
-        smaller_global: keep the accumulation instead of the global batch. Half of a micro-batch then need not
+        smaller_global: keep the accumulation instead of the global batch. Half of the micro-batch then need not
             divide it: 7 becomes 3, not 1, which breaks batch norm.
 
     Returns:

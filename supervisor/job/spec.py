@@ -70,7 +70,7 @@ class FoundNumber:
 
 @dataclass(frozen=True, slots=True)
 class Knobs:
-    """The script's settings for batch, accumulation and resume, spelled as the script does.
+    """The script's settings for batch, accumulation and resume, in the script's own spelling.
 
     A name is the whole flag (``--batch_size``), or a bare key (``train.batch_size``) that is set as ``key=value``. None: unknown, so never changed automatically. `global_batch` is a flag for the
     global batch: a script with this flag derives its accumulation, so a smaller micro-batch needs no accumulation flag. `resume_value` is the value of the resume flag (``auto`` for the bundled
@@ -359,7 +359,7 @@ class TrialSettings:
 
     If a setting stops the script after `steps` (`ends_itself`), the trial ends on its own. Otherwise it is
     stopped after `steps`. A trial is ended after `timeout_s` seconds at most. `args` are the script's
-    original arguments and `flags` torchrun's, for the command of the real run. `knobs`: the changed arguments.
+    own arguments and `flags` torchrun's, for the command of the real run. `knobs`: the changed arguments.
     """
 
     steps: int = 20

@@ -114,7 +114,7 @@ class _Pairs(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _Meeting:
-    """Who meets and where. `first`: this machine's first rank. Without `host`, only this machine's ranks, over a file."""
+    """Who meets where. `first`: this machine's first rank. Without `host`, only this machine's ranks, over a file."""
 
     first: int
     here: int

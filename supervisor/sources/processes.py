@@ -84,7 +84,7 @@ def process_table() -> dict[int, ProcessStat]:
 def descendants(process: ProcessId, table: Mapping[int, ProcessStat] | None = None) -> list[ProcessId]:
     """Return the live children of `process`, their children, and so on, nearest first, each level by pid.
 
-    Empty if the process is gone, because its children then have another parent. `table`: from an earlier read.
+    Empty if the process is gone, as its children then have another parent. `table`: from an earlier read.
     """
     table = process_table() if table is None else table
     root = table.get(process.pid)
@@ -272,7 +272,7 @@ def send_signal(process: ProcessId, number: int = signal.SIGKILL) -> bool:
 
 
 class ExitWatch:
-    """A thread that waits for processes to end, not only children. On kernels without pidfd (before 5.3) it reports nothing.
+    """A thread that waits for processes to end, not only children. Before Linux 5.3 (no pidfd) it reports nothing.
 
     Args:
         ended: called in the thread with a process's name and exit code, which is negative for a signal and

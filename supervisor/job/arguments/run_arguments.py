@@ -1,7 +1,7 @@
 """Reads ``stoker run [flags] (SCRIPT | -m MODULE | -- CMD...) [args]`` into data.
 
-Stoker's and torchrun's flags come before the script, or keys of the job file with ``--config`` and no script.
-Words after the script are left untouched.
+Flags of stoker and torchrun come before the script. With ``--config`` and no script, job-file keys are flags
+too. Words after the script are left untouched.
 
 The parser, the help text and the environment names (STOKER_<NAME>, PET_<NAME>) come from two tables. A flag that sets a job-file key
 takes its help, type and choices from the key (`setting_keys`). torchrun's table follows `torch/distributed/run.py` of torch 2.13.

@@ -345,10 +345,10 @@ def _with_trainer(
     if trial is not None:
         resumes = bool(values.get("resume_from"))
         wanted: dict[str, Any] = {}
-        # A checkpoint may be beyond few steps. The trial is then stopped once the steps are seen.
+        # A checkpoint may already be beyond these few steps. The trial is then stopped once the steps are seen.
         if not resumes and values.get("num_iterations", _TRAINER_DEFAULTS["num_iterations"]) > trial.steps:
             wanted["num_iterations"] = trial.steps
-        if values.get("checkpoint_dir"):  # use the run directory: no real run may resume from it
+        if values.get("checkpoint_dir"):  # save in the run directory, where no real run resumes
             wanted["checkpoint_dir"] = ""
         before = {key: _flag_text(values[key]) if key in values else None for key in wanted}
         knobs = tuple(TrialKnob(f"--{key}", str(value), before[key]) for key, value in wanted.items())

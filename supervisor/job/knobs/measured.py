@@ -162,7 +162,7 @@ class _Numbers:
     local_world: int | None
     length: int | None
     uncut: int | None = None
-    """The loader's batch if the loop splits it. A setting with this value sets it, whatever it is in micro-batches."""
+    """The loader's batch if the loop splits it. A setting with this value sets this batch, whatever the micro-batch."""
 
     def scope(self, value: int | None) -> KnobScope | None:
         """Return what a setting with this value counts, if it sets the micro-batch."""
@@ -332,7 +332,7 @@ def _micro_batch(rank: Rank, settings: Sequence[Setting]) -> tuple[int | None, D
 def _micro_by_name(rank: Rank, settings: Sequence[Setting]) -> tuple[int | None, Derivation]:
     """Without a loader, use the first or second dimension (time is first in some) if a batch setting has its value.
 
-    Only the first input of the last forward before a backward pass counts: rollouts of one sample may precede.
+    Only the first input of the last forward before a backward pass counts, as one-sample rollouts may precede.
     """
     named = [setting for setting in settings if setting.number is not None and _fit(setting)]
     sizes = {setting.number for setting in named}

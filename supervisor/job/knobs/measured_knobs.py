@@ -147,7 +147,7 @@ def _scope(named: Knobs, seen: MeasuredSettings, batch: str | None) -> KnobScope
 
 
 def _refusal(given: Knobs, seen: MeasuredSettings, *, is_known: bool) -> tuple[str, str]:
-    """Return why the batch cannot change and what would allow it. `is_known`: setting, scope and size are."""
+    """Return why the batch cannot change and what would help. `is_known`: setting, scope and size are known."""
     if given.unsafe:
         return given.unsafe, ""
     return (seen.refusal, seen.help) if is_known or seen.refusal else (given.refusal, given.help)
@@ -186,7 +186,7 @@ _NO_ACCUMULATION = {
 
 
 def measured_settings(found: MeasuredBatch, named: Knobs) -> MeasuredSettings:
-    """Return the settings derived from an attempt's measurements. A user-named one keeps its spelling."""
+    """Return the settings derived from an attempt's measurements, in the user's spelling where named."""
     knob, setting, steps = found.accumulation_knob, found.setting, _passes(found)
     counts_ranks = knob is not None and found.accumulation_scope is KnobScope.GLOBAL
     total = next(iter(found.accumulated_by.candidates), None)

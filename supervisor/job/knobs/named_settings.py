@@ -248,7 +248,7 @@ def _require_safe(own: Sequence[str], row: Convention | None, micro: Candidate) 
 def _pair(
     row: Convention | None, given: Knobs, world: int | None, micro: Candidate, steps: FoundNumber, name: str
 ) -> Knobs:
-    """Return two factors of the global batch. If the accumulation `name` splits a total, only it changes."""
+    """Return two factors of the global batch. Only the accumulation `name` changes if it splits a total."""
     scope = given.batch_scope
     if scope is KnobScope.UNKNOWN:
         scope = micro.scope or scope

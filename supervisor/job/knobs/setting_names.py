@@ -69,7 +69,7 @@ _PLAIN: Final = (
     _BATCH | _SIZE | _set("mini global total effective samples data loader dataloader b world of the")
 )
 _TOTAL: Final = _set("global total effective gbs nbs tbs nominal")
-_ACCUMULATION: Final = _set("ga gas gacc subdivision subdivisions")  # darknet's: mini-batches of a batch
+_ACCUMULATION: Final = _set("ga gas gacc subdivision subdivisions")  # darknet: mini-batches per batch
 # If several settings take a checkpoint, the one with the clearest word comes first.
 _RESUME: Final = ("resume", "restore", "restart", "init_from", "ckpt", "checkpoint", "load")
 _NO_RESUME: Final = _set(
@@ -160,7 +160,7 @@ def is_other(name: str) -> bool:
 
 
 def is_resume(name: str) -> int:
-    """Return how well `name` fits an option for a checkpoint. 0 means not at all; higher is better."""
+    """Return how well `name` fits an option for a checkpoint. 0 means no fit; higher is better."""
     words = words_in(name)
     if _NO_RESUME.intersection(words):
         return 0

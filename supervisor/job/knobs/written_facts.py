@@ -108,7 +108,7 @@ class Rank:
     loaders: dict[int, Loader] = field(default_factory=dict)
     forwards: Counter[tuple[int, ...]] = field(default_factory=Counter)
     before_backward: Counter[tuple[int, ...]] = field(default_factory=Counter)
-    """Input shapes of the last forward before a backward pass, if no loader feeds it and others preceded."""
+    """Shapes of the last forward before a backward pass, without a loader and after other forwards."""
     token_ids: set[tuple[int, ...]] = field(default_factory=set)
     """The two-dimensional input shapes of integer types that an embedding takes."""
     steps: int = 0
@@ -184,7 +184,7 @@ class Rank:
 
     @property
     def counts_batches(self) -> bool:
-        """Whether a loader with known batches per step feeds it. Otherwise only backward passes are known."""
+        """Whether a loader with known batches per step feeds the rank. Otherwise only backward passes count."""
         return self.draws and self.loader is not None
 
     @property
@@ -254,7 +254,7 @@ class Facts:
         if len(self._settings) >= MOST_SETTINGS and (by, name, file) not in self._settings:
             return
         words, value, given = record.get("words"), record.get("value"), record.get("given")
-        # When a parser runs twice, the second result is right: defaults may come from a file in its arguments.
+        # When a parser runs twice, the second result is right, as defaults may come from a file in its arguments.
         self._settings[by, name, file] = Setting(
             by,
             name,

@@ -1,6 +1,6 @@
 """Builds the questions about a batch that measurements leave open, with the result of each answer.
 
-An answer equals the declaration of a flag (`--batch-knob`, `--batch-scope`, `--accumulation-knob`). The measurements are
+An answer equals the declaration that a flag makes (`--batch-knob`, `--batch-scope`, `--accumulation-knob`). The measurements are
 read again with it, so it is checked like any declared name. If nothing can be lost, an answer is tried instead of asked for.
 """
 
@@ -107,7 +107,7 @@ def question_of(
 
 
 def _answer(job: JobSpec, one: OpenAnswer, *, is_wrong: bool) -> BatchAnswer:
-    """Return what an out-of-memory failure would then change, perhaps the global batch, or why nothing."""
+    """Return what running out of memory would then change (maybe the global batch), or why nothing would."""
     change, why = None, ""
     if is_wrong:
         why = "a restart with it had another batch than planned"

@@ -35,7 +35,7 @@ DEBUG_DISTRIBUTED: Final[Mapping[str, str]] = {
     "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
 }
-"""Show how the ranks meet and where a collective waits: NCCL's log, DDP's checks, PyTorch's flight recorder.
+"""Variables to show how ranks meet and where a collective waits: NCCL's log, DDP's checks, the flight recorder.
 
 https://docs.pytorch.org/docs/stable/distributed.html#debugging-torch-distributed-applications, and PyTorch's flight recorder tutorial.
 """

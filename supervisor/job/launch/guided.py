@@ -82,7 +82,7 @@ _KEYS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Slurm:
-    """SLURM as seen from this shell. `job`: the job's number, if the shell is in a job. `first`: the first node's name."""
+    """SLURM as seen from this shell. `job`: the number of its job, if any. `nodes`: the node count. `first`: the first node."""
 
     job: str = ""
     nodes: int = 1

@@ -31,7 +31,7 @@ MAX_STEPS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class KnobChange:
-    """One setting before and after; `old` None: it is not set yet."""
+    """One setting before and after the change. `old` is None if the setting is not set yet."""
 
     knob: str
     old: str | None
@@ -183,7 +183,7 @@ def is_measured_later(spec: JobSpec) -> bool:
 def _changes(
     spec: JobSpec, shown: BatchSpec | None, before: BatchSpec, batch: BatchSpec
 ) -> tuple[KnobChange, ...]:
-    """Return the settings that change from `before` to `batch`; if `shown` is None, from the start."""
+    """Return the settings that change from `before` to `batch`, or from the start values without `shown`."""
     local = spec.nproc_per_node
     was = dict(batch_values(spec.knobs, shown, before=before, local_world_size=local)) if shown else None
     after = batch_values(spec.knobs, batch, before=before, local_world_size=local)

@@ -31,7 +31,7 @@ _RENDEZVOUS: Final = ("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--stand
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCopy:
-    """A changed copy of a checkpoint to resume from: hard links, except for a state whose `field` is `after`, not `before`."""
+    """A changed copy of a checkpoint to resume from: hard links, except for a state whose `field` is `after` instead of `before`."""
 
     source: str
     target: str
@@ -178,8 +178,8 @@ def _reached(
 ) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     """Split the settings into those set by words of the launch and those set inside the ranks.
 
-    For a script that stoker starts, options are words. What reaches the ranks of another command, and which
-    variables do, is unknown. A file's key is set in each process that loads the file.
+    For a script that stoker starts, options are words. For another command, and for variables, it is unknown
+    what reaches the ranks. A file's key is set in each process that loads the file.
     """
     if rank is None or not rank.argv:
         words = [pair for pair in pairs if place_of(pair[0]) is not Place.FILE]
@@ -220,7 +220,7 @@ def applied_in(rank: RankProcess | None, pairs: Sequence[tuple[str, str]], cwd: 
 def _torchrun_flags(spec: JobSpec, port: int | None) -> list[str]:
     flags = [f"--nproc-per-node={spec.nproc_per_node}", f"--nnodes={spec.nnodes}"]
     # torchrun never restarts, because its second attempt would repeat the first one without the smaller
-    # batch. Its exit code carries no information (always 1).
+    # batch. Its exit code carries no information (1 for any failure).
     flags += ["--max-restarts=0", "--redirects=3"]
     if spec.several_nodes:
         flags.append(f"--node-rank={spec.node_rank}")
