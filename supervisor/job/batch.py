@@ -70,7 +70,7 @@ class MemoryPoint:
         allocated_bytes: bytes that the rank held at that moment.
         tried_bytes: bytes in the allocation that failed.
         capacity_bytes: bytes that the rank may hold in total (device memory, cgroup limit or cap).
-        base_bytes: bytes held before the first forward pass, which do not grow with the batch; 0 if unknown.
+        base_bytes: bytes held before the first forward pass, independent of the batch, or 0 if unknown.
     """
 
     micro_batch: int

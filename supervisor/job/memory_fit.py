@@ -49,9 +49,9 @@ class MemoryTrial:
         fitted: whether memory sufficed; False if it ran out.
         peak_bytes: the most that a rank held. If it did not fit, what it held plus what it tried to allocate,
             which is a lower bound. None if not measured.
-        capacity_bytes: the memory available to a rank; None if unknown.
+        capacity_bytes: the memory available to a rank, or None if unknown.
         measure: what `peak_bytes` counts.
-        base_bytes: bytes held before the first forward pass; 0 if unknown.
+        base_bytes: bytes held before the first forward pass, or 0 if unknown.
     """
 
     micro_batch: int
@@ -129,7 +129,7 @@ def choose_smaller(
         point: the numbers in the failure's message, if complete.
         trials: every attempt of this run and of earlier runs of the same kind.
         minimum: the smallest allowed micro-batch.
-        smaller_global: keep the accumulation instead of the global batch. Half of the micro-batch then need not
+        smaller_global: keep the accumulation, not the global batch. Half of the micro-batch then need not
             divide it: 7 becomes 3, not 1, which breaks batch norm.
 
     Returns:
@@ -191,7 +191,7 @@ def size(count: float) -> str:
 
 
 def memory_point(text: str, micro_batch: int, *, base_bytes: int = 0) -> MemoryPoint | None:
-    """Return the memory point in a CUDA out-of-memory message; None if numbers are missing.
+    """Return the memory point in a CUDA out-of-memory message, or None if numbers are missing.
 
     The capacity is the memory available to this process: what it holds plus what is free (others may use the
     device), or its allowed fraction if set. The message's format is that of torch 2.1 to 2.13.

@@ -221,7 +221,7 @@ class AnswerGiven:
 
 @dataclass(frozen=True, slots=True)
 class LoaderKnobs:
-    """The setting for a script's DataLoader workers as (name, current value); None if unknown."""
+    """The setting for a script's DataLoader workers as (name, current value), or None if unknown."""
 
     workers: tuple[str, int] | None = None
 
@@ -388,16 +388,16 @@ class JobSpec:
     `torchrun_flags` are launcher flags that stoker does not own, already in the form ``--flag=value``. `master_port` is
     set only if the user chose it. Otherwise stoker may change the port. `metric_rules` are the user's own (name, regex)
     pairs for metrics in logs. `set_knobs` are (knob, value) pairs that every launch sets besides `entry_args`: knobs in
-    config files and in the environment. `world_size`: ranks of the whole job; None if unknown, for example if a
+    config files and in the environment. `world_size`: ranks of the whole job, or None if unknown, for example if a
     launcher after ``--`` hides the number. `outputs`: where a third-party script may write checkpoints, as it spells
     the path. `output_prefixes`: those that its arguments give (in run.json of earlier versions, some are in only one of
     the two). `group_timeout_s`: the timeout of the bundled trainer's process groups, if longer than PyTorch's default.
     `answered`: an answer from an earlier run that is used here. `instrument`: the job's processes are measured from
     inside. The bundled trainer sends its own reports. `expected_memory_bytes`: the most GPU memory per rank that the
-    configuration expects; None if the configuration has no figure or was changed. `env` is the user's own environment
-    changes (from config or --env). `origins` has a row for each source (flag, env, file, default) of each setting. The
-    last row of a setting is in effect and overrides the rows before it. `given`: the command-line flags that set
-    nothing in the job, as words.
+    configuration expects, or None if the configuration has no figure or was changed. `env` is the user's own
+    environment changes (from config or --env). `origins` has a row for each source (flag, env, file, default) of each
+    setting. The last row of a setting is in effect and overrides the rows before it. `given`: the command-line flags
+    that set nothing in the job, as words.
     """
 
     name: str

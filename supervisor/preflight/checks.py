@@ -26,7 +26,7 @@ BEFORE: Final[tuple[Check, ...]] = (
 
 
 def beside() -> tuple[Check, ...]:
-    """Return checks that the keeper (at the start) and `stoker check` run. They ask programs, drivers or name servers. None refuses."""
+    """Return checks run by the keeper (at the start) and `stoker check`. They ask programs, drivers, name servers. None refuses."""
     from supervisor.preflight import gpus  # imported here, so that no start waits for its imports
 
     return (

@@ -161,7 +161,7 @@ def check_open_files(context: CheckContext) -> Iterator[Finding]:
 
 
 def _workers(spec: JobSpec) -> int | None:
-    """Return the DataLoader workers per rank; None if unknown."""
+    """Return the DataLoader workers per rank, or None if unknown."""
     known = find_loader(spec.entry_args).workers or spec.loader.workers
     return known[1] if known is not None else None
 
@@ -211,7 +211,7 @@ def check_stacks(context: CheckContext) -> Iterator[Finding]:
 
 
 def _yama(path: str) -> int:
-    """Return the kernel's setting; 0 without Yama."""
+    """Return the kernel's setting, or 0 without Yama."""
     try:
         with open_regular(path) as file:
             return int(file.read(16))

@@ -56,7 +56,7 @@ _ACTIVE: Final = ("VIRTUAL_ENV", "CONDA_PREFIX")
 class Interpreter:
     """A target interpreter. `torch_version` is None without torch, which is allowed only for a plain command.
 
-    `torch_cuda`: the CUDA version of this torch build, such as "12.8"; None without CUDA. `torch_hip`: the same for ROCm.
+    `torch_cuda`: the CUDA version of this torch build, such as "12.8", or None without CUDA. `torch_hip`: the same for ROCm.
     """
 
     path: str
@@ -121,7 +121,7 @@ except importlib.metadata.PackageNotFoundError:
 
 
 def installed_version(interpreter: str, package: str, env: Mapping[str, str]) -> str | None:
-    """Return the version of a package in an interpreter's environment without an import; None if unknown."""
+    """Return a package's version in an interpreter's environment without importing it, or None if unknown."""
     # Run in "/", because files in the current folder would take precedence over installed ones.
     return _answer([interpreter, "-c", _ASK_VERSION, package], env, ASK_TIMEOUT_S, "/").strip() or None
 
@@ -168,7 +168,7 @@ def _places(env: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def _ask(path: str, why: str, env: Mapping[str, str]) -> Interpreter | None:
-    """Ask an interpreter about itself; None if it is not a Python or does not start."""
+    """Ask an interpreter about itself. Return None if it is not a Python or does not start."""
     try:
         told = json.loads(_answer([path, "-c", _ASK], env, ASK_TIMEOUT_S)) if os.path.isfile(path) else None
         return told and Interpreter(
@@ -202,6 +202,6 @@ GIT_TIMEOUT_S: Final = 3.0
 
 
 def commit_of(cwd: str) -> str | None:
-    """Return the commit of the user's checkout, with "+" if changed; None without one, or if git takes too long."""
+    """Return the commit of the user's checkout, with "+" if changed, or None without one or if git is too slow."""
     words = ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
     return _answer(words, os.environ, GIT_TIMEOUT_S, cwd).strip() or None

@@ -74,7 +74,7 @@ def connect(host: str, port: int, address: str | None = None) -> socket.socket |
 
 
 def why_not(host: str, port: int) -> Failed | None:
-    """Return why a connection fails; None if it works. Nothing is sent before closing, which PyTorch's store tolerates."""
+    """Return why a connection fails, or None if it works. Nothing is sent before closing, which PyTorch's store tolerates."""
     found = connect(host, port)
     if isinstance(found, Failed):
         return found

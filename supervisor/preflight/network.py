@@ -152,7 +152,7 @@ def is_free(port: int) -> bool:
 
 
 def port_holder(port: int) -> str | None:
-    """Return the listener on `port`, such as ``python (pid 4711)``; None if /proc does not show it."""
+    """Return the listener on `port`, such as ``python (pid 4711)``, or None if /proc does not show it."""
     wanted = {name for _, of, name in listening_sockets(os.getpid()) if of == port}
     if not wanted:
         return None

@@ -302,7 +302,7 @@ def find_checkpoints(
 
 
 def whole_at(path: str, *, ranks: int | None = None) -> FoundCheckpoint | None:
-    """Return the checkpoint at `path`, in the form a script expects; None if it is incomplete or of an unknown layout.
+    """Return the checkpoint at `path` in the form a script expects, or None if it is incomplete or of an unknown layout.
 
     A file of `torch.save` may have any name, because the caller vouches for the format.
     """
@@ -327,7 +327,7 @@ def _stem(name: str) -> str:
 def whole_saved(
     path: str, since_t: float, until_t: float, *, ranks: int | None = None
 ) -> FoundCheckpoint | None:
-    """Return the complete checkpoint of which a process saved all or a part at `path`; None if there is none.
+    """Return the complete checkpoint of which a process saved all or part at `path`, or None without one.
 
     In a folder layout, the last part is written after the save itself. A file belongs to the save if it was
     written by `until_t`, whatever its name.
@@ -362,7 +362,7 @@ def files_of(path: str, layout: str = "", number: int | None = None) -> dict[str
 
 
 def tree_bytes(path: Path) -> int | None:
-    """Return the bytes of a file, or of all files below a folder; None if gone or too many to count."""
+    """Return the bytes of a file, or of all files below a folder, or None if gone or too many to count."""
     total = count = 0
     try:
         if not path.is_dir():
@@ -400,7 +400,7 @@ def is_zip(path: str) -> bool:
 
 
 def _listing(path: str, left: list[int] | None = None, ranks: int | None = None) -> _Listing | None:
-    """Return a folder's entries; None if it is unreadable or has more entries than `left` allows."""
+    """Return a folder's entries, or None if it is unreadable or has more entries than `left` allows."""
     left = left if left is not None else [MAX_ENTRIES]
     entries: dict[str, os.DirEntry[str]] = {}
     try:

@@ -83,7 +83,7 @@ class GpuSample:
 
     @property
     def throttle_bits(self) -> int | None:
-        """The reasons in `throttle` as NVML's own bits; 0 for none. The power cap, normal under load, is left out."""
+        """The reasons in `throttle` as NVML's own bits, or 0 for none. The power cap, normal under load, is left out."""
         if self.throttle is None:
             return None
         return sum(bit for bit, name in _THROTTLE if name in self.throttle and name != "power_cap")

@@ -38,7 +38,7 @@ class CgroupMemory:
 
 
 def read_cgroup_memory(pid: int | None = None, root: str = "/") -> CgroupMemory | None:
-    """Read the memory group of a process (by default our own); None without a group."""
+    """Read the memory group of a process (by default our own). Return None without a group."""
     listing = _read(os.path.join(root, f"proc/{pid if pid is not None else 'self'}/cgroup"))
     unified = v1 = None
     for line in listing.splitlines():
@@ -58,7 +58,7 @@ def read_cgroup_memory(pid: int | None = None, root: str = "/") -> CgroupMemory 
 
 
 def memory_kills() -> int | None:
-    """Count the processes of our own group killed for memory since its creation; None without a counter."""
+    """Count the processes of our own group killed for memory since its creation. None without a counter."""
     found = read_cgroup_memory()
     return found.oom_kills if found is not None else None
 

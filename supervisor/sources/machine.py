@@ -263,7 +263,7 @@ class HostSampler(PeriodicSampler):
 
 
 def disk_fill(path: str) -> DiskFill | None:
-    """Return how full the filesystem of `path` is; None if it cannot be read."""
+    """Return how full the filesystem of `path` is, or None if it cannot be read."""
     try:
         found = psutil.disk_usage(path)
     except OSError:

@@ -59,7 +59,7 @@ def boot_id() -> str | None:
 
 
 def identify(pid: int) -> ProcessId | None:
-    """Return the identity of a live process; None if no process has this pid. A zombie does not count."""
+    """Return the identity of a live process, or None if no process has this pid. A zombie does not count."""
     stat = _read_stat(pid)
     return None if stat is None or stat.is_dead else ProcessId(pid, stat.start_time)
 
@@ -107,13 +107,13 @@ def descendants(process: ProcessId, table: Mapping[int, ProcessStat] | None = No
 
 
 def parent_of(pid: int) -> int | None:
-    """Return the parent of a live process; None if no live process has this pid."""
+    """Return the parent of a live process, or None if no live process has this pid."""
     stat = _read_stat(pid)
     return None if stat is None or stat.is_dead else stat.parent
 
 
 def command_of(pid: int) -> str | None:
-    """Return the kernel's name (first 15 bytes) for any user's process; None if it is gone."""
+    """Return the kernel's name (first 15 bytes) for any user's process, or None if it is gone."""
     raw = read_proc(f"/proc/{pid}/comm", 64)
     return raw.decode("utf-8", "replace").rstrip("\n") if raw else None
 
@@ -139,7 +139,7 @@ def read_cmdline(process: ProcessId) -> list[str]:
 
 
 def owner_of(pid: int) -> int | None:
-    """Return the user id of a process; None if it is gone."""
+    """Return the user id of a process, or None if it is gone."""
     try:
         return os.stat(f"/proc/{pid}").st_uid
     except OSError:
@@ -192,7 +192,7 @@ def reap_child(process: ProcessId) -> int | None:
 
 
 def exit_code_of(process: ProcessId) -> int | None:
-    """Return the exit code (negative for a signal) of a zombie of any parent; None once it is reaped.
+    """Return the exit code (negative for a signal) of a zombie of any parent, or None once it is reaped.
 
     Field 52 of ``/proc/<pid>/stat`` (Linux 3.5) is readable only by the process's own user. Other users read
     0, so 0 counts only for our own processes.
@@ -238,7 +238,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def catches(pid: int, number: int) -> bool | None:
-    """Check whether a process currently has a handler for a signal; None if the process is gone.
+    """Check whether a process currently has a handler for a signal. Return None if the process is gone.
 
     Python installs a handler for SIGINT at startup and removes it at shutdown, after atexit and before it destroys its modules
     (``_PySignal_Fini``). With torch, the process then needs half a second or more to exit.
@@ -346,7 +346,7 @@ def helper_cpu_s(ranks: Iterable[ProcessId]) -> float:
 
 
 def own_cpu_s(rank: ProcessId) -> float:
-    """Return the CPU seconds of one rank's own process with all its threads; 0 if it is gone."""
+    """Return the CPU seconds of one rank's own process with all its threads, or 0 if it is gone."""
     return _ticks(rank.pid)[0] / os.sysconf("SC_CLK_TCK") if is_alive(rank) else 0.0
 
 
@@ -403,7 +403,7 @@ def _parse_stat(raw: bytes | None) -> ProcessStat | None:
 
 
 def read_proc(path: str, cap_bytes: int) -> bytes | None:
-    """Return the content of a kernel file (/proc, /sys); None if it is missing or unreadable."""
+    """Return the content of a kernel file (/proc, /sys), or None if it is missing or unreadable."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

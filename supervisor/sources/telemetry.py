@@ -53,7 +53,7 @@ class TelemetryRecord:
 
 
 def parse_telemetry(line: bytes) -> TelemetryRecord | None:
-    """Parse one line; None for a partial line, an unknown kind, or anything else."""
+    """Parse one line. Return None for a partial line, an unknown kind, or anything else."""
     try:
         document: Any = msgspec.json.decode(line)
     except NOT_DECODED:
@@ -90,7 +90,7 @@ def parse_telemetry(line: bytes) -> TelemetryRecord | None:
 
 
 def measured_record(line: bytes) -> dict[str, Any] | None:
-    """Parse one line of the instrumentation; None for a partial line, a count beyond a float, or anything else."""
+    """Parse one line of the instrumentation. Return None for a partial line, a count beyond a float, or other text."""
     try:
         document: Any = msgspec.json.decode(line)
     except NOT_DECODED:
@@ -108,7 +108,7 @@ def step_values(
     Args:
         record: the result of `measured_record`.
         batch: the measured batch of the attempt. Without it, or with a token budget, there are no rates.
-        optimizer_steps: the number of optimizer steps in one step; None if unknown.
+        optimizer_steps: the number of optimizer steps in one step, or None if unknown.
     """
     steps, took_s = _number(record.get("steps")), _number(record.get("step_time_s"))
     found = {"memory_peak_bytes": _number(record.get("memory_peak_bytes"))}

@@ -69,7 +69,7 @@ def value_of(args: Sequence[str], name: str) -> str | None:
 
 
 def values_of(args: Sequence[str], name: str) -> list[str | None]:
-    """Return every value of a flag in `args`, in order; None for a switch."""
+    """Return every value of a flag in `args`, in order, or None for a switch."""
     return _values_of(tuple(args)).get(_spelled(name), [])
 
 
@@ -172,7 +172,7 @@ _MACHINES: Final = ("--num_machines", "--num_nodes", "--nnodes", "--hostfile", "
 class Launch:
     """How a command line starts its ranks, and the program it runs.
 
-    `launcher`: the innermost launcher. `ranks`: of the whole job; None if not given. `machines`: a launcher's flags list
+    `launcher`: the innermost launcher. `ranks`: of the whole job, or None if not given. `machines`: a launcher's flags list
     machines, or ask for more than one. `args_at`: the index of the script's first argument.
     """
 
@@ -332,7 +332,7 @@ def _names_machines(flags: Sequence[str]) -> bool:
 
 
 def _count(name: str, flags: Sequence[str]) -> int | None:
-    """Return the number of ranks that a launcher starts; None unless a single flag gives it."""
+    """Return the number of ranks that a launcher starts, or None unless a single flag gives it."""
     if _names_machines(flags) or {"--cpu", "--use_cpu", "--use-cpu"} & set(flags):
         return None
     for flag in _COUNTS[name]:

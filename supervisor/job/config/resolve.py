@@ -228,7 +228,7 @@ def _nproc(value: str, inputs: JobInputs) -> int:
 
 
 def _nodes(value: str, *, shared: bool) -> int | None:
-    """Return the number of nodes; None for an elastic range, whose world size is unknown in advance.
+    """Return the number of nodes, or None for an elastic range, whose world size is unknown in advance.
 
     In a run directory shared by all nodes, a range counts as its maximum. The number is settled before each launch.
     """
@@ -345,7 +345,7 @@ def _with_trainer(
     if trial is not None:
         resumes = bool(values.get("resume_from"))
         wanted: dict[str, Any] = {}
-        # A checkpoint may already be beyond these few steps. The trial is then stopped once the steps are seen.
+        # A checkpoint may already be beyond these steps. The trial is then stopped once the steps are seen.
         if not resumes and values.get("num_iterations", _TRAINER_DEFAULTS["num_iterations"]) > trial.steps:
             wanted["num_iterations"] = trial.steps
         if values.get("checkpoint_dir"):  # save in the run directory, where no real run resumes

@@ -327,7 +327,7 @@ def _with_few_steps(
 
 
 def total_steps(settings: Sequence[tuple[str, str]], program: str | None = None) -> int | None:
-    """Return the total training steps from the settings; None unless exactly one setting means them."""
+    """Return the total training steps from the settings, or None unless exactly one setting means them."""
     found = _steps(settings, program)
     return as_number(found[1]) if found is not None else None
 

@@ -105,7 +105,7 @@ NCCL_DEFAULT_TIMEOUT_S: Final = 600.0
 
 
 def longer_than_usual(seconds: object) -> float | None:
-    """Return `seconds` if it is a number above PyTorch's default; None otherwise."""
+    """Return `seconds` if it is a number above PyTorch's default, or None otherwise."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float | str):
         return None
     try:

@@ -123,7 +123,7 @@ class MeasuredBatch:
         accumulation: forward and backward passes per optimizer step.
         world_size: ranks.
         global_batch: the product of the three.
-        sequence_length: tokens per sample if the model's input is token ids; None if it may be something else.
+        sequence_length: tokens per sample if the model's input is token ids, or None if that is uncertain.
         setting: the setting of the micro-batch.
         scope: what `setting` counts.
         counts_accumulation: `setting` is the total of an optimizer step, so the accumulation gives the micro-batch.
@@ -381,7 +381,7 @@ def _accumulation(
 
 
 def _length(rank: Rank, micro: int | None) -> int | None:
-    """Return the dimension beside the micro-batch in token-id input; None for packed or doubled rows."""
+    """Return the dimension beside the micro-batch in token-id input, or None for packed or doubled rows."""
     if rank.shape not in rank.token_ids:
         return None
     rows, columns = rank.shape

@@ -42,7 +42,7 @@ _DEEPSPEED: Final = re.compile(r"deepspeed|(^|\W|_)ds_?config", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A number on the command line with batch or accumulation in its name. `scope`: what a batch counts; None for an accumulation."""
+    """A number on the command line with batch or accumulation in its name. `scope`: what a batch counts. None for an accumulation."""
 
     name: str
     scope: KnobScope | None
@@ -59,7 +59,7 @@ class NoPlanError(Exception):
 
 
 def scope_by_name(name: str) -> KnobScope | None:
-    """Return what a batch setting counts, according to its name; None if it is not the training batch."""
+    """Return what a batch setting counts, according to its name, or None if it is not the training batch."""
     if words_of(name) in {("batch", "size", "per", "node"), ("train", "batch", "size", "per", "node")}:
         return KnobScope.PER_NODE
     match batch_name(bare(name).lstrip("-+")):

@@ -132,7 +132,7 @@ def _turns_off(setting: Argument) -> bool:
 
 
 def _by_itself(settings: Sequence[Argument], args: Sequence[str], row: Convention | None) -> str | None:
-    """Return in words why the script resumes on its own; None if the command line does not tell."""
+    """Return in words why the script resumes on its own, or None if the command line does not tell."""
     for setting in settings:
         words = words_of(setting.name)
         is_auto = {"auto", "resume"} <= set(words) and len(words) <= 4
@@ -145,7 +145,7 @@ def _by_itself(settings: Sequence[Argument], args: Sequence[str], row: Conventio
 
 
 def given_start(args: Sequence[str], flags: Collection[str] = ()) -> str | None:
-    """Return the checkpoint that the user named, as flag and value (``--resume c2.pt``); None without one.
+    """Return the checkpoint that the user named, as flag and value (``--resume c2.pt``), or None without one.
 
     Args:
         args: the current words after the script.
@@ -317,7 +317,7 @@ def _with_way(knobs: Knobs, way: str, why: str) -> Knobs:
 def resume_seen(
     facts: Facts, checkpoint: str, *, real: Callable[[str], str] = posixpath.normpath
 ) -> bool | None:
-    """Check whether an attempt loaded (part of) this checkpoint before its first step; None if still unknown.
+    """Check whether an attempt loaded (part of) this checkpoint before its first step. None: still unknown.
 
     `real`: resolves links in a path, if the caller may access the disk.
     """

@@ -23,12 +23,12 @@ def batch_of(
     tokens_per_sample: int = 1,
     elsewhere: Mapping[str, Scalar] | None = None,
 ) -> BatchSpec | None:
-    """Return the batch of a third-party command line; None if unknown.
+    """Return the batch of a third-party command line, or None if unknown.
 
     Args:
         args: the words after the script.
         knobs: the result of `find_knobs`.
-        world_size: the total number of ranks; None if unknown, and not needed for a batch of two factors.
+        world_size: the total number of ranks, or None if unknown, and not needed for a batch of two factors.
         local_world_size: ranks on a node.
         global_batch: the user's request, which overrides the script's own flags.
         unit: unit of the global batch, if the user gave it; samples otherwise.
@@ -145,7 +145,7 @@ def batch_values(
 
 
 def flag_value(knobs: Knobs, batch: BatchSpec, *, local_world_size: int = 1) -> int | None:
-    """Return the value of the script's batch flag for `batch`; None if it is unknown what the flag counts."""
+    """Return the value of the script's batch flag for `batch`, or None if it is unknown what the flag counts."""
     match knobs.batch_scope:
         case KnobScope.PER_RANK:
             return batch.micro_batch_per_rank
@@ -199,7 +199,7 @@ def number_of(
     knobs: Knobs | None = None,
     what: str = "",
 ) -> int | None:
-    """Return the number of a setting, or the number found for it in `knobs`; None if unknown."""
+    """Return the number of a setting, or the number found for it in `knobs`, or None if unknown."""
     if name is None:
         return None
     number = as_number(value_of(args, name) if is_argument(name) else where.get(name))
@@ -211,7 +211,7 @@ def number_of(
 
 
 def as_number(value: Scalar) -> int | None:
-    """Return a positive whole number, also from ``1_000`` or ``1e6``; None for anything else."""
+    """Return a positive whole number, also from ``1_000`` or ``1e6``, or None for anything else."""
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, str):

@@ -30,10 +30,10 @@ class Setting:
         by: its reader (argv, argparse, click, tyro, absl, fire, hydra, env, yaml, json, toml, deepspeed, main).
         name: the full name, dotted if nested.
         words: the command-line words that set it.
-        value: a number, a truth value, an existing path or a word from a closed list; None for anything else.
+        value: a number, a truth value, an existing path, a word from a closed list, or None for the rest.
         type: the name of its Python type.
         empty: the value is an empty text or None.
-        given: False if it has its default; None if unknown.
+        given: False if it has its default, or None if unknown.
         file: the absolute path of its file.
         shown: the same path as in the command, or else relative to the working folder.
     """
@@ -74,7 +74,7 @@ class Loader:
 
     @property
     def lead(self) -> int:
-        """The largest leading dimension of its batches; 0 if no batch was drawn."""
+        """The largest leading dimension of its batches, or 0 if no batch was drawn."""
         return max((shape[0] for shape in self.fed), default=0)
 
 
@@ -175,7 +175,7 @@ class Rank:
 
     @property
     def loader(self) -> Loader | None:
-        """The loader whose batches precede the training forwards; None if its batches ran out long ago."""
+        """The loader whose batches precede the training forwards, or None if its batches ran out long ago."""
         feeding = max(self.loaders.values(), key=lambda loader: loader.forwards, default=None)
         if feeding is None or 2 * feeding.forwards < self.forwards.total():
             return None
@@ -184,7 +184,7 @@ class Rank:
 
     @property
     def counts_batches(self) -> bool:
-        """Whether a loader with known batches per step feeds the rank. Otherwise only backward passes count."""
+        """Whether a loader with known batches per step feeds the rank. If not, only backward passes count."""
         return self.draws and self.loader is not None
 
     @property
@@ -194,7 +194,7 @@ class Rank:
         return loader is not None and self.draws and not self.pieces(loader)
 
     def pieces(self, loader: Loader) -> int:
-        """Return how many pieces the loop makes of a batch of `loader`, one backward pass each; 0 for none."""
+        """Return how many pieces the loop makes of a batch of `loader`, one backward pass each, or 0 for none."""
         lead = self.shape[0] if self.shape else 0
         if not lead or 2 * lead > loader.lead:
             return 0
@@ -254,7 +254,7 @@ class Facts:
         if len(self._settings) >= MOST_SETTINGS and (by, name, file) not in self._settings:
             return
         words, value, given = record.get("words"), record.get("value"), record.get("given")
-        # When a parser runs twice, the second result is right, as defaults may come from a file in its arguments.
+        # If a parser runs twice, its second result is right, as defaults may come from a file in the arguments.
         self._settings[by, name, file] = Setting(
             by,
             name,

@@ -86,7 +86,7 @@ def asked_settings(
 def question_of(
     job: JobSpec, seen: MeasuredSettings, wrong: Collection[str] = (), script: str = ""
 ) -> BatchQuestion | None:
-    """Return the question about a job whose attempt showed `seen`; None if no answer would help.
+    """Return the question about a job whose attempt showed `seen`, or None if no answer would help.
 
     Args:
         job: the job as started.
@@ -127,7 +127,7 @@ def _answer(job: JobSpec, one: OpenAnswer, *, is_wrong: bool) -> BatchAnswer:
 
 
 def to_try(seen: MeasuredSettings, wrong: Collection[str]) -> str | None:
-    """Return the answer that a restart may try before asking the user: the likeliest with a fitting name; None without one."""
+    """Return the answer that a restart may try before asking the user: the likeliest with a fitting name, or None without one."""
     if len(wrong) >= MOST_TRIALS or seen.asks in {None, Unread.SCOPE}:
         return None
     names = (one.value for one in seen.answers if one.value != IN_CODE and one.value not in wrong)

@@ -96,7 +96,7 @@ class Around:
     Attributes:
         scripts: Python files that may be training scripts, likeliest first.
         gpus: number of GPUs visible to a job.
-        slurm: SLURM as seen from this shell; None without SLURM.
+        slurm: SLURM as seen from this shell, or None without SLURM.
         files: names already in the folder.
         python: the interpreter with torch that `stoker run` would use, in words; empty if none was found.
     """
@@ -243,7 +243,7 @@ def with_file(choices: Choices, name: str) -> Choices:
 
 
 def _question(topic: Topic, around: Around, choices: Choices, found: Found) -> Question | None:
-    """Return the question on one topic; None if there is nothing to ask."""
+    """Return the question on one topic, or None if there is nothing to ask."""
     slurm = around.slurm or Slurm()
     match topic:
         case Topic.SCRIPT:
@@ -395,7 +395,7 @@ class GuidedStart:
             self.found = read(choices)
 
     def question(self) -> Question | None:
-        """Return the current question; None once `job_file` can be written."""
+        """Return the current question, or None once `job_file` can be written."""
         known = self.found or Found((), "self")
         left = (topic for topic in Topic if topic not in self.choices.decided)
         asked = (_question(topic, self.around, self.choices, known) for topic in left)

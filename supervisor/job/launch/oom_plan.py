@@ -168,7 +168,7 @@ def oom_notice(spec: JobSpec, *, waits: bool, tries: Sequence[str] = ()) -> tupl
 
 
 def next_batch(spec: JobSpec, batch: BatchSpec, *, smaller_global: bool) -> BatchSpec | None:
-    """Return the batch after `batch`; None if none is left. A smaller global batch keeps the accumulation."""
+    """Return the batch after `batch`, or None if none is left. For a smaller global batch, keep accumulation."""
     choice = choose_smaller(batch, minimum=spec.retry.min_micro_batch, smaller_global=smaller_global)
     return choice.batch if choice is not None else None
 
@@ -257,7 +257,7 @@ def _batch(spec: JobSpec) -> dict[str, Any]:
 
 
 def world_size(spec: JobSpec) -> int | None:
-    """Return the number of ranks of the whole job; None if unknown."""
+    """Return the number of ranks of the whole job, or None if unknown."""
     if spec.batch is not None and spec.batch.ranks_known:
         return spec.batch.world_size
     return spec.world_size or None

@@ -401,13 +401,13 @@ _SAFE: Final = re.compile(r"[\w@%+=:,./<>…-]+")
 
 
 def real_command_of(job: JobSpec) -> str | None:
-    """Return the command of the real run behind a trial; None if `command_of` returns none."""
+    """Return the command of the real run behind a trial, or None if `command_of` returns none."""
     rows = tuple(row for row in job.origins if not row[2].startswith("flag --trial"))
     return command_of(replace(job, origins=rows))
 
 
 def command_of(job: JobSpec, more: Sequence[str] = ()) -> str | None:
-    """Return ``stoker run --nproc-per-node 2 train.py --lr 3e-4`` with `more` flags; None if no such command started the job.
+    """Return ``stoker run --nproc-per-node 2 train.py --lr 3e-4`` with `more` flags, or None if no such command started the job.
 
     Settings from files and from the environment are read again. A secret stays hidden, as recorded.
     """

@@ -123,7 +123,7 @@ class State(NamedTuple):
     after a table without a counter ("Class Images mAP50"). `in_call`, `in_summary`: the maximum number of lines left in
     the block, 0 outside of a block. `only_loss`: the loss that counts as the total because its lines had no other loss
     ("focal_loss"). None once the log prints a total or another kind, which makes them parts.
-    `pairs_are_epochs`: whether a nameless `[1/15]` counts epochs; None until known.
+    `pairs_are_epochs`: whether a nameless `[1/15]` counts epochs, or None until known.
     """
 
     header: Header | None = None
@@ -226,7 +226,7 @@ def _of_pair(parsed: Parsed, text: str, state: State) -> tuple[Parsed, State]:
 
 
 def _heads(message: str, state: State) -> State | None:
-    """Return the state below a heading; None if the line is not a heading."""
+    """Return the state below a heading, or None if the line is not a heading."""
     if (alone := _SET_ALONE.match(message)) is not None and lexicon.EVAL_WORDS.issuperset(words_of(alone[1])):
         # "val:" and "TEST:" may be keys in settings with indented values.
         is_key = message.isascii() and (message.islower() or message.isupper())
@@ -292,7 +292,7 @@ def _of_line(text: str, begin: int, state: State) -> tuple[Parsed, State]:
 
 
 def _of_work(message: str, parsed: Parsed, below: Below) -> Below | None:
-    """Return what follows a line of other work, such as tokenizing; None if the line is about training."""
+    """Return what follows a line of other work, such as tokenizing, or None if the line is about training."""
     is_bar = _is_bar(message)
     if below not in _NOT_HELD_OUT:
         return None
@@ -326,7 +326,7 @@ def _with_message(text: str, begin: int, *, in_record: bool, evaluates: bool) ->
 
 
 def _in_block(message: str, state: State) -> State | None:
-    """Return the state after a line inside a skipped block; None if the line is not in one.
+    """Return the state after a line inside a skipped block, or None if the line is not in one.
 
     Progress bars are never skipped, even when indented.
     """

@@ -163,7 +163,7 @@ _MOST_DIGITS = 9
 
 
 def nameless(text: str, token: Token, place: int, *, alone: bool, evaluates: bool) -> Reading | None:
-    """Read a value without a name by its unit, the next word or its position; None if the meaning is unknown.
+    """Read a value without a name by its unit, the next word or its position. Return None if that fails.
 
     Args:
         text: the masked line.

@@ -106,12 +106,12 @@ class Columns(NamedTuple):
         )
 
     def step(self, at: int) -> float | None:
-        """Return the step in row `at`; None if its line has no step."""
+        """Return the step in row `at`, or None if its line has no step."""
         steps = self.values.get(Field.STEP)
         return steps[at] if steps else None
 
     def losses(self, rows: int) -> Sequence[float | None]:
-        """Return the training losses of `rows` lines; None for a line that adds no point to the curve."""
+        """Return the training losses of `rows` lines, or None for a line that adds no point to the curve."""
         known = self.values.get(Field.LOSS) if not self.off_curve else None
         return (None,) * rows if known is None else known
 
@@ -165,7 +165,7 @@ class Form:
         return self._convert([[self._line[begin:end]] for begin, end in self.places])
 
     def read(self, lines: Sequence[bytes]) -> Columns | None:
-        """Return the numbers in lines of this shape; None if a line differs where it must not."""
+        """Return the numbers in lines of this shape, or None if a line differs where it must not."""
         rows = self._rows(b"\n".join([*lines, b""]).decode("utf-8", "surrogatepass"))
         if len(rows) != len(lines):
             return None
@@ -362,7 +362,7 @@ class MetricReader:
     def _read_together(
         self, lines: Sequence[bytes], shapes: Sequence[bytes], rows: Sequence[int]
     ) -> list[tuple[Sequence[int], Columns]] | None:
-        """Read lines of steady shapes; None if they must be read one by one.
+        """Read lines of steady shapes. Return None if they must be read one by one.
 
         Cached shapes come from clean lines, so lines with the same shape need no cleaning.
         """
@@ -381,7 +381,7 @@ class MetricReader:
         return found
 
     def feed(self, line: str) -> MetricSample | None:
-        """Read a clean line (see `text.decode.clean`); None if the line reports nothing."""
+        """Read a clean line (see `text.decode.clean`). Return None if the line reports nothing."""
         columns = self._feed(line)
         return columns.sample(0) if columns is not None else None
 

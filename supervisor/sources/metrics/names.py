@@ -306,7 +306,7 @@ def _time(name: _Name) -> Meaning | None:
 
 
 def field_of_rate(unit: str) -> str | None:
-    """Return the field of a rate like `tok/s` or `img/sec`; None if it is not a training throughput."""
+    """Return the field of a rate like `tok/s` or `img/sec`, or None if it is not a training throughput."""
     unit = _PER.sub("/", unit.lower()).replace(" ", "")
     top, slash, _ = unit.partition("/")
     if not slash or not unit.endswith(("/s", "/sec", "/second", "gpu", "device", "chip", "rank")):

@@ -72,7 +72,7 @@ class Header:
 
 
 def find_header(text: str) -> Header | None:
-    """Return the header if a line may be one for a table of readings; None otherwise."""
+    """Return the header if a line may be one for a table of readings, or None otherwise."""
     bar = find_bar(text)
     if bar is not None:
         text = bar.rest.split(MASKED)[0].rstrip(" :")
@@ -117,7 +117,7 @@ def is_counted(header: Header) -> bool:
 
 
 def read_row(header: Header, text: str) -> Parsed | None:
-    """Read a row below its header; None if the line is not a row."""
+    """Read a row below its header. Return None if the line is not a row."""
     body, readings = _without_bar(header, text)
     cells = _cells(body, header.style)
     if header.names[0].lower() in _NAMES and cells[0][1].strip().lower() not in _VALUES:
@@ -156,7 +156,7 @@ class _Cell(NamedTuple):
 
 
 def _cell_of_row(name: str, raw: str, start: int, *, is_first: bool, names: tuple[str, ...]) -> _Cell | None:
-    """Parse one cell of a table row; None if its text cannot belong to a row."""
+    """Parse one cell of a table row. Return None if its text cannot belong to a row."""
     cell = raw.strip().rstrip(":")
     begin = start + len(raw) - len(raw.lstrip())
     match = _CELL.match(cell)
@@ -201,7 +201,7 @@ def _columns(starts: tuple[int, ...], cells: list[int]) -> list[int]:
 
 
 def read_pair_row(text: str, *, in_section: bool) -> Parsed | None:
-    """Read a row with one name and one value, `|    loss     | 12.9    |`; None if the line is not one."""
+    """Read a row with one name and one value, `|    loss     | 12.9    |`. Return None for other lines."""
     match = _PAIR_ROW.match(text)
     if match is None:
         return None
@@ -253,7 +253,7 @@ def _readings(name: str, match: re.Match[str], start: int) -> list[Reading]:
 
 
 def _conversion(field: str, name: str, unit: str, text: str) -> Conversion | None:
-    """Return the conversion of a cell to a number; None if the cell is not to be plotted."""
+    """Return the conversion of a cell to a number, or None if the cell is not to be plotted."""
     match field:
         case Field.MEMORY:
             return memory_conversion(unit)

@@ -262,7 +262,7 @@ _WHOLES = msgspec.json.Decoder(list[int])
 
 
 def convert(conversion: Conversion, text: str) -> float | None:
-    """Convert the text to a number; None if it cannot be a measurement (a sentinel, a fractional step). Computed values keep `_SIGNIFICANT` digits."""
+    """Convert the text to a number. Return None if it cannot be a measurement (a sentinel, a fractional step). Computed values keep `_SIGNIFICANT` digits."""
     how, scale = conversion
     if how is How.DURATION:
         duration = seconds(text)
@@ -296,7 +296,7 @@ def numbers(conversion: Conversion, texts: Sequence[str]) -> Sequence[float | No
 
 
 def _by_msgspec(conversion: Conversion, texts: Sequence[str]) -> Sequence[float] | None:
-    """Read plain numbers as one JSON list; None if a text is not plain or the scale is not a power of 10 or 1024."""
+    """Read plain numbers as one JSON list. Return None if a text is not plain or the scale not a power of 10 or 1024."""
     how, scale = conversion
     exponent = _EXPONENTS.get(scale, "" if scale % 1024 == 0 else None)
     if exponent is None or how not in {How.NUMBER, How.WHOLE} or (how is How.WHOLE and scale != 1):
@@ -319,7 +319,7 @@ def rounded(number: float) -> float:
 
 
 def memory_conversion(unit: str) -> Conversion | None:
-    """Return the conversion for a memory unit; None for any other unit."""
+    """Return the conversion for a memory unit, or None for any other unit."""
     factor = _MEMORY.get(unit.lower())
     if factor is None:
         return None
@@ -327,7 +327,7 @@ def memory_conversion(unit: str) -> Conversion | None:
 
 
 def time_scale(unit: str) -> float | None:
-    """Return the seconds per `unit`, reading only the part before a slash; None if the unit is not a time."""
+    """Return the seconds per `unit`, reading only the part before a slash, or None if it is not a time."""
     return _SECONDS.get(unit.lower().partition("/")[0].strip())
 
 
@@ -527,13 +527,13 @@ def message_start(text: str) -> int:
 
 
 def logged_behind(text: str, masked: str, begin: int) -> int | None:
-    """Return where a logger's line starts after `begin`, at a masked time or level; None without one."""
+    """Return where a logger's line starts after `begin`, at a masked time or level, or None without one."""
     found = _LOGGED.search(masked, begin)
     return found.start() if found is not None and message_start(text[found.start() :]) else None
 
 
 def json_message(text: str) -> tuple[int, int, str] | None:
-    """Return the start, end and text of the message in a JSON line; None if there is none.
+    """Return the start, end and text of the message in a JSON line, or None if there is none.
 
     Escapes are decoded and padded to their old length, so a position in the message is also one in the line.
     """

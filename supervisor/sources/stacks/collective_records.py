@@ -113,7 +113,7 @@ _NAME_WITH_RANK = re.compile(r".*?(\d{1,7})(?:\.json|\.pkl|\.pickle)?$")
 
 
 def rank_of_dump(path: str) -> int | None:
-    """Return the rank of a dump file by its name and first bytes; None if it is not a dump."""
+    """Return the rank of a dump file by its name and first bytes, or None if it is not a dump."""
     named = _NAME_WITH_RANK.match(os.path.basename(path))
     if named is None:
         return None
@@ -214,7 +214,7 @@ _CAP_BYTES = 1 << 20
 
 
 def ras_address(env: Mapping[str, str]) -> tuple[str, int] | None:
-    """Return the address of the RAS service for a job with this environment; None if it was turned off."""
+    """Return the address of the RAS service for a job with this environment, or None if it was turned off."""
     if env.get("NCCL_RAS_ENABLE", "1").strip() == "0":
         return None
     host, colon, port = env.get("NCCL_RAS_ADDR", "").strip().rpartition(":")
@@ -224,7 +224,7 @@ def ras_address(env: Mapping[str, str]) -> tuple[str, int] | None:
 
 
 def query_ras(address: tuple[str, int], *, timeout_s: float = 3.0) -> str | None:
-    """Return the RAS report; None if nothing answers or the answer is not NCCL's."""
+    """Return the RAS report, or None if nothing answers or the answer is not NCCL's."""
     deadline = time.monotonic() + timeout_s
     parts: list[bytes] = []
     try:

@@ -53,7 +53,7 @@ class Stack:
     """What one process is doing. `lines` are safe to show. `note` tells why there is no better source.
 
     `main_call`: the number of the main thread's system call, or "running"; None: unavailable. `for_ever`: the call waits
-    for a lock without a time limit (True) or with one (False); None if it does not wait for a lock or is unavailable.
+    for a lock without a time limit (True) or with one (False), or None if it does not wait for a lock or is unavailable.
     """
 
     process: ProcessId
@@ -65,7 +65,7 @@ class Stack:
 
 
 def find_py_spy(python: str | None = None) -> str | None:
-    """Find py-spy on PATH, beside the job's interpreter or beside ours; None if missing."""
+    """Find py-spy on PATH, beside the job's interpreter or beside ours. Return None if missing."""
     found = shutil.which("py-spy")
     if found is not None:
         return found
@@ -143,7 +143,7 @@ def _new_lines(path: Path, offset: int) -> tuple[str, ...]:
 
 
 def _fault_file(process: ProcessId, folder: Path) -> Path | None:
-    """Return the file of a process that has a handler for the signal right now; None otherwise."""
+    """Return the file of a process that has a handler for the signal right now, or None otherwise."""
     path = folder / f"{process.pid}.txt"
     if not path.is_file():
         return None
