@@ -89,7 +89,7 @@ def resolve(
     unit: BatchUnit = BatchUnit.SAMPLES,
     tokens_per_sample: int = 1,
 ) -> BatchSpec:
-    """Complete a batch from the given numbers; refuse a batch that does not divide.
+    """Complete a batch from the given numbers, or refuse a batch that does not divide.
 
     `global_batch` is in `unit`. With only a micro-batch, accumulation is 1. With only a global batch,
     the micro-batch is the largest possible (accumulation 1, or as given).

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class JobError(Exception):
-    """A job that cannot be run as requested. One line per fault; exit code 2 (usage) or 3 (refused)."""
+    """A job that cannot be run as requested. One line per fault. Exit code 2 (usage) or 3 (refused)."""
 
     def __init__(self, *lines: str, exit_code: int = 2) -> None:
         self.lines = lines

@@ -46,7 +46,7 @@ class MemoryTrial:
 
     Attributes:
         micro_batch: samples on a rank at once.
-        fitted: whether memory sufficed; False if it ran out.
+        fitted: True if memory sufficed, False if it ran out.
         peak_bytes: the most that a rank held. If it did not fit, what it held plus what it tried to allocate,
             which is a lower bound. None if not measured.
         capacity_bytes: the memory available to a rank, or None if unknown.
@@ -174,7 +174,7 @@ def _known_to_fit(
 
 
 def _open_values(spec: BatchSpec, trials: Sequence[MemoryTrial], minimum: int, half: int) -> list[int]:
-    """Return the micro-batches to choose from, largest first. `half`: need not divide the batch; 0: none."""
+    """Return the micro-batches to choose from, largest first. `half` need not divide the batch. 0: none."""
     smaller = [m for m in candidates(spec) if minimum <= m < spec.micro_batch_per_rank]
     if not spec.ranks_known:
         # Only these keep an accumulation over all ranks, or a batch divided among ranks, whole.

@@ -66,7 +66,7 @@ class Setting:
     """One setting.
 
     With `default` None, nothing is assumed. `section`: the part of the trainer's help that starts here.
-    `flag`: the flag of `stoker run`, with a placeholder for its value (``--grace S``); empty without one.
+    `flag`: the flag of `stoker run`, with a placeholder for its value (``--grace S``), empty without one.
     """
 
     kind: KeyType
@@ -142,12 +142,12 @@ _UNITS: Final = {
 
 
 def unit_of(name: str) -> str:
-    """Return the unit of a setting's number, based on its name; empty without one."""
+    """Return the unit of a setting's number, based on its name, empty without one."""
     return next((unit for end, unit in _UNITS.items() if name.endswith(end)), "")
 
 
 def shown(value: object) -> str:
-    """Format a value as the user reads and writes it: true, 16, 0.001; a dash for none."""
+    """Format a value as the user reads and writes it: true, 16, 0.001, or a dash for none."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):

@@ -181,11 +181,11 @@ class BatchQuestion:
 
     Attributes:
         what: the subject.
-        knob: the setting in question; empty if the question is which of several settings applies.
+        knob: the setting in question, empty if the question is which of several settings applies.
         number: the value of this setting, or the value that one of several settings gives: samples per rank and
             step, or passes per step.
         answers: all possible answers.
-        script: hash of the script; empty if it could not be read, in which case no answer is saved.
+        script: hash of the script, empty if it could not be read, in which case no answer is saved.
         ranks, passes: properties of the measured batch, as far as known.
     """
 
@@ -255,7 +255,7 @@ class OwnSignature:
     """A user's ``[[signature]]`` table, which describes a failure in this user's logs.
 
     `failure` is a failure class. `title` is the user's own name for a failure outside of all classes. `role`: cause,
-    consequence or advice (which masks the line). `start`: expected before or after the first step; empty: at any time.
+    consequence or advice (which masks the line). `start`: expected before or after the first step. Empty: at any time.
     """
 
     id: str

@@ -144,7 +144,7 @@ def interpreter_of(spec: JobSpec, otherwise: str, env: Mapping[str, str]) -> str
 
 
 def _answer(argv: list[str], env: Mapping[str, str], timeout_s: float, cwd: str | None = None) -> str:
-    """Return the stdout of a program; empty if it cannot be run."""
+    """Return the stdout of a program, empty if it cannot be run."""
     try:
         done = subprocess.run(
             argv,

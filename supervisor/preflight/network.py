@@ -77,7 +77,7 @@ def check_master(context: CheckContext) -> Iterator[Finding]:
 
 
 def resolved(host: str, timeout_s: float | None = None) -> list[str] | None:
-    """Return the addresses of a name; [] for an unknown name, None if no answer came in time.
+    """Return the addresses of a name, [] for an unknown name, or None if no answer came in time.
 
     The resolver has no time limit that a program could set, so it runs in a thread that may be abandoned.
     """

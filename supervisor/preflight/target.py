@@ -97,7 +97,7 @@ def check_knobs(context: CheckContext) -> Iterator[Finding]:
 def _awaits_checkpoint(flag: str, knobs: Knobs) -> Finding:
     """Note what happens before a checkpoint exists for a resume flag that takes one."""
     named = f"{flag}=DIR/FILE"
-    if flag == knobs.resume:  # the flag's word for the newest checkpoint; a switch has none
+    if flag == knobs.resume:  # the flag's word for the newest checkpoint, which a switch lacks
         named = f"{flag}={knobs.resume_value}" if knobs.resume_value else flag
     return note(
         KNOBS_CHECK,

@@ -108,7 +108,7 @@ class _Listing:
         return os.path.join(self.path, *names)
 
     def checkpoint(self, layout: str, name: str, t: float, *, path: str = "") -> FoundCheckpoint:
-        """Return a checkpoint with the step found in `name`; its path defaults to this folder."""
+        """Return a checkpoint with the step found in `name`. Its path defaults to this folder."""
         return FoundCheckpoint(path or self.path, _step_of(name), t, layout, _number_of(name))
 
     def text(self, name: str) -> str | None:

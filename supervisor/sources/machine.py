@@ -120,7 +120,7 @@ class ProcessReader:
             return gone
         try:
             counters = self._psutil.io_counters()
-        except (psutil.Error, AttributeError):  # another user's process; a system without such counters
+        except (psutil.Error, AttributeError):  # another user's process, or a system without such counters
             counters = None
         cpu_s = times.user + times.system
         before, self._before = self._before, (now, cpu_s)
@@ -152,7 +152,7 @@ class LinkReader:
         self._before: tuple[float, dict[str, tuple[int, int]]] | None = None
 
     def read(self) -> tuple[LinkRate, ...]:
-        """Return the rates of the busiest links since boot, busiest first; none at the first reading."""
+        """Return the rates of the busiest links since boot, busiest first. The first reading has none."""
         now, counts = time.monotonic(), dict(self._counts())
         before, self._before = self._before, (now, counts)
         if before is None or now <= before[0]:

@@ -19,7 +19,7 @@ class PeriodicSampler(ABC):
 
     @abstractmethod
     def sample(self) -> float | None:
-        """Take one round of samples and return the seconds until the next round; None ends the thread."""
+        """Take one round of samples and return the seconds until the next round. None ends the thread."""
 
     def close(self) -> None:  # noqa: B027 - most samplers have nothing open
         """Close resources. Called in the thread, at its end."""
@@ -29,7 +29,7 @@ class PeriodicSampler(ABC):
         self._thread.start()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the thread to end (set the stop event first); return False if it did not."""
+        """Wait for the thread to end (set the stop event first). Return False if it did not."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 

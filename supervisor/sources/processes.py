@@ -119,7 +119,7 @@ def command_of(pid: int) -> str | None:
 
 
 def read_environ(process: ProcessId) -> dict[str, str]:
-    """Return the environment at the start of the process; empty if it is gone or belongs to another user.
+    """Return the environment at the start of the process, empty if it is gone or belongs to another user.
 
     The environment is also empty for an instant between fork and exec, so retry later.
     """
@@ -131,7 +131,7 @@ def read_environ(process: ProcessId) -> dict[str, str]:
 
 
 def read_cmdline(process: ProcessId) -> list[str]:
-    """Return the process's argument vector; empty if it is gone or belongs to another user."""
+    """Return the process's argument vector, empty if it is gone or belongs to another user."""
     raw = read_proc(f"/proc/{process.pid}/cmdline", _ENVIRON_CAP_BYTES)
     if raw is None or not is_alive(process):
         return []
@@ -147,7 +147,7 @@ def owner_of(pid: int) -> int | None:
 
 
 def environment_value(pid: int, name: str) -> str | None:
-    """Return a variable of a process's initial environment; empty if it was not set.
+    """Return a variable of a process's initial environment, empty if it was not set.
 
     None if the environment is unavailable: the process belongs to another user, is gone, is just being started,
     or has overwritten its environment, as setproctitle does for a longer title (Ray and vLLM rename workers so).
@@ -209,7 +209,7 @@ def exit_code_of(process: ProcessId) -> int | None:
 
 
 def open_files(pid: int) -> Iterator[tuple[str, str]]:
-    """Yield a process's descriptors and targets (a path, ``socket:[4711]``); none if ended or another user's."""
+    """Yield a process's descriptors and targets (a path, ``socket:[4711]``), none if ended or another user's."""
     folder = f"/proc/{pid}/fd"
     try:
         numbers = os.listdir(folder)
@@ -249,7 +249,7 @@ def catches(pid: int, number: int) -> bool | None:
 
 
 def send_signal(process: ProcessId, number: int = signal.SIGKILL) -> bool:
-    """Signal this very process; return False if it is gone, a zombie, or not ours to signal.
+    """Signal this very process. Return False if it is gone, a zombie, or not ours to signal.
 
     The pidfd is opened before the identity check, so the pid cannot go to another process between check
     and signal. Kernels before 5.3 have no pidfd, which leaves a window of some microseconds.
@@ -442,7 +442,7 @@ def _io(pid: int) -> int:
 
 
 def _sent_bytes() -> dict[str, int]:
-    """Return the acknowledged bytes of each TCP connection in this network namespace by sock_diag(7); empty on failure."""
+    """Return the acknowledged bytes of each TCP connection in this network namespace by sock_diag(7), empty on failure."""
     import socket
     import struct
 

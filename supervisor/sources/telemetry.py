@@ -90,7 +90,7 @@ def parse_telemetry(line: bytes) -> TelemetryRecord | None:
 
 
 def measured_record(line: bytes) -> dict[str, Any] | None:
-    """Parse one line of the instrumentation. Return None for a partial line, a count beyond a float, or other text."""
+    """Parse one line of the instrumentation. Return None for a partial line, too large a count, or other text."""
     try:
         document: Any = msgspec.json.decode(line)
     except NOT_DECODED:

@@ -76,7 +76,7 @@ def values_of(args: Sequence[str], name: str) -> list[str | None]:
 def differing(*lines: Sequence[str]) -> list[tuple[str, tuple[str | None, ...]]]:
     """Return the settings that differ between command lines: name as first written, value in each line.
 
-    None: missing in this line; empty: a switch. All values of a repeated setting count.
+    None: missing in this line. Empty: a switch. All values of a repeated setting count.
     """
     names: dict[str, str] = {}
     for name in (name for args in lines for name in names_of(args)):
@@ -191,7 +191,7 @@ class Launch:
 
     @property
     def several(self) -> str:
-        """Why it may start more than one rank, in words for the user; empty if it starts one."""
+        """Why it may start more than one rank, in words for the user, empty if it starts one."""
         if self.machines:
             return "names machines"
         if self.ranks is None:
@@ -233,7 +233,7 @@ _CONTAINERS: Final = {
 
 
 def container_options(words: Sequence[str], folders: Sequence[str], variables: Sequence[str]) -> str:
-    """Return the options that a container's command needs for measuring inside it; empty without a container.
+    """Return the options that a container's command needs for measuring inside it, empty without a container.
 
     Args:
         words: program and arguments.
@@ -256,7 +256,7 @@ def _is_python(word: str) -> bool:
 
 
 def _program(words: Sequence[str], at: int) -> str:
-    """Return the program at this word; for ``python -m torch.distributed.run``, the module."""
+    """Return the program at this word, or the module for ``python -m torch.distributed.run``."""
     if _is_python(words[at]):
         return words[at + 2] if words[at + 1 : at + 2] == ["-m"] and at + 2 < len(words) else ""
     return posixpath.basename(words[at])

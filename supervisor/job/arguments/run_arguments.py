@@ -23,7 +23,7 @@ from supervisor.job.spec import EntryKind
 class Flag:
     """One flag. `name` has dashes, but the underscore spelling is accepted too.
 
-    `setting` is the equivalent dotted key of a job file; empty without one. `choices` limits the values.
+    `setting` is the equivalent dotted key of a job file, empty without one. `choices` limits the values.
     A `repeatable` flag keeps every value, other flags only the last.
     """
 
@@ -266,7 +266,7 @@ class _Reader:
         self.help = False
 
     def read_flags(self) -> tuple[EntryKind | None, list[str]]:
-        """Read everything before the script or command; return what to run, with its arguments."""
+        """Read everything before the script or command, and return what to run, with its arguments."""
         while self.left:
             word = self.left.pop()
             if word in HELP:

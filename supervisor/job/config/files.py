@@ -247,7 +247,7 @@ def config_words(args: Sequence[str]) -> tuple[str, ...]:
 
 
 def read_values(name: str, text: str) -> dict[str, Scalar]:
-    """Return every scalar of a config file by its dotted key; empty if the file is unreadable."""
+    """Return every scalar of a config file by its dotted key, empty if the file is unreadable."""
     try:
         if name.lower().endswith(".json"):
             if len(text) > MAX_BYTES:

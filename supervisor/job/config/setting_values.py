@@ -333,7 +333,7 @@ class Resolver:
         return any(name == key and origin != "default" for name, _, origin in self.origins)
 
     def _sources(self, key: str) -> Iterator[tuple[Any, str]]:
-        """Yield each source of a setting, in the order of the module docstring, with None if it has no value."""
+        """Yield each source of a setting, in the order of the module docstring, with None if it lacks one."""
         own, launcher, parsed = _OWN_FLAGS.get(key), _LAUNCHER_FLAGS.get(key), self.parsed
         given = parsed.launcher(launcher.key) if launcher is not None else None
         by_variable = launcher is not None and launcher.key in parsed.from_env

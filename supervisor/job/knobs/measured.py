@@ -267,7 +267,7 @@ def _counted_on(knob: Setting, times: int | None, given: Knobs) -> KnobScope:
 
 
 def first_steps(facts: Facts, *, accumulates: bool) -> tuple[int | None, int | None, int | None]:
-    """Return the micro-batch, the newest complete step's passes, and the passes of `STEPS_THAT_AGREE` steps; None: unknown.
+    """Return the micro-batch, the newest complete step's passes, and the passes of `STEPS_THAT_AGREE` steps, None if unknown.
 
     `accumulates`: the backward passes of an earlier attempt were its accumulation.
     """
@@ -299,7 +299,7 @@ def _refused(why: Why) -> Derivation:
 
 
 def _open(why: Why, candidates: Sequence[Setting]) -> Derivation:
-    """Leave the answer open for a question if there are candidates; otherwise refuse."""
+    """Leave the answer open for a question if there are candidates, and refuse otherwise."""
     return _asked(why, candidates) if candidates else _refused(why)
 
 

@@ -30,8 +30,8 @@ class MeasuredSettings:
         counts_accumulation: `setting` is the total of an optimizer step.
         accumulation: the setting of the accumulation: a name, `DERIVED`, `NONE`, or None if unknown.
         accumulation_counts_ranks: `accumulation` counts the passes of all ranks.
-        total: for a derived accumulation, the setting that stays unchanged, and its value; or `setting`, if it is a rank's whole step.
-        refusal: why the batch cannot be changed, and `help` what would allow it; empty if it can be changed.
+        total: for a derived accumulation, the setting that stays unchanged, and its value. Or `setting`, if it is a rank's whole step.
+        refusal: why the batch cannot be changed, and `help` what would allow it, empty if it can be changed.
         asks: what the user may answer, and `answers` the result of each answer.
         micro, passes, ranks: parts of the batch, as far as known.
     """
@@ -72,7 +72,7 @@ class RankProcess:
     """A rank's process in the first attempt, needed to apply a plan in the next attempt's processes.
 
     Attributes:
-        argv: its whole command line, with secrets masked; empty if unknown.
+        argv: its whole command line, with secrets masked, empty if unknown.
         words: for each spelled setting name, all words that set it.
     """
 

@@ -111,7 +111,7 @@ def find_knobs(
 
 
 def _unsafe(own: Sequence[str], row: Convention | None) -> str:
-    """Return why a smaller micro-batch would change the training, by a setting of its library; empty if none is on."""
+    """Return why a smaller micro-batch would change the training, by a setting of its library, empty if none is on."""
     reasons = dict(row.unsafe) if row is not None else {}
     given = (s for s in settings_of(own) if (s.value or "true").lower() not in _OFF)
     return next((reasons[name] for s in given if (name := last_part(s.name)) in reasons), "")

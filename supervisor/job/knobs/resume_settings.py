@@ -279,7 +279,7 @@ def _declared(setting: Setting) -> str:
 
 
 def with_measured_resume(knobs: Knobs, resume: str | None, setting: str | None, how: str) -> Knobs:
-    """Return `knobs` with the measured way; unchanged if the user or the command line sets the resume.
+    """Return `knobs` with the measured way, unchanged if the user or the command line sets the resume.
 
     A framework's convention also overrides a proposed way. `resume`, `setting`, `how`: see `ResumeWay`.
     """

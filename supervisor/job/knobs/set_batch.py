@@ -31,7 +31,7 @@ def batch_of(
         world_size: the total number of ranks, or None if unknown, and not needed for a batch of two factors.
         local_world_size: ranks on a node.
         global_batch: the user's request, which overrides the script's own flags.
-        unit: unit of the global batch, if the user gave it; samples otherwise.
+        unit: unit of the global batch, if the user gave it, or else samples.
         tokens_per_sample: with ``unit=TOKENS``.
         elsewhere: the values of settings in config files and variables, by name.
 
@@ -161,7 +161,7 @@ def flag_value(knobs: Knobs, batch: BatchSpec, *, local_world_size: int = 1) -> 
 
 
 def divided_flag(knobs: Knobs, batch: BatchSpec | None, *, local_world_size: int = 1) -> str:
-    """Format a flag that covers more than one rank's batch: ``--batch_size 32 (16 a rank)``; empty otherwise."""
+    """Format a flag that covers more than one rank's batch: ``--batch_size 32 (16 a rank)``, empty otherwise."""
     if knobs.batch is None or batch is None:
         return ""
     value = flag_value(knobs, batch, local_world_size=local_world_size)

@@ -160,7 +160,7 @@ def is_other(name: str) -> bool:
 
 
 def is_resume(name: str) -> int:
-    """Return how well `name` fits an option for a checkpoint. 0 means no fit; higher is better."""
+    """Return how well `name` fits an option for a checkpoint. 0 means no fit. Higher is better."""
     words = words_in(name)
     if _NO_RESUME.intersection(words):
         return 0

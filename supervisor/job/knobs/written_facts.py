@@ -298,7 +298,7 @@ class Facts:
 
     @property
     def world_size(self) -> int | None:
-        """The total number of ranks, including other nodes', as far as known; None before any report."""
+        """The total number of ranks, including other nodes', as far as known. None before any report."""
         ranks = self.ranks
         return max([len(ranks), *(rank.world_size or 0 for rank in ranks)]) or None
 

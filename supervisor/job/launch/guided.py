@@ -98,7 +98,7 @@ class Around:
         gpus: number of GPUs visible to a job.
         slurm: SLURM as seen from this shell, or None without SLURM.
         files: names already in the folder.
-        python: the interpreter with torch that `stoker run` would use, in words; empty if none was found.
+        python: the interpreter with torch that `stoker run` would use, in words, empty if none was found.
     """
 
     scripts: tuple[str, ...] = ()
@@ -145,7 +145,7 @@ class Choices:
 
     @property
     def entry(self) -> str:
-        """The script or module; empty if not chosen."""
+        """The script or module, empty if not chosen."""
         return str(self.settings.get("run.script") or self.settings.get("run.module") or "")
 
     @property
@@ -368,7 +368,7 @@ def _toml(value: Setting) -> str:
 
 
 def command_of(choices: Choices, around: Around) -> str:
-    """Return the command that starts the job; on several machines, one for each, or SLURM's for all."""
+    """Return the command that starts the job. On several machines, one for each, or SLURM's for all."""
     start = f"stoker run --config {shlex.quote(choices.file)}"
     if not choices.several:
         return start
@@ -383,7 +383,7 @@ class GuidedStart:
     Args:
         around: what is known before the first question.
         choices: the decisions on the command line.
-        read: resolves a draft; raises JobError.
+        read: resolves a draft or raises JobError.
     """
 
     def __init__(self, around: Around, choices: Choices, read: Callable[[Choices], Found]) -> None:

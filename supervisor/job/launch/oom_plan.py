@@ -126,7 +126,7 @@ def oom_plan(spec: JobSpec, *, is_measured: bool = False) -> OomPlan | OomRefusa
 
 
 def missing_words(spec: JobSpec) -> tuple[str, ...]:
-    """Return the declarations, as typed, that a restart after running out of memory still needs; none if it restarts anyway."""
+    """Return the declarations, as typed, that a restart after running out of memory still needs, none if it restarts anyway."""
     plan, knobs = oom_plan(spec, is_measured=True), spec.knobs
     words: list[str] = []
     if isinstance(plan, OomRefusal):
@@ -168,7 +168,7 @@ def oom_notice(spec: JobSpec, *, waits: bool, tries: Sequence[str] = ()) -> tupl
 
 
 def next_batch(spec: JobSpec, batch: BatchSpec, *, smaller_global: bool) -> BatchSpec | None:
-    """Return the batch after `batch`, or None if none is left. For a smaller global batch, keep accumulation."""
+    """Return the batch after `batch`, or None if none is left. A smaller global batch keeps accumulation."""
     choice = choose_smaller(batch, minimum=spec.retry.min_micro_batch, smaller_global=smaller_global)
     return choice.batch if choice is not None else None
 
@@ -213,7 +213,7 @@ def _shown(name: str) -> str:
 
 
 def container_line(spec: JobSpec, plan: LaunchPlan) -> str:
-    """Return the options for measuring inside a container after ``--``; empty without one or if nothing is measured."""
+    """Return the options for measuring inside a container after ``--``, empty without one or if nothing is measured."""
     own = {change.name: change.value or "" for change in plan.env}
     variables = [name for name in own if name.startswith("STOKER_") or name == "PYTHONPATH"]
     if spec.entry_kind is not EntryKind.COMMAND or not spec.instrument or "PYTHONPATH" not in own:

@@ -324,7 +324,7 @@ def plan_as_record(plan: LaunchPlan) -> dict[str, Any]:
 
 
 def endpoint_of(job: JobSpec) -> tuple[str, int | None]:
-    """Return host and port of ``--rdzv-endpoint``, split as torchrun does; ("", …) if not given, port None if invalid.
+    """Return host and port of ``--rdzv-endpoint``, split as torchrun does. ("", …) if not given, port None if invalid.
 
     torch/distributed/elastic/rendezvous/utils.py, parse_rendezvous_endpoint.
     """
@@ -339,7 +339,7 @@ def endpoint_of(job: JobSpec) -> tuple[str, int | None]:
 
 
 def endpoint_named(job: JobSpec) -> str:
-    """Return ``--rdzv-endpoint`` as given; empty if not given."""
+    """Return ``--rdzv-endpoint`` as given, empty if not given."""
     return next(
         (flag.removeprefix(_ENDPOINT) for flag in job.torchrun_flags if flag.startswith(_ENDPOINT)), ""
     ).strip()

@@ -106,7 +106,7 @@ class Below(Enum):
     """What the lines below a heading for held-out data, or for other work, may contain."""
 
     OTHER = auto()
-    RESULTS = auto()  # the next line is the first one; its indentation selects INDENTED or SET
+    RESULTS = auto()  # the next line is the first one, whose indentation selects INDENTED or SET
     INDENTED = auto()  # results, as long as lines are indented
     SET = auto()  # results, up to a counter, which belongs to training
     WORK = auto()  # bars and nameless counters of other work: "Encoding 17562 texts"

@@ -98,7 +98,7 @@ class _Line:
     """A line with its chosen readings. Doubtful readings are left out.
 
     Attributes:
-        best: the chosen reading of each field; `own`: values under the log's own names.
+        best: the chosen reading of each field. `own`: values under the log's own names.
         pair: a counter and a total that count only if the named step is the same.
         measured: the fields that are not counters.
         has_scores: some values are reported only by training or evaluation.

@@ -88,7 +88,7 @@ class _Name:
     """A name, split in the ways that the rules need.
 
     Attributes:
-        words: the words of the name; `have` is their set.
+        words: the words of the name, and `have` their set.
         joined: the words joined by underscores.
         rest: the words that decide, which excludes words about the number's origin.
         is_held_out: a word refers to a held-out set.

@@ -152,7 +152,7 @@ class _Drawn:
     Attributes:
         described: the text before the bar, after any mask.
         after: the text after the bar.
-        top: the numerator of the bar's rate, such as "it"; `bottom`: the denominator, such as "s".
+        top: the numerator of the bar's rate, such as "it". `bottom`: the denominator, such as "s".
         is_new: the bar is bare and in its first second.
         counts_epochs: each step of the bar is an epoch.
         counts_samples: the bar counts the samples of an epoch, beside a loss.

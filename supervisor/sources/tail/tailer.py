@@ -41,7 +41,7 @@ class Backlog(NamedTuple):
 class Drain:
     """A requested read to the end. `then` is called in the tail thread afterwards.
 
-    `complete`: everything present at the start was read; False after an abort or an unreadable file.
+    `complete`: everything present at the start was read. False after an abort or an unreadable file.
     """
 
     then: Callable[[], None] = lambda: None
@@ -111,7 +111,7 @@ class Tailer:
         self._waker.poke()
 
     def ask_drain(self, then: Callable[[], None] = lambda: None) -> Drain:
-        """Read every log to its current end and deliver partial last lines; the writers are gone or quiet.
+        """Read every log to its current end and deliver partial last lines, as the writers are gone or quiet.
 
         Returns at once. The result's `done` is set at the end. Call this before the stop event is set.
         """
@@ -134,7 +134,7 @@ class Tailer:
         return self._thread.is_alive()
 
     def close(self, timeout_s: float = 5.0) -> bool:
-        """End the thread and close the files; return False if the thread did not end in time."""
+        """End the thread and close the files. Return False if the thread did not end in time."""
         if self._closed:
             return True
         self._closing = True
@@ -215,7 +215,7 @@ class Tailer:
         return [file for files in self._files.values() for file in files]
 
     def _read(self, file: FollowedFile, *, final: bool = False) -> bool:
-        """Read more of a file; return whether still more is waiting."""
+        """Read more of a file. Return whether still more is waiting."""
         batches, more = file.read(self._read_bytes, final=final)
         for batch in batches:
             self._hand_over(batch)

@@ -49,7 +49,7 @@ class Waker:
         self._overflowed = False
 
     def watch(self, path: str) -> bool:
-        """Wake on changes of this file, or in this folder; return False if this is not possible now."""
+        """Wake on changes of this file, or in this folder. Return False if this is not possible now."""
         if self.is_watched(path):
             return True
         if not self._can_watch:
@@ -82,7 +82,7 @@ class Waker:
                 self._busy_until[path] = until
 
     def wait(self, timeout_s: float) -> set[str] | None:
-        """Wait, then return the paths that changed or are busy, or None if lost events require a full check."""
+        """Wait, then return the paths that changed or are busy, or None if events were lost: check all."""
         if self._busy_until:
             timeout_s = min(timeout_s, BUSY_POLL_S)
         if self._poller.poll(max(0, math.ceil(timeout_s * 1000))):
