@@ -120,7 +120,7 @@ class Knobs:
 
     @property
     def resume_is_set(self) -> bool:
-        """Whether the resume flag may be set without a known checkpoint: the user named or set it, or it is the bundled trainer's."""
+        """Whether the resume flag needs no known checkpoint, because the user named or set it or it is the bundled trainer's."""
         return self.resume is not None and (
             self.resume_is_named or self.resumes in {"", "command line", "config"}
         )
@@ -299,7 +299,7 @@ class HangSettings:
     A stall is flagged after max(`flag_s`, `flag_factor` x pace), where pace is the 99th percentile of this phase's earlier
     intervals in this run. The attempt is ended at the earliest after max(`act_s`, `act_factor` x pace, `return_factor` x
     the longest silence that the run recovered from), and only if all rules in `policy.health.ending` allow it. Without a
-    known pace, neither happens. `act_given`: the user set `act_s`. With `end_hangs`, it then only counts missing progress.
+    known pace, neither happens. `act_given`: the user set `act_s`. With `end_hangs`, it then counts missing progress only.
     """
 
     enabled: bool = True

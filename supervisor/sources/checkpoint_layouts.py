@@ -289,7 +289,7 @@ def find_checkpoints(
 ) -> list[FoundCheckpoint]:
     """Return the newest complete checkpoints below `folders` written since `since_t`, at most `most`, oldest first.
 
-    Symbolic links are not followed: Lightning's ``last.ckpt`` and most ``latest`` links point to files that
+    Symbolic links are not followed. Lightning's ``last.ckpt`` and most ``latest`` links point to files that
     are found anyway. `ranks`: the number of ranks, if known. A layout with one file per rank is complete only
     with all of them. Run directories are skipped, but not a script's own folders next to them in ``runs``.
     """

@@ -295,7 +295,7 @@ class _Reader:
             raise JobError(f"{name} has no effect on a command after `--`: put it into the command itself")
 
     def read_variables(self, env: Mapping[str, str]) -> frozenset[str]:
-        """Fill in PET_* variables as torchrun does: a flag overrides its variable. Return the flags set by variables."""
+        """Fill in PET_* variables as torchrun does. A flag overrides its variable. Return the flags set by variables."""
         given = {key for key, _ in self.torchrun}
         found: set[str] = set()
         for flag in TORCHRUN_FLAGS:

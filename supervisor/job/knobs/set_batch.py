@@ -171,7 +171,7 @@ def divided_flag(knobs: Knobs, batch: BatchSpec | None, *, local_world_size: int
 
 
 def why_size_unknown(knobs: Knobs) -> tuple[str, str]:
-    """For known names with unknown numbers, return which number is missing and how to supply it."""
+    """Return which number is missing and how to supply it, if only the names are known."""
     for what, name in (("micro", knobs.batch), ("accumulation", knobs.accumulation)):
         number = knobs.number(what)
         if name is not None and (number is None or number.value is None):

@@ -82,7 +82,7 @@ class Waker:
                 self._busy_until[path] = until
 
     def wait(self, timeout_s: float) -> set[str] | None:
-        """Wait, then return the paths that changed or are busy, or None if events were lost: check all."""
+        """Wait, then return the paths that changed or are busy. None: events were lost, so check all."""
         if self._busy_until:
             timeout_s = min(timeout_s, BUSY_POLL_S)
         if self._poller.poll(max(0, math.ceil(timeout_s * 1000))):
