@@ -330,7 +330,7 @@ def _micro_batch(rank: Rank, settings: Sequence[Setting]) -> tuple[int | None, D
 
 
 def _micro_by_name(rank: Rank, settings: Sequence[Setting]) -> tuple[int | None, Derivation]:
-    """Derive the micro-batch without a loader: the dimension, first or second (after time), that equals a batch setting.
+    """Derive the micro-batch without a loader: the first or second dimension (after time) that equals a batch setting.
 
     Only the first input of the last forward before a backward pass counts, as one-sample rollouts may precede.
     """

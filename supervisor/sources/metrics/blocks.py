@@ -207,7 +207,7 @@ def _of_validation(parsed: Parsed, message: str, state: State) -> tuple[Parsed, 
 
 
 def _of_pair(parsed: Parsed, text: str, state: State) -> tuple[Parsed, State]:
-    """Read a nameless `[1/15]` as epochs if the first one, before a set's loss, is 0 or 1 of at most MAX_EPOCHS and the log prints no epoch."""
+    """Read a nameless `[1/15]` as epochs if the first, before a set's loss, is 0 or 1 of at most MAX_EPOCHS and the log prints no epoch."""
     by_field = {one.field: one for one in parsed.readings}
     if Field.EPOCH in by_field:
         return parsed, state._replace(pairs_are_epochs=False)

@@ -331,7 +331,7 @@ def _stands_alone(best: dict[str, Reading]) -> bool:
 
 
 def _is_plain_time(line: _Line) -> bool:
-    """Check whether a line's time may cover several steps: no name, unit (ms), mean in brackets, rate, ETA or time of a step's part proves a single one."""
+    """Check whether a line's time may cover several steps, because no name, unit (ms), bracketed mean, rate, ETA or time of a step's part proves a single step."""
     timed = line.best.get(Field.STEP_TIME)
     if timed is None or not timed.weak or timed.conversion.scale < 1.0:
         return False
