@@ -206,7 +206,7 @@ def _judged(
     took_s: float,
     failed_way: Failed | None,
 ) -> Finding:
-    """Judge the meeting. A rank that ended on its own is the cause. One that gave up after `meet_s` waited for others."""
+    """Judge the meeting. A rank that ended on its own is the cause. One that gave up after `meet_s` waited."""
     fix = "`stoker run` would fail in the same way: look at the interface and the driver"
     never = [rank for rank, code in enumerate(codes) if waited_s[rank] is None and not code]
     ended = [rank for rank, code in enumerate(codes) if code]
