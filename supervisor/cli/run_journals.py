@@ -34,7 +34,7 @@ def with_run_facts(job: JobEvidence, path: str, attempt: int) -> JobEvidence:
             job = job._replace(logs=tuple(_of_rank(log, path, number, view) for log in job.logs))
         kills += _memory_kills(run.node(number).series, attempt)
     record = None
-    with contextlib.suppress(BadRunFile):  # without a run file (an observed run), advice mentions the usual flag
+    with contextlib.suppress(BadRunFile):  # an observed run has no run file
         record = read_run_file(run.run_json)
     job = with_journal_facts(job, pairs, spec=record.job if record is not None else None, run_root=path)
     if record is not None and record.host == socket.gethostname():
