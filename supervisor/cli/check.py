@@ -50,7 +50,7 @@ DATA_FLAGS = (
 
 
 def main(argv: list[str]) -> int:
-    """Check what the words request: a job as after `stoker run`, data files for `--data` or its flags first, else the machine."""
+    """Check what the words request: a job as after `stoker run`, data files (`--data` or its flags first), else the machine."""
     parser = Parser(prog="stoker check", description=__doc__)
     add_arguments(parser)
     if argv and argv[0].partition("=")[0] in DATA_FLAGS:

@@ -124,7 +124,7 @@ def _examined(path: str, job: JobEvidence, engine: Engine) -> Examination:
 
 
 def _metric_rows(found: Examination) -> int:
-    """Count the progress rows at the ends of a job's logs. The metrics grammar knows more forms than the scan, and equal-form rows need no words."""
+    """Count the progress rows at the ends of a job's logs. The metrics grammar knows more forms than the scan, and rows of one form count without words."""
     from supervisor.sources.metrics import MetricReader
 
     rows = 0

@@ -25,7 +25,7 @@ from supervisor.diagnosis.hang.stacks import (
 )
 
 # Public names in torch/distributed/distributed_c10d.py (2.13) that wait for other ranks. Functions with the
-# same names in sharded checkpoints (torch/distributed/checkpoint/utils.py) also run a rank's own writing.
+# same names in sharded checkpoints (torch/distributed/checkpoint/utils.py) also include a rank's own writes.
 _COLLECTIVES = frozenset(
     (
         "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_gather_coalesced",

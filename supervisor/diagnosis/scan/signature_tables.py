@@ -94,7 +94,7 @@ class Trait(StrEnum):
     PIPE_OWNER = "pipe_owner"  # a broken pipe: frames of multiprocessing show its owner
     WRAPS_INNER = "wraps_inner"  # reports an exception below it, which decides class and line
     NOT_BELOW_SPAWN = (
-        "not_below_spawn"  # below multiprocessing/spawn.py it only says that the parent was gone
+        "not_below_spawn"  # below multiprocessing/spawn.py it only reports that the parent was gone
     )
     # Warnings and advice.
     FIRM = "firm"  # a warning level does not weaken it
