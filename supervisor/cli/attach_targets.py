@@ -238,7 +238,7 @@ def _are_apart(
 
 
 def _is_training(log: ObservedLog) -> bool:
-    """Check whether a log's start or end shows progress or its end a traceback. A packed log counts as one."""
+    """Check whether a log shows progress at its start or end, or ends in a traceback. Assume it if packed."""
     from supervisor.sources.metrics import MetricReader
 
     if _is_packed(log.path):

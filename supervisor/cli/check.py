@@ -50,7 +50,7 @@ DATA_FLAGS = (
 
 
 def main(argv: list[str]) -> int:
-    """Check what the words request: a job as after `stoker run`, data files (`--data` or its flags first), else the machine."""
+    """Check what the arguments request: a job as after `stoker run`, data files for `--data` or its flags, else the machine."""
     parser = Parser(prog="stoker check", description=__doc__)
     add_arguments(parser)
     if argv and argv[0].partition("=")[0] in DATA_FLAGS:
@@ -134,7 +134,7 @@ _PLAIN_MARKS: Final = {**_MARKS, FindingLevel.OK: "+", FindingLevel.INFO: "-"}
 
 
 def look(context: CheckContext, parsed: ParsedRun) -> list[Finding]:
-    """Run the checks before a start: those that take milliseconds and, with ``--deep``, seconds."""
+    """Run the checks that take milliseconds before a start, and with ``--deep`` those that take seconds."""
     found = (
         unmeasured_finding(context.spec) + nodes_finding(context.spec, parsed) + run_checks(BEFORE, context)
     )

@@ -132,7 +132,7 @@ def say_crash(*found: Any) -> None:
 
 
 def complain(verb: str, why: str | Exception, code: int | None = None) -> int:
-    """Print one redacted line on stderr, or one per fault of a `JobError`. Returns `code`, else the error's own code, else 2."""
+    """Print one redacted line on stderr, or one per error of a `JobError`. Returns `code`, else the error's own code, else 2."""
     from supervisor.text.redact import redact_text
 
     first, *more = why.lines if isinstance(why, JobError) else (str(why),)
@@ -211,7 +211,7 @@ def own_words(
         at += 2 if values[argv[at].partition("=")[0]] and "=" not in argv[at] else 1
     words = list(argv[at:])
     if words[:1] == ["--"] and words[1:2] and words[1].startswith("-"):
-        del words[0]  # it ends our flags; `stoker run` needs it before a command
+        del words[0]  # "--" ends our flags; `stoker run` needs it before a command
     return list(argv[:at]), words
 
 
@@ -226,10 +226,10 @@ def add_appearance_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def appearance_from(flags: Mapping[str, object], env: Mapping[str, str]) -> Appearance:
-    """Resolve flag > STOKER_* > ./stoker.toml > the user's config.toml, both in their ``[ui]`` table.
+    """Resolve the appearance: flag > STOKER_* > ./stoker.toml > user's config.toml (``[ui]`` tables).
 
     Raises:
-        JobError: a value is not allowed, or a file has faults: one line each.
+        JobError: a value is not allowed, or a file has errors: one line each.
     """
     from supervisor.views.appearance import appearance_of
 
@@ -260,7 +260,7 @@ def appearance_given(parsed: ParsedRun, env: Mapping[str, str]) -> Appearance:
 
 
 def metric_rules_of_user(env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Return the user's own ``[[metrics]]`` rules as (name, regex); none if the settings file has a fault, which the screen reports."""
+    """Return the user's own ``[[metrics]]`` rules as (name, regex); none if the settings file has errors, which the screen reports."""
     try:
         found = settings_in(user_settings(env), only="metrics")
     except JobError:
@@ -288,7 +288,7 @@ def settings_table(path: Path, name: str, *, whole: bool) -> dict[str, Any]:
     """Return a table of a settings file, checked as in `stoker run`; empty if missing. `whole`: check the entire file.
 
     Raises:
-        JobError: the file has faults, one line each.
+        JobError: the file has errors, one line each.
     """
     found = settings_in(path, only="" if whole else name)
     return dict(found.file.values.get(name, {})) if found is not None and found.file is not None else {}
@@ -298,7 +298,7 @@ def settings_in(path: Path, *, only: str) -> FileSettings | None:
     """Return a settings file, checked as in `stoker run`; None if missing. `only`: the table to check; empty: all.
 
     Raises:
-        JobError: the file has faults, one line each.
+        JobError: the file has errors, one line each.
     """
     try:
         data = read_regular(path)[:MOST_BYTES]

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Explain the settings in the words. Exit 0, or 2 for an unknown name or words that are not a job."""
+    """Explain the requested settings. Exit 0, or 2 for an unknown name or arguments that are not a job."""
     if argv[:1] in (["-h"], ["--help"]):
         say(*USAGE.splitlines())
         return 0

@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the rows, or draw. Exit 2 without the run or its GPU samples, 1 if there is nothing to draw."""
+    """Write the rows or draw the chart. Exit 2 without the run or GPU samples, 1 with nothing to draw."""
     paths = named_run(args.run, args.runs_dir)
     if args.chart:
         return _draw(paths, args.metric)

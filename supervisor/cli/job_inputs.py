@@ -1,4 +1,4 @@
-"""Turn the words after ``stoker run`` into a job: open the files that the pure package only parses."""
+"""Turn the arguments of ``stoker run`` into a job: open the files that the pure package only parses."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ PRESET_SUFFIXES = ("", ".toml", ".py", ".yaml", ".yml")
 
 
 def parse_words(argv: Sequence[str], env: Mapping[str, str], more_own: Sequence[Flag] = ()) -> ParsedRun:
-    """Parse only the words, without opening files. `more_own`: another verb's flags. Raises JobError."""
+    """Parse only the arguments, without opening files. `more_own`: another verb's flags. Raises JobError."""
     for word in argv:
         if not word.isprintable() and any(0xDC80 <= ord(char) <= 0xDCFF for char in word):
             raise JobError(f"{word!r}: not UTF-8, and so not to be kept in a run's records: rename it")
@@ -134,7 +134,7 @@ _NOT_ASKED: Final = ("dry_run", "check_only", "detach", "json", "show_config", "
 
 
 def with_asked_resume(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) -> JobSpec:
-    """Ask once per script how it resumes, if a person starts it, it may save something and no setting tells how. Any answer counts.
+    """Ask once per script how it resumes, if a person starts it, it may save something and no setting gives the answer.
 
     Enter leaves the question open. Most scripts show the answer once they train. A notice then lists what is missing.
     """

@@ -37,7 +37,7 @@ def require_shareable(spec: JobSpec) -> None:
     """Check that nodes can share this job.
 
     Raises:
-        JobError: they cannot; one line.
+        JobError: nodes cannot share the job; one line.
     """
     if not spec.several_nodes:
         raise JobError(
@@ -113,7 +113,7 @@ def _joined(run: RunPaths, record: RunFile) -> tuple[RunPaths, RunFile]:
 
 
 def difference(theirs: JobSpec, ours: JobSpec) -> str:
-    """Describe where node 0's job and this node's job contradict each other; empty if in nothing important."""
+    """Describe how node 0's job and this node's job contradict each other; empty if they do not."""
     for name, there, here in (
         ("--nnodes", theirs.nnodes, ours.nnodes),
         ("--nproc-per-node", theirs.nproc_per_node, ours.nproc_per_node),
@@ -128,7 +128,7 @@ def difference(theirs: JobSpec, ours: JobSpec) -> str:
 
 
 def _require_a_live_run(run: RunPaths, record: RunFile) -> None:
-    """Refuse the folder of an ended run, unless node 0 continues it within a short time: both may be started at once."""
+    """Refuse the folder of an ended run, unless node 0 soon continues the run, because both may be started at once."""
     order = _end_of(run)
     if order is None:
         return

@@ -1,4 +1,4 @@
-"""Hold the verb table and run verbs. Heavy modules are imported only when needed.
+"""Map verbs to their modules and run them. Heavy modules are imported only when needed.
 
 ``stoker --help`` costs little more than Python's own start, because a verb's module is imported only
 when the user types that verb. Each verb module defines ``add_arguments(parser)`` and ``run(args) -> int``.
@@ -119,7 +119,7 @@ def _dispatch(argv: list[str]) -> int:
 
 
 def flush_or_drop() -> str:
-    """Flush both streams. Return the fault of stdout, unless only its reader left. A broken stream becomes /dev/null, so the exit is quiet."""
+    """Flush both streams. Return stdout's error, unless only its reader left. A broken stream becomes /dev/null, so the exit is quiet."""
     what = ""
     for stream in (sys.stderr, sys.stdout):
         try:

@@ -51,7 +51,7 @@ def show(
     if isinstance(state.condition, Finished):
         values = {"run": run.run_id, "outcome": state.condition.outcome, "reason": state.condition.reason}
         say(tr.sentence("parting", "over", values))
-        from supervisor.views.headless.story import trial_lines  # delays no start
+        from supervisor.views.headless.story import trial_lines  # imported late, to delay no start
 
         for line in trial_lines(state, run, tr):
             say(line)
@@ -90,7 +90,7 @@ def show(
 
 
 def load_app() -> Callable[..., None]:
-    """Import the app and its drawing library, which takes most of a start."""
+    """Import the app and its drawing library, which takes most of the startup time."""
     from supervisor.views.tui.app import run_tui
 
     return run_tui

@@ -137,7 +137,7 @@ def run(args: argparse.Namespace) -> int:
     if args.csv:
         return complain("runs", "--csv prints the table of --scaling RUN...: --json prints the list")
 
-    appearance_from({}, os.environ)  # every verb that lists runs reports a fault in the settings
+    appearance_from({}, os.environ)  # every verb that lists runs reports an error in the settings
     place = runs_dir(args.runs_dir, os.environ)
     if place.exists() and not place.is_dir():
         return complain("runs", f"{place}: not a folder")

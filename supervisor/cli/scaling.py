@@ -1,4 +1,4 @@
-"""Report ``stoker runs --scaling``: nodes, ranks, speed, memory and efficiency of several recorded runs, as text or CSV."""
+"""Report ``stoker runs --scaling``: nodes, ranks, speed, memory and efficiency of several runs, as text or CSV."""
 
 from __future__ import annotations
 

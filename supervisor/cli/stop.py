@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Send the request and wait for the end.
+    """Send the request and wait for the run to end.
 
     Exit 0 once the run has ended, 1 if it has not ended in time, 2 if no run or several match, 3 if there is
     no keeper.

@@ -44,7 +44,7 @@ class Place:
 
     @property
     def name(self) -> str | None:
-        """This node's name at the scheduler."""
+        """The scheduler's name for this node."""
         return self.names[self.node_rank] if self.node_rank < len(self.names) else None
 
 

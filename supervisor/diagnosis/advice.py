@@ -295,7 +295,7 @@ def _smaller_batch(text: str, values: RunValues) -> list[str]:
 
 
 def _next_micro_batch(text: str, values: RunValues) -> int | None:
-    """Return the next size that keeps the global batch and fits by the message's numbers; None if it ran out of memory."""
+    """Return the next fitting size, by the message's numbers, with the same global batch; None if it failed before."""
     batch = values.batch
     if batch is None:
         return None

@@ -32,7 +32,7 @@ class Exit(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """The launchers' reports. `root_rank`: torchrun's first observed failure; `sigtermed`: pids it stopped; `numbered`: nodes have stoker's names."""
+    """The launchers' reports. `root_rank`: torchrun's first observed failure; `sigtermed`: pids it stopped; `numbered`: nodes named by stoker."""
 
     exits: tuple[Exit, ...]
     root_rank: int | None

@@ -386,7 +386,7 @@ def _answer(by: str, name: str, before: object, after: object) -> None:
 
 
 def _command_line() -> tuple[list[str], bool]:
-    """Return the words that started this process, and whether `multiprocessing` spawned it. Then the words are its parent's."""
+    """Return the words that started this process, and whether `multiprocessing` spawned it (with its parent's words)."""
     own = list(getattr(sys, "orig_argv", ())) or _words_of("self")
     return (_words_of(os.getppid()), True) if _SPAWNED in own else (own, False)
 
@@ -425,7 +425,7 @@ def _pieces(words: list[str], options: list[Any]) -> Iterator[tuple[Any, str | N
 
 
 def _set_by(option: dict[str, Any], word: str, following: str = "--") -> Any:
-    """Return the option, its number of words, the old value, and the words with the planned value; None if `word` is another one."""
+    """Return the option, its number of words, the old value, and the words with the planned value; None if `word` does not set it."""
     new = str(option["value"])
     head, equals, value = word.partition("=")
     if equals and head.lstrip("+") in option["words"]:

@@ -169,7 +169,7 @@ class quietly:  # noqa: N801 - it reads as a word of the language
 
 
 def observe(original: Any, look: Callable[..., Any], name: str) -> Any:
-    """Wrap `original` in the generator `look(args, kwargs)`, whose `yield` gives the result.
+    """Observe `original` with the generator `look(args, kwargs)`, which receives the result at its `yield`.
 
     The code before the `yield` runs before the call, the code after it after the call. A generator that returns early stops
     observing. A function without a `yield` runs before the call, and costs less than half. The original gets its arguments

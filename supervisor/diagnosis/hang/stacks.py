@@ -131,7 +131,7 @@ CALL_NAMES: Final = MappingProxyType(
 
 
 class Kind(StrEnum):
-    """The kind of wait of a rank, as far as it decides whether the wait can end."""
+    """What a rank waits for, as a kind that decides whether the wait can end."""
 
     PEERS = "peers"
     SLEEP = "sleep"

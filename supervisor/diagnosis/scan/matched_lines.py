@@ -38,7 +38,7 @@ class Hit(NamedTuple):
         return self.origin.rank
 
     def has(self, trait: Trait) -> bool:
-        """Check whether its signature has a trait."""
+        """Check whether the hit's signature has a trait."""
         return trait in self.signature.traits
 
     def lines_before(self, count: int = 60) -> list[str]:
@@ -123,7 +123,7 @@ class Candidate(NamedTuple):
         return self.hit.source
 
     def has(self, trait: Trait) -> bool:
-        """Check whether its signature has a trait."""
+        """Check whether the candidate's signature has a trait."""
         return trait in self.hit.signature.traits
 
     def lines_until(self, line: int) -> list[str]:
