@@ -136,7 +136,7 @@ _NOT_ASKED: Final = ("dry_run", "check_only", "detach", "json", "show_config", "
 def with_asked_resume(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) -> JobSpec:
     """Ask once per script how it resumes, if a person starts it, it may save something and no setting gives the answer.
 
-    Enter leaves the question open. Most scripts show the answer once they train. A notice then lists what is missing.
+    Enter leaves the question open. Most scripts show the answer in training. A notice then lists what is missing.
     """
     knobs, retry = spec.knobs, spec.retry
     known = knobs.starts or knobs.self_resuming or knobs.resume_step or knobs.cannot_resume or spec.node_rank

@@ -363,7 +363,7 @@ def refuse_binary(path: str) -> None:
 
 
 def without_guessed_rank(verdict: Verdict, path: str, origin: Origin) -> Verdict:
-    """Return the verdict without "rank 0" in its title if the log mentions no rank. It may be the only process.
+    """Drop "rank 0" from a verdict's title if the log mentions no rank. The job may be a single process.
 
     Both the path (`origin`; ``nohup.out`` gives only a stream) and the last lines are checked. A compressed log keeps "rank 0".
 

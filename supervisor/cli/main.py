@@ -77,8 +77,8 @@ def main(argv: list[str]) -> int:
 def _prepare_streams() -> None:
     """Put /dev/null where stdin, stdout or stderr is closed (``stoker run … >&-``), before any file is opened.
 
-    Otherwise the next opened file, a journal or a log, would get the free number, and all output of stoker or the job
-    would go to that file. An open stream escapes characters that it cannot print, and fails if it cannot take everything.
+    Otherwise the next opened file, a journal or a log, would get the free number, and all output would go to it. An
+    open stream escapes characters that it cannot print, and fails if it cannot take everything.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         stream, mode = getattr(sys, name), "w" if number else "r"

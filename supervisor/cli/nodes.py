@@ -302,7 +302,7 @@ def _show(started: Started, found: Sequence[NodeStatus | SshError]) -> None:
 
 
 def _logs(ways: Connections, started: Started, args: argparse.Namespace) -> int:
-    """Print logs, each line after its node's name. With --follow print lines as they come, else node by node."""
+    """Print logs, each line after its node's name: as lines come with --follow, else node by node."""
     lock = threading.Lock()
     kept: list[list[str]] = [[] for _ in started.hosts]
 

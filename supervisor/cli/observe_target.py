@@ -119,7 +119,7 @@ class Watching:
                 observer.start()
 
     def leave(self, *, keep: bool) -> None:
-        """Stop watching after the screen closes. `keep`: write a last verdict, even if nothing has started."""
+        """Stop watching after the screen closes. `keep`: write a last verdict, even if not yet started."""
         begun = self._thread.ident is not None
         if keep and not begun:
             self.begin()

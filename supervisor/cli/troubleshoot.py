@@ -70,7 +70,7 @@ def _list(head: str, classes: Iterable[FailureClass], tr: Tr) -> None:
 
 
 def _slow(tr: Tr) -> None:
-    """Print the advice for slowness. Slowness ends no run, so it has no verdict, only advice during the run."""
+    """Print the advice for slowness. A slow run does not end, so it gets advice instead of a verdict."""
     _say(tr("slow training is no failure"))
     does = "it names what holds a step up, while the run continues: waiting for data, a slow rank and why, throttled or hot GPUs, a busy machine"
     do = "look at the advisories of the dashboard (a), and at the share of a step that is waiting for data"

@@ -75,7 +75,7 @@ class Scheduler:
         return None if self.end_t is None else self.end_t - now
 
     def end_of(self, job: str) -> str:
-        """Return the state of a job that the scheduler is ending (``TIMEOUT``); empty if the reason is unknown."""
+        """Return the state of a job that the scheduler is ending (``TIMEOUT``); empty if unknown."""
         del job
         return ""
 
@@ -150,7 +150,7 @@ def _asked(job: str, fields: str, bound_s: float) -> str:
         return ""
 
 
-# -- a pod of a Kubernetes JobSet, one pod per node, from the variables in configs/cluster/hand-off/jobset.yaml
+# -- a pod of a Kubernetes JobSet, one per node, from the variables in configs/cluster/hand-off/jobset.yaml
 # Source: https://jobset.sigs.k8s.io (v1alpha2: labels of pods, names of hosts, restarts) and JOB_COMPLETION_INDEX of Indexed Jobs. No
 # code here calls the API server. The manifest defines the reaction to each exit code.
 

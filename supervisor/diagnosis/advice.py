@@ -274,7 +274,7 @@ def _size(text: str, pattern: str) -> float | None:
 
 
 def is_fragmented(text: str) -> bool:
-    """Check whether a CUDA message shows much more memory reserved than allocated. Then the allocator helps first."""
+    """Check whether a CUDA message shows far more memory reserved than allocated. If so, fix the allocator first."""
     tried = _size(text, "Tried to allocate SIZE")
     idle = _size(text, "SIZE is reserved by PyTorch but unallocated")
     if idle is None:

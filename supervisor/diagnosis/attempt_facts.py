@@ -226,7 +226,7 @@ class Facts:
         """The stop to report, if no peer complained before the first stop."""
         if not self.stops:
             return None
-        # Pipes of a loader's own processes break as the other end is stopped, often before the stop is reported.
+        # Pipes of a loader's own processes break as the other end stops, often before a report of the stop.
         others = [item for item in self.consequences if item.failure is not FailureClass.DATALOADER_WORKER]
         complaint = first_complaint(others)
         if complaint is not None and self._before(complaint, self.stops[0]):

@@ -1,7 +1,7 @@
 """Turn hits into root candidates, and drop the errors that the job recovered from.
 
-A hit becomes a candidate unless it is quoted code or an echo. Frames and words choose its class. Three questions
-follow, in order. Does the line itself state that the program continued (a Python warning, "using … instead")? Do
+A hit becomes a candidate unless it is quoted code or an echo. Frames and words choose its class. Three
+questions follow, in order. Does the line state that the program continued (a Python warning, "using … instead")? Do
 training's own lines follow, or a good end? Does the line only mention a failure that is raised elsewhere?
 """
 

@@ -135,7 +135,7 @@ def _stops(views: Sequence[AttemptState]) -> tuple[str | None, str | None]:
 
 
 def _launcher_signal(views: Sequence[AttemptState]) -> int | None:
-    """Return the signal that ended a launcher. After the begin of stoker's stop, the signal may be stoker's."""
+    """Return the signal that ended a launcher. Once stoker's stop begins, the signal may be stoker's."""
     ended = (own for own in views if own.exit_code is not None and own.exit_code < 0)
     by_others = (own for own in ended if own.stop is None or (own.ended_t or own.stop.t) < own.stop.t)
     return next((-own.exit_code for own in by_others if own.exit_code is not None), None)

@@ -92,7 +92,7 @@ def ended_by(facts: Facts) -> Ended:
 
 
 class Limit(NamedTuple):
-    """A kind of evidence, and the maximum confidence of a verdict on it. `why` is one sentence for the user."""
+    """A kind of evidence, and the maximum confidence of a verdict on it. `why` is a sentence for the user."""
 
     name: str
     at_most: float
@@ -308,7 +308,7 @@ def with_local_rank(root: Root, facts: Facts) -> Root:
 def from_exit(
     item: Exit, facts: Facts, failure: FailureClass = FailureClass.WORKER_CRASH, reason: Reason | None = None
 ) -> Root:
-    """Build a root from a process's end. Without a stated reason, use its exit code: a SIGKILL, another signal."""
+    """Build a root from a process's end. Without a stated reason, its exit code decides (SIGKILL or other)."""
     rank = facts.ranks.of_exit(item)
     if reason is None and failure is FailureClass.WORKER_CRASH:
         reason = Reason.SIGNAL

@@ -316,7 +316,7 @@ def _gpu_fault(facts: Facts, root: Root) -> Root | None:
 
 
 def _full_disk(facts: Facts, root: Root) -> Root | None:
-    """Blame a full disk if the logs can no longer be written, and only an exit code or a broken pipe is known."""
+    """Blame a full disk if logs can no longer be written, and only an exit code or a broken pipe is known."""
     free_bytes = facts.job.machine.disk_free_bytes
     if free_bytes is None or free_bytes >= FULL_BYTES:
         return None

@@ -67,7 +67,7 @@ _OUR_SIGNALS = {
 }
 
 NOT_RESUMED_SURE = 0.9
-"""The confidence that an attempt began below its checkpoint. Steps counted from 0 at each start look alike."""
+"""Confidence that an attempt began below its checkpoint. Steps counted from 0 at each start look alike."""
 LOADS_NOTHING = "Check which folder and flag the script loads its checkpoint from. The attempt's plan.json has the command."
 OVERRIDDEN = "Something overrides the setting. Name the one that makes the batch: --batch-knob NAME."
 # Maximum characters of log text in a verdict. Names and paths in advice come from it too.

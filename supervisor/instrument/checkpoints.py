@@ -90,7 +90,7 @@ class Checkpoints:
             wire.record("loaded", path=self.loaded, step=wire.step, optimizer_state=True, optimizer_step=step)
 
     def seek(self, path: str | None, by: str) -> None:
-        """Note that the script looked for `path`. A listing of an existing folder replaces the check for it."""
+        """Note that the script looked for `path`. A listing of an existing folder replaces a check for it."""
         is_wanted = path is not None and not wire.step and len(self.sought) < MAX_SOUGHT
         if is_wanted and (path not in self.sought or by in _LISTINGS):
             self.sought[path] = by

@@ -38,7 +38,7 @@ CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 def is_secret(name: str) -> bool:
-    """Check whether an option, variable or key with this name may hold a secret. No record then has its value."""
+    """Check whether an option, variable or key with this name may hold a secret, which is never recorded."""
     return _SECRET.search(CAMEL.sub("_", name).lower().replace("-", "_").replace(".", "_")) is not None
 
 

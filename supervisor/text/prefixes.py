@@ -178,9 +178,9 @@ def rank_mark(text: str) -> int | None:
 def learn_hosts(lines: Iterable[str]) -> frozenset[str]:
     """Find the host-like prefixes of a log by their recurrence.
 
-    A word before `: `, ` | ` or in brackets counts as a host when several such words start at least a third of the
-    lines and differ only in their last letters or digits. The result has `NUMBERED` if a bare number in brackets
-    starts the lines, as with Intel MPI and Hydra, and a pattern that begins with ``^`` if
+    A word before `: `, ` | ` or in brackets counts as a host when several such words start at least a third of
+    the lines and differ only in their last letters or digits. `NUMBERED` is in the result if a bare number in
+    brackets starts the lines, as with Intel MPI and Hydra. So is a pattern that begins with ``^`` if
     torchrun's prefix follows a user's template.
     """
     # Keyed by the characters around the name, and the common part of the cluster's names.
@@ -261,7 +261,7 @@ def _may_be_host(name: str) -> bool:
 
 
 def origin_of_path(path: str) -> Origin:
-    """Return the writer of a log file from its path: torchrun's tree, a run directory, `node1.log`, `rank3.err`."""
+    """Return the writer of a log file, by its path: torchrun's tree, a run directory, `node1.log`, `rank3.err`."""
     origin = NOWHERE
     if match := _PATH_LOCAL.search(path):
         origin = Origin(local_rank=int(match.group(1)), stream=match.group(2))

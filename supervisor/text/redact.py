@@ -291,7 +291,7 @@ _COLON = Lazy(r"[:%,]")
 
 
 def _in_command(words: Sequence[str]) -> Iterator[tuple[int, int, int]]:
-    """Yield (index, start, end) of secrets that a command takes by a short flag or by none, except numbers."""
+    """Yield (index, start, end) of secrets that a command takes by a short flag or by none. Skip numbers."""
     flag = login = ""
     for index, word in enumerate(words):
         name = word.rpartition("/")[2]
@@ -373,7 +373,7 @@ def _around_hidden(text: str, spans: list[Span]) -> list[Span]:
 
 
 def redact_lines(lines: Sequence[str]) -> tuple[str, ...]:
-    """Redact lines that belong together. A private key is hidden line by line, to keep the number of lines."""
+    """Redact lines that belong together. A private key is hidden line by line, to keep their number."""
     found: list[str] = []
     in_key = False
     for line in lines:
@@ -384,7 +384,7 @@ def redact_lines(lines: Sequence[str]) -> tuple[str, ...]:
 
 
 def redact(name: str, value: str) -> str:
-    """Redact a variable's or setting's value: hide all of it if the name requires that, else redact it as text."""
+    """Redact a variable's or setting's value: all of it if the name requires that, else as text."""
     return HIDDEN if hides(name, value) else redact_text(value)
 
 
@@ -466,7 +466,7 @@ class Redactor:
 
 
 def _forms(value: str) -> Iterator[str]:
-    """Yield the printed forms of a secret: plain, in a URL, in JSON; none if it is too plain to search for."""
+    """Yield the printed forms of a secret: plain, in a URL, in JSON; none if too plain to search for."""
     value = value.strip("\"'{}[]() ")
     user = _USER_AND.match(value)
     for known in (value, value[user.end() :]) if user else (value,):

@@ -92,7 +92,7 @@ def stamp_of(
 
 
 def whole_date(text: str, latest_t: float) -> float | None:
-    """Return the time of a stamp with a year; None if the line has none. `latest_t`: when the line existed."""
+    """Return the time of a stamp with a year; None if there is none. `latest_t`: when the line existed."""
     head = text[:HEAD_CHARS]
     try:
         return _dated(head, latest_t) if ":" in head else None
@@ -131,7 +131,7 @@ class LineClock:
 
 
 def day_of_path(path: str, latest_t: float) -> float | None:
-    """Return noon of the last date in a path, as in "runs/20251130_090528/train.log" and "2025-11-30/x.log"."""
+    """Return noon of the last date in a path, as in "runs/20251130_090528/a.log" and "2025-11-30/x.log"."""
     for year, month, day in reversed(_PATH_DATE.findall(path)):
         if 1 <= int(month) <= 12 and 1 <= int(day) <= 31:
             t = _seconds([int(year), int(month), int(day), 12, 0, 0], None)

@@ -1,6 +1,6 @@
 """Find Python tracebacks in lines of text: start and end, frames, the user's own line (pure).
 
-The layout shows where a traceback ends (`end_below`), because no list of names includes programs' own exceptions.
+The layout shows where a traceback ends (`end_below`), because no list of names has all programs' exceptions.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def end_below(head: str, after: bytes, hosts: Collection[str] = ()) -> Traceback
 
 
 def _end_of_group(after: bytes, hosts: Collection[str]) -> TracebackEnd | None:
-    """Return the group's own line once the group is complete; NO_END if a member's traceback has the cause."""
+    """Return the group's own line once the group is complete; NO_END if a member's traceback has its cause."""
     found = NO_END
     for below, start, stop, line in rows_of(after):
         text = split_prefix(line, hosts)[1].strip().removeprefix("| ")

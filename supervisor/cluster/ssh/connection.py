@@ -164,7 +164,7 @@ class Connections:
 
 
 def _failure(host: Host, code: int, said: str) -> SshError:
-    """Turn ssh's own failure (by its exit code) or the message of stoker's start on the host into an error."""
+    """Turn ssh's own failure (by its exit code) or the message of stoker's start there into an error."""
     last = _last(said)
     if code == LOST:
         for pattern, text in _REASONS:

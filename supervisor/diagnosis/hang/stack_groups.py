@@ -242,7 +242,7 @@ def _place(stack: RankStack) -> RankPlace:
 
 
 def _called(frames: Sequence[Frame], own: Frame, call: str | None) -> str:
-    """Return what the user's line called: a library function, the system call below a built-in, or nothing."""
+    """Return what the user's line called: a library function, the system call of a built-in, or nothing."""
     at = frames.index(own)
     if at > 0:
         return f"{frames[at - 1].function}()"

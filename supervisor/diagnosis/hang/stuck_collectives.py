@@ -82,8 +82,8 @@ def stuck_text(stuck: Sequence[Collective]) -> str:
 def stuck_collectives(dumps: Mapping[int, Mapping[str, Any]]) -> tuple[Collective, ...]:
     """Return the hanging collectives, with the ranks at fault; empty if the dumps do not show them.
 
-    `dumps` are by global rank. A rank without a dump, or with an empty one, counts as unknown. If a rank's dump
-    lacks a group of which it is a recorded member, the rank does not wait there.
+    `dumps` are by global rank. A rank without a dump, or with an empty one, counts as unknown. If a dump lacks
+    a group of which its rank is a recorded member, the rank does not wait there.
     """
     groups = _groups(dumps)
     waiting = [group for group in groups.values() if group.pending]
@@ -164,7 +164,7 @@ class _Group:
         self.pending[rank][seq] = _Entry(op, _whole(entry.get("time_created_ns")) or 0, _place(entry))
 
     def work_out_late(self, recorded: set[int], dumped: set[int]) -> None:
-        """Determine which ranks are late, after all dumps are read. `recorded`: the members, if dumps list them."""
+        """Determine which ranks are late, after reading all dumps. `recorded`: the members listed in dumps."""
         self.members = set(self.last) | (recorded & dumped)
         self.unrecorded = not recorded <= dumped
         self.waited = tuple(sorted({seq for entries in self.pending.values() for seq in entries}))

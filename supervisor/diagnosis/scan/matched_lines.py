@@ -308,7 +308,7 @@ class Frames(NamedTuple):
 
 
 def frames_above(hit: Hit) -> Frames:
-    """Return the traceback that ends in this line, or starts with it for IPython's head with the exception."""
+    """Return the traceback that ends in this line or, for IPython's head with the exception, starts there."""
     lines = hit.lines_before(90)
     if NAMED_HEAD.match(hit.text):
         lines.append(hit.text)
@@ -338,7 +338,7 @@ def frames_above(hit: Hit) -> Frames:
 
 
 def _announced(lines: Sequence[str]) -> int | None:
-    """Return the rank printed right above a traceback by a logger or torch_xla: ``[rank 1] ERROR uncaught``."""
+    """Return the rank that a logger or torch_xla prints above a traceback: ``[rank 1] ERROR uncaught``."""
     alarms = (line for line in reversed(lines) if _ALARM.search(line))
     match = next((match for line in alarms if (match := _RANK.search(line))), None)
     return whole(next(group for group in match.groups() if group)) if match is not None else None
@@ -359,7 +359,7 @@ def end_of_chain(hit: Hit) -> int | None:
 
 
 def _chain(hit: Hit) -> Iterator[tuple[int, int, str]]:
-    """Yield the heads of later tracebacks that are consequences of an exception: (lines below, stop, text)."""
+    """Yield the heads of later tracebacks that are an exception's consequences: (lines below, stop, text)."""
     handled = False
     for below, _, stop, line in rows_of(hit.after) if b" above exception" in hit.after else ():
         if HEAD not in line:

@@ -429,7 +429,7 @@ def _shapes(text: bytes) -> list[bytes]:
 
 
 def _looks(text: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    """Yield positions of lines without a prefix of their own: (where, the text before, pattern of the line below)."""
+    """Yield positions of lines without their own prefix: (where, the text before, pattern of the next line)."""
     for start, following in _CONTINUED:
         at = -1
         for _ in range(MOST_LOOKS):
