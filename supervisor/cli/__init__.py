@@ -1,1 +1,1 @@
-"""The command line: one file a verb behind a lazy table."""
+"""The command line: one module per verb, imported lazily."""

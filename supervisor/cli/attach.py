@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _is_foreign(target: str) -> bool:
-    """Whether the target is not one of stoker's runs: a log, a folder of logs, a pid, a pipe. Digits are a pid if there is such a process."""
+    """Check whether the target is not a stoker run: a log, a folder of logs, a pid, a pipe. Digits are a pid if that process exists."""
     path = Path(os.path.expanduser(target))
     if path.is_dir():
         return not is_run_directory(path)
@@ -113,7 +113,7 @@ def _attach_run(paths: RunPaths, args: argparse.Namespace, appearance: Appearanc
     elif (
         state.mode == "launched"
         and not state.is_over
-        and state.journal_read is None  # otherwise a later keeper may have run elsewhere
+        and state.journal_read is None  # else a later keeper may have run on another host
         and state.host != socket.gethostname()
         and not has_keeper(paths)
     ):
@@ -127,7 +127,7 @@ def _attach_run(paths: RunPaths, args: argparse.Namespace, appearance: Appearanc
 
 
 def adopt_run(paths: RunPaths) -> int:
-    """Adopt the live processes of a run; exit 3 if that is refused, 0 if it already has a keeper."""
+    """Adopt the live processes of a run. Exit 3 if that is refused, 0 if the run already has a keeper."""
     from supervisor.keeper.base.job_secrets import asks_for, missing_secrets
     from supervisor.keeper.process.detach import KeeperDidNotStart
     from supervisor.keeper.process.takeover import NotAdopted, adopt, examine_adoption
@@ -153,7 +153,7 @@ def adopt_run(paths: RunPaths) -> int:
 def follow(root: Path, *, as_json: bool) -> int:
     """Print a run's events until it ends.
 
-    Returns the run's own exit code; 0 if interrupted (nothing is ended), 6 if its keeper died meanwhile.
+    Returns the run's own exit code; 0 if interrupted (the run continues); 6 if its keeper died meanwhile.
     """
     from supervisor.views.headless.console import POLL_S, ConsoleSettings, ConsoleView, wants_colour
 

@@ -1,4 +1,4 @@
-"""What ``stoker attach`` can be given, found: a log, a folder of logs of one job, a process by its pid, a pipe."""
+"""Find the target of ``stoker attach``: a log, a folder of logs of one job, a process by its pid, a pipe."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from supervisor.text.decode import HEAD_BYTES, is_packed, plain_chunks, shell_wo
 from supervisor.text.prefixes import Origin, origin_of_path
 
 FREE_BYTES = 1 << 30
-"""An unpacked log leaves this much of the disk free."""
+"""Unpacking a log leaves at least this much disk space free."""
 LOOK_BYTES = 1 << 26
 NOT_UNPACKED = "its log was not unpacked to its end"
 
@@ -40,10 +40,10 @@ Found = tuple[Target, Callable[[], JobEvidence]]
 def resolve(target: str, run: RunPaths) -> Found:
     """Resolve a typed `target`, and how to read it for a verdict. A packed log is unpacked into the run directory.
 
-    It does not yet check whether somebody still writes the logs, which takes a walk over all processes.
+    It does not check yet whether a process still writes the logs. That check walks over all processes.
 
     Raises:
-        BadInputError: nothing to watch, or a folder holds logs of several jobs; one line.
+        BadInputError: there is nothing to watch, or a folder holds logs of several jobs; one line.
     """
     if target == "-":
         return _pipe(run)
@@ -63,15 +63,15 @@ def _pipe(run: RunPaths) -> Found:
     def read() -> JobEvidence:
         return JobEvidence(logs=(log_file(str(copy))._replace(path=PIPE_NAME),))
 
-    # Its own descriptor: the screen takes the terminal as stdin.
+    # Keep a separate descriptor, because the screen takes the terminal as stdin.
     return Target("stdin", A_PIPE, pipe=os.dup(0)), read
 
 
 def _logs(path: Path, typed: str, run: RunPaths) -> Found:
-    sources = read_jobs([str(path)])[0][2].logs  # errors refer to the typed name
+    sources = read_jobs([str(path)])[0][2].logs  # errors mention the path as typed
 
     def read() -> JobEvidence:
-        # A verdict's path must resolve from anywhere.
+        # The verdict's path must resolve from any working directory.
         return read_jobs([os.path.abspath(path)])[0][2]
 
     if path.is_fifo():
@@ -101,7 +101,7 @@ def _logs(path: Path, typed: str, run: RunPaths) -> Found:
 
 
 def _unpack(source: str, plain: Path) -> bool:
-    """Write a plain copy of a gzip or UTF-16 log, because views read only files of the run directory. False: it is incomplete."""
+    """Write a plain copy of a gzip or UTF-16 log, because views read only files of the run directory. False if incomplete."""
     torn: list[bool] = []
     written = due = 0
     try:
@@ -121,7 +121,7 @@ def _unpack(source: str, plain: Path) -> bool:
 
 
 def _is_packed(path: str) -> bool:
-    """Whether a log must be unpacked to be read."""
+    """Check whether a log must be unpacked to be read."""
     try:
         with open_regular(path) as file:
             return is_packed(file.read(HEAD_BYTES))
@@ -177,12 +177,12 @@ def _regular_file(pid: int, fd: int) -> str | None:
 
 # Ranks, nodes and tasks of one job start within this time.
 TOGETHER_S = 600.0
-# Maximum number of names in the line about a folder.
+# Maximum number of names in the message about a folder.
 NAMED = 3
 TRACEBACK = "Traceback (most recent call last):"
 _ENDING = re.compile(r"(?:\.(?:log|txt|out|err|stdout|stderr|jsonl?|gz|\d{1,3}))+$")
 _SCHEDULERS = re.compile(r"(?:^|/)(?:slurm|pbs|lsf)\b|\.[oe]\d+$")
-# Words of a log's name that do not tell jobs apart: a part of a job with its number, a stream, what the log is of.
+# Words in a log's name that do not tell jobs apart: a numbered part of a job, a stream, the kind of content.
 _NOT_OF_A_JOB = re.compile(
     r"(?:(?:rank|node|worker|gpu)s?|local|global|host|pod|proc|process|task|machine|replica|attempt)[^a-z\d]*\d*"
     r"|(?<![a-z])(?:logs?|outputs?|out|errors?|err|stdout|stderr|console|nohup|all|concat|combined|train(?:ing|er)?|pretrain"
@@ -191,10 +191,10 @@ _NOT_OF_A_JOB = re.compile(
 
 
 def several_jobs(folder: str, logs: Sequence[ObservedLog]) -> str:
-    """One line about a folder with logs of several trainings, and how to attach to one; empty if they may be one job's.
+    """Return a line about a folder with logs of several trainings and how to attach to one; empty if they may be one job's.
 
-    Names decide, without what names a rank, a node, a task, a stream or an attempt. Of names that differ in numbers alone the
-    starts decide. A list of packages or a profile in a run's own folder is no training.
+    The names decide, without the words for a rank, a node, a task, a stream or an attempt. If names differ in numbers alone,
+    the start times decide. A list of packages or a profile in a run's own folder is not a training.
     """
     names = {log.path: os.path.relpath(log.path, os.path.realpath(folder)) for log in logs}
     groups: dict[tuple[str, ...], list[ObservedLog]] = {}
@@ -213,7 +213,7 @@ def several_jobs(folder: str, logs: Sequence[ObservedLog]) -> str:
 
 
 def _job_of(name: str, origin: Origin) -> tuple[str, ...]:
-    """The words of a log's name that distinguish its job; empty: none."""
+    """Return the words of a log's name that identify its job; empty if there are none."""
     if origin.local_rank is not None:
         return ()  # torchrun's own tree
     if origin.node is not None:
@@ -226,19 +226,19 @@ def _job_of(name: str, origin: Origin) -> tuple[str, ...]:
 def _are_apart(
     one: tuple[tuple[str, ...], list[ObservedLog]], other: tuple[tuple[str, ...], list[ObservedLog]]
 ) -> bool:
-    """Whether two groups of logs belong to two jobs."""
+    """Check whether two groups of logs belong to two jobs."""
     if [word for word in one[0] if not word.isdigit()] != [word for word in other[0] if not word.isdigit()]:
         places = [log.origin for log in (*one[1], *other[1])]
-        # Host names before ranks: no rank occurs twice.
+        # Words that differ may be host names of one job. Then each log has a rank, and no rank occurs twice.
         return not all(place.rank is not None for place in places) or len(set(places)) < len(places)
     if any(_SCHEDULERS.search(log.path.lower()) for log in one[1]):
-        return True  # each job's log has its number
+        return True  # each job's log has its own number
     starts = [span.began_t for _, logs in (one, other) if (span := span_of_logs(logs)) is not None]
     return len(starts) < 2 or abs(starts[0] - starts[1]) > TOGETHER_S
 
 
 def _is_training(log: ObservedLog) -> bool:
-    """Whether a log's start or end reports progress, or it ends in a traceback; assumed for a packed log."""
+    """Check whether a log shows progress at its start or end, or ends in a traceback. Assume it if packed."""
     from supervisor.sources.metrics import MetricReader
 
     if _is_packed(log.path):

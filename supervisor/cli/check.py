@@ -1,8 +1,8 @@
 """Check a job and this machine before a run, or data files: token files (.bin), JSON lines (.jsonl) and text."""
 
-# The trainer's own checker does the reading, as a program by its path: what is said here is then what a training
-# would say, from one piece of code, and neither package imports the other. It needs the standard library
-# alone, so stoker's own Python runs it: no torch has to be found for it.
+# The trainer's own checker reads the files, started as a program by its path. Its messages are the ones that a
+# training would print, from the same code, and neither package imports the other. The checker needs only the
+# standard library, so stoker's own Python runs it without torch.
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ DATA_FLAGS = (
 
 
 def main(argv: list[str]) -> int:
-    """Check what the words name: a job as after `stoker run`, data files if they begin with `--data` or its flags, else the machine."""
+    """Check what the arguments request: a job as after `stoker run`, data files for `--data` or its flags, else the machine."""
     parser = Parser(prog="stoker check", description=__doc__)
     add_arguments(parser)
     if argv and argv[0].partition("=")[0] in DATA_FLAGS:
@@ -101,7 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _check_data(args: argparse.Namespace) -> int:
-    """Print one line per file. Exit 0 if all can be used for training, else 2."""
+    """Print one line per file. Exit 0 if all files are usable for training, else 2."""
     if not args.data:
         return complain("check", "nothing to check: name files with --data PATH…")
     program = trainer_main()
@@ -114,16 +114,16 @@ def _check_data(args: argparse.Namespace) -> int:
         "--field": args.field,
     }
     flags = [f"{name}={value}" for name, value in given.items() if value is not None]
-    # -I: nothing from the current folder or PYTHONPATH replaces the checker's imports.
+    # -I: no module from the current folder or PYTHONPATH can replace the checker's imports.
     done = subprocess.run(
         [sys.executable, "-I", program, "data", "check", *flags, "--", *args.data], check=False
     )
     return done.returncode if done.returncode in {0, 2, 130} else 2
 
 
-# -- checks of a job, made before a start or alone ---------------------------------------------------
+# -- checks of a job, before a start or on their own -------------------------------------------------
 
-# The second ones are for terminals with only ASCII.
+# The plain marks are for ASCII terminals.
 _MARKS: Final[Mapping[FindingLevel, str]] = {
     FindingLevel.OK: "✓",
     FindingLevel.INFO: "·",
@@ -134,7 +134,7 @@ _PLAIN_MARKS: Final = {**_MARKS, FindingLevel.OK: "+", FindingLevel.INFO: "-"}
 
 
 def look(context: CheckContext, parsed: ParsedRun) -> list[Finding]:
-    """The checks before a start: those that take milliseconds, and with ``--deep`` those that take seconds."""
+    """Run the checks that take milliseconds before a start, and with ``--deep`` those that take seconds."""
     found = (
         unmeasured_finding(context.spec) + nodes_finding(context.spec, parsed) + run_checks(BEFORE, context)
     )
@@ -144,9 +144,9 @@ def look(context: CheckContext, parsed: ParsedRun) -> list[Finding]:
 
 
 def check_alone(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) -> int:
-    """Run every check and print the findings, without starting or writing anything. Exit 0, or 3 if a start would be refused.
+    """Run every check and print the results, without starting or writing anything. Exit 0, or 3 if a start would be refused.
 
-    With ``--json`` one object on one line: `job`, `refused`, `seconds`, and `findings` with `level`, `check`, `what` and `fix`.
+    With ``--json`` print one object on one line: `job`, `refused`, `seconds`, `findings` (`level`, `check`, `what`, `fix`).
     """
     appearance = appearance_given(parsed, env)
     begun = time.monotonic()
@@ -181,13 +181,13 @@ def check_alone(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) -> int
 
 
 def this_machine() -> JobSpec:
-    """A job with a single process, with which the checks cover only the machine."""
+    """Return a job with a single process, so that the checks cover only the machine."""
     spec = JobSpec("machine", EntryKind.COMMAND, "true", nproc_per_node=1)
     return replace(spec, retry=replace(spec.retry, enabled=False), cwd=str(Path.cwd()))
 
 
 def nodes_finding(spec: JobSpec, parsed: ParsedRun) -> list[Finding]:
-    """A finding that nodes without a common run directory do not know of each other."""
+    """Warn that nodes without a shared run directory know nothing of each other."""
     if not spec.several_nodes or parsed.flag("run_dir"):
         return []
     what = (
@@ -197,12 +197,12 @@ def nodes_finding(spec: JobSpec, parsed: ParsedRun) -> list[Finding]:
 
 
 def unmeasured_finding(spec: JobSpec) -> list[Finding]:
-    """A finding that an earlier run of the script is the reason why this one is not measured."""
+    """Warn that this run is not measured because of an earlier run of the script."""
     return [warn("instrument", text) for text in spec.notes if text.startswith(NOT_MEASURED)]
 
 
 def print_findings(findings: Sequence[Finding], appearance: Appearance, *, fixes: bool = False) -> None:
-    """One line per finding; with `fixes` also the remedy, below."""
+    """Print one line per check result; with `fixes` add the remedy on the next line."""
     tr = words_in(appearance.spoken)
     marks, arrow = (_PLAIN_MARKS, "->") if appearance.ascii else (_MARKS, "→")
     for finding in findings:

@@ -1,4 +1,4 @@
-"""What several verbs share: a parser with one-line errors, flags with one meaning, refusals, how the app is to look."""
+"""Code shared by several verbs: a parser with one-line errors, common flags, refusals, the app's appearance."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ if TYPE_CHECKING:
 EXIT_REFUSED = 3
 MOST_BYTES = 1 << 20
 MOST_CELLS = 60
-"""A longer cell of a table moves only its own row."""
+"""A longer table cell shifts only its own row."""
 WITH_LOG = f"{__package__}.detached"
-"""What a detached keeper is started by: the console's lines go to a file beside it."""
+"""The module that starts a detached keeper and writes the console's lines to a file."""
 PROGRAM = __package__.rpartition(".")[0]
-"""What ``python -m`` calls this program."""
+"""The name of this program for ``python -m``."""
 
 
 def has_terminal() -> bool:
-    """Whether a person can read and answer here."""
+    """Check whether a person can read and answer here."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def says_yes(question: str) -> bool:
-    """Ask on the terminal; anything but y or yes is no."""
-    terminal = sys.stdout if sys.stdout.isatty() else sys.stderr  # under `2>err.log` too
+    """Ask on the terminal. Any answer but y or yes means no."""
+    terminal = sys.stdout if sys.stdout.isatty() else sys.stderr  # works under `2>err.log` too
     say(f"{question} [y/N] ", file=terminal, end="", flush=True)
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
 def add_runs_dir(parser: argparse.ArgumentParser) -> None:
-    """The flag for the folder of runs."""
+    """Add the flag for the folder of runs."""
     parser.add_argument(
         "--runs-dir", metavar="DIR", help="where runs lie (default: $STOKER_RUNS_DIR, else ./runs)"
     )
@@ -58,10 +58,10 @@ ACTED_ON = "a path, an id, a name; of this folder's runs also 3 or more characte
 
 
 def named_run(text: str | None, folder: str | None) -> RunPaths:
-    """The run that a person names. With --runs-dir (`folder`), runs elsewhere are found only by path.
+    """Return the run that the user named. With --runs-dir (`folder`), runs elsewhere are found only by path.
 
     Raises:
-        RunNotFound: none or several match. Every verb reports it in one line.
+        RunNotFound: none or several match. Every verb reports this in one line.
     """
     from supervisor.run.index import find_run, runs_dir
 
@@ -69,10 +69,10 @@ def named_run(text: str | None, folder: str | None) -> RunPaths:
 
 
 def acted_on(verb: str, text: str | None, folder: str | None, *, live_first: bool = True) -> RunPaths:
-    """The run that a person names to act on; without a name, the newest in this folder of runs (`folder`: --runs-dir) only.
+    """Return the run to act on: the named one, else the newest in this folder of runs (`folder`: --runs-dir) only.
 
     Raises:
-        RunNotFound: see `named_run`; or one elsewhere must be named.
+        RunNotFound: see `named_run`; or the only candidates are elsewhere and must be named.
     """
     from supervisor.run.index import RunNotFound, find_run, known_runs, runs_dir
 
@@ -87,25 +87,25 @@ def acted_on(verb: str, text: str | None, folder: str | None, *, live_first: boo
 
 
 def add_recorded_run(parser: argparse.ArgumentParser, acted_on: str = "") -> None:
-    """The run that a verb reads or, with `acted_on` (which one without a name), acts on; and where runs lie."""
+    """Add the argument for the run to read or act on (`acted_on`: the default run), and the folder of runs."""
     what = f"{ACTED_ON}; nothing: {acted_on}" if acted_on else f"{READ}; nothing: the newest run"
     parser.add_argument("run", nargs="?", metavar="RUN", help=what)
     add_runs_dir(parser)
 
 
 def add_scope(parser: argparse.ArgumentParser) -> None:
-    """The flags for the scope of listed runs: the same for `stoker` and `stoker runs`."""
+    """Add the flags for the scope of listed runs: the same for `stoker` and `stoker runs`."""
     add_runs_dir(parser)
     parser.add_argument("--all", action="store_true", help="also this user's runs in other folders")
 
 
 def say(*lines: str, file: TextIO | None = None, end: str = "\n", flush: bool = False) -> None:
-    """Print to stdout, or to `file`. Each argument is one line, whatever names and texts it contains."""
+    """Print to stdout, or to `file`. Each argument becomes one line, whatever texts it contains."""
     print("\n".join(map(printable, lines)), file=file, end=end, flush=flush)
 
 
 def say_table(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> None:
-    """Rows of texts in columns as wide as needed; `right`: the columns that are set right."""
+    """Print rows in columns as wide as needed. `right`: the right-aligned columns."""
     shown = [[*map(printable, row)] for row in rows]
     widths = [min(max(map(len, column)), MOST_CELLS) for column in zip(*shown, strict=True)]
     for row in shown:
@@ -122,7 +122,7 @@ def say_json(value: object) -> None:
 
 
 def say_crash(*found: Any) -> None:
-    """A fault of ours with its traceback, on stderr: what the message quotes may hold anything. `found`: as `sys.excepthook` is called; none: the one that is handled."""
+    """Print an internal error with its traceback on stderr, redacted. `found`: the arguments of `sys.excepthook`; none: the current exception."""
     import traceback
 
     from supervisor.text.redact import redact_text
@@ -132,11 +132,11 @@ def say_crash(*found: Any) -> None:
 
 
 def complain(verb: str, why: str | Exception, code: int | None = None) -> int:
-    """One line on stderr, of a `JobError` one for each fault; returns the exit code: `code`, else the error's own, else 2. What it quotes may hold a secret."""
+    """Print one redacted line on stderr, or one per error of a `JobError`. Returns `code`, else the error's own code, else 2."""
     from supervisor.text.redact import redact_text
 
     first, *more = why.lines if isinstance(why, JobError) else (str(why),)
-    with contextlib.suppress(OSError):  # a reader that left, a full disk: the exit code still counts
+    with contextlib.suppress(OSError):  # the reader left or the disk is full: the exit code still counts
         for line in (f"{f'stoker {verb}'.rstrip()}: {first}", *more):
             say(re.sub(r"(\S{120})\S{180,}(\S{80})", r"\1…\2", redact_text(line)), file=sys.stderr)
     return code if code is not None else why.exit_code if isinstance(why, JobError) else 2
@@ -146,9 +146,9 @@ def wait_while_read(timeout_s: float | None, source: int | None = None) -> None:
     """Wait for `timeout_s`, or until the descriptor `source` is readable.
 
     Raises:
-        BrokenPipeError: the reader of stdout is gone. A write would fail too, but the next line may be hours away.
+        BrokenPipeError: the reader of stdout has left. A write would fail too, but may be hours away.
     """
-    import select  # a waiting verb's
+    import select  # only verbs that wait need it
 
     poller = select.poll()
     poller.register(1, 0)  # an error or a hang-up is always reported
@@ -160,19 +160,19 @@ def wait_while_read(timeout_s: float | None, source: int | None = None) -> None:
 
 
 def refuse(verb: str, what: str, reasons: Iterable[str]) -> int:
-    """One line per reason; the exit code for a refusal before any action: 3."""
+    """Print one line per reason. Returns 3, the exit code for a refusal before any action."""
     for reason in reasons:
         complain(verb, f"{what}: {reason}")
     return EXIT_REFUSED
 
 
 def user_settings(env: Mapping[str, str]) -> Path:
-    """The user's own settings file: ``$XDG_CONFIG_HOME/stoker/config.toml``, else below ``~/.config``."""
+    """Return the user's settings file: ``$XDG_CONFIG_HOME/stoker/config.toml``, else below ``~/.config``."""
     return Path(xdg_home(env, "CONFIG", ".config"), "stoker", "config.toml")
 
 
 class Parser(argparse.ArgumentParser):
-    """ArgumentParser with one-line errors, the nearest flag named, and no abbreviations."""
+    """ArgumentParser with one-line errors, a hint at the nearest flag, and no abbreviations."""
 
     def __init__(self, *, prog: str, description: str | None = None) -> None:
         summary, _, _rest = (description or "").partition("\n\n")
@@ -198,7 +198,7 @@ class Parser(argparse.ArgumentParser):
 def own_words(
     parser: argparse.ArgumentParser, argv: Sequence[str], actions: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """For ``stoker VERB ACTION [flags] WORDS``: the verb's own words, which come first, and those for ``stoker run``."""
+    """Split ``stoker VERB ACTION [flags] WORDS`` into the verb's own words and those for ``stoker run``."""
     values = {
         option: action.nargs != 0
         for action in parser._actions  # noqa: SLF001 - argparse has no other list of them
@@ -211,7 +211,7 @@ def own_words(
         at += 2 if values[argv[at].partition("=")[0]] and "=" not in argv[at] else 1
     words = list(argv[at:])
     if words[:1] == ["--"] and words[1:2] and words[1].startswith("-"):
-        del words[0]  # it ends our flags; before a command it belongs to `stoker run`
+        del words[0]  # "--" ends our flags; `stoker run` needs it before a command
     return list(argv[:at]), words
 
 
@@ -226,10 +226,10 @@ def add_appearance_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def appearance_from(flags: Mapping[str, object], env: Mapping[str, str]) -> Appearance:
-    """Flag > STOKER_* > ./stoker.toml > the user's config.toml, both in their ``[ui]`` table.
+    """Resolve the appearance: flag > STOKER_* > ./stoker.toml > user's config.toml (``[ui]`` tables).
 
     Raises:
-        JobError: a value is not allowed, or a file has faults: one line each.
+        JobError: a value is not allowed, or a file has errors: one line each.
     """
     from supervisor.views.appearance import appearance_of
 
@@ -238,7 +238,7 @@ def appearance_from(flags: Mapping[str, object], env: Mapping[str, str]) -> Appe
     sources: list[tuple[str, Mapping[str, object]]] = [
         ("--theme, --ascii, --lang", flags),
         ("STOKER_THEME, STOKER_ASCII, STOKER_LANG", variables),
-        # Other parts of a job's file matter only to `stoker run`: they must not prevent looking at a log.
+        # Other parts of a job's file matter only to `stoker run`. They must not prevent reading a log.
         ("./stoker.toml", settings_table(Path("stoker.toml"), "ui", whole=False)),
         (str(user), settings_table(user, "ui", whole=True)),
     ]
@@ -246,7 +246,7 @@ def appearance_from(flags: Mapping[str, object], env: Mapping[str, str]) -> Appe
 
 
 def appearance_given(parsed: ParsedRun, env: Mapping[str, str]) -> Appearance:
-    """The same from the words after ``stoker run``.
+    """Resolve the appearance from the words after ``stoker run``.
 
     Raises:
         JobError: see `appearance_from`.
@@ -260,7 +260,7 @@ def appearance_given(parsed: ParsedRun, env: Mapping[str, str]) -> Appearance:
 
 
 def metric_rules_of_user(env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """The user's own ``[[metrics]]`` rules, as (name, regex); of a settings file with a fault none, as what opens a screen reports that."""
+    """Return the user's own ``[[metrics]]`` rules as (name, regex); none if the settings file has errors, which the screen reports."""
     try:
         found = settings_in(user_settings(env), only="metrics")
     except JobError:
@@ -269,7 +269,7 @@ def metric_rules_of_user(env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def own_rules() -> tuple[OwnSignature, ...]:
-    """The ``[[signature]]`` tables of ./stoker.toml and of the user's settings; for each id, the nearest.
+    """Return the ``[[signature]]`` tables of ./stoker.toml and the user's settings. The nearest wins per id.
 
     Raises:
         JobError: a file cannot be read, or a table is invalid.
@@ -285,20 +285,20 @@ def own_rules() -> tuple[OwnSignature, ...]:
 
 
 def settings_table(path: Path, name: str, *, whole: bool) -> dict[str, Any]:
-    """A table of a settings file, checked as in `stoker run`; empty if missing. `whole`: check the whole file.
+    """Return a table of a settings file, checked as in `stoker run`; empty if missing. `whole`: check the entire file.
 
     Raises:
-        JobError: it has faults, one line each.
+        JobError: the file has errors, one line each.
     """
     found = settings_in(path, only="" if whole else name)
     return dict(found.file.values.get(name, {})) if found is not None and found.file is not None else {}
 
 
 def settings_in(path: Path, *, only: str) -> FileSettings | None:
-    """A settings file, checked as in `stoker run`; None if missing. `only`: the one table to check; empty: all.
+    """Return a settings file, checked as in `stoker run`; None if missing. `only`: the table to check; empty: all.
 
     Raises:
-        JobError: it has faults, one line each.
+        JobError: the file has errors, one line each.
     """
     try:
         data = read_regular(path)[:MOST_BYTES]

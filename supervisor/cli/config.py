@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Explain what the words name. Exit 0, or 2 for an unknown name or words that are not a job."""
+    """Explain the requested settings. Exit 0, or 2 for an unknown name or arguments that are not a job."""
     if argv[:1] in (["-h"], ["--help"]):
         say(*USAGE.splitlines())
         return 0
@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
         return complain("config", "say what to do: stoker config explain [KEY]")
     words = argv[1:]
     ahead = [words.pop(0)] if words[:1] == ["--json"] else []
-    # The first word names a setting, unless it is a flag or a script.
+    # The first word is a setting's name, unless it is a flag or a script.
     key = words.pop(0) if words and not words[0].startswith("-") and not words[0].endswith(".py") else None
     try:
         return _explain(key, [*ahead, *words])
@@ -73,7 +73,7 @@ def _explain(key: str | None, words: list[str]) -> int:
 
 
 def show_all(spec: JobSpec, env: Mapping[str, str], *, as_json: bool) -> int:
-    """Each setting with its value and origin, then each variable that a launch changes, with the reason."""
+    """Print each setting with its value and origin, then each variable that a launch changes and why."""
     settings = [
         (name, redact(name.removeprefix("env."), value), origin) for name, value, origin in spec.effective
     ]
@@ -95,7 +95,7 @@ def show_all(spec: JobSpec, env: Mapping[str, str], *, as_json: bool) -> int:
 
 
 def show_one(told: Explained, *, as_json: bool) -> int:
-    """A setting's meaning, value and origin, then its allowed values and what it overrode."""
+    """Print a setting's meaning, value and origin, then its allowed values and the values it overrode."""
     *beaten, now = told.sources or (Source(None, "not set"),)
     if as_json:
         facts = {"meaning": told.meaning, "takes": told.takes, "unit": told.unit, "default": told.default}

@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit 0 once it is started (with --no-ui the run's own code), 3 if refused."""
+    """Run the verb. Exit 0 once the attempt is started (with --no-ui the run's own code), 3 if refused."""
     appearance = appearance_from(vars(args), os.environ)
     paths = RunPaths(Path(os.path.realpath(acted_on(VERB, args.run, args.runs_dir).root)))
     found = examine_continuation(paths)
@@ -118,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _doubted(paths: RunPaths, found: Continuation) -> list[str]:
-    """Why nobody can be sure that the run has no live process: after listening, and asking who may know."""
+    """Return why the run may still have a live process, after listening and asking SLURM and the user."""
     if found.listen_to:
         host = found.listen_to
         say(f"{paths.run_id}: it ran on {host}: listening for {WATCH_S:.0f} s", file=sys.stderr)
@@ -135,7 +135,7 @@ def _doubted(paths: RunPaths, found: Continuation) -> list[str]:
 
 
 def _written_over(record: RunFile, state: RunState, plan: LaunchPlan) -> str:
-    """Why the next attempt may overwrite the run's saves: nobody knows how its script resumes. Empty without that danger."""
+    """Return why the next attempt may overwrite the run's saves, if it is unknown how its script resumes; else empty."""
     job, saved = state.answered_job(record.job), state.checkpoint
     is_known = job.retry.restart_from_scratch or resume_plan(job.knobs).how != "unknown"
     if saved is None or is_known or plan.resume or plan.resume_at is not None:
@@ -147,7 +147,7 @@ def _written_over(record: RunFile, state: RunState, plan: LaunchPlan) -> str:
 
 
 def _settled(paths: RunPaths, record: RunFile, state: RunState) -> RunState:
-    """The run's state, once the end of its newest attempt and its reason are known. Starts and signals nothing."""
+    """Return the run's state after learning how and why its newest attempt ended. Start and signal no process."""
     open_ended = st.Launching | st.Running | st.Stopping | st.Ended | st.DiagnosedAs
     if not isinstance(state.condition, open_ended):
         return state
@@ -162,7 +162,7 @@ def _settled(paths: RunPaths, record: RunFile, state: RunState) -> RunState:
 
 
 def _asked_for(record: RunFile, args: argparse.Namespace) -> dict[str, str]:
-    """Secret variables that are neither on disk nor in the environment, typed by a person; without a terminal nobody is asked."""
+    """Ask the user for secret variables that are neither on disk nor in the environment. Without a terminal ask for none."""
     if args.yes or not has_terminal():
         return {}
 
@@ -174,7 +174,7 @@ def _asked_for(record: RunFile, args: argparse.Namespace) -> dict[str, str]:
 
 
 def _described(paths: RunPaths, state: RunState, plan: LaunchPlan, why: str) -> Iterator[str]:
-    """How it ended, what would run with which changes, and a newer checkpoint that is not taken: one line each."""
+    """Yield one line each: how the run ended, and how the next attempt is changed and begins."""
     view = state.attempt
     if view is None:
         return
@@ -202,10 +202,10 @@ def _described(paths: RunPaths, state: RunState, plan: LaunchPlan, why: str) -> 
 
 
 def start_next(paths: RunPaths, env: Mapping[str, str]) -> None:
-    """Start that attempt, unless something speaks against it, and return once it begins.
+    """Start the next attempt, unless there is a reason against it, and return once it begins.
 
     Raises:
-        NotAdopted: something speaks against it.
+        NotAdopted: there is a reason against it.
         KeeperDidNotStart, OSError: see `start_detached`.
     """
     offer, record = next_attempt(paths, env)
@@ -216,9 +216,9 @@ def start_next(paths: RunPaths, env: Mapping[str, str]) -> None:
 
 
 def next_attempt(paths: RunPaths, env: Mapping[str, str]) -> tuple[Offer, RunFile | None]:
-    """The preview of the next attempt of a finished run, for a screen, with its job; None if refused.
+    """Return a preview of a finished run's next attempt for a screen, with its job; None if refused.
 
-    Nothing is written or started. Refused if something must be found out or asked first, which the verb does on a terminal.
+    Write and start nothing. Refuse if a question must be asked first, which the verb does on a terminal.
     """
     found = examine_continuation(paths)
     refusals = found.refusals

@@ -1,7 +1,7 @@
-"""The process of a detached keeper: the keeper, and beside it the console's lines in a file, as without a screen.
+"""Run a detached keeper, and next to it write the console's lines to a file, as without a screen.
 
-`keeper.process.detach` starts it by the name of this module, which the command line hands over (`cli.common.WITH_LOG`): the keeper itself
-knows no view.
+`keeper.process.detach` starts this module by name, which the command line passes on (`cli.common.WITH_LOG`), because the keeper itself
+imports no view.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from supervisor.views.headless.console import ConsoleView
 
 BEGIN_S: Final = 1.0
-"""The view loads once the launcher starts: nothing is missed, as it reads the journal from its beginning."""
+"""The view loads after the launcher starts. It reads the journal from its beginning, so it misses nothing."""
 
 
 def main(argv: list[str]) -> int:
-    """Run the job in `argv[0]` to its end; the exit code of the run."""
+    """Run the job in `argv[0]` to its end. Return the exit code of the run."""
     return carry(argv, beside=lambda run, record, keeper: ConsoleLog(run, record, keeper).finish)
 
 
 class ConsoleLog:
-    """The console's lines of a run, in a file of its artifacts, until `finish`."""
+    """Writes the console's lines of a run to a file of its artifacts, until `finish`."""
 
     def __init__(self, run: RunPaths, record: RunFile, keeper: Keeper) -> None:
         self._run, self._record, self._keeper = run, record, keeper
         self._view: ConsoleView | None = None
         self._timer = threading.Timer(BEGIN_S, self._begin)
         self._timer.name = "stoker-console-log"
-        if keeper.adopted:  # the previous keeper's file has the journal's events so far
+        if keeper.adopted:  # the previous keeper's file has the earlier events of the journal
             self._begin()
         else:
             self._timer.start()
@@ -54,7 +54,7 @@ class ConsoleLog:
         self._view.start()
 
     def finish(self, ended: bool) -> None:
-        """Write the rest; also the run's summary if it has `ended`."""
+        """Write the remaining lines, and the run's summary if it has `ended`."""
         self._timer.cancel()
         if self._timer.ident is not None:
             self._timer.join()
@@ -63,5 +63,5 @@ class ConsoleLog:
                 self._begin()
             if self._view is not None:
                 self._view.finish(with_story=ended and not self._keeper.astray)
-        except Exception:  # a line that cannot be written does not change the run's outcome
+        except Exception:  # a failed write does not change the run's outcome
             logging.exception("the console log could not be finished")  # noqa: LOG015 - as in keeper.__main__

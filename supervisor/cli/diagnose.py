@@ -39,10 +39,10 @@ HEADER_LINES = 20
 
 
 def main(argv: list[str]) -> int:
-    """Judge each path; the exit code is the worst: 10 a failure, 11 unknown, 0 healthy or stopped by a person, 2 bad input."""
+    """Judge each path. Return the worst exit code: 10 a failure, 11 unknown, 0 healthy or stopped by a person, 2 bad input."""
     parser = Parser(prog="stoker diagnose", description=__doc__)
     add_arguments(parser)
-    args = parser.parse_intermixed_args(argv)  # switches may stand between paths
+    args = parser.parse_intermixed_args(argv)  # switches are allowed between paths
     with READING.reported("diagnose", args.paths[0]):
         return run(args)
 
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Judge paths and print; for the exit code see `main`."""
+    """Judge paths and print. For the exit code see `main`."""
     try:
         jobs = read_jobs([path_or_run(path) for path in args.paths], each=args.each, attempt=args.attempt)
     except BadInputError as error:
@@ -107,10 +107,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _examined(path: str, job: JobEvidence, engine: Engine) -> Examination:
-    """The verdict on one job.
+    """Return the verdict on one job.
 
     Raises:
-        BadInputError: it is a single file that is not a log.
+        BadInputError: the path is a single file that is not a log.
         OSError: a log cannot be read.
     """
     if os.path.isfile(path):
@@ -122,7 +122,7 @@ def _examined(path: str, job: JobEvidence, engine: Engine) -> Examination:
 
 
 def _metric_rows(found: Examination) -> int:
-    """Rows at the end of a job's logs that show progress: the metrics grammar knows more forms of it than the scan, and rows of one form need no words."""
+    """Count the progress rows at the ends of a job's logs. The metrics grammar knows more forms than the scan, and rows of one form count without words."""
     from supervisor.sources.metrics import MetricReader
 
     rows = 0
@@ -132,7 +132,7 @@ def _metric_rows(found: Examination) -> int:
             reader.feed(line)
         last = scan.tail[-METRIC_LINES:]
         measured = sum(reader.feed(line) is not None for line in last)
-        rows += max(measured, rows_of_one_form(last) // 2)  # numbers without names prove less
+        rows += max(measured, rows_of_one_form(last) // 2)  # numbers without names are weaker evidence
     return rows
 
 
@@ -143,7 +143,7 @@ def _text_lines(
     verdict = _of_known_rank(path, attempt, found.verdict)
     again: list[str] = []
     if attempt is not None:
-        from supervisor.cli.run_journals import seen_before  # a run's journals, of which logs have none
+        from supervisor.cli.run_journals import seen_before  # only a run has journals
 
         again = seen_before(path, attempt, verdict)
     lines = verdict_lines(path, attempt, verdict, context, again, tr, ended_t=found.facts.job.ended_t)
@@ -155,14 +155,14 @@ def _text_lines(
 
 
 def _of_known_rank(path: str, attempt: int | None, verdict: Verdict) -> Verdict:
-    """For people: drop "rank 0" from the headline of a single log that names no rank; the wire keeps its `rank`."""
+    """Drop "rank 0" from the headline of a single log that mentions no rank. The JSON output keeps its `rank`."""
     if attempt is not None or not os.path.isfile(path):
         return verdict
     return without_guessed_rank(verdict, path, origin_of_path(os.path.abspath(path)))
 
 
 def _translation(lang: str | None) -> Callable[[str], str]:
-    """The translation into the person's language; the catalog is loaded only for languages other than English."""
+    """Return the translation into the user's language. English loads no catalog."""
     names = ("STOKER_LANG", "LC_ALL", "LC_MESSAGES", "LANG")
     wanted = lang or next((os.environ[name] for name in names if os.environ.get(name)), "")
     if not wanted.lower().startswith("zh"):
@@ -178,7 +178,7 @@ def _code(verdict: Verdict) -> int:
         case FailureClass.HEALTHY:
             return EXIT_HEALTHY
         case FailureClass.TERMINATED if verdict.reason is Reason.USER:
-            return EXIT_HEALTHY  # somebody stopped it: it had no failure of its own
+            return EXIT_HEALTHY  # a person stopped it: it had no failure of its own
         case FailureClass.UNKNOWN:
             return EXIT_UNKNOWN
         case _:
@@ -186,7 +186,7 @@ def _code(verdict: Verdict) -> int:
 
 
 def _context(path: str, line: int, around: int = 3) -> tuple[list[tuple[int, str]], CodeLine | None]:
-    """The lines around a cause, read again from the file, and the user's own line in the traceback ending there."""
+    """Read the lines around a cause from the file again, and the user's own code line in its traceback."""
     found: list[tuple[int, str]] = []
     try:
         with open_regular(path) as file:
@@ -201,12 +201,12 @@ def _context(path: str, line: int, around: int = 3) -> tuple[list[tuple[int, str
     own = own_line([text for _, text in found], at) if at is not None else None
     own = own._replace(text=redact_text(own.text)) if own is not None else None
     near = [(number, text) for number, text in found if number >= line - around]
-    # Before truncation: nobody recognizes half a token.
+    # Redact before truncation, because half a secret is not recognized.
     shown = redact_lines([text for _, text in near])
     return [(number, text) for (number, _), text in zip(near, shown, strict=True)], own
 
 
-# -- a verdict on the wire: the schema of --json, version 1, and what --explain adds to it ---------
+# -- the JSON of a verdict: schema of --json, version 1, and the additions of --explain ------------
 
 WIRE_SCHEMA = 1
 _WIRE = (
@@ -217,7 +217,7 @@ _EARLIER = ("failure", "reason", "confidence", "rank", "title")
 
 
 def to_wire(path: str, attempt: int | None, verdict: Verdict) -> dict[str, object]:
-    """The JSON object of one job. Keys are never removed within a schema version."""
+    """Return the JSON object of one job. Keys are never removed within a schema version."""
     import msgspec  # only JSON needs it: 20 ms
 
     told = msgspec.to_builtins(verdict)
@@ -229,7 +229,7 @@ def to_wire(path: str, attempt: int | None, verdict: Verdict) -> dict[str, objec
 
 
 def earlier_jobs_to_wire(jobs: Sequence[EarlierJob]) -> list[dict[str, object]]:
-    """Earlier jobs in the same file as the judged one: the value of the key `jobs`."""
+    """Return the value of the key `jobs`: earlier jobs in the same file as the judged one."""
     import msgspec
 
     found = []
@@ -242,7 +242,7 @@ def earlier_jobs_to_wire(jobs: Sequence[EarlierJob]) -> list[dict[str, object]]:
 
 
 def explanation_to_wire(found: Examination) -> dict[str, object]:
-    """How a verdict was reached: the value of the key `explanation`, present only with ``--explain``."""
+    """Return the value of the key `explanation` (``--explain`` only): how a verdict was reached."""
     facts, decision = found.facts, found.decision
     return {
         "candidates": [_candidate(item, facts) for item in facts.candidates],

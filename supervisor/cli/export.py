@@ -37,18 +37,18 @@ class Column:
 
     @property
     def head(self) -> str:
-        """As in nvidia-smi's first line."""
+        """Return the column's title as in nvidia-smi's first line."""
         return f"{self.name} [{self.unit}]" if self.unit else self.name
 
     def cell(self, number: float | None, *, with_unit: bool) -> str:
-        """A number as nvidia-smi prints it."""
+        """Format a number as nvidia-smi prints it."""
         if number is None:
             return MISSING
         text = f"{number / self.per:.{self.digits}f}"
         return f"{text} {self.unit}" if with_unit and self.unit else text
 
 
-# The order of the common query (timestamp, name, utilization, memory): a script that counts columns finds them there.
+# The order of the common query (timestamp, name, utilization, memory), for scripts that address columns by number.
 MEASURED: Final = (
     Column("utilization.gpu", "%", "util_ratio", 0.01),
     Column("utilization.memory", "%", "memory_util_ratio", 0.01),
@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the rows, or draw. Exit 2 without such a run or GPU samples, 1 if there is nothing to draw."""
+    """Write the rows or draw the chart. Exit 2 without the run or GPU samples, 1 with nothing to draw."""
     paths = named_run(args.run, args.runs_dir)
     if args.chart:
         return _draw(paths, args.metric)
@@ -141,7 +141,7 @@ def _rows(to: TextIO, samples: Iterator[Sample], names: dict[str, GpuFound], *, 
 
 
 def _averages(to: TextIO, samples: Iterator[Sample], names: dict[str, GpuFound], *, with_unit: bool) -> None:
-    """Means over the samples with a value: of each GPU, then of all."""
+    """Write the means over the samples that have a value: first for each GPU, then for all."""
     sums: dict[str, dict[str, list[float]]] = {}
     counts: dict[str, int] = {}
     for sample in samples:
@@ -165,7 +165,7 @@ def _averages(to: TextIO, samples: Iterator[Sample], names: dict[str, GpuFound],
 
 
 def _writer(to: TextIO) -> Callable[[Sequence[str]], object]:
-    """Rows as nvidia-smi writes them: a space after each comma."""
+    """Return a writer of rows in nvidia-smi's style, with a space after each comma."""
     line = csv.writer(to, lineterminator="\n")
 
     def write(cells: Sequence[str]) -> object:
@@ -176,7 +176,7 @@ def _writer(to: TextIO) -> Callable[[Sequence[str]], object]:
 
 
 def _known(names: dict[str, GpuFound], key: str) -> tuple[str, str]:
-    """The name and the UUID of a GPU."""
+    """Return the name and the UUID of a GPU."""
     found = names.get(key)
     return (found and found.name) or MISSING, (found and found.uuid) or MISSING
 

@@ -32,7 +32,7 @@ _LIMIT = re.compile(r"(\d+(?:\.\d+)?)(h|d|w|mb|gb|tb|)", re.IGNORECASE)
 
 
 class OldRun(NamedTuple):
-    """A run beyond the limits, and why. `kept`: why it stays anyway; empty: it is deleted. `size`: bytes on disk."""
+    """A run beyond the limits, and why. `kept`: why it stays anyway; empty if it is deleted. `size`: bytes on disk."""
 
     row: RunRow
     size: int
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """List the deletions with reasons, then delete. Exit 1: some could not be deleted; 2: no limits, or invalid ones."""
+    """List the deletions with reasons, then delete. Exit 1 if some failed; 2 for no limits or invalid limits."""
     place, own = runs_dir(args.runs_dir, os.environ), user_settings(os.environ)
     here = settings_table(Path("stoker.toml"), "runs", whole=False)
     limits = limits_of(args.keep or {**settings_table(own, "runs", whole=True), **here}.get("keep", ""))
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     code = 0
     if not (args.yes or (going and sys.stdin.isatty() and says_yes(f"Delete {len(going)} runs?"))):
         return code
-    if not args.yes:  # the person may have taken an hour to answer
+    if not args.yes:  # the user may have taken an hour to answer
         rows = rows_of(known_runs(place, os.environ, elsewhere=False), os.environ)
         old = old_runs(rows, limits, time.time(), with_checkpoints=args.with_checkpoints)
     now = {each.row.run: each.kept for each in old}
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
 def limits_of(text: str) -> dict[str, float]:
     """Parse the limits on age (seconds), number and size (bytes) of kept runs, such as ``90d 500 50GB``.
 
-    Raises:
+    JobError: the limits are missing or invalid.
         JobError: there is none, or one is invalid.
     """
     words, found = text.replace(",", " ").split(), dict[str, float]()
@@ -104,7 +104,7 @@ def limits_of(text: str) -> dict[str, float]:
 def old_runs(
     rows: Sequence[RunRow], limits: Mapping[str, float], now: float, *, with_checkpoints: bool
 ) -> list[OldRun]:
-    """The runs beyond the limits, of all runs in a folder, newest first. A run stays if a kept one was started from it."""
+    """Return the runs of a folder beyond the limits, newest first. A run stays if a kept run was started from it."""
     most_s, most, most_bytes = (limits.get(kind, math.inf) for kind in ("age", "number", "size"))
     old, total = dict[str, OldRun](), 0
     for at, row in enumerate(rows):
@@ -126,7 +126,7 @@ def old_runs(
 
 
 def _why_kept(run: RunPaths, *, with_checkpoints: bool) -> str:
-    """Why an old finished run stays: its folder is not ours, or contains files not written by stoker; empty: no reason."""
+    """Return why an old finished run stays: its folder is not ours or holds files not written by stoker; empty: no reason."""
     if (refusals := check_folder(run).refusals) or with_checkpoints:
         return next(iter(refusals), "")
     try:
@@ -142,7 +142,7 @@ def _why_kept(run: RunPaths, *, with_checkpoints: bool) -> str:
 
 
 def _entries(run: RunPaths) -> Iterator[tuple[Path, int, int]]:
-    """The readable entries of a run's folder, without following links, with mode and disk usage in bytes."""
+    """Yield the readable entries of a run's folder with mode and bytes on disk, without following links."""
     for folder, folders, names in os.walk(run.root):
         for name in (*folders, *names):
             with contextlib.suppress(OSError):
@@ -151,7 +151,7 @@ def _entries(run: RunPaths) -> Iterator[tuple[Path, int, int]]:
 
 
 def _names(row: RunRow) -> set[str]:
-    """The names in all paths given to a run's job and its attempts, and in the targets of links."""
+    """Return the names in all paths given to a run's job and its attempts, and in the targets of links."""
     words = [word for each in row.state.attempts for word in (each.resume or "", *each.argv)]
     with contextlib.suppress(BadRunFile):
         job = read_run_file(row.run.run_json).job

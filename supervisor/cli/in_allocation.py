@@ -1,6 +1,6 @@
-"""Where a scheduler started ``stoker run`` on each node of its job: its place among them is filled in, and said.
+"""Complete and report a node's place if a scheduler started ``stoker run`` on each node of its job.
 
-A requeued job continues with the run that it had before: it is one run for its user.
+A requeued job continues its earlier run, because the user sees one run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_REQUEUES = 3
 
 
 def placed(parsed: ParsedRun, env: Mapping[str, str]) -> ParsedRun:
-    """The command line with this node's place in it, where a scheduler started it on each node and it does not say that itself.
+    """Add this node's place to the command line, if a scheduler started it on each node and the place is not given.
 
     Raises:
         JobError: the same job would be started several times.
@@ -57,7 +57,7 @@ def placed(parsed: ParsedRun, env: Mapping[str, str]) -> ParsedRun:
 
 
 def missing_flags(parsed: ParsedRun, place: Place) -> Iterator[tuple[str, str]]:
-    """torchrun's flags that say a node's place, by key, so far as the command line does not name them."""
+    """Yield torchrun's flags for a node's place, by key, except those given on the command line."""
     if parsed.launcher("nnodes") is None:
         yield "nnodes", str(place.nodes)
     if parsed.launcher("node_rank") is None:
@@ -68,17 +68,17 @@ def missing_flags(parsed: ParsedRun, place: Place) -> Iterator[tuple[str, str]]:
 
 
 def _folder(parsed: ParsedRun, env: Mapping[str, str], place: Place) -> Path:
-    """One folder for all nodes of a step: a job's first step is number 0, even after a restart of the job."""
+    """Return one folder for all nodes of a step. A job's first step is number 0, even after a job restart."""
     scheduler, step = scheduler_of(env), place.step
     name = f"{scheduler.name.lower()}-{scheduler.job}" + ("" if step in {"", "0"} else f"-{step}")
     return runs_dir(parsed.flag("runs_dir"), env) / name
 
 
 def requeued(parsed: ParsedRun, spec: JobSpec, env: Mapping[str, str]) -> int | None:
-    """Go on with the run of a job that its scheduler has started again; None: there is nothing to continue with, it is started.
+    """Continue the run of a job that its scheduler has started again; None if there is no run to continue, so a new one starts.
 
     Raises:
-        JobError: it was started again too often without a new checkpoint.
+        JobError: node 0 does not continue the run in time.
     """
     scheduler = scheduler_of(env)
     if not scheduler.starts or not parsed.switch("no_ui") or parsed.switch("dry_run"):
@@ -111,7 +111,7 @@ def requeued(parsed: ParsedRun, spec: JobSpec, env: Mapping[str, str]) -> int | 
 
 
 def _run_before(parsed: ParsedRun, scheduler: Scheduler, env: Mapping[str, str]) -> RunPaths | None:
-    """The newest run started by this job."""
+    """Return the newest run started by this job."""
     if named := parsed.flag("run_dir"):
         run = RunPaths(Path(named).absolute())
         return run if is_run_directory(run.root) else None
@@ -139,7 +139,7 @@ def _job_of(run: RunPaths) -> str | None:
 
 
 def _starts_without_progress(run: RunPaths) -> int:
-    """How many keepers started since the newest checkpoint was committed, without the one that started before it."""
+    """Count the keeper starts since the newest committed checkpoint, without the start that led to it."""
     count = 0
     for fact in facts_in(run.node().journal):
         if isinstance(fact, ev.CheckpointCommitted):

@@ -47,7 +47,7 @@ With --yes nothing is asked. No file is ever overwritten."""
 
 
 def main(argv: list[str]) -> int:
-    """Run the verb; 0 once the file exists, or the exit code of the started run."""
+    """Run the verb. Return 0 once the file exists, or the exit code of the started run."""
     from supervisor.cli.job_inputs import parse_words
 
     try:
@@ -61,7 +61,7 @@ def main(argv: list[str]) -> int:
 
 
 def guide(parsed: ParsedRun, env: Mapping[str, str], cwd: Path) -> int:
-    """Ask for missing values, write the file, offer to start it.
+    """Ask for missing values, write the file, and propose to start it.
 
     Raises:
         JobError: the given values do not work, or the file exists.
@@ -96,7 +96,7 @@ def _start(file: str, parsed: ParsedRun) -> int:
 
 
 def _ask_all(start: GuidedStart, tr: Tr) -> None:
-    """Plain questions, one line per answer; on a terminal, a wrong answer is asked again."""
+    """Ask plain questions, one line per answer. On a terminal, ask again after a wrong answer."""
     for line in start.around.lines():
         _say(f"· {tr(line)}")
     shown: Found | None = None
@@ -117,7 +117,7 @@ def _ask_all(start: GuidedStart, tr: Tr) -> None:
 
 
 def _ask(question: Question, tr: Tr) -> str:
-    """One answer. Raises JobError at the end of the input."""
+    """Read one answer. Raises JobError at the end of the input."""
     _say(f"? {tr(question.text)}")
     for number, option in enumerate(question.options, start=1):
         _say(f"  {number}  {option.value}{f'  {tr(option.text)}' if option.text else ''}")
@@ -138,7 +138,7 @@ def _ask(question: Question, tr: Tr) -> str:
 
 
 def _yes(question: str) -> bool:
-    """Ask on the terminal; an empty answer is yes, the end of input is no."""
+    """Ask on the terminal. An empty answer means yes, the end of input means no."""
     say(f"? {question} [Y/n] ", end="", flush=True)
     line = sys.stdin.readline()
     return line.strip().lower() in {"", "y", "yes"} and bool(line)
@@ -156,19 +156,19 @@ def _help() -> str:
     return f"{USAGE}\n\nflags:\n{own}\n\nlooks:\n{looks}"
 
 
-# A folder with more files than this is not searched further: it is a data set or a home folder.
+# Do not search a folder with more files than this. It is a data set or a home folder.
 MOST_NAMES = 2000
-# Folders without scripts of the user's own.
+# Folders that contain none of the user's own scripts.
 SKIPPED = frozenset(
     {"runs", "node_modules", "venv", "env", "build", "dist", "tests", "test", "docs", "__pycache__"}
 )
 
 
 def guided_start(choices: Choices, env: Mapping[str, str], cwd: Path) -> GuidedStart:
-    """A guided start in a folder.
+    """Return a guided start in a folder.
 
     Raises:
-        JobError: what was given does not work.
+        JobError: a given value does not work.
     """
     checked: set[object] = set()
 
@@ -183,7 +183,7 @@ def guided_start(choices: Choices, env: Mapping[str, str], cwd: Path) -> GuidedS
 
 
 def look_around(env: Mapping[str, str], cwd: Path) -> Around:
-    """The folder's scripts and names, the GPUs, SLURM, the Python that has torch; no script is run or imported."""
+    """Find the folder's scripts and names, the GPUs, SLURM, and the Python with torch. Run or import no script."""
     installed = shutil.which("sbatch", path=env.get("PATH")) is not None
     names = frozenset(islice(_names(cwd), MOST_NAMES))
     slurm = slurm_of(env, installed=installed)
@@ -191,7 +191,7 @@ def look_around(env: Mapping[str, str], cwd: Path) -> Around:
 
 
 def _sources(cwd: Path) -> Iterator[str]:
-    """Python files in the folder, then in its subfolders."""
+    """Yield Python files in the folder, then in its subfolders."""
     folders = []
     for name in sorted(islice(_names(cwd), MOST_NAMES)):
         if _is_source(cwd, name):

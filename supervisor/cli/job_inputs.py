@@ -1,4 +1,4 @@
-"""From the words after ``stoker run`` to a job: opens the files that the pure package only parses."""
+"""Turn the arguments of ``stoker run`` into a job: open the files that the pure package only parses."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ MAX_CONFIG_BYTES = 4 << 20
 MAX_SCRIPT_BYTES = 4 << 20
 MOST_FOLDERS = 100  # folders to search for a missing script
 LOOK_BACK: Final = 50
-"""Among so many of the newest runs the last start of a script is looked for."""
+"""The number of newest runs to search for the last start of a script."""
 HAND_OFF = "hand-off"  # a folder of presets whose files are for other programs
 NOT_MEASURED = "nothing is measured inside its processes: "
 PRESET_SUFFIXES = ("", ".toml", ".py", ".yaml", ".yml")
 
 
 def parse_words(argv: Sequence[str], env: Mapping[str, str], more_own: Sequence[Flag] = ()) -> ParsedRun:
-    """Parse only the words, without opening files. `more_own`: another verb's flags. Raises JobError."""
+    """Parse only the arguments, without opening files. `more_own`: another verb's flags. Raises JobError."""
     for word in argv:
         if not word.isprintable() and any(0xDC80 <= ord(char) <= 0xDCFF for char in word):
             raise JobError(f"{word!r}: not UTF-8, and so not to be kept in a run's records: rename it")
@@ -71,16 +71,16 @@ def parse_words(argv: Sequence[str], env: Mapping[str, str], more_own: Sequence[
 
 
 def load_job(parsed: ParsedRun, env: Mapping[str, str], cwd: Path) -> JobSpec:
-    """Open the job file, the settings files and the script; resolve.
+    """Open the job file, the settings files and the script, and resolve the job.
 
     Raises:
-        JobError: a file is missing or unreadable, a key is unknown, a batch does not divide.
+        JobError: a file is missing or unreadable, a key is unknown, or a batch does not divide.
     """
     return _load(parsed, _job_file(parsed, cwd), env, cwd)
 
 
 def load_settings(parsed: ParsedRun, env: Mapping[str, str], cwd: Path) -> JobSpec:
-    """The job with each of its settings, those of the screen too; where nothing is named to run, what would hold for any job.
+    """Return the job with all settings, including the screen's; if no script is given, the settings that apply to any job.
 
     Raises:
         JobError: as `load_job`.
@@ -93,7 +93,7 @@ def load_settings(parsed: ParsedRun, env: Mapping[str, str], cwd: Path) -> JobSp
 
 
 def load_draft(name: str, text: str, env: Mapping[str, str], cwd: Path) -> JobSpec:
-    """The job of an unwritten job file.
+    """Return the job of a job file that has not been written yet.
 
     Raises:
         JobError: as `load_job`.
@@ -119,7 +119,7 @@ def _load(parsed: ParsedRun, job_file: ConfigFile | None, env: Mapping[str, str]
 
 
 def _with_resume(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
-    """The job with the way to resume that a person answered for its script earlier, unless a setting names one."""
+    """Return the job with the resume option that the user gave for its script earlier, unless a setting gives one."""
     known = None if is_declared(spec.knobs) else recalled(resume_question(spec), env)
     if known is None or not is_resume_answer(known.value):
         return spec
@@ -134,9 +134,9 @@ _NOT_ASKED: Final = ("dry_run", "check_only", "detach", "json", "show_config", "
 
 
 def with_asked_resume(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) -> JobSpec:
-    """Ask how a script resumes that may save something, when a person starts it and nothing says so; once for each script, whatever the answer.
+    """Ask once per script how it resumes, if a person starts it, it may save something and no setting gives the answer.
 
-    Enter leaves it open: most scripts show it once they train, and a notice then says what is missing.
+    Enter leaves the question open. Most scripts show the answer in training. A notice then lists what is missing.
     """
     knobs, retry = spec.knobs, spec.retry
     known = knobs.starts or knobs.self_resuming or knobs.resume_step or knobs.cannot_resume or spec.node_rank
@@ -148,7 +148,7 @@ def with_asked_resume(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) 
     question, place = resume_question(spec), os.path.join(os.path.realpath(spec.cwd), spec.entry, name)
     asked = replace(question, script=hashlib.sha256(os.fsencode(place)).hexdigest())
     if recall_answer(asked.script, asked.key, env) is not None:
-        return spec  # an edit is no reason to ask again
+        return spec  # do not ask again because of an edit
     say(f"{name}: how does it resume from a checkpoint, if stoker restarts it? This is asked once.")
     say("s: by itself · n: not at all · its option, as --resume=PATH · Enter: see what it loads and saves")
     value = sys.stdin.readline().strip()
@@ -157,7 +157,7 @@ def with_asked_resume(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) 
     if value and not answer:
         say(f"{value}: neither s, n nor an option; left open")
     for about, said in ((asked, "asked"), *(((question, answer),) if answer else ())):
-        with contextlib.suppress(OSError):  # asked again, then
+        with contextlib.suppress(OSError):  # then the question is asked again
             remember_answer(
                 AnswerLine(script=about.script, question=about.key, value=said, t=time.time()), env
             )
@@ -165,7 +165,7 @@ def with_asked_resume(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) 
 
 
 def _may_save(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) -> bool:
-    """Whether a given option may take a checkpoint, or the script's newest run left one with no known way to load it."""
+    """Check whether a given option may take a checkpoint, or the newest run left one with no known way to load it."""
     if any(is_resume(setting.name) for setting in settings_of(spec.entry_args)):
         return True
     state = _newest_run(spec, folder_of_runs(parsed, env), env)
@@ -173,10 +173,10 @@ def _may_save(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) -> bool:
 
 
 def _newest_run(spec: JobSpec, runs: Path, env: Mapping[str, str]) -> RunState | None:
-    """The newest run of the same script in a folder of runs; None if there is none."""
+    """Return the newest run of the same script in a folder of runs; None if there is none."""
     files = program_files(spec)
     for run in known_runs(runs, env)[:LOOK_BACK]:
-        with contextlib.suppress(OSError, BadRunFile):  # deleted meanwhile, or one that only watches
+        with contextlib.suppress(OSError, BadRunFile):  # deleted meanwhile, or a run that only watches
             job = read_run_file(run.run_json).job
             is_same = (job.cwd, job.entry_kind, job.entry) == (spec.cwd, spec.entry_kind, spec.entry)
             if is_same and program_files(job) == files:
@@ -185,20 +185,20 @@ def _newest_run(spec: JobSpec, runs: Path, env: Mapping[str, str]) -> RunState |
 
 
 def folder_of_runs(parsed: ParsedRun, env: Mapping[str, str]) -> Path:
-    """The folder in which the run's own folder will be created."""
+    """Return the folder in which the run's own folder will be created."""
     named = parsed.flag("run_dir")
     return Path(named).absolute().parent if named else runs_dir(parsed.flag("runs_dir"), env)
 
 
 def program_files(spec: JobSpec) -> list[str]:
-    """The Python files named in a command line."""
+    """Return the Python files given on a command line."""
     words = (spec.entry, *spec.entry_args)
     files = (os.path.join(spec.cwd, word) for word in words if word.endswith(".py"))
     return [file for file in files if os.path.isfile(file)]
 
 
 def _without_measurements(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
-    """The job without stoker's measurements, if its script got further without them earlier and no setting names them."""
+    """Return the job without measurements, if its script got further without them earlier and no setting requests them."""
     is_named = any(origin != "default" for _, origin in spec.sources("instrument.enabled"))
     since = unmeasured_since(spec, env) if not is_named else None
     if since is None or not is_measured(spec, {**env, **dict(spec.env)}):
@@ -227,20 +227,20 @@ def _inputs(parsed: ParsedRun, job_file: ConfigFile | None, env: Mapping[str, st
 
 
 def _nearest_script(named: str, cwd: Path) -> str | None:
-    """A script of that name one folder deeper, else the most similar name beside it; None: there is neither."""
+    """Return a script of that name one folder deeper, else the most similar name beside it; None if neither exists."""
     folder, name = os.path.split(named)
     try:
         deeper = islice((cwd / folder).glob("*/"), MOST_FOLDERS)
         exact = next((sub.name for sub in deeper if (sub / name).is_file()), None)
         scripts = [path.name for path in (cwd / folder).iterdir() if path.suffix in {".py", ".sh"}]
-    except (OSError, ValueError):  # no such folder; or no path at all: with a NUL in it
+    except (OSError, ValueError):  # no such folder, or an invalid path with a NUL in it
         return None
     near = os.path.join(exact, name) if exact else next(iter(get_close_matches(name, scripts, n=1)), None)
     return os.path.join(folder, near) if near else None
 
 
 def _shell_of(script: Path) -> str | None:
-    """The shell of a script, by its first line, else by its name; None for any other file."""
+    """Return the shell of a script from its first line, else from its name; None for any other file."""
     first = (script_text(script) or "").partition("\n")[0]
     if first.startswith("#!"):
         program = re.search(r"\b(bash|sh|zsh|dash|ksh|fish)\s*(?:\s-\S*)*$", first)
@@ -249,10 +249,10 @@ def _shell_of(script: Path) -> str | None:
 
 
 def policy_of(named: str, env: Mapping[str, str], cwd: Path) -> RetrySettings:
-    """The ``[policy]`` of a settings file or preset, with defaults where it says nothing.
+    """Return the ``[policy]`` table of a settings file or preset, with defaults for missing keys.
 
     Raises:
-        JobError: the file is missing, or a key or value of it is wrong.
+        JobError: the file is missing, or one of its keys or values is wrong.
     """
     inputs = JobInputs(
         parsed=ParsedRun(),
@@ -265,7 +265,7 @@ def policy_of(named: str, env: Mapping[str, str], cwd: Path) -> RetrySettings:
 
 
 def configs_dir() -> Path:
-    """Folder of the presets: package data in a wheel, the repository's `configs` in a source tree."""
+    """Return the folder of presets: package data in a wheel, the repository's `configs` in a source tree."""
     package = Path(__file__).resolve().parents[1]
     inside = package / "configs"
     return inside if inside.is_dir() else package.parent / "configs"
@@ -291,13 +291,13 @@ def _find_config(named: str, cwd: Path) -> Path:
 
 
 def _job_file(parsed: ParsedRun, cwd: Path) -> ConfigFile | None:
-    """The job file or preset that ``--config`` names, if it is given."""
+    """Return the job file or preset given by ``--config``, if any."""
     named = parsed.flag("config")
     return _config_file(_find_config(named, cwd), named, f"--config {named}") if named else None
 
 
 def _config_file(path: Path, name: str, what: str) -> ConfigFile:
-    """A settings file: `name` in messages about its keys, `what` in those about the file."""
+    """Read a settings file: `name` for messages about its keys, `what` for messages about the file."""
     data = _read(path, MAX_CONFIG_BYTES, what)
     text, ours = data.decode("utf-8", "replace"), configs_dir() in path.parents
     return ConfigFile(name, parse_config(str(path), data), text, is_preset=ours)
@@ -308,12 +308,12 @@ def _optional(path: Path) -> ConfigFile | None:
 
 
 def script_text(path: Path) -> str | None:
-    """A script's or a config's text; None if it cannot be read."""
+    """Return the text of a script or config; None if it cannot be read."""
     try:
         if not path.is_file():  # reading a pipe would wait
             return None
         return _read(path, MAX_SCRIPT_BYTES, str(path)).decode("utf-8", "replace")
-    except (JobError, OSError, ValueError):  # no path at all: too long, or with a NUL in it
+    except (JobError, OSError, ValueError):  # an invalid path: too long, or with a NUL in it
         return None
 
 
@@ -329,7 +329,7 @@ def _read(path: Path, limit: int, what: str) -> bytes:
 
 
 def gpu_count(env: Mapping[str, str]) -> int:
-    """The number of GPUs visible to a job, from the driver's own list, without loading a library."""
+    """Return the number of GPUs visible to a job from the driver's own list, without loading a library."""
     visible = env.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return len([part for part in visible.split(",") if part.strip() and part.strip() != "-1"])

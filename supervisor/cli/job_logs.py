@@ -1,4 +1,4 @@
-"""Which files make up a job: single logs, torchrun's tree, a run directory, per-node files, stdin."""
+"""Find the files of a job: single logs, torchrun's tree, a run directory, per-node files, stdin."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from supervisor.text.patterns import Lazy, whole
 from supervisor.text.prefixes import NOWHERE, Origin, origin_of_path, split_prefix
 
 FIRST_WORD_S = 1.0
-"""Of the 2 s that a person waits for a first line, some 0.6 s are the start of a verb on a busy machine."""
+"""The first line must appear within 2 s. Starting a verb takes some 0.6 s of this on a busy machine."""
 MOST_PAUSE_S = 60.0
 MOST_FILES = 4096
-# Bytes of a log's end that are read to see whether its lines name ranks.
+# Bytes read at the end of a log to see whether its lines mention ranks.
 NAMED_BYTES = 1 << 18
 _RANK_0 = re.compile(r" on rank 0(?=$|: | \(likely)")
 _LOG_NAMES = Lazy(
@@ -39,7 +39,7 @@ _NOT_LOGS = Lazy(
     r"^(?:requirements|LICENSE|README|CMakeLists)\S*|\.(?:json)$",
     re.IGNORECASE,
 )
-# Ends in a rank; the imports that tell a dump are not made for a folder without such a name.
+# Ends in a rank. Folders without a matching name skip the imports that recognize a dump.
 _DUMP_NAME = Lazy(r"\d(?:\.json|\.pkl|\.pickle)?$")
 _RECORDS = Lazy(r"^(?:scontrol|sacct|squeue|sinfo|jobcomp|timeline)\S*\.txt$", re.IGNORECASE)
 _SKIPPED_FOLDERS = frozenset(
@@ -59,14 +59,14 @@ _SKIPPED_FOLDERS = frozenset(
 
 @dataclass
 class Reading:
-    """The file being read, and the bytes read of it, packed where it is packed."""
+    """The file being read, and the number of bytes read so far, as stored if it is compressed."""
 
     path: str = ""
     seen: int = 0
 
     @contextlib.contextmanager
     def reported(self, verb: str, path: str) -> Iterator[None]:
-        """If reading takes long, say on stderr how far it is, ever more rarely, until the context ends; `path` is read first."""
+        """Report progress on stderr, ever more rarely, if reading takes long, until the context ends; `path` is read first."""
         self.path, done = path, threading.Event()
 
         def report() -> None:
@@ -86,11 +86,11 @@ READING = Reading()
 
 
 class BadInputError(ValueError):
-    """A path that cannot be diagnosed; the message says which, and what to do."""
+    """Raised for a path that cannot be diagnosed. The message gives the reason and the remedy."""
 
 
 def path_or_run(path: str) -> str:
-    """The path itself, or the directory of the run with that id or part of one."""
+    """Return the path itself, or the directory of the run whose id it matches in whole or in part."""
     if path == "-" or os.path.lexists(path) or os.sep in path:
         return path
     from supervisor.run.index import RunNotFound, find_run, runs_dir
@@ -104,10 +104,10 @@ def path_or_run(path: str) -> str:
 def read_jobs(
     paths: Sequence[str], *, each: bool = False, attempt: int | None = None
 ) -> list[tuple[str, int | None, JobEvidence]]:
-    """Turn paths into jobs: (path as given, attempt or None, evidence). Files are opened as they are read.
+    """Turn paths into jobs: (path as given, attempt or None, evidence). Files are opened when they are read.
 
     Raises:
-        BadInputError: a path is absent, unreadable, or a folder without any log.
+        BadInputError: a path is absent or unreadable, or is a folder without a log.
     """
     jobs: list[tuple[str, int | None, JobEvidence]] = []
     for path in paths:
@@ -125,7 +125,7 @@ def read_jobs(
 
 
 def file_chunks(path: str, *, named: bool = False) -> Iterator[bytes]:
-    """A file's bytes in pieces; it is opened at the first piece. `named`: by a person, and may be a pipe."""
+    """Yield a file's bytes in chunks, opening it for the first. `named`: by the user, and may be a pipe."""
     seen = 0
     is_pipe = named and stat.S_ISFIFO(os.stat(path).st_mode)
     READING.path, READING.seen = path, 0
@@ -137,7 +137,7 @@ def file_chunks(path: str, *, named: bool = False) -> Iterator[bytes]:
 
 
 def log_file(path: str, origin: Origin = NOWHERE, *, named: bool = False) -> LogSource:
-    """A file as a log."""
+    """Return a log source for a file."""
     return LogSource(path, file_chunks(path, named=named), origin)
 
 
@@ -153,7 +153,7 @@ def _stdin_chunks() -> Iterator[bytes]:
 
 
 def _refuse_own_files(path: str) -> None:
-    """Raises BadInputError for what stoker keeps, and is no log of a job: a part of a run, a folder of runs."""
+    """Raise BadInputError for files stoker keeps that are not job logs: a part of a run, a folder of runs."""
     from supervisor.run.paths import is_run_directory
 
     real = Path(os.path.realpath(path))
@@ -199,7 +199,7 @@ def _folder(path: str, *, each: bool, attempt: int | None) -> list[tuple[str, in
 
 
 def evidence_of(root: Sequence[str], logs: Iterable[str], records: Iterable[str]) -> JobEvidence:
-    """One job's evidence from its files: consoles come before the ranks' own logs."""
+    """Return one job's evidence from its files. Console logs come before the ranks' own logs."""
     ordered = sorted(logs, key=lambda name: (1 if re.search(r"attempt_\d+", name) else 0, name))
     origins = {name: origin_of_path(_inside(name, root)) for name in ordered}
     nameless = [name for name, o in origins.items() if (o.rank, o.local_rank, o.node) == (None, None, None)]
@@ -219,7 +219,7 @@ def evidence_of(root: Sequence[str], logs: Iterable[str], records: Iterable[str]
 
 
 def _recorder(files: Sequence[str]) -> SeenRecorder | None:
-    """What flight-recorder dumps among these files show; None without dumps, or if they show no hang."""
+    """Return what flight-recorder dumps among these files show; None without dumps or if none show a hang."""
     if not files:
         return None
     from supervisor.diagnosis.hang.stuck_collectives import ranks_at_fault, stuck_collectives, stuck_text
@@ -235,7 +235,7 @@ def _recorder(files: Sequence[str]) -> SeenRecorder | None:
 
 
 def tasks_of(paths: Sequence[str]) -> dict[str, int]:
-    """The number by which the logs of a folder differ: 0 and 1 of ``4711_0.out`` and ``4711_1.out`` (SLURM's `%j_%n`)."""
+    """Return the number by which a folder's logs differ: 0 and 1 of ``4711_0.out`` and ``4711_1.out`` (SLURM's `%j_%n`)."""
     groups: dict[tuple[str, ...], list[tuple[str, list[str]]]] = {}
     for path in paths:
         parts = re.split(r"(\d{1,9})", path)
@@ -247,7 +247,7 @@ def tasks_of(paths: Sequence[str]) -> dict[str, int]:
         if len(telling) != 1:
             continue
         tasks = {path: int(numbers[telling[0]]) for path, numbers in group}
-        # Tasks count from 0; numbers of jobs and of rotations do not.
+        # Tasks count from 0. Job numbers and rotation numbers do not.
         if 0 in tasks.values() and len(set(tasks.values())) == len(tasks):
             found |= tasks
     return found
@@ -263,7 +263,7 @@ def _inside(name: str, roots: Sequence[str]) -> str:
 
 
 def _walk(roots: Sequence[str]) -> dict[str, list[str]]:
-    """The files of a job by what they are: `log`, `error`, `record` of a scheduler, `dump` of a flight recorder."""
+    """Group a job's files by kind: `log`, `error`, a scheduler's `record`, a flight recorder's `dump`."""
     found: dict[str, list[str]] = {"log": [], "record": [], "dump": []}
     for root in roots:
         for folder, folders, names in os.walk(root):
@@ -274,7 +274,7 @@ def _walk(roots: Sequence[str]) -> dict[str, list[str]]:
                     found[kind].append(path)
     if not found["log"]:
         found["log"] = [path for root in roots for path in _any_text(root) if path not in found["dump"]]
-    # Of torchrun's own restarts in one tree, the last; what came before was restarted.
+    # Keep only the last of torchrun's own restarts in one tree, because the earlier ones were restarted.
     number = {path: re.search(r"[/\\]attempt_(\d+)[/\\]", path) for path in found["log"]}
     last = max((whole(match[1]) for match in number.values() if match), default=0)
     found["log"] = [path for path, match in number.items() if not match or whole(match[1]) == last]
@@ -282,7 +282,7 @@ def _walk(roots: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _kind_of(path: str, name: str) -> str:
-    """What a file is by its name, and a dump by its first bytes; empty for anything else."""
+    """Return a file's kind, from its name or, for a dump, its first bytes; empty for any other file."""
     if _DUMP_NAME.search(name) and _is_dump(path):
         return "dump"
     if _RECORDS.match(name):
@@ -298,7 +298,7 @@ def _is_dump(path: str) -> bool:
 
 
 def _any_text(root: str) -> list[str]:
-    """Where no file name looks like a log, small plain files at the top of the folder."""
+    """Return small plain files at the top of the folder, for a folder where no file name looks like a log."""
     found = []
     for name in sorted(os.listdir(root)):
         path = os.path.join(root, name)
@@ -310,7 +310,7 @@ def _any_text(root: str) -> list[str]:
 
 
 def _attempt_of(path: str, attempt: int | None) -> tuple[int | None, list[str]]:
-    """The folders to read: of a run directory, one attempt on all nodes; else the folder itself."""
+    """Return the folders to read: one attempt on all nodes of a run directory, else the folder itself."""
     folders: dict[int, list[str]] = {}
     for folder in sorted(glob.iglob(os.path.join(glob.escape(path), "nodes", "*", "attempts", "*"))):
         if (name := os.path.basename(folder)).isdecimal():
@@ -350,25 +350,25 @@ def _launcher_exit(roots: Sequence[str]) -> int | None:
 
 
 def refuse_binary(path: str) -> None:
-    """Raise BadInputError if a file's first bytes, unpacked, are not text. Zeros before the text are a hole left by truncation."""
+    """Raise BadInputError if a file's first uncompressed bytes are not text. Leading zeros are a hole left by truncation."""
     with open_regular(path) as file:
         hole = file.read(HEAD_BYTES)
         try:
             file.seek(0 if hole.strip(b"\0") else os.lseek(file.fileno(), 0, os.SEEK_DATA))
         except OSError:
-            return  # nothing but a hole
+            return  # the file starts with a hole only
         head = next(plain_chunks(iter(lambda: file.read(HEAD_BYTES), b"")), b"")
     if is_binary(head[:HEAD_BYTES]):
         raise BadInputError(f"{path}: a binary file, not a log; give a log, a folder of logs, or -")
 
 
 def without_guessed_rank(verdict: Verdict, path: str, origin: Origin) -> Verdict:
-    """The verdict without "rank 0" in its title, if a log names no rank: its job may have one process.
+    """Drop "rank 0" from a verdict's title if the log mentions no rank. The job may be a single process.
 
-    Neither its path (`origin`; ``nohup.out`` names only a stream) nor its last lines name one. A compressed log counts as naming one.
+    Both the path (`origin`; ``nohup.out`` gives only a stream) and the last lines are checked. A compressed log keeps "rank 0".
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the log cannot be read.
     """
     if verdict.rank != 0 or origin._replace(stream=None) != NOWHERE:
         return verdict

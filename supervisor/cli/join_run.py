@@ -1,4 +1,4 @@
-"""The one run directory of a job on several nodes: node 0 makes it, the others join it."""
+"""Share one run directory between a job's nodes. Node 0 creates it, and the others join."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from supervisor.run.runfile import BadRunFile, RunFile, read_run_file
 LOOK_S = 0.2
 SAY_S = 5.0
 LISTEN_S = 4 * BEAT_S
-"""So long a heartbeat is listened to before its keeper counts as dead: its machine may be busy."""
+"""Listen this long for a heartbeat before its keeper counts as dead, because its machine may be busy."""
 FOLDER = "--run-dir"
 
 
 def require_shareable(spec: JobSpec) -> None:
-    """See that the job is one that nodes can share.
+    """Check that nodes can share this job.
 
     Raises:
-        JobError: one line.
+        JobError: nodes cannot share the job; one line.
     """
     if not spec.several_nodes:
         raise JobError(
@@ -50,10 +50,10 @@ def require_shareable(spec: JobSpec) -> None:
 
 
 def shared_run(run: RunPaths, record: RunFile) -> tuple[RunPaths, RunFile]:
-    """The run and this node's record of it: made by node 0, joined by the others, which wait for it.
+    """Return the run and this node's record of it. Node 0 creates the run. The others wait for it and join.
 
     Raises:
-        JobError: another keeper is this node already, the folder holds another run, or node 0 does not come; one line.
+        JobError: another keeper is already this node, the folder holds another run, or node 0 does not come; one line.
     """
     require_shareable(record.job)
     if record.node == LEADER:
@@ -85,7 +85,7 @@ def _joined(run: RunPaths, record: RunFile) -> tuple[RunPaths, RunFile]:
     while True:
         try:
             theirs = read_run_file(run.run_json)
-            if run.node(LEADER).journal.exists():  # its keeper has begun, too
+            if run.node(LEADER).journal.exists():  # its keeper has begun as well
                 break
         except BadRunFile as error:
             if run.run_json.exists() and "newer than" in str(error):
@@ -113,7 +113,7 @@ def _joined(run: RunPaths, record: RunFile) -> tuple[RunPaths, RunFile]:
 
 
 def difference(theirs: JobSpec, ours: JobSpec) -> str:
-    """In what node 0's job and this node's contradict each other, in words; empty: in nothing that matters."""
+    """Describe how node 0's job and this node's job contradict each other; empty if they do not."""
     for name, there, here in (
         ("--nnodes", theirs.nnodes, ours.nnodes),
         ("--nproc-per-node", theirs.nproc_per_node, ours.nproc_per_node),
@@ -128,7 +128,7 @@ def difference(theirs: JobSpec, ours: JobSpec) -> str:
 
 
 def _require_a_live_run(run: RunPaths, record: RunFile) -> None:
-    """Refuse the folder of a run that is over, unless node 0 continues it within a short time: both may be started at once."""
+    """Refuse the folder of an ended run, unless node 0 soon continues the run, because both may be started at once."""
     order = _end_of(run)
     if order is None:
         return
@@ -141,13 +141,13 @@ def _require_a_live_run(run: RunPaths, record: RunFile) -> None:
 
 
 def _end_of(run: RunPaths) -> Order | None:
-    """The order by which the run is over; None: it is not."""
+    """Return the order by which the run ended; None if it has not ended."""
     order = read_order(run.node(LEADER))
     return order if order is not None and order.want is Want.OVER else None
 
 
 def _require_no_other(run: RunPaths, node: int) -> None:
-    """Refuse a second keeper with the same --node-rank, even where another machine's locks are not visible."""
+    """Refuse a second keeper with the same --node-rank, even if another machine's locks are not visible."""
     if _lives(run, node):
         raise JobError(
             f"{run.root}: {_keeper_words(run, node)}: two nodes were started with --node-rank {node}"
@@ -159,12 +159,12 @@ def _lives(run: RunPaths, node: int) -> bool:
         return True
     holder = read_holder(run.node(node).lock)
     if holder is None or holder.host == socket.gethostname():
-        return False  # of a process of this machine the lock tells
+        return False  # for a process on this machine the lock decides
     return beats(run, node)
 
 
 def beats(run: RunPaths, node: int, listen_s: float = LISTEN_S) -> bool:
-    """Whether a heartbeat moves while it is listened to."""
+    """Check whether a heartbeat moves within `listen_s`."""
     pulse, end = Pulse(run.node(node).heartbeat), time.monotonic() + listen_s
     while time.monotonic() < end:
         pulse.look(time.monotonic())

@@ -1,8 +1,8 @@
-"""The verb table and the way to a verb: nothing heavy is imported before it is needed.
+"""Map verbs to their modules and run them. Heavy modules are imported only when needed.
 
 ``stoker --help`` costs little more than Python's own start, because a verb's module is imported only
-when that verb is named. Each verb module offers ``add_arguments(parser)`` and ``run(args) -> int``, or,
-where argparse would touch what belongs to the user's script, ``main(argv) -> int``.
+when the user types that verb. Each verb module defines ``add_arguments(parser)`` and ``run(args) -> int``.
+If argparse would touch words of the user's script, the module defines ``main(argv) -> int`` instead.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "check": ("check", "check a job, this machine or data files before a run"),
 }
 
-# They may stand without a verb: the list of runs opens.
+# Flags allowed without a verb: the list of runs opens.
 BROWSER_FLAGS = frozenset(["--theme", "--ascii", "--lang", "--runs-dir", "--all"])
 
 EXIT_UNREAD = 128 + 13
@@ -59,13 +59,13 @@ def main(argv: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # `stoker attach | head`: as SIGPIPE ends other tools, since 0 of a verb would claim success.
+        # For `stoker attach | head`, end like other tools on SIGPIPE, because a verb's 0 would claim success.
         return EXIT_UNREAD if verb else 0
     except OSError as error:
         code = 2
         named = f"{error.filename}: {error.strerror}" if error.filename else ""
         what = named or flush_or_drop() or error.strerror or str(error)
-        if isinstance(error, FileNotFoundError) and error.filename is None:  # os.getcwd alone names no file
+        if isinstance(error, FileNotFoundError) and error.filename is None:  # os.getcwd gives no file name
             what = "the working directory was deleted: `cd` to a folder that exists, and repeat the command"
     finally:
         flush_or_drop()
@@ -77,8 +77,8 @@ def main(argv: list[str]) -> int:
 def _prepare_streams() -> None:
     """Put /dev/null where stdin, stdout or stderr is closed (``stoker run … >&-``), before any file is opened.
 
-    The next file that is opened, a journal or a log, would get the free number, and what any part of us or of the job prints
-    would go there. An open one shows as escapes what it cannot print, and fails where it cannot take all.
+    Otherwise the next opened file, a journal or a log, would get the free number, and all output would go to it. An
+    open stream escapes characters that it cannot print, and fails if it cannot take everything.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         stream, mode = getattr(sys, name), "w" if number else "r"
@@ -93,10 +93,10 @@ def _prepare_streams() -> None:
                 os.set_inheritable(number, True)
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - as long as we live
         elif number and isinstance(stream, io.TextIOWrapper):
-            # A terminal that knows no "×", a file name that is no UTF-8.
+            # For a terminal without "×", or a file name that is not UTF-8.
             stream.reconfigure(errors="backslashreplace")
             if stream is getattr(sys, f"__{name}__") and isinstance(stream.buffer, io.RawIOBase):
-                # PYTHONUNBUFFERED: a raw file takes as much as fits, and the rest is gone without an error.
+                # PYTHONUNBUFFERED: a raw file writes as much as fits and drops the rest without an error.
                 whole = open(number, mode, 1, stream.encoding, stream.errors, closefd=False)  # noqa: SIM115
                 setattr(sys, name, whole)
 
@@ -119,7 +119,7 @@ def _dispatch(argv: list[str]) -> int:
 
 
 def flush_or_drop() -> str:
-    """Flush both streams; returns what is wrong with stdout, unless only its reader left. A broken stream becomes /dev/null, so the exit is quiet."""
+    """Flush both streams. Return stdout's error, unless only its reader left. A broken stream becomes /dev/null, so the exit is quiet."""
     what = ""
     for stream in (sys.stderr, sys.stdout):
         try:

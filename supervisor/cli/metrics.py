@@ -43,7 +43,7 @@ _Cell = float | str | None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The verb's arguments."""
+    """Declare the verb's arguments."""
     parser.add_argument(
         "path",
         metavar="PATH",
@@ -63,14 +63,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class _Piece(NamedTuple):
-    """The records of a piece of one log, in line order. `file`: the log's name, where several are read."""
+    """The records from a chunk of one log, in line order. `file`: the log's name, if there are several."""
 
     file: str | None
     records: list[msgspec.Struct]
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read the log or logs and print. 0, even if nothing was found; 2 if a path cannot be read."""
+    """Read the logs and print their metrics. Exit 0, even if none was found; 2 if a path cannot be read."""
     path = path_or_run(args.path)
     try:
         ((_, attempt, job),) = read_jobs([path])
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
             for text in texts:
                 try:
                     sys.stdout.buffer.write(text)
-                    sys.stdout.buffer.flush()  # a pipe may be read as it grows
+                    sys.stdout.buffer.flush()  # a reader may follow the pipe live
                 except OSError as error:
                     error.filename = "stdout"
                     raise
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _pieces(logs: Sequence[LogSource], root: str | None) -> Iterator[_Piece]:
-    """The reports of the logs, one after another, in pieces of about a MiB of log; several are named relative to `root`."""
+    """Yield the records of each log in turn, in chunks of about 1 MiB of log. Several logs are named relative to `root`."""
     one_node = len({log.origin.node for log in logs}) == 1
     for log in logs:
         whose = origin_of_path(os.path.abspath(log.path)) if root is None and log.path != "-" else log.origin
@@ -116,13 +116,13 @@ def _pieces(logs: Sequence[LogSource], root: str | None) -> Iterator[_Piece]:
                 row += text.newlines
         except BadInputError:
             if root is None:
-                raise  # in a folder, a file that is not a log is skipped
+                raise  # skip files that are not logs in a folder
 
 
 def _measured(root: Path, attempt: int) -> Iterator[_Piece]:
-    """What the instrumentation measured of an attempt of a run: a line of a rank's file a piece of time.
+    """Yield the instrumentation's measurements of an attempt of a run, one record per line of a rank's file.
 
-    `step` is the optimizer's count where the script prints none of its own; else that is `optimizer_step`, beside what it prints.
+    `step` is the optimizer's count if the script prints no step. Otherwise `optimizer_step` holds that count.
     """
     from supervisor.run.journal import read_state
     from supervisor.run.paths import RunPaths
@@ -132,7 +132,7 @@ def _measured(root: Path, attempt: int) -> Iterator[_Piece]:
     batch = view.measured if view is not None else None
     name = "step" if batch is not None and batch.counts_steps else "optimizer_step"
     files = root.glob(f"nodes/*/attempts/{attempt}/telemetry/measured*.jsonl*")
-    # A file that grew too large is `….1`, and older than the one of its name.
+    # A file that grew too large was renamed to `….1`, which is older than the file without the suffix.
     for path in sorted(
         files, key=lambda each: (each.with_name(each.name.removesuffix(".1")), -len(each.name))
     ):
@@ -148,9 +148,9 @@ def _measured(root: Path, attempt: int) -> Iterator[_Piece]:
 
 
 class _Text(NamedTuple):
-    """Lines, and states of redrawn lines among them.
+    """Lines of text, and states of redrawn lines among them.
 
-    `rows`: which line each of them belongs to, counted from this text's first; None where there are only lines.
+    `rows`: each entry's line, counted from this text's first line; None if there are only whole lines.
     """
 
     lines: Sequence[bytes]
@@ -158,14 +158,14 @@ class _Text(NamedTuple):
     rows: Sequence[int] | None = None
 
     def of_lines(self, places: Sequence[int], first: int) -> Sequence[int]:
-        """The log lines of these positions; the text starts at line `first`."""
+        """Return the log lines of these positions. The text starts at line `first`."""
         rows = self.rows
         return [first + place for place in places] if rows is None else [first + rows[at] for at in places]
 
     def without_overdrawn(
         self, found: Iterable[tuple[Sequence[int], Columns]]
     ) -> Iterator[tuple[Sequence[int], Columns]]:
-        """For the states of one line, the last one and those with a loss."""
+        """Keep each line's last state and the states that report a loss."""
         rows, blocks = self.rows or (), list(found)
         cells = [
             (place, columns.step(at), loss)
@@ -183,7 +183,7 @@ class _Text(NamedTuple):
 
 
 def _texts(chunks: Iterable[bytes]) -> Iterator[_Text]:
-    """The lines of each chunk; those that no chunk holds whole are put together (and kept within bounds) by a feed."""
+    """Yield the lines of each chunk. A feed joins the lines that span chunks and bounds their length."""
     feed = LineFeed("")
     for chunk in chunks:
         first, last = chunk.find(b"\n") + 1, chunk.rfind(b"\n") + 1
@@ -202,7 +202,7 @@ def _texts(chunks: Iterable[bytes]) -> Iterator[_Text]:
 def _of(batch: Batch) -> _Text:
     if not batch.drawn:
         return _Text([line.raw for line in batch.lines], len(batch.lines))
-    # A bar that begins shows the epoch before's loss.
+    # A new progress bar shows the previous epoch's loss.
     begun = tuple(state for state in batch.drawn if NOTHING_COUNTED.encode() not in state.raw)
     both = batch._replace(drawn=begun).in_order()
     first = min(line.number for line in (*batch.lines[:1], *batch.drawn[:1]))
@@ -210,7 +210,7 @@ def _of(batch: Batch) -> _Text:
 
 
 def _text_only(chunks: Iterable[bytes], path: str) -> Iterator[bytes]:
-    """The chunks, if the first looks like a log's: a checkpoint or an image is refused."""
+    """Yield the chunks if the first looks like a log's. Refuse a checkpoint or an image."""
     first = True
     for chunk in chunks:
         if first and is_binary(chunk[:HEAD_BYTES]):
@@ -222,7 +222,7 @@ def _text_only(chunks: Iterable[bytes], path: str) -> Iterator[bytes]:
 def _records(
     file: str | None, rows: Sequence[int], places: Sequence[int], rank: int | None, found: Columns
 ) -> Iterator[tuple[int, msgspec.Struct]]:
-    """The records of lines of one shape, the `rows` of a log, each with its place in the piece; `rank` is that of the log."""
+    """Yield the records of lines of one shape, the `rows` of a log, each with its place in the chunk; `rank` is the log's."""
     columns = {name: _printed(name, column) for name, column in found.values.items()}
     if Field.MEMORY in columns:
         columns["memory_gib"] = columns.pop(Field.MEMORY)
@@ -244,7 +244,7 @@ def _records(
 
 
 def _printed(name: str, column: Sequence[float | None]) -> Sequence[_Cell]:
-    """A column with memory in GiB, and with NaN and infinities by name: strict JSON holds neither."""
+    """Return a column with memory in GiB, and NaN and infinities as names: strict JSON holds neither."""
     try:
         is_plain = math.isfinite(sum(column))  # type: ignore[arg-type]
     except TypeError:
@@ -256,14 +256,14 @@ def _printed(name: str, column: Sequence[float | None]) -> Sequence[_Cell]:
     return [value if value is None or math.isfinite(value) else _NAMES.get(value, "NaN") for value in column]
 
 
-@lru_cache(maxsize=1024)  # the peak of a run is the same on most of its lines
+@lru_cache(maxsize=1024)  # a run's peak is the same on most of its lines
 def _gib(used_bytes: float) -> float:
     return float(f"{used_bytes / GIB:.9g}")
 
 
 @lru_cache(maxsize=1024)
 def _record_type(names: tuple[str, ...], *, has_file: bool) -> type[msgspec.Struct]:
-    """The type of one line of the output. What is None is left out, but not the rank."""
+    """Return the type of one output line. Fields that are None are omitted, except the rank."""
     kept = ["file", "line", "rank"] if has_file else ["line", "rank"]
     return msgspec.defstruct(
         "Record", [*kept, *((name, Any, None) for name in (*names, "other"))], omit_defaults=True, gc=False
@@ -271,7 +271,7 @@ def _record_type(names: tuple[str, ...], *, has_file: bool) -> type[msgspec.Stru
 
 
 def _csv(pieces: Iterable[_Piece]) -> Iterator[bytes]:
-    """The header stands only over rows: a log without metrics prints nothing."""
+    """Yield CSV lines. The header comes only with rows: a log without metrics prints nothing."""
     is_first = True
     for piece in pieces:
         text = io.StringIO()
@@ -286,7 +286,7 @@ def _csv(pieces: Iterable[_Piece]) -> Iterator[bytes]:
 
 
 def record_of(row: int, sample: MetricSample) -> dict[str, Any]:
-    """The `--json` output for a sample."""
+    """Return the `--json` output for a sample."""
     values = {name: (value,) for name, value in sample.values.items()}
     other = {name: (value,) for name, value in sample.other.items()}
     ((_, record),) = _records(None, [row], [0], None, Columns(values, other, (sample.rank,)))

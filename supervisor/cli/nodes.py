@@ -57,7 +57,7 @@ HERE: Final = "here"
 LINES: Final = 40
 STOP_S: Final = 90.0
 START_S: Final = 400.0
-"""A node that joins waits 300 s for node 0."""
+"""A joining node waits 300 s for node 0."""
 WATCH_S: Final = 2.0
 R = TypeVar("R")
 
@@ -105,12 +105,12 @@ def main(argv: list[str]) -> int:
         return complain(VERB, error)
 
 
-# -- what is meant -------------------------------------------------------------------------------------
+# -- what the user means -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """A run to start. `parsed`: `words` as read by ``stoker run``; `token`: of this start only."""
+    """A run to start. `parsed`: `words` as read by ``stoker run``; `token`: identifies this start only."""
 
     hosts: tuple[Host, ...]
     words: tuple[str, ...]
@@ -120,7 +120,7 @@ class _Start:
     token: str = field(default_factory=lambda: secrets.token_hex(8))
 
     def request(self, do: Do, node: int, words: tuple[str, ...] = ()) -> Request:
-        """With the variables of that node."""
+        """Build a request to a node, with that node's variables."""
         env = dict([*self.env, *self.hosts[node].env])
         folder, run_dir = self.started.folder, self.started.run_dir
         return Request(
@@ -187,7 +187,7 @@ def _start_of(args: argparse.Namespace, words: list[str]) -> _Start:
 
 
 def _meant(args: argparse.Namespace, words: Sequence[str]) -> Started:
-    """The run started from here; or with --hosts and --run-dir, one started anywhere."""
+    """Return the run started from here or, with --hosts and --run-dir, a run started anywhere."""
     if args.hosts is not None or args.hosts_file is not None:
         if args.run_dir is None:
             raise BadHosts("--hosts says where: --run-dir DIR says which run")
@@ -232,7 +232,7 @@ def _facts(ways: Connections, start: _Start, node: int) -> Facts:
 
 
 def _begin(ways: Connections, start: _Start) -> int:
-    """Node 0 first, which creates the run; then the others together. If one does not start, the started ones are ended."""
+    """Start node 0, which creates the run, then the others together. If one does not start, end those started."""
     from supervisor.cli.in_allocation import missing_flags
 
     started, master = start.started, ways.address(LEADER)
@@ -258,7 +258,7 @@ def _begin(ways: Connections, start: _Start) -> int:
         if _all_of(answers[1:]) is not None:
             say(f"{started.name}: {len(start.hosts)} nodes; `stoker nodes status`, `stoker nodes logs -f`, `stoker nodes stop`")  # fmt: skip
             return 0
-    # If the connection was lost meanwhile, it may have been started.
+    # The node may have started even though the connection was lost.
     lives = [node for node, said in enumerate(answers) if isinstance(said, Said) or said.lost]
     if lives:
         _all_of(ways.each(lambda node, _: ways.ask(node, start.request(Do.END, node), Said), lives))
@@ -283,7 +283,7 @@ def _status(ways: Connections, started: Started, args: argparse.Namespace) -> in
 
 
 def _ask_nodes(ways: Connections, started: Started) -> tuple[list[NodeStatus | SshError], list[NodeStatus]]:
-    """The answer of each node, and the answers that are not errors."""
+    """Return the answer of each node, and the answers that are not errors."""
     found = ways.each(lambda node, _: ways.ask(node, _of_run(started, node, Do.STATUS), NodeStatus))
     return found, [each for each in found if isinstance(each, NodeStatus)]
 
@@ -302,7 +302,7 @@ def _show(started: Started, found: Sequence[NodeStatus | SshError]) -> None:
 
 
 def _logs(ways: Connections, started: Started, args: argparse.Namespace) -> int:
-    """With --follow each line as it comes, else one node after another; the node is in front of each."""
+    """Print logs, each line after its node's name: as lines come with --follow, else node by node."""
     lock = threading.Lock()
     kept: list[list[str]] = [[] for _ in started.hosts]
 
@@ -325,7 +325,7 @@ def _logs(ways: Connections, started: Started, args: argparse.Namespace) -> int:
 
 
 def _stop(ways: Connections, started: Started, args: argparse.Namespace) -> int:
-    """Ask node 0, which ends the run on all nodes; if that fails, the others' keepers, each on its own host."""
+    """Ask node 0 to end the run on all nodes. If that fails, ask each of the other keepers on its own host."""
     words = ("stop", *(("--now",) if args.now else ()), "--timeout", str(args.timeout), started.run_dir)
     request = _of_run(started, LEADER, Do.VERB, words=words)
     (leader,) = ways.each(lambda node, _: ways.ask(node, request, Said, args.timeout + START_S), [LEADER])
@@ -361,7 +361,7 @@ def _of_run(started: Started, node: int, do: Do, *, words: tuple[str, ...] = (),
 
 
 def _all_of(found: Sequence[R | SshError]) -> list[R] | None:
-    """The answers of all hosts; None, and one line each, if some failed."""
+    """Return the answers of all hosts. If some failed, print one line for each and return None."""
     good: list[R] = []
     for each in found:
         if isinstance(each, SshError):

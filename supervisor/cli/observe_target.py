@@ -1,4 +1,4 @@
-"""``stoker attach LOG|FOLDER|PID|-``: watch it in an observed run directory, with a screen or line by line."""
+"""Watch the target of ``stoker attach LOG|FOLDER|PID|-`` in an observed run directory, on a screen or line by line."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ LEFT_BEHIND_S = 3600.0
 PIPE_BYTES = 1 << 18
 JOIN_S = 0.2
 READ_KEPT_S = 30.0
-"""How long a log is read on for the last verdict of a directory that is kept, once the screen is left."""
+"""After the screen is left, a log is read for this long, so that a kept directory gets its last verdict."""
 
 
 def observe(target: str, args: argparse.Namespace, appearance: Appearance) -> int:
-    """Watch `target` in an observed run directory; it is removed afterwards unless --keep."""
+    """Watch `target` in an observed run directory. Remove the directory afterwards unless --keep is given."""
     place = state_home(os.environ) / ("kept" if args.keep else "observed")
     _clear_away(state_home(os.environ) / "observed")
     try:
@@ -73,7 +73,7 @@ def observe(target: str, args: argparse.Namespace, appearance: Appearance) -> in
 
 
 class Watching:
-    """The observer of a target: loaded and started in a thread once the screen is painted."""
+    """The observer of a target. A thread loads and starts it once the screen is painted."""
 
     def __init__(
         self,
@@ -91,11 +91,11 @@ class Watching:
         self._thread = threading.Thread(target=self.begin, name="stoker-attach")
 
     def begin_beside(self) -> None:
-        """Begin in a thread: loading the reader of metrics and causes delays no key."""
+        """Begin in a thread, so that loading the metric reader and the diagnosis delays no key."""
         self._thread.start()
 
     def load(self) -> Observer:
-        """Load the observer; it does not watch yet."""
+        """Load the observer without starting to watch."""
         from supervisor.keeper.observer.observer import Observer
 
         what = self._what
@@ -111,7 +111,7 @@ class Watching:
         )
 
     def begin(self) -> None:
-        """Load the observer and start it, unless it was left already."""
+        """Load the observer and start it, unless the screen has been left already."""
         observer = self.load()
         with self._lock:
             if not self._left:
@@ -119,7 +119,7 @@ class Watching:
                 observer.start()
 
     def leave(self, *, keep: bool) -> None:
-        """The screen was closed. `keep`: with a last verdict, even if nothing had started."""
+        """Stop watching after the screen closes. `keep`: write a last verdict, even if not yet started."""
         begun = self._thread.ident is not None
         if keep and not begun:
             self.begin()
@@ -133,7 +133,7 @@ class Watching:
             self._observed.close()
 
     def _of_known_rank(self, verdict: Verdict) -> Verdict:
-        """The verdict without "rank 0", which stands for a job of one process, where the log names no rank at all."""
+        """Return the verdict without "rank 0" if the log mentions no rank, because the job may be one process."""
         what = self._what
         if len(what.logs) != 1 or what.processes or what.is_copy:
             return verdict
@@ -142,7 +142,7 @@ class Watching:
 
 
 def _let_it_write(pipe: int) -> None:
-    """Keep reading unseen output until its writer ends: a line into a closed pipe would end the writer (SIGPIPE)."""
+    """Drain unseen output until its writer ends: a write to a closed pipe would end the writer (SIGPIPE)."""
     reported = False
     with contextlib.suppress(KeyboardInterrupt, OSError):
         while True:
@@ -158,7 +158,7 @@ def _let_it_write(pipe: int) -> None:
 
 
 def _with_screen(run: RunPaths, watching: Watching, args: argparse.Namespace, appearance: Appearance) -> int:
-    """The screen opens on the first events; the observer is loaded once it is painted."""
+    """Open the screen on the first events. The observer is loaded once the screen is painted."""
     from supervisor.views.tui.app import run_tui
 
     try:
@@ -170,9 +170,9 @@ def _with_screen(run: RunPaths, watching: Watching, args: argparse.Namespace, ap
 
 
 def _without_screen(run: RunPaths, watching: Watching, *, as_json: bool) -> int:
-    """Print events until the target ends and all of it is read, however long that takes.
+    """Print events until the target ends and all of its output is read, without a time limit.
 
-    Returns 0, 1 for a failure, 6 where it was left before all was read: how it ended is then not known.
+    Returns 0; 1 for a failure; 6 if interrupted before all was read, because the outcome is then unknown.
     """
     from supervisor.policy import EXIT_LOST
     from supervisor.views.headless.console import ConsoleSettings, ConsoleView, wants_colour
@@ -182,7 +182,7 @@ def _without_screen(run: RunPaths, watching: Watching, *, as_json: bool) -> int:
     console = ConsoleView(run, settings)
     observer = watching.load()
     observer.end_when_read()
-    try:  # from the console's first look on there is something to leave
+    try:  # after the console's first check there is something to clean up
         console.start()
         observer.start()
         while not observer.join(JOIN_S):
@@ -214,7 +214,7 @@ def _clear_away(observed: Path) -> None:
 
 @contextmanager
 def _keyboard_as_stdin(piped: bool) -> Iterator[bool]:
-    """Whether there is a screen. With a pipe on stdin the keyboard is the controlling terminal."""
+    """Yield whether there is a screen. With a pipe on stdin the keyboard is the controlling terminal."""
     if not sys.stdout.isatty():
         yield False
         return

@@ -1,4 +1,4 @@
-"""The far side of ``stoker nodes``: one request from stdin, done on this host, one answer to stdout."""
+"""Serve the remote side of ``stoker nodes``: one request from stdin, executed here, one answer to stdout."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ TAIL_BYTES: Final = 1 << 18
 FOLLOW_S: Final = 0.5
 MOST_SAID: Final = 5
 STARTED_BY: Final = "STOKER_STARTED_BY"
-"""In the environment of a keeper: the token of the start that it came with."""
+"""The variable in a keeper's environment with the token of the start that launched it."""
 
 
 def here() -> int:
-    """Answer; 2 if there is no request, or its folder does not exist."""
+    """Answer the request. Return 2 if there is no request or its folder does not exist."""
     try:
         request = msgspec.json.decode(sys.stdin.buffer.read(MOST_REQUEST), type=Request)
     except NOT_DECODED:
@@ -79,7 +79,7 @@ def _answer(request: Request) -> Facts | NodeStatus | Said:
 
 
 def _facts(words: tuple[str, ...]) -> Facts:
-    """The relevant versions, and a hash of each file in the command line."""
+    """Return the relevant versions, and a hash of each file on the command line."""
     try:
         spec = load_job(parse_words(words, os.environ), os.environ, Path.cwd())
         python = find_interpreter(spec, os.environ)
@@ -95,21 +95,21 @@ def _facts(words: tuple[str, ...]) -> Facts:
 
 
 def _sees(run: RunPaths) -> Said:
-    end = time.monotonic() + SEES_S  # a file server may show a new name a little later
+    end = time.monotonic() + SEES_S  # a file server may show a new name with a delay
     while not run.run_json.exists() and time.monotonic() < end:
         time.sleep(LOOK_S)
     return Said(ok=run.run_json.exists())
 
 
 def _verb(words: tuple[str, ...]) -> Said:
-    """Run a verb as if typed here; returns its output."""
+    """Run a verb as if typed here. Return its output."""
     from supervisor.cli.main import main
 
     said = io.StringIO()
     with redirect_stdout(said), redirect_stderr(said):
         try:
             code = main(list(words))
-        except SystemExit as end:  # argparse's
+        except SystemExit as end:  # raised by argparse
             code = end.code if isinstance(end.code, int) else 2
     lines = [line.strip() for line in said.getvalue().splitlines() if line.strip()]
     return Said(ok=code == 0, text="; ".join(lines[-MOST_SAID:]), code=code)
@@ -139,7 +139,7 @@ def _status(request: Request) -> NodeStatus:
 
 
 def _end(request: Request) -> Said:
-    """Send SIGTERM to this node's keeper, which holds the lock from this host. With a token, only to the one from this start."""
+    """Send SIGTERM to this node's keeper, which holds the lock from this host; with a token, only to the keeper of that start."""
     run = RunPaths(Path(request.run_dir))
     holder = holder_here(run.node(request.node).lock)
     if not has_keeper(run, request.node) or holder is None:
@@ -155,10 +155,10 @@ def _end(request: Request) -> Said:
 
 
 def _logs(request: Request) -> int:
-    """The end of this node's logs of its newest attempt, then, if requested, new lines until its keeper is gone."""
+    """Print the end of this node's logs of the newest attempt and, if requested, new lines until the keeper ends."""
     run = RunPaths(Path(request.run_dir))
     reader = select.poll()
-    reader.register(sys.stdout.fileno(), 0)  # an error there: who reads has gone
+    reader.register(sys.stdout.fileno(), 0)  # an error event means that the reader has left
     files: dict[Path, LineSplitter] = {}
     while True:
         lives, any_new = has_keeper(run, request.node), False
@@ -172,7 +172,7 @@ def _logs(request: Request) -> int:
 
 
 def _log_files(node: NodePaths) -> Iterator[tuple[str, Path]]:
-    """torchrun's own output, then each rank's, by global rank if known."""
+    """Yield torchrun's own output, then each rank's output, by global rank if known."""
     attempt = read_state(node.journal).attempt
     if attempt is None:
         return

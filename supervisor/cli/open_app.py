@@ -1,4 +1,4 @@
-"""Opening the app on a run directory, and what is printed after it is left."""
+"""Open the app on a run directory, and print how to come back after it closes."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def show(
     appearance: Appearance,
     journal: StateReader | None = None,
 ) -> int:
-    """Open the app; print how to come back. Exit 0 when a run that trains is left, else the run's own code.
+    """Open the app, then print how to come back. Exit 0 if the run can continue, else the run's own code.
 
     Args:
         run: the run directory.
-        read_only: no requests can be sent.
+        read_only: send no requests.
         env: the environment.
-        appearance: the app's look.
-        journal: the run's, if already read; the run is then shown at once.
+        appearance: the app's appearance.
+        journal: the run's journal, if already read; the run is then shown at once.
     """
     run_tui = load_app()
     run_tui(
@@ -51,7 +51,7 @@ def show(
     if isinstance(state.condition, Finished):
         values = {"run": run.run_id, "outcome": state.condition.outcome, "reason": state.condition.reason}
         say(tr.sentence("parting", "over", values))
-        from supervisor.views.headless.story import trial_lines  # no start waits for it
+        from supervisor.views.headless.story import trial_lines  # imported late, to delay no start
 
         for line in trial_lines(state, run, tr):
             say(line)
@@ -84,20 +84,20 @@ def show(
         return 0
     from supervisor.policy import EXIT_FAILED
 
-    # As without a screen, if nobody answers.
+    # As without a screen, if there is no answer.
     decision = state.condition.decision
     return (decision.exit_code if decision is not None else None) or EXIT_FAILED
 
 
 def load_app() -> Callable[..., None]:
-    """Import the app and the library that draws it, which takes most of a start."""
+    """Import the app and its drawing library, which takes most of the startup time."""
     from supervisor.views.tui.app import run_tui
 
     return run_tui
 
 
 def continuer(env: Mapping[str, str]) -> Adopter:
-    """The effect of the key r on a finished run: the next attempt, as `stoker continue` starts it."""
+    """Return the action of the key r on a finished run: start the next attempt as `stoker continue` does."""
     from supervisor.views.tui.shell.feeder import Adopter
 
     def examine(run: RunPaths) -> Offer:
@@ -114,7 +114,7 @@ def continuer(env: Mapping[str, str]) -> Adopter:
 
 
 def adopter(env: Mapping[str, str]) -> Adopter:
-    """The effect of the key A; the keeper's modules are loaded when it is pressed."""
+    """Return the action of the key A. The keeper's modules are loaded when the key is pressed."""
     from supervisor.views.tui.shell.feeder import Adopter
 
     def examine(run: RunPaths) -> Offer:

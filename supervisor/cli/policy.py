@@ -29,7 +29,7 @@ from supervisor.views.wording.kinds import changed_text, end_of_request
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of the verb."""
+    """Declare the verb's arguments."""
     parser.add_argument(
         "what", nargs="?", choices=["explain"], help="explain: what is, or would have been, decided"
     )
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """One line per decision on stdout; 0, or 2 if there is nothing to explain."""
+    """Print one line per decision. Exit 0, or 2 if there is nothing to explain."""
     if args.what is None:
         return complain("policy", "say what to do: stoker policy explain [RUN]")
     found = named_run(args.run, args.runs_dir)
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def explained(run_: RunPaths, record: RunFile, env: Mapping[str, str]) -> list[str]:
-    """Policy's decision after each ended attempt of a run, and what was done if that differs."""
+    """Return policy's decision after each ended attempt of a run, and the action taken if it differs."""
     node = run_.node()
     state = read_state(node.journal)
     lines = []
@@ -82,7 +82,7 @@ def explained(run_: RunPaths, record: RunFile, env: Mapping[str, str]) -> list[s
         if view.ended_t is None or view.verdict is None:
             lines += [f"attempt {view.number}: nothing is decided yet", *measured] if measured else []
             continue
-        # As known then: the question is about this attempt's own decision.
+        # use the knowledge of that time, because the question is about this attempt's own decision
         asked = msgspec.structs.replace(view, decision=None, decided_by="")
         saved = tuple(c for c in state.checkpoints if c.attempt <= view.number)
         past = msgspec.structs.replace(
@@ -101,13 +101,13 @@ def explained(run_: RunPaths, record: RunFile, env: Mapping[str, str]) -> list[s
         done = view.decision
         what = f"{decision.kind.value}{code}: {decision.reason}"
         if view.ended_on_request and done is not None and done.kind is decision.kind:
-            # policy only carries it out: who asked is what there is to say
+            # policy only executes the request, so report who requested it
             what = _asked(done, view.decided_by) or f"{decision.kind.value}{code}: {done.reason}"
         lines.append(f"attempt {view.number}: {ended}{at} → {what}")
         lines.append(f"           ended {date_and_time(view.ended_t)}")
         by_person = done is not None and done.kind is DecisionKind.RESTART and view.decided_by != "policy"
         budget = ASKED_FOR if by_person else budget_text(known, decision)
-        # A person's change is not policy's.
+        # A person's change is not policy's decision.
         shown = by_person and view.ended_on_request
         if done is not None and not shown and (done.kind, done.change) != (decision.kind, decision.change):
             request = _asked(done, view.decided_by) if by_person else ""
@@ -120,7 +120,7 @@ def explained(run_: RunPaths, record: RunFile, env: Mapping[str, str]) -> list[s
 
 
 def _measured(view: AttemptState) -> list[str]:
-    """The measurements of an attempt's batch, their certainty, and whether a plan was confirmed."""
+    """Return the measurements of an attempt's batch, their certainty, and whether a plan was confirmed."""
     from supervisor.views.headless.console import event_lines
 
     events = (view.measured, view.confirmed, view.differs)
@@ -130,19 +130,19 @@ def _measured(view: AttemptState) -> list[str]:
         if view.measured.refusal:
             lines.append(f"a smaller batch: {view.measured.refusal}")
     elif view.batch is not None and view.number > 1 and view.memory_base_bytes is None:
-        # The bundled trainer, which reports what it holds, has the batch that it is given.
+        # The bundled trainer reports its batch and runs with the batch that it is given.
         lines.append("planned, not confirmed: nothing was measured")
     return [f"           {line}" for line in lines]
 
 
 def _asked(decision: Decision, by: str) -> str:
-    """Who requested a restart and its changes, as on the timeline; empty if it changes nothing."""
+    """Return who requested a restart and its changes, as on the timeline; empty if it changes nothing."""
     changed = changed_text(decision.change) if decision.change is not None else ""
     return f"{by} asked: restart with {changed}" if changed else ""
 
 
 def _retry(job: JobSpec, args: argparse.Namespace) -> RetrySettings:
-    """The run's own limits, then those of the file, then the flags.
+    """Return the run's own limits, overridden by the file's limits, then by the flags.
 
     Raises:
         JobError: the file is missing or has an unknown key.

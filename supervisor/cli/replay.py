@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         )
 
     tr = words_in(appearance.spoken)
-    # What follows takes a second or more: loading the app, and reading all of the run.
+    # Loading the app and reading the entire run takes a second or more.
     say(tr(f"reading the recording of {paths.run_id}…"), end="", flush=True)
     from supervisor.views.tui.app import replay_app, run_app
 

@@ -20,7 +20,7 @@ GROUPS = {"general": "flags", "screen": "screen", "retry": "restarts", "batch": 
 
 
 def main(argv: list[str]) -> int:
-    """Run the verb; the exit code is the run's own under --no-ui, else 0 once the screen is left."""
+    """Run the verb. Return the run's own exit code under --no-ui, else 0 once the screen is left."""
     from supervisor.cli.job_inputs import load_job, parse_words, with_asked_resume
 
     try:
@@ -61,7 +61,7 @@ def main(argv: list[str]) -> int:
 
 
 def _offer_init() -> int:
-    """No job is named: on a terminal, offer the guided start."""
+    """Propose the guided start on a terminal, if no job is given."""
     question = "stoker run: no script is named. Look at this folder, ask the rest and write a job file (stoker init)?"
     if has_terminal() and says_yes(question):
         from supervisor.cli.init import main as init

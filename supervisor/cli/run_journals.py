@@ -1,4 +1,4 @@
-"""The journals of a run directory, read for ``stoker diagnose``; imported only when there are some."""
+"""Read a run directory's journals for ``stoker diagnose``. This module is imported only if there are some."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def with_run_facts(job: JobEvidence, path: str, attempt: int) -> JobEvidence:
-    """Add the facts about an attempt from the nodes' journals and the run file; the intact part of a damaged file."""
+    """Add an attempt's events from the nodes' journals and the run file. Of a damaged file, use the intact part."""
     run = RunPaths(Path(path))
     pairs: list[tuple[RunState, AttemptState]] = []
     kills = 0
@@ -34,20 +34,20 @@ def with_run_facts(job: JobEvidence, path: str, attempt: int) -> JobEvidence:
             job = job._replace(logs=tuple(_of_rank(log, path, number, view) for log in job.logs))
         kills += _memory_kills(run.node(number).series, attempt)
     record = None
-    with contextlib.suppress(BadRunFile):  # an observed run has none: advice then names the usual flag
+    with contextlib.suppress(BadRunFile):  # an observed run has no run file
         record = read_run_file(run.run_json)
     job = with_journal_facts(job, pairs, spec=record.job if record is not None else None, run_root=path)
     if record is not None and record.host == socket.gethostname():
         with contextlib.suppress(JobError):
             job = job._replace(run_values=job.run_values._replace(free_port=free_port()))
     if not kills or job.machine.cgroup_oom_kills is not None:
-        # A count that the keeper kept to the very end is in the journal, and may be "none"; samples only say "some".
+        # A count that the keeper kept to the end is in the journal and may be "none". Samples can only show "some".
         return job
     return job._replace(machine=job.machine._replace(cgroup_oom_kills=kills))
 
 
 def _of_rank(log: LogSource, path: str, node: int, view: AttemptState) -> LogSource:
-    """A rank's own log with the global rank from its node's journal; any other log unchanged."""
+    """Return a rank's own log with the global rank from its node's journal. Any other log stays unchanged."""
     known = view.ranks.get(log.origin.local_rank) if log.origin.local_rank is not None else None
     if known is None or not log.path.startswith(os.path.join(path, "nodes", str(node), "")):
         return log
@@ -55,14 +55,14 @@ def _of_rank(log: LogSource, path: str, node: int, view: AttemptState) -> LogSou
 
 
 def seen_before(path: str, attempt: int, verdict: Verdict) -> list[str]:
-    """Name the other attempts of this run with the same failure, in one line, or none."""
+    """Return one line about the other attempts of this run with the same failure, or no line."""
     same = read_state(RunPaths(Path(path)).node().journal).same_failure(verdict, attempt)
     many = "s" if len(same) > 1 else ""
     return [f"the same failure as attempt{many} {', '.join(map(str, same))}"] if same else []
 
 
 def _memory_kills(folder: Path, attempt: int) -> int:
-    """Kernel kills counted in the attempt's samples; 0 may also mean that it died between two samples."""
+    """Return the kernel kills counted in the attempt's samples. A death between two samples also leaves 0."""
     reader = SeriesReader(folder, HOST)
     first = last = None
     while samples := reader.read():

@@ -46,7 +46,7 @@ LEAST_COMMAND = 12  # cells; with fewer, no command is printed
 
 
 class Column(NamedTuple):
-    """One column of the list: its title, its text of a run, and the most cells that it takes on a terminal."""
+    """A column of the list: its title, its text for a run, and its maximum width in cells on a terminal."""
 
     title: str
     text: Callable[[RunRow], str]
@@ -69,7 +69,7 @@ def _step_text(row: RunRow) -> str:
 
 
 def _ended_text(row: RunRow) -> str:
-    """When it ended; empty while it may continue."""
+    """Return when the run ended; empty while it may continue."""
     state, attempt = row.state, row.state.attempt
     ended_t = state.ended_t if isinstance(state.condition, Finished) else None
     if isinstance(state.condition, HeldOpen) and attempt is not None:
@@ -82,7 +82,7 @@ def _batch_text(row: RunRow) -> str:
     return batch_of(attempt.shown_batch if attempt is not None else None)
 
 
-# In their order; the command comes last and takes the rest of a line.
+# Columns in display order. The command comes last and takes the rest of the line.
 COLUMNS = {
     "run": Column("RUN", lambda row: row.run.run_id),
     "state": Column("STATE", _state_text),
@@ -97,7 +97,7 @@ COLUMNS = {
     "folder": Column("FOLDER", lambda row: str(row.run.root)),
     "command": Column("COMMAND", lambda row: " ".join(row.command)),
 }
-# What is dropped on a narrow terminal, one after another: `date` is that in the id, `total` that of the steps.
+# Columns to drop in turn on a narrow terminal. The id contains `date`, and the steps contain `total`.
 GIVES_WAY = [
     "folder",
     "command",
@@ -129,7 +129,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the list, or the table of how runs scale."""
+    """Print the list of runs, or the table of how runs scale."""
     if args.scaling:
         from supervisor.cli.scaling import print_scaling
 
@@ -137,7 +137,7 @@ def run(args: argparse.Namespace) -> int:
     if args.csv:
         return complain("runs", "--csv prints the table of --scaling RUN...: --json prints the list")
 
-    appearance_from({}, os.environ)  # every verb that lists runs reports a fault in the settings
+    appearance_from({}, os.environ)  # every verb that lists runs reports an error in the settings
     place = runs_dir(args.runs_dir, os.environ)
     if place.exists() and not place.is_dir():
         return complain("runs", f"{place}: not a folder")
@@ -154,7 +154,7 @@ def run(args: argparse.Namespace) -> int:
         for row in rows:
             say_json(facts_of(row))
         return 0
-    # A pipe gets everything; a terminal what fits on one line.
+    # A pipe gets every column. A terminal gets the columns that fit on one line.
     listed = [texts_of(row) for row in rows]
     is_terminal = sys.stdout.isatty()
     for line in table_of(listed, shutil.get_terminal_size().columns) if is_terminal else full_lines(listed):
@@ -176,7 +176,7 @@ def _state_word(row: RunRow) -> str:
 
 
 def facts_of(row: RunRow) -> dict[str, Any]:
-    """The `--json` facts of a run: times in seconds since the epoch, None for unknown ones."""
+    """Return the `--json` values of a run: times in seconds since the epoch, None if unknown."""
     state, attempt, now, job = row.state, row.state.attempt, row.state.progress, row.summary
     batch = attempt.shown_batch if attempt is not None else None
     measured = attempt.measured if attempt is not None else None
@@ -212,7 +212,7 @@ def facts_of(row: RunRow) -> dict[str, Any]:
 
 
 def _not_finite_of(attempt: AttemptState | None) -> dict[str, Any] | None:
-    """Where the newest attempt's loss became nan or inf, and where it was finite again; None if it did not."""
+    """Return where the newest attempt's loss became nan or inf and where it was finite again; None if neither."""
     found = attempt.not_finite if attempt is not None else None
     if attempt is None or found is None:
         return None
@@ -228,14 +228,14 @@ def _not_finite_of(attempt: AttemptState | None) -> dict[str, Any] | None:
 
 
 def texts_of(row: RunRow) -> dict[str, str]:
-    """A run's text in each column, and `reason`: what a person reads in place of the verdict's class."""
+    """Return a run's text in each column, and `reason`: the text to show in place of the verdict's class."""
     return {name: printable(column.text(row)) for name, column in COLUMNS.items()} | {
         "reason": printable(row.reason)
     }
 
 
 def full_lines(listed: Sequence[Mapping[str, str]]) -> list[str]:
-    """One line per run, for a pipe: the columns that have no other form there (`--json` has the rest)."""
+    """Return one line per run, for a pipe: the columns without another form there (`--json` has the rest)."""
     lines = []
     for of in listed:
         line = f"{of['run']:34} {of['state']:10} {of['attempt']:11} {of['step']:17} {of['verdict']:{VERDICT_CELLS}} "
@@ -245,7 +245,7 @@ def full_lines(listed: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def table_of(listed: Sequence[Mapping[str, str]], width: int) -> list[str]:
-    """A header and one line per run, in columns, of at most `width` cells; nothing without runs.
+    """Return a header and one line per run, in columns, of at most `width` cells; nothing without runs.
 
     Empty columns are omitted. Those of `GIVES_WAY` are dropped in order until the lines fit; the command takes the rest.
     """
@@ -280,7 +280,7 @@ def _cut(text: str, cells: int) -> str:
 
 
 def browse(argv: list[str]) -> int:
-    """`stoker` alone on a terminal: open the list of runs until the person quits. Exit code 2: an unknown flag."""
+    """Open the list of runs on a terminal until the user quits (`stoker` alone). Exit code 2: an unknown flag."""
     parser = Parser(
         prog="stoker", description="`stoker` alone on a terminal: the list of live and past runs."
     )

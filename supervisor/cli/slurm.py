@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Exit 0; 1 if a watched job did not complete; 2 for bad input, with SLURM's own words if it refuses; 3 not confirmed."""
+    """Run the verb. Exit 0; 1 if a watched job did not complete; 2 for bad input or a refusal by SLURM; 3 not confirmed."""
     parser = Parser(prog=f"stoker {VERB}", description=__doc__)
     add_arguments(parser)
     own, words = own_words(parser, argv, ACTIONS)
@@ -129,7 +129,7 @@ def _submit(batch: Batch) -> int:
         return complain(VERB, f"{folder}: {error.strerror}: choose another folder with --log-dir")
     job = submit(batch_script(batch))
     log, latest = f"{job_name(batch.name)}-{job}.out", folder / "latest"
-    if batch.array is None and (latest.is_symlink() or not latest.exists()):  # a file of that name is kept
+    if batch.array is None and (latest.is_symlink() or not latest.exists()):  # keep a regular file
         new = folder / f".latest-{os.getpid()}"
         new.symlink_to(log)
         new.replace(latest)
@@ -145,7 +145,7 @@ def _jobs(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _watch(jobs: tuple[str, ...], *, exclude_failed: bool) -> int:
-    """Print each change of the jobs until none is left: one squeue call for all, every 10 s, up to 60 s without changes."""
+    """Print each change of the jobs until all have ended, with one squeue call for all, every 10 s to 60 s without changes."""
     jobs = jobs or tuple(queue())
     if not jobs:
         say("no job of yours waits or runs")
@@ -179,7 +179,7 @@ def _watch(jobs: tuple[str, ...], *, exclude_failed: bool) -> int:
 
 
 def _say_why_it_waits_again(job: QueuedJob, nodes: tuple[str, ...], *, exclude_failed: bool) -> None:
-    """A waiting job that ran was requeued: on its own, or because one of its nodes is gone."""
+    """Print why a job that ran is waiting again: it was requeued, or one of its nodes is gone."""
     down = nodes_down(nodes)
     if not down:
         say("  requeued: it continues with its run when it starts again")
@@ -194,7 +194,7 @@ def _say_why_it_waits_again(job: QueuedJob, nodes: tuple[str, ...], *, exclude_f
 
 
 def _said_end(job: QueuedJob) -> bool:
-    """Print the meaning of the end; returns whether it is a success."""
+    """Print how the job ended; return whether it succeeded."""
     if job.state == "COMPLETED":
         return True
     failure, reason = OUTCOMES.get(job.state, (None, None))
@@ -235,7 +235,7 @@ def _cancel(jobs: tuple[str, ...], *, sure: bool) -> int:
 
 
 def _logs(jobs: tuple[str, ...], lines: int) -> int:
-    """The end of all nodes' logs, each line after its file's node."""
+    """Print the end of all nodes' logs, each line prefixed with its file's node."""
     for job in jobs or tuple(queue()):
         found = job_record(job)
         if found is None or not found.log:
@@ -248,7 +248,7 @@ def _logs(jobs: tuple[str, ...], lines: int) -> int:
 
 
 def _log_files(log: Path) -> Iterator[tuple[str, Path]]:
-    """The batch script's log, then one per node (``%x-%j_%n.out``)."""
+    """Yield the batch script's log, then one log per node (``%x-%j_%n.out``)."""
     if log.is_file():
         yield "batch", log
     nodes = [

@@ -1,4 +1,4 @@
-"""Starting a resolved job, or the next attempt of a run: pre-flight, run directory, keeper, view."""
+"""Start a resolved job, or the next attempt of a run: pre-flight, run directory, keeper, view."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ if TYPE_CHECKING:
     from supervisor.keeper.loop import Keeper
 
 BEGINS_S: Final = 10.0
-"""The next attempt's first line is in the journal some 0.1 s after the keeper's lock is taken: later, it is not waited for."""
+"""The next attempt's first line is in the journal some 0.1 s after the keeper takes the lock. Wait no longer than this."""
 
 
 def dry_run(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) -> int:
-    """Print attempt 1 as a command to paste, and the changes after an out-of-memory failure; start and write nothing.
+    """Print attempt 1 as a command to paste, and the changes after an out-of-memory failure. Start and write nothing.
 
-    With ``--json`` one object on one line. An interpreter without torch is fine, because nothing is started.
+    With ``--json`` print one object on one line. The interpreter needs no torch, because nothing is started.
     """
     try:
         interpreter = find_interpreter(spec, env)
@@ -100,12 +100,12 @@ def start(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) -> int:
         for finding in refused(findings):
             fix = f": {finding.fix}" if finding.fix else ""
             complain("run", f"{finding.check}: {finding.what}{fix}")
-        # A place without space is a usage error, as if the first file did not fit.
+        # Refusal for lack of disk space is a usage error, as if the first file did not fit.
         has_no_room = {finding.check for finding in refused(findings)} <= {"disk", "run folder"}
         return 2 if has_no_room else EXIT_REFUSED
     if has_screen:
         print_findings(findings, appearance)
-    # Refuse an impossible plan before there is a folder to leave behind.
+    # Refuse an impossible plan before creating a folder.
     _first_plan(spec, str(interpreter.path), runs / "RUN", env)
     interactive = has_screen or (detached and not parsed.switch("no_ui"))
     settings = KeeperSettings(interactive=interactive, checks=not parsed.switch("no_check"))
@@ -138,7 +138,7 @@ def start(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) -> int:
 
 @contextlib.contextmanager
 def _beginning(run: RunPaths, record: RunFile) -> Iterator[None]:
-    """While writing a run's first files: without space, none is left, and JobError says so in one line."""
+    """Guard the writing of a run's first files: if it fails, remove them and raise a one-line JobError."""
     try:
         yield
     except (LockTaken, OSError) as error:
@@ -185,7 +185,7 @@ def _record(run: RunPaths, spec: JobSpec, interpreter: Interpreter, settings: Ke
 
 
 def user_name() -> str:
-    """The system's name for this user."""
+    """Return the system's name for this user."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -193,7 +193,7 @@ def user_name() -> str:
 
 
 class Going(NamedTuple):
-    """How a verb shows the run that it sets going; without a screen and not interactive, this process is the keeper."""
+    """How a verb shows the run that it starts. Without a screen and not interactive, this process is the keeper."""
 
     verb: str
     has_screen: bool
@@ -212,7 +212,7 @@ def set_going(
     continued_by: str = "",
     beginning: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
 ) -> int:
-    """Start the keeper here or in the background, and show the run as asked. `beginning` is entered while the first files are written."""
+    """Start the keeper here or in the background, and show the run as requested. `beginning` wraps the writing of the first files."""
     if not record.settings.interactive:
         from supervisor.keeper.__main__ import make_keeper
 
@@ -226,7 +226,7 @@ def set_going(
     if warning and not how.has_screen:
         complain(how.verb, warning)
     try:
-        # The app loads on a separate core while the keeper loads its modules.
+        # The app loads on another core while the keeper loads its modules.
         load = load_app if how.has_screen else None
         with beginning():
             start_in_background(
@@ -241,7 +241,7 @@ def set_going(
         say(f"stoker {how.verb}: interrupted, but the run has begun: {where}", file=sys.stderr)
         raise
     finally:
-        if warning and how.has_screen:  # earlier, the screen would cover it at once
+        if warning and how.has_screen:  # an earlier message would be covered by the screen
             complain(how.verb, warning)
     try:
         say(run.run_id, flush=True)
@@ -260,7 +260,7 @@ def start_in_background(
     continued_by: str = "",
     meanwhile: Callable[[], object] | None = None,
 ) -> None:
-    """Start a detached keeper. Of a continued run, return once its attempt begins: the next reader would take the old end for the new one.
+    """Start a detached keeper. For a continued run, return once its attempt begins, so that no reader takes the old end for the new one.
 
     Raises:
         KeeperDidNotStart, OSError: see `start_detached`.
@@ -298,9 +298,9 @@ def _carry_headless(
     *,
     only_news: bool,
 ) -> int:
-    """Run to the end in this process and print events; returns the run's exit code.
+    """Run to the end in this process and print events. Returns the run's exit code.
 
-    `only_news`: do not print events already in its journal.
+    `only_news`: skip events already in its journal.
     """
     from supervisor.policy import EXIT_LOST
     from supervisor.run.state import Finished
@@ -333,5 +333,5 @@ def _carry_headless(
         flush_or_drop()  # lines lost to a full disk do not change the run's own exit code
         undo()
     if keeper.astray and isinstance(keeper.state.condition, Finished):
-        complain(how.verb, keeper.state.condition.reason)  # the journal with that reason is no longer read
+        complain(how.verb, keeper.state.condition.reason)  # nothing reads the journal's reason any more
     return code

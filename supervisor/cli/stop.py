@@ -24,7 +24,7 @@ from supervisor.views.model.run_list import rows_of
 
 MAX_LISTED = 10
 SILENT_AFTER_S = 10.0
-"""A keeper answers within 0.1 s: after this long it may be stopped, or hang."""
+"""A keeper answers within 0.1 s. After this long without an answer it may be stopped or hanging."""
 KILL_S = 10.0
 
 
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Send the request, wait for the end.
+    """Send the request and wait for the run to end.
 
     Exit 0 once the run has ended, 1 if it has not ended in time, 2 if no run or several match, 3 if there is
     no keeper.
@@ -70,21 +70,21 @@ def run(args: argparse.Namespace) -> int:
         refusal = str(why)
     except OSError as error:
         holder = holder_here(paths.node().lock) if error.errno in WAITS_FOR_SPACE else None
-        request_id = "SIGTERM"  # if no request can be written
+        request_id = "SIGTERM"  # the request could not be written
         if holder is None or not send_signal(ProcessId(holder.pid, holder.start_time), signal.SIGTERM):
             hint = ": not your run?" if isinstance(error, PermissionError) else ""
             return complain("stop", f"{paths.control}: {error.strerror}{hint}", 1)
     began = time.monotonic()
     looked = False
     while time.monotonic() < began + args.timeout:
-        keeper_lives = has_keeper(paths)  # before reading the journal, whose last line is then written
+        keeper_lives = has_keeper(paths)  # check before reading the journal: its last line is then written
         reader.refresh()
         if isinstance(reader.state.condition, Finished):
             say(f"{paths.root} ended: {reader.state.condition.outcome}: {reader.state.condition.reason}")
             for text in _still_running(paths, reader.state):
                 say(text, file=sys.stderr)
             return 0
-        if not request_id:  # and it did not end meanwhile
+        if not request_id:  # and it did not end in the meantime
             return refuse("stop", f"{paths.run_id} has no keeper", [refusal])
         answer = reader.state.answered.get(request_id)
         if answer not in {None, "done"}:
@@ -127,7 +127,7 @@ def _stop_without_keeper(run: RunPaths, silent: str) -> int:
 
 
 def _still_running(run: RunPaths, state: RunState) -> list[str]:
-    """The newest attempt's remaining processes: they would not end, or may not be the run's."""
+    """Describe the newest attempt's remaining processes: they would not end, or may not belong to the run."""
     from supervisor.views.headless.console import event_lines
 
     number = state.attempt.number if state.attempt is not None else 0
@@ -140,16 +140,16 @@ def _still_running(run: RunPaths, state: RunState) -> list[str]:
 
 
 def _what_to_do(run: RunPaths, state: RunState) -> str:
-    """Where a run without a keeper would receive a stop request."""
+    """Tell where a run without a keeper would receive a stop request."""
     if state.host != socket.gethostname():
         return f"none that is seen from here: it ran on {state.host}: stop it there"
     return f"`stoker attach --adopt {run.run_id}` takes over what lives of it, then stop it"
 
 
 def _meant(text: str | None, place: Path, *, elsewhere: bool) -> list[RunPaths]:
-    """The matching live runs: those in `place`, or those named `text`; none: see `find_run`.
+    """Return the matching live runs: those in `place`, or those named `text`. For no match see `find_run`.
 
-    A stopped run cannot resume where it was, so never guess between two.
+    Never guess between two runs, because a stopped run loses the work since its last checkpoint.
     """
     known = known_runs(place, os.environ, elsewhere=elsewhere)
     here = those_under(known, place)

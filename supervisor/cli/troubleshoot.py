@@ -21,7 +21,7 @@ from supervisor.views.wording.translate import Tr, words_in
 MOST_SAMPLES = 3
 WIDTH = 100
 LONGEST_WORDS = 80
-"""A longer text is a line of a log, in which a word means less."""
+"""A longer text is a line of a log, in which a single word means less."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 0: a page, or the possible ones; 2: none of the words is known."""
+    """Exit 0 if a page was found, or several possible ones; 2 if no word is known."""
     tr = words_in(appearance_from({"lang": args.lang}, os.environ).spoken)
     known = parse_tables(read_tables()).entries
     symptom = " ".join(args.symptom).strip()
@@ -70,7 +70,7 @@ def _list(head: str, classes: Iterable[FailureClass], tr: Tr) -> None:
 
 
 def _slow(tr: Tr) -> None:
-    """Slowness ends no run, so no verdict is about it: advice comes during the run."""
+    """Print the advice for slowness. A slow run does not end, so it gets advice instead of a verdict."""
     _say(tr("slow training is no failure"))
     does = "it names what holds a step up, while the run continues: waiting for data, a slow rank and why, throttled or hot GPUs, a busy machine"
     do = "look at the advisories of the dashboard (a), and at the share of a step that is waiting for data"

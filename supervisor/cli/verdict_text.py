@@ -1,4 +1,4 @@
-"""A verdict for people: what, where, the lines around it, what followed, what to do; and how it was decided."""
+"""Print a verdict for the user: cause, place, surrounding lines, consequences, advice, and its reasoning."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ENDED = {
 }
 SHOWN_CHARACTERS = 160
 
-# The lines around a cause by number, and the user's own line of code if a traceback ends in it.
+# Returns the lines around a cause by number, and the user's own code line if a traceback ends there.
 ContextReader = Callable[[str, int], tuple[list[tuple[int, str]], CodeLine | None]]
 Translate = Callable[[str], str]
 
@@ -37,9 +37,9 @@ def verdict_lines(
     *,
     ended_t: float | None = None,
 ) -> list[str]:
-    """The lines to print; text from a log has no control characters.
+    """Return the lines to print. Text from a log has its control characters removed.
 
-    `again`: earlier occurrences. `ended_t`: when, by a run's journal. `tr`: translates our sentences for the person.
+    `again`: earlier occurrences. `ended_t`: the end time from a run's journal. `tr`: translates our sentences.
     """
     where = f"{path} ({tr(f'attempt {attempt}')})" if attempt is not None else path
     reason = f", {tr(verdict.reason.value.replace('_', ' '))}" if verdict.reason is not None else ""
@@ -54,7 +54,7 @@ def verdict_lines(
     if ended_t is not None:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ended_t))
         lines[-1] += f" · {tr(f'ended {at}')}"
-    if verdict.signature:  # a received folder may contain a stoker.toml
+    if verdict.signature:  # a folder from another person may contain a stoker.toml
         lines.append(f"  {tr(f'by your signature {verdict.signature}')}")
     lines += [f"  {tr(text)}" for text in again]
     if verdict.cause is not None:
@@ -67,7 +67,7 @@ def verdict_lines(
 
 
 def _cause_lines(cause: Cause, context: ContextReader | None, tr: Translate) -> list[str]:
-    """The place, the user's own line of code, and the lines around."""
+    """Return the place, the user's own code line, and the surrounding lines."""
     place = cause.path if cause.line is None else f"{cause.path}:{cause.line}"
     lines = [f"  {tr('cause')}  {place}"]
     around, own = (
@@ -84,7 +84,7 @@ def _cause_lines(cause: Cause, context: ContextReader | None, tr: Translate) -> 
 
 
 def _consequence_lines(consequences: Sequence[Consequence], tr: Translate) -> list[str]:
-    """One line per kind, with its ranks."""
+    """Return one line per kind, with its ranks."""
     lines = [f"  {tr('what followed')} ({len(consequences)})"]
     folded: dict[str, list[Consequence]] = {}
     for item in consequences:
@@ -100,7 +100,7 @@ def _consequence_lines(consequences: Sequence[Consequence], tr: Translate) -> li
 
 
 def earlier_job_lines(jobs: Sequence[EarlierJob], tr: Translate = str) -> list[str]:
-    """Earlier jobs in the same file as the judged one, one line each."""
+    """Return one line for each earlier job in the same file as the judged one."""
     if not jobs:
         return []
     lines = ["", f"  {tr('earlier jobs in this file')} ({len(jobs)})"]
@@ -118,7 +118,7 @@ def earlier_job_lines(jobs: Sequence[EarlierJob], tr: Translate = str) -> list[s
 
 
 def explanation_lines(found: Examination, tr: Translate = str) -> list[str]:
-    """How a verdict was reached: the candidates, the rule that fired, the rules that yielded, the corrections."""
+    """Return how a verdict was reached: the candidates, the rule that fired, the rules that yielded, the corrections."""
     facts, decision = found.facts, found.decision
     shown = facts.candidates[:MOST_CANDIDATES]
     lines = ["", f"  {tr('candidates')} ({len(facts.candidates)})"]
@@ -153,6 +153,6 @@ def _candidate_lines(item: Candidate, path: str, tr: Translate) -> list[str]:
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """``rank 3`` or ``ranks 0, 2``."""
+    """Return ``rank 3`` or ``ranks 0, 2``."""
     many = "s" if len(ranks) > 1 else ""
     return f"rank{many} {', '.join(map(str, ranks[:8]))}" + (" …" if len(ranks) > 8 else "")

@@ -1,4 +1,4 @@
-"""Places jobs on machines: one interface (`scheduler`) to SLURM (`slurm`), Kubernetes or no scheduler; hosts by ssh (`ssh`).
+"""Place jobs on machines: one interface (`scheduler`) to SLURM (`slurm`), Kubernetes or no scheduler; hosts by ssh (`ssh`).
 
-Nothing here starts a rank: torchrun's agents do that, where the scheduler or a person started stoker.
+No code here starts a rank. torchrun's agents do, on the nodes where the scheduler or the user started stoker.
 """

@@ -1,7 +1,7 @@
-"""The only interface to the systems that place jobs on machines: SLURM, Kubernetes and "none" (CONTRIBUTING.md shows how to add one).
+"""Hide the systems that place jobs on machines behind one interface: SLURM, Kubernetes and "none" (how to add one: CONTRIBUTING.md).
 
 A scheduler gives this process's place among its job's nodes, its time limit, its warning before the end, and
-the exit code that requests a requeue. It is read from an environment, without queries until they are needed.
+the exit code that requests a requeue. The environment gives these values. Queries are sent only when needed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class Place:
     Attributes:
         node_rank: from 0; node 0 is where the ranks meet.
         nodes: number of nodes of the job, or of the step within it.
-        names: the scheduler's names of all of them, in rank order; empty without a list.
-        tasks_here: how many processes like this one the scheduler started on this node.
-        started_on_each: whether it was started on each node (srun), not once in all (a batch script, a shell).
-        step: the number of its step; empty: none.
-        why: the source of this information, for people.
+        names: the scheduler's names of all nodes, in rank order; empty without a list.
+        tasks_here: number of processes like this one that the scheduler started on this node.
+        started_on_each: whether it was started on each node (srun), not only once (a batch script, a shell).
+        step: the number of its step; empty if there is none.
+        why: the source of these values, as text for the user.
     """
 
     node_rank: int
@@ -44,21 +44,21 @@ class Place:
 
     @property
     def name(self) -> str | None:
-        """This node's name at the scheduler."""
+        """The scheduler's name for this node."""
         return self.names[self.node_rank] if self.node_rank < len(self.names) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """The scheduler that started this process, or would restart its job. This base class: one's own machine, or a host reached by ssh.
+    """The scheduler that started this process, or would restart its job. This base class: a local machine, or a host reached by ssh.
 
     Attributes:
-        name: for people, ``SLURM``; empty for none.
-        job: the number of the job that this process is in; None outside of any.
-        place: this process's place among its job's nodes; None outside any.
+        name: display name such as ``SLURM``; empty for none.
+        job: the number of the job that this process belongs to; None outside a job.
+        place: this process's place among its job's nodes; None outside a job.
         final_code: the exit code of a failure that would recur.
-        starts: how many times the scheduler has started this job before.
-        detach_warning: why a detached supervisor would not outlive the shell here; None: it would.
+        starts: number of times the scheduler has started this job before.
+        detach_warning: why a detached supervisor would not outlive the shell here; None if it would.
     """
 
     name: str = ""
@@ -68,25 +68,25 @@ class Scheduler:
     starts: int = 0
     detach_warning: str | None = None
     end_t: float | None = None
-    """When the scheduler ends the job, in seconds since 1970; None: it gave no limit."""
+    """When the scheduler ends the job, in seconds since 1970; None without a limit."""
 
     def time_left_s(self, now: float) -> float | None:
-        """Seconds until the job's end, at `now` (seconds since 1970)."""
+        """Return the seconds until the job's end, at `now` (seconds since 1970)."""
         return None if self.end_t is None else self.end_t - now
 
     def end_of(self, job: str) -> str:
-        """The state of a job that the scheduler is ending now (``TIMEOUT``); empty: no known reason."""
+        """Return the state of a job that the scheduler is ending (``TIMEOUT``); empty if unknown."""
         del job
         return ""
 
 
 # -- SLURM, read from the environment of its jobs
-# Source: "OUTPUT ENVIRONMENT VARIABLES" in srun(1) and sbatch(1). A batch script, and the shell of ``salloc``, run once on one node;
-# only a task of ``srun`` has SLURM_STEP_ID, and its SLURM_NODEID counts within its step.
+# Source: "OUTPUT ENVIRONMENT VARIABLES" in srun(1) and sbatch(1). A batch script, and the shell of ``salloc``, run once on one node.
+# Only a task of ``srun`` has SLURM_STEP_ID. Its SLURM_NODEID counts within its step.
 
 ASK_S: Final = 20.0
 END_S: Final = 5.0
-"""Between SIGTERM and SIGKILL SLURM leaves KillWait, 30 s by default."""
+"""SLURM waits KillWait between SIGTERM and SIGKILL, 30 s by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,30 +95,30 @@ class Slurm(Scheduler):
 
     @classmethod
     def of(cls, env: Mapping[str, str]) -> Slurm:
-        """From its variables. SLURM_RESTART_COUNT is not set in a first start; SLURM 23.02 and later set SLURM_JOB_END_TIME."""
+        """Read SLURM's variables. A first start has no SLURM_RESTART_COUNT. SLURM_JOB_END_TIME exists from SLURM 23.02 on."""
         return cls(
             name="SLURM",
             job=env["SLURM_JOB_ID"],
             place=_place_in_slurm(env),
-            final_code=EXIT_DO_NOT_REQUEUE,  # the batch script ends with this one
+            final_code=EXIT_DO_NOT_REQUEUE,  # the batch script exits with this code
             starts=_number(env.get("SLURM_RESTART_COUNT")) or 0,
-            # A step's processes end with it (ProctrackType in slurm.conf(5)).
+            # The end of a step kills its processes (ProctrackType in slurm.conf(5)).
             detach_warning="this is a SLURM job: its step's end kills a detached keeper; use --no-ui in the batch script",
             end_t=_number(env.get("SLURM_JOB_END_TIME")),
         )
 
     def end_of(self, job: str) -> str:
-        """A job that is being ended is COMPLETING, and its reason is the one that ended it (JOB REASON CODES in squeue(1))."""
+        """Return why a job is being ended: it is COMPLETING, and its reason is the one for the end (JOB REASON CODES in squeue(1))."""
         return "TIMEOUT" if _asked(job, "%r", END_S) == "TimeLimit" else ""
 
 
 def scheduler_asked(job: str) -> str:
-    """The state of a job in squeue; empty: unknown, or squeue has forgotten the job (MinJobAge, minutes after its end)."""
+    """Return a job's state in squeue; empty if unknown or forgotten by squeue (MinJobAge, minutes after the end)."""
     return _asked(job, "%T", ASK_S)
 
 
 def _place_in_slurm(env: Mapping[str, str]) -> Place:
-    """This process's node among those of its step, else of its job."""
+    """Return this process's node among the nodes of its step, else of its job."""
     in_step = "SLURM_STEP_ID" in env
     names = host_names((in_step and env.get("SLURM_STEP_NODELIST")) or env.get("SLURM_JOB_NODELIST", ""))
     told = (in_step and env.get("SLURM_STEP_NUM_NODES")) or env.get("SLURM_JOB_NUM_NODES")
@@ -139,7 +139,7 @@ def _place_in_slurm(env: Mapping[str, str]) -> Place:
 
 
 def _asked(job: str, fields: str, bound_s: float) -> str:
-    """squeue's answer about a job, within `bound_s`."""
+    """Return squeue's answer about a job, within `bound_s`."""
     from supervisor.cluster.slurm.programs import JOB, SlurmError, ask
 
     if not JOB.fullmatch(job):
@@ -150,9 +150,9 @@ def _asked(job: str, fields: str, bound_s: float) -> str:
         return ""
 
 
-# -- a pod of a Kubernetes JobSet, one a node, read from what configs/cluster/hand-off/jobset.yaml sets
-# Source: https://jobset.sigs.k8s.io (v1alpha2: labels of pods, names of hosts, restarts) and JOB_COMPLETION_INDEX of Indexed Jobs. Nothing
-# asks the API server: what is to happen after an exit code stands in the manifest.
+# -- a pod of a Kubernetes JobSet, one per node, from the variables in configs/cluster/hand-off/jobset.yaml
+# Source: https://jobset.sigs.k8s.io (v1alpha2: labels of pods, names of hosts, restarts) and JOB_COMPLETION_INDEX of Indexed Jobs. No
+# code here calls the API server. The manifest defines the reaction to each exit code.
 
 NAME, UID, ROLE = "JOBSET_NAME", "JOBSET_UID", "JOBSET_ROLE"
 NODES, RESTARTS, INDEX = "JOBSET_NODES", "JOBSET_RESTARTS", "JOB_COMPLETION_INDEX"
@@ -160,16 +160,16 @@ NODES, RESTARTS, INDEX = "JOBSET_NODES", "JOBSET_RESTARTS", "JOB_COMPLETION_INDE
 
 @dataclass(frozen=True, slots=True)
 class JobSetPod(Scheduler):
-    """Kubernetes, as a pod of a JobSet sees it: SIGTERM comes before a pod is moved, and a failed job is started again as a whole."""
+    """Kubernetes, as a pod of a JobSet sees it: SIGTERM comes before a pod is moved, and a failed job restarts as a whole."""
 
     @staticmethod
     def is_here(env: Mapping[str, str]) -> bool:
-        """Whether a process with this environment is in such a pod."""
+        """Check whether a process with this environment runs in a JobSet pod."""
         return bool(env.get(NAME)) and INDEX in env
 
     @classmethod
     def of(cls, env: Mapping[str, str]) -> JobSetPod:
-        """From its variables. A JobSet that is made again under its name is another job: its uid is in the job's name."""
+        """Read the JobSet's variables. A JobSet recreated under its name is another job, so the job's name includes its uid."""
         name, nodes = env[NAME], _number(env.get(NODES)) or 1
         host = f"{name}-{env.get(ROLE) or 'node'}-0"
         rank = _number(env.get(INDEX)) or 0
@@ -190,13 +190,13 @@ class JobSetPod(Scheduler):
 
 
 def scheduler_of(env: Mapping[str, str]) -> Scheduler:
-    """The scheduler whose job a process with this environment is in."""
+    """Return the scheduler whose job contains a process with this environment."""
     if env.get("SLURM_JOB_ID"):
         return Slurm.of(env)
     return JobSetPod.of(env) if JobSetPod.is_here(env) else Scheduler()
 
 
 def _number(text: str | None) -> int | None:
-    """The number at the start of a text: 2 for ``2(x3)``, SLURM's form of 2,2,2. None if there is none."""
+    """Return the number at the start of a text: 2 for ``2(x3)``, SLURM's form of 2,2,2. None without one."""
     match = re.match(r"\d{1,18}", text or "", re.ASCII)
     return int(match[0]) if match else None

@@ -1,1 +1,1 @@
-"""Why an attempt failed (pure): bytes, iterators and records in, one verdict out."""
+"""Find why an attempt failed (pure): bytes, iterators and records in, one verdict out."""

@@ -1,4 +1,4 @@
-"""What to do next: the best action, and advice on this failure, with the run's own values before general advice."""
+"""Choose what to do next: the best action, and advice on this failure, the run's own values before general advice."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from supervisor.job.memory_fit import choose_smaller, memory_point
 from supervisor.run.records import Action, FailureClass, Reason
 from supervisor.text.patterns import whole
 
-# Reasons for the end of a job without a failure of its own; the advice depends on who ended it.
+# Reasons for the end of a job without a failure of its own. The advice depends on who ended the job.
 _REQUEUED = frozenset((Reason.TIME_LIMIT, Reason.PREEMPTED, Reason.NODE_FAIL))
 NO_STEP_ADVICE = "The script exited on its own. Its last lines, and the checkpoint it resumed from, show why it had nothing left to do."
 _BY_REASON: Final = {
@@ -30,7 +30,7 @@ UNCOUNTED_KILL_ADVICE = (
 
 
 def action_for(failure: FailureClass, reason: Reason | None, text: str, job: JobEvidence) -> Action:
-    """The best action; policy decides."""
+    """Return the best action. Policy decides."""
     match failure:
         case FailureClass.CUDA_OOM if is_fragmented(text) and not job.run_values.allocator_set:
             return Action.SET_ALLOCATOR
@@ -54,9 +54,9 @@ ONLY_SMALLER_ADVICE: Final = "A smaller batch would also be a smaller global bat
 def advice_for(
     failure: FailureClass, reason: Reason | None, text: str, job: JobEvidence, *, bare_kill: bool = False
 ) -> tuple[str, ...]:
-    """Advice, the most specific first. `text`: the causing line and a few below it.
+    """Return advice, the most specific first. `text`: the causing line and a few lines below.
 
-    `bare_kill`: nothing but a SIGKILL is known about the end.
+    `bare_kill`: only a SIGKILL is known about the end.
     """
     line = text.split("\n", 1)[0]
     own, replaces_general = _by_message(failure, text if failure is FailureClass.DDP_MISMATCH else line)
@@ -86,7 +86,7 @@ def advice_for(
 class _Row(NamedTuple):
     """Advice on messages of some classes. `{0}`, `{1}` are the pattern's matched groups.
 
-    `alone`: the class's general advice would mislead (space helps no mount, login no name). `more`: try later rows.
+    `alone`: the class's general advice would mislead (space helps no mount, login no host name). `more`: try later rows.
     """
 
     classes: tuple[FailureClass, ...]
@@ -110,7 +110,7 @@ _F = FailureClass
 _FILES: Final = (_F.DISK_FULL, _F.PERMISSION_DENIED)
 _DEVICE: Final = (_F.CUDA_ERROR, _F.NCCL_ERROR)
 
-# In order: for each class, the first matching row gives the advice.
+# The first matching row of a class gives the advice.
 _ROWS: Final = (
     _row((_F.CHECKPOINT_LOAD,), r"No valid checkpoint found in output directory \(([^)]+)\)",
          "There is no checkpoint in {0} yet: start without resume_from_checkpoint, or give it the path of one.", alone=True),
@@ -153,7 +153,7 @@ _ROWS: Final = (
          "{0} is not on $PATH: load its module, or install it where the job runs (in the container, on each node).", alone=True),
     _row((_F.MISSING_FILE,), r"(?:No such file or directory: |can't open file |: )b?['\"]([^'\"]+)['\"]|(\S*/\S+) (?:does not exist|not found)|(?:does not exist|not found|missing)[: ]+(\S*/\S+)",
          "Not there: {0}"),
-    # A module inside one that was found: Python names the first one that it does not find.
+    # A module inside an existing package: Python reports the first part that it does not find.
     _row((_F.IMPORT_ERROR,), r"No module named ['\"]?(\w+)\.[\w.]+['\"]?; ['\"][\w.]+['\"] is not a package",
          "{0} is a file here, not the package: a script or folder of that name hides it; rename that.", alone=True),
     _row((_F.IMPORT_ERROR,), r"No module named ['\"]?((\w+)\.[\w.]+)['\"]?",
@@ -172,7 +172,7 @@ _ROWS: Final = (
 
 
 def _by_message(failure: FailureClass, text: str) -> tuple[list[str], bool]:
-    """The advice of the matching rows, and whether it replaces the general advice."""
+    """Return the advice of the matching rows, and whether it replaces the general advice."""
     found: list[str] = []
     alone = False
     for row in _ROWS:
@@ -186,7 +186,7 @@ def _by_message(failure: FailureClass, text: str) -> tuple[list[str], bool]:
 
 
 def is_mount_error(line: str) -> bool:
-    """Whether a filesystem or its server failed, which has nothing to do with space."""
+    """Check whether a filesystem or its server failed, which has nothing to do with free space."""
     return re.search(_MOUNT_ERROR, line) is not None
 
 
@@ -197,7 +197,7 @@ _FAILED_NODE = re.compile(
 
 
 def node_named(line: str) -> str | None:
-    """The node that failed, from the scheduler's line; a node that a job's own line is `ON` is where its script ran."""
+    """Return the node that failed, from the scheduler's line. A node after `ON` in a job's own line only ran its script."""
     found = _FAILED_NODE.search(line)
     return (found[1] or found[2]).rstrip(".,:;") if found else None
 
@@ -206,7 +206,7 @@ def node_named(line: str) -> str | None:
 
 
 def _by_values(failure: FailureClass, reason: Reason | None, line: str, job: JobEvidence) -> list[str]:
-    """Advice with values from the run and the machine's records."""
+    """Return advice with values from the run and the machine's records."""
     match failure:
         case FailureClass.CUDA_OOM:
             return _memory(line, job)
@@ -252,7 +252,7 @@ def _workers(failure: FailureClass, reason: Reason | None, line: str, job: JobEv
 
 
 def _misplaced(line: str, values: RunValues) -> list[str]:
-    """A flag rejected by the script because it was meant for `stoker run`."""
+    """Explain a flag that the script rejected because it was meant for `stoker run`."""
     refused = line.partition("error: ")[2] or line
     words = {word.partition("=")[0].strip("'\"`:,.") for word in refused.split()}
     return [
@@ -280,7 +280,7 @@ def _size(text: str, pattern: str) -> float | None:
 
 
 def is_fragmented(text: str) -> bool:
-    """Whether a CUDA message shows much more memory reserved than allocated: the allocator helps first."""
+    """Check whether a CUDA message shows far more memory reserved than allocated. If so, fix the allocator first."""
     tried = _size(text, "Tried to allocate SIZE")
     idle = _size(text, "SIZE is reserved by PyTorch but unallocated")
     if idle is None:
@@ -301,7 +301,7 @@ def _smaller_batch(text: str, values: RunValues) -> list[str]:
 
 
 def _next_micro_batch(text: str, values: RunValues) -> int | None:
-    """The next size that keeps the global batch and fits by the message's numbers; none that ran out of memory."""
+    """Return the next fitting size, by the message's numbers, with the same global batch; None if it failed before."""
     batch = values.batch
     if batch is None:
         return None

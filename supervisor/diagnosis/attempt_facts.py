@@ -1,4 +1,4 @@
-"""The facts about one attempt, and what the rules derive from them: each is computed on first use."""
+"""The facts about one attempt, and the values that rules derive from them. Each is computed on first use."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ FATAL_SIGNALS = frozenset((-4, -7, -8, -9, -11))
 STOP_SIGNALS = frozenset((-15, -2, -1))
 # At least this many steps after the last report of an ended process belong to another run in the same file.
 STEPS_OF_ANOTHER = 25
-# The earliest cause is chosen among those at most this much weaker than the strongest; the same for stops.
+# The earliest cause is chosen among those at most this much weaker than the strongest. So are stops.
 CAUSE_MARGIN = 30
 STOP_MARGIN = 10
-# A line this far above another is not part of the same message.
+# A line more than this far above another is not part of the same message.
 FAR_BELOW_LINES = 15
 INTERRUPTED_LINES = 120  # two tracebacks below the one of Ctrl-C
-# What workers raise when a stop tears them down; of other classes, only the strongest are not echoes of it.
+# Errors that workers raise when a stop tears them down. In other classes, only the strongest are no echoes.
 _NO_ECHO = frozenset(
     (FailureClass.CUDA_OOM, FailureClass.HOST_OOM, FailureClass.GPU_FAULT, FailureClass.NAN_LOSS)
 )
 
 
 class Root(NamedTuple):
-    """The choice: class, place and confidence.
+    """The chosen root: class, place and confidence.
 
     `line` 0: no line shows it. `local_rank`: on its node, if `rank` is unknown. `shown_by`: the stacks or dumps behind it.
     """
@@ -61,13 +61,13 @@ class Root(NamedTuple):
     shown_by: SeenHang | SeenRecorder | None = None
 
     def of_rank(self, rank: int | None) -> Root:
-        """The same root, of one rank; of none that is known if None."""
+        """Return the same root with this rank, or with no known rank if None."""
         return self._replace(rank=rank, ranks=(rank,) if rank is not None else ())
 
 
 @dataclass(frozen=True)
 class Facts:
-    """One attempt: its evidence, scanned logs, launcher reports, and lines that may name the cause. Frozen: facts are cached."""
+    """One attempt: its evidence, scanned logs, launcher reports, and lines that may show the cause. Frozen, for cached values."""
 
     job: JobEvidence
     scans: tuple[SourceScan, ...]
@@ -80,7 +80,7 @@ class Facts:
 
     @cached_property
     def _reported(self) -> list[Candidate]:
-        """Without the signals with which we ended a hang ourselves: they have no other sender."""
+        """Candidates without the signals by which stoker ended a hang, because they have no other sender."""
         ours = self.job.ended_for == "hang"
         return [item for item in self.candidates if not (ours and item.has(Trait.STOP_SIGNAL))]
 
@@ -118,7 +118,7 @@ class Facts:
         return sorted(found, key=lambda item: (item.summary, item.hit.source, item.hit.line))
 
     def _killed_with_its_step(self, item: Exit) -> bool:
-        """Whether srun reports the signal of a task that it killed: for a canceled step, or after another task exited."""
+        """Check whether srun reports a task that it killed: for a canceled step, or after another task exited."""
         if not item.hit.has(Trait.TASK_EXIT):
             return False
         stopped = any(stop.source == item.hit.source and stop.line <= item.hit.line for stop in self.stops)
@@ -128,7 +128,7 @@ class Facts:
     # -- causes ------------------------------------------------------------------------------------
 
     def _is_symptom(self, item: Candidate) -> bool:
-        """Whether a cause is only a consequence of something else in the logs."""
+        """Check whether a cause is only a consequence of another event in the logs."""
         if item.soft and not self.died and self.any_progress:
             return True
         hits = self.scans[item.source].hits
@@ -148,7 +148,7 @@ class Facts:
         return item.has(Trait.ABORT) and self._is_explained_abort(item)
 
     def _is_explained_abort(self, item: Candidate) -> bool:
-        """Whether a process sent itself SIGABRT after stating the reason, or threads left by an exception did."""
+        """Check whether SIGABRT followed a stated reason, or came from threads that an exception left behind."""
         return _ABORTED.search(item.text) is not None and any(
             (item.line <= other.line <= item.line + 3 and not other.has(Trait.ABORT))
             or (
@@ -162,10 +162,10 @@ class Facts:
         )
 
     def _is_stopped_loader(self, item: Candidate) -> bool:
-        """Whether a data worker died from the SIGTERM that ends a job: another rank failed, or a launcher or a stop came first."""
+        """Check whether a data worker died from a job's final SIGTERM: another rank failed, or a launcher or a stop came first."""
         alike = (one for one in self._reported if (one.source, one.rank) == (item.source, item.rank))
         if not any(one.line <= item.line and _LOADER_STOPPED.search(one.text) for one in alike):
-            return False  # the loader's last words name no signal
+            return False  # the loader's last words mention no signal
         ranks, rank = self.ranks, self.ranks.of(item.hit, item.failure)
         if rank is not None and rank == ranks.blamed():
             return False
@@ -206,7 +206,7 @@ class Facts:
             return None
         if stop is None:
             return root
-        # A tool's complaint (``conda activate``) looks like an exception of unknown type, and the script continues.
+        # A tool's complaint (``conda activate``) looks like an exception of unknown type, but the script continues.
         if root.has(Trait.OPEN_TYPE) and stop.strength >= Strength.EXACT and not frames_above(root.hit).found:
             return None
         if not self._before(stop, root):
@@ -223,10 +223,10 @@ class Facts:
 
     @cached_property
     def stop_before_complaints(self) -> Candidate | None:
-        """The stop to name, if no peer complained before the first."""
+        """The stop to report, if no peer complained before the first stop."""
         if not self.stops:
             return None
-        # Pipes of a loader's own processes break as the other end is stopped, often before that is reported.
+        # Pipes of a loader's own processes break as the other end stops, often before a report of the stop.
         others = [item for item in self.consequences if item.failure is not FailureClass.DATALOADER_WORKER]
         complaint = first_complaint(others)
         if complaint is not None and self._before(complaint, self.stops[0]):
@@ -248,7 +248,7 @@ class Facts:
 
     @cached_property
     def died(self) -> bool:
-        """Whether anything shows that a process ended with a failure."""
+        """Whether any evidence shows that a process ended with a failure."""
         job = self.job
         if any(code != 0 for code in job.exit_codes.values()) or (job.launcher_exit or 0) != 0:
             return True
@@ -277,7 +277,7 @@ class Facts:
 
     @cached_property
     def bad_exits(self) -> list[Exit]:
-        """Exits with their own code, torchrun's summary last; a shell's status belongs to no process."""
+        """Exits with their own code, torchrun's summary last. A shell's status belongs to no process."""
         found = [
             item
             for item in self.launch.exits
@@ -289,12 +289,12 @@ class Facts:
 
     @cached_property
     def any_progress(self) -> bool:
-        """Whether training printed anything in the kept parts of the logs."""
+        """Whether training printed any line in the kept parts of the logs."""
         return steps_seen(self.scans)
 
     @cached_property
     def breaks_off(self) -> bool:
-        """Whether a log ends within a traceback, without its exception, or with that of a helper's thread and no end of training."""
+        """Whether a log ends inside a traceback without its exception, or in a helper thread's traceback with no end of training."""
         if any(_ends_in_traceback(scan) for scan in self.scans):
             return True
         if self.good_end or self.job.launcher_exit == 0:
@@ -321,25 +321,25 @@ def _earliest_strong(causes: Sequence[Candidate]) -> Candidate | None:
     floor = max(item.strength for item in causes) - CAUSE_MARGIN
     first = next(item for item in causes if item.strength >= floor)
     if first.soft:
-        # A mere warning did not end the program if something else is more than a warning.
+        # A mere warning did not end the program if another cause is more than a warning.
         first = next((item for item in causes if item.strength >= floor and not item.soft), first)
     if _is_shell_tools(first):
-        # A batch script continues if one of its tools fails: the cause is the program that failed later.
+        # A batch script continues if one of its tools fails. The cause is the program that failed later.
         first = next((item for item in causes if item.strength >= floor and not _is_shell_tools(item)), first)
     if first.has(Trait.REPEATED) and "encountered in worker" in first.text:
-        # The loader's line, which names the worker's pid, says more than the worker's own last words.
+        # The loader's line, which has the worker's pid, is more informative than the worker's own last words.
         later = (item for item in causes if far_below(first, item) and "killed by signal" in item.text)
         return next(later, first)
     return first
 
 
 def _is_shell_tools(item: Candidate) -> bool:
-    """Whether a tool of a batch script complains about a file: the script continues. A full disk always counts."""
+    """Check whether a batch script's tool complains about a file: the script continues. A full disk counts."""
     return item.failure in _OF_FILES and _SHELL_TOOL.match(item.text) is not None
 
 
 def first_complaint(consequences: Sequence[Candidate]) -> Candidate | None:
-    """The complaint to name: a timeout, otherwise the first of the strongest."""
+    """Return the complaint to report: a timeout, otherwise the first of the strongest."""
     for item in consequences:
         if item.failure is FailureClass.NCCL_TIMEOUT and item.strength >= Strength.DECISIVE and not item.soft:
             return item  # peers' "connection closed" follows from a rank that timed out
@@ -351,7 +351,7 @@ def first_complaint(consequences: Sequence[Candidate]) -> Candidate | None:
 
 
 def _ends_in_traceback(scan: SourceScan) -> bool:
-    """Whether the text ends in frames without a later line that may name an exception."""
+    """Check whether the text ends in frames without a later line that may give an exception."""
     written = [text for line in scan.tail[-60:] if (text := split_prefix(line, scan.hosts)[1]).strip()]
     named = bool(written) and is_exception(written[-1]) and not is_closing(written[-1])
     framed = False
@@ -365,5 +365,5 @@ def _ends_in_traceback(scan: SourceScan) -> bool:
 
 
 def far_below(one: Candidate, other: Candidate) -> bool:
-    """Whether a line is far below another, or in another log."""
+    """Check whether a line is far below another, or in another log."""
     return other.source != one.source or other.line - one.line > FAR_BELOW_LINES

@@ -1,8 +1,8 @@
-"""Turns hits into root candidates, and drops the errors that the job recovered from.
+"""Turn hits into root candidates, and drop the errors that the job recovered from.
 
-A hit becomes a candidate unless it is quoted code or an echo; frames and words choose its class. Then three
-questions, in order. Does the line itself say that the program continued (a Python warning, "using … instead")? Did
-training's own lines follow it, or a good end? Is it only a mention of a failure that is raised elsewhere?
+A hit becomes a candidate unless it is quoted code or an echo. Frames and words choose its class. Three
+questions follow, in order. Does the line state that the program continued (a Python warning, "using … instead")? Do
+training's own lines follow, or a good end? Does the line only mention a failure that is raised elsewhere?
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import Origin
 
 _WARNING_LEVEL = Lazy(r"(?:^|[\s\[|:])W\d{3,4} \d\d:\d\d:\d\d\.\d+ \d+ (?!torch/distributed/elastic)")
-# A line with this ending tells what was done instead, whatever its level.
+# A line with this ending states what the program did instead, at any log level.
 REPLACED = Lazy(
     r"(?:going to|using) \S.{0,40} instead\W*$|(?:^|[^t] )(?:skipp(?:ing|ed)|ignor(?:ing|ed)|using (?:the )?defaults?|fall(?:ing|s) back|fallback|retrying|will retry|continuing)\b.{0,24}$"
 )
-# wandb uploads in its own process and logs the server's refusals; if one ends the program, it is raised (`CommError`).
+# wandb uploads in its own process and logs the server's refusals. A refusal that ends the program is raised (`CommError`).
 _OF_UPLOADER = Lazy(r"^wandb: ERROR (?:Error while calling W&B API|.{0,40}\(<Response \[\d+\]>\))")
 _OWN_NAME = Lazy(r"\w+(?=: |:?$)")
-# Whatever the function does, its source is wrong.
+# Whatever the function does, its source code is wrong.
 _OF_SOURCE = Lazy(r"\b(?:Name|UnboundLocal)Error\b|got an unexpected keyword argument")
 _OWN_TYPE = Lazy(r"\b(?:Key|Type|Attribute|Index|Name|UnboundLocal)Error\b")
-# nbclient, nbconvert and papermill raise these with the cell's own traceback as message.
+# nbclient, nbconvert and papermill raise these with the cell's own traceback as the message.
 _OF_CELL = Lazy(r"\b(?:CellExecution|PapermillExecution)Error\b")
 _INFORMS = Lazy(r"(?:^|[\s\[(|:-])INFO(?:$|[\s\])|:-])")
 
-# Types that are raised for anything; other types (KeyError, TypeError …) are the program's own.
+# Types that are raised for anything. Other types (KeyError, TypeError …) are the program's own.
 _ANY_TYPE = Lazy(
     r"\b(?:ValueError|AssertionError|NotImplementedError|FloatingPointError|MisconfigurationException)\b"
 )
@@ -63,9 +63,9 @@ FRAMES_STRENGTH = Strength.DECISIVE
 WORDS_STRENGTH = 55
 UNREAD_STRENGTH = 50
 _READS_FRAMES = frozenset((Trait.GENERIC, Trait.FRAMES_REQUIRED, Trait.COMPILER_FRAMES))
-# An end from outside raises nothing in the process.
+# A process ended from outside raises no exception.
 _NOT_RAISED = frozenset((FailureClass.WORKER_CRASH, FailureClass.TERMINATED))
-# Failures in a data worker that keep their own class: the remedy is not in the data.
+# Failures that keep their own class in a data worker, because the remedy is not in the data.
 _KEPT_IN_WORKER = frozenset(
     (
         FailureClass.FD_LIMIT, FailureClass.SHM_EXHAUSTED, FailureClass.HOST_OOM, FailureClass.DISK_FULL,
@@ -76,7 +76,7 @@ _KEPT_IN_WORKER = frozenset(
 
 
 class _Settled(NamedTuple):
-    """Class, reason and strength of a hit, and the line that shows them; `in_helper`: raised by a thread that ends alone."""
+    """Class, reason and strength of a hit, and the line that shows them. `in_helper`: raised by a thread that ends alone."""
 
     failure: FailureClass
     reason: Reason | None
@@ -87,18 +87,18 @@ class _Settled(NamedTuple):
 
 
 def steps_seen(scans: Sequence[SourceScan]) -> bool:
-    """Whether any log shows lines of training itself."""
+    """Check whether any log shows lines of training itself."""
     return any(scan.drew_bars or scan.steps for scan in scans)
 
 
 def candidates_of(scans: Sequence[SourceScan]) -> list[Candidate]:
-    """All candidates of a job, log by log."""
+    """Return all candidates of a job, log by log."""
     made = []
     for scan in scans:
-        # A log collector that labels every line INFO says nothing about the line.
+        # If a log collector labels every line INFO, the label does not describe the line.
         edges = [line for line in (*scan.head[:40], *scan.tail[-40:]) if line.strip()]
         informs = bool(edges) and all(_INFORMS.search(line[:120]) for line in edges)
-        # A collector's record of a whole traceback is a line of many texts.
+        # A collector's record of a whole traceback is one line with many texts.
         by_text: dict[tuple[int, str], list[Hit]] = {}
         for hit in scan.hits:
             by_text.setdefault((hit.line, hit.text), []).append(hit)
@@ -111,7 +111,7 @@ def _without_context(found: list[Candidate]) -> list[Candidate]:
     """Drop exceptions that led to another one in the same chain, which ended the process.
 
     A plain exception explains less than the one before it, for example when a full disk breaks a file being
-    closed; but the program can do without an import whose failure was handled.
+    closed. However, the program can do without an import whose failure was handled.
     """
     raised = {(item.source, item.hit.line): item for item in found if item.is_cause and not item.soft}
     chained = ((item, raised.get((item.source, end_of_chain(item.hit) or 0))) for item in found)
@@ -131,12 +131,12 @@ def _without_context(found: list[Candidate]) -> list[Candidate]:
 
 
 def _is_no_report(hit: Hit, scans: Sequence[SourceScan]) -> bool:
-    """Whether a line only quotes code, echoes or wraps another one, or tells of an exception that ended nothing."""
+    """Check whether a line only quotes code, echoes or wraps another, or reports an exception that ended nothing."""
     if is_quoted_code(hit.text) or below_its_frame(hit) or is_echo(hit):
         return True
     wraps = hit.text.endswith(": Traceback (most recent call last):") or _OF_CELL.search(hit.text) is not None
     if wraps or (" in replica " in hit.text and "Caught " in hit.text):
-        # An exception below, unless the log was cut off above that.
+        # The exception is below, unless the log was cut off above it.
         below = (other for other in scans[hit.source].hits if hit.line < other.line)
         if any(other.signature.role is Role.CAUSE for other in below):
             return True
@@ -144,7 +144,7 @@ def _is_no_report(hit: Hit, scans: Sequence[SourceScan]) -> bool:
         return True  # the parent was gone while its child was starting
     if hit.has(Trait.ENDS_TRACEBACK) and (was_handled(hit) or frames_above(hit).ignored):
         return True
-    # If a message was not formatted, nothing ended; if it could not be written, a full disk shows up itself.
+    # A message that could not be formatted ended nothing. If it could not be written, a full disk shows up itself.
     may_pass = hit.signature.failure is FailureClass.CODE_ERROR or hit.has(Trait.LOST_CONNECTION)
     return may_pass and frames_above(hit).in_passing
 
@@ -173,7 +173,7 @@ def _candidate(hit: Hit, scans: Sequence[SourceScan], *, informs: bool) -> Candi
 
 
 def _settled(hit: Hit, scans: Sequence[SourceScan]) -> _Settled:
-    """The class of a hit: its signature's, unless the wrapped exception, frames or words show another."""
+    """Return a hit's class: its signature's, unless the wrapped exception, frames or words show another."""
     signature = hit.signature
     plain = _Settled(signature.failure, signature.reason, signature.strength, hit.line, hit.text)
     if hit.has(Trait.WRAPS_INNER):
@@ -193,7 +193,7 @@ def _settled(hit: Hit, scans: Sequence[SourceScan]) -> _Settled:
 
 
 def _by_frames_or_words(hit: Hit, plain: _Settled) -> _Settled:
-    """A plain exception's class: by its words, otherwise by its frames."""
+    """Return a plain exception's class: by its words, otherwise by its frames."""
     by_frames = None if _OF_SOURCE.search(hit.text) else class_by_frames(frames_above(hit))
     by_words = _class_of_words(hit)
     if by_words is not None:
@@ -208,19 +208,19 @@ def _by_frames_or_words(hit: Hit, plain: _Settled) -> _Settled:
 
 
 def _class_of_words(hit: Hit) -> tuple[FailureClass, int] | None:
-    """The class from a plain exception's words, and their score. The program's own exception types have no such words."""
+    """Return the class from a plain exception's words, and their score; None for the program's own exception types."""
     if not hit.has(Trait.GENERIC) or _OWN_TYPE.search(hit.text):
         return None
     if not hit.has(Trait.OPEN_TYPE) and not _ANY_TYPE.search(hit.text):
         return None
     if not hit.has(Trait.ENDS_TRACEBACK):
         return class_by_words(hit.text)
-    found = class_by_words(_OWN_NAME.sub("", hit.text))  # a program may name its own classes anything
+    found = class_by_words(_OWN_NAME.sub("", hit.text))  # a program may choose any name for its own classes
     return None if found is not None and found[0] in _NOT_RAISED else found
 
 
 def _in_worker(line: int, text: str, hit: Hit, scans: Sequence[SourceScan]) -> _Settled:
-    """The class of an exception in a data worker, by the given line: some keep their own class there."""
+    """Return the class of a data worker's exception, by the given line. Some keep their own class there."""
     inner = best_match(other for other in scans[hit.source].hits if other.line == line)
     if inner is not None and inner.signature.failure in _KEPT_IN_WORKER:
         found = inner.signature
@@ -229,7 +229,7 @@ def _in_worker(line: int, text: str, hit: Hit, scans: Sequence[SourceScan]) -> _
 
 
 def _is_soft(hit: Hit, settled: _Settled, *, informs: bool) -> bool:
-    """Whether the line is a warning or a notice. `informs`: a collector put INFO before each line."""
+    """Check whether the line is a warning or a notice. `informs`: a collector put INFO before each line."""
     if hit.has(Trait.FIRM):
         return False
     text = _INFORMS.sub(" ", hit.text) if informs else hit.text
@@ -244,7 +244,7 @@ def _is_soft(hit: Hit, settled: _Settled, *, informs: bool) -> bool:
 
 
 def _pipe_owner(hit: Hit) -> FailureClass | None:
-    """The owner of a broken pipe that only Python's own processes used: a data worker, or the program."""
+    """Return the owner of a broken pipe between Python's own processes: a data worker, or the program."""
     paths = [frame.path for frame in frames_above(hit).frames]
     if not any("/multiprocessing/" in path for path in paths):
         return None
@@ -254,7 +254,7 @@ def _pipe_owner(hit: Hit) -> FailureClass | None:
 
 
 def _stamp(hit: Hit, scans: Sequence[SourceScan]) -> float | None:
-    """The time of a line, or of the nearest line with one."""
+    """Return the time of a line, or of the nearest line with a time."""
     day_t = day_of(line for scan in scans for line in (*scan.head[:100], *scan.tail[-50:]))
     near = (hit.text, *reversed(hit.lines_before(40)), *hit.lines_after(12))
     return next((stamp for line in near if (stamp := when(line, day_t)) is not None), None)
@@ -271,7 +271,7 @@ def in_order(found: list[Candidate]) -> list[Candidate]:
 
 # -- errors that the job recovered from -------------------------------------------------------------
 
-# Training lines after an error that prove recovery: fewer if they more certainly belong to the job.
+# Number of training lines after an error that prove recovery, lower if they more certainly belong to the job.
 STEPS_AFTER_NOTICE = 1  # after a line that is neither an exception nor an alarm
 STEPS_AFTER_CAUGHT = 2  # after a traceback printed by a logger, or an exception known only by its layout
 STEPS_AFTER_LINE = 3  # after a warning, a line without a traceback, or a traceback of a thread
@@ -279,7 +279,7 @@ STEPS_AFTER_TRACEBACK = 6
 STEPS_BETWEEN_CAUSES = 6
 STEPS_ELSEWHERE = 12  # of other ranks, which step in sync; and after a kernel report about any process
 STEPS_AFTER_STOP = 25  # after a stop, which a long save may follow
-# A traceback in a job that failed: logs put together file by file show a rank's earlier steps after it.
+# After a traceback in a job that failed. Logs joined file by file show a rank's earlier steps after it.
 STEPS_AFTER_TRACEBACK_OF_FAILED = 60
 LINES_OF_ONE_MESSAGE = 4
 BAR_STATES = 12  # states of one bar, drawn in one line; after a line without a traceback
@@ -298,7 +298,7 @@ _ALARM = Lazy(r"\b(?:ERROR|CRITICAL|FATAL|Traceback|[Ee]rror:|NCCL WARN|[Uu]nhan
 _EXCEPTION = Lazy(
     r"^(?:\S{0,40} )?(?:(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure|NotFound|Iteration)\b|(?:[a-z_]\w*\.){2,}[A-Z]\w+: )"
 )
-# The output of `warnings.warn`: the program continued, whatever it says (Python: warnings.formatwarning). Lightning warns that it was
+# The output of `warnings.warn`. The program continued, whatever it says (Python: warnings.formatwarning). Lightning warns that it was
 # interrupted, and ends.
 _PYTHON_WARNING = Lazy(r"\.py:\d+: (?:[A-Za-z_]\w*\.)*\w*Warning: ")
 _INSTEAD = Lazy(r"\b(?:going to|using) \S.{0,40} instead\W*$")
@@ -316,16 +316,16 @@ _TROUBLE = frozenset((Trait.TRACEBACK, Trait.LAUNCHER_REPORT, Trait.CRASH_REPORT
 def without_recovered(
     found: list[Candidate], scans: Sequence[SourceScan], *, died: bool, stepped: bool
 ) -> list[Candidate]:
-    """The candidates that may have caused the failure.
+    """Return the candidates that may have caused the failure.
 
     Args:
         found: all candidates, log by log.
         scans: the scans of their logs.
-        died: some process is known to have failed.
-        stepped: lines of training itself were seen.
+        died: whether a process is known to have failed.
+        stepped: whether lines of training itself were seen.
     """
     steps = [scan.tail_steps() for scan in scans]
-    # A process ends only once, so it catches any exception type that it logged more than once.
+    # A process ends only once, so it must have caught any exception type that it logged more than once.
     times = Counter(_by_whom(item) for item in found if _is_exception(item) and frames_above(item.hit).caught)
     left = [
         item
@@ -341,13 +341,13 @@ def without_recovered(
 
 
 def _shows_trouble(found: Sequence[Candidate], scans: Sequence[SourceScan]) -> bool:
-    """Whether an exception was raised, or any log shows a traceback or an ended process."""
+    """Check whether an exception was raised, or any log shows a traceback or an ended process."""
     traits = {trait for scan in scans for hit in scan.hits for trait in hit.signature.traits}
     return not _TROUBLE.isdisjoint(traits) or any(_is_exception(item) and not item.soft for item in found)
 
 
 def _says_so(item: Candidate, died: bool) -> bool:
-    """Whether the line itself says that the program continued."""
+    """Check whether the line itself states that the program continued."""
     if item.failure is not FailureClass.TERMINATED and _PYTHON_WARNING.search(item.text):
         return True
     if _INSTEAD.search(item.text[-80:]) and not _is_exception(item):
@@ -356,9 +356,9 @@ def _says_so(item: Candidate, died: bool) -> bool:
 
 
 def _gave_way(item: Candidate, found: Sequence[Candidate]) -> bool:
-    """Whether a line only mentions or logs a failure that is raised elsewhere, and another exception was raised.
+    """Check whether a line only mentions or logs a failure raised elsewhere, and another exception was raised.
 
-    A program that later used up memory can do without a failed import.
+    A program that later ran out of memory can do without a failed import.
     """
     if not item.is_cause:
         return False
@@ -376,7 +376,7 @@ def _gave_way(item: Candidate, found: Sequence[Candidate]) -> bool:
 
 
 def _is_another(mention: Candidate, raised: Candidate) -> bool:
-    """Whether an exception below a mention differs from it, or says the same more exactly. Consequences are right below."""
+    """Check whether an exception below a mention differs, or is more exact about the same failure. Consequences are right below."""
     if mention.failure is FailureClass.COMPILE_ERROR:
         return False  # compilers print, and their callers raise
     if raised.failure is mention.failure:
@@ -389,7 +389,7 @@ def _is_another(mention: Candidate, raised: Candidate) -> bool:
 
 
 def is_notice(item: Candidate) -> bool:
-    """A line of a class that shows up as exceptions, which is neither an exception nor an alarm."""
+    """Check for a line of a class that shows up as exceptions, but which is neither exception nor alarm."""
     return _is_mention(item) and _ALARM.search(item.text) is None
 
 
@@ -400,17 +400,17 @@ def _is_mention(item: Candidate) -> bool:
 
 
 def _informed_on(item: Candidate, need: int = INFORMED_AFTER_NOTICE) -> bool:
-    """Whether the program then logged other things: a start before its first step, or a server."""
+    """Check whether the program then logged other messages: a start before its first step, or a server."""
     return sum(_INFORMS.search(line[:200]) is not None for line in item.hit.lines_after()) >= need
 
 
 def _by_whom(item: Candidate) -> tuple[int, Origin, str]:
-    """The source of an exception: the log, its rank and process, the exception's type."""
+    """Return the source of an exception: the log, its rank and process, the exception's type."""
     return item.source, item.hit.origin, item.text.split(":", 1)[0]
 
 
 def _is_exception(item: Candidate) -> bool:
-    """Whether a line ends a traceback, by its layout or an exception's name."""
+    """Check whether a line ends a traceback, by its layout or an exception's name."""
     return item.has(Trait.ENDS_TRACEBACK) or _EXCEPTION.match(item.text) is not None
 
 
@@ -418,9 +418,9 @@ def _is_exception(item: Candidate) -> bool:
 
 
 def without_swallowed(found: list[Candidate], raised: Mapping[int, str]) -> list[Candidate]:
-    """Drop exceptions that a script survived: its process measured that another class ended it, which its log also shows.
+    """Drop exceptions that a script survived: its measurements show that another class ended it, and so does its log.
 
-    Causes of that one stay: a full disk breaks the file being closed.
+    Keep the causes of that final exception: a full disk breaks the file being closed.
 
     Args:
         found: all candidates.
@@ -448,7 +448,7 @@ def without_swallowed(found: list[Candidate], raised: Mapping[int, str]) -> list
 
 
 def _recovered(item: Candidate, scan: SourceScan, steps: list[tuple[int, str]], died: bool) -> bool:
-    """Whether the line or the following lines say that the program continued, or that the run ended well."""
+    """Check whether the line or later lines show that the program continued, or that the run ended well."""
     if _says_so(item, died) or (not died and _outlived(item)):
         return True
     if ends_well(scan, item.line):
@@ -465,7 +465,7 @@ def _recovered(item: Candidate, scan: SourceScan, steps: list[tuple[int, str]], 
     ]
     need, may_be_dying = _steps_needed(item, died)
     if may_be_dying and not died and len(own) < len(after) and went_on(after, need=STEPS_ELSEWHERE):
-        return True  # ranks step in sync: if the others continued for long, so did this one
+        return True  # ranks step in sync: if the others continued for long, this one did too
     dies_soon = may_be_dying and any(
         word in line for line in item.hit.lines_after(40) for word in _DYING_WORDS
     )
@@ -473,7 +473,7 @@ def _recovered(item: Candidate, scan: SourceScan, steps: list[tuple[int, str]], 
 
 
 def _outlived(item: Candidate) -> bool:
-    """Whether the program's bar or own words show that it continued."""
+    """Check whether the program's bar or own words show that it continued."""
     if not _is_exception(item):
         return not frames_above(item.hit).found and bar_states(item.hit.after) >= BAR_STATES
     if item.has(Trait.ENDS_TRACEBACK) and _informed_on(item):
@@ -484,15 +484,15 @@ def _outlived(item: Candidate) -> bool:
 
 
 def _steps_needed(item: Candidate, died: bool) -> tuple[int, bool]:
-    """How many training lines after it prove recovery, and whether the process may still be dying."""
+    """Return how many later training lines prove recovery, and whether the process may still be dying."""
     if item.has(Trait.MACHINE_WIDE) or item.failure is FailureClass.GPU_FAULT:
         return STEPS_ELSEWHERE, False
     if item.failure is FailureClass.TERMINATED:
         if (
             "SIGUSR" in item.text
-        ):  # SLURM sends it before the end, and a handler of the job's decides what follows
+        ):  # SLURM sends this before the time limit, and the job's own handler decides what follows
             return STEPS_AFTER_LINE, False
-        # The exception ends a program at once, or a notebook's cell; other words announce an end that may take long.
+        # The exception ends a program or a notebook's cell at once. Other words announce an end that may take long.
         raised = not died and item.rank is None and item.text.startswith("KeyboardInterrupt")
         return (STEPS_AFTER_TRACEBACK if raised else STEPS_AFTER_STOP), False
     if not died and item.failure in _RAISED_AS_EXCEPTION and is_notice(item):
@@ -500,14 +500,14 @@ def _steps_needed(item: Candidate, died: bool) -> tuple[int, bool]:
     frames = frames_above(item.hit)
     if not died and (item.has(Trait.ENDS_TRACEBACK) or frames.caught):
         return STEPS_AFTER_CAUGHT, True
-    of_thread = any(frame.function == "_bootstrap_inner" for frame in frames.frames[:1])  # it ended alone
+    of_thread = any(frame.function == "_bootstrap_inner" for frame in frames.frames[:1])  # ended alone
     if item.soft or not frames.found or (not died and of_thread):
         return STEPS_AFTER_LINE, True
     return (STEPS_AFTER_TRACEBACK_OF_FAILED if died else STEPS_AFTER_TRACEBACK), True
 
 
 def _went_on_to_next(item: Candidate, found: Sequence[Candidate], steps: list[tuple[int, str]]) -> bool:
-    """Whether training continued until a later cause on the same rank, which is then the cause of the failure."""
+    """Check whether training continued until a later cause on the same rank, which then caused the failure."""
     if not item.is_cause or item.failure is FailureClass.TERMINATED or item.strength >= Strength.FATAL:
         return False
     later = [
@@ -523,9 +523,9 @@ def _went_on_to_next(item: Candidate, found: Sequence[Candidate], steps: list[tu
 
 
 def ends_well(scan: SourceScan, after_line: int) -> bool:
-    """Whether the log shows a good end after a line, and no bad end after that.
+    """Check whether the log shows a good end after a line, and no bad end after that.
 
-    A script's closing line ("All done") counts only below some steps: a batch script's last `echo` comes after every failure.
+    A script's closing line ("All done") counts only below some steps: a batch script's last `echo` follows every failure.
     """
     steps = [number for number in scan.steps if number > after_line]
     trained = steps[STEPS_AFTER_LINE - 1] if len(steps) >= STEPS_AFTER_LINE else math.inf

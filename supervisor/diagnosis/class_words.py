@@ -1,7 +1,7 @@
-"""The failure classes in words: title, meaning and advice for people, and the words by which a line shows its class.
+"""The failure classes in words: title, meaning and advice for the user, and the words that identify a class in a line.
 
-The English sentences are the keys of their translations: change both (`views/wording/lang/zh.toml`). The response to each class is
-policy's (`policy/rules.py`).
+The English sentences are the keys of their translations, so change both (`views/wording/lang/zh.toml`). The response to each class is
+defined by policy (`policy/rules.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from supervisor.text.patterns import Lazy
 
 
 class ClassText(NamedTuple):
-    """One class for people. `advice` is general; `advice.py` puts advice with the run's own values first."""
+    """The displayed texts of one class. `advice` is general. `advice.py` puts the run's own values first."""
 
     title: str
     action: Action
@@ -25,7 +25,7 @@ class ClassText(NamedTuple):
 
 @cache
 def class_texts() -> dict[FailureClass, ClassText]:
-    """All classes."""
+    """Return the texts of all classes."""
     c, a = FailureClass, Action
     return {
         c.CUDA_OOM: ClassText(
@@ -207,13 +207,13 @@ def class_texts() -> dict[FailureClass, ClassText]:
 
 # -- the words of a line -----------------------------------------------------------------------------
 
-# The words that any library uses for each class: a fallback for lines without a signature. A signature is one library's wording; the next
-# version words it differently, but a full disk remains "no space" or errno 28, a port "in use". Each phrase weighs 1 (a hint) to 8 (used
-# for nothing else); a class's score is the sum over its rows, and only the leading class counts. Phrases are compared with lines in plain
-# form: camel case and punctuation opened to blanks, lower case. ``*`` leaves the end of a word open.
+# The words that any library uses for each class, as a fallback for lines without a signature. A signature is one library's wording. The
+# next version words it differently, but a full disk remains "no space" or errno 28, a port "in use". Each phrase weighs 1 (a hint) to 8
+# (used for no other class). A class's score is the sum over its rows, and only the leading class counts. Phrases are compared with lines
+# in plain form: lower case, with blanks for camel case and punctuation. ``*`` leaves the end of a word open.
 ENOUGH = 3
 _CAMEL = Lazy(r"(?<=[a-z])(?=[A-Z])")
-# The position of a C++ source in its tree says nothing: XLA is in `tensorflow/compiler`. Its own name may.
+# A C++ source's folder does not show the class: XLA is in `tensorflow/compiler`. Its file name may.
 _FOLDERS = Lazy(r"(?:[\w.-]+/)+(?=[\w-]+\.(?:cc|cpp|cu|cuh|h|hpp)\b)")
 _BETWEEN = Lazy(r"[^A-Za-z0-9]+")
 
@@ -271,13 +271,13 @@ def _table() -> tuple[tuple[FailureClass, int, tuple[str, ...]], ...]:
 
 
 def class_by_words(text: str, *, enough: int = ENOUGH) -> tuple[FailureClass, int] | None:
-    """The class whose words lead in a text, with its score; None if none leads or has enough."""
+    """Return the class whose words lead in a text, with its score; None if none leads or scores `enough`."""
     opened = _CAMEL.sub(" ", _FOLDERS.sub("", before_hint(text) or text))
     words = f" {_BETWEEN.sub(' ', opened).strip().lower()} "
     scores: dict[FailureClass, int] = {}
     for failure, weight, phrases in _table():
         if count := sum(phrase in words for phrase in phrases):
-            # A second word of the same row confirms it; more add nothing.
+            # A second word of the same row confirms it. More words add nothing.
             scores[failure] = scores.get(failure, 0) + weight + (count > 1)
     best = max(scores.values(), default=0)
     leaders = [failure for failure, score in scores.items() if score == best]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class LogSource(NamedTuple):
-    """One log. `chunks` is read in order, once; packed or UTF-16 bytes are fine. `path` is shown in a verdict."""
+    """One log. `chunks` is read in order, once. Compressed or UTF-16 bytes are fine. `path` is shown in a verdict."""
 
     path: str
     chunks: Iterable[bytes]
@@ -23,7 +23,7 @@ class LogSource(NamedTuple):
 
 
 class MachineRecords(NamedTuple):
-    """The machine's records from the time of death. None: not checked, or not readable."""
+    """The machine's records from the time of death. None means not checked, or not readable."""
 
     cgroup_oom_kills: int | None = None
     slurm_state: str | None = None
@@ -37,10 +37,10 @@ class RunValues(NamedTuple):
     """The run's own values, quoted in advice.
 
     `batch` shows which smaller micro-batches keep the global one, `trials` which of them are known to fit or
-    fail (only called if a batch is suggested). `user_of` returns the owner of a pid in a message; None if
+    fail (called only to suggest a batch). `user_of` returns the owner of a pid in a message. It is None if
     pids here differ from the message's. `behind_entry`: flags of `stoker run` that came after `entry`, the
     script, and so went to it. `keeps_global`: nothing known prevents a smaller micro-batch with the same
-    global batch. `divided_batch`: the batch flag with its value, if it covers more than one rank's.
+    global batch. `divided_batch`: the batch flag with its value, if it covers more than one rank's batch.
     """
 
     micro_batch: int | None = None
@@ -64,9 +64,9 @@ class RunValues(NamedTuple):
 class SeenHang(NamedTuple):
     """The stacks of a live attempt that had stopped making progress.
 
-    `ranks`: those that kept the others waiting, empty if unknown. `path` and `line`: where their stack is
-    stored; line 0: nowhere. `groups`: all ranks by activity. `ended_for_it`: the attempt was ended as a hang;
-    otherwise it ended on its own, for example when waiting ranks timed out, or a person stopped it.
+    `ranks`: the ranks that kept the others waiting, empty if unknown. `path` and `line`: where their stack is
+    stored; line 0: nowhere. `groups`: all ranks by activity. `ended_for_it`: the attempt was ended as a hang.
+    Otherwise it ended on its own, for example when waiting ranks timed out, or a person stopped it.
     `silent_s`: the time from the last step to a person's stop.
     """
 
@@ -83,8 +83,8 @@ class SeenHang(NamedTuple):
 class SeenRecorder(NamedTuple):
     """What a job's flight-recorder dumps show about a hanging collective.
 
-    `ranks`: those at fault, empty if all reached it. `text`: the collective and its ranks, in a line. `path`: the dump of
-    the first one at fault, else of any waiting rank. `at_start`: it is the first collective of its group.
+    `ranks`: the ranks at fault, empty if all reached it. `text`: the collective and its ranks. `path`: the dump of
+    the first rank at fault, else of any waiting rank. `at_start`: it is the first collective of its group.
     """
 
     ranks: tuple[int, ...]
@@ -94,19 +94,19 @@ class SeenRecorder(NamedTuple):
 
 
 class JobEvidence(NamedTuple):
-    """All evidence about one attempt. Only `logs` is required; every other part may be empty.
+    """All evidence about one attempt. Only `logs` is required. Any other part may be empty.
 
     Attributes:
         logs: the logs, in any order.
         exit_codes: by global rank; negative for a signal.
         launcher_exit: the launcher's own exit code.
-        launcher_signal: the signal that ended the launcher itself, before we stopped it.
+        launcher_signal: the signal that ended the launcher itself, before stoker stopped it.
         machine: kernel, cgroup, scheduler, disks.
-        stop_reason: why we stopped it ourselves; None if we did not. Our own signals are then not a failure.
-        ended_for: the failure for which we ended the rest of it ("hang", "rank_died"); None if we did not. Signals reported in the
-            logs are then ours.
-        not_resumed: where it started instead of its checkpoint, in words, if we ended it for that.
-        plan_differs: how its first steps differed from the plan, in words, if we ended it for that.
+        stop_reason: why stoker stopped it; None if it did not. stoker's own signals are then not a failure.
+        ended_for: the failure for which stoker ended the rest ("hang", "rank_died"); None if it did not. Signals reported in the
+            logs are then stoker's.
+        not_resumed: where it started instead of at its checkpoint, in words, if stoker ended it for that.
+        plan_differs: how its first steps differed from the plan, in words, if stoker ended it for that.
         last_step: the last known completed step, from any source.
         total_steps: the planned steps.
         is_total_declared: whether a person declared that total; None: the log or the trainer reported a different one.

@@ -1,4 +1,4 @@
-"""Whether an exit code of 0 means success, judged by the logs.
+"""Judge from the logs whether an exit code of 0 means success.
 
 A shell's pipe, ``|| true``, srun and pdsh exit with 0 whatever their program did, and a program may swallow its own failure. Three
 questions decide: do programs print this line routinely, did the program continue after it, and had it reached its planned end?
@@ -37,9 +37,9 @@ from supervisor.diagnosis.scan.signature_tables import Trait
 from supervisor.run.records import FailureClass, Reason
 from supervisor.text.patterns import Lazy
 
-# A total that this many lines of one counter show is the total of the whole training.
+# A total that appears in this many lines of one counter is the total of the whole training.
 LINES_OF_TOTAL = 3
-# A shell's last words and the tracebacks of other ranks may follow a failure. With more lines than this, the program continued.
+# A shell's last words and the tracebacks of other ranks may follow a failure. With more lines, the program continued.
 MOST_BELOW = 20
 MOST_BELOW_SELDOM = 200
 # If the head of a traceback is out of view, one this deep was not handled.
@@ -57,14 +57,14 @@ _MEASURED = Lazy(
     r"(?i)\b(?:(?:\w+[_/ ])?loss|acc(?:uracy)?|top-?[15]|f1|bleu|rouge\w*|auc|map|m?iou|psnr|wer|perplexity|ppl|(?:\w+ )?score)\b\W{0,4}(?:(?:of|is|was|at)\W)?\d"
     r"|\b(?:saved|saving|wrote|written)\b.{0,60}(?:checkpoint|ckpt|weights|model|\.pth?\b|\.safetensors)"
 )
-# The end of any program that stated right below a traceback what it did instead.
+# The end of a program that stated right below a traceback what it did instead.
 _ENDS = Lazy(r"(?i)\b(?:done|finished|completed?|saved|wrote|written)\b")
 _TRAINS = Lazy(r"(?i)\btrain\w*\.py\b|\b(?:training|loss|epochs?|optimi[sz]er|learning.rate|lr)\b")
 _NAMED_STEP = Lazy(r"(?i)\b(?:step|iter(?:ation)?|update)s?\W{0,4}(\d{1,12})\b")
 
 
 class PlannedEnd(NamedTuple):
-    """How far the training got: `done` of `total` steps or epochs. `is_reached`: at most one logging interval was missing."""
+    """The progress of training: `done` of `total` steps or epochs. `is_reached`: at most one logging interval was missing."""
 
     unit: str
     done: int
@@ -73,13 +73,13 @@ class PlannedEnd(NamedTuple):
 
 
 def planned_end(facts: Facts) -> PlannedEnd | None:
-    """How far the training got; None if the planned end of the whole training is unknown."""
+    """Return how far the training got; None if the planned end of the whole training is unknown."""
     job = facts.job
     if job.last_step is not None and job.total_steps:
         counter = rf"(?<![\d.:/])(\d{{1,12}})\s?(?:/|of)\s?{job.total_steps}(?![\d./])"
         counted = _counted(facts.scans, counter, declared=job.is_total_declared)
         if counted is not None:
-            done = max(job.last_step, counted.highest)  # a watched job's steps are journalled a second late
+            done = max(job.last_step, counted.highest)  # a watched job's steps are journaled a second late
             is_reached = job.final_checkpoint or done + counted.gap >= job.total_steps - 1
             return PlannedEnd("step", done, job.total_steps, is_reached)
     if job.epochs is not None:
@@ -100,14 +100,14 @@ class _Counted(NamedTuple):
 
 
 def _counted(scans: Iterable[SourceScan], counter: str, *, declared: bool | None) -> _Counted | None:
-    """The values of a counter in the logs; None if its total may cover only a part of the training."""
+    """Return the values of a counter in the logs; None if its total may cover only a part of the training."""
     pattern = re.compile(counter)
     highest, gaps, is_counted, is_whole = 0, [1], False, False
     for scan in scans:
         counted = [(int(found[1]), text) for text in scan.step_lines() if (found := pattern.search(text))]
         plain = [count for count, text in counted if not is_bar(text)]
         if any(2 * after < before for before, after in pairwise(plain)):
-            return None  # it restarts with each epoch
+            return None  # the counter restarts with each epoch
         is_counted = is_counted or bool(counted)
         is_whole = is_whole or len(set(plain)) >= LINES_OF_TOTAL
         named = pattern if counted else _NAMED_STEP
@@ -119,7 +119,7 @@ def _counted(scans: Iterable[SourceScan], counter: str, *, declared: bool | None
 
 
 def reached_end(facts: Facts, root: Root) -> bool:
-    """Whether the work was done: the planned end was reached, or an evaluation had results before a last traceback that it may have handled."""
+    """Check whether the work was done: the planned end was reached, or an evaluation had results before a last, possibly handled, traceback."""
     end = planned_end(facts)
     if end is not None or facts.job.last_step is not None:
         return end is not None and end.is_reached
@@ -132,7 +132,7 @@ def reached_end(facts: Facts, root: Root) -> bool:
 
 
 def says_end(facts: Facts) -> bool:
-    """Whether the program reports its end, or was told to end. In a shell's output, a word such as *done* proves nothing."""
+    """Check whether the program reports its end, or was told to end. In a shell's output, a word such as *done* is no proof."""
     if any(item.failure is FailureClass.TERMINATED for item in facts.candidates):
         return True
     merged = not facts.job.is_code_own
@@ -144,7 +144,7 @@ def says_end(facts: Facts) -> bool:
 
 
 def standing(facts: Facts, root: Root) -> bool:
-    """Whether there is evidence of a failure after which the program did not continue."""
+    """Check for evidence of a failure after which the program did not continue."""
     if standing_exit(facts) is not None:
         return True
     end = planned_end(facts)
@@ -157,13 +157,13 @@ def standing(facts: Facts, root: Root) -> bool:
 
 
 def standing_exit(facts: Facts) -> Exit | None:
-    """The exit of a failed process, from its exit code or a report of its launcher or shell, if nothing continued after it."""
+    """Return a failed process's exit, by its exit code or a launcher's or shell's report, if nothing continued after it."""
     bad = (item for item in facts.launch.exits if item.code != 0 and item.code not in STOP_SIGNALS)
     return next((item for item in bad if item.hit.source < 0 or not _continued(facts, item.hit)), None)
 
 
 def _is_evidence(item: Candidate, facts: Facts, is_missed: bool) -> bool:
-    """Whether programs do not print such a line routinely, and it ended this one."""
+    """Check that programs do not print such a line routinely, and that it ended this one."""
     above = frames_above(item.hit)
     in_thread = bool(above.frames) and above.frames[0].path.endswith("threading.py")
     if item.soft or above.ignored or in_thread or not (item.is_cause or item.failure in _SELDOM_PRINTED):
@@ -179,7 +179,7 @@ def _is_evidence(item: Candidate, facts: Facts, is_missed: bool) -> bool:
 
 
 def _begins_at_top(traceback: Frames) -> bool:
-    """Whether a traceback begins at the top of a program, so that no function handled the exception."""
+    """Check whether a traceback begins at the top of a program, so that no function handled the exception."""
     frames = [frame for frame in traceback.frames if "runpy" not in frame.path]
     if not traceback.found or not frames:
         return len(frames) >= DEEP_FRAMES
@@ -188,7 +188,7 @@ def _begins_at_top(traceback: Frames) -> bool:
 
 
 def _continued(facts: Facts, hit: Hit) -> bool:
-    """Whether a step, an epoch, a checkpoint or a metric follows a line, or, in the program's own stream, a closing line."""
+    """Check whether a step, an epoch, a checkpoint, a metric or, in the program's own stream, a closing line follows."""
     scan = facts.scans[hit.source]
     below = [
         text
@@ -208,7 +208,7 @@ def _continued(facts: Facts, hit: Hit) -> bool:
 
 
 def _says_instead(scan: SourceScan, hit: Hit) -> bool:
-    """Whether a program without training states right below an exception what it did instead."""
+    """Check whether a program without training states right below an exception what it did instead."""
     above = (text for number, text in scan.numbered_tail() if number <= hit.line)
     return (
         scan.first_line == 1  # no other job was cut off above it in the file

@@ -1,7 +1,7 @@
-"""The verdict on a hang: the rank that the others waited for, by their messages, stacks and flight-recorder dumps.
+"""Judge a hang: find the rank that the others waited for, by their messages, stacks and flight-recorder dumps.
 
-The rank that is elsewhere is the culprit; the ranks that wait for it in a collective are consequences. Stacks and dumps outweigh the log
-lines from its end.
+The rank that is elsewhere is the culprit. The ranks that wait for it in a collective are consequences. Stacks and dumps outweigh the
+log lines from the end of the hang.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class HangPlace(NamedTuple):
     rank: int | None
 
 
-# Messages that name the awaited ranks: monitoredBarrier's, the store's, the desync report's, NCCL's set-up.
+# Messages with the awaited ranks: monitoredBarrier's, the store's, the desync report's, NCCL's set-up.
 _WAITED_FOR = (
     Lazy(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier"),
     Lazy(r"missing ranks: ([\d, ]+)"),
@@ -49,7 +49,7 @@ _WAITED_FOR = (
 _SEQ = Lazy(r"SeqNum=(\d+)|sequence id: (\d+)|at work: (\d+)|NCCL work: (\d+), last enqueued")
 _COMPLETED = Lazy(r"last completed(?: \w+)? work: (-?\d+)")
 _META = Lazy(r"workMetaList_\.size\(\)=(\d+)")
-# A group's number on one rank differs from that on another; its GUID, if a version prints it, does not.
+# A group's number differs between ranks. Its GUID, if a version prints it, does not.
 _GROUP = Lazy(r"PG GUID (\w+)|PG (?:ID )?(\d+)")
 _WAITING = (FailureClass.NCCL_TIMEOUT, FailureClass.HANG, FailureClass.NCCL_ERROR)
 
@@ -60,7 +60,7 @@ def _group_in(text: str) -> str:
 
 
 def _furthest_behind(complaints: Sequence[tuple[int, str]]) -> int | None:
-    """The one rank with the lowest number of a collective in its group, if at least two ranks printed theirs."""
+    """Return the only rank with its group's lowest collective number, if at least two ranks printed theirs."""
     completed: defaultdict[str, dict[int, int]] = defaultdict(dict)
     timed_out: defaultdict[str, dict[int, int]] = defaultdict(dict)
     outstanding: dict[int, int] = {}
@@ -80,7 +80,7 @@ def _furthest_behind(complaints: Sequence[tuple[int, str]]) -> int | None:
 
 
 def _read_complaints(candidates: Sequence[Candidate]) -> tuple[list[int], list[tuple[int, str]]]:
-    """The ranks that messages name as awaited, and the complaints of ranks that wait."""
+    """Return the ranks that messages report as awaited, and the complaints of ranks that wait."""
     waited_for: list[int] = []
     complaints: list[tuple[int, str]] = []
     for item in candidates:
@@ -94,22 +94,22 @@ def _read_complaints(candidates: Sequence[Candidate]) -> tuple[list[int], list[t
 
 
 def lagging_rank(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) -> int | None:
-    """The rank that did not arrive: named by the waiting ranks, the only silent one, or the last."""
+    """Return the rank that did not arrive: as the waiting ranks report, the only silent one, or the last."""
     waited_for, complaints = _read_complaints(candidates)
     if waited_for:
         return max(set(waited_for), key=waited_for.count)
     complaining = {rank for rank, _ in complaints}
     world = launch.world_size or (max(ranks.seen | complaining, default=-1) + 1)
     if world == 1 and launch.failed_ranks == (0,) and not launch.sigtermed:
-        # A peer was there and needed no stop: it had already exited with code 0.
+        # A peer existed and needed no stop, so it had already exited with code 0.
         world = 2
     silent = only_absent(world, complaining)
-    # From one rank's complaint alone, the number of ranks is unknown, if the launcher does not report it.
+    # A single rank's complaint does not show the number of ranks, if the launcher does not report it.
     if silent is not None and len(complaining) >= (1 if launch.world_size else 2):
         return silent
     if (behind := _furthest_behind(complaints)) is not None:
         return behind
-    # All ranks complain: the rank whose agent never reported its end is where the connection broke.
+    # If all ranks complain, the connection broke at the rank whose agent never reported its end.
     reported = {item.rank for item in launch.exits if item.rank is not None}
     return only_absent(world, reported) if reported else None
 
@@ -124,7 +124,7 @@ _IN_COLLECTIVE = Lazy(
 
 
 def hang_place(scans: Sequence[SourceScan], ranks: Ranks) -> HangPlace | None:
-    """The process that a stack dump in the logs shows outside any collective, else the first one dumped."""
+    """Return the process that a logged stack dump shows outside any collective, else the first one dumped."""
     first: HangPlace | None = None
     for scan in scans:
         for hit in scan.hits:
@@ -149,11 +149,11 @@ def hang_place(scans: Sequence[SourceScan], ranks: Ranks) -> HangPlace | None:
 
 
 def _waiting_frame(lines: Sequence[str], hosts: Collection[str]) -> tuple[int, str, bool] | None:
-    """The user's frame where the first thread waits, or else its innermost one: lines below its head, text, whether below a collective."""
+    """Return the user's frame where the first thread waits, else its innermost: lines below its head, text, whether below a collective."""
     texts = [split_prefix(line, hosts)[1] for line in lines]
     thread = next(iter(parse_stack(["Thread 0", *texts])), None)
     pairs = zip(thread.at, thread.frames, strict=True) if thread is not None else ()
-    # Frames of native code have no line.
+    # Native frames have no line.
     frames = list(takewhile(lambda pair: pair[1].line is not None, pairs))
     if not frames:
         return None
@@ -167,9 +167,9 @@ def _waiting_frame(lines: Sequence[str], hosts: Collection[str]) -> tuple[int, s
     return below, texts[below - 1].strip(), in_collective
 
 
-# -- by the stacks and dumps of stoker -----------------------------------------------------------------
+# -- by stoker's own stacks and dumps ------------------------------------------------------------------
 
-# Signs of the end of a hang: our own signals, peers with a lost connection, silence.
+# Signs of the end of a hang: stoker's own signals, peers with a lost connection, silence.
 _ENDINGS = frozenset(
     (
         FailureClass.TERMINATED, FailureClass.UNKNOWN, FailureClass.HEALTHY, FailureClass.HANG,
@@ -192,10 +192,10 @@ _WAITS = _MEETINGS | {"kernel"}
 
 
 def hang_by_stacks(facts: Facts, root: Root) -> Root | None:
-    """The root from the stacks, if the attempt was ended as a hang.
+    """Return the root from the stacks, if the attempt was ended as a hang.
 
-    A cause logged by a rank itself (an exception before it stopped responding) still wins: the hang is then
-    its symptom.
+    A cause logged by a rank itself (an exception before it stopped responding) still wins. The hang is
+    then its symptom.
     """
     seen = facts.job.hang
     if seen is None or not seen.ended_for_it:
@@ -208,9 +208,9 @@ def hang_by_stacks(facts: Facts, root: Root) -> Root | None:
 
 
 def timeout_by_stacks(facts: Facts, root: Root) -> Root | None:
-    """If waiting ranks timed out, the stacks show which ranks they waited for; the logs only suggest it.
+    """Return the ranks that timed-out ranks had waited for, from the stacks. The logs only suggest them.
 
-    With gloo there is no NCCL, so the stacks give the class.
+    With gloo there is no NCCL, so the class becomes a hang.
     """
     seen = facts.job.hang
     if seen is None or seen.ended_for_it or not seen.path or root.failure not in _GIVEN_UP:
@@ -237,16 +237,16 @@ def _from_stacks(seen: SeenHang, root: Root) -> Root:
 
 
 def title_of_absent(ranks: Sequence[int], failure: FailureClass) -> str | None:
-    """The headline of a timeout whose absent ranks are known; None for any other root."""
+    """Return the headline of a timeout whose absent ranks are known; None for any other root."""
     if failure is not FailureClass.NCCL_TIMEOUT or not ranks:
         return None
     return f"A collective timed out: {ranks_named(ranks)} never joined it"
 
 
 def hang_by_recorder(facts: Facts, root: Root) -> Root | None:
-    """The missing ranks according to the dumps; the class and the line of a timeout stay.
+    """Return the missing ranks according to the dumps. The class and the line of a timeout stay.
 
-    They say more than silence, a bare crash, a stop, or a wait. If the log itself reports its end, the dumps are from another time.
+    Dumps outweigh silence, a bare crash, a stop, or a wait. If the log itself reports its end, the dumps are from another time.
     """
     seen = facts.job.recorder
     if seen is None:
@@ -266,14 +266,14 @@ def hang_by_recorder(facts: Facts, root: Root) -> Root | None:
 
 
 def advice_by_recorder(seen: SeenRecorder, general: Sequence[str]) -> tuple[str, ...]:
-    """What the dumps show, and what to check next, before the class's own advice."""
+    """Return what the dumps show and what to check next, before the class's own advice."""
     if not seen.ranks:
         return (ALL_IN_THE_FIRST if seen.at_start else ALL_IN_ONE, *general[1:])
     return (f"The flight recorder shows: {seen.text}.", *general)
 
 
 def waited(seen: SeenHang) -> tuple[Consequence, ...]:
-    """The waiting ranks, one each: their wait is a consequence of where the others were."""
+    """Return one consequence per waiting rank. Its wait follows from where the other ranks were."""
     if not seen.ranks or not seen.path:
         return ()
     found: list[Consequence] = []
@@ -293,7 +293,7 @@ def waited(seen: SeenHang) -> tuple[Consequence, ...]:
 
 
 def advice_by_stacks(seen: SeenHang, general: Sequence[str]) -> tuple[str, ...]:
-    """What the stacks show and what to check next, replacing the class's first sentence, which asks for stacks."""
+    """Return what the stacks show and what to check next, replacing the class's request for stacks."""
     if not seen.groups:
         return tuple(general)
     first = next((group for group in seen.groups if set(group.ranks) <= set(seen.ranks)), None)
@@ -341,7 +341,7 @@ def _all_alike(seen: SeenHang) -> str:
 
 
 def _where(group: RanksAt) -> str:
-    """``in all_reduce at train.py:50``."""
+    """Return ``in all_reduce at train.py:50``."""
     return group.what if group.line_at is None else f"{group.what} at {group.line_at}"
 
 

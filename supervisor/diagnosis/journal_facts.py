@@ -1,4 +1,4 @@
-"""Adds the journal's facts about an attempt to the evidence: exits, stops, steps, stacks, and the run's own values."""
+"""Add the journal's record of an attempt to the evidence: exits, stops, steps, stacks, and the run's own values."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from supervisor.job.spec import JobSpec
 from supervisor.run.events import PlanDiffers, StopWhy
 from supervisor.run.state import AttemptState, RunState
 
-# Stops that only we caused; "rank_died" and "hang" follow a failure.
+# Stops that only stoker caused. "rank_died" and "hang" follow a failure.
 OUR_STOPS = frozenset((StopWhy.REQUEST, StopWhy.SIGNAL, StopWhy.RESTART, StopWhy.REQUEUE, StopWhy.TRIAL))
 ALLOCATOR_NAMES = frozenset(("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"))
-# The run directory, relative to an attempt's folder: paths in a keeper's verdicts begin with it.
+# The run directory, relative to an attempt's folder. Paths in a keeper's verdicts begin with it.
 FROM_ATTEMPT = "../../../.."
 
 
@@ -27,9 +27,9 @@ def with_journal_facts(
     spec: JobSpec | None = None,
     run_root: str = FROM_ATTEMPT,
 ) -> JobEvidence:
-    """Add the journals' facts about one attempt: a (state, attempt) for each node; the first leads.
+    """Add the journals' record of one attempt: a (state, attempt) for each node. The first node leads.
 
-    `spec`: the job as resolved, whose values advice quotes. `run_root`: the run directory, as shown in the verdict's paths.
+    `spec`: the resolved job, whose values advice quotes. `run_root`: the run directory, as shown in the verdict's paths.
     """
     pairs = list(nodes)
     if not pairs:
@@ -76,25 +76,25 @@ def _launcher_exit(views: Sequence[AttemptState], known: int | None) -> int | No
 
 
 def _differs(view: AttemptState) -> PlanDiffers | None:
-    """How the attempt differed from its plan, if we ended it for that."""
+    """Return how the attempt differed from its plan, if stoker ended it for that reason."""
     return view.differs if view.stop is not None and view.stop.why is StopWhy.PLAN_DIFFERS else None
 
 
 def _ranks_of(view: AttemptState) -> int | None:
-    """How many ranks this attempt had: a job may restart with fewer."""
+    """Return how many ranks this attempt had. A job may restart with fewer."""
     batch = view.shown_batch
     return batch.world_size if batch is not None and batch.ranks_known else None
 
 
 def _is_total_declared(state: RunState, spec: JobSpec | None) -> bool | None:
-    """Whether a person declared the total; False if it comes only from arguments or counting over epochs; None: it was reported."""
+    """Check whether a person declared the total; False if only arguments or counted epochs give it; None if it was reported."""
     if spec is not None and spec.total_steps == state.total_steps:
         return bool(spec.sources("run.total_steps"))
     return False if state.progress is not None and state.progress.epoch_steps is not None else None
 
 
 def _epochs(state: RunState, view: AttemptState) -> tuple[int, int] | None:
-    """The epoch of an attempt and the planned number of epochs, if its log prints both."""
+    """Return the epoch of an attempt and the planned number of epochs, if its log prints both."""
     told = state.progress
     if told is None or told.attempt != view.number or told.epoch is None or not told.total_epochs:
         return None
@@ -102,7 +102,7 @@ def _epochs(state: RunState, view: AttemptState) -> tuple[int, int] | None:
 
 
 def _earlier_step(state: RunState, views: Sequence[AttemptState]) -> tuple[int, int] | None:
-    """How far the run was before an attempt without a step: attempt and step; None if it made one, or none was made before."""
+    """Return the attempt and step that the run had reached before an attempt without a step; None if either does not exist."""
     if any(own.last_step is not None for own in views):
         return None
     resumed = max((own.resumed_step for own in views if own.resumed_step is not None), default=-1)
@@ -128,21 +128,21 @@ def _not_resumed(view: AttemptState, differs: PlanDiffers | None) -> str:
 
 
 def _stops(views: Sequence[AttemptState]) -> tuple[str | None, str | None]:
-    """Why we stopped the attempt ourselves; otherwise the failure for which we ended the rest of it."""
+    """Return why stoker stopped the attempt; otherwise the failure for which stoker ended the rest of it."""
     stops = [own.stop.why for own in views if own.stop is not None]
     ours = next((why.value for why in stops if why in OUR_STOPS), None)
     return (ours, None) if ours is not None else (None, next((why.value for why in stops), None))
 
 
 def _launcher_signal(views: Sequence[AttemptState]) -> int | None:
-    """The signal that ended a launcher. If a stop of ours began before its end, the signal may be ours."""
+    """Return the signal that ended a launcher. Once stoker's stop begins, the signal may be stoker's."""
     ended = (own for own in views if own.exit_code is not None and own.exit_code < 0)
     by_others = (own for own in ended if own.stop is None or (own.ended_t or own.stop.t) < own.stop.t)
     return next((-own.exit_code for own in by_others if own.exit_code is not None), None)
 
 
 def _with_kills(machine: MachineRecords, views: Sequence[AttemptState]) -> MachineRecords:
-    """No process was killed only if every node says so; a kill needs only one node."""
+    """Add the count of killed processes. A count of 0 needs every node's record, a kill only one."""
     counted = [own.memory_kills for own in views if own.memory_kills is not None]
     if counted and (any(counted) or len(counted) == len(views)):
         return machine._replace(cgroup_oom_kills=sum(counted))
@@ -150,7 +150,7 @@ def _with_kills(machine: MachineRecords, views: Sequence[AttemptState]) -> Machi
 
 
 def _hang(views: Iterable[AttemptState], run_root: str) -> SeenHang | None:
-    """The hang for which the attempt was ended; a hang that was only found does not count."""
+    """Return the hang for which the attempt was ended. A hang that was only detected does not count."""
     for view in views:
         found = view.hang
         if found is not None and view.stop is not None and view.stop.why is StopWhy.HANG:
@@ -161,7 +161,7 @@ def _hang(views: Iterable[AttemptState], run_root: str) -> SeenHang | None:
 
 
 def _silence(state: RunState, view: AttemptState, run_root: str) -> SeenHang | None:
-    """The newest stacks, if no step followed them and they show which ranks kept the others waiting."""
+    """Return the newest stacks, if no step followed and they show which ranks kept the others waiting."""
     taken, step = view.stacks, state.progress
     if taken is None or not taken.odd or not taken.groups:
         return None
@@ -190,7 +190,7 @@ def _silence(state: RunState, view: AttemptState, run_root: str) -> SeenHang | N
 def run_values_of(
     state: RunState, view: AttemptState, own_pids: Iterable[int], job: JobSpec | None
 ) -> RunValues:
-    """The run's settings during this attempt; fewer without its job (an observed run)."""
+    """Return the run's settings during this attempt; fewer without its job (an observed run)."""
     batch = view.shown_batch
     values = RunValues(
         micro_batch=batch.micro_batch_per_rank if batch is not None else None,
@@ -217,7 +217,7 @@ def run_values_of(
 
 
 def _behind_entry(job: JobSpec) -> tuple[str, ...]:
-    """Flags known to `stoker run` among the script's own arguments, as typed."""
+    """Return flags known to `stoker run` among the script's own arguments, as typed."""
     if job.entry_kind not in ("script", "module"):
         return ()
     known = by_spelling((*STOKER_FLAGS, *TORCHRUN_FLAGS))
@@ -225,7 +225,7 @@ def _behind_entry(job: JobSpec) -> tuple[str, ...]:
 
 
 def _allocator_set(state: RunState, view: AttemptState, job: JobSpec | None) -> bool:
-    """Whether growing segments were already requested: by the job, or by a decision before this attempt."""
+    """Check whether expandable segments were requested before: by the job, or by an earlier decision."""
     env = list(job.env) if job is not None else []
     for earlier in state.attempts:
         if (

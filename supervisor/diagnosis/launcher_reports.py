@@ -1,4 +1,4 @@
-"""Reads how processes ended from launcher reports, and finds the rank of a line.
+"""Read the ends of processes from launcher reports, and find the rank of a line.
 
 Launchers: torchrun, DeepSpeed, Lightning, composer, mp.spawn, srun. Sources: torch/distributed/elastic/multiprocessing/{api,errors}.py, deepspeed/launcher/launch.py,
 torch/multiprocessing/spawn.py, lightning's subprocess launchers, composer's launcher, srun.
@@ -32,7 +32,7 @@ class Exit(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """The launchers' reports. `root_rank`: torchrun's first observed failure; `sigtermed`: pids it stopped; `numbered`: stoker named the nodes."""
+    """The launchers' reports. `root_rank`: torchrun's first observed failure; `sigtermed`: pids it stopped; `numbered`: nodes named by stoker."""
 
     exits: tuple[Exit, ...]
     root_rank: int | None
@@ -82,14 +82,14 @@ _SIGNALS = {
 }  # fmt: skip
 
 
-# strsignal(3)'s first words, as srun prints them for a task.
+# The first words of strsignal(3), as srun prints them for a task.
 _SRUN_WORDS = {"Segmentation": 11, "Bus": 7, "Aborted": 6, "Killed": 9, "Illegal": 4, "Floating": 8}
 
 
 def read_launch(
     scans: Sequence[SourceScan], known_world: int | None = None, known_per_node: int | None = None
 ) -> Launch:
-    """Collect the launchers' reports in all logs; sizes known from elsewhere take precedence."""
+    """Collect the launchers' reports in all logs. Sizes known from elsewhere take precedence."""
     hits = [hit for scan in scans for hit in scan.hits]
     exits = [item for hit in hits if (item := _exit(hit)) is not None]
     boxed = [item for item in exits if item.summary]
@@ -120,8 +120,8 @@ def _known_sizes(
     world: int | None,
     per_node: int | None,
 ) -> tuple[int | None, int | None]:
-    """Processes per node and world size: known, printed, or as many as the one agent reports."""
-    # One agent signals the survivors of its group: these and the failed ones are the group.
+    """Return processes per node and world size: known, printed, or as many as the only agent reports."""
+    # One agent signals the survivors of its group. The signaled and failed processes form the group.
     pids = {item.pid for item in exits if item.pid is not None} | sigtermed
     group = len(pids) if len(pids) > 1 else None
     printed_per_node, printed_world = _sizes(scans)
@@ -132,20 +132,20 @@ def _known_sizes(
 
 
 def _exit(hit: Hit) -> Exit | None:
-    """The exit that a launcher or srun reports in a line."""
+    """Return the exit that a launcher or srun reports in a line."""
     found = _launchers_exit(hit) if hit.has(Trait.LAUNCHER_REPORT) else None
     return _task_exit(hit) if found is None and hit.has(Trait.TASK_EXIT) else found
 
 
 def _signalled(hits: Sequence[Hit]) -> frozenset[int]:
-    """The processes that a launcher reports stopping."""
+    """Return the processes that a launcher reports stopping."""
     reports = (hit for hit in hits if hit.has(Trait.SIGNALS_PEERS))
     texts = (text for hit in reports for text in (hit.text, *hit.lines_after(24)))
     return frozenset(whole(found[1] or found[2]) for text in texts for found in _SIGNALLED.finditer(text))
 
 
 def _ranks_by_pid(scans: Sequence[SourceScan], exits: Sequence[Exit]) -> dict[int, int]:
-    """Ranks by process id: first from exits, then from prefixes, then from Ray's own lines."""
+    """Return ranks by process id: first from exits, then from prefixes, then from Ray's own lines."""
     by_pid = {item.pid: item.rank for item in exits if item.pid is not None and item.rank is not None}
     for scan in scans:
         for hit in scan.hits:
@@ -185,7 +185,7 @@ _SIZE_WORDS = ("proc", "node", "orld", "rank", "--gpus", "clients", "MEMBER")
 
 
 def _sizes(scans: Sequence[SourceScan]) -> tuple[int | None, int | None]:
-    """Processes per node and world size, as printed by commands, banners and programs."""
+    """Return processes per node and world size, as printed by commands, banners and programs."""
     per_node = nodes = world = None
     for scan in scans:
         # A short log's head is also its tail.
@@ -207,7 +207,7 @@ def _size(match: re.Match[str] | None) -> int | None:
 
 
 def _launchers_exit(hit: Hit) -> Exit | None:
-    """The exit in a launcher's line; the first matching form counts."""
+    """Return the exit in a launcher's line. The first matching form counts."""
     if match := _SUMMARY.search(hit.text):
         return _torchrun_summary(match, hit)
     match = next((match for form in _EXITS if (match := form.search(hit.text))), None)
@@ -241,7 +241,7 @@ def _torchrun_summary(match: re.Match[str], hit: Hit) -> Exit:
 
 
 def _task_exit(hit: Hit) -> Exit | None:
-    """An exit that srun reports for one task, or a trainer's own JSON event."""
+    """Return the exit in srun's report on one task, or in a trainer's own JSON event."""
     if match := re.search(r"\btask (\d+): Exited with exit code (\d+)", hit.text):
         return Exit(whole(match[2]), hit, task=whole(match[1]))
     if match := re.search(r"\btasks? (\d+)([\d,-]*): ([A-Z][a-z]+)", hit.text):
@@ -254,10 +254,10 @@ def _task_exit(hit: Hit) -> Exit | None:
 # -- the rank of a line ----------------------------------------------------------------------------
 
 
-# torchrun's agent's lines about its group: its ranks in the order of their local ranks.
+# A torchrun agent's line about its group lists the group's ranks in the order of their local ranks.
 _OF_AGENT = Lazy(r"^\s*global_ranks=\[(\d+)")
 _OWN = r"\[(?:PG [^\]]*?)?Rank (\d+)\]"
-# By the launcher's SIGTERM, and by the watchdog of a waiting rank.
+# Exit codes caused by the launcher's SIGTERM or by a waiting rank's watchdog.
 _ENDED_FOR_OTHERS = frozenset((-15, -6))
 
 
@@ -294,14 +294,14 @@ _PIDS = (
 
 
 def _first_number(patterns: Sequence[Lazy], text: str) -> int | None:
-    """The number captured by the first matching pattern."""
+    """Return the number captured by the first matching pattern."""
     match = next((match for pattern in patterns if (match := pattern.search(text))), None)
     return whole(next(group for group in match.groups() if group)) if match is not None else None
 
 
 def only_absent(world: int, present: Collection[int]) -> int | None:
-    """The one rank of a world that is not among those present; None if none or several are absent."""
-    # A logged world size may be any number: count ranks only if at most one can be absent.
+    """Return the one rank of a world that is not in `present`; None if none or several are absent."""
+    # A logged world size may be any number, so count ranks only if at most one can be absent.
     if world > len(present) + 1:
         return None
     absent = [rank for rank in range(world) if rank not in present]
@@ -309,34 +309,34 @@ def only_absent(world: int, present: Collection[int]) -> int | None:
 
 
 def inline_rank(text: str) -> int | None:
-    """The rank that a line's own words name as its source."""
+    """Return the rank that a line's own words give as its source."""
     if "ank" not in text and "RANK" not in text and "device=TPU" not in text and not text.startswith("["):
         return None
     return _first_number(_INLINE, text)
 
 
 def _own_rank(text: str) -> int | None:
-    """The rank that PyTorch's C++ code names as its own: ``[Rank 3] Watchdog caught …``."""
+    """Return the rank that PyTorch's C++ code gives as its own: ``[Rank 3] Watchdog caught …``."""
     match = re.search(_OWN, text) if "Rank" in text else None
     return whole(match[1]) if match is not None else None
 
 
 def device_of(text: str) -> int | None:
-    """The visible CUDA device in a message: usually a local rank, never a global one."""
+    """Return the visible CUDA device in a message: usually a local rank, never a global rank."""
     if not any(word in text for word in ("GPU", "NPU", "cuda", "NCCL WARN")):
         return None
     return _first_number(_DEVICES, text)
 
 
 def _pid_of(text: str) -> int | None:
-    """The process in a kernel, Ray or NCCL line."""
+    """Return the process in a kernel, Ray or NCCL line."""
     if not any(word in text for word in ("pid", "PID", "process ", "segfault", "NCCL", "Signal", "***")):
         return None
     return _first_number(_PIDS, text)
 
 
 def _place_of(origin: Origin) -> str | None:
-    """The node of a local rank, by its prefix: its name, or the number of the task whose torchrun started it."""
+    """Return the node of a local rank by its prefix: its name, or the number of the task with its torchrun."""
     if origin.node is not None or origin.task is None:
         return origin.node
     return str(origin.task)
@@ -351,9 +351,9 @@ class Ranks:
 
     def __init__(self, scans: Sequence[SourceScan], launch: Launch) -> None:
         self._launch = launch
-        # By place, the possible global ranks of its local rank 0. The place None: lines that name no node.
+        # By place, the possible global ranks of its local rank 0. The place None is for lines without a node.
         self._bases: defaultdict[str | None, set[int]] = defaultdict(set)
-        # By node, the ranks of lines without local ones.
+        # By node, the ranks of lines without local ranks.
         self._of_node: defaultdict[str | None, set[int]] = defaultdict(set)
         self._task_is_rank = (launch.per_node or 1) == 1
         self._tasks: set[int] = set()
@@ -364,7 +364,7 @@ class Ranks:
                 self._read(line, scan)
         local_exits = self._read_exits(launch)
         self.multi_node = self._spans_nodes(launch, local_exits)
-        # A rank that complains about waiting did not fail before.
+        # A rank that complains about waiting had not failed before.
         self._waited = {
             rank
             for scan in scans
@@ -374,7 +374,7 @@ class Ranks:
         }
 
     def _spans_nodes(self, launch: Launch, local_exits: Sequence[Exit]) -> bool:
-        """Whether the job's lines or sizes show more than one node."""
+        """Check whether the job's lines or sizes show more than one node."""
         return (
             any(base > 0 for bases in self._bases.values() for base in bases)
             or len(self._bases.keys() - {None}) > 1
@@ -385,7 +385,7 @@ class Ranks:
         )
 
     def _read_exits(self, launch: Launch) -> list[Exit]:
-        """The exits with local ranks: a launcher's report gives global ranks for them, and a node's size others."""
+        """Return the exits with local ranks, and note each node's first rank from launcher reports or the node size."""
         local_exits = [item for item in launch.exits if item.local_rank is not None]
         for item in local_exits:
             self._task_is_rank = self._task_is_rank and item.hit.origin.task is None
@@ -398,7 +398,7 @@ class Ranks:
         return local_exits
 
     def _read(self, line: str, scan: SourceScan) -> None:
-        """Note the facts in one line's prefix: its rank, and the rank's node, task and process."""
+        """Note the parts of one line's prefix: its rank, and the rank's node, task and process."""
         origin, rest = split_prefix(line, scan.hosts)
         origin = origin.over(Origin(local_rank=scan.origin.local_rank, node=scan.origin.node))
         if (known := _OF_AGENT.search(rest)) is not None:
@@ -427,24 +427,24 @@ class Ranks:
         return frozenset(self._seen)
 
     def only_silent(self) -> int | None:
-        """The only rank without output; None if there are several."""
+        """Return the only rank without output; None if there are several."""
         world = self._launch.world_size or (max(self._seen, default=-1) + 1)
         return only_absent(world, self._seen) if world > 2 else None
 
     def only_speaker(self) -> int | None:
-        """The only rank in all prefixes, if nothing shows that there are others."""
+        """Return the only rank in all prefixes, if there is no sign of other ranks."""
         return min(self._seen) if len(self._seen) == 1 and (self._launch.world_size or 1) == 1 else None
 
     def from_local(self, local: int, place: str | None, *, failed: bool = True) -> int | None:
-        """A local rank as a global one; None if the node's first rank is unknown.
+        """Convert a local rank to a global rank; None if the node's first rank is unknown.
 
-        `place`: see `_place_of`. `failed`: it failed first, so it did not wait.
+        `place`: see `_place_of`. `failed`: the rank failed first, so it did not wait.
         """
         everywhere = {base for of_place in self._bases.values() for base in of_place}
         bases = everywhere if place is None else self._bases[place]
         found = {base + local for base in bases}
         if len(found) > 1 and failed:
-            # None of the ranks that only waited, or were ended because of others, failed first.
+            # A rank that only waited, or was ended because of others, did not fail first.
             ended = {item.rank for item in self._launch.exits if item.code in _ENDED_FOR_OTHERS}
             found -= self._waited | ended
         if len(found) == 1 and not (place is None and self.multi_node and len(bases) == 1):
@@ -456,20 +456,20 @@ class Ranks:
         return None if self.multi_node else local
 
     def of_prefix(self, hit: Hit, *, failed: bool = True) -> int | None:
-        """The rank in a line's own prefix, or implied by its node and local rank. `failed`: see `from_local`."""
+        """Return the rank in a line's own prefix, or implied by node and local rank. `failed`: see `from_local`."""
         origin = hit.origin
         if origin.rank is not None or origin.local_rank is None:
             return origin.rank
         return self.from_local(origin.local_rank, _place_of(origin), failed=failed)
 
     def from_task(self, task: int) -> int | None:
-        """A launcher's task number as a rank, if each task runs one process."""
+        """Return a launcher's task number as a rank, if each task runs one process."""
         return task if self._task_is_rank else None
 
     def of(self, hit: Hit, failure: FailureClass) -> int | None:
-        """The rank of a hit, or None if unknown: the most reliable source first."""
+        """Return the rank of a hit, or None if unknown. The most reliable source comes first."""
         if hit.origin.rank is not None:
-            # All ranks print a distributed checkpoint's report, which names the rank of the quoted traceback.
+            # All ranks print a distributed checkpoint's report, which has the rank of the quoted traceback.
             quoted = frames_above(hit).quoted_rank
             return quoted if quoted is not None else hit.origin.rank
         frames = frames_above(hit)
@@ -484,7 +484,7 @@ class Ranks:
         return None
 
     def _by_process(self, hit: Hit, _failure: FailureClass) -> int | None:
-        """By the process in the line, or the one Ray names below it."""
+        """Find the rank by the process in the line, or by the process that Ray mentions below."""
         by_ray = "raylet" in hit.text or "killed due to" in hit.text
         below = [_pid_of(line) for line in hit.lines_after(14)] if by_ray else []
         for pid in (_pid_of(hit.text), hit.origin.pid, *below):
@@ -498,7 +498,7 @@ class Ranks:
         return None
 
     def _by_task(self, hit: Hit, failure: FailureClass) -> int | None:
-        """By the launcher's task in the prefix, or the one srun reports as out of memory below slurmstepd's line."""
+        """Find the rank by the launcher's task in the prefix, or by srun's out-of-memory task below slurmstepd's line."""
         task = hit.origin.task if failure is not FailureClass.TERMINATED else None
         if task is None and hit.has(Trait.NAMES_TASK):
             below = (
@@ -508,7 +508,7 @@ class Ranks:
         return self.from_task(task) if task is not None else None
 
     def _by_device(self, hit: Hit, failure: FailureClass) -> int | None:
-        """By the visible device in the message."""
+        """Find the rank by the visible device in the message."""
         device = device_of(hit.text)
         if device is None and failure is FailureClass.NAN_LOSS:
             below = (device_of(line) for line in hit.lines_after(2)[:2])
@@ -516,18 +516,18 @@ class Ranks:
         return self.from_local(device, _place_of(hit.origin)) if device is not None else None
 
     def node_of(self, origin: Origin) -> str | None:
-        """The node in a prefix; a task's number if each task is a node."""
+        """Return the node in a prefix, or a task's number if each task is a node."""
         return origin.node if self._task_is_rank else _place_of(origin)
 
     def blamed(self) -> int | None:
-        """The rank that the launcher saw fail, if it names just one or reports the first."""
+        """Return the rank that the launcher saw fail, if its report has just one or shows which was first."""
         if self._launch.root_rank is not None:
             return self._launch.root_rank
         item = self.blamed_exit()
         return self.of_exit(item) if item is not None else None
 
     def blamed_exit(self) -> Exit | None:
-        """The end that a launcher reports for the failed process, if it names one."""
+        """Return the launcher's report on the end of the failed process, if there is one."""
         launch = self._launch
         own = [
             item
@@ -542,7 +542,7 @@ class Ranks:
         return next((item for item in own if item.local_rank is not None), None)
 
     def of_exit(self, item: Exit) -> int | None:
-        """The global rank of a process that ended."""
+        """Return the global rank of a process that ended."""
         if item.rank is not None:
             return item.rank
         if item.local_rank is not None:
@@ -552,13 +552,13 @@ class Ranks:
 
 # -- the signal in a line ----------------------------------------------------------------------------
 
-# Linux numbers (signal(7)); the POSIX ones are the same on macOS except SIGBUS (10), which there exits with 138.
+# Linux numbers (signal(7)). The POSIX ones are the same on macOS, except SIGBUS (10), which exits with 138 there.
 _SIGNAL_BY_NUMBER = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV"}
 _SIGNAL_NAME = Lazy(r"\bSIG(?:SEGV|ABRT|BUS|ILL|FPE|KILL)\b")
 _SIGNAL_NUMBER = Lazy(
     r"(?:exit ?code *[:=]?|return code =|code [:=]?|status) *\(?(-\d{1,2}|1[34]\d)\b|[Ss]ignal:? (\d{1,2})\b"
 )
-# As printed by strsignal(3) and shells; a POSIX shell adds 128 to the number.
+# As printed by strsignal(3) and shells. A POSIX shell adds 128 to the number.
 _SIGNAL_WORDS = (
     ("SIGSEGV", Lazy(r"(?i)segmentation fault|\bsegfault|access violation|0xC0000005|段错误|段錯誤|セグメンテーション|Speicherzugriffsfehler|segmento\b|segmentação|сегментирования")),
     ("SIGBUS", Lazy(r"(?i)\bbus error")),
@@ -569,7 +569,7 @@ _SIGNAL_WORDS = (
 
 
 def signal_of(text: str) -> str | None:
-    """The signal's name; None if the line names none."""
+    """Return the name of the signal in a line; None if there is none."""
     if match := _SIGNAL_NAME.search(text):
         return match.group()
     for name, words in _SIGNAL_WORDS:

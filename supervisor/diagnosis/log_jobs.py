@@ -1,11 +1,11 @@
-"""Splits a file with several consecutive jobs: the last start of a launcher or program counts.
+"""Split a file with several consecutive jobs. The last start of a launcher or program counts.
 
-People append to one file: `nohup … >> train.log`, a batch script that starts a program again, a launcher that
+Users append to one file: `nohup … >> train.log`, a batch script that starts a program again, a launcher that
 restarts its processes. The end of an earlier job does not explain the last one.
 
-A job begins at a line that shells, schedulers and launchers print as they start one (trait `job_start`), or
-at a launcher's restart after which training made steps, if something had ended since the last start; for a
-single process also between two uncaught exceptions or usage errors, each of which ended a program.
+A job begins at a line that shells, schedulers and launchers print at its start (trait `job_start`), or at a
+launcher's restart after which training made steps, if a process had ended since the last start. For a single
+process, a job also begins between two uncaught exceptions or usage errors, each of which ended a program.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from supervisor.diagnosis.scan.matched_lines import Hit, SourceScan
 from supervisor.diagnosis.scan.signature_tables import Trait
 from supervisor.text.patterns import Lazy
 
-# Two starts this close are one: a batch script prints several lines at its start.
+# Two starts this close are one, because a batch script prints several lines at its start.
 SAME_START_LINES = 5
 # One step may be printed before a rank notices that another one failed.
 STEPS_AGAIN = 2
@@ -33,7 +33,7 @@ _APPENDS = "nohup: ignoring input"
 ENDS_OF_A_SWEEP = 3
 BEFORE_LINES = 80
 _MAIN = Lazy(r", in (?:<module>|_run_module_as_main)$")  # the outermost frame of a script, and of `python -m`
-# A chained or logged exception ended nothing.
+# A chained or logged exception ended no program.
 _NO_END = Lazy(
     r"During handling of the above|direct cause of the following|\b(?:INFO|WARN(?:ING)?|DEBUG|ERROR|CRITICAL)\b|Exception ignored in"
 )
@@ -48,9 +48,9 @@ _NO_START = Lazy(
 
 
 def job_starts(scan: SourceScan, *, one_process: bool) -> list[int]:
-    """The numbers of the lines where later jobs begin, in order.
+    """Return the numbers of the lines where later jobs begin, in order.
 
-    A traceback ends a job of one process. With several, one may print it while another starts.
+    A traceback ends a job of one process. With several, one process may print it while another starts.
     """
     ending = _ENDED | {Trait.TRACEBACK} if one_process else _ENDED
     ends = [hit.line for hit in scan.hits if not ending.isdisjoint(hit.signature.traits)]
@@ -74,11 +74,11 @@ def job_starts(scan: SourceScan, *, one_process: bool) -> list[int]:
 
 
 def _starts_between_ends(scan: SourceScan) -> Iterator[int]:
-    """The first line of each program that ended on its own after another one had.
+    """Yield the first line of each program that ended on its own after another one had.
 
-    With two ends, the second program is a new one if it prints lines that the first one printed, or if one of them is
-    argparse's: its `error` prints the usage and leaves with code 2, so it neither follows nor precedes an exception of its
-    own program. With three or more (the stderr of a sweep), any output between two ends, or another exception, is enough.
+    With two ends, the second program is new if it prints lines that the first one printed, or one end is argparse's.
+    argparse's `error` prints the usage and exits with code 2, so it neither follows nor precedes an exception of its
+    own program. With three or more ends (the stderr of a sweep), any output between two, or another exception, is enough.
     """
     ends = [end for hit in scan.hits if (end := _end_of_program(hit)) is not None]
     for one, other in pairwise(ends):
@@ -105,7 +105,7 @@ class _End(NamedTuple):
 
 
 def _end_of_program(hit: Hit) -> _End | None:
-    """An uncaught exception of a program's main thread, or an argument parser's last words."""
+    """Return the end in a main thread's uncaught exception, or in an argument parser's last words."""
     if hit.has(Trait.USAGE_EXIT):
         return _End(hit, hit.line, plain_form(hit.text))
     if not hit.text.startswith("Traceback") or bar_went_on(hit.before, hit.after):
@@ -124,7 +124,7 @@ def _end_of_program(hit: Hit) -> _End | None:
 
 
 def parts_of(scan: SourceScan, starts: list[int]) -> list[SourceScan]:
-    """The scan of each job in a log."""
+    """Return the scan of each job in a log."""
     return [
         _part(scan, first, last)
         for first, last in zip(
@@ -134,7 +134,7 @@ def parts_of(scan: SourceScan, starts: list[int]) -> list[SourceScan]:
 
 
 def _part(scan: SourceScan, first: int, last: int) -> SourceScan:
-    """The same scan restricted to these lines."""
+    """Return the same scan, restricted to these lines."""
 
     def without_earlier(hit: Hit) -> Hit:
         lines = hit.before.split(b"\n")

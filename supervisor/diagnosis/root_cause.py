@@ -1,8 +1,8 @@
-"""Turns a chosen line, exit or silence into the root cause: its rank, its confidence, and its fingerprint.
+"""Turn a chosen line, exit or silence into the root cause: its rank, its confidence, and its fingerprint.
 
-The confidence is a line's strength, limited by the rest of the logs: one table, measured on whole public
-logs. A log's last line is seldom misread. Wrong first readings were of lines that were not the end: a failure
-of another class was below, or the log continued for long (docs/generalisation.md, "What a verdict states").
+The confidence is a line's strength, limited by the rest of the logs. One table has the limits, measured on
+public logs. A log's last line is seldom misread. The wrong readings were of earlier lines: a failure of
+another class was below, or the log continued for long (docs/generalisation.md, "What a verdict states").
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _VOLATILE = (
 
 
 def plain_form(text: str) -> str:
-    """A message without time stamps, ranks, addresses, paths and numbers."""
+    """Return a message without time stamps, ranks, addresses, paths and numbers."""
     for pattern, to in _VOLATILE:
         text = pattern.sub(to, text)
     return text.strip()[:300]
 
 
 def fingerprint(failure: FailureClass, reason: Reason | None, text: str) -> str:
-    """16 hexadecimal digits that stay the same across attempts and runs of the same failure."""
-    # FNV-1a, 64 bits: hashlib's import costs more than the whole of it over 300 bytes.
+    """Return 16 hexadecimal digits that stay the same across attempts and runs of the same failure."""
+    # FNV-1a, 64 bits. Importing hashlib costs more than this loop over 300 bytes.
     value = 0xCBF29CE484222325
     for byte in f"{failure}|{reason or ''}|{plain_form(text)}".encode():
         value = ((value ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
@@ -59,7 +59,7 @@ _BY_STRENGTH = (
     (Strength.SUGGESTIVE, 0.85),
     (-100, 0.66),
 )
-# A line with more text below it than this was not the end of its program, unless something reports its end.
+# A line with more text below than this was not the end of its program, unless a report shows its end.
 MOST_LINES_BELOW = 200
 _TOLD = frozenset((Trait.BAD_END, Trait.SCHEDULER_REPORT, Trait.TASK_EXIT, Trait.LAUNCHER_END))
 _RAISED = frozenset((Trait.TRACEBACK, Trait.CRASH_REPORT))
@@ -79,7 +79,7 @@ class Ended(StrEnum):
 
 
 def ended_by(facts: Facts) -> Ended:
-    """The strongest kind of evidence in all logs and records that a program failed."""
+    """Return the strongest kind of evidence in all logs and records that a program failed."""
     traits = frozenset(trait for scan in facts.scans for hit in scan.hits for trait in hit.signature.traits)
     codes = (
         facts.job.launcher_exit or 0,
@@ -92,7 +92,7 @@ def ended_by(facts: Facts) -> Ended:
 
 
 class Limit(NamedTuple):
-    """A kind of evidence, and the maximum confidence of a verdict on it. `why` is one sentence for people."""
+    """A kind of evidence, and the maximum confidence of a verdict on it. `why` is a sentence for the user."""
 
     name: str
     at_most: float
@@ -113,8 +113,8 @@ LIMITS = (
           "The program ended, but the log continues for long below the line."),
     Limit("vague_type", 0.86,
           "The exception is raised for anything: arguments, files, versions. Its message does not name more."),
-    # With the very signature of a line held out, most confident errors were of this kind: an
-    # uncorrectable ECC error is a "CUDA error" too, a full /dev/shm also says "No space left on device".
+    # With a line's own signature held out, most confident errors were of this kind: an
+    # uncorrectable ECC error is a "CUDA error" too, a full /dev/shm also reports "No space left on device".
     Limit("words_of_another_class", 0.86, "The words of the line lead to another class."),
     Limit("as_strong_rival", 0.86, "Another class has a cause that is as strong."),
     Limit("notice", 0.88, "Failures of this class are raised as exceptions, and this line only mentions one."),
@@ -124,13 +124,13 @@ LIMITS = (
 
 
 def _is_of_a_library(item: Candidate) -> bool:
-    """Whether an exception of unknown type is a module's: Python names that, except the script's own (traceback.TracebackException)."""
+    """Check whether a module defines an exception of unknown type. Python prints the module, except for the script's own."""
     is_scripts_own = item.has(Trait.ENDS_TRACEBACK) and "." not in item.text.split(":", 1)[0]
     return item.has(Trait.OPEN_TYPE) and not is_scripts_own
 
 
 def limits_of(item: Candidate, peers: Sequence[Candidate], facts: Facts) -> list[Limit]:
-    """How a line ranks as evidence among its peers (other causes, or other stops): every kind that applies, weakest first."""
+    """Return every limit on a line as evidence among its peers (other causes, or other stops), weakest first."""
     # Firm causes of other classes.
     rivals = [
         other
@@ -160,14 +160,14 @@ def limits_of(item: Candidate, peers: Sequence[Candidate], facts: Facts) -> list
 
 
 def _by_strength(item: Candidate, levels: Sequence[tuple[int, float]]) -> float:
-    """The value of the highest level that a line's strength reaches."""
+    """Return the value of the highest level that a line's strength reaches."""
     return next(value for at_least, value in levels if item.strength >= at_least)
 
 
-# Only peers' complaints.
+# For roots with peers' complaints only.
 _COMPLAINT_BY_STRENGTH = ((Strength.DECISIVE, 0.9), (Strength.COMPLAINT, 0.8), (-100, 0.65))
 WARNING_COSTS = 0.15  # the complaint is only a warning
-# The outcome of the whole job, or a fact without a line.
+# The outcome of the whole job, or a failure without a line.
 _OF_NO_RANK = frozenset(
     (FailureClass.HEALTHY, FailureClass.UNKNOWN, FailureClass.TERMINATED, FailureClass.RENDEZVOUS)
 )
@@ -176,7 +176,7 @@ _OF_NO_RANK = frozenset(
 
 
 def from_candidate(item: Candidate, peers: Sequence[Candidate], facts: Facts) -> Root:
-    """A root from a chosen line: its rank, or the ranks that failed alike."""
+    """Build a root from a chosen line: its rank, or the ranks that failed alike."""
     item = _own_line(item, peers)
     alike = [other for other in peers if other.failure is item.failure]
     limits = limits_of(item, peers, facts)
@@ -193,7 +193,7 @@ def from_candidate(item: Candidate, peers: Sequence[Candidate], facts: Facts) ->
 
 
 def _ranks_alike(alike: Sequence[Candidate], facts: Facts) -> tuple[int, ...]:
-    """All ranks, if all failed in the same way; empty if some did not, or only one is named."""
+    """Return all ranks, if all failed in the same way; empty if some did not, or only one is known."""
     named = {rank for other in alike if (rank := other.rank) is not None}
     world = facts.job.world_size or facts.launch.world_size or (max(facts.ranks.seen, default=-1) + 1 or None)
     all_failed = named >= set(facts.launch.failed_ranks) and (world is None or len(named) >= world)
@@ -207,7 +207,7 @@ def _rank_of(item: Candidate, alike: Sequence[Candidate], facts: Facts) -> int |
         rank = facts.ranks.of(item.hit, item.failure)
     if rank is not None or item.hit.origin.local_rank is not None:
         return rank
-    # Nothing in the logs shows another process: no launcher, and no rank.
+    # The logs show no other process: no launcher, and no rank.
     is_one_process = not facts.launch.distributed and not facts.ranks.seen
     if item.failure is not FailureClass.TERMINATED or is_one_process:
         return _rank_otherwise(item, alike, facts)
@@ -215,7 +215,7 @@ def _rank_of(item: Candidate, alike: Sequence[Candidate], facts: Facts) -> int |
 
 
 def _own_line(item: Candidate, peers: Sequence[Candidate]) -> Candidate:
-    """The same words in the rank's own log, if the chosen line is in a launcher's summary or comes a moment later."""
+    """Return the same words in the rank's own log, if the line is in a launcher's summary or comes a moment later."""
     origin = item.hit.origin
     of_ranks = [other for other in peers if other.hit.origin.local_rank is not None]
     if origin.local_rank is not None:
@@ -234,7 +234,7 @@ def _own_line(item: Candidate, peers: Sequence[Candidate]) -> Candidate:
 
 
 def _rank_otherwise(item: Candidate, alike: Sequence[Candidate], facts: Facts) -> int | None:
-    """The rank of a line that names none: from its peers, from the launcher, or the only silent one."""
+    """Return the rank of a line without one: from its peers, from the launcher, or the only silent rank."""
     if item.failure in (FailureClass.RENDEZVOUS, FailureClass.LIBUV):
         return facts.ranks.blamed()
     for other in alike:
@@ -242,7 +242,7 @@ def _rank_otherwise(item: Candidate, alike: Sequence[Candidate], facts: Facts) -
         if found is not None:
             return found
     if item.failure is FailureClass.GPU_FAULT:
-        # The driver names a bus address; the affected process names its rank.
+        # The driver prints a bus address. The affected process prints its rank.
         felt = (other for other in facts.candidates if other.failure is FailureClass.CUDA_ERROR)
         named = (rank for other in felt if (rank := facts.ranks.of(other.hit, other.failure)) is not None)
         if (rank := next(named, None)) is not None:
@@ -257,7 +257,7 @@ def _rank_otherwise(item: Candidate, alike: Sequence[Candidate], facts: Facts) -
 
 
 def own_complaint(item: Candidate, consequences: Sequence[Candidate]) -> Candidate:
-    """The line to show for a complaint: the rank's own, and for a rendezvous the exception below its notices."""
+    """Return the line to show for a complaint: the rank's own or, for a rendezvous, the exception below notices."""
     item = _own_line(item, consequences)
     if item.failure is not FailureClass.RENDEZVOUS or "Error" in item.text:
         return item
@@ -270,7 +270,7 @@ def own_complaint(item: Candidate, consequences: Sequence[Candidate]) -> Candida
 
 
 def from_complaint(item: Candidate, facts: Facts) -> Root:
-    """A root if only peers' complaints are known."""
+    """Build a root if only peers' complaints are known."""
     rank = None
     if item.failure in (FailureClass.NCCL_TIMEOUT, FailureClass.HANG):
         rank = lagging_rank(facts.candidates, facts.launch, facts.ranks)
@@ -289,7 +289,7 @@ def from_complaint(item: Candidate, facts: Facts) -> Root:
 
 
 def with_local_rank(root: Root, facts: Facts) -> Root:
-    """The root with its node and local rank, if it is one process's and the global rank is unknown."""
+    """Return the root with its node and local rank, if one process failed and its global rank is unknown."""
     if root.ranks or root.local_rank is not None or root.chosen is None or root.failure in _OF_NO_RANK:
         return root
     origin, blamed = root.chosen.hit.origin, facts.ranks.blamed_exit()
@@ -308,7 +308,7 @@ def with_local_rank(root: Root, facts: Facts) -> Root:
 def from_exit(
     item: Exit, facts: Facts, failure: FailureClass = FailureClass.WORKER_CRASH, reason: Reason | None = None
 ) -> Root:
-    """A root from a process's end. Without a stated reason, by its exit code: a SIGKILL, another signal."""
+    """Build a root from a process's end. Without a stated reason, its exit code decides (SIGKILL or other)."""
     rank = facts.ranks.of_exit(item)
     if reason is None and failure is FailureClass.WORKER_CRASH:
         reason = Reason.SIGNAL

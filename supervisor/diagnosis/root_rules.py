@@ -1,12 +1,12 @@
-"""Finds the root of a failure by one ordered table of named rules.
+"""Find the root of a failure with one ordered table of named rules.
 
-The rules of the first stage look at the logs: the first that finds something gives the root. The earliest cause on the rank that failed
-first comes before all; peers' complaints, the launcher's own signals and aborts are consequences, and are the root only if nothing else
-was found. If in doubt: `unknown`.
+The rules of the first stage read the logs. The first rule that applies gives the root. The earliest cause on the rank that failed
+first comes before all others. Peers' complaints, the launcher's own signals and aborts are consequences, and are the root only if
+no cause was found. If in doubt, the root is `unknown`.
 
-Each later stage holds evidence beside the logs and may correct the root so far: its first rule that finds something does. The root
-weighs as much as the evidence behind it (`Weight`), and a rule gives the highest weight that it outranks.
-`stoker diagnose --explain` prints the rules that fired, and those of the logs that found something and yielded.
+Each later stage has evidence from outside the logs. Its first rule that applies may correct the current root. A root weighs
+as much as the evidence behind it (`Weight`), and each rule states the highest weight that it outranks.
+`stoker diagnose --explain` prints the rules that fired, and the log rules that would also apply but yielded.
 """
 
 from __future__ import annotations
@@ -47,27 +47,27 @@ from supervisor.diagnosis.slurm_states import OUTCOMES
 from supervisor.run.records import FailureClass, Reason
 
 METRIC_ROWS = 5
-# Above it, a shell's 128 + signal.
+# A larger code is a shell's 128 + signal.
 MOST_EXIT_CODE = 127
 # The confidence of a SIGKILL without any text.
 BARE_KILL = 0.7
 # A silence before a stop is a hang if it lasted at least this long, and at least this many usual intervals.
 SILENCE_S = 900.0
 SILENCE_INTERVALS = 25
-# And this many times the longest earlier pause, such as a save or an evaluation.
+# It must also last this many times the longest earlier pause, such as a save or an evaluation.
 SILENCE_PAUSES = 2
 SHM_FULL_SHARE = 0.98
-# With less free space than this, a traceback no longer fits.
+# With less free space, a traceback no longer fits.
 FULL_BYTES = 16 * 1024
 LAUNCHER_SIGNAL = 0.85
 NEARLY_DONE = 0.9
-"""Past this share, a script that prints every hundredth step may have had no step left to print."""
+"""Above this share, a script that prints every hundredth step may have had no step left to print."""
 # Xids that NVIDIA documents as hardware faults or as requiring a reset (docs.nvidia.com/deploy/xid-errors).
 _HARD_XIDS = frozenset((46, 48, 54, 61, 62, 64, 74, 79, 94, 95, 109, 110, 119, 120, 140, 143))
 # SIGHUP, SIGINT, SIGKILL, SIGTERM. torchrun needs little memory, so the kernel would kill a rank first.
 _FROM_OUTSIDE = frozenset((1, 2, 9, 15))
 _WARNED = "requeue"  # the wire name of a stop that a batch system requested (`run.events.StopWhy`)
-_RANK_DIED = "rank_died"  # likewise, of a stop of the rest after one part failed
+_RANK_DIED = "rank_died"  # likewise, for a stop of the rest after one part failed
 _BY_SOMEBODY = frozenset((Reason.TIME_LIMIT, Reason.USER, Reason.OUTSIDE))
 _WAITING = (FailureClass.NCCL_TIMEOUT, FailureClass.HANG, FailureClass.RENDEZVOUS)
 _QUIET = frozenset((FailureClass.HEALTHY, FailureClass.UNKNOWN))
@@ -88,16 +88,16 @@ class Stage(IntEnum):
 
 
 class Weight(IntEnum):
-    """The evidence behind a root, from the weakest."""
+    """The weight of the evidence behind a root, from the weakest."""
 
     SILENCE = 1  # no failure is reported, or its class is unknown
-    EXIT = 2  # only how a process ended
+    EXIT = 2  # only the end of a process
     COMPLAINT = 3  # ranks that lost or waited for others
-    CAUSE = 4  # a line that names a cause, stacks, or a NaN loss
+    CAUSE = 4  # a line with a cause, stacks, or a NaN loss
 
 
 def weight_of(root: Root) -> Weight:
-    """How much a root weighs against other evidence."""
+    """Return how much a root weighs against other evidence."""
     if root.failure in _QUIET:
         return Weight.SILENCE
     if root.failure in _COMPLAINTS:
@@ -107,11 +107,11 @@ def weight_of(root: Root) -> Weight:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One way to a root.
+    """One way to find a root.
 
-    `find` takes the facts and the root so far and gives the new root, None where the rule does not apply. `why` is one sentence for
-    people. `confidence`: how sure the root is; None: as `find` says. `outranks`: the highest weight of a root that it may change.
-    `is_fallback`: it only says that no line can be pointed at.
+    `find` takes the facts and the current root and returns the new root, or None if the rule does not apply. `why` is one sentence
+    for the user. `confidence`: how sure the root is; None keeps `find`'s own. `outranks`: the highest weight of a root that it may
+    change. `is_fallback`: it only states that no line shows a cause.
     """
 
     name: str
@@ -123,7 +123,7 @@ class Rule:
     is_fallback: bool = False
 
     def root(self, facts: Facts, so_far: Root) -> Root | None:
-        """The root by this rule; None if it does not apply or changes nothing."""
+        """Return the root by this rule; None if the rule does not apply or changes nothing."""
         if weight_of(so_far) > self.outranks:
             return None
         found = self.find(facts, so_far)
@@ -188,7 +188,7 @@ def _fatal_signal(facts: Facts, _: Root) -> Root | None:
 
 
 def _silent_exit(facts: Facts, _: Root) -> Root | None:
-    """A process that exited with an unusual code and no output, while its peers only report a lost connection."""
+    """Find a process with an unusual exit code and no output, while its peers only report a lost connection."""
     if any(item.failure in _WAITING and not item.soft for item in facts.consequences):
         return None
     complaining = {item.rank for item in facts.consequences if not item.soft}
@@ -207,13 +207,13 @@ def _silent_exit(facts: Facts, _: Root) -> Root | None:
 
 
 def _stopped_before(facts: Facts, item: Exit) -> bool:
-    """Whether a stop explains an exit. A program prints KeyboardInterrupt on SIGINT, which needs no firmer evidence."""
+    """Check whether a stop explains an exit. After SIGINT, KeyboardInterrupt is firm enough evidence."""
     stop = facts.firm_stop or (next(iter(facts.stops), None) if item.code == -2 else None)
     return stop is not None and stop.line < item.hit.line
 
 
 def _bad_exit(facts: Facts, _: Root) -> Root | None:
-    """An unusual exit code, or a signal from outside if no process ended on its own: then the launcher sent the signal."""
+    """Find an unusual exit code, or a signal from outside. If a process ended on its own, the launcher sent that signal."""
     usual = {1, *STOP_SIGNALS}
     own = any(item.code > 0 or item.code == -6 for item in facts.bad_exits)
     found = (
@@ -224,7 +224,7 @@ def _bad_exit(facts: Facts, _: Root) -> Root | None:
     return _of_exit(facts, next(found, None))
 
 
-# -- the logs: silences, complaints, nothing to point at -------------------------------------------
+# -- the logs: silences, complaints, ends without a line -------------------------------------------
 
 
 def _silence(facts: Facts, _: Root) -> Root | None:
@@ -316,27 +316,27 @@ def _gpu_fault(facts: Facts, root: Root) -> Root | None:
 
 
 def _full_disk(facts: Facts, root: Root) -> Root | None:
-    """If the logs can no longer be written, and only an exit code or a broken output pipe is known."""
+    """Blame a full disk if logs can no longer be written, and only an exit code or a broken pipe is known."""
     free_bytes = facts.job.machine.disk_free_bytes
     if free_bytes is None or free_bytes >= FULL_BYTES:
         return None
     broken = root.failure is FailureClass.NCCL_ERROR and root.text.startswith("BrokenPipeError")
     by_code = root.failure is FailureClass.UNKNOWN or root.reason is Reason.EXIT_CODE
     if root.reason is Reason.OUTSIDE and facts.job.launcher_exit == 1:
-        # torchrun stopped the other ranks after one failed; its log line about that did not fit on the disk either.
+        # torchrun stopped the other ranks after one failed. Its log line about that did not fit on the disk either.
         return Root(FailureClass.DISK_FULL)
     return _as(root, FailureClass.DISK_FULL) if broken or (by_code and facts.died) else None
 
 
 def _launcher_killed(facts: Facts, root: Root) -> Root | None:
-    """If a signal killed the launcher, and the ranks only lost it or one another."""
+    """Blame the launcher's signal if a signal killed it, and the ranks only lost it or one another."""
     if weight_of(root) is Weight.EXIT or root.failure is FailureClass.NCCL_TIMEOUT:
         return None
     return by_launchers_signal(facts.job.launcher_signal)
 
 
 def by_launchers_signal(signal: int | None) -> Root | None:
-    """The root for the signal that ended the launcher."""
+    """Return the root for the signal that ended the launcher."""
     if signal is None:
         return None
     if signal in _FROM_OUTSIDE:
@@ -344,7 +344,7 @@ def by_launchers_signal(signal: int | None) -> Root | None:
     return Root(FailureClass.WORKER_CRASH, Reason.SIGNAL, confidence=LAUNCHER_SIGNAL)
 
 
-# -- the end, and what stoker itself knows ---------------------------------------------------------
+# -- the end, and stoker's own knowledge -----------------------------------------------------------
 
 
 def _aborted_at_exit(facts: Facts, root: Root) -> Root | None:
@@ -373,7 +373,7 @@ def _stopped_by_us(facts: Facts, root: Root) -> bool:
 
 
 def _node_never_came(facts: Facts, root: Root) -> Root | None:
-    """If stoker ended the rest of an attempt because a node was gone, before any rank started."""
+    """Blame the rendezvous if stoker ended the attempt because a node was gone, before any rank started."""
     job = facts.job
     if job.ended_for != _RANK_DIED or job.exit_codes or job.launcher_signal:
         return None
@@ -383,7 +383,7 @@ def _node_never_came(facts: Facts, root: Root) -> Root | None:
 
 
 def _made_no_step(facts: Facts, root: Root) -> Root | None:
-    """If an attempt exited with code 0 without a step, far from the end that an earlier attempt was training toward."""
+    """Doubt an exit code 0 without a step, far from the end that an earlier attempt was training toward."""
     job = facts.job
     if root.failure is not FailureClass.HEALTHY or job.launcher_exit != 0 or job.final_checkpoint:
         return None
@@ -397,7 +397,7 @@ def _made_no_step(facts: Facts, root: Root) -> Root | None:
 
 
 def _shows_failure(root: Root) -> bool:
-    """Whether the logs show a failure all the same. A NaN loss needs no other evidence."""
+    """Check whether the logs show a failure despite the exit code. A NaN loss needs no other evidence."""
     return root.failure not in (*_QUIET, FailureClass.NAN_LOSS)
 
 
@@ -506,7 +506,7 @@ NOTHING = Root(FailureClass.UNKNOWN)
 
 
 class Decision(NamedTuple):
-    """The root, the rule of the logs that gave it first, the rules that corrected it, and the facts they used."""
+    """The root, the log rule that found it first, the rules that corrected it, and the facts they used."""
 
     root: Root
     rule: Rule
@@ -515,13 +515,13 @@ class Decision(NamedTuple):
     facts: Facts
 
     def yielded(self) -> list[Rule]:
-        """The rules of the logs below the one that fired that also find something, without fallbacks."""
+        """Return the log rules below the one that fired that would also apply, without fallbacks."""
         later = RULES[RULES.index(self.rule) + 1 :]
         own = (rule for rule in later if rule.stage is Stage.LOGS and not rule.is_fallback)
         return [rule for rule in own if rule.root(self.facts, NOTHING) is not None]
 
     def limits(self) -> list[Limit]:
-        """The limits on the confidence in the chosen line, the weakest evidence first."""
+        """Return the limits on the confidence in the chosen line, the weakest evidence first."""
         item = self.first.chosen
         if item is None or not item.is_cause:
             return []
@@ -537,7 +537,7 @@ def decide(facts: Facts) -> Decision:
         Stage.MACHINE: job.machine != MachineRecords() or job.launcher_signal is not None,
         Stage.OWN_KNOWLEDGE: bool(job.stop_reason or job.ended_for or job.earlier_step),
         Stage.STACKS: job.hang is not None or job.recorder is not None,
-        # These are about attempts that exited on their own with code 0.
+        # These stages are about attempts that exited on their own with code 0.
         Stage.EXIT_ZERO: facts.ended_with_zero,
         Stage.PLANNED_END: facts.ended_with_zero,
     }

@@ -1,4 +1,4 @@
-"""SLURM's job states: the one table of those that end a job, and of what they say about it.
+"""SLURM's job states: the one table of the states that end a job, and of their meaning.
 
 Source: "JOB STATE CODES" in sacct(1) and squeue(1).
 """
@@ -10,8 +10,8 @@ from typing import Final
 
 from supervisor.run.records import FailureClass, Reason
 
-# The states that decide alone. For the others, the job's own logs say more. Add a state here; `stoker slurm`, the verdict and the
-# words for people follow from its reason.
+# The states that decide alone. For others, the job's own logs are more informative. Add a state here. `stoker slurm`, the
+# verdict and the displayed words follow from its reason.
 OUTCOMES: Final = {
     "OUT_OF_MEMORY": (FailureClass.HOST_OOM, Reason.SLURM),
     "TIMEOUT": (FailureClass.TERMINATED, Reason.TIME_LIMIT),
@@ -21,7 +21,7 @@ OUTCOMES: Final = {
     "BOOT_FAIL": (FailureClass.TERMINATED, Reason.NODE_FAIL),
     "CANCELLED": (FailureClass.TERMINATED, Reason.USER),
 }
-# Nothing is left to wait for in a job with one of these states.
+# A job with one of these states has ended.
 ENDED: Final = frozenset((*OUTCOMES, "COMPLETED", "FAILED"))
 # sacct's default column is ten characters wide and marks a cut with a plus sign: OUT_OF_ME+, CANCELLED+.
 _CUT_TO = 9
@@ -31,7 +31,7 @@ _STATE_WORD = re.compile(r"(?<!\w)[A-Z_]+\+?(?!\w)")
 
 
 def state_in(text: str, *, by_sacct: bool) -> str | None:
-    """The first job state in a record of ``scontrol show job`` or ``sacct``; spelled out."""
+    """Return the first job state in a record of ``scontrol show job`` or ``sacct``, spelled out."""
     if match := _SCONTROL.search(text):
         return match[1]
     if not by_sacct:

@@ -1,6 +1,6 @@
-"""Finds the failure classes for a symptom in a person's words or a line of a log; pure.
+"""Find the failure classes for a symptom in a person's words or in a line of a log (pure).
 
-A line that a signature matches leads to that signature's class. Other words are looked up in the names and titles of the classes: a word
+A line that a signature matches leads to that signature's class. Other words are looked up in the names and titles of the classes. A word
 counts less if more classes have it.
 """
 
@@ -17,12 +17,12 @@ from supervisor.run.records import FailureClass
 from supervisor.text.secret_values import word_set
 
 MOST_CHARACTERS: Final = 2000
-"""A symptom is some words or a line; more is a log, which `stoker diagnose` reads."""
+"""A symptom is a few words or a line. Longer text is a log, which `stoker diagnose` reads."""
 
-# How close another class must come to the best for the symptom to mean both.
+# Minimum score relative to the best for the symptom to mean another class too.
 NEAR: Final = 0.6
 _FIRM: Final = 60
-# Words that say nothing about a failure. Slowness is none.
+# Words that do not indicate a failure. Slowness is not a failure.
 _STOP_WORDS: Final = word_set(
     "a an and are as at be been but by can cannot could did do does for from has have how i if in is it its me my no not of on or our "
     "out so some stoker that the their them then there they this to too training train run runs running was we what when which "
@@ -66,7 +66,7 @@ _WORD: Final = re.compile(r"[a-z0-9][a-z0-9+.-]*[a-z0-9]|[a-z0-9]")
 
 
 def samples_of(failure: FailureClass, known: Iterable[Signature], most: int) -> tuple[str, ...]:
-    """Lines that identify a class, the firmest first."""
+    """Return lines that identify a class, the firmest first."""
     lines = (
         one.samples[0].strip() for one in _firmest_first(known) if one.failure is failure and one.samples
     )
@@ -74,7 +74,7 @@ def samples_of(failure: FailureClass, known: Iterable[Signature], most: int) -> 
 
 
 def leads(symptom: str, known: Iterable[Signature]) -> tuple[FailureClass, ...]:
-    """The possible classes of a symptom, best first; several: it may be any of them; none: no word is known."""
+    """Return a symptom's possible classes, best first. Several: any of them may be meant. None: no word is known."""
     symptom = symptom[:MOST_CHARACTERS]
     name = re.sub(r"[\s-]+", "_", symptom.strip().lower())
     if name in set(FailureClass):
@@ -95,19 +95,19 @@ def leads(symptom: str, known: Iterable[Signature]) -> tuple[FailureClass, ...]:
 
 
 def _firmest_first(known: Iterable[Signature]) -> list[Signature]:
-    """The causes, then the consequences."""
+    """Return the causes, then the consequences, each with the firmest first."""
     shown = (one for one in known if one.role in (Role.CAUSE, Role.CONSEQUENCE) and one.failure in _CALLED_SO)
     return sorted(shown, key=lambda one: (one.role is not Role.CAUSE, -one.strength))
 
 
 def is_slowness(symptom: str) -> bool:
-    """Whether the symptom is slow training, which is not a failure class."""
+    """Check whether the symptom is slow training, which is not a failure class."""
     return bool(_SLOW & set(_WORD.findall(symptom[:MOST_CHARACTERS].lower())))
 
 
 @cache
 def _table() -> dict[str, set[FailureClass]]:
-    """From each word of the classes' names and titles, the classes that have it."""
+    """Map each word of the classes' names and titles to the classes that have it."""
     table: dict[str, set[FailureClass]] = {}
     for failure, called in _CALLED_SO.items():
         for word in _words(f"{failure.value} {called} {class_texts()[failure].title}"):
@@ -125,7 +125,7 @@ def _words(text: str) -> list[str]:
 
 
 def _stem(word: str) -> str:
-    """Hangs, hanging and hang are one word."""
+    """Return a word's stem: hangs, hanging and hang are one word."""
     for ending in ("ing", "ies", "ed", "es", "s"):
         if word.endswith(ending) and len(word) - len(ending) >= 4:
             return word.removesuffix(ending)

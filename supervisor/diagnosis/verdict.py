@@ -1,7 +1,7 @@
-"""The verdict: which failure ended an attempt, on which rank, by which line, and its consequences.
+"""Build the verdict: which failure ended an attempt, on which rank, on which line, and its consequences.
 
 The steps: scan the logs, turn the matched lines into candidates, drop recovered errors, decide by the table
-of rules (`rules`), and put it in words.
+of rules (`root_rules`), and put the result in words.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ from supervisor.text.prefixes import split_prefix
 from supervisor.text.redact import redact_text
 
 MOST_CONSEQUENCES = 24
-# DDP's message names its parameters some 800 bytes below its first line.
+# DDP's message lists its parameters some 800 bytes below its first line.
 BELOW_BYTES = 3000
 _BEGIN = frozenset((Trait.JOB_START, Trait.ATTEMPT_RESTART))
-# The kind of a stop signal, by the reason why stoker ended the attempt.
+# The description of a stop signal, by stoker's reason for ending the attempt.
 _OUR_SIGNALS = {
     "hang": "ended by stoker after the hang",
-    # torchrun signals the remaining ranks; stoker kills those that do not exit.
+    # torchrun signals the remaining ranks. stoker kills those that do not exit.
     "rank_died": "ended with the others after the failure",
     "request": "ended by stoker as requested",
     "restart": "ended by stoker as requested",
@@ -67,16 +67,16 @@ _OUR_SIGNALS = {
 }
 
 NOT_RESUMED_SURE = 0.9
-"""Of an attempt that began below its checkpoint: steps that are counted from 0 at each start look alike."""
+"""Confidence that an attempt began below its checkpoint. Steps counted from 0 at each start look alike."""
 LOADS_NOTHING = "Check which folder and flag the script loads its checkpoint from. The attempt's plan.json has the command."
 OVERRIDDEN = "Something overrides the setting. Name the one that makes the batch: --batch-knob NAME."
-# Maximum characters of log text in a verdict; names and paths in advice come from it too.
+# Maximum characters of log text in a verdict. Names and paths in advice come from it too.
 MOST_CAUSE = 600
 MOST_ADVICE = 800
 
 
 class EarlierJob(NamedTuple):
-    """An earlier job in the same file as the one being judged: its lines, from 1, and its own verdict."""
+    """An earlier job in the same file as the judged one: its lines, from 1, and its own verdict."""
 
     first_line: int
     last_line: int
@@ -86,7 +86,7 @@ class EarlierJob(NamedTuple):
 class Examination(NamedTuple):
     """A verdict with its derivation, for `stoker diagnose --explain`.
 
-    `facts`: all findings. `decision`: the rules that fired. `earlier`: the jobs before the last one in the file.
+    `facts`: all results. `decision`: the rules that fired. `earlier`: the jobs before the last one in the file.
     """
 
     verdict: Verdict
@@ -96,12 +96,12 @@ class Examination(NamedTuple):
 
 
 def diagnose(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Verdict:
-    """Judge one attempt. Reads each log once, or a file with several jobs twice; memory does not grow with log size."""
+    """Judge one attempt. Each log is read once, or twice if it has several jobs. Memory does not grow with log size."""
     return examine(job, signatures, matcher).verdict
 
 
 def examine(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Examination:
-    """Like `diagnose`, with the derivation. In a log with several jobs, the last one is judged."""
+    """Judge like `diagnose`, and keep the derivation. In a log with several jobs, judge the last one."""
     scans = tuple(
         scan_source(log.path, log.origin, log.chunks, signatures, matcher, index)
         for index, log in enumerate(job.logs)
@@ -114,7 +114,7 @@ def examine(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Exami
     if not starts:
         return _examined(facts)
     *before, last = parts_of(scans[0], starts)
-    # Facts from outside the log are about the last job.
+    # Evidence from outside the log is about the last job.
     found = [_examined(_facts(JobEvidence(()), (part,), signatures)) for part in before]
     found.append(_examined(_facts(job, (last,), signatures)))
     shown = _last_that_shows(found)
@@ -126,7 +126,7 @@ def examine(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Exami
 
 
 def with_metric_rows(found: Examination, rows: int) -> Examination:
-    """The same job judged again, with the number of metric rows at the end of its logs."""
+    """Judge the same job again, with the number of metric rows at the end of its logs."""
     job = found.facts.job._replace(metric_rows=rows)
     return _examined(replace(found.facts, job=job))._replace(earlier=found.earlier)
 
@@ -137,7 +137,7 @@ def _examined(facts: Facts) -> Examination:
     if not title:
         root = decision.root if decision.root.ranks else with_local_rank(decision.root, facts)
         return Examination(_verdict(facts, root), facts, decision)
-    # We caused the end that the log reports.
+    # stoker caused the end that the log reports.
     failure, advice = FailureClass.CHECKPOINT_LOAD, LOADS_NOTHING
     if facts.job.plan_differs:
         failure, advice = FailureClass.USAGE_ERROR, OVERRIDDEN
@@ -147,7 +147,7 @@ def _examined(facts: Facts) -> Examination:
 
 
 def _last_that_shows(found: list[Examination]) -> int:
-    """The index of the last job with content: an old launcher prints its banner and its kills only at its end."""
+    """Return the index of the last job with content. An old launcher prints its banner and kills only at its end."""
     for place in reversed(range(1, len(found))):
         one = found[place]
         killed = any(hit.has(Trait.SIGNALS_PEERS) for hit in one.facts.scans[0].hits)
@@ -157,7 +157,7 @@ def _last_that_shows(found: list[Examination]) -> int:
 
 
 def _facts(job: JobEvidence, scans: tuple[SourceScan, ...], signatures: Signatures) -> Facts:
-    """Gather the findings of the scans."""
+    """Gather the results of the scans."""
     launch = read_launch(scans, job.world_size, job.ranks_per_node)
     if job.exit_codes:
         launch = with_known_exits(launch, job.exit_codes)
@@ -173,18 +173,18 @@ def _facts(job: JobEvidence, scans: tuple[SourceScan, ...], signatures: Signatur
 
 
 def _verdict(facts: Facts, root: Root) -> Verdict:
-    """The root in words, with its consequences."""
+    """Put the root and its consequences in words."""
     job = facts.job
     sent_kill = _is_sent_kill(root, job)
     killed = _is_bare_kill(root) or sent_kill
     advice = advice_for(root.failure, root.reason, _message(root), job, bare_kill=killed)
     signature = root.chosen.signature if root.chosen is not None else None
     if signature is not None and signature.title:
-        advice = ()  # the user named it, so the remedy is theirs to know
+        advice = ()  # the user defined the signature, so they know the remedy
     consequences = _consequences(facts, root)
     title = title_of_end(facts, root) or title_of(root, is_sent_kill=sent_kill)
     terminated = root.failure is FailureClass.TERMINATED
-    # A failure that could recur; a person's stop does not count.
+    # A failure that could recur. A person's stop does not count.
     failed = root.failure is not FailureClass.HEALTHY and not (terminated and root.reason is Reason.USER)
     if root.shown_by is not None:
         title, advice, consequences = _with_hang(root, root.shown_by, title, advice, consequences)
@@ -215,7 +215,7 @@ def _with_hang(
     advice: tuple[str, ...],
     consequences: tuple[Consequence, ...],
 ) -> tuple[str, tuple[str, ...], tuple[Consequence, ...]]:
-    """The words of a verdict with what stacks or dumps add, if it rests on them."""
+    """Return the words of a verdict with additions from stacks or dumps, if it rests on them."""
     if root.failure not in (FailureClass.NCCL_TIMEOUT, FailureClass.HANG):
         return title, advice, consequences
     title = title_of_absent(seen.ranks, root.failure) or title_of(root)
@@ -225,14 +225,14 @@ def _with_hang(
 
 
 def _cause(root: Root) -> Cause | None:
-    """The line that shows the root, if one does."""
+    """Return the line that shows the root, if there is one."""
     if root.line <= 0 and not root.text:
         return None
     return Cause(root.path, root.line or None, redact_text(root.text.strip())[:MOST_CAUSE])
 
 
 def _message(root: Root) -> str:
-    """The root's line and, if it starts a message of several lines, the lines below it."""
+    """Return the root's line and, if it starts a message of several lines, the lines below."""
     if root.chosen is None:
         return root.text
     below = root.chosen.hit.after[:BELOW_BYTES].decode("utf-8", "replace")
@@ -240,14 +240,14 @@ def _message(root: Root) -> str:
 
 
 def _as_expected(item: Candidate, scans: tuple[SourceScan, ...]) -> bool:
-    """Whether a user's signature matched at the expected time: before or after the first step."""
+    """Check whether a user's signature matched at the expected time: before or after the first step."""
     own = scans[item.source].steps
     stepped = own[0] < item.line if own else any(scan.steps for scan in scans)
     return stepped == (item.signature.start == "after_first_step")
 
 
 def _consequences(facts: Facts, root: Root) -> tuple[Consequence, ...]:
-    """The other candidates, one per class and rank."""
+    """Return the other candidates, one per class and rank."""
     if root.failure in (FailureClass.HEALTHY, FailureClass.UNKNOWN):
         return ()
     seen: set[tuple[FailureClass, int | None]] = {(root.failure, root.rank)}
@@ -267,18 +267,18 @@ def _consequences(facts: Facts, root: Root) -> tuple[Consequence, ...]:
 
 
 def _what_it_was(item: Candidate, job: JobEvidence) -> str:
-    """A few words for a consequence; empty if its class says enough."""
+    """Return a few words for a consequence; empty if its class is clear enough."""
     if item.has(Trait.STOP_SIGNAL):
         return _OUR_SIGNALS.get(job.ended_for or job.stop_reason or "", "")
     if item.has(Trait.LOST_CONNECTION) and item.failure is FailureClass.NCCL_ERROR:
-        # The class implies the remedy; none of these need come from NCCL.
+        # The class implies the remedy. None of these lines must come from NCCL.
         return f"lost the connection to {item.signature.lost}"
     return ""
 
 
-# -- the headline: it states the known facts, and marks what is only likely ----------------------------
+# -- the headline: it states what is known, and marks what is only likely ------------------------------
 
-# Maximum length of a message in a headline, in characters; the cause shows more.
+# Maximum length of a message in a headline, in characters. The cause shows more.
 MOST_MESSAGE = 160
 # The last line of a traceback: ValueError: label 1001 out of range; torch.cuda.Error.
 _EXCEPTION = Lazy(r"(?:[A-Za-z_]\w*\.)*(_?[A-Z]\w*)(?:: +(\S.*))?$")
@@ -304,7 +304,7 @@ MOUNT_FAILED = "A filesystem does not answer"
 
 
 def title_of_end(facts: Facts, root: Root) -> str | None:
-    """The headline of an end that no line explains: early, hung, of a killed launcher, without a step, or of logs without text."""
+    """Return the headline of an end without a line: early, hung, a killed launcher, no step, or logs without text."""
     job = facts.job
     if job.stop_reason is not None and root.reason is Reason.USER and (seen := job.hang) is not None:
         if seen.silent_s is None:
@@ -334,12 +334,12 @@ def _title_of_empty(scans: Sequence[SourceScan]) -> str | None:
 
 
 def _is_bare_kill(root: Root) -> bool:
-    """Whether nothing but a SIGKILL is known: running out of host memory is then only the most likely cause."""
+    """Check whether only a SIGKILL is known. Running out of host memory is then only the most likely cause."""
     return root.failure is FailureClass.HOST_OOM and root.reason is Reason.KERNEL_KILL and root.chosen is None
 
 
 def _is_sent_kill(root: Root, job: JobEvidence) -> bool:
-    """Whether the signal of a crash was SIGKILL, which no handler in the process can see."""
+    """Check whether the signal of a crash was SIGKILL, which no handler in the process can see."""
     if root.failure is not FailureClass.WORKER_CRASH or root.reason is not Reason.SIGNAL:
         return False
     named = signal_of(root.text)
@@ -349,7 +349,7 @@ def _is_sent_kill(root: Root, job: JobEvidence) -> bool:
 
 
 def title_of(root: Root, *, is_sent_kill: bool = False) -> str:
-    """One line that names the rank or ranks, if known. `is_sent_kill`: its signal was SIGKILL."""
+    """Return one line with the rank or ranks, if known. `is_sent_kill`: the signal was SIGKILL."""
     if _is_bare_kill(root):
         return f"{_who(root)} was killed (SIGKILL); most often memory ran out on the host"
     if is_sent_kill:
@@ -379,7 +379,7 @@ def title_of(root: Root, *, is_sent_kill: bool = False) -> str:
 
 
 def _named_by_itself(root: Root) -> str:
-    """An ordinary error's headline: its exception, the rank, its message; empty if its line has none."""
+    """Return an ordinary error's headline: its exception, the rank, its message; empty without one."""
     text = redact_text(split_prefix(root.text)[1].strip())
     if root.failure is FailureClass.USAGE_ERROR:
         refused = _REFUSED.match(text)
@@ -396,7 +396,7 @@ def _shortened(message: str, most: int) -> str:
 
 
 def _is_named_by_others(root: Root) -> bool:
-    """Whether the ranks that waited in a collective named this one: nothing failed on the rank itself."""
+    """Check whether the ranks that waited in a collective blamed this one. The rank itself did not fail."""
     if root.failure is not FailureClass.NCCL_TIMEOUT or root.rank is None or root.chosen is None:
         return False
     own = root.chosen.rank if root.chosen.rank is not None else inline_rank(root.text)
@@ -420,5 +420,5 @@ def _where(root: Root) -> str:
 
 
 def _local(root: Root) -> str:
-    """``local rank 2 of node 1``."""
+    """Return ``local rank 2 of node 1``."""
     return f"local rank {root.local_rank}" + (f" of node {root.node}" if root.node is not None else "")

@@ -1,7 +1,7 @@
-"""Checkpoints that were written and loaded, by path, and the paths that the script looked for before it trained.
+"""Record the checkpoints written and loaded, by path, and the paths that the script looked for before it trained.
 
-An attempt whose plan is not confirmed yet has the variable ``STOKER_CONFIRM``: each save waits, before its first byte, for the file
-``confirmed`` in the telemetry folder, at most `CONFIRM_S`. A file that the script itself opened is empty before `torch.save` is called.
+An attempt whose plan is not confirmed yet has the variable ``STOKER_CONFIRM``. Before its first byte, each save waits for the file
+``confirmed`` in the telemetry folder, at most `CONFIRM_S`. A file opened by the script itself is empty before `torch.save` is called.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from .training import RECORD_S, optimizer_step
 from .wire import Look, watch, wire
 
 CONFIRM_S = 20.0
-"""How long the saves of one process wait, all together. Then they go on, and a `note` says so."""
+"""Total time that the saves of one process wait. Then they continue, and a `note` reports it."""
 POLL_S = 0.02
 MAX_SOUGHT = 500
 MAX_SOUGHT_AT = 20
-"""Paths that one line of the script looked for: a data set of a million files looks for as many."""
+"""Limit of recorded paths per line of the script. A data set of a million files checks as many paths."""
 LEVELS = 3
-"""How far below a folder that was listed a checkpoint may be saved: ``runs/checkpoint-100/model.pt`` is two below ``runs``."""
+"""Maximum depth of a checkpoint below a listed folder: ``runs/checkpoint-100/model.pt`` is two levels below ``runs``."""
 MAX_SAVED = 500
 _exists = os.path.exists
 
@@ -38,8 +38,8 @@ class Checkpoints:
 
     def __init__(self) -> None:
         self.saved: Any = collections.OrderedDict()
-        """The newest save at each path: the step of its state, whether that is to be written, and when one was written."""
-        self.pending: Any = {}  # folder that an asynchronous save is writing -> the step of its state
+        """The newest save at each path: the step of its state, whether a record is due, and the time of its last record."""
+        self.pending: Any = {}  # folder of an asynchronous save in progress -> the step of its state
         self.loaded: Any = None
         self.sought: dict[Any, str] = {}
         self.sought_at: collections.Counter[Any] = collections.Counter()
@@ -47,12 +47,12 @@ class Checkpoints:
         self.awaited = os.path.join(wire.folder, "confirmed") if os.environ.get("STOKER_CONFIRM") else None
 
     def wait(self) -> None:
-        """Before a save: wait for the keeper's word that this attempt is what was planned, or that it ends the attempt."""
+        """Before a save, wait until the keeper confirms that this attempt matches the plan, or ends the attempt."""
         if self.awaited is None:
             return
         if self.loaded is not None or "RANK" in os.environ or "LOCAL_RANK" in os.environ:
-            wire.start_reporting()  # a save before the first step is judged by what was loaded
-        wire.flush()  # what the keeper judges by
+            wire.start_reporting()  # a save before the first step is judged by the loaded checkpoint
+        wire.flush()  # the keeper judges by these records
         while not wire.off and not _exists(self.awaited):
             if self.waited_s >= CONFIRM_S:
                 wire.record("note", code="unconfirmed_save", where="step %d" % wire.step)
@@ -63,7 +63,7 @@ class Checkpoints:
         self.awaited = None
 
     def save_ended(self, path: str, step: int) -> None:
-        """A checkpoint is at `path`, with the state after `step` optimizer steps of this process."""
+        """Note a checkpoint at `path`, with the state after `step` optimizer steps of this process."""
         if not (os.path.isfile(path) or os.path.isdir(path)):
             return
         entry = self.saved.pop(path, None) or SimpleNamespace(written_at=float("-inf"))
@@ -75,7 +75,7 @@ class Checkpoints:
         self.flush(RECORD_S)
 
     def flush(self, not_within_s: float = 0.0) -> None:
-        """Write the newest save at each path but where one was written in the last `not_within_s` seconds."""
+        """Record the newest save at each path, except paths recorded in the last `not_within_s` seconds."""
         now = time.monotonic()
         for path, entry in list(self.saved.items()):
             if entry.is_new and now - entry.written_at >= not_within_s:
@@ -83,22 +83,22 @@ class Checkpoints:
                 wire.record("saved", path=path, step=entry.step)
 
     def state_came_back(self, args: Any, _kwargs: Any) -> Look:
-        """`Optimizer.load_state_dict`."""
+        """Observe `Optimizer.load_state_dict`."""
         yield
-        if self.loaded is not None:  # else it is a copy within the process
+        if self.loaded is not None:  # otherwise the state is copied within the process
             step = optimizer_step(args[0])
             wire.record("loaded", path=self.loaded, step=wire.step, optimizer_state=True, optimizer_step=step)
 
     def seek(self, path: str | None, by: str) -> None:
-        """The script looked for `path`. A folder that is there and is then listed: the list says more."""
+        """Note that the script looked for `path`. A listing of an existing folder replaces a check for it."""
         is_wanted = path is not None and not wire.step and len(self.sought) < MAX_SOUGHT
         if is_wanted and (path not in self.sought or by in _LISTINGS):
             self.sought[path] = by
 
     def look(self, name: str, args: Any, kwargs: Any) -> None:
-        """A function that looks for a path: of interest before the first step, and where no library called it.
+        """Note a path lookup by the script before the first step, unless a library made it.
 
-        The patch stays, and does nothing after the first step: a function that the script took meanwhile can still be pickled.
+        The patch stays but does nothing after the first step, so a function that the script has stored can still be pickled.
         """
         if wire.step or len(self.sought) >= MAX_SOUGHT:
             return
@@ -111,7 +111,7 @@ class Checkpoints:
             self.seek(_path_of(args[0] if args else kwargs.get("path", ".")), name)
 
     def look_back(self, path: str) -> None:
-        """Write what the script looked for, now that it saves there."""
+        """Record the lookups of the script that led to this save."""
         folder = path
         for level in range(LEVELS + 1 if self.sought else 0):
             by = self.sought.get(folder)
@@ -127,7 +127,7 @@ _LISTINGS = ("listdir", "scandir", "iterdir", "glob", "rglob")
 
 
 def _path_of(value: Any) -> Any:
-    """The absolute path that `value` names: a text, a path, or an open file of that name; else None."""
+    """Return the absolute path of `value`: a text, a path, or an open file with a name; else None."""
     if not isinstance(value, (str, bytes, os.PathLike)):
         value = getattr(value, "name", None)
         if not isinstance(value, str) or not _exists(value):
@@ -137,7 +137,7 @@ def _path_of(value: Any) -> Any:
 
 
 def _argument(position: int, name: str) -> Any:
-    """A function of (args, kwargs): the path that an argument names. Of a stream of a distributed checkpoint, None."""
+    """Return a function of (args, kwargs) that gives an argument's path; None for a stream of a distributed checkpoint."""
 
     def path_of(args: Any, kwargs: Any) -> str | None:
         path = _path_of(args[position] if len(args) > position else kwargs.get(name))
@@ -147,7 +147,7 @@ def _argument(position: int, name: str) -> Any:
 
 
 def _folder(args: Any, kwargs: Any) -> str | None:
-    """The folder of `torch.distributed.checkpoint`: its name, or the path of what reads or writes it."""
+    """Return the folder of `torch.distributed.checkpoint`: its name, or the path of its reader or writer."""
     streams = [kwargs.get("storage_writer"), kwargs.get("storage_reader"), *args[1:2]]
     named = [kwargs.get("checkpoint_id"), *(getattr(stream, "path", None) for stream in streams)]
     return next((_path_of(value) for value in named if isinstance(value, (str, os.PathLike))), None)
@@ -174,7 +174,7 @@ def _loads(path_of: Any) -> Any:
         if path is None or not _exists(path):
             checkpoints.seek(path, "load")
             return
-        checkpoints.loaded = path  # an optimizer's state may be given back inside of the call
+        checkpoints.loaded = path  # an optimizer's state may be restored inside the call
         yield
         wire.record("loaded", path=path, step=wire.step)
 
@@ -182,11 +182,11 @@ def _loads(path_of: Any) -> Any:
 
 
 lightning_saved = _saves(_argument(1, "filepath"))
-"""Lightning writes a buffer of `torch.save` to its file by itself."""
+"""Lightning itself writes a buffer from `torch.save` to its file."""
 
 
 def watch_torch(torch: Any) -> None:
-    """`torch.save` and `torch.load` under both of their names, optimizers' states, and what the script does with paths."""
+    """Observe `torch.save` and `torch.load` under both names, optimizers' states, and the script's path functions."""
     watch(torch.serialization, "save", _saves(_argument(1, "f")), torch)
     watch(torch.serialization, "load", _loads(_argument(0, "f")), torch)
     watch(torch.optim.Optimizer, "load_state_dict", checkpoints.state_came_back)
@@ -207,7 +207,7 @@ def _move(args: Any, kwargs: Any) -> Look:
     if source is None or target is None:
         return
     found = [path for path in list(checkpoints.saved) if path == source or path.startswith(source + os.sep)]
-    if found:  # what was saved there is a checkpoint under the new name
+    if found:  # files saved there become a checkpoint under the new name
         step = checkpoints.saved[found[-1]].step
         if not _exists(source):
             checkpoints.saved.pop(source, None)
@@ -215,13 +215,13 @@ def _move(args: Any, kwargs: Any) -> Look:
 
 
 def watch_safetensors(module: Any) -> None:
-    """`save_model` and `load_model` call these two."""
+    """Observe the two functions that `save_model` and `load_model` call."""
     watch(module, "save_file", _saves(_argument(1, "filename")))
     watch(module, "load_file", _loads(_argument(0, "filename")))
 
 
 def watch_distributed_checkpoint(module: Any) -> None:
-    """Whole folders: of the streams in them, dozens a checkpoint, nothing is recorded."""
+    """Observe whole folders. The streams in them, dozens per checkpoint, are not recorded."""
     saver, loader = module.state_dict_saver, module.state_dict_loader
     for name in ("save", "save_state_dict"):
         watch(saver, name, _saves(_folder), module)
@@ -234,4 +234,4 @@ def _save_later(args: Any, kwargs: Any) -> None:
     path = _folder(args, kwargs)
     if path is not None:
         checkpoints.wait()
-        checkpoints.pending[path] = wire.step  # the save in another thread takes it from there
+        checkpoints.pending[path] = wire.step  # the save in another thread reads the step from there

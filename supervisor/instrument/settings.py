@@ -1,10 +1,10 @@
-"""The settings that a script was given or took by default: from its words, its parser, its configuration, its environment.
+"""Read a script's settings, given or default, from its command line, its parser, its configuration and its environment.
 
-Numbers, booleans and existing paths are written. Of any other text only its type, whether it is empty, and a word of `WORDS`; of a
-name that may hold a secret not even that. Where a parser calls the training, its values are read before that call begins.
+Numbers, booleans and existing paths are recorded. Other text is recorded only as its type, whether it is empty, and a word of
+`WORDS`. A name that may hold a secret gets no value. If a parser calls the training, its values are read before that call begins.
 
-A plan changes settings before the script reads them. ``STOKER_APPLY`` has it as JSON: `argv` (the whole command line of a rank in the
-first attempt; null: of any process), `options` (each with `words`, `name` and `value`), `environ`, `files` (each with `path`, `key` and `value`).
+A plan changes settings before the script reads them. ``STOKER_APPLY`` contains the plan as JSON: `argv` (a rank's command line in the
+first attempt; null for any process), `options` (each with `words`, `name` and `value`), `environ`, `files` (each with `path`, `key` and `value`).
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from . import imports
 from .imports import is_user_code
 from .wire import CAMEL, Look, is_secret, quietly, watch, wire
 
-TYPE_CHECKING = False  # typing takes milliseconds to import
+TYPE_CHECKING = False  # importing typing takes milliseconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
 MOST = {"first": 800, "other": 400, "file": 200}
-"""Settings with a word of `_FIRST`, others, and configuration files: a data set read by `json.loads` costs no more after these."""
+"""Limits for settings with a word of `_FIRST`, others, and configuration files, which bound the cost of a data set read by `json.loads`."""
 MAX_FILE_BYTES = 1 << 20
 _SPAWNED = "--multiprocessing-fork"
-"""The last word of a child that is given its parent's words later."""
+"""The last word of a spawned child, which receives its parent's words later."""
 WORDS = ("resume", "scratch", "auto", "latest", "last", "best", "none")
 _FEEDS = re.compile(
     r"batch|accum|micro|subdivision|(?:^|[_.])(?:g?bs|bsz|mbs|bsize|gas?|update_freq)(?:[_.]|$)"
@@ -40,20 +40,20 @@ _FIRST = re.compile(
     r"|(?:^|[_.])(?:load|init_from|out|save|saving)(?:[_.]|$)"
 )
 _NAME = re.compile(r"(?!(?:\D*\d){5})(?!(?:.*?[A-Za-z]\d+[A-Za-z]){2})[A-Za-z_][\w-]{0,40}|\d\d?")
-"""With five digits, or digits between letters twice, it may be a key that is kept as a name."""
+"""A name with five digits, or with digits between letters twice, may be an API key used as a name."""
 _NO_VALUE = re.compile(r"-(?![\d.])|[\w.+]+=\d+$")
-"""The next option, or a key with a number: what stands before it is a switch."""
+"""Matches the next option, or a key with a number. The word before it is a switch."""
 _KEY = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+|[A-Z][A-Z_]+")
-"""Of yacs' ``KEY VALUE`` words (`CfgNode.merge_from_list`), the key: with dots, or in capitals."""
+"""Matches the key of yacs' ``KEY VALUE`` words (`CfgNode.merge_from_list`): with dots, or in capitals."""
 _NUMBER = re.compile(r"[+-]?\d{1,12}(?:\.\d{0,12})?(?:[eE][+-]?\d\d?)?")
 
 noted: dict[tuple[str, str, str | None], dict[str, Any]] = {}
-"""The facts of each setting by (by, name, file): it is recorded again only if they change."""
+"""The recorded values of each setting by (by, name, file). Only a change is recorded again."""
 counts = dict.fromkeys(MOST, 0)
 
 
 def begin() -> None:
-    """Change and read the words of this process at the first import of a watched module, and read the rest once it trains."""
+    """Change and read this process's command line at the first import of a watched module. Read the rest once it trains."""
     if plan.late and _SPAWNED not in getattr(sys, "argv", [_SPAWNED]):
         plan.late = False
         with quietly("apply"):
@@ -64,17 +64,17 @@ def begin() -> None:
 
 
 def has(words: re.Pattern[str], name: str) -> bool:
-    """Whether a name has one of the words of `_FEEDS` or `_FIRST`."""
+    """Check whether a name contains one of the words of `_FEEDS` or `_FIRST`."""
     return words.search(CAMEL.sub("_", name).lower().replace("-", "_")) is not None
 
 
 def shown(name: str, value: Any) -> dict[str, Any]:
-    """`type`, `empty` and `value` of a setting, as far as they may be written."""
+    """Return `type`, `empty` and `value` of a setting, as far as they may be recorded."""
     value = os.fspath(value) if hasattr(value, "__fspath__") else value
     kind = type(value)
     facts: dict[str, Any] = {"type": kind.__name__ if kind.__module__ == "builtins" else "other"}
     if isinstance(value, str):
-        text = str.__str__(value)  # an enumeration's own __str__ says its class
+        text = str.__str__(value)  # an enumeration's own __str__ gives its class
         facts.update(type="str", empty=not text)
         if _NUMBER.fullmatch(text):
             facts["value"] = float(text) if set(text) & set(".eE") else int(text)
@@ -82,7 +82,7 @@ def shown(name: str, value: Any) -> dict[str, Any]:
             facts["value"] = text
         elif 0 < len(text) < 4096 and os.path.exists(text):
             facts["value"] = os.path.abspath(text)
-    elif kind is bool or (kind in (int, float) and abs(value) < 10**12):  # longer ones are identifiers
+    elif kind is bool or (kind in (int, float) and abs(value) < 10**12):  # longer numbers are identifiers
         facts["value"] = value
     if is_secret(name):
         facts.pop("value", None)
@@ -90,7 +90,7 @@ def shown(name: str, value: Any) -> dict[str, Any]:
 
 
 def note(by: str, name: Any, value: Any, words: Any = (), given: Any = None, file: str | None = None) -> None:
-    """Record a setting that `by` read. `words` name it on a command line; `given` is False for a default, None if unknown."""
+    """Record a setting that `by` read. `words`: its names on a command line; `given`: False for a default, None if unknown."""
     name = str(name)
     facts = dict(shown(name, value), words=list(words) or None, given=given)
     if noted.get((by, name, file)) == facts or not all(map(_NAME.fullmatch, name.split("."))):
@@ -103,14 +103,14 @@ def note(by: str, name: Any, value: Any, words: Any = (), given: Any = None, fil
 
 
 def note_all(by: str, values: object, form: str, words: list[str]) -> None:
-    """Record a parser's values, which may be nested. `form`: how a name stands among the `words` of the command line."""
+    """Record a parser's values, which may be nested. `form`: the form of a name among the command line's `words`."""
     for name, value in leaves(values):
         names = {form % name: 1, form % (name.replace("_", "-") if by in ("tyro", "fire") else name): 1}
         note(by, name, value, names, is_given(names, words))
 
 
 def leaves(value: Any, prefix: str = "", depth: int = 6) -> Iterator[tuple[str, Any]]:
-    """The leaves of nested dicts, dataclasses and lists, as (path with dots, value); a dict's first 400, a list's first 16."""
+    """Yield the leaves of nested dicts, dataclasses and lists as (dotted path, value): a dict's first 400, a list's first 16."""
     if hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
         value = {name: getattr(value, name, None) for name in value.__dataclass_fields__}
     elif isinstance(value, (list, tuple)) and value and isinstance(value[0], dict):
@@ -123,7 +123,7 @@ def leaves(value: Any, prefix: str = "", depth: int = 6) -> Iterator[tuple[str, 
 
 
 def read_argv() -> None:
-    """Settings in `sys.argv`: ``--name value``, ``--name=value``, ``-b 16``, ``-b16``, ``key=value`` and ``KEY 16``."""
+    """Record settings in `sys.argv`: ``--name value``, ``--name=value``, ``-b 16``, ``-b16``, ``key=value`` and ``KEY 16``."""
     words = [word for word in getattr(sys, "argv", [])[1:] if isinstance(word, str)]
     while words and words[-1] != _SPAWNED:
         head, equals, text = words.pop(0).partition("=")
@@ -148,12 +148,12 @@ def read_argv() -> None:
 
 
 def _is_pair(key: str = "", value: str = "", *_rest: str) -> bool:
-    """Whether two words are a key and a number, as yacs takes them."""
+    """Check whether two words are a key and a number in yacs' style."""
     return value.isdigit() and _KEY.fullmatch(key) is not None
 
 
 def _shown_word(word: str, before: str, following: str) -> str:
-    """A word of the command line, by which a plan finds this process in the next attempt: of its value, what any record may show."""
+    """Return a command-line word in its recordable form. By these words, a plan finds this process in the next attempt."""
     option, equals, value = word.partition("=")
     if not equals:
         is_key = _is_pair(word, following) and has(_FIRST, word) and not is_secret(before.lstrip("-"))
@@ -174,7 +174,7 @@ def _read_the_rest() -> None:
     for name, (value, given) in list(imports.read.items()):
         note("env", name, value, [name], given)
     variables = dict(vars(sys.modules["__main__"]))
-    # nanoGPT's way: each --name=value becomes a variable of the main program. No parser was seen, and a value is there.
+    # nanoGPT's style: each --name=value becomes a global of the main program. No parser ran, and a global has the value.
     options = [word[2:].partition("=") for word in sys.argv[1:] if word.startswith("-")]
     parsed = any(by not in ("argv", "env", "yaml", "json", "toml") for by, _, _ in noted)
     takes_words = not parsed and all(equals and option in variables for option, equals, _ in options)
@@ -185,7 +185,7 @@ def _read_the_rest() -> None:
 
 
 def outermost(look: Callable[..., None]) -> Callable[..., Look]:
-    """`look` (result, args, kwargs, calling frame) for functions that call each other or themselves: at a thread's outermost call."""
+    """Call `look` (result, args, kwargs, calling frame) only at a thread's outermost call, for functions that call one another."""
     within: set[int] = set()
 
     def looking(args: Any, kwargs: Any) -> Look:
@@ -203,7 +203,7 @@ def outermost(look: Callable[..., None]) -> Callable[..., Look]:
 
 
 def is_given(names: Iterable[str], words: list[str]) -> bool:
-    """Whether one of an option's names stands among the words of a command line."""
+    """Check whether one of an option's names is among the words of a command line."""
     heads = {word.partition("=")[0].lstrip("+").replace("_", "-") for word in words}
     short = {word[:2] for word in words if word[:1] == "-" and not word.startswith("--")}
     return not (heads | short).isdisjoint(name.replace("_", "-") for name in names)
@@ -214,7 +214,7 @@ def _words_given(_parser: object, args: list[str] | None = None, *_rest: Any, **
 
 
 def argparse_parsed(args: Any, kwargs: Any) -> Look:
-    """The result of a parser, under all the words that name an option, abbreviations too. A subparser is a parser that another calls."""
+    """Record a parser's result under all names of each option, abbreviations included. A parser called by another one is a subparser."""
     result: Any = yield
     words = _words_given(*args, **kwargs)
     heads = {word.partition("=")[0] for word in words if word.startswith("--")}
@@ -236,7 +236,7 @@ def argparse_parsed(args: Any, kwargs: Any) -> Look:
 
 @outermost
 def jsonargparse_parsed(result: Any, args: Any, kwargs: Any, _caller: Any) -> None:
-    """It does not call argparse's parser; a subcommand's settings are named as they are behind that subcommand."""
+    """Record jsonargparse's values. It does not call argparse. Names of a subcommand's settings omit the subcommand."""
     values = result.as_dict()
     while isinstance(values.get(values.get("subcommand")), dict):
         values = values[values["subcommand"]]
@@ -244,7 +244,7 @@ def jsonargparse_parsed(result: Any, args: Any, kwargs: Any, _caller: Any) -> No
 
 
 def click_made(args: Any, _kwargs: Any) -> Look:
-    """The context of a command holds the values before the command begins."""
+    """Record the values in a command's context, which exist before the command begins."""
     context: Any = yield
     for option in [option for option in args[0].params if option.name in context.params]:
         given = not context.get_parameter_source(option.name).name.startswith("DEFAULT")
@@ -253,12 +253,12 @@ def click_made(args: Any, _kwargs: Any) -> Look:
 
 @outermost
 def tyro_made(result: Any, *_call: Any) -> None:
-    """The call that is made of the arguments, before it is called."""
+    """Record the arguments of the call that tyro builds, before the call runs."""
     note_all("tyro", result[0].keywords, "--%s", sys.argv[1:])
 
 
 def absl_parsed(args: Any, _kwargs: Any) -> Look:
-    """All flags, once they are parsed."""
+    """Record all flags after they are parsed."""
     yield
     for name, flag in args[0]._flags().items():
         if name == flag.name:
@@ -267,7 +267,7 @@ def absl_parsed(args: Any, _kwargs: Any) -> Look:
 
 
 def fire_parsed(args: Any, _kwargs: Any) -> Look:
-    """The arguments that are made for a function, before it is called with them; the caller knows the function and the words."""
+    """Record the arguments that fire prepares for a function, before the call. The caller's frame has the function and the words."""
     result: Any = yield
     caller = sys._getframe(2).f_locals
     values = dict(caller["fn_spec"].kwonlydefaults or {}, **dict(zip(args[0], result[0])))
@@ -275,7 +275,7 @@ def fire_parsed(args: Any, _kwargs: Any) -> Look:
 
 
 def hydra_composed(args: Any, kwargs: Any) -> Look:
-    """The configuration that Hydra keeps for the job. Interpolations are left alone: a resolver is the user's code."""
+    """Record the configuration that Hydra keeps for the job. Interpolations stay unresolved: a resolver is user code."""
     yield
     config = args[1] if len(args) > 1 else kwargs["cfg"]
     values = sys.modules["omegaconf"].OmegaConf.to_container(config, resolve=False)
@@ -283,14 +283,14 @@ def hydra_composed(args: Any, kwargs: Any) -> Look:
 
 
 def deepspeed_made(args: Any, _kwargs: Any) -> Look:
-    """The three numbers that DeepSpeed has worked out."""
+    """Record the three batch numbers that DeepSpeed derives."""
     yield
     for name in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"):
         note("deepspeed", name, getattr(args[0], name))
 
 
 def watch_loaders(module: ModuleType) -> None:
-    """Record what a module's loaders return to the script, or to any caller that loads a file named on the command line or in the plan."""
+    """Record what a module's loaders return to the script, or to any caller that loads a file from the command line or the plan."""
 
     def loaded(result: Any, args: Any, kwargs: Any, caller: Any) -> None:
         if wire.step or counts["file"] >= MOST["file"] or not isinstance(result, (dict, list)):
@@ -298,7 +298,7 @@ def watch_loaders(module: ModuleType) -> None:
         file, named = _file_of(args[0] if args else next(iter(kwargs.values()), None))
         _change_keys(by, file, result)
         while caller.f_globals.get("__name__", "").partition(".")[0] in ("omegaconf", "yacs"):
-            caller = caller.f_back  # they load for the one who calls them
+            caller = caller.f_back  # these libraries load for their callers
         if named or is_user_code(caller):
             counts["file"] += 1
             for name, value in leaves(result):
@@ -307,13 +307,13 @@ def watch_loaders(module: ModuleType) -> None:
 
     by = "toml" if module.__name__.startswith("tom") else module.__name__
     look = outermost(loaded)
-    owner = sys.modules[module.load.__module__]  # tomllib._parser, by which tomllib's function is pickled
+    owner = sys.modules[module.load.__module__]  # tomllib._parser, the module of tomllib's pickled function
     for name in ("load", "loads", "safe_load", "full_load", "unsafe_load"):
         watch(owner, name, look, module)
 
 
 def _file_of(source: Any) -> tuple[str | None, bool]:
-    """The path of what is loaded, and whether it is a file that the command line or the plan names. A text is compared."""
+    """Return the loaded source's path, and whether the command line or the plan contains it. Text is compared by contents."""
     words = [str(word).rpartition("=")[2] for word in getattr(sys, "argv", [])[1:]]
     words = [word for word in words if word.endswith((".json", ".yaml", ".yml", ".toml"))]
     named = _contents(tuple(words + [entry["path"] for entry in plan.files]))
@@ -336,18 +336,18 @@ def _contents(paths: tuple[str, ...]) -> dict[str, bytes]:
 
 
 _HIDDEN = "<redacted>"
-"""The journal has this for a secret in the recorded words (supervisor/text/redact.py): any text may stand there."""
+"""The journal writes this for a secret in the recorded words (supervisor/text/redact.py). It matches any text."""
 _OF_ONE_RANK = re.compile(r"--?local[_-]rank=\d+|-u")
 _RANK = re.compile(r"((?:^|\0)--?(?:[\w-]*[-_])?(?:rank|gpu|device)[=\0])\d+(?![^\0])")
-"""Words in which the command lines of ranks of one attempt may differ; ``--rank 1``, where nothing but a shell starts them."""
+"""Matches words that may differ between ranks of one attempt, such as ``--rank 1`` if only a shell starts the ranks."""
 
 
 plan = SimpleNamespace(options=[], files=[], late=False)
-"""What is to be changed in this process. `late`: the words wait until `sys.argv` is filled."""
+"""The changes to make in this process. `late`: wait with the words until `sys.argv` is filled."""
 
 
 def read_plan() -> None:
-    """Change this process if it is one that the plan is for; before the first line of the script."""
+    """Change this process if the plan applies to it, before the first line of the script runs."""
     import json
 
     with quietly("apply"):
@@ -367,7 +367,7 @@ def read_plan() -> None:
 
 
 def _change_keys(by: str, file: str | None, result: Any) -> None:
-    """A loader returns `result` for a file: the first time, the planned keys are set in it. Dots go down into dicts and lists."""
+    """Set the planned keys in a loader's `result` for a file, the first time only. Dots descend into dicts and lists."""
     for entry in [entry for entry in plan.files if file is not None and _is_same(file, entry["path"])]:
         *path, last = [entry["key"]] if entry["key"] in result else entry["key"].split(".")
         holder = result
@@ -386,7 +386,7 @@ def _answer(by: str, name: str, before: object, after: object) -> None:
 
 
 def _command_line() -> tuple[list[str], bool]:
-    """The words that started this process; and whether `multiprocessing` spawned it, for then they are its parent's."""
+    """Return the words that started this process, and whether `multiprocessing` spawned it (with its parent's words)."""
     own = list(getattr(sys, "orig_argv", ())) or _words_of("self")
     return (_words_of(os.getppid()), True) if _SPAWNED in own else (own, False)
 
@@ -397,7 +397,7 @@ def _words_of(process: object) -> list[str]:
 
 
 def _is_planned(own: list[str], recorded: list[str], options: list[Any]) -> bool:
-    """Whether a command line is the recorded one but for the planned values. The interpreter may be named in another way."""
+    """Check whether a command line is the recorded one except for the planned values. The interpreter's path may differ."""
     rests = []
     for words in (own[1:], recorded[1:]):
         rest = [word for option, _, kept in _pieces(words, options) if option is None for word in kept]
@@ -415,7 +415,7 @@ def _is_same(own: str, recorded: str) -> bool:
 
 
 def _pieces(words: list[str], options: list[Any]) -> Iterator[tuple[Any, str | None, list[str]]]:
-    """A command line piece by piece: the option that is set, or None; its value; and the words, with the planned value in them."""
+    """Yield a command line in pieces: the option it sets or None, the old value, and the words with the planned value."""
     index = 0
     while index < len(words):
         found = (_set_by(option, *words[index : index + 2]) for option in options)
@@ -425,12 +425,12 @@ def _pieces(words: list[str], options: list[Any]) -> Iterator[tuple[Any, str | N
 
 
 def _set_by(option: dict[str, Any], word: str, following: str = "--") -> Any:
-    """The option, how many words set it, its value, and the words with the planned value; None if it is not `word` that sets it."""
+    """Return the option, its number of words, the old value, and the words with the planned value; None if `word` does not set it."""
     new = str(option["value"])
     head, equals, value = word.partition("=")
     if equals and head.lstrip("+") in option["words"]:
         return option, 1, value, [head + "=" + new]
-    if not word.startswith("-"):  # the name of a key says nothing without a number
+    if not word.startswith("-"):  # a key counts only with a number
         is_set = word in option["words"] and _is_pair(word, following)
         return (option, 2, following, [word, new]) if is_set else None
     if word in option["words"]:

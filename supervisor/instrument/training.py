@@ -1,7 +1,7 @@
-"""Batches drawn, the shapes that the model sees, backward passes, optimizer steps, and the time and memory of a step.
+"""Measure the batches drawn, the model's input shapes, backward passes, optimizer steps, and a step's time and memory.
 
-PyTorch's own hooks are used where they exist (`register_module_forward_pre_hook`, `register_optimizer_step_post_hook`). The rest are
-wrappers. Only the shape of a tensor is read, and no tensor is kept.
+PyTorch's own hooks are used where they exist (`register_module_forward_pre_hook`, `register_optimizer_step_post_hook`). The others
+are wrappers. The instrumentation reads only a tensor's shape and dtype, and keeps no tensor.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from .imports import leave_environment
 from .wire import Look, observe, place, quietly, watch, wire
 
 CLOSE_STEPS = 4
-"""The first steps are recorded one by one, with the shapes of every forward. Then the forward hook is removed."""
+"""The first steps are recorded one by one, with every forward's shapes. Then the forward hook is removed."""
 RECORD_S = 1.0
 """Later steps are summed into one record per this many seconds."""
 MAX_LOADERS = 40
 
 counts: Any = functools.partial(collections.defaultdict, int)
 _ARITHMETIC = re.compile(r"[\w.+\-*/%(), ]{1,120}")
-"""What is written of the text of a call ``…Loader(…, batch_size=…)``: names, numbers, operators and calls of functions, no text."""
+"""Matches the recordable text of a call ``…Loader(…, batch_size=…)``: names, numbers, operators and function calls, no strings."""
 
 
 class Training:
-    """What this process did since its last optimizer step."""
+    """The activity of this process since its last optimizer step."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
@@ -44,11 +44,11 @@ class Training:
         self.compiling = compiler.is_compiling
         self.thread = threading.get_ident()
         self.loaders: Any = weakref.WeakKeyDictionary()
-        """Of each DataLoader and of each iterator: its number, and what was drawn since the last step."""
+        """For each DataLoader and each iterator: its number, and the batches drawn since the last step."""
         self.numbered = 0
         self.last_loader: Any = None
         self.drawn: list[Any] = []
-        """The loaders of which a batch was drawn since the last step."""
+        """The loaders from which a batch was drawn since the last step."""
         self.feeding: list[Any] = []
         self.within = 0
         """Calls of `next` and `backward` in progress. A forward inside them is a transform or a recomputation."""
@@ -56,26 +56,26 @@ class Training:
         self.awaits_dynamo = False
         self.hook: Any = None
         self.newest: Any = None
-        """The shapes of the newest outermost forward, if no loader feeds it and it is not the first since the last backward pass."""
+        """Shapes of the newest outermost forward, if no loader feeds it and it is not the first since the last backward pass."""
         self.backwards_ever = 0
         self.passes = self.other_passes = 0
-        """Backward passes since any optimizer stepped; and the most that one of `round` had, besides the first."""
+        """Backward passes since any optimizer stepped, and the largest count in this `round` after the first."""
         self.optimizers: dict[Any, int] = {}
-        """The number of backward passes before the last step of each, which a weak reference names."""
+        """For each optimizer, by weak reference: the number of backward passes before its last step."""
         self.round: list[Any] = []
-        """The optimizers that have stepped since a step was counted, that one first: one is counted when any of them steps again."""
+        """The optimizers that have stepped since the last counted step, its own first. A second step by any of them counts."""
         self.last_step_at: float | None = None
         self.since, self.sums = counts(), counts(micro_steps=0, data_wait_s=0.0)
-        """What a `step` record counts: since the last step, and since the last record."""
+        """The counts of a `step` record: since the last step, and since the last record."""
         self.flushed_at = self.timed_at = 0.0
         self.replicas: list[Any] = []
-        """Weak references to the models in DDP."""
+        """Weak references to the DDP models."""
         self.sampled = 0
-        """The last iteration of which DDP's own times were written."""
+        """The last iteration for which DDP's own times were recorded."""
         self.is_waiting = False
 
     def loader_made(self, args: Any, _kwargs: Any) -> Look:
-        """`DataLoader.__init__`."""
+        """Observe `DataLoader.__init__`."""
         yield
         if self.numbered >= MAX_LOADERS:
             return
@@ -91,14 +91,14 @@ class Training:
         wire.record("loader", id=self.numbered, at=at, expression=batch_expression(frame), **sizes)
 
     def iterator_made(self, args: Any, _kwargs: Any) -> Look:
-        """`DataLoader._get_iterator`: which loader an iterator belongs to."""
+        """Observe `DataLoader._get_iterator` to learn which loader an iterator belongs to."""
         result = yield
         loader = self.loaders.get(args[0])
         if loader is not None:
             self.loaders[result] = loader
 
     def batch_asked(self, args: Any, _kwargs: Any) -> Look:
-        """`_BaseDataLoaderIter.__next__`. A prefetching thread calls it too, and then training does not wait."""
+        """Observe `_BaseDataLoaderIter.__next__`. For a call by a prefetching thread, training does not wait."""
         own = threading.get_ident() == self.thread
         self.within += own
         began = time.perf_counter()
@@ -109,7 +109,7 @@ class Training:
         loader = self.loaders.get(args[0])
         if loader is None:
             return
-        if own:  # what a thread draws ahead is of no step in particular
+        if own:  # a thread's prefetched batches belong to no particular step
             self.since["data_wait_s"] += time.perf_counter() - began
             if not loader.batches:
                 self.drawn.append(loader)
@@ -129,7 +129,7 @@ class Training:
             loader.sizes, loader.shown = sizes, now
 
     def forward_begins(self, module: Any, inputs: Any) -> None:
-        """Before a module's forward, outside of compiled code."""
+        """Record the input shapes before a module's forward, outside compiled code."""
         if wire.step >= CLOSE_STEPS or wire.off:
             self.unhook()
             return
@@ -141,8 +141,8 @@ class Training:
         wire.start_reporting()
         tensors = tensors_in(inputs)
         if not tensors:
-            return  # called with keywords: its first child that is given a tensor shows the shape
-        if not self.armed:  # what came first may have been a rollout
+            return  # keyword call: its first child called with a tensor shows the shape
+        if not self.armed:  # the first forward may have been a rollout
             self.newest = described(tensors)
             return
         self.armed = False
@@ -153,19 +153,19 @@ class Training:
         wire.record("shape", step=wire.step, loader=number, of="forward", **described(tensors))
 
     def is_inner_call(self) -> bool:
-        """Whether a module calls the one whose forward begins."""
+        """Check whether another module calls the module whose forward begins."""
         call = self.torch.nn.Module._call_impl.__code__
         return sum(frame.f_code is call for frame, _ in traceback.walk_stack(sys._getframe(1))) > 1
 
     def unhook(self) -> None:
-        """Remove the forward hook, after the first steps or before a compilation, and the reading of the environment with it."""
+        """Remove the forward hook and stop watching the environment, after the first steps or before a compilation."""
         leave_environment()
         if self.hook is not None:
             self.hook.remove()
             self.hook = None
 
     def backward_called(self, _args: Any, _kwargs: Any) -> Look:
-        """`torch.autograd.backward`. At its end DDP waits for the others, unless its last forward was told not to."""
+        """Observe `torch.autograd.backward`. At its end DDP waits for the others, unless its last forward disabled this."""
         self.within += 1
         if self.newest is not None:
             wire.record("shape", step=wire.step, of="backward", **self.newest)
@@ -179,11 +179,11 @@ class Training:
         self.armed = True
 
     def compile_called(self, args: Any, _kwargs: Any) -> Look:
-        """`torch.compile`. With a global hook a compiled module warns at each call, and dynamo takes other paths.
+        """Observe `torch.compile`. With a global hook a compiled module warns at each call, and dynamo takes other paths.
 
-        So the hook is removed before the first compilation: of a module at once, of a function, which may be an optimizer's and decorated
-        where it is imported, once dynamo begins. From then on compiled modules are observed where they are called, outside
-        the compiled code: `OptimizedModule.__call__`, and the attribute that `Module.compile` sets, which is never pickled.
+        So the hook is removed before the first compilation: for a module at once; for a function, which may be an optimizer's and decorated
+        at import, when dynamo begins. From then on, compiled modules are observed at their calls, outside the compiled
+        code: `OptimizedModule.__call__`, and the attribute that `Module.compile` sets, which is never pickled.
         """
         owner = __import__("torch._dynamo.eval_frame", fromlist=["OptimizedModule"]).OptimizedModule
         begins = getattr(sys.modules.get("torch._dynamo.callback"), "on_compile_start", None)
@@ -199,12 +199,12 @@ class Training:
         yield
         for kind in list(vars(self.torch.optim).values()):
             step: Any = getattr(kind, "step", None)
-            # Until 2.1 dynamo takes the hooks from the optimizers of torch when it first compiles.
+            # Up to 2.1, dynamo removes the hooks from torch's optimizers when it first compiles.
             if hasattr(step, "hooked") and step.__code__.co_name not in ("wrapper", "called"):
                 kind.step = self.looking(step, self.step_called)
 
     def compiled_in_place(self, args: Any, _kwargs: Any) -> Look:
-        """`Module.compile`, which calls `torch.compile`."""
+        """Observe `Module.compile`, which calls `torch.compile`."""
         yield
         module = args[0]
         module._compiled_call_impl = self.looking(
@@ -212,7 +212,7 @@ class Training:
         )
 
     def looking(self, original: Any, look: Any) -> Any:
-        """Observe `original` with `look`, but while dynamo traces it."""
+        """Observe `original` with `look`, except while dynamo traces it."""
         compiling, observed = self.compiling, observe(original, look, "compiled")
 
         @functools.wraps(original)
@@ -222,14 +222,14 @@ class Training:
         return called
 
     def step_called(self, args: Any, _kwargs: Any) -> Look:
-        """`step` of an optimizer that has lost its hooks."""
+        """Observe `step` of an optimizer that has lost its hooks."""
         yield
         self.stepped(args[0])
 
     def stepped(self, optimizer: Any) -> None:
-        """After `Optimizer.step`: add up what happened since the last step, and write it when due.
+        """After `Optimizer.step`, add up the counts since the last step, and write them when due.
 
-        A step with no backward pass before it only creates state and does not count.
+        A step without a backward pass before it only creates state and does not count.
         """
         own = weakref.ref(optimizer)
         if self.optimizers.get(own, 0) == self.backwards_ever:
@@ -261,7 +261,7 @@ class Training:
             wire.flush()
 
     def flush(self) -> None:
-        """Write the sums since the last record, with what takes too long to be read at each step: memory, the optimizer's own count."""
+        """Write the sums since the last record, and two values too slow to read at each step: memory, the optimizer's own count."""
         if not self.sums["steps"]:
             return
         sums, self.sums = self.sums, counts(micro_steps=0, data_wait_s=0.0)
@@ -283,9 +283,9 @@ class Training:
             wire.record("timing", step=wire.step, **times)
 
     def reducer_times(self) -> dict[str, float]:
-        """What DDP measured in the last iteration that it sampled, by the clock of its device: the first ten, then each hundredth.
+        """Return DDP's times of the last iteration that it sampled (the first ten, then each hundredth), by its device's clock.
 
-        The wait is from the end of the own backward pass to the end of the last all-reduce. To send buffers, a forward waits, too.
+        The wait is from the end of this rank's backward pass to the end of the last all-reduce. A forward sending buffers waits too.
         """
         ddp: Any = self.replicas[0]() if len(self.replicas) == 1 else None
         seen = ddp._get_ddp_logging_data() if ddp is not None else {}
@@ -296,7 +296,7 @@ class Training:
         return {"collective_wait_s": wait_ns / 1e9}
 
     def waiting(self, *_call: Any, is_wait: bool = True) -> Any:
-        """A call in which the host waits for other ranks: `Work.wait`, and DDP's."""
+        """Time a call in which the host waits for other ranks: `Work.wait`, and DDP's calls."""
         if not is_wait or self.is_waiting or threading.get_ident() != self.thread:
             yield
             return
@@ -309,12 +309,12 @@ class Training:
             self.since["waited_s"] += time.perf_counter() - began
 
     def replica_made(self, args: Any, _kwargs: Any) -> Look:
-        """`DistributedDataParallel.__init__`."""
+        """Observe `DistributedDataParallel.__init__`."""
         yield
         self.replicas.append(weakref.ref(args[0], self.replicas.remove))
 
     def scaler_stepped(self, args: Any, kwargs: Any) -> Look:
-        """`GradScaler.step`: if the optimizer did not step, gradients were not finite and the step was skipped."""
+        """Observe `GradScaler.step`. If the optimizer did not step, gradients were not finite and it was skipped."""
         optimizer = args[1] if len(args) > 1 else kwargs["optimizer"]
         own = weakref.ref(optimizer)
         before = self.optimizers.get(own)
@@ -324,7 +324,7 @@ class Training:
             self.flushed_at = 0.0
 
     def group_made(self, _args: Any, kwargs: Any) -> Look:
-        """`init_process_group`. With the backends of a CPU, all that waits for others waits in `Work.wait`."""
+        """Observe `init_process_group`. With CPU backends, every wait for others is a wait in `Work.wait`."""
         yield
         work = self.torch._C._distributed_c10d.Work
         if place()["backend"] in ("gloo", "mpi") and not hasattr(work.wait, "__wrapped__"):
@@ -334,7 +334,7 @@ class Training:
 
 
 def watch_torch(torch: Any) -> None:
-    """Install the hooks once torch is imported. A part that a release of torch lacks does not affect the others."""
+    """Install the hooks once torch is imported. A part missing in a torch release does not affect the others."""
     from . import checkpoints
 
     training = Training(torch)
@@ -343,7 +343,7 @@ def watch_torch(torch: Any) -> None:
     wire.writers.append(training.flush)
 
     def before_forward(module: Any, inputs: Any) -> None:
-        if compiling():  # first: anything else that dynamo reads here becomes a guard
+        if compiling():  # first, because any other value that dynamo reads here becomes a guard
             return
         with forward:
             training.forward_begins(module, inputs)
@@ -379,12 +379,12 @@ def watch_torch(torch: Any) -> None:
 
 
 def tensors_in(value: Any) -> list[Any]:
-    """The first four tensors in a batch or in a call's arguments."""
+    """Return the first four tensors in a batch or in a call's arguments."""
     return list(itertools.islice(_tensors(value, 3), 4))
 
 
 def described(tensors: list[Any]) -> dict[str, list[Any]]:
-    """The `shapes` of tensors, and their `dtypes`, e.g. "int64"."""
+    """Return the `shapes` of tensors and their `dtypes`, e.g. "int64"."""
     dtypes = [str(getattr(tensor, "dtype", "")).rpartition(".")[2] for tensor in tensors]
     return {"shapes": [list(tensor.shape) for tensor in tensors], "dtypes": dtypes}
 
@@ -392,18 +392,18 @@ def described(tensors: list[Any]) -> dict[str, list[Any]]:
 def _tensors(value: Any, depth: int) -> Iterator[Any]:
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple):
-        if shape and all(type(size) is int for size in shape):  # not a symbolic one
+        if shape and all(type(size) is int for size in shape):  # skip symbolic sizes
             yield value
         return
     if not isinstance(value, (list, tuple)):
-        items = getattr(value, "data", value)  # transformers' BatchEncoding keeps a dict there
+        items = getattr(value, "data", value)  # transformers' BatchEncoding keeps its dict in `data`
         value = list(items.values()) if isinstance(items, dict) else []
     for held in value[:16] if depth else []:
         yield from _tensors(held, depth - 1)
 
 
 def host_waits(torch: Any, optimizer: Any) -> bool:
-    """Whether the host waits in each collective until it has ended: on a CPU, with whole parameters. FSDP's and DTensor's are others."""
+    """Check whether the host waits until each collective ends: on a CPU, with whole parameters. FSDP and DTensor shard them."""
     first: Any = optimizer.param_groups[0]["params"][0] if optimizer is not None else None
     return (
         type(first) is torch.nn.Parameter and first.device.type == "cpu" and not torch.cuda.is_initialized()
@@ -411,7 +411,7 @@ def host_waits(torch: Any, optimizer: Any) -> bool:
 
 
 def optimizer_step(optimizer: Any) -> Any:
-    """An optimizer's own step count. None if it keeps none, keeps it on a device, or is gone."""
+    """Return an optimizer's own step count; None if it has none, keeps it on a device, or is gone."""
     first = next(iter(getattr(optimizer, "state", {}).values()), None)
     step: Any = first.get("step") if isinstance(first, dict) else None
     if isinstance(step, (int, float)) or (type(step).__name__ == "Tensor" and step.device.type == "cpu"):
@@ -420,7 +420,7 @@ def optimizer_step(optimizer: Any) -> Any:
 
 
 def memory_peak(torch: Any) -> int:
-    """Peak memory so far, in bytes: CUDA's own counter if CUDA is in use, else the resident memory of the process."""
+    """Return peak memory so far, in bytes: CUDA's own counter if in use, else the process's resident memory."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         return int(torch.cuda.max_memory_allocated())
     import resource
@@ -429,8 +429,8 @@ def memory_peak(torch: Any) -> int:
 
 
 def batch_expression(frame: Any) -> Any:
-    """The text of ``batch_size=…`` in the call ``…Loader(…)`` that `frame` makes, if it is arithmetic, else None."""
-    # Before 3.11; no source; no such call.
+    """Return the text of ``batch_size=…`` in the call ``…Loader(…)`` at `frame`, if it is arithmetic, else None."""
+    # Before Python 3.11, without source, or without a matching call.
     with suppress(AttributeError, IndexError, SyntaxError, TypeError, ValueError):
         line, end_line, column, end_column = list(frame.f_code.co_positions())[frame.f_lasti // 2]
         lines = linecache.getlines(frame.f_code.co_filename)[line - 1 : end_line]

@@ -1,7 +1,7 @@
-"""Records of what was seen, from this process to ``measured<rank>.jsonl`` in the telemetry folder (docs/telemetry.md).
+"""Write this process's records to ``measured<rank>.jsonl`` in the telemetry folder (docs/telemetry.md).
 
 Records stay in memory until the process is seen to train, so a launcher, an agent or a data worker never writes one. Each record is
-one line, in one write, to a file that is opened just for it: some scripts close every descriptor that they did not open.
+one line, in one write, to a file opened only for that write: some scripts close every descriptor that they did not open.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import re
 import sys
 import time
 
-TYPE_CHECKING = False  # typing takes milliseconds to import
+TYPE_CHECKING = False  # importing typing takes milliseconds
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
 Look = object
-"""A generator that `watch` runs around a call: it yields once, and is sent the result."""
+"""A generator that `watch` runs around a call. It yields once and receives the result."""
 
 MAX_FILE_BYTES = 8 << 20
-"""Then the file is renamed to ``….1``; two are kept."""
+"""Beyond this size the file is renamed to ``….1``. Two files are kept."""
 MAX_KEPT = 2000
-"""Records held before training is seen. Later ones are dropped."""
+"""Maximum number of records held before training is seen. Later ones are dropped."""
 MAX_NOTES = 20
-"""Errors of our own in one process. After this many, it stops measuring."""
-# A number with such a name is not written (a PIN, a numeric password). supervisor/text/secret_values.py has the full rule, which
-# knows the value as well; a test shows that no name is a secret's there and not here.
+"""Maximum number of internal errors in one process. Then it stops measuring."""
+# A number with such a name is not recorded (a PIN, a numeric password). supervisor/text/secret_values.py has the full rule and
+# also checks the value. A test shows that every secret name there is secret here as well.
 _SECRET = re.compile(
     r"webhook|^(?!.*_(?:size|len|length|count|dim|limit|max|min|index|idx|rate|loss|bytes|(?<!access_key_)ids?)\d*$).*(?:"
     r"password|passwort|passwd|passphrase|passcode|secret|credential|bearer|authorization"
@@ -38,7 +38,7 @@ CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 def is_secret(name: str) -> bool:
-    """Whether an option, variable or key with this name may hold a secret. Its value is then never read."""
+    """Check whether an option, variable or key with this name may hold a secret, which is never recorded."""
     return _SECRET.search(CAMEL.sub("_", name).lower().replace("-", "_").replace(".", "_")) is not None
 
 
@@ -55,11 +55,11 @@ class Wire:
         self.argv: Any = None
         self.step = 0
         self.writers: list[Callable[[], None]] = []
-        """Functions that write pending records; called from time to time, and at exit."""
+        """Functions that write pending records, called from time to time and at exit."""
         self.at_start: list[Callable[[], None]] = []
 
     def record(self, kind: Any, **keys: Any) -> None:
-        """Write a record, or keep it until training is seen. `keys` that are None are left out."""
+        """Write a record, or keep it until training is seen. `keys` that are None are omitted."""
         if self.off:
             return
         entry = {"v": 1, "t_wall": time.time(), "t_mono": time.monotonic(), "kind": kind}
@@ -70,7 +70,7 @@ class Wire:
             self.kept.append(entry)
 
     def start_reporting(self, timeout_s: Any = None) -> None:
-        """Start to report, because training was seen; a data worker never does. `timeout_s`: the process group's."""
+        """Start to report once training is seen, but never in a data worker. `timeout_s`: the process group's."""
         if self.off or self.reporting:
             return
         data = sys.modules.get("torch.utils.data")
@@ -90,13 +90,13 @@ class Wire:
         atexit.register(self._end)
 
     def forked(self) -> None:
-        """A fork of a reporting process measures nothing. Any other fork starts over."""
+        """Handle a fork. A fork of a reporting process measures nothing. Any other fork starts over."""
         if self.reporting:
             self.off = True
         self.pid = os.getpid()
 
     def note(self, where: str, error: Any) -> None:
-        """Record an error of our own: its class and its place, never its text, which may hold a value."""
+        """Record an internal error by its class and place, never by its text, which may hold a value."""
         self.notes += 1
         place = error.__traceback__
         while place.tb_next is not None:
@@ -114,7 +114,7 @@ class Wire:
     def _end(self) -> None:
         with quietly("exit"):
             self.flush()
-            # Set after an uncaught exception, unset after one that the script swallowed.
+            # Set after an uncaught exception, unset after an exception that the script swallowed.
             name = getattr(getattr(sys, "last_type", None), "__name__", None)
             self.record("exit", step=self.step, reason="exception" if name else "done", exception=name)
 
@@ -140,7 +140,7 @@ class Wire:
             if size > MAX_FILE_BYTES:
                 os.replace(path, path + ".1")
         except OSError:
-            return  # no space or no folder: the records are lost, and training goes on
+            return  # no space or no folder: the records are lost, and training continues
 
 
 wire = Wire()
@@ -150,7 +150,7 @@ os.register_at_fork(after_in_child=wire.forked)
 class quietly:  # noqa: N801 - it reads as a word of the language
     """Keep our errors out of the script. Ctrl-C and `SystemExit`, which a signal may raise here, belong to the script.
 
-    One object serves all calls of a wrapper: a generator of `contextlib` for each took a quarter of the hooks' time.
+    One object serves all calls of a wrapper. A `contextlib` generator for each took a quarter of the hooks' time.
     """
 
     def __init__(self, where: Any) -> None:
@@ -160,7 +160,7 @@ class quietly:  # noqa: N801 - it reads as a word of the language
         pass
 
     def __exit__(self, _kind: object, error: object, _trace: object) -> bool:
-        if isinstance(error, Exception) and not isinstance(error, StopIteration):  # which ends a generator
+        if isinstance(error, Exception) and not isinstance(error, StopIteration):  # it ends a generator
             try:
                 wire.note(self.where, error)
             except Exception:  # noqa: BLE001
@@ -169,11 +169,11 @@ class quietly:  # noqa: N801 - it reads as a word of the language
 
 
 def observe(original: Any, look: Callable[..., Any], name: str) -> Any:
-    """`original`, observed: the generator `look(args, kwargs)` runs to its `yield`, which gives the result.
+    """Observe `original` with the generator `look(args, kwargs)`, which receives the result at its `yield`.
 
-    What stands before the `yield` runs before the call, what stands behind it after the call; a generator that returns at once looks
-    no further. A function without a `yield` runs before the call, and costs less than half. The original is called with whatever it is given: its errors and its result are the script's. Where it raises, the
-    generator is closed, so that a `finally` in it runs.
+    The code before the `yield` runs before the call, the code after it after the call. A generator that returns early stops
+    observing. A function without a `yield` runs before the call, and costs less than half. The original gets its arguments
+    unchanged, and its errors and result go to the script. If it raises, the generator is closed, so that its `finally` runs.
     """
     ours = quietly(name)
 
@@ -188,7 +188,7 @@ def observe(original: Any, look: Callable[..., Any], name: str) -> Any:
                 next(looking)
         try:
             result = original(*args, **kwargs)
-        except BaseException:  # also Ctrl-C: raised again below
+        except BaseException:  # includes Ctrl-C: raised again below
             if looking is not None:
                 with ours:
                     looking.close()
@@ -202,7 +202,7 @@ def observe(original: Any, look: Callable[..., Any], name: str) -> Any:
 
 
 def watch(owner: Any, name: str, look: Callable[..., Any], *aliases: Any) -> None:
-    """Observe `owner.name`, where there is one. `aliases` are other modules that have it under the same name."""
+    """Observe `owner.name`, if it exists. `aliases`: other modules that have it under the same name."""
     original = getattr(owner, name, None)
     if original is None:  # another release
         return
@@ -210,7 +210,7 @@ def watch(owner: Any, name: str, look: Callable[..., Any], *aliases: Any) -> Non
     for holder in (owner, *aliases):
         setattr(holder, name, observed)
     if isinstance(owner, type(sys)):
-        # It is pickled by its name, and is found in the sets of functions that `os` has.
+        # The function is pickled by its name, and must be in `os`'s sets of functions.
         observed.__module__ = owner.__name__
         for known in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
             if original in known:
@@ -218,9 +218,9 @@ def watch(owner: Any, name: str, look: Callable[..., Any], *aliases: Any) -> Non
 
 
 def place() -> dict[str, Any]:
-    """`rank`, `world_size` and `backend` as the process group has them, else as the launcher says them, else rank 0.
+    """Return `rank`, `world_size` and `backend` of the process group; else the launcher's values, else rank 0.
 
-    In an `sbatch` job every process has a SLURM_PROCID: it is a rank's only where it is not the keeper's own.
+    In an `sbatch` job every process has a SLURM_PROCID. It is a rank's only if it is not the keeper's.
     """
     group = sys.modules.get("torch.distributed")
     if group is not None and group.is_available() and group.is_initialized():

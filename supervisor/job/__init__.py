@@ -1,1 +1,1 @@
-"""The job to run, as data (pure)."""
+"""Defines the job to run as data. Pure."""

@@ -1,8 +1,8 @@
 """Batch arithmetic: micro-batch x accumulation x world size = global batch.
 
-The global batch is what one optimizer step sees; it stays constant when the
-micro-batch shrinks, because accumulation grows. All arithmetic on batches in
-stoker lives in this module.
+One optimizer step sees one global batch, which stays constant when the micro-batch
+shrinks, because accumulation grows. All arithmetic on batches in stoker is in
+this module.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from math import isqrt
 
 from supervisor.job.errors import JobError
 
-# How many workable values a refusal names.
+# The limits on divisors tried, and on workable values listed in a refusal.
 MOST_TRIED = 1_000_000
 NAMED_VALUES = 3
 
@@ -29,9 +29,9 @@ class BatchUnit(StrEnum):
 class BatchSpec:
     """A batch that divides: every field is positive and the product is exact.
 
-    `micro_batch_per_rank` is in samples. `global_batch` is in `unit`; with ``unit=TOKENS`` a sample counts
-    `tokens_per_sample` tokens. `ranks_known` False: micro-batch and accumulation are known but the number of
-    ranks is not; `world_size` is then 1, and `global_batch` is one rank's share of a step.
+    `micro_batch_per_rank` is in samples. `global_batch` is in `unit`. With ``unit=TOKENS`` a sample counts
+    `tokens_per_sample` tokens. If `ranks_known` is False, only micro-batch and accumulation are known, and
+    the number of ranks is not. `world_size` is then 1, and `global_batch` is one rank's share of a step.
     """
 
     micro_batch_per_rank: int
@@ -43,14 +43,14 @@ class BatchSpec:
 
     @property
     def global_batch(self) -> int:
-        """Samples or tokens one optimizer step sees."""
+        """The samples or tokens in one optimizer step."""
         samples = self.micro_batch_per_rank * self.accumulation_steps * self.world_size
         return samples * (self.tokens_per_sample if self.unit is BatchUnit.TOKENS else 1)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchChange:
-    """A planned change; before and after have the same global batch unless a person requested otherwise."""
+    """A planned change. Before and after have the same global batch unless the user requested otherwise."""
 
     before: BatchSpec
     after: BatchSpec
@@ -63,14 +63,14 @@ class BatchChange:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPoint:
-    """One failed allocation: at `micro_batch`, at least `allocated + tried` bytes would have been needed.
+    """One failed allocation. At `micro_batch`, at least `allocated + tried` bytes would have been needed.
 
     Attributes:
-        micro_batch: samples a rank held at once when the allocation failed.
-        allocated_bytes: bytes the rank held at that moment.
-        tried_bytes: bytes of the allocation that failed.
-        capacity_bytes: bytes the rank may hold in total (device memory, cgroup limit or cap).
-        base_bytes: bytes held before the first forward pass, which do not grow with the batch; 0 if unknown.
+        micro_batch: samples on a rank at once when the allocation failed.
+        allocated_bytes: bytes that the rank held at that moment.
+        tried_bytes: bytes in the allocation that failed.
+        capacity_bytes: bytes that the rank may hold in total (device memory, cgroup limit or cap).
+        base_bytes: bytes held before the first forward pass, independent of the batch, or 0 if unknown.
     """
 
     micro_batch: int
@@ -89,10 +89,10 @@ def resolve(
     unit: BatchUnit = BatchUnit.SAMPLES,
     tokens_per_sample: int = 1,
 ) -> BatchSpec:
-    """Complete a batch from the given numbers; refuse one that does not divide.
+    """Complete a batch from the given numbers, or refuse a batch that does not divide.
 
-    `global_batch` is in `unit`. With a micro-batch alone, accumulation is 1; with a global batch alone,
-    the micro-batch is the largest one (accumulation 1, or as given).
+    `global_batch` is in `unit`. With only a micro-batch, accumulation is 1. With only a global batch,
+    the micro-batch is the largest possible (accumulation 1, or as given).
 
     Raises:
         JobError: a number is not positive, nothing is given, or the product is not exact. The message
@@ -140,15 +140,15 @@ def resolve(
 
 
 def candidates(spec: BatchSpec) -> tuple[int, ...]:
-    """Every micro-batch that keeps `spec`'s global batch exact, largest first."""
+    """Return every micro-batch that keeps `spec`'s global batch exact, largest first."""
     return tuple(reversed(divisors(spec.micro_batch_per_rank * spec.accumulation_steps)))
 
 
 def with_micro_batch(spec: BatchSpec, micro_batch: int, suggested: int | None = None) -> BatchSpec:
-    """`spec` with another micro-batch and the same global batch.
+    """Return `spec` with another micro-batch and the same global batch.
 
     Raises:
-        JobError: `micro_batch` does not divide a rank's step; the message names valid values and `suggested`.
+        JobError: `micro_batch` does not divide a rank's step. The message lists valid values and `suggested`.
     """
     per_rank = spec.micro_batch_per_rank * spec.accumulation_steps
     if micro_batch < 1 or per_rank % micro_batch:
@@ -161,7 +161,7 @@ def with_micro_batch(spec: BatchSpec, micro_batch: int, suggested: int | None = 
 
 
 def with_world_size(spec: BatchSpec, world_size: int) -> BatchSpec:
-    """`spec` on another number of ranks, at the same global batch and with no larger micro-batch.
+    """Return `spec` on another number of ranks, with the same global batch and no larger micro-batch.
 
     Raises:
         JobError: the ranks cannot share a step evenly, or their number is unknown.
@@ -179,7 +179,7 @@ def with_world_size(spec: BatchSpec, world_size: int) -> BatchSpec:
 
 
 def describe(spec: BatchSpec) -> str:
-    """The batch as a product, such as ``8 × accumulation 4 × 2 ranks = global batch 64``."""
+    """Format the batch as a product, such as ``8 × accumulation 4 × 2 ranks = global batch 64``."""
     tokens = f" × {spec.tokens_per_sample} tokens" if spec.unit is BatchUnit.TOKENS else ""
     if not spec.ranks_known:
         product = f"{spec.micro_batch_per_rank} × accumulation {spec.accumulation_steps}"
@@ -191,12 +191,12 @@ def describe(spec: BatchSpec) -> str:
 
 
 def factors(spec: BatchSpec) -> str:
-    """One rank's part of a step, such as ``micro-batch 8 × accumulation 4``."""
+    """Format one rank's part of a step, such as ``micro-batch 8 × accumulation 4``."""
     return f"micro-batch {spec.micro_batch_per_rank} × accumulation {spec.accumulation_steps}"
 
 
 def describe_change(change: BatchChange) -> str:
-    """One line, such as ``micro-batch 16 → 8, accumulation 2 → 4, global batch 64 unchanged``."""
+    """Format a change in one line: ``micro-batch 16 → 8, accumulation 2 → 4, global batch 64 unchanged``."""
     before, after = change.before, change.after
     parts = [
         _moved("micro-batch", before.micro_batch_per_rank, after.micro_batch_per_rank),
@@ -231,13 +231,13 @@ def _unit(spec: BatchSpec) -> str:
 
 
 def divisors(number: int) -> list[int]:
-    """All divisors, smallest first; beyond 10**12, surely a typing error, only those up to 10**6 and their partners."""
+    """Return all divisors, smallest first. Beyond 10**12, surely a typo, return only those up to 10**6 and partners."""
     small = [d for d in range(1, min(isqrt(number), MOST_TRIED) + 1) if number % d == 0]
     return small + [number // d for d in reversed(small) if d * d != number]
 
 
 def _named(values: list[int], wanted: int, suggested: int | None = None) -> str:
-    """The few values worth naming: the nearest ones at or below `wanted`, else the smallest ones above; the suggested one first."""
+    """List the few most helpful values: the suggested one first, then the nearest at or below `wanted`, else the smallest above."""
     below = [v for v in reversed(values) if v <= wanted]
     shown = below[:NAMED_VALUES] or values[:NAMED_VALUES]
     if suggested in values:

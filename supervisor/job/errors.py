@@ -1,10 +1,10 @@
-"""The only error of this package: a job that cannot be run as requested."""
+"""Defines the only error of this package: a job that cannot be run as requested."""
 
 from __future__ import annotations
 
 
 class JobError(Exception):
-    """A job that cannot be run as requested: one line per fault; exit code 2 (usage) or 3 (refused)."""
+    """A job that cannot be run as requested. One line per fault. Exit code 2 (usage) or 3 (refused)."""
 
     def __init__(self, *lines: str, exit_code: int = 2) -> None:
         self.lines = lines
@@ -14,4 +14,4 @@ class JobError(Exception):
 
 
 class NotResumableError(JobError):
-    """The decision would continue with another batch than planned: one line."""
+    """The job would continue with another batch than planned. One line."""

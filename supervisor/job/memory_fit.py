@@ -1,7 +1,7 @@
-"""Predicts the micro-batch that fits: from measurements if possible, else step by step.
+"""Predicts the micro-batch that fits, from measurements if possible, or else step by step.
 
-Three grades of knowledge, best first: a line through two or more measured micro-batches, one failed
-allocation's own numbers (`batch.MemoryPoint`), nothing but "this one failed".
+What is known has three grades, best first: a line through two or more measured micro-batches, the numbers of
+one failed allocation (`batch.MemoryPoint`), or only the fact that a micro-batch failed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from supervisor.job.batch import (
     with_micro_batch,
 )
 
-# Share of a rank's capacity that a predicted micro-batch may use: the allocator's own fragments and
+# The share of a rank's capacity that a predicted micro-batch may use. The allocator's fragmentation and
 # the spread between ranks need the rest.
 FIT_SHARE: Final = 0.95
 _UNITS: Final = {"bytes": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
@@ -33,7 +33,7 @@ _ALLOCATED: Final = re.compile(rf"{_SIZE} is allocated by PyTorch")
 
 
 class Measure(StrEnum):
-    """The kind of a peak. Peaks of different kinds are never put on one line."""
+    """What a peak measures. Peaks of different kinds never form one line."""
 
     ALLOCATOR = "allocator"  # PyTorch's allocator on a GPU
     DEVICE = "device"  # the whole GPU, as reported by NVML, including contexts and other processes
@@ -45,13 +45,13 @@ class MemoryTrial:
     """The result of one attempt, probe or earlier run for one micro-batch.
 
     Attributes:
-        micro_batch: samples a rank held at once.
-        fitted: it was enough; False: it ran out of memory.
-        peak_bytes: the most that a rank held; if it did not fit, what it held plus what it tried to allocate,
-            a lower bound. None: not measured.
-        capacity_bytes: the memory available to a rank. None: unknown.
+        micro_batch: samples on a rank at once.
+        fitted: True if memory sufficed, False if it ran out.
+        peak_bytes: the most that a rank held. If it did not fit, what it held plus what it tried to allocate,
+            which is a lower bound. None if not measured.
+        capacity_bytes: the memory available to a rank, or None if unknown.
         measure: what `peak_bytes` counts.
-        base_bytes: held before the first forward pass; 0 if unknown.
+        base_bytes: bytes held before the first forward pass, or 0 if unknown.
     """
 
     micro_batch: int
@@ -64,7 +64,7 @@ class MemoryTrial:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Bytes = `at_zero` + `per_sample` x micro-batch: by least squares through `points` micro-batches, or from one that failed."""
+    """Bytes = `at_zero` + `per_sample` x micro-batch, by least squares through `points` micro-batches or from one that failed."""
 
     at_zero: float
     per_sample: float
@@ -72,20 +72,20 @@ class Line:
     capacity_bytes: int
 
     def predicted_bytes(self, micro_batch: int) -> float:
-        """Bytes that a rank would hold."""
+        """Return the bytes that a rank would hold."""
         return self.at_zero + self.per_sample * micro_batch
 
     def fits(self, micro_batch: int) -> bool:
-        """Whether `micro_batch` is predicted to stay under `FIT_SHARE` of the capacity."""
+        """Check whether `micro_batch` is predicted to stay under `FIT_SHARE` of the capacity."""
         return self.predicted_bytes(micro_batch) <= FIT_SHARE * self.capacity_bytes
 
 
 def line_through(trials: Iterable[MemoryTrial]) -> Line | None:
-    """The measured slope, if two or more micro-batches have the same measure; the highest peak of each counts.
+    """Return the line through two or more micro-batches of one measure, by the highest peak of each.
 
-    At least one must have fitted: failures only show how far they got, the whole card each time, and a line
-    through such points is flat (96 and 48 of a real run on an H100 predicted 75 GiB for 12, which needed 24).
-    Also None if memory does not grow with the micro-batch, which means that something else was measured.
+    At least one must have fitted. Failures only show how far they got, the whole card each time, so a line
+    through failures is flat (96 and 48 of a real run on an H100 predicted 75 GiB for 12, which needed 24).
+    None without such a line, or if memory does not grow with the micro-batch and so is not what was measured.
     """
     known = [t for t in trials if t.peak_bytes is not None]
     for measure in Measure:
@@ -108,7 +108,7 @@ def line_through(trials: Iterable[MemoryTrial]) -> Line | None:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The next batch and how it was chosen, in a few words."""
+    """The next batch, and how it was chosen, in a few words."""
 
     batch: BatchSpec
     how: str
@@ -122,20 +122,20 @@ def choose_smaller(
     *,
     smaller_global: bool = False,
 ) -> Choice | None:
-    """The micro-batch to try after `spec` ran out of memory, at the same global batch.
+    """Return the micro-batch to try after `spec` ran out of memory, at the same global batch.
 
     Args:
         spec: the batch that failed.
-        point: the numbers in its message, if there were enough.
-        trials: every attempt of this run and of earlier ones of the same kind.
-        minimum: never below this.
-        smaller_global: the accumulation stays instead of the global batch, and half of a batch need not
+        point: the numbers in the failure's message, if complete.
+        trials: every attempt of this run and of earlier runs of the same kind.
+        minimum: the smallest allowed micro-batch.
+        smaller_global: keep the accumulation, not the global batch. Half of the micro-batch then need not
             divide it: 7 becomes 3, not 1, which breaks batch norm.
 
     Returns:
-        The largest smaller divisor that the best knowledge predicts to fit; where a prediction leaves nothing
-        (a base that alone is too large is usually a wrong measurement) or nothing is known, the next one that
-        divides the present micro-batch. None when no divisor of at least `minimum` is left.
+        The largest smaller divisor predicted to fit. If a prediction leaves nothing (a base that alone is
+        too large is usually a wrong measurement) or nothing is known, the next one that divides the current
+        micro-batch. None if no divisor of at least `minimum` is left.
     """
     half = spec.micro_batch_per_rank // 2
     open_ = _open_values(spec, trials, minimum, half if smaller_global else 0)
@@ -147,7 +147,7 @@ def choose_smaller(
     elif smaller_global:
         micro, how = next((m for m in open_ if m <= half), open_[0]), "half of it"
     else:
-        # 8 becomes 4 at twice the accumulation, not 5 at 10 → 16: a small step mostly runs out of memory again.
+        # 8 becomes 4 at twice the accumulation, not 5 at 10 → 16. A small step mostly runs out of memory again.
         whole = (m for m in open_ if spec.micro_batch_per_rank % m == 0)
         micro, how = next(whole, open_[0]), "the largest smaller divisor"
     if smaller_global:
@@ -158,7 +158,7 @@ def choose_smaller(
 def _known_to_fit(
     open_: Sequence[int], point: MemoryPoint | None, trials: Sequence[MemoryTrial]
 ) -> tuple[int, str] | None:
-    """The largest that a line predicts to fit, through measured micro-batches or one that failed, or that fitted before."""
+    """Return the largest micro-batch that fitted before or that a line, measured or from a failure, predicts to fit."""
     fitted = max((t.micro_batch for t in trials if t.fitted and t.micro_batch in open_), default=None)
     line = line_through(trials)
     if line is None and fitted is None and point is not None:
@@ -174,24 +174,24 @@ def _known_to_fit(
 
 
 def _open_values(spec: BatchSpec, trials: Sequence[MemoryTrial], minimum: int, half: int) -> list[int]:
-    """The micro-batches to choose from, largest first. `half`: one that need not divide the batch; 0: none."""
+    """Return the micro-batches to choose from, largest first. `half` need not divide the batch. 0: none."""
     smaller = [m for m in candidates(spec) if minimum <= m < spec.micro_batch_per_rank]
     if not spec.ranks_known:
-        # Only these keep an accumulation over all ranks, or a batch divided among them, whole.
+        # Only these keep an accumulation over all ranks, or a batch divided among ranks, whole.
         smaller = [m for m in smaller if spec.micro_batch_per_rank % m == 0]
     smaller = sorted({*smaller, *([half] if half >= minimum else [])}, reverse=True)
     failed = {t.micro_batch for t in trials if not t.fitted}
-    # A failed value fails again; but a memory with only failures must not end the search.
+    # A failed value would fail again, but a record with only failures must not end the search.
     return [m for m in smaller if m < min(failed, default=spec.micro_batch_per_rank)] or smaller
 
 
 def size(count: float) -> str:
-    """Bytes for people."""
+    """Format bytes for display."""
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
 
 
 def memory_point(text: str, micro_batch: int, *, base_bytes: int = 0) -> MemoryPoint | None:
-    """The point that a CUDA out-of-memory message adds; None without the numbers.
+    """Return the memory point in a CUDA out-of-memory message, or None if numbers are missing.
 
     The capacity is the memory available to this process: what it holds plus what is free (others may use the
     device), or its allowed fraction if set. The message's format is that of torch 2.1 to 2.13.

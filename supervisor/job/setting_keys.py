@@ -1,6 +1,6 @@
-"""The keys of job files and product settings: type, meaning, unit, default, values and flag of each, and its place.
+"""Defines the keys of job files and product settings: type, meaning, unit, default, values, flag, section.
 
-Flags, their help, `config explain` and the reference page are made from this table; `Setting.held` checks a value of any source.
+Flags, their help, `config explain` and the reference page come from this table. `Setting.held` checks a value from any source.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class KeyType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The allowed numbers of a setting. `open_low`, `open_high`: the bound itself is excluded."""
+    """The allowed numbers for a setting. `open_low`, `open_high`: the bound itself is excluded."""
 
     low: float
     high: float | None = None
@@ -42,7 +42,7 @@ class Range:
 
     @property
     def words(self) -> str:
-        """The range in a message, after "must be"."""
+        """The range in words that follow "must be"."""
         low = f"above {self.low:g}" if self.open_low else f"at least {self.low:g}"
         if self.high is None:
             return low
@@ -57,7 +57,7 @@ _TYPES: Final[dict[KeyType, Any]] = {
     KeyType.INT: int,
     KeyType.FLOAT: _FINITE,
 }
-# Besides true, false, 1 and 0, which msgspec accepts for a switch.
+# Accepted for a switch besides true, false, 1 and 0, which msgspec accepts itself.
 _SWITCH_WORDS: Final = {"yes": True, "on": True, "no": False, "off": False}
 
 
@@ -65,8 +65,8 @@ _SWITCH_WORDS: Final = {"yes": True, "on": True, "no": False, "off": False}
 class Setting:
     """One setting.
 
-    `default` None: nothing is assumed. `section`: the part of the trainer's help that starts with it. `flag`:
-    of `stoker run`, with its value's placeholder (``--grace S``); empty: none.
+    With `default` None, nothing is assumed. `section`: the part of the trainer's help that starts here.
+    `flag`: the flag of `stoker run`, with a placeholder for its value (``--grace S``), empty without one.
     """
 
     kind: KeyType
@@ -85,10 +85,10 @@ class Setting:
         return f"{self.kind.value}, {self.range.words}" if self.range is not None else self.kind.value
 
     def held(self, name: str, value: object) -> int | float | str | bool:
-        """Convert a value from a file, a variable or a flag: to its type, checked against its choices and range.
+        """Convert a value from a file, a variable or a flag to its type and check its choices and range.
 
         Raises:
-            JobError: the value is invalid; the message calls the setting `name`.
+            JobError: the value is invalid. The message calls the setting `name`.
         """
         kind, given = self.kind, value
         if kind is KeyType.SWITCH:
@@ -101,7 +101,7 @@ class Setting:
             done: int | float | str | bool = msgspec.convert(given, _TYPES[kind], strict=False)
         except msgspec.ValidationError:
             wanted = kind.value if kind in {KeyType.TEXT, KeyType.SWITCH} else f"a {kind.value}"
-            # YAML reads a bare `on` as true: the fix is to quote it.
+            # YAML reads a bare `on` as true, so suggest quotes.
             quote = ": quote it" if kind is KeyType.TEXT and isinstance(value, bool) else ""
             raise JobError(f"{name} wants {wanted}, got {value!r}{quote}") from None
         if isinstance(done, int) and not -MOST_INT <= done < MOST_INT:
@@ -115,7 +115,7 @@ class Setting:
 
 
 def _number(text: str) -> int | float | str:
-    """As Python reads it, including `.5`, `1_000` and `+3`, which msgspec refuses."""
+    """Convert text as Python does, including `.5`, `1_000` and `+3`, which msgspec refuses."""
     for read in (int, float):
         with contextlib.suppress(ValueError):
             return read(text)
@@ -142,12 +142,12 @@ _UNITS: Final = {
 
 
 def unit_of(name: str) -> str:
-    """The unit of a setting's number, from its name; empty without one."""
+    """Return the unit of a setting's number, based on its name, empty without one."""
     return next((unit for end, unit in _UNITS.items() if name.endswith(end)), "")
 
 
 def shown(value: object) -> str:
-    """A value as it is read and written: true, 16, 0.001; a dash for none."""
+    """Format a value as the user reads and writes it: true, 16, 0.001, or a dash for none."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
@@ -246,7 +246,7 @@ CLASS_KEYS: Final[dict[str, Setting]] = {
     "delay_s": Setting(_F, "wait before such a restart", range=_NATURAL),
     "wait_s": Setting(_F, "how long what show_first names is waited for", range=_NATURAL),
 }
-"""What a ``[policy.<class>]`` table takes, beside ``show_first``."""
+"""The keys of a ``[policy.<class>]`` table besides ``show_first``."""
 # The conditions for the next launch (`run.records.Precondition`), a list under ``show_first``.
 PRECONDITIONS: Final = ("gpu_memory", "port", "disk")
 METRIC_KEYS: Final = {"name": Setting(_T, "name of the metric"), "regex": Setting(_T, "its line, the number in a group")}
@@ -261,8 +261,8 @@ SIGNATURE_KEYS: Final[dict[str, Setting]] = {
     "recurs": Setting(_T, "whether a restart would meet it again", choices=("no", "yes")),
 }
 # fmt: on
-"""What a ``[[signature]]`` takes. `class` or `name` says what the failure is."""
-# Flat keys of a trainer's job file that are about the launch, not the training.
+"""The keys of a ``[[signature]]`` table. `class` or `name` describes the failure."""
+# Flat keys of a trainer's job file that concern the launch, not the training.
 FLAT: Final[dict[str, str]] = {
     "nproc_per_node": "run.nproc_per_node",
     "num_gpus": "run.nproc_per_node",
@@ -274,5 +274,5 @@ FLAT: Final[dict[str, str]] = {
 METRICS: Final = "metrics"
 SIGNATURE: Final = "signature"
 LAUNCH_SECTIONS: Final = frozenset({"run", "batch", "resume", "env", "policy", "hang", "instrument"})
-# The look of the screen, and which runs to keep: in `stoker.toml` and `config.toml`, never in a job file.
+# The look of the screen, and which runs to keep. Set in `stoker.toml` and `config.toml`, never in a job file.
 OF_NO_JOB: Final = {"ui": "the screen", "runs": "all runs"}

@@ -1,4 +1,4 @@
-"""JobSpec: the job, resolved and frozen, before anything is started."""
+"""Defines JobSpec: the job, resolved and frozen before anything starts."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from typing import Final
 from supervisor.job.batch import BatchChange, BatchSpec
 
 NAMED: Final = "named"
-"""`Knobs.resumes` of a flag that a person named."""
+"""`Knobs.resumes` of a flag that the user named."""
 NAMED_UNSEEN: Final = "named without a value"
-"""The same of a flag without a value: whether it takes one is not known."""
+"""`Knobs.resumes` of a flag that the user named without a value. Whether the flag takes one is unknown."""
 BY_ITSELF, NEVER = "itself", "never"
 IN_CODE = "code"
-"""Answers about how a script resumes, besides the name of a setting."""
+"""Answers on how a script resumes, besides the name of a setting."""
 RESTARTS = "restarts"
-"""Answers about a script's count of its steps: from 0 at each start, or on from the checkpoint."""
+"""An answer on how a script counts steps: from 0 at each start, not on from the checkpoint."""
 
 
 class EntryKind(StrEnum):
-    """How the training program is named."""
+    """How the training program is specified."""
 
     SCRIPT = "script"  # a .py file, run under torchrun
     MODULE = "module"  # -m package.module, run under torchrun
-    COMMAND = "command"  # -- CMD...: supervised as one process tree, no torchrun of ours
+    COMMAND = "command"  # -- CMD...: supervised as one process tree, without a torchrun of ours
     TRAINER = "trainer"  # the bundled trainer, by the absolute path of its __main__.py
 
 
 class KnobScope(StrEnum):
-    """What a batch knob counts."""
+    """What a batch setting counts."""
 
     PER_RANK = "per_rank"
     PER_NODE = "per_node"
@@ -46,14 +46,14 @@ class AccumulationCounts(StrEnum):
 
 
 class Unread(StrEnum):
-    """A fact that could not be read, and that a person can supply."""
+    """A property of the script that could not be read and that the user can supply."""
 
     SCOPE = "scope"  # what the batch setting counts
-    MICRO = "micro"  # which setting makes the micro-batch
-    ACCUMULATION = "accumulation"  # which setting makes the accumulation
+    MICRO = "micro"  # which setting sets the micro-batch
+    ACCUMULATION = "accumulation"  # which setting sets the accumulation
     COUNTER = "counter"  # asked by earlier versions: whether steps are counted from 0 at each start
-    EXIT_CODE = "exit_code"  # not of the batch: whether exit code 0 is a success whatever the logs show
-    RESUME = "resume"  # not of the batch: how the script resumes
+    EXIT_CODE = "exit_code"  # not about the batch: whether exit code 0 is a success whatever the logs show
+    RESUME = "resume"  # not about the batch: how the script resumes
 
 
 OF_BATCH: Final = frozenset({Unread.SCOPE, Unread.MICRO, Unread.ACCUMULATION})
@@ -61,7 +61,7 @@ OF_BATCH: Final = frozenset({Unread.SCOPE, Unread.MICRO, Unread.ACCUMULATION})
 
 @dataclass(frozen=True, slots=True)
 class FoundNumber:
-    """A number of the batch in a setting: ``micro``, ``accumulation`` or ``total``, and where it was read."""
+    """A batch number found in a setting: ``micro``, ``accumulation`` or ``total``, and where it was read."""
 
     what: str
     value: int | None
@@ -70,18 +70,18 @@ class FoundNumber:
 
 @dataclass(frozen=True, slots=True)
 class Knobs:
-    """The script's names for batch, accumulation and resume, as it spells the flags.
+    """The script's settings for batch, accumulation and resume, in the script's own spelling.
 
-    A name is the whole flag (``--batch_size``), or a bare key (``train.batch_size``) that is set as ``key=value``. None: unknown, so never changed automatically. `global_batch` names a flag for
-    the global batch: a script that has one derives its accumulation, so that a smaller micro-batch needs no accumulation flag. `resume_value` is the value of the resume flag (``auto`` for the
-    bundled trainer); empty for a switch. `declared`: a person named them, or they are the bundled trainer's. `resume_path` is a flag for the path of a checkpoint, used if one was found; `resume`
+    A name is the whole flag (``--batch_size``), or a bare key (``train.batch_size``) that is set as ``key=value``. None: unknown, so never changed automatically. `global_batch` is a flag for the
+    global batch: a script with this flag derives its accumulation, so a smaller micro-batch needs no accumulation flag. `resume_value` is the value of the resume flag (``auto`` for the bundled
+    trainer), empty for a switch. `declared`: the user named the settings, or they are the bundled trainer's. `resume_path` is a flag for the path of a checkpoint, used if one was found. `resume`
     takes precedence.
 
     `paired`: batch and accumulation are two factors of the global batch, whatever the batch counts, so one is halved if the other is doubled. `same`: further settings with the same number, as
-    (name, ``micro`` or ``accumulation``); they change together. A number in that place: the name is set to it, because it would change otherwise. `refusal`: why the batch cannot be changed at the
-    same global batch, and `help` what would allow it. `found`: the numbers, and where each was read. `self_resuming`: the script finds its newest checkpoint on its own; if it also has a
-    `resume_path`, that one takes precedence. `resumes`: the facts about that, for people; `resume_step`: a flag for the number in the checkpoint's name. `cannot_resume`: there is no way at all.
-    `unsafe`: why a smaller micro-batch would change the training, whatever is measured.
+    (name, ``micro`` or ``accumulation``), which change together. A number in that place is the value to set, because the setting would change otherwise. `refusal`: why the batch cannot change at
+    the same global batch, and `help`: what would allow the change. `found`: the numbers, and where each was read. `self_resuming`: the script finds its newest checkpoint on its own. If the script
+    also has a `resume_path`, that flag takes precedence. `resumes`: how that was determined, in words for the user. `resume_step`: a flag for the number in the checkpoint's name.
+    `cannot_resume`: the script has no way to resume. `unsafe`: why a smaller micro-batch would change the training, whatever is measured.
     """
 
     batch: str | None = None
@@ -97,7 +97,7 @@ class Knobs:
     same: tuple[tuple[str, str], ...] = ()
     refusal: str = ""
     help: str = ""
-    found: tuple[FoundNumber, ...] = field(default=(), compare=False)  # what was read, not what runs
+    found: tuple[FoundNumber, ...] = field(default=(), compare=False)  # only what was read, not what runs
     self_resuming: bool = False
     resumes: str = ""
     resume_step: str | None = None
@@ -105,29 +105,29 @@ class Knobs:
     unsafe: str = field(default="", compare=False)
 
     def number(self, what: str) -> FoundNumber | None:
-        """One of the found numbers."""
+        """Return one of the numbers in `found`."""
         return next((n for n in self.found if n.what == what), None)
 
     @property
     def start(self) -> str | None:
-        """The flag for a checkpoint's path."""
+        """The flag that takes the path of a checkpoint."""
         return self.resume or self.resume_path
 
     @property
     def starts(self) -> frozenset[str]:
-        """The flags by which a person can choose the start."""
+        """The flags by which the user can choose the checkpoint to start from."""
         return frozenset(() if self.start is None else (self.start,))
 
     @property
     def resume_is_set(self) -> bool:
-        """Whether the resume flag may be set without a known checkpoint: a person named or set it, or it is the bundled trainer's."""
+        """Whether the resume flag needs no known checkpoint, because the user named or set it or it is the bundled trainer's."""
         return self.resume is not None and (
             self.resume_is_named or self.resumes in {"", "command line", "config"}
         )
 
     @property
     def resume_is_named(self) -> bool:
-        """Whether a person named the resume flag."""
+        """Whether the user named the resume flag."""
         return self.resumes in {NAMED, NAMED_UNSEEN}
 
     @property
@@ -139,7 +139,7 @@ class Knobs:
 
     @property
     def can_change_batch(self) -> bool:
-        """Whether the micro-batch may be changed without a person: names and scope are known."""
+        """Whether the micro-batch may be changed automatically, because names and scope are known."""
         if self.refusal:
             return False
         if self.paired:
@@ -164,9 +164,9 @@ class BatchAnswer:
 
     Attributes:
         value: a scope, the name of a setting, or `IN_CODE`.
-        change: what an out-of-memory failure would then change; without an accumulation, to a smaller global batch.
-        refusal: why nothing could be changed even then, or the next question.
-        number: the setting's value.
+        change: what an out-of-memory failure would then change. Without an accumulation, the global batch shrinks.
+        refusal: why nothing could change even then, or the next question.
+        number: the value of the setting.
     """
 
     value: str
@@ -177,16 +177,16 @@ class BatchAnswer:
 
 @dataclass(frozen=True, slots=True)
 class BatchQuestion:
-    """A question that measurements leave open, or that only a person can answer, with the result of each answer.
+    """A question that measurements leave open, or that only the user can answer, with the result of each answer.
 
     Attributes:
         what: the subject.
-        knob: the setting in question; empty if the question is which of several.
-        number: that setting's value, or the value that one of several gives: samples per rank and step, or passes per
-            step.
+        knob: the setting in question, empty if the question is which of several settings applies.
+        number: the value of this setting, or the value that one of several settings gives: samples per rank and
+            step, or passes per step.
         answers: all possible answers.
-        script: hash of the script; empty if it could not be read, in which case no answer is saved.
-        ranks, passes: of the measured batch, as far as known.
+        script: hash of the script, empty if it could not be read, in which case no answer is saved.
+        ranks, passes: properties of the measured batch, as far as known.
     """
 
     what: Unread
@@ -199,20 +199,20 @@ class BatchQuestion:
 
     @property
     def key(self) -> str:
-        """The identity of a question about one script."""
+        """A string that identifies this question for one script."""
         if self.what is Unread.RESUME:
-            return self.what.value  # known before its candidates
+            return self.what.value  # independent of the candidate answers
         return f"{self.what.value} {self.knob} {'|'.join(answer.value for answer in self.answers)}"
 
     def flag(self, value: str) -> str:
-        """The command-line words that answer it for good."""
+        """Return the command-line words that answer the question permanently."""
         declared = _DECLARED_BY.get(value, _DECLARED_BY[self.what])
         return declared + ("" if self.what is Unread.EXIT_CODE or value in _DECLARED_BY else f" {value}")
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerGiven:
-    """A person's answer from an earlier run, and its day."""
+    """The user's answer from an earlier run, and the day it was given."""
 
     question: BatchQuestion
     value: str
@@ -221,23 +221,23 @@ class AnswerGiven:
 
 @dataclass(frozen=True, slots=True)
 class LoaderKnobs:
-    """The setting for a script's DataLoader workers, (name, present value); None: unknown."""
+    """The setting for a script's DataLoader workers as (name, current value), or None if unknown."""
 
     workers: tuple[str, int] | None = None
 
 
 def signature_key(signature: str) -> str:
-    """The key of a user's signature among the overrides, beside failure classes."""
+    """Return the key for a user's signature among the overrides, which also have failure classes as keys."""
     return f"signature:{signature}"
 
 
 @dataclass(frozen=True, slots=True)
 class ClassOverride:
-    """A user's ``[policy.<class>]`` table; None keeps the built-in rule's value.
+    """A user's ``[policy.<class>]`` table. None keeps the value of the built-in rule.
 
     For a ``[[signature]]`` with an action, `failure` is the `signature_key` of its id.
 
-    `change` is one of policy's answers that change the job (shrink, fewer_workers, ...), or ``none``.
+    `change` is an answer of the policy that changes the job (shrink, fewer_workers, ...), or ``none``.
     `show_first` and `wait_s`: the conditions for the next launch, and how long to wait for them.
     """
 
@@ -252,10 +252,10 @@ class ClassOverride:
 
 @dataclass(frozen=True, slots=True)
 class OwnSignature:
-    """A user's ``[[signature]]`` table: the appearance of a failure in this user's logs.
+    """A user's ``[[signature]]`` table, which describes a failure in this user's logs.
 
-    `failure` is a failure class; `title` the user's own name for a failure outside them. `role`: cause, consequence or
-    advice (which masks the line). `start`: when it is expected: before or after the first step; empty: at any time.
+    `failure` is a failure class. `title` is the user's own name for a failure outside of all classes. `role`: cause,
+    consequence or advice (which masks the line). `start`: expected before or after the first step. Empty: at any time.
     """
 
     id: str
@@ -268,7 +268,7 @@ class OwnSignature:
 
 @dataclass(frozen=True, slots=True)
 class RetrySettings:
-    """The user's limits on automatic restarts: ``[policy]``. `setting_keys` says what each field means."""
+    """The user's limits on automatic restarts: ``[policy]``. `setting_keys` describes each field."""
 
     enabled: bool = True
     max_retries: int = 3
@@ -284,7 +284,7 @@ class RetrySettings:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long the keeper waits, in seconds: ``[policy]``, and `death_grace_s` for peers of a rank that died on its own."""
+    """How long the keeper waits, in seconds: ``[policy]``. `death_grace_s` is for the peers of a rank that died."""
 
     grace_s: float = 30.0
     death_grace_s: float = 5.0
@@ -294,12 +294,12 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class HangSettings:
-    """When missing progress is a stall, and when the attempt is ended: ``[hang]``. `setting_keys` says what each field means.
+    """When missing progress is a stall, and when the attempt is ended: ``[hang]``. `setting_keys` describes each field.
 
     A stall is flagged after max(`flag_s`, `flag_factor` x pace), where pace is the 99th percentile of this phase's earlier
-    intervals in this run. It is ended at the earliest after max(`act_s`, `act_factor` x pace, `return_factor` x the longest
-    silence that the run recovered from), and only if all rules of `policy.health.ending` allow it. Without a known pace,
-    neither happens. `act_given`: a person gave `act_s`; together with `end_hangs` it then counts only missing progress.
+    intervals in this run. The attempt is ended at the earliest after max(`act_s`, `act_factor` x pace, `return_factor` x
+    the longest silence that the run recovered from), and only if all rules in `policy.health.ending` allow it. Without a
+    known pace, neither happens. `act_given`: the user set `act_s`. With `end_hangs`, it then counts missing progress only.
     """
 
     enabled: bool = True
@@ -319,21 +319,21 @@ class HangSettings:
 
     @property
     def ends_by_progress(self) -> bool:
-        """Whether `act_s` seconds without progress are enough to end an attempt that has made a step."""
+        """Whether `act_s` seconds without progress suffice to end an attempt that has completed a step."""
         return self.end_hangs and self.act_given and self.act_s > 0
 
 
 LEAST_FIT_STEPS: Final = 3
-"""Fewer steps within a probe's time tell nothing of memory: the second one is the first with an optimizer's states."""
+"""The fewest steps that reveal a probe's memory. Optimizer states first exist during the second step."""
 
 
 @dataclass(frozen=True, slots=True)
 class FitSettings:
     """``--fit-batch``: probing launches before the first attempt find the largest micro-batch that fits.
 
-    A probe has fitted after `steps` completed steps, or when it succeeds; it is ended after `timeout_s` seconds in any
-    case, and then has fitted if it made `LEAST_FIT_STEPS`. Optimizer states exist after the first step, but caches,
-    buckets and a compiled graph's last shapes only some steps later: three steps gave too many false fits.
+    A probe has fitted after `steps` completed steps, or when it succeeds. It is ended after `timeout_s` seconds at the
+    latest, and has then fitted if it made `LEAST_FIT_STEPS`. Optimizer states exist after the first step, but caches,
+    buckets and a compiled graph's last shapes only appear some steps later. Three steps gave too many false fits.
     """
 
     steps: int = 10
@@ -341,12 +341,12 @@ class FitSettings:
 
 
 BEYOND_STEPS: Final = 10
-"""A script that made this many times the steps that its own setting allows ignores it: its trial is stopped."""
+"""The multiple of its own step limit at which a script clearly ignores it, so that its trial is stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrialKnob:
-    """A setting changed by a trial: its name, its new value, and its old one; None: the script's own default."""
+    """A setting changed by a trial: its name, new value, and old value (None: the script's own default)."""
 
     name: str
     value: str
@@ -357,9 +357,9 @@ class TrialKnob:
 class TrialSettings:
     """``--trial``: one rank, a few steps, no restart.
 
-    If a setting makes the script stop after `steps` (`ends_itself`), it ends on its own; otherwise it is
-    stopped after that many steps. It is ended after `timeout_s` seconds in any case. `args` are the script's
-    original arguments and `flags` torchrun's, for the command of the real run; `knobs` the changed arguments.
+    If a setting stops the script after `steps` (`ends_itself`), the trial ends on its own. Otherwise it is
+    stopped after `steps`. A trial is ended after `timeout_s` seconds at most. `args` are the script's
+    own arguments and `flags` torchrun's, for the command of the real run. `knobs`: the changed arguments.
     """
 
     steps: int = 20
@@ -370,35 +370,34 @@ class TrialSettings:
     flags: tuple[str, ...] = ()
 
     def is_over(self, first: int | None, last: int | None, age_s: float) -> bool:
-        """Whether to end it now, from its first and newest step and the seconds since its launch."""
+        """Check whether to end the trial now, by its first and newest step and the seconds since launch."""
         most = self.steps * BEYOND_STEPS if self.ends_itself else self.steps
         return steps_seen(first, last) >= most or age_s > self.timeout_s
 
 
 def steps_seen(first: int | None, last: int | None) -> int:
-    """How many steps lie between the first seen and the newest, inclusive."""
+    """Count the steps from the first to the newest, inclusive."""
     return 0 if first is None or last is None else max(last - first + 1, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """One job: everything needed to plan its launches.
+    """One job, with everything needed to plan its launches.
 
-    `entry` is a path, a module name or (COMMAND) the program; `entry_args` the words after it, unchanged.
-    `torchrun_flags` are launcher flags that stoker does not own, already in the form ``--flag=value``.
-    `master_port` is set only when a person named one; stoker may move a port nobody named. `metric_rules` are
-    the user's own (name, regex) for metrics in logs. `set_knobs` are (knob, value) pairs that every launch
-    sets besides `entry_args`: knobs in config files and in the environment. `world_size`: ranks of the whole
-    job; None: unknown, for example if a launcher after ``--`` does not say. `outputs`: where a
-    foreign script may write checkpoints, as it spells it; `output_prefixes`: those that its arguments name (in run.json
-    of earlier versions, some of these are in only one of the two). `group_timeout_s`: the timeout of the bundled
-    trainer's process groups, if longer than PyTorch's default. `answered`: an answer of an earlier run
-    that is used here. `instrument`: its processes are measured from inside; the bundled trainer sends its own
-    reports. `expected_memory_bytes`: the most GPU memory per rank that its configuration expects; None: it
-    has no figure, or was changed. `env` is the user's own environment delta (from config or --env). `origins`
-    has a row for each source (flag, env, file, default) of each setting: for each setting the last one is in
-    effect and overrode those before it. `given`: the flags of the command line that set nothing of the job,
-    as words.
+    `entry` is a path, a module name or (COMMAND) the program. `entry_args` are the words after it, unchanged.
+    `torchrun_flags` are launcher flags that stoker does not own, already in the form ``--flag=value``. `master_port` is
+    set only if the user chose it. Otherwise stoker may change the port. `metric_rules` are the user's own (name, regex)
+    pairs for metrics in logs. `set_knobs` are (knob, value) pairs that every launch sets besides `entry_args`: knobs in
+    config files and in the environment. `world_size`: ranks of the whole job, or None if unknown, for example if a
+    launcher after ``--`` hides the number. `outputs`: where a third-party script may write checkpoints, as it spells
+    the path. `output_prefixes`: those that its arguments give (in run.json of earlier versions, some are in only one of
+    the two). `group_timeout_s`: the timeout of the bundled trainer's process groups, if longer than PyTorch's default.
+    `answered`: an answer from an earlier run that is used here. `instrument`: the job's processes are measured from
+    inside. The bundled trainer sends its own reports. `expected_memory_bytes`: the most GPU memory per rank that the
+    configuration expects, or None if the configuration has no figure or was changed. `env` is the user's own
+    environment changes (from config or --env). `origins` has a row for each source (flag, env, file, default) of each
+    setting. The last row of a setting is in effect and overrides the rows before it. `given`: the command-line flags
+    that set nothing in the job, as words.
     """
 
     name: str
@@ -446,27 +445,27 @@ class JobSpec:
 
     @property
     def several_nodes(self) -> bool:
-        """Whether more than one machine takes part, or may."""
+        """Whether more than one machine takes part or may take part."""
         return self.nnodes not in {"1", "1:1"}
 
     @property
     def least_nodes(self) -> int:
-        """The number of nodes; the minimum of MIN:MAX."""
+        """The number of nodes, or the minimum of MIN:MAX."""
         return int(self.nnodes.partition(":")[0])
 
     @property
     def most_nodes(self) -> int:
-        """The number of nodes; the maximum of MIN:MAX."""
+        """The number of nodes, or the maximum of MIN:MAX."""
         return int(self.nnodes.rpartition(":")[2])
 
     @property
     def has_own_code(self) -> bool:
-        """Whether the exit code is the program's own. A shell, srun or pdsh may exit with 0 although its program failed."""
+        """Whether the exit code is the program's own. A shell, srun or pdsh may exit with 0 even if its program failed."""
         direct = re.fullmatch(r"(?:.*/)?(?:python[\d.]*|torchrun|accelerate)", self.entry) is not None
         return direct or self.entry_kind is not EntryKind.COMMAND
 
     def sources(self, setting: str) -> list[tuple[str, str]]:
-        """Each source of a setting as (value, origin): the last is in effect and overrode those before it."""
+        """Return each source of a setting as (value, origin). The last is in effect and overrides others."""
         return [(value, origin) for name, value, origin in self.origins if name == setting]
 
     @property

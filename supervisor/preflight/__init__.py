@@ -1,1 +1,1 @@
-"""Checks before the launch: one small function a check."""
+"""Checks before the launch, each a small function."""

@@ -1,4 +1,4 @@
-"""The lists of checks, and how to run them."""
+"""Lists the checks and runs them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ BEFORE: Final[tuple[Check, ...]] = (
     host.check_open_files,
     host.check_cores,
 )
-"""Made before anything starts: what may refuse a start, and what costs a few milliseconds."""
+"""Run before anything starts: checks that can refuse a start, and checks that take a few milliseconds."""
 
 
 def beside() -> tuple[Check, ...]:
-    """Made by the keeper beside the start, and by `stoker check`: they ask other programs, drivers or name servers. None refuses."""
-    from supervisor.preflight import gpus  # no start waits for what it loads
+    """Return checks run by the keeper (at the start) and `stoker check`. They ask programs, drivers, name servers. None refuses."""
+    from supervisor.preflight import gpus  # imported here, so that no start waits for its imports
 
     return (
         gpus.check_gpus,
@@ -40,7 +40,7 @@ def beside() -> tuple[Check, ...]:
 
 
 def asked() -> tuple[Check, ...]:
-    """Made only when asked for (`--deep`): they take seconds."""
+    """Return the checks that run only on request (`--deep`), because they take seconds."""
     from supervisor.preflight import collective, meeting
 
     return (
@@ -52,9 +52,9 @@ def asked() -> tuple[Check, ...]:
 
 
 def run_checks(checks: Iterable[Check], context: CheckContext) -> list[Finding]:
-    """The findings of `checks`, in order; they leave nothing behind.
+    """Run `checks` in order and return their results. Checks leave nothing behind.
 
-    If the system denies a check access, that is a note and does not stop the start.
+    A check that the system denies access results in a note and does not prevent the start.
     """
     found: list[Finding] = []
     for check in checks:
@@ -67,5 +67,5 @@ def run_checks(checks: Iterable[Check], context: CheckContext) -> list[Finding]:
 
 
 def refused(findings: Sequence[Finding]) -> list[Finding]:
-    """The findings that prevent a start (exit code 3)."""
+    """Return the refusals, which prevent a start (exit code 3)."""
     return [finding for finding in findings if finding.level is FindingLevel.REFUSE]

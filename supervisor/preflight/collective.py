@@ -1,6 +1,6 @@
 """Lets the ranks meet once before the job starts: one process group, one sum, and the transfer rate of each pair.
 
-The ranks of this machine meet first; on several nodes all ranks then meet, if the same check runs on the other nodes.
+The ranks of this machine meet first. On several nodes, all ranks then meet if the same check runs on the other nodes.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from supervisor.run.jsonl import NOT_DECODED
 from supervisor.run.records import Finding
 from supervisor.text.decode import strip_escapes
 
-# Importing torch in all ranks at once takes up to 20 s from a cold disk; the group itself waits MEET_S.
+# Importing torch in all ranks at once takes up to 20 s from a cold disk. The group itself waits MEET_S.
 LIMIT_S: Final = 90.0
 MEET_S: Final = 30
-# The check is started on each node by hand, or by one command after the other.
+# The check is started on each node by hand, or by a sequence of commands.
 NODES_MEET_S: Final = 60
 NODES_LIMIT_S: Final = 120.0
 TICK_S: Final = 0.05
 PROBE_EVERY_S: Final = 15.0
-"""While the ranks of several nodes wait for each other, their meeting point is tried so often."""
+"""The interval of trying the meeting point while the ranks of several nodes wait for each other."""
 SLOW_RATIO: Final = 0.3
-"""A pair that sends less than this share of what the others do is named."""
+"""A pair that sends less than this share of the norm is reported."""
 SLOW_LINK: Final = 50e6
-"""Bytes a second between two nodes, below which a gigabit link is not half used."""
+"""Bytes per second between two nodes. A lower rate does not even use half of a gigabit link."""
 MOST_NAMED: Final = 4
 PAIRS: Final = "pairs "
-# https://docs.pytorch.org/docs/stable/distributed.html: a file of its own needs neither a port nor a name. Pairs are measured in
-# rounds, each rank in one pair at a time; 1 MiB there and back for 0.3 s, or 256 KiB once where that takes longer.
+# https://docs.pytorch.org/docs/stable/distributed.html: a file needs neither a port nor a name. Pairs are measured in rounds,
+# each rank in one pair at a time: 1 MiB back and forth for 0.3 s, or 256 KiB once where that takes longer.
 _RANK: Final = dedent("""
     import datetime, json, socket, sys, time
     import torch, torch.distributed as dist
@@ -106,7 +106,7 @@ _RANK: Final = dedent("""
 
 
 class _Pairs(msgspec.Struct, frozen=True):
-    """The measurements: two ranks and bytes per second; the hosts of the ranks."""
+    """The measurements: two ranks and bytes per second per pair, and the hosts of the ranks."""
 
     pairs: list[tuple[int, int, float]]
     hosts: list[str]
@@ -114,7 +114,7 @@ class _Pairs(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _Meeting:
-    """The participants and the place. `first`: this machine's first rank; `host` empty: only its ranks, over a file."""
+    """Who meets where. `first`: this machine's first rank. Without `host`, only this machine's ranks, over a file."""
 
     first: int
     here: int
@@ -124,14 +124,14 @@ class _Meeting:
 
     @property
     def nodes(self) -> int:
-        """How many nodes take part."""
+        """The number of nodes that take part."""
         return self.ranks // self.here
 
 
 def check_collective(
     context: CheckContext, *, limit_s: float = LIMIT_S, meet_s: int = MEET_S
 ) -> Iterator[Finding]:
-    """Whether this machine's ranks come together and add up the same 4 MiB, with the job's Python and environment."""
+    """Check whether this machine's ranks meet and sum the same 4 MiB, with the job's Python and environment."""
     ranks = context.spec.nproc_per_node
     yield from _meet(context, _Meeting(0, ranks, ranks), limit_s, meet_s)
 
@@ -139,7 +139,7 @@ def check_collective(
 def check_nodes_meet(
     context: CheckContext, *, limit_s: float = NODES_LIMIT_S, meet_s: int = NODES_MEET_S
 ) -> Iterator[Finding]:
-    """The same of all ranks on all nodes, where they would meet in the job: this check must run on each node within a minute."""
+    """Check the same for all ranks on all nodes, at the job's meeting point. Every node must run this check within a minute."""
     spec = context.spec
     if not spec.several_nodes:
         return
@@ -166,12 +166,12 @@ def _meet(context: CheckContext, meeting: _Meeting, limit_s: float, meet_s: int)
         children: list[subprocess.Popen[bytes]] = []
         store = Path(folder, "store")
         try:
-            # Inside the `try`, one by one: if one cannot start, those before it are ended.
+            # Start one by one inside the `try`, so that a failed start ends the ranks before.
             for rank, output in zip(ranks, outputs, strict=True):
                 env = {**context.job_env, "LOCAL_RANK": str(rank - meeting.first)}
                 children.append(_start(interpreter.path, env, meeting, rank, store, output, meet_s))
             codes = [child.poll() for child in children]
-            # If one has failed, the others would wait for it.
+            # If one rank has failed, the others would wait for it.
             while None in codes and not any(codes) and time.monotonic() - begun < limit_s:
                 time.sleep(TICK_S)
                 if meeting.host and time.monotonic() >= probe_due:
@@ -180,8 +180,8 @@ def _meet(context: CheckContext, meeting: _Meeting, limit_s: float, meet_s: int)
                 codes = [child.poll() for child in children]
         finally:
             for child in children:
-                if child.returncode is None:  # not reaped: the number is still its own
-                    os.killpg(child.pid, signal.SIGKILL)  # each leads a group: a wrapper's own child too
+                if child.returncode is None:  # not reaped, so the pid still belongs to the child
+                    os.killpg(child.pid, signal.SIGKILL)  # kills a wrapper's child too
                     child.wait()
         ended_t = time.time()
         texts = [output.read_text(encoding="utf-8", errors="replace") for output in outputs]
@@ -206,7 +206,7 @@ def _judged(
     took_s: float,
     failed_way: Failed | None,
 ) -> Finding:
-    """A rank that ended on its own is the cause; one that gave up after `meet_s` waited for ranks that never began."""
+    """Judge the meeting. A rank that ended on its own is the cause. One that gave up after `meet_s` waited."""
     fix = "`stoker run` would fail in the same way: look at the interface and the driver"
     never = [rank for rank, code in enumerate(codes) if waited_s[rank] is None and not code]
     ended = [rank for rank, code in enumerate(codes) if code]
@@ -242,9 +242,9 @@ def _judged(
 
 
 def _bandwidth(meeting: _Meeting, measured: _Pairs) -> Finding:
-    """Bytes per second of each pair; names pairs much slower than the others.
+    """Report bytes per second per pair, and warn about pairs much slower than the others.
 
-    Between nodes the best pair is what the network can do; within a machine cards are wired differently, and the median is the norm.
+    Between nodes, the best pair shows the network's capacity. Cards in a machine differ in wiring, so the median is the norm.
     """
     step, kind = (meeting.here, "nodes") if meeting.host else (1, "ranks")
     rates = {(a // step, b // step): rate for a, b, rate in measured.pairs}
@@ -253,7 +253,7 @@ def _bandwidth(meeting: _Meeting, measured: _Pairs) -> Finding:
     norm = best if meeting.host else rates[ordered[len(ordered) // 2]]
 
     def named(pairs: Sequence[tuple[int, int]]) -> str:
-        """Pairs and their rates, slowest first: ``1–2 (gpu1, gpu2): 2 MB/s``."""
+        """Format pairs and their rates, slowest first: ``1–2 (gpu1, gpu2): 2 MB/s``."""
         words = []
         for a, b in pairs[:MOST_NAMED]:
             where = f" ({measured.hosts[a]}, {measured.hosts[b]})" if meeting.host else ""

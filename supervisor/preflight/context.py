@@ -1,4 +1,4 @@
-"""Defines a check: a function that examines one aspect of a job and its machine and yields its findings."""
+"""Defines a check: a function that examines one aspect of a job and its machine and yields its results."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from supervisor.run.records import Finding, FindingLevel
 GIB: Final = 2**30
 
 KNOBS_CHECK: Final = "restarts"
-"""The check of what the script's flags let a restart do."""
+"""The name of the check for what the script's flags allow a restart to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckContext:
-    """The inputs of the checks besides the job itself.
+    """The inputs of the checks.
 
-    `env`: the launch's environment. `interpreter`: the one that launches the job; None if none was found.
+    `env`: the launch's environment. `interpreter`: launches the job, or None if none was found.
     """
 
     spec: JobSpec
@@ -31,7 +31,7 @@ class CheckContext:
 
     @property
     def job_env(self) -> dict[str, str]:
-        """The same with the job's own variables added: the environment of its ranks."""
+        """The environment of the job's ranks: `env` plus the job's own variables."""
         return {**self.env, **dict(self.spec.env)}
 
 
@@ -39,27 +39,27 @@ Check = Callable[[CheckContext], Iterator[Finding]]
 
 
 def ok(check: str, what: str) -> Finding:
-    """Checked, and nothing to do."""
+    """Return a result that needs no action."""
     return Finding(FindingLevel.OK, check, what)
 
 
 def note(check: str, what: str, fix: str = "") -> Finding:
-    """Worth knowing; nothing is wrong."""
+    """Return a result that is worth knowing but not a problem."""
     return Finding(FindingLevel.INFO, check, what, fix)
 
 
 def warn(check: str, what: str, fix: str = "") -> Finding:
-    """May end the run or slow it down."""
+    """Return a result that may end the run or slow it down."""
     return Finding(FindingLevel.WARNING, check, what, fix)
 
 
 def refuse(check: str, what: str, fix: str = "") -> Finding:
-    """The start cannot succeed: it ends with exit code 3."""
+    """Return a result that ends the start with exit code 3, because the start cannot succeed."""
     return Finding(FindingLevel.REFUSE, check, what, fix)
 
 
 def existing_parent(folder: Path) -> Path:
-    """The nearest existing folder: this one or an ancestor."""
+    """Return the nearest existing folder: this one or an ancestor."""
     parent = folder.absolute()
     while not parent.exists() and parent != parent.parent:
         parent = parent.parent

@@ -1,6 +1,6 @@
-"""Checks this machine's GPUs with NVML: enough of them, free, healthy, and set up for the job.
+"""Checks this machine's GPUs with NVML: enough, free, healthy, and set up for the job.
 
-NVML may take a second to start on a machine without persistence mode, so they are checked once, during the start.
+NVML may take a second to start on a machine without persistence mode, so GPUs are read once, during the start.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from supervisor.preflight.context import GIB, CheckContext, note, ok, warn
 from supervisor.run.records import Finding
 from supervisor.sources.gpu import GpuProcess, GpuSample, GpuSurvey, survey_gpus, visible_devices
 
-# An idle CUDA context holds some hundred MiB.
+# An idle CUDA context holds a few hundred MiB.
 WORTH_SAYING_BYTES: Final = 512 * 2**20
-# The ranks themselves may already be there when the checks run during the start.
+# The ranks may already be running when the checks run during the start.
 NEWER_THAN_S: Final = 2.0
-# The throttle reasons that a person can do something about; a power cap is normal under load.
+# Throttle reasons that a user can act on. A power cap is normal under load.
 SLOWED: Final = frozenset(("hw_slowdown", "sw_thermal", "hw_thermal", "power_brake"))
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Shared by the checks below. `mine`: the GPUs that the ranks will see, in CUDA's order; None if unknown (a MIG slice)."""
+    """Input of the checks below. `mine`: the GPUs that ranks will see, in CUDA's order, or None if unknown (a MIG slice)."""
 
     context: CheckContext
     survey: GpuSurvey
@@ -37,7 +37,7 @@ class Seen:
 
     @property
     def used(self) -> tuple[GpuSample, ...]:
-        """The GPUs that ranks will use: as many as there are ranks, or all if that is unknown."""
+        """The GPUs that ranks will use: one per rank, or all if unknown."""
         if self.mine is None:
             return self.survey.samples
         spec = self.context.spec
@@ -45,7 +45,7 @@ class Seen:
 
 
 def check_gpus(context: CheckContext) -> Iterator[Finding]:
-    """All checks of a job's GPUs, from one NVML survey."""
+    """Run all checks of a job's GPUs on one NVML survey."""
     begun_t = time.time()
     survey = survey_gpus()
     if isinstance(survey, str):
@@ -63,7 +63,7 @@ def check_gpus(context: CheckContext) -> Iterator[Finding]:
 
 
 def _enough(seen: Seen) -> Iterator[Finding]:
-    """At least as many GPUs as requested ranks."""
+    """Check for at least one GPU per rank."""
     spec, named = seen.context.spec, seen.env.get(VISIBLE)
     there, ranks = len(seen.survey.samples), spec.nproc_per_node
     if seen.mine is None:
@@ -96,7 +96,7 @@ def _enough(seen: Seen) -> Iterator[Finding]:
 
 
 def _free(seen: Seen) -> Iterator[Finding]:
-    """Other users of the GPUs, since when, and how much memory is left."""
+    """Report other users of the GPUs, since when, and how much memory is left."""
     for sample in seen.used:
         used, total = sample.memory_used_bytes, sample.memory_total_bytes
         if used is None or total is None or used < WORTH_SAYING_BYTES:
@@ -116,7 +116,7 @@ def _free(seen: Seen) -> Iterator[Finding]:
 
 
 def _sound(seen: Seen) -> Iterator[Finding]:
-    """Lost cards, memory errors, and cards that run slower than they should."""
+    """Report lost cards, memory errors, and cards that run slower than they should."""
     for sample in seen.used:
         name, slowed = _name(sample), sorted(SLOWED.intersection(sample.throttle or ()))
         if sample.lost:
@@ -132,7 +132,7 @@ def _sound(seen: Seen) -> Iterator[Finding]:
 
 
 def _set_up(seen: Seen) -> Iterator[Finding]:
-    """MIG mode."""
+    """Report GPUs in MIG mode."""
     for sample in seen.used:
         if sample.device.mig and seen.mine is not None:
             what = f"{_name(sample)} is in MIG mode: a process sees one instance of it, and NCCL does not join instances of one GPU"
@@ -140,7 +140,7 @@ def _set_up(seen: Seen) -> Iterator[Finding]:
 
 
 def _driver(seen: Seen) -> Iterator[Finding]:
-    """The driver against the CUDA of torch: within a major version an older driver will do, a newer major needs a newer driver.
+    """Compare the driver with torch's CUDA. Within a major version an older driver will do. A newer major needs a newer driver.
 
     https://docs.nvidia.com/deploy/cuda-compatibility/: minor version compatibility.
     """
@@ -169,7 +169,7 @@ def _name(sample: GpuSample) -> str:
 
 
 def _who(process: GpuProcess) -> str:
-    """A process by pid, name, user, start and memory; unknown parts are left out."""
+    """Describe a process by pid, name, user, start and memory. Unknown parts are left out."""
     import psutil
 
     held = process.memory_used_bytes

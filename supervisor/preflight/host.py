@@ -24,34 +24,34 @@ from supervisor.preflight.context import (
 from supervisor.run.records import Finding
 from supervisor.run.regular import open_regular
 
-# Logs and series of a long run stay well below this; checkpoints come on top and are the user's.
+# Logs and series of a long run stay well below this. Checkpoints come on top and are up to the user.
 LOW_DISK_BYTES: Final = 1 * GIB
 NO_DISK_BYTES: Final = 64 * 2**20
 CHECKPOINTS_AHEAD: Final = 2
 # The number of newest runs to check, whatever their job.
 LOOK_BACK: Final = 20
-# DataLoader workers run out of Docker's default of 64 MiB; a batch of images is some 100 MiB.
+# DataLoader workers exhaust Docker's default of 64 MiB. A batch of images takes about 100 MiB.
 LOW_SHM_BYTES: Final = 512 * 2**20
-# Two floating-point images of 224 pixels fill 1.2 MB: a batch of 32 and what goes with it.
+# Two floating-point images of 224 pixels fill 1.2 MB, so this holds a batch of 32 and its targets.
 BATCH_BYTES: Final = 32 * 2**20
-# Below this the run folder itself, its logs and its series may not be made.
+# With fewer free inodes, the run folder with its logs and series may not fit.
 FEW_ENTRIES: Final = 200
 # Python with torch and a CUDA context: 0.6 to 1.5 GiB of the host's memory on builds of 2024 to 2026.
 RANK_BYTES: Final = 1 * GIB
 PTRACE_SCOPE: Final = "/proc/sys/kernel/yama/ptrace_scope"
-NO_ATTACH: Final = 3  # Documentation/admin-guide/LSM/Yama.rst: nobody may attach, and the setting stays
+NO_ATTACH: Final = 3  # Documentation/admin-guide/LSM/Yama.rst: no process may attach, until the next boot
 CAP_SYS_PTRACE: Final = 19
-# Each rank and each DataLoader worker holds some tens of descriptors; 1024 is the usual soft limit.
+# Each rank and each DataLoader worker holds a few dozen descriptors. 1024 is the usual soft limit.
 FILES_PER_RANK: Final = 128
 
 
 def check_runs_dir(context: CheckContext) -> Iterator[Finding]:
-    """Whether a run folder can be created there, judging by the nearest existing parent."""
+    """Check whether a run folder can be created, judging by the nearest existing parent."""
     parent = existing_parent(context.runs_dir)
     fix = "choose another place with --runs-dir"
     if not parent.is_dir():
         yield refuse("run folder", f"{parent} is not a folder", fix)
-    # Use os.access instead of creating a file: a refused start leaves nothing behind.
+    # Use os.access instead of creating a file, because a refused start must leave nothing behind.
     elif not os.access(parent, os.W_OK | os.X_OK) or os.statvfs(parent).f_flag & os.ST_RDONLY:
         yield refuse("run folder", f"{parent} cannot be written", fix)
     else:
@@ -59,14 +59,14 @@ def check_runs_dir(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_disk(context: CheckContext) -> Iterator[Finding]:
-    """Space and inodes for logs and checkpoints where the run folder will be."""
+    """Check space and inodes for logs and checkpoints where the run folder will be."""
     parent = existing_parent(context.runs_dir)
     free = shutil.disk_usage(parent).free
     entries = os.statvfs(parent)
     if free < NO_DISK_BYTES:
         what = f"{size_words(free)} left at {parent}"
         yield refuse("disk", what, "free some space, or choose another --runs-dir")
-    elif entries.f_files and entries.f_favail < FEW_ENTRIES:  # 0: made as they are needed
+    elif entries.f_files and entries.f_favail < FEW_ENTRIES:  # f_files 0: inodes are made on demand
         what = f"{entries.f_favail} more files fit at {parent} (its inodes are used up)"
         yield refuse("disk", what, "remove files there, or choose another --runs-dir")
     elif free < LOW_DISK_BYTES:
@@ -76,9 +76,9 @@ def check_disk(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_checkpoint_space(context: CheckContext) -> Iterator[Finding]:
-    """Space where this job's last run left its newest checkpoint, compared with its size: two must fit.
+    """Check the free space where this job's last run left its newest checkpoint. Two checkpoints must fit.
 
-    A new one is written before an old one is deleted.
+    A script writes the new checkpoint before it deletes an old one.
     """
     from supervisor.run.index import known_runs
     from supervisor.run.journal import read_state
@@ -97,7 +97,7 @@ def check_checkpoint_space(context: CheckContext) -> Iterator[Finding]:
         path = Path(job.cwd, saved[-1].path) if saved else None
         size = tree_bytes(path) if path is not None else None
         if path is None or not size:
-            continue  # it saved nothing, or that was deleted
+            continue  # the run saved nothing, or its checkpoint was deleted
         free = shutil.disk_usage(path).free
         what = f"{size_words(free)} free at {path.parent}, and a checkpoint of {run.run_id} takes {size_words(size)}"
         fix = "free some space, or save elsewhere: a failed save ends most scripts"
@@ -106,7 +106,7 @@ def check_checkpoint_space(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_host_memory(context: CheckContext) -> Iterator[Finding]:
-    """Free memory within the control group's limit, compared with what the ranks need before they load data."""
+    """Compare free memory within the control group's limit with what the ranks need before they load data."""
     import psutil
 
     from supervisor.sources.kernel_memory import read_cgroup_memory
@@ -128,9 +128,9 @@ def check_host_memory(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_shm(context: CheckContext) -> Iterator[Finding]:
-    """Shared memory, through which DataLoader workers pass batches: two each at a time (prefetch_factor)."""
+    """Check shared memory, in which each DataLoader worker holds two batches at a time (prefetch_factor)."""
     try:
-        usage = shutil.disk_usage("/dev/shm")  # noqa: S108 - its size is the question; nothing is written
+        usage = shutil.disk_usage("/dev/shm")  # noqa: S108 - reads the size, writes nothing
     except OSError:
         return
     workers = _workers(context.spec)
@@ -145,7 +145,7 @@ def check_shm(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_open_files(context: CheckContext) -> Iterator[Finding]:
-    """The hard limit on open files, to which a start raises the soft one, compared with the usual need of this many ranks."""
+    """Compare the hard limit on open files, to which a start raises the soft one, with the usual need of as many ranks."""
     spec = context.spec
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     workers = _workers(spec)
@@ -161,13 +161,13 @@ def check_open_files(context: CheckContext) -> Iterator[Finding]:
 
 
 def _workers(spec: JobSpec) -> int | None:
-    """DataLoader workers per rank; None: unknown."""
+    """Return the DataLoader workers per rank, or None if unknown."""
     known = find_loader(spec.entry_args).workers or spec.loader.workers
     return known[1] if known is not None else None
 
 
 def check_cores(context: CheckContext) -> Iterator[Finding]:
-    """Ranks compared with cores and GPUs; more ranks than cores is slow, not wrong."""
+    """Compare ranks with cores and GPUs. More ranks than cores is slow, not wrong."""
     spec = context.spec
     if spec.entry_kind is EntryKind.COMMAND:
         return
@@ -186,11 +186,11 @@ FAULTHANDLER = "[hang] faulthandler = true: ranks then write their stacks themse
 
 
 def check_stacks(context: CheckContext) -> Iterator[Finding]:
-    """Whether a hanging rank's stacks can be read: py-spy, and the right to inspect a process that is not its own child."""
+    """Check whether a hanging rank's stacks can be read: py-spy, and the right to inspect a process that is not a child."""
     from supervisor.sources.stacks.python_stacks import find_py_spy
 
     python = context.interpreter.path if context.interpreter is not None else None
-    # It needs no rights, but a signal to the ranks and one of their variables: offered only if nothing else works.
+    # faulthandler needs no rights, but a signal and a variable. Suggest it only if nothing else works.
     offer = None if context.spec.hang.faulthandler else FAULTHANDLER
     if find_py_spy(python) is None:
         yield note(
@@ -211,7 +211,7 @@ def check_stacks(context: CheckContext) -> Iterator[Finding]:
 
 
 def _yama(path: str) -> int:
-    """The kernel's setting; 0 without Yama."""
+    """Return the kernel's setting, or 0 without Yama."""
     try:
         with open_regular(path) as file:
             return int(file.read(16))
@@ -220,7 +220,7 @@ def _yama(path: str) -> int:
 
 
 def _has_capability(number: int) -> bool:
-    """Whether this process has a capability, as its children will (/proc/self/status: CapEff)."""
+    """Check whether this process and thus its children have a capability (/proc/self/status: CapEff)."""
     try:
         lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:

@@ -16,11 +16,11 @@ from typing import Final
 from supervisor.job.errors import JobError
 from supervisor.job.spec import EntryKind, JobSpec
 
-# Starting Python takes about 20 ms; on a cold network file system it can take seconds.
+# Starting Python takes about 20 ms, but can take seconds on a cold network filesystem.
 ASK_TIMEOUT_S: Final = 20.0
 
-# Finds torch by its spec and reads its version from a file: importing it would cost seconds and may
-# touch the GPU. The current folder comes first on the path of `python -c`: a json.py there would be run.
+# Find torch by its spec and read its version from a file, because importing torch would take seconds and may
+# touch the GPU. `python -c` puts the current folder first on the path, so a json.py there would be run.
 _ASK: Final = """
 import sys
 path, sys.path = sys.path, [entry for entry in sys.path if entry]
@@ -46,7 +46,7 @@ print(json.dumps({"python": "%d.%d.%d" % sys.version_info[:3], "torch": version,
 """
 
 
-# The bundled trainer's own floor; torchrun as we call it exists since torch 2.0, which wants 3.8.
+# The bundled trainer needs 3.11. torchrun, as we call it, exists since torch 2.0, which needs 3.8.
 TRAINER_FLOOR: Final = (3, 11)
 FLOOR: Final = (3, 8)
 _ACTIVE: Final = ("VIRTUAL_ENV", "CONDA_PREFIX")
@@ -54,9 +54,9 @@ _ACTIVE: Final = ("VIRTUAL_ENV", "CONDA_PREFIX")
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """A target interpreter. `torch_version` None: it has no torch (allowed only for a plain command).
+    """A target interpreter. `torch_version` is None without torch, which is allowed only for a plain command.
 
-    `torch_cuda`: the CUDA version of this torch build, such as "12.8"; None for a build without it. `torch_hip`: the same of ROCm.
+    `torch_cuda`: the CUDA version of this torch build, such as "12.8", or None without CUDA. `torch_hip`: the same for ROCm.
     """
 
     path: str
@@ -67,19 +67,19 @@ class Interpreter:
     torch_hip: str | None = None
 
     def is_at_least(self, floor: tuple[int, int]) -> bool:
-        """Whether its version reaches `floor` (major, minor)."""
+        """Check whether the Python version is at least `floor` (major, minor)."""
         major, minor, *_ = (int(part) for part in self.version.split("."))
         return (major, minor) >= floor
 
 
 def find_interpreter(spec: JobSpec, env: Mapping[str, str]) -> Interpreter:
-    """The interpreter that launches `spec`.
+    """Return the interpreter that launches `spec`.
 
-    ``--python`` binds. Otherwise the first of $VIRTUAL_ENV, $CONDA_PREFIX, python3 on PATH and our own
-    that has torch. A plain command brings its own, so the answer is only reported, never a refusal.
+    ``--python`` is binding. Otherwise use the first of $VIRTUAL_ENV, $CONDA_PREFIX, python3 on PATH and ours
+    that has torch. A plain command brings its own interpreter, so the result is only reported, not refused.
 
     Raises:
-        JobError: none has torch, or the bound one lacks it, does not run, or is too old.
+        JobError: no interpreter has torch, or the bound one lacks torch, does not run, or is too old.
     """
     is_command = spec.entry_kind is EntryKind.COMMAND
     floor = TRAINER_FLOOR if spec.entry_kind is EntryKind.TRAINER else FLOOR
@@ -107,7 +107,7 @@ def find_interpreter(spec: JobSpec, env: Mapping[str, str]) -> Interpreter:
     )
 
 
-# A file of the package's metadata is read; the package itself, which may take seconds and touch the GPU, is not imported.
+# Read a file of the package's metadata and do not import the package, which may take seconds and touch the GPU.
 _ASK_VERSION: Final = """
 import importlib.metadata, importlib.util, os, re, sys
 try:
@@ -121,13 +121,13 @@ except importlib.metadata.PackageNotFoundError:
 
 
 def installed_version(interpreter: str, package: str, env: Mapping[str, str]) -> str | None:
-    """The version of a package in an interpreter's environment, without importing it; None if unknown."""
-    # Files in the current folder would take precedence over installed ones.
+    """Return a package's version in an interpreter's environment without importing it, or None if unknown."""
+    # Run in "/", because files in the current folder would take precedence over installed ones.
     return _answer([interpreter, "-c", _ASK_VERSION, package], env, ASK_TIMEOUT_S, "/").strip() or None
 
 
 def interpreter_of(spec: JobSpec, otherwise: str, env: Mapping[str, str]) -> str:
-    """The interpreter of a job's ranks: for a command its own, or that of its console script."""
+    """Return the interpreter of a job's ranks. For a command, this is its own or its console script's."""
     if spec.entry_kind is not EntryKind.COMMAND or spec.python is not None:
         return otherwise
     program = spec.entry if os.sep in spec.entry else shutil.which(spec.entry, path=env.get("PATH"))
@@ -144,7 +144,7 @@ def interpreter_of(spec: JobSpec, otherwise: str, env: Mapping[str, str]) -> str
 
 
 def _answer(argv: list[str], env: Mapping[str, str], timeout_s: float, cwd: str | None = None) -> str:
-    """The stdout of a program; empty if it cannot be run."""
+    """Return the stdout of a program, empty if it cannot be run."""
     try:
         done = subprocess.run(
             argv,
@@ -168,7 +168,7 @@ def _places(env: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def _ask(path: str, why: str, env: Mapping[str, str]) -> Interpreter | None:
-    """What an interpreter says of itself; None if it is not a Python, or one that does not start."""
+    """Ask an interpreter about itself. Return None if it is not a Python or does not start."""
     try:
         told = json.loads(_answer([path, "-c", _ASK], env, ASK_TIMEOUT_S)) if os.path.isfile(path) else None
         return told and Interpreter(
@@ -193,7 +193,7 @@ def _fit(found: Interpreter, floor: tuple[int, int]) -> Interpreter:
 
 
 def trainer_main() -> str:
-    """Absolute path of the bundled trainer's ``__main__.py``, beside this package."""
+    """Return the absolute path of the bundled trainer's ``__main__.py``, beside this package."""
     here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     return os.path.join(here, "trainer", "__main__.py")
 
@@ -202,6 +202,6 @@ GIT_TIMEOUT_S: Final = 3.0
 
 
 def commit_of(cwd: str) -> str | None:
-    """The commit of the user's checkout, with "+" if it has changes; None if there is none, or git takes too long."""
+    """Return the commit of the user's checkout, with "+" if changed, or None without one or if git is too slow."""
     words = ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
     return _answer(words, os.environ, GIT_TIMEOUT_S, cwd).strip() or None

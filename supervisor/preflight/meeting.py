@@ -1,6 +1,6 @@
-"""For several nodes: checks whether this node reaches the ranks' rendezvous.
+"""Checks on several nodes whether this node reaches the ranks' rendezvous.
 
-Inside a job every failure to connect looks the same: minutes of silence. Here each has a message of its own.
+Inside a job, every failure to connect looks the same: minutes of silence. Here each has its own message.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from supervisor.preflight.network import RESOLVE_S, is_own_host, resolved
 from supervisor.run.records import Finding
 
 LISTEN_S: Final = 0.5
-"""A server that speaks first (ssh, mail, a database) has spoken by then; a store of PyTorch never does."""
+"""Long enough for a server that speaks first (ssh, mail, a database). PyTorch's store never does."""
 CONNECT_S: Final = 4.0
-"""More than the 3 s after which Linux reports that nobody on this network has an address (arp(7): three tries, one a second)."""
+"""More than the 3 s until Linux reports that no machine on this network has the address (arp(7): three tries, one a second)."""
 _UNREACHABLE: Final = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN})
 
 
 class Way(StrEnum):
-    """How a connection fails."""
+    """The ways in which a connection fails."""
 
     UNKNOWN_NAME = "unknown_name"
     REFUSED = "refused"
@@ -39,7 +39,7 @@ class Way(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The obstacle: `what` is one line, `fix` what to check."""
+    """A failed connection. `what`: the obstacle in one line. `fix`: what to check."""
 
     way: Way
     what: str
@@ -47,7 +47,7 @@ class Failed:
 
 
 def connect(host: str, port: int, address: str | None = None) -> socket.socket | Failed:
-    """A connection, for the caller to close; or the reason why there is none. `address`: the host's, if known."""
+    """Connect and return the socket, which the caller closes, or the failure. `address`: the host's, if known."""
     found = resolved(host) if address is None else [address]
     if not found:
         what = f"no machine is known by the name {host}"
@@ -74,7 +74,7 @@ def connect(host: str, port: int, address: str | None = None) -> socket.socket |
 
 
 def why_not(host: str, port: int) -> Failed | None:
-    """Why no connection is possible; None if one is. It is closed without sending anything, which PyTorch's store tolerates."""
+    """Return why a connection fails, or None if it works. Nothing is sent before closing, which PyTorch's store tolerates."""
     found = connect(host, port)
     if isinstance(found, Failed):
         return found
@@ -83,7 +83,7 @@ def why_not(host: str, port: int) -> Failed | None:
 
 
 def check_meeting(context: CheckContext) -> Iterator[Finding]:
-    """The answer of the rendezvous: connected, refused, dropped on the way, unreachable, or another service."""
+    """Check how the rendezvous answers: connected, refused, dropped, unreachable, or another service."""
     spec = context.spec
     if not spec.several_nodes or spec.entry_kind is EntryKind.COMMAND:
         return
@@ -94,7 +94,7 @@ def check_meeting(context: CheckContext) -> Iterator[Finding]:
         return  # this node itself will listen
     found = resolved(host)
     if not found:
-        return  # the check of its name reports it
+        return  # the check of the name reports this
     where = f"{host}:{port}" if found[0] == host else f"{host}:{port} ({found[0]})"
     began = time.monotonic()
     connection = connect(host, port, found[0])

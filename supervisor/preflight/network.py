@@ -1,4 +1,4 @@
-"""Checks ports and addresses of the ranks' rendezvous."""
+"""Checks the ports and addresses of the ranks' rendezvous."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RESOLVE_S: Final = 3.0
 
 
 def check_port(context: CheckContext) -> Iterator[Finding]:
-    """Whether a named port is free on the machine that will listen on it, and the rendezvous endpoint's if that is this machine."""
+    """Check whether a named port is free on the machine that will listen, and the rendezvous endpoint's, if it is here."""
     spec = context.spec
     if spec.entry_kind is EntryKind.COMMAND:
         return
@@ -40,18 +40,18 @@ def check_port(context: CheckContext) -> Iterator[Finding]:
         what = f"--rdzv-endpoint={endpoint_named(spec)}: a port is a whole number below 65536"
         yield refuse("port", what, "HOST:PORT, and an IPv6 address in brackets: [::1]:29400")
     elif host and is_own_host(host) and not is_free(port):
-        # Not refused: a second agent of the same job joins the first one's store.
+        # Do not refuse, because a second agent of the same job joins the first agent's store.
         holder = port_holder(port)
         what = f"port {port} of the rendezvous endpoint is taken" + (f" by {holder}" if holder else "")
         yield warn("port", what, "unless that is this very job on another node: name another port")
 
 
 def check_master(context: CheckContext) -> Iterator[Finding]:
-    """The machine of the rendezvous: whether its name resolves, to an address that other machines can reach."""
+    """Check whether the rendezvous host resolves to an address that other machines can reach."""
     spec = context.spec
     host = spec.master_addr or endpoint_of(spec)[0]
     if spec.entry_kind is EntryKind.COMMAND or not host:
-        return  # one machine, and nobody named it
+        return  # one machine, and no host was named
     found = resolved(host)
     if found is None:
         what = f"{host} was not resolved within {RESOLVE_S:.0f} s"
@@ -77,9 +77,9 @@ def check_master(context: CheckContext) -> Iterator[Finding]:
 
 
 def resolved(host: str, timeout_s: float | None = None) -> list[str] | None:
-    """The addresses of a name; [] for an unknown one, None if no answer came in time.
+    """Return the addresses of a name, [] for an unknown name, or None if no answer came in time.
 
-    The resolver has no limit of its own that a program could set: so it runs in a thread that may be abandoned.
+    The resolver has no time limit that a program could set, so it runs in a thread that may be abandoned.
     """
     answers: list[list[str]] = []
 
@@ -98,7 +98,7 @@ def resolved(host: str, timeout_s: float | None = None) -> list[str] | None:
 
 
 def is_own_host(host: str) -> bool:
-    """Whether a name or address is this machine's, as far as known without a name server."""
+    """Check whether a name or address is this machine's, without asking a name server."""
     import psutil
 
     each_of = psutil.net_if_addrs().values()
@@ -109,15 +109,15 @@ def is_own_host(host: str) -> bool:
 # -- ports ---------------------------------------------------------------------------------------------
 
 TRIES: Final = 10
-# Linux's default ephemeral range begins at 32768: the kernel hands out ports of that range to any client at any
-# moment, so that one found free there may be gone at launch.
+# Linux's default ephemeral range begins at 32768. The kernel hands out ports in this range to any client at any
+# moment, so a port found free there may be taken at launch.
 EPHEMERAL: Final = 32_768
 BELOW: Final = 12_000
-"""So many ports below that range are candidates, none of the well-known services."""
+"""The number of candidate ports below the ephemeral range. None belongs to a well-known service."""
 
 
 def free_port(*, tries: int = TRIES) -> int:
-    """A port that nothing listens on now, outside the ephemeral range. Nothing is reserved: it may be taken again.
+    """Return a port outside the ephemeral range that nothing listens on. The port is not reserved.
 
     Raises:
         JobError: none of `tries` candidates was free (exit code 3).
@@ -130,14 +130,14 @@ def free_port(*, tries: int = TRIES) -> int:
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on `port` on every address of this machine, as torchrun's store would."""
+    """Check whether a server could listen on `port` on all addresses here, as torchrun's store would."""
     for family, address in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):  # noqa: S104 - closed at once
         try:
             probe = socket.socket(family, socket.SOCK_STREAM)
         except OSError:
             continue  # a machine without IPv6
         with closing(probe):
-            # As the store does: a port in TIME_WAIT is free for it.
+            # As the store does, treat a port in TIME_WAIT as free.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -146,13 +146,13 @@ def is_free(port: int) -> bool:
                 probe.listen(1)
             except OSError as error:
                 if family == socket.AF_INET6 and error.errno not in {errno.EADDRINUSE, errno.EACCES}:
-                    continue  # IPv6 compiled in but switched off
+                    continue  # IPv6 is compiled in but switched off
                 return False
     return True
 
 
 def port_holder(port: int) -> str | None:
-    """The listener on `port`, such as ``python (pid 4711)``; None if /proc does not show it."""
+    """Return the listener on `port`, such as ``python (pid 4711)``, or None if /proc does not show it."""
     wanted = {name for _, of, name in listening_sockets(os.getpid()) if of == port}
     if not wanted:
         return None
@@ -168,7 +168,7 @@ def port_holder(port: int) -> str | None:
 
 
 def _range_outside_ephemeral() -> tuple[int, int]:
-    """The candidates; a machine whose ephemeral range starts lower moves them below it."""
+    """Return the candidates, which move down on a machine whose ephemeral range starts lower."""
     try:
         first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
     except (OSError, ValueError, IndexError):

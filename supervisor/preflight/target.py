@@ -30,15 +30,15 @@ from supervisor.run.regular import open_regular
 
 MAX_SOURCE_BYTES: Final = 4 * 2**20
 FILES: Final = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
-# Arguments that tell the checker how to read, and what.
+# Arguments that tell the data check how and what to read.
 DATA_FLAGS: Final = ("train_data_path", "valid_data_path", "vocab_size", "data_dtype", "max_seq_len")
 MOST_FILES: Final = 20
-# A larger run soon uses up less than this.
+# With less time than this left, a larger run soon reaches the limit.
 SHORT_S: Final = 600.0
 
 
 def check_script(context: CheckContext) -> Iterator[Finding]:
-    """Whether the script compiles. Only a warning: it may be generated, or meant for another Python."""
+    """Check whether the script compiles. Only warn, as it may be generated or for another Python."""
     spec = context.spec
     if spec.entry_kind is not EntryKind.SCRIPT or not spec.entry.endswith(".py"):
         return
@@ -59,7 +59,7 @@ def check_script(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_knobs(context: CheckContext) -> Iterator[Finding]:
-    """Whether the job could be restarted without a person: reported now, not after the first failure at night."""
+    """Check now, not after the first failure at night, whether the job could be restarted unattended."""
     spec = context.spec
     if not spec.retry.enabled or spec.entry_kind is EntryKind.TRAINER:
         return
@@ -95,9 +95,9 @@ def check_knobs(context: CheckContext) -> Iterator[Finding]:
 
 
 def _awaits_checkpoint(flag: str, knobs: Knobs) -> Finding:
-    """What happens before a checkpoint exists for a resume flag that takes one."""
+    """Note what happens before a checkpoint exists for a resume flag that takes one."""
     named = f"{flag}=DIR/FILE"
-    if flag == knobs.resume:  # its word for the newest one; a switch has none
+    if flag == knobs.resume:  # the flag's word for the newest checkpoint, which a switch lacks
         named = f"{flag}={knobs.resume_value}" if knobs.resume_value else flag
     return note(
         KNOBS_CHECK,
@@ -107,13 +107,13 @@ def _awaits_checkpoint(flag: str, knobs: Knobs) -> Finding:
 
 
 def check_resume(context: CheckContext) -> Iterator[Finding]:
-    """The checkpoint named in the arguments: whether it exists, and is complete in a known layout."""
+    """Check whether a checkpoint named in the arguments exists and is complete in a known layout."""
     spec = context.spec
     for flag in dict.fromkeys(each for each in (spec.knobs.start, spec.knobs.resume_path) if each):
         given = value_of(spec.entry_args, flag)
         if not given or (os.sep not in given and not given.endswith(FILES)):
             continue  # a word such as "latest", a switch, or a name on a hub
-        from supervisor.sources.checkpoint_layouts import whole_at  # most starts name none
+        from supervisor.sources.checkpoint_layouts import whole_at  # most starts name no checkpoint
 
         path = Path(spec.cwd, os.path.expanduser(given))
         if not path.exists():
@@ -128,7 +128,7 @@ def check_resume(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_data(context: CheckContext) -> Iterator[Finding]:
-    """The files that the bundled trainer will read."""
+    """Check that the files for the bundled trainer exist."""
     spec = context.spec
     if spec.entry_kind is not EntryKind.TRAINER:
         return
@@ -144,7 +144,7 @@ def check_data(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_data_through(context: CheckContext) -> Iterator[Finding]:
-    """Read those files to their end, like `stoker check --data`: header, size, every token within the vocabulary."""
+    """Read the trainer's files to the end, like `stoker check --data`: header, size, tokens in the vocabulary."""
     spec = context.spec
     named = {flag: value_of(spec.entry_args, f"--{flag}") for flag in DATA_FLAGS}
     files = [path for flag in ("train_data_path", "valid_data_path") if (path := named.pop(flag))]
@@ -164,7 +164,7 @@ def check_data_through(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_allocation(context: CheckContext) -> Iterator[Finding]:
-    """A SLURM allocation compared with the job: its nodes, its tasks, and the remaining time."""
+    """Compare a SLURM allocation with the job: its nodes, its tasks, and the remaining time."""
     spec, scheduler = context.spec, scheduler_of(context.env)
     if (place := scheduler.place) is None:
         return
@@ -183,7 +183,7 @@ def check_allocation(context: CheckContext) -> Iterator[Finding]:
 
 # -- what earlier runs of the same kind showed of the micro-batch --------------------------------------
 
-# Settings that say nothing about memory: two launches that differ in them are alike.
+# Settings without effect on memory. Two launches that differ only in these are alike.
 _FREE = re.compile(
     r"dir|path|out|output|log|logging|save|seed|name|epochs?|steps?|iters?|iterations?|lr|rate|decay|warmup|"
     r"wandb|report|resume|fault|project|every|interval|port|url|config",
@@ -191,7 +191,7 @@ _FREE = re.compile(
 
 
 def check_memory(context: CheckContext) -> Iterator[Finding]:
-    """Whether the requested micro-batch fit before, on this kind of GPU with as many ranks; nothing is applied silently."""
+    """Check whether this micro-batch fit earlier on this kind of GPU with as many ranks. Nothing is applied silently."""
     spec = context.spec
     if spec.batch is None or not (lines := recall_memory(kind_of(spec), context.env)):
         return
@@ -214,7 +214,7 @@ def check_memory(context: CheckContext) -> Iterator[Finding]:
 
 
 def kind_of(job: JobSpec) -> JobKind:
-    """The properties that this job shares with others that need the same memory."""
+    """Return the properties that this job shares with other jobs that need the same memory."""
     own = {job.knobs.batch, job.knobs.accumulation, job.knobs.global_batch, job.knobs.resume}
     held = {name: value_of(job.entry_args, name) for name in names_of(job.entry_args)}
     words = [f"{name}={value}" for name, value in held.items() if name not in own and not _is_free(name)]
@@ -228,7 +228,7 @@ def kind_of(job: JobSpec) -> JobKind:
     match job.entry_kind:
         case EntryKind.SCRIPT:
             script = str((folder / job.entry).resolve())
-        case EntryKind.COMMAND:  # every project has a train.py behind some launcher
+        case EntryKind.COMMAND:  # many projects have a train.py behind some launcher
             files = [str((folder / word).resolve()) for word in job.entry_args if word.endswith(".py")]
             script = " ".join([job.entry, *(files or [str(folder)])][:3])
         case EntryKind.MODULE:
@@ -237,7 +237,7 @@ def kind_of(job: JobSpec) -> JobKind:
             script = job.entry
         case _:
             assert_never(job.entry_kind)
-    from supervisor.sources.gpu import probe_gpus  # only where a micro-batch is known
+    from supervisor.sources.gpu import probe_gpus  # needed only for a known micro-batch
 
     gpus = probe_gpus()
     device = ", ".join(sorted({gpu.name or "GPU" for gpu in gpus})) or "cpu"

@@ -1,7 +1,7 @@
-"""Finds complete checkpoints of a foreign script in its folders, by their layout. Nothing is unpickled.
+"""Finds complete checkpoints of a third-party script in its folders by their layout. Nothing is unpickled.
 
-The functions of `LAYOUTS` recognize each one, its step, and its last file, which proves that it is complete. A file of `torch.save` is a zip with its directory at the end (torch/serialization.py), so a valid
-zip was written completely. For older formats this is unknown, so such a file is only mentioned to a person.
+Each function in `LAYOUTS` recognizes one layout, its step, and the last file written, which proves that the checkpoint is complete. `torch.save` writes a zip with its directory at the end
+(torch/serialization.py), so a valid zip was written completely. Older formats carry no such proof, so their files are only mentioned to the user.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LIKE_CHECKPOINTS = (".pt", ".pth", ".ckpt", ".safetensors")
 TRANSFORMERS: Final = "transformers"
 PLAIN: Final = "torch.save"
 SAVED_DEPTH: Final = 3
-"""A part of a checkpoint lies at most so deep in its folder: Megatron's ``iter_0000100/mp_rank_00/model_optim_rng.pt``."""
+"""The maximum depth of a file within its checkpoint, such as Megatron's ``iter_0000100/mp_rank_00/model_optim_rng.pt``."""
 
 _HF_NAME = re.compile(r"checkpoint-(\d{1,12})")
 _WEIGHTS = re.compile(
@@ -54,7 +54,7 @@ _STATE_NAME = re.compile(
 _NO_STATE_NAME = re.compile(
     r"best|optim|ema|rng|random|scaler|sched|infer|export|weights|recipe_state", re.IGNORECASE
 )
-# A text of 3 to 63 bytes in a protocol 2 pickle, as torch.save writes: the keys of a dict to continue training from, not just weights.
+# A string of 3 to 63 bytes in a protocol 2 pickle, as torch.save writes it. These keys mark a training state, not mere weights.
 _STATE_KEYS = re.compile(
     rb"X[\x03-\x3f]\x00\x00\x00(?:optim|opt_state|epoch|step|iter|(?:global|train|training|current|cur|last|n|num)_(?:step|epoch|iter))",
     re.IGNORECASE,
@@ -63,10 +63,10 @@ _STATE_KEYS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class FoundCheckpoint:
-    """A complete checkpoint. `path` as a script takes it, absolute; `t`: wall seconds of its last part.
+    """A complete checkpoint. `path`: absolute, in the form for a script. `t`: wall seconds of its last part.
 
-    `step` None: its name has none. `number`: the last number in its name, whatever it counts. `counted`: for
-    a measured save, the number of optimizer steps of its process.
+    `step` is None if the name has none. `number`: the last number in the name, whatever it counts. `counted`:
+    for a save that was measured, the number of optimizer steps of its process.
     """
 
     path: str
@@ -79,7 +79,7 @@ class FoundCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
-    """One folder's entries. `ranks`: the number of ranks, if known."""
+    """The entries of one folder. `ranks`: the number of ranks, if known."""
 
     path: str
     entries: dict[str, os.DirEntry[str]]
@@ -90,7 +90,7 @@ class _Listing:
         return os.path.basename(self.path)
 
     def written(self, name: str) -> float:
-        """When an entry was last changed."""
+        """Return when an entry was last changed."""
         return self.entries[name].stat(follow_symlinks=False).st_mtime
 
     def is_file(self, name: str) -> bool:
@@ -108,11 +108,11 @@ class _Listing:
         return os.path.join(self.path, *names)
 
     def checkpoint(self, layout: str, name: str, t: float, *, path: str = "") -> FoundCheckpoint:
-        """The checkpoint whose step is in `name`; by default it is this folder."""
+        """Return a checkpoint with the step found in `name`. Its path defaults to this folder."""
         return FoundCheckpoint(path or self.path, _step_of(name), t, layout, _number_of(name))
 
     def text(self, name: str) -> str | None:
-        """A short text file's only line."""
+        """Return the only line of a short text file."""
         if not self.is_file(name):
             return None
         with open_regular(self.inner(name)) as file:
@@ -121,22 +121,22 @@ class _Listing:
 
 
 class _What(Enum):
-    """The input of a layout's `find`, and the kind of its path."""
+    """What a layout's `find` receives, and what its path refers to."""
 
     FOLDER = auto()  # the listing of a folder that is the checkpoint
-    HOLDER = auto()  # the listing of a folder of checkpoints; the script is given that folder
+    HOLDER = auto()  # the listing of a folder of checkpoints, which is the path the script gets
     FILE = auto()  # the listing of the folder of one file
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How one framework lays out its checkpoints.
+    """The way one framework lays out its checkpoints.
 
     Attributes:
-        name: for people and the journal.
+        name: shown to the user and in the journal.
         what: the input of `find`.
-        find: the checkpoint in a listing, if complete: (path, step, time). For `FILE` it also gets the file's name.
-        takes: whether the folder has this layout, complete or not, so that its content is not searched.
+        find: returns the checkpoint in a listing, if complete. For `FILE`, the second argument is the file's name.
+        takes: checks whether the folder has this layout, complete or not, so that its content is not searched.
     """
 
     name: str
@@ -159,7 +159,7 @@ def _transformers(here: _Listing, _file: str) -> FoundCheckpoint | None:
 
 
 def _accelerate(here: _Listing, _file: str) -> FoundCheckpoint | None:
-    """Each rank writes its random state after everything else (accelerate/checkpointing.py, save_accelerator_state)."""
+    """Recognize Accelerate. Ranks write random states last (accelerate/checkpointing.py, save_accelerator_state)."""
     states = here.matching(_RANDOM_STATES)
     numbers = sorted(int(match[1]) for name in states if (match := _RANDOM_STATES.fullmatch(name)))
     if not states or len(states) == len(here.entries) or numbers != list(range(len(numbers))):
@@ -175,7 +175,7 @@ def _accelerate(here: _Listing, _file: str) -> FoundCheckpoint | None:
 
 
 def _saved_by_one(here: _Listing, numbers: list[int]) -> bool:
-    """Whether only the main process saved, with everything that load_state needs: it resumes without the others' random states.
+    """Check whether only the main process saved, with all that load_state needs. Other random states are optional.
 
     diffusers' scripts call save_state on one process. Sharded states (FSDP, DeepSpeed) have no ``optimizer.bin``.
     """
@@ -190,7 +190,7 @@ def _saved_by_one(here: _Listing, numbers: list[int]) -> bool:
 
 
 def _distributed(here: _Listing, _file: str) -> FoundCheckpoint | None:
-    """torch.distributed.checkpoint; Lightning's FSDP folders write `meta.pt` after it."""
+    """Recognize torch.distributed.checkpoint. Lightning's FSDP folders write `meta.pt` last."""
     if not here.is_file(".metadata") or not any(name.endswith(".distcp") for name in here.entries):
         return None
     last = ".metadata"
@@ -211,7 +211,7 @@ def _names_a_folder(here: _Listing) -> bool:
 
 
 def _deepspeed(here: _Listing, _file: str) -> FoundCheckpoint | None:
-    """`latest` names the newest folder once all ranks have written theirs (deepspeed/runtime/engine.py)."""
+    """Recognize DeepSpeed. `latest` is written after all ranks have saved (deepspeed/runtime/engine.py)."""
     tag = here.text("latest")
     if not tag or "/" in tag or not here.is_dir(tag):
         return None
@@ -224,7 +224,7 @@ def _deepspeed(here: _Listing, _file: str) -> FoundCheckpoint | None:
 
 
 def _megatron(here: _Listing, _file: str) -> FoundCheckpoint | None:
-    """The tracker is written once all ranks have saved (megatron/training/checkpointing.py)."""
+    """Recognize Megatron, whose tracker is written last (megatron/training/checkpointing.py)."""
     parsed = here.text("latest_checkpointed_iteration.txt")
     if parsed is None or not parsed.isdecimal() or len(parsed) > 12:
         return None
@@ -248,7 +248,7 @@ def _lightning(here: _Listing, file: str) -> FoundCheckpoint | None:
 
 
 def _plain(here: _Listing, file: str) -> FoundCheckpoint | None:
-    """One file that the script itself wrote with torch.save, with more than weights."""
+    """Recognize a file that the script itself wrote with torch.save and that has more than weights."""
     match = _PLAIN.fullmatch(file)
     if match is None or not _STATE_NAME.search(match["stem"]) or _NO_STATE_NAME.search(match["stem"]):
         return None
@@ -276,7 +276,7 @@ LAYOUTS: Final[tuple[Layout, ...]] = (
 
 
 HOLDERS: Final = frozenset(row.name for row in LAYOUTS if row.what is _What.HOLDER)
-"""Layouts whose path is a folder of many checkpoints, of which it names the newest."""
+"""Layouts whose path is a folder of many checkpoints, with a file that points to the newest."""
 
 
 def find_checkpoints(
@@ -287,11 +287,11 @@ def find_checkpoints(
     depth: int = MAX_DEPTH,
     most: int = MAX_FOUND,
 ) -> list[FoundCheckpoint]:
-    """The newest complete checkpoints below `folders` written from `since_t` on, at most `most`, in order of writing.
+    """Return the newest complete checkpoints below `folders` written since `since_t`, at most `most`, oldest first.
 
-    Symbolic links are not followed: Lightning's ``last.ckpt`` and many a ``latest`` point to files that are
-    found anyway. `ranks`: the number of ranks, if known; layouts with a file per rank are complete only with
-    all of them. Run directories are skipped; a script's own folders beside them, in ``runs``, are not.
+    Symbolic links are not followed. Lightning's ``last.ckpt`` and most ``latest`` links point to files that
+    are found anyway. `ranks`: the number of ranks, if known. A layout with one file per rank is complete only
+    with all of them. Run directories are skipped, but not a script's own folders next to them in ``runs``.
     """
     left = [MAX_ENTRIES]
     found: dict[str, FoundCheckpoint] = {}
@@ -302,9 +302,9 @@ def find_checkpoints(
 
 
 def whole_at(path: str, *, ranks: int | None = None) -> FoundCheckpoint | None:
-    """The checkpoint at `path`, in the form for a script; None if there is none of a known layout, or an incomplete one.
+    """Return the checkpoint at `path` in the form a script expects, or None if it is incomplete or of an unknown layout.
 
-    A file of `torch.save` may have any name, because the caller knows that it is one.
+    A file of `torch.save` may have any name, because the caller vouches for the format.
     """
     path = os.path.abspath(path)
     is_folder, name = os.path.isdir(path), os.path.basename(path)
@@ -327,10 +327,10 @@ def _stem(name: str) -> str:
 def whole_saved(
     path: str, since_t: float, until_t: float, *, ranks: int | None = None
 ) -> FoundCheckpoint | None:
-    """The complete checkpoint that a process saved, or saved a part of, at `path`; None if there is none.
+    """Return the complete checkpoint of which a process saved all or part at `path`, or None without one.
 
-    In a folder layout the last part comes after a save in it. A file belongs to the save if it was written by
-    `until_t`; it may have any name.
+    In a folder layout, the last part is written after the save itself. A file belongs to the save if it was
+    written by `until_t`, whatever its name.
     """
     folder = path if os.path.isdir(path) else os.path.dirname(path)
     for _ in range(SAVED_DEPTH):
@@ -346,9 +346,9 @@ def whole_saved(
 
 
 def files_of(path: str, layout: str = "", number: int | None = None) -> dict[str, str]:
-    """The files of one checkpoint, by their names below `path`; for a single file that name is empty.
+    """Return the files of one checkpoint by their names below `path`. A single file has an empty name.
 
-    In a folder of many, they are those of `number` and files beside them, such as the one that names the newest.
+    In a folder of many checkpoints, return those of `number` and the files beside them, such as the tracker.
     """
     if os.path.isfile(path):
         return {"": path}
@@ -362,7 +362,7 @@ def files_of(path: str, layout: str = "", number: int | None = None) -> dict[str
 
 
 def tree_bytes(path: Path) -> int | None:
-    """Bytes of a file, or of all files below a folder; None if it is gone, or has too many entries to count."""
+    """Return the bytes of a file, or of all files below a folder, or None if gone or too many to count."""
     total = count = 0
     try:
         if not path.is_dir():
@@ -379,7 +379,7 @@ def tree_bytes(path: Path) -> int | None:
 
 
 def has_checkpoint_names(folders: Iterable[Path]) -> bool:
-    """Whether any file in or just below `folders` has a checkpoint's name; also where there is too much to look at."""
+    """Check whether a file in or just below `folders` has a checkpoint's name. True if there are too many."""
     left = MAX_ENTRIES
     for folder in folders:
         for place, inner, names in os.walk(folder):
@@ -392,7 +392,7 @@ def has_checkpoint_names(folders: Iterable[Path]) -> bool:
 
 
 def is_zip(path: str) -> bool:
-    """Whether a file is a zip to its end; an unreadable one counts as incomplete."""
+    """Check whether a file is a complete zip. An unreadable file counts as incomplete."""
     try:
         return zipfile.is_zipfile(path)
     except OSError:
@@ -400,7 +400,7 @@ def is_zip(path: str) -> bool:
 
 
 def _listing(path: str, left: list[int] | None = None, ranks: int | None = None) -> _Listing | None:
-    """A folder's entries; None if it cannot be read, or exceeds the entries `left` to check."""
+    """Return a folder's entries, or None if it is unreadable or has more entries than `left` allows."""
     left = left if left is not None else [MAX_ENTRIES]
     entries: dict[str, os.DirEntry[str]] = {}
     try:
@@ -442,7 +442,7 @@ def _below(
 
 
 def _first(here: _Listing, file: str = "") -> FoundCheckpoint | None:
-    """The complete checkpoint that a folder is, or `file` in it. An unreadable or nonsensical one is not complete."""
+    """Return the complete checkpoint in a folder, or in its `file`. Malformed means incomplete."""
     for row in LAYOUTS:
         if (row.what is _What.FILE) == bool(file):
             with contextlib.suppress(OSError, ValueError, RecursionError):
@@ -452,7 +452,7 @@ def _first(here: _Listing, file: str = "") -> FoundCheckpoint | None:
 
 
 def _is_taken(here: _Listing) -> bool:
-    """Whether a folder has a known layout, complete or not."""
+    """Check whether a folder has a known layout, complete or not."""
     with contextlib.suppress(OSError):
         return any(row.takes(here) for row in LAYOUTS)
     return False
@@ -469,7 +469,7 @@ def _number_of(name: str) -> int | None:
 
 
 def _has_training_state(path: str) -> bool:
-    """Whether a file of torch.save is complete and has more than weights: its pickle has the keys of a training state."""
+    """Check whether a torch.save file is complete and its pickle has the keys of a training state."""
     try:
         with zipfile.ZipFile(path) as archive:
             inner = next((one for one in archive.infolist() if one.filename.endswith("data.pkl")), None)

@@ -1,8 +1,8 @@
-"""NVIDIA GPUs through NVML: utilization, memory and its users, throttling, errors, and lost GPUs.
+"""Reads NVIDIA GPUs through NVML: utilization, memory and its users, throttling, errors, lost GPUs.
 
-The only file that knows pynvml. No driver, or no library, is a normal state with a reason; a reading that a
-card does not offer is None, not 0; a GPU that has fallen off the bus is reported as lost, not omitted.
-NVML's "utilization" is the share of time in which any kernel ran, not how much of the GPU it filled.
+Only this file uses pynvml. A missing driver or library is a normal state, reported with a reason. A reading
+that a card does not support is None, not 0. A GPU that fell off the bus is reported as lost, not omitted.
+NVML's "utilization" is the share of time in which any kernel ran, not how much of the GPU was in use.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOST = frozenset({15, 16})  # GPU_IS_LOST, RESET_REQUIRED
 # UNINITIALIZED, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, version mismatch.
 _NVML_GONE = frozenset({1, 9, 12, 18})
 _TIMEOUT = 10
-# nvmlClocksEventReason… bits (named …ThrottleReason… before driver 535) that mean a clock below the requested one.
+# nvmlClocksEventReason… bits (…ThrottleReason… before driver 535) that mean a clock below the requested one.
 _THROTTLE = (
     (0x04, "power_cap"),
     (0x08, "hw_slowdown"),
@@ -41,7 +41,7 @@ log = logging.getLogger("stoker.gpu")
 
 @dataclass(frozen=True, slots=True)
 class GpuDevice:
-    """The constant facts about a GPU. `index` is NVML's, in PCI order; CUDA's order may differ, and `uuid` joins them."""
+    """The constant properties of a GPU. `index` follows NVML's PCI order. CUDA's order may differ, so match by `uuid`."""
 
     index: int
     uuid: str | None
@@ -52,7 +52,7 @@ class GpuDevice:
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """A compute process on a GPU. The pid is the host's, which differs from that in a container."""
+    """A compute process on a GPU. `pid` is the host's pid, which differs from the pid inside a container."""
 
     pid: int
     memory_used_bytes: int | None
@@ -60,10 +60,10 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class GpuSample:
-    """One reading of one GPU, at wall time `t`. Every reading may be None: the card or driver does not report it.
+    """One reading of one GPU, at wall time `t`. A reading is None if the card or driver does not report it.
 
-    Ratios are 0–1; `memory_util_ratio` is the share of time in which memory was read or written. `throttle` names the active reasons for running slower than requested. `ecc_uncorrected`
-    counts since the driver was loaded. `lost`: the GPU no longer responds, and nothing else is known.
+    Ratios are 0–1. `memory_util_ratio` is the share of time in which memory was read or written. `throttle` lists the active reasons for running slower than requested. `ecc_uncorrected`
+    counts errors since the driver was loaded. `lost`: the GPU no longer responds, so all other readings are None.
     """
 
     t: float
@@ -83,7 +83,7 @@ class GpuSample:
 
     @property
     def throttle_bits(self) -> int | None:
-        """The reasons in `throttle` as NVML's own bits, 0 for none; without the power cap, which is normal under load."""
+        """The reasons in `throttle` as NVML's own bits, or 0 for none. The power cap, normal under load, is left out."""
         if self.throttle is None:
             return None
         return sum(bit for bit, name in _THROTTLE if name in self.throttle and name != "power_cap")
@@ -99,7 +99,7 @@ class GpuSurvey:
 
 
 class GpuNoteCode(StrEnum):
-    """Kinds of notes about the GPUs, each reported once."""
+    """Kinds of notes about the GPUs. Each is reported once."""
 
     ABSENT = "gpu_absent"  # no driver, library or card: a normal state
     LOST = "gpu_lost"
@@ -111,7 +111,7 @@ class GpuNoteCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GpuNote:
-    """An event. `index` is None if it concerns all GPUs; `xid` only with code XID."""
+    """A GPU event. `index` is None if the event concerns all GPUs. `xid` is set only with code XID."""
 
     t: float
     code: GpuNoteCode
@@ -121,14 +121,14 @@ class GpuNote:
 
 
 class NvmlUnavailableError(Exception):
-    """NVML is unusable here; the message says why, in one line."""
+    """NVML is unusable here. The message gives the reason in one line."""
 
 
 def load_nvml() -> Any:
-    """Import pynvml. Any: it has no type hints.
+    """Import pynvml. The return type is Any because pynvml has no type hints.
 
     Raises:
-        NvmlUnavailableError: it is not installed.
+        NvmlUnavailableError: pynvml is not installed.
     """
     try:
         import pynvml
@@ -168,7 +168,7 @@ class GpuReader:
         self._listen()
 
     def read(self) -> list[GpuSample]:
-        """One sample per GPU, in index order.
+        """Return one sample per GPU, in index order.
 
         Raises:
             NvmlUnavailableError: the driver is gone (unloaded, updated).
@@ -177,7 +177,7 @@ class GpuReader:
         return [self._sample(device) for device in self.devices]
 
     def survey(self) -> GpuSurvey:
-        """One reading of all GPUs, with their constant facts.
+        """Return one reading of all GPUs, with their constant properties.
 
         Raises:
             NvmlUnavailableError: the driver is gone.
@@ -202,7 +202,7 @@ class GpuReader:
             log.debug("nvmlShutdown failed; the driver is gone")
 
     def _ask(self, index: int | None, function: str, *args: Any) -> Any:
-        """The only call into NVML: its answer, or None.
+        """Call a function of NVML and return its answer, or None. Most calls go through this method.
 
         Raises:
             NvmlUnavailableError: NVML as a whole no longer works.
@@ -210,7 +210,7 @@ class GpuReader:
         try:
             return getattr(self._nvml, function)(*args)
         except AttributeError:
-            return None  # a binding older than the function
+            return None  # the binding is older than the function
         except self._nvml.NVMLError as error:
             if error.value in _LOST and index is not None:
                 self._lose(index)
@@ -241,7 +241,7 @@ class GpuReader:
         handle = self._handles[index]
         t = time.time()
         if handle is None:
-            # Lost, or hidden from us (a container's cgroup): only a lost card is evidence.
+            # The card is lost, or hidden from us (a container's cgroup). Only a lost card is evidence.
             return GpuSample(t, device, lost=index in self._lost)
         memory = self._ask(index, "nvmlDeviceGetMemoryInfo", handle)
         if index in self._lost:
@@ -302,7 +302,7 @@ class GpuReader:
             self._on_note(GpuNote(t, GpuNoteCode.ECC, text, index))
 
     def _listen(self) -> None:
-        """Subscribe to Xid events; without support there are simply none."""
+        """Subscribe to Xid events. Without support, no events arrive."""
         self._events = self._ask(None, "nvmlEventSetCreate")
         if self._events is None:
             return
@@ -320,7 +320,7 @@ class GpuReader:
                 if getattr(error, "value", None) != _TIMEOUT:
                     self._events = None
                 return
-            # By its handle: a card that fell off the bus (Xid 79) no longer reports its UUID.
+            # Match by handle, because a card that fell off the bus (Xid 79) no longer reports its UUID.
             address = _address(event.device)
             index = next(
                 (at for at, handle in enumerate(self._handles) if address and _address(handle) == address),
@@ -334,7 +334,7 @@ class GpuReader:
 class GpuSampler(PeriodicSampler):
     """A thread that reads all GPUs every `interval_s` and passes the samples on.
 
-    Without NVML it reports that once (a note ABSENT) and ends. If the driver goes away later, it reports that
+    Without NVML, it reports one note (ABSENT) and ends. If the driver goes away later, it reports that once
     and retries every half minute.
     """
 
@@ -356,7 +356,7 @@ class GpuSampler(PeriodicSampler):
         self._had_one = False
 
     def sample(self) -> float | None:
-        """Read all GPUs once; returns the seconds until the next reading, or None without NVML."""
+        """Read all GPUs once and return the seconds until the next reading, or None without NVML."""
         try:
             if self._reader is None:
                 self._reader = GpuReader(self._on_note)
@@ -380,7 +380,7 @@ class GpuSampler(PeriodicSampler):
 
 
 def survey_gpus() -> GpuSurvey | str:
-    """One survey of all GPUs of this machine, or the reason why there are none (one line)."""
+    """Return one survey of all GPUs of this machine, or the reason (one line) why there are none."""
     try:
         reader = GpuReader(lambda _note: None)
         try:
@@ -392,17 +392,17 @@ def survey_gpus() -> GpuSurvey | str:
 
 
 def probe_gpus() -> tuple[GpuDevice, ...]:
-    """The GPUs of this machine."""
+    """Return the GPUs of this machine."""
     found = survey_gpus()
     return () if isinstance(found, str) else tuple(sample.device for sample in found.samples)
 
 
 def visible_devices(value: str | None, devices: Sequence[GpuDevice]) -> tuple[GpuDevice, ...] | None:
-    """The devices that CUDA_VISIBLE_DEVICES exposes to a process, in its order.
+    """Return the devices that CUDA_VISIBLE_DEVICES exposes to a process, in its order.
 
     None if unknown (a MIG slice). Numbers are NVML's, which match CUDA's order only with
-    CUDA_DEVICE_ORDER=PCI_BUS_ID or identical cards. As for CUDA, the list ends at the first bad entry, and
-    one that names a GPU twice names none (torch/cuda/__init__.py, _parse_visible_devices).
+    CUDA_DEVICE_ORDER=PCI_BUS_ID or identical cards. As in CUDA, the list ends at the first bad entry, and a
+    value that lists a GPU twice exposes none (torch/cuda/__init__.py, _parse_visible_devices).
     """
     if value is None:
         return tuple(devices)

@@ -1,7 +1,7 @@
-"""The kernel's facts about memory: limits and kills of the control group (versions 1 and 2).
+"""Reads what the kernel reports about memory: limits and kills of the control group (versions 1 and 2).
 
-Files and their meaning: the kernel's Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst. A kill by the
-group's limit leaves only exit -9 in a log; the counter here confirms it.
+The kernel's Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst describe the files. A kill by the
+group's limit leaves only exit -9 in a log. The counter read here confirms such a kill.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from supervisor.sources.processes import read_proc
 
-# v1 shows "no limit" as the largest page-aligned number; no real limit comes near it.
+# v1 shows "no limit" as the largest page-aligned number. No real limit comes near that number.
 _NO_LIMIT_BYTES = 1 << 60
-# By version: usage, its limit, the pages that are reclaimed first, and the kill counter.
+# By version: usage, limit, the pages that are reclaimed first, and the kill counter.
 _FILES = {
     1: ("memory.usage_in_bytes", "memory.limit_in_bytes", "total_inactive_file", "memory.oom_control"),
     2: ("memory.current", "memory.max", "inactive_file", "memory.events"),
@@ -22,13 +22,13 @@ _FILES = {
 
 @dataclass(frozen=True, slots=True)
 class CgroupMemory:
-    """Memory of a process's control group. `limit_bytes`: the tightest on the way up; None: none.
+    """Memory of a process's control group. `limit_bytes`: the tightest limit on the way up, or None.
 
-    `used_bytes`: in the group with this limit, without the file pages that the kernel reclaims first when memory runs
-    short (inactive_file, as docker and Kubernetes count): after a dataset was read, these fill any limit.
+    `used_bytes`: usage of the group with this limit, without the file pages that the kernel reclaims first if memory
+    runs short (inactive_file, as in docker and Kubernetes). Once a dataset was read, they fill any limit.
 
-    `oom_kills` counts processes of the group killed for memory, since the group was created; only a rise matters.
-    `version`: 1 or 2.
+    `oom_kills` counts the processes of the group killed for memory since the group was created. Only a rise
+    matters. `version`: 1 or 2.
     """
 
     version: int
@@ -38,7 +38,7 @@ class CgroupMemory:
 
 
 def read_cgroup_memory(pid: int | None = None, root: str = "/") -> CgroupMemory | None:
-    """The memory group of a process (by default our own); None without one."""
+    """Read the memory group of a process (by default our own). Return None without a group."""
     listing = _read(os.path.join(root, f"proc/{pid if pid is not None else 'self'}/cgroup"))
     unified = v1 = None
     for line in listing.splitlines():
@@ -58,15 +58,15 @@ def read_cgroup_memory(pid: int | None = None, root: str = "/") -> CgroupMemory 
 
 
 def memory_kills() -> int | None:
-    """Processes of our own group killed for memory since it was created; None without a counter."""
+    """Count the processes of our own group killed for memory since its creation. None without a counter."""
     found = read_cgroup_memory()
     return found.oom_kills if found is not None else None
 
 
 def _read_group(version: int, mount: str, path: str) -> CgroupMemory | None:
     used, most, given_up_first, events = _FILES[version]
-    # The group's folder and its ancestors, nearest first. In a container the listed path is the host's and
-    # does not exist under our mount; then the mount itself is the group.
+    # The group's folder and its ancestors, nearest first. In a container, the listed path is the host's and
+    # does not exist under our mount. The mount itself is then the group.
     parts = [part for part in path.split("/") if part and part != ".."]
     above = [os.path.join(mount, *parts[:depth]) for depth in range(len(parts), -1, -1)]
     folders = [folder for folder in above if os.path.exists(os.path.join(folder, used))]
@@ -74,7 +74,7 @@ def _read_group(version: int, mount: str, path: str) -> CgroupMemory | None:
         return None
     limits = {folder: limit for folder in folders if (limit := _number(folder, most)) is not None}
     limits = {folder: limit for folder, limit in limits.items() if limit < _NO_LIMIT_BYTES}
-    group = min(limits, key=limits.__getitem__, default=folders[0])  # of equal limits the nearest
+    group = min(limits, key=limits.__getitem__, default=folders[0])  # the nearest of equal limits
     in_use = _number(group, used)
     if in_use is not None:
         in_use = max(in_use - (_field(group, "memory.stat", given_up_first) or 0), 0)

@@ -1,6 +1,6 @@
-"""The machine and its processes, by psutil: CPU, memory, threads, I/O, full disks; traffic of each network interface and RDMA port.
+"""Reads the machine and its processes by psutil: CPU, memory, threads, I/O, disk usage, and traffic per interface and RDMA port.
 
-RDMA ports have their own counters, because those of the interfaces omit them.
+RDMA ports have their own counters, because interface counters omit RDMA traffic.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from supervisor.sources.kernel_memory import CgroupMemory, read_cgroup_memory
 from supervisor.sources.periodic import PeriodicSampler
 from supervisor.sources.processes import ProcessId, is_alive
 
-SHM = "/dev/shm"  # noqa: S108 - looked at, never written to
+SHM = "/dev/shm"  # noqa: S108 - only inspected, never written to
 INFINIBAND: Final = Path("/sys/class/infiniband")
 # docs.kernel.org/admin-guide/abi-stable.html: port_rcv_data and port_xmit_data count octets divided by 4.
 WORD_BYTES: Final = 4
-# The busiest since boot: a machine with containers has hundreds.
+# Only the links with the most traffic since boot. A machine with containers has hundreds.
 MOST_LINKS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessSample:
-    """One reading of one process. Ratios count cores: 1.0 is one core busy, more are more.
+    """One reading of one process. Ratios count cores: 1.0 is one busy core, and several cores exceed 1.0.
 
-    `cpu_ratio` covers the time since the previous reading, so it is None in the first. The byte counters
-    start with the process and need the same user.
+    `cpu_ratio` covers the time since the previous reading, so the first reading has None. The byte counters
+    start with the process and are readable only for the same user.
     """
 
     t: float
@@ -48,7 +48,7 @@ class ProcessSample:
     write_bytes: int | None = None
 
     def values(self) -> dict[str, float | None]:
-        """Its numbers, by series name."""
+        """Return the values by series name."""
         return {
             "cpu_ratio": self.cpu_ratio,
             "rss_bytes": self.rss_bytes,
@@ -68,7 +68,7 @@ class DiskFill:
 
     @property
     def used_ratio(self) -> float:
-        """Share not available to an ordinary user, 0–1."""
+        """The share not available to an ordinary user, 0–1."""
         return 1.0 - self.available_bytes / self.total_bytes if self.total_bytes else 0.0
 
 
@@ -107,7 +107,7 @@ class ProcessReader:
             self._psutil = psutil.Process(process.pid)
 
     def read(self) -> ProcessSample:
-        """One sample; `alive` is False if the process is gone, a zombie, or was another one all along."""
+        """Return one sample. `alive` is False if the process is gone, is a zombie, or never was this one."""
         now, t = time.monotonic(), time.time()
         gone = ProcessSample(t, self.key, self.process, alive=False)
         if self._psutil is None or not is_alive(self.process):
@@ -120,7 +120,7 @@ class ProcessReader:
             return gone
         try:
             counters = self._psutil.io_counters()
-        except (psutil.Error, AttributeError):  # another user's process; a system without such counters
+        except (psutil.Error, AttributeError):  # another user's process, or a system without such counters
             counters = None
         cpu_s = times.user + times.system
         before, self._before = self._before, (now, cpu_s)
@@ -141,7 +141,7 @@ class ProcessReader:
 
 
 class LinkReader:
-    """Reads the counters repeatedly. Not thread-safe.
+    """Reads the traffic counters repeatedly. Not thread-safe.
 
     Args:
         infiniband: the kernel's folder of RDMA devices.
@@ -152,7 +152,7 @@ class LinkReader:
         self._before: tuple[float, dict[str, tuple[int, int]]] | None = None
 
     def read(self) -> tuple[LinkRate, ...]:
-        """The busiest links since boot, busiest first; none at the first reading."""
+        """Return the rates of the busiest links since boot, busiest first. The first reading has none."""
         now, counts = time.monotonic(), dict(self._counts())
         before, self._before = self._before, (now, counts)
         if before is None or now <= before[0]:
@@ -163,12 +163,12 @@ class LinkReader:
         for name in busiest:
             received, sent = counts[name]
             was = before[1].get(name)
-            if was is not None and received >= was[0] and sent >= was[1]:  # else it was reset
+            if was is not None and received >= was[0] and sent >= was[1]:  # otherwise the counter was reset
                 rates.append(LinkRate(name, (received - was[0]) / took_s, (sent - was[1]) / took_s))
         return tuple(rates)
 
     def _counts(self) -> Iterator[tuple[str, tuple[int, int]]]:
-        """Bytes received and sent since boot, for all links with traffic."""
+        """Yield the bytes received and sent since boot for each link with traffic."""
         for name, each in psutil.net_io_counters(pernic=True).items():
             if each.bytes_recv + each.bytes_sent and not name.startswith(INNER_LINKS):
                 yield name, (each.bytes_recv, each.bytes_sent)
@@ -190,7 +190,7 @@ class LinkReader:
 class HostReader:
     """Reads the machine repeatedly. Not thread-safe.
 
-    `disks`: folders whose filesystems to check; unreadable ones are skipped.
+    `disks`: folders whose filesystems to check. Unreadable ones are skipped.
     """
 
     def __init__(self, disks: Sequence[str] = (SHM,)) -> None:
@@ -199,7 +199,7 @@ class HostReader:
         self._before: tuple[float, float] | None = None
 
     def read(self) -> HostSample:
-        """One sample."""
+        """Return one sample."""
         memory = psutil.virtual_memory()
         return HostSample(
             t=time.time(),
@@ -213,7 +213,7 @@ class HostReader:
         )
 
     def _cpu(self) -> float | None:
-        # From times since boot, so that two readers do not shorten each other's interval, as with
+        # Use times since boot, so that two readers do not shorten each other's interval as they would with
         # psutil.cpu_percent. Guest time is included in user and nice (proc(5)).
         times = psutil.cpu_times()._asdict()
         total: float = sum(value for name, value in times.items() if not name.startswith("guest"))
@@ -229,8 +229,8 @@ class HostSampler(PeriodicSampler):
 
     Args:
         stop: ends the thread.
-        processes: gives the processes to read now, each with a key (the rank).
-        on_samples: receives the machine's sample and the processes', in the given order.
+        processes: returns the processes to read now, each with a key (the rank).
+        on_samples: receives the machine's sample and the process samples, in the order of `processes`.
         disks: folders whose filesystems to check.
         interval_s: seconds between readings.
     """
@@ -252,7 +252,7 @@ class HostSampler(PeriodicSampler):
         self._readers: dict[str, ProcessReader] = {}
 
     def sample(self) -> float:
-        """Read once; returns the seconds until the next reading."""
+        """Read once and return the seconds until the next reading."""
         wanted = self._processes()
         known = {k: r for k, r in self._readers.items() if wanted.get(k) == r.process}
         self._readers = {
@@ -263,7 +263,7 @@ class HostSampler(PeriodicSampler):
 
 
 def disk_fill(path: str) -> DiskFill | None:
-    """How full the filesystem of `path` is; None if it cannot be read."""
+    """Return how full the filesystem of `path` is, or None if it cannot be read."""
     try:
         found = psutil.disk_usage(path)
     except OSError:

@@ -9,8 +9,8 @@ from abc import ABC, abstractmethod
 class PeriodicSampler(ABC):
     """Calls `sample` until the stop event is set or there is nothing to sample.
 
-    A daemon thread, because a call into a wedged driver, or statvfs(2) on a dead network filesystem, never
-    returns and must not keep the process alive.
+    The thread is a daemon, because a call into a wedged driver, or statvfs(2) on a dead network filesystem,
+    never returns and must not keep the process alive.
     """
 
     def __init__(self, name: str, stop: threading.Event) -> None:
@@ -19,9 +19,9 @@ class PeriodicSampler(ABC):
 
     @abstractmethod
     def sample(self) -> float | None:
-        """Take one round; returns the seconds until the next, None to end the thread."""
+        """Take one round of samples and return the seconds until the next round. None ends the thread."""
 
-    def close(self) -> None:  # noqa: B027 - most have nothing open
+    def close(self) -> None:  # noqa: B027 - most samplers have nothing open
         """Close resources. Called in the thread, at its end."""
 
     def start(self) -> None:
@@ -29,7 +29,7 @@ class PeriodicSampler(ABC):
         self._thread.start()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the thread to end (set the stop event first); False if it did not."""
+        """Wait for the thread to end (set the stop event first). Return False if it did not."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 

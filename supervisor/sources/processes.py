@@ -1,7 +1,7 @@
-"""Processes identified by pid and start time, from /proc: their identity, activity, open files, and end.
+"""Reads the identity, activity, open files and end of processes from /proc, by pid and start time.
 
-A pid is recycled; together with the start time (field 22 of ``/proc/<pid>/stat``, proc(5)) it names one
-process and no other until the next boot. Nothing here ever signals a bare pid.
+The kernel recycles pids. A pid with its start time (field 22 of ``/proc/<pid>/stat``, proc(5)) identifies
+exactly one process until the next boot. No function in this module signals a bare pid.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LISTENS = "0A"
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 # linux/sock_diag.h, inet_diag.h.
 _SOCK_DIAG, _BY_FAMILY, _INFO = 4, 20, 2
-# Counts system calls, and also a mapped file's disk reads, which are none.
+# These count the bytes of system calls, and disk reads through a mapped file, which need no system call.
 _COUNTED = frozenset((b"rchar", b"wchar", b"read_bytes"))
 
 
@@ -35,7 +35,7 @@ class ProcessId:
 
 @dataclass(frozen=True, slots=True)
 class ProcessStat:
-    """The used fields of /proc/<pid>/stat. `start_ticks`: clock ticks since boot."""
+    """The fields of /proc/<pid>/stat that are used here. `start_ticks`: clock ticks since boot."""
 
     state: str
     parent: int
@@ -43,48 +43,48 @@ class ProcessStat:
 
     @property
     def is_dead(self) -> bool:
-        """Whether it is a zombie, which holds only a pid and counts as dead."""
+        """Whether the process is a zombie, which only holds a pid and counts as dead."""
         return self.state in "ZXx"
 
     @property
     def start_time(self) -> float:
-        """Seconds since boot."""
+        """The start time in seconds since boot."""
         return self.start_ticks / os.sysconf("SC_CLK_TCK")
 
 
 def boot_id() -> str | None:
-    """The id of this boot of the machine (random(4)): a pid and a start time identify a process only within one boot."""
+    """Return the id of the current boot (random(4)). A pid and a start time identify a process only within one boot."""
     raw = read_proc("/proc/sys/kernel/random/boot_id", 64)
     return raw.decode("ascii", "replace").strip() if raw is not None else None
 
 
 def identify(pid: int) -> ProcessId | None:
-    """The identity of a live process; None if there is none with this pid (a zombie does not count)."""
+    """Return the identity of a live process, or None if no process has this pid. A zombie does not count."""
     stat = _read_stat(pid)
     return None if stat is None or stat.is_dead else ProcessId(pid, stat.start_time)
 
 
 def is_alive(process: ProcessId) -> bool:
-    """True while this very process runs; a zombie and another process under its pid do not count."""
+    """Check whether this very process is alive. A zombie or a later process with its pid does not count."""
     return identify(process.pid) == process
 
 
 def is_uninterruptible(process: ProcessId) -> bool:
-    """Whether this very process waits in the kernel out of reach of signals (state D), for a GPU or a dead mount."""
+    """Check whether this very process is stuck in the kernel beyond signals (state D), on a GPU or a dead mount."""
     stat = _read_stat(process.pid)
     return stat is not None and stat.state == "D" and stat.start_time == process.start_time
 
 
 def process_table() -> dict[int, ProcessStat]:
-    """Every process of this machine by its pid, including zombies."""
+    """Return all processes of this machine by pid, including zombies."""
     pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
     return {pid: stat for pid in pids if (stat := _read_stat(pid)) is not None}
 
 
 def descendants(process: ProcessId, table: Mapping[int, ProcessStat] | None = None) -> list[ProcessId]:
-    """The live children of `process`, their children, and so on, nearest first, each level by pid.
+    """Return the live children of `process`, their children, and so on, nearest first, each level by pid.
 
-    Empty if the process is gone, because its children then have another parent. `table`: an already read one.
+    Empty if the process is gone, as its children then have another parent. `table`: from an earlier read.
     """
     table = process_table() if table is None else table
     root = table.get(process.pid)
@@ -100,28 +100,28 @@ def descendants(process: ProcessId, table: Mapping[int, ProcessStat] | None = No
         below = sorted(child for parent in level for child in children.get(parent, ()) if child not in seen)
         seen.update(below)
         # A zombie's children are gone, but a thread group whose leader has exited shows as a zombie and may
-        # still have some: walk on, but list only live ones.
+        # still have children. So follow zombies, but list only live processes.
         found += [ProcessId(pid, table[pid].start_time) for pid in below if not table[pid].is_dead]
         level = below
     return found
 
 
 def parent_of(pid: int) -> int | None:
-    """The parent of a live process; None if there is none with this pid."""
+    """Return the parent of a live process, or None if no live process has this pid."""
     stat = _read_stat(pid)
     return None if stat is None or stat.is_dead else stat.parent
 
 
 def command_of(pid: int) -> str | None:
-    """The kernel's name for a process (its first 15 bytes), whoever owns it; None if it is gone."""
+    """Return the kernel's name (first 15 bytes) for any user's process, or None if it is gone."""
     raw = read_proc(f"/proc/{pid}/comm", 64)
     return raw.decode("utf-8", "replace").rstrip("\n") if raw else None
 
 
 def read_environ(process: ProcessId) -> dict[str, str]:
-    """The environment that the process was started with; empty if it is gone or another user's.
+    """Return the environment at the start of the process, empty if it is gone or belongs to another user.
 
-    Also empty for an instant between fork and exec: retry later.
+    The environment is also empty for an instant between fork and exec, so retry later.
     """
     raw = read_proc(f"/proc/{process.pid}/environ", _ENVIRON_CAP_BYTES)
     if raw is None or not is_alive(process):
@@ -131,7 +131,7 @@ def read_environ(process: ProcessId) -> dict[str, str]:
 
 
 def read_cmdline(process: ProcessId) -> list[str]:
-    """The process's argument vector; empty if it is gone or another user's."""
+    """Return the process's argument vector, empty if it is gone or belongs to another user."""
     raw = read_proc(f"/proc/{process.pid}/cmdline", _ENVIRON_CAP_BYTES)
     if raw is None or not is_alive(process):
         return []
@@ -139,7 +139,7 @@ def read_cmdline(process: ProcessId) -> list[str]:
 
 
 def owner_of(pid: int) -> int | None:
-    """The user id of a process; None if it is gone."""
+    """Return the user id of a process, or None if it is gone."""
     try:
         return os.stat(f"/proc/{pid}").st_uid
     except OSError:
@@ -147,10 +147,10 @@ def owner_of(pid: int) -> int | None:
 
 
 def environment_value(pid: int, name: str) -> str | None:
-    """A variable of a process's initial environment; empty if it was not set.
+    """Return a variable of a process's initial environment, empty if it was not set.
 
-    None if that cannot be known: another user's process, one that is gone or is just being started, or one whose
-    environment was overwritten, as setproctitle does for a longer title (Ray and vLLM rename their workers so).
+    None if the environment is unavailable: the process belongs to another user, is gone, is just being started,
+    or has overwritten its environment, as setproctitle does for a longer title (Ray and vLLM rename workers so).
     """
     raw = read_proc(f"/proc/{pid}/environ", _ENVIRON_CAP_BYTES)
     entries = [entry for entry in (raw or b"").split(b"\0") if b"=" in entry]
@@ -163,7 +163,7 @@ def environment_value(pid: int, name: str) -> str | None:
 def become_subreaper() -> bool:
     """Make this process the new parent of every descendant whose own parent dies (prctl(2), Linux 3.4).
 
-    False if the system does not support it; orphans then go to init.
+    Return False if the system does not support this. Orphans then go to init.
     """
     try:
         return bool(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
@@ -172,9 +172,9 @@ def become_subreaper() -> bool:
 
 
 def reap_child(process: ProcessId) -> int | None:
-    """Reap a dead child of this very process; returns its exit code (negative for a signal).
+    """Reap a dead child of this very process and return its exit code (negative for a signal).
 
-    None if it is alive, not our child, or already reaped.
+    None if the child is alive, already reaped, or not ours.
     """
     stat = _read_stat(process.pid)
     if (
@@ -192,10 +192,10 @@ def reap_child(process: ProcessId) -> int | None:
 
 
 def exit_code_of(process: ProcessId) -> int | None:
-    """The exit code (negative for a signal) of a zombie, anybody's child; None once its parent has waited for it.
+    """Return the exit code (negative for a signal) of a zombie of any parent, or None once it is reaped.
 
-    Field 52 of ``/proc/<pid>/stat`` (Linux 3.5), readable only by the process's own user: it is 0 for others,
-    so 0 counts only for our own.
+    Field 52 of ``/proc/<pid>/stat`` (Linux 3.5) is readable only by the process's own user. Other users read
+    0, so 0 counts only for our own processes.
     """
     raw = read_proc(f"/proc/{process.pid}/stat", 4096)
     stat = _parse_stat(raw)
@@ -209,19 +209,19 @@ def exit_code_of(process: ProcessId) -> int | None:
 
 
 def open_files(pid: int) -> Iterator[tuple[str, str]]:
-    """The descriptors of a process, and their targets: a path, ``socket:[4711]``; empty for another user's or an ended one."""
+    """Yield a process's descriptors and targets (a path, ``socket:[4711]``), none if ended or another user's."""
     folder = f"/proc/{pid}/fd"
     try:
         numbers = os.listdir(folder)
     except OSError:
         return
     for number in numbers:
-        with contextlib.suppress(OSError):  # closed since the folder was listed, as our own listing is
+        with contextlib.suppress(OSError):  # closed since the listing, as the listing's own descriptor is
             yield number, os.readlink(f"{folder}/{number}")
 
 
 def listening_sockets(pid: int) -> Iterator[tuple[str, int, str]]:
-    """The listening TCP sockets in a process's network namespace: hexadecimal address, port, and name as in `open_files`."""
+    """Yield listening TCP sockets in a process's network namespace: hexadecimal address, port, name as in `open_files`."""
     for table in ("tcp", "tcp6"):
         raw = read_proc(f"/proc/{pid}/net/{table}", _SOCKETS_CAP_BYTES) or b""
         for row in raw.decode("ascii", "replace").splitlines()[1:]:
@@ -232,16 +232,16 @@ def listening_sockets(pid: int) -> Iterator[tuple[str, int, str]]:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a signal stopped it, or a tracer holds it."""
+    """Check whether a signal has stopped the process or a tracer holds it."""
     stat = _read_stat(pid)
     return stat is not None and stat.state in "Tt"
 
 
 def catches(pid: int, number: int) -> bool | None:
-    """Whether a process has a handler for a signal now; None if it is gone.
+    """Check whether a process currently has a handler for a signal. Return None if the process is gone.
 
-    Python sets one for SIGINT at its start and takes it away when it shuts down, after atexit and before it destroys its modules
-    (``_PySignal_Fini``): with torch the process then takes half a second or more to exit.
+    Python installs a handler for SIGINT at startup and removes it at shutdown, after atexit and before it destroys its modules
+    (``_PySignal_Fini``). With torch, the process then needs half a second or more to exit.
     """
     raw = read_proc(f"/proc/{pid}/status", 4096) or b""
     caught = next((line.split()[1] for line in raw.splitlines() if line.startswith(b"SigCgt:")), None)
@@ -249,10 +249,10 @@ def catches(pid: int, number: int) -> bool | None:
 
 
 def send_signal(process: ProcessId, number: int = signal.SIGKILL) -> bool:
-    """Signal this very process; False if it is gone (or a zombie, or not ours to signal).
+    """Signal this very process. Return False if it is gone, a zombie, or not ours to signal.
 
-    A pidfd is opened before the identity is checked, so that between check and signal the pid cannot come
-    to mean another process. Kernels before 5.3 have no pidfd: there the window is some microseconds.
+    The pidfd is opened before the identity check, so the pid cannot go to another process between check
+    and signal. Kernels before 5.3 have no pidfd, which leaves a window of some microseconds.
     """
     try:
         fd = os.pidfd_open(process.pid)
@@ -272,11 +272,11 @@ def send_signal(process: ProcessId, number: int = signal.SIGKILL) -> bool:
 
 
 class ExitWatch:
-    """A thread that waits for anybody's processes to end. Kernels before 5.3 have no pidfd: there it reports nothing.
+    """A thread that waits for processes to end, not only children. Before Linux 5.3 (no pidfd) it reports nothing.
 
     Args:
-        ended: called in the thread with a process's name and its exit code (negative for a signal; None if
-            its parent was faster: torchrun polls its workers every 0.1 s).
+        ended: called in the thread with a process's name and exit code, which is negative for a signal and
+            None if its parent was faster. torchrun polls its workers every 0.1 s.
     """
 
     def __init__(self, ended: Callable[[int, int | None], None]) -> None:
@@ -290,7 +290,7 @@ class ExitWatch:
         self._thread = threading.Thread(target=self._run, name="stoker-exits", daemon=True)
 
     def watch(self, name: int, process: ProcessId) -> None:
-        """Wait for the end of a process, from any thread; ignores one that is already gone."""
+        """Wait for a process to end, ignoring one that is already gone. Any thread may call this."""
         with self._lock:
             if self._closing or any(known == process for _, known in self._watched.values()):
                 return
@@ -298,7 +298,7 @@ class ExitWatch:
                 fd = os.pidfd_open(process.pid)
             except OSError:
                 return
-            if not is_alive(process):  # between its end and its parent's poll, or already another process
+            if not is_alive(process):  # ended but not yet polled by its parent, or already another process
                 os.close(fd)
                 return
             self._watched[fd] = name, process
@@ -308,7 +308,7 @@ class ExitWatch:
         os.eventfd_write(self._poke_fd, 1)
 
     def close(self) -> None:
-        """End the thread and close what is open."""
+        """End the thread and close all descriptors."""
         with self._lock:
             if self._closing:
                 return
@@ -336,7 +336,7 @@ class ExitWatch:
 
 
 def helper_cpu_s(ranks: Iterable[ProcessId]) -> float:
-    """CPU seconds of the ranks' own children, live and reaped (data workers, compilers), without the ranks."""
+    """Return the CPU seconds of the ranks' live and reaped children (data workers, compilers)."""
     tick = os.sysconf("SC_CLK_TCK")
     total = 0
     for rank in ranks:
@@ -346,14 +346,14 @@ def helper_cpu_s(ranks: Iterable[ProcessId]) -> float:
 
 
 def own_cpu_s(rank: ProcessId) -> float:
-    """CPU seconds of one rank's own process, all its threads; 0 if it is gone."""
+    """Return the CPU seconds of one rank's own process with all its threads, or 0 if it is gone."""
     return _ticks(rank.pid)[0] / os.sysconf("SC_CLK_TCK") if is_alive(rank) else 0.0
 
 
 def io_bytes(ranks: Iterable[ProcessId]) -> int:
-    """Bytes that the ranks and their children moved by read(2), write(2) and the like, with caches, and sent over TCP.
+    """Return bytes that ranks and their children moved by read(2), write(2) etc., cached or not, and sent over TCP.
 
-    proc(5) counts no send(2) in its wchar. A rank that waits for its peers sends nothing over gloo's or NCCL's sockets.
+    The wchar of proc(5) excludes send(2). A rank that waits for its peers sends nothing over gloo's or NCCL's sockets.
     """
     pids = [process.pid for rank in ranks if is_alive(rank) for process in (rank, *descendants(rank))]
     sent = _sent_bytes()
@@ -363,13 +363,13 @@ def io_bytes(ranks: Iterable[ProcessId]) -> int:
 
 
 def any_is_written(paths: Iterable[str]) -> bool:
-    """Whether any process that we may inspect has one of the files open for writing; walks /proc once."""
+    """Check whether any process that we may inspect has a file open for writing. Walks /proc once."""
     return next(writers_of(paths), None) is not None
 
 
 def writers_of(paths: Iterable[str]) -> Iterator[int]:
-    """The pids of processes that have one of the files open for writing, as far as visible; walks /proc once."""
-    wanted = {os.path.realpath(path) for path in paths}  # as the kernel names them
+    """Yield the pids of visible processes that have one of the files open for writing. Walks /proc once."""
+    wanted = {os.path.realpath(path) for path in paths}  # the kernel reports real paths
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
@@ -393,8 +393,8 @@ def _read_stat(pid: int) -> ProcessStat | None:
 def _parse_stat(raw: bytes | None) -> ProcessStat | None:
     if not raw:
         return None
-    # The command's name is in parentheses and may itself contain blanks and parentheses: fields are counted
-    # from the last ")". After it: state (field 3), ppid (4), … starttime (22).
+    # The command's name is in parentheses and may contain blanks and parentheses itself, so fields are
+    # counted from the last ")": state (field 3), ppid (4), … starttime (22).
     fields = raw[raw.rfind(b")") + 2 :].split()
     try:
         return ProcessStat(fields[0].decode("ascii"), int(fields[1]), int(fields[19]))
@@ -403,7 +403,7 @@ def _parse_stat(raw: bytes | None) -> ProcessStat | None:
 
 
 def read_proc(path: str, cap_bytes: int) -> bytes | None:
-    """A file of the kernel (/proc, /sys); None if it is missing or unreadable."""
+    """Return the content of a kernel file (/proc, /sys), or None if it is missing or unreadable."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -422,7 +422,7 @@ def read_proc(path: str, cap_bytes: int) -> bytes | None:
 
 
 def _ticks(pid: int) -> tuple[int, int]:
-    """A process's own clock ticks, and those of its reaped children."""
+    """Return the clock ticks of a process itself and of its reaped children."""
     raw = read_proc(f"/proc/{pid}/stat", 4096) or b""
     fields = raw[raw.rfind(b")") + 2 :].split()
     try:
@@ -442,7 +442,7 @@ def _io(pid: int) -> int:
 
 
 def _sent_bytes() -> dict[str, int]:
-    """The acknowledged bytes of each TCP connection in this network namespace, by sock_diag(7); empty without an answer."""
+    """Return the acknowledged bytes of each TCP connection in this network namespace by sock_diag(7), empty on failure."""
     import socket
     import struct
 

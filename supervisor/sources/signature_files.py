@@ -1,8 +1,8 @@
-"""The signature tables and their compiled form, from the package and a cache on disk.
+"""Loads the signature tables and their compiled form, from the package and from a cache on disk.
 
-Parsing the tables and compiling them takes about two seconds; loading the
-stored form, milliseconds. There is one cache an engine, of the tables used last. One that
-is absent, damaged, of other tables or not writable costs time and nothing else.
+Parsing and compiling the tables takes about two seconds. Loading the compiled
+form takes milliseconds. There is one cache per engine, for the tables used last. A cache
+that is missing, damaged, for other tables or not writable only costs time.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ MOST_AHEAD = 4
 
 
 def match_ahead(find: Find, windows: Iterable[Window]) -> Generator[Matched, None, None]:
-    """Match windows ahead of the caller, in a thread: what `Matcher.ahead` is on more than one core.
+    """Match windows ahead of the caller, in a thread. `Matcher.ahead` uses this on more than one core.
 
-    Hyperscan works without the interpreter's lock, counting lines does not: on 1 GiB the caller's half and the
-    engine's half take about as long. The thread ends when the windows do, or when the iterator is closed.
+    Hyperscan releases the interpreter's lock, but counting lines does not. On 1 GiB, the caller's half and the
+    engine's half take about equally long. The thread ends with the windows or when the iterator is closed.
     """
     from collections import deque
-    from concurrent.futures import Future, ThreadPoolExecutor  # loaded for large logs alone
+    from concurrent.futures import Future, ThreadPoolExecutor  # loaded only for large logs
 
     pool = ThreadPoolExecutor(1, "stoker-scan-ahead")
     ahead: deque[Future[Matched]] = deque()
@@ -73,13 +73,13 @@ class Engine(NamedTuple):
 
 
 def default_cache_dir() -> str | None:
-    """``$XDG_CACHE_HOME/stoker`` or ``~/.cache/stoker``; None without a home folder."""
+    """Return ``$XDG_CACHE_HOME/stoker`` or ``~/.cache/stoker``, or None without a home folder."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return os.path.join(base, "stoker") if os.path.isabs(base) else None
 
 
 def read_tables() -> dict[str, bytes]:
-    """The raw tables of this installation, by family."""
+    """Read the raw tables of this installation, by family."""
     from supervisor import diagnosis
 
     folder = os.path.join(os.path.dirname(os.path.abspath(diagnosis.__file__)), "signatures")
@@ -92,7 +92,7 @@ def read_tables() -> dict[str, bytes]:
 
 
 def load_engine(cache_dir: str | None = None, own: Sequence[OwnSignature] = ()) -> Engine:
-    """Load signatures and matcher from a valid cache, or build (and store) them. `own`: the user's."""
+    """Load signatures and matcher from a valid cache, or build and store them. `own`: the user's tables."""
     tables = read_tables()
     digest = digest_of(with_own(tables, own))
     path = os.path.join(cache_dir, f"signatures-{engine_name()}.bin") if cache_dir else None
@@ -115,7 +115,7 @@ def _stored(path: str, digest: str) -> Engine | None:
     try:
         with open_regular(path) as file:
             info = os.fstat(file.fileno())
-            # A file written by somebody else is not our cache: the engine would trust its bytes.
+            # A file written by another user is not our cache, because the engine would trust its bytes.
             if hasattr(os, "getuid") and info.st_uid != os.getuid():
                 return None
             raw = file.read()
@@ -150,7 +150,7 @@ def _store(path: str, packed: bytes, database: bytes) -> None:
 
 
 class EngineLoader:
-    """Loads in a thread, from construction on or after `begin`; `get` waits for it."""
+    """Loads the engine in a thread, started on construction or by `begin`. `get` waits for the engine."""
 
     def __init__(self, *, begin: bool = True, own: Sequence[OwnSignature] = ()) -> None:
         self._own = own
@@ -162,18 +162,18 @@ class EngineLoader:
             self.begin()
 
     def begin(self) -> None:
-        """Start loading, unless already started."""
+        """Start loading unless already started."""
         if not self._begun:
             self._begun = True
             self._thread.start()
 
     @property
     def ready(self) -> bool:
-        """Whether `get` would return at once: on a busy machine a first compile has taken 20 s."""
+        """Whether `get` would return at once. On a busy machine, a first compile has taken 20 s."""
         return self._begun and not self._thread.is_alive()
 
     def get(self) -> Engine:
-        """The engine. Raises any error from loading it."""
+        """Return the engine. Raises any error from loading the engine."""
         self.begin()
         self._thread.join()
         if self._engine is None:
@@ -181,12 +181,12 @@ class EngineLoader:
         return self._engine
 
     def close(self) -> None:
-        """Wait for the load: a compile cannot be interrupted, and the process would wait for it at its end."""
+        """Wait for the load. A compile cannot be interrupted, so the process would wait on exit anyway."""
         if self._begun:
             self._thread.join()
 
     def _load(self) -> None:
         try:
             self._engine = load_engine(default_cache_dir(), self._own)
-        except Exception as error:  # noqa: BLE001 - handed over to whoever asks for the engine
+        except Exception as error:  # noqa: BLE001 - passed on to the caller of `get`
             self._error = error

@@ -1,7 +1,7 @@
-"""The trainer's telemetry: one JSON object a line in ``telemetry/rank<r>.jsonl`` (docs/telemetry.md).
+"""Parses the trainer's telemetry, one JSON object a line in ``telemetry/rank<r>.jsonl`` (docs/telemetry.md).
 
 ``{v, t_wall, t_mono, kind: phase|step|checkpoint_committed|warning|exit, step, …}``. A reader ignores partial
-lines, unknown kinds and unknown keys, so that either side may be newer.
+lines, unknown kinds and unknown keys, so either side may be newer.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class TelemetryKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TelemetryRecord:
-    """One line of telemetry. Absent parts are None.
+    """One line of telemetry. Missing parts are None.
 
     `t_wall`: seconds since the epoch, for display. `t_mono`: the rank's monotonic seconds. `values`: numbers
     under their canonical names and in base units (loss, lr, grad_norm, tokens_per_sec, step_time_s,
-    memory_used_bytes, …), NaN if the trainer had no finite number. `text`: a warning's message or the reason
-    of an exit, raw.
+    memory_used_bytes, …), NaN where the trainer had no finite number. `text`: the raw message of a warning or
+    reason of an exit.
     """
 
     kind: TelemetryKind
@@ -53,7 +53,7 @@ class TelemetryRecord:
 
 
 def parse_telemetry(line: bytes) -> TelemetryRecord | None:
-    """Parse one line; None for a partial line, an unknown kind, or anything else."""
+    """Parse one line. Return None for a partial line, an unknown kind, or anything else."""
     try:
         document: Any = msgspec.json.decode(line)
     except NOT_DECODED:
@@ -71,7 +71,7 @@ def parse_telemetry(line: bytes) -> TelemetryRecord | None:
     for name, held in document.items():
         if name in _NOT_VALUES:
             continue
-        # The wire is strict JSON, which has null for a number that is not finite.
+        # The wire format is strict JSON, which uses null for a number that is not finite.
         value = math.nan if held is None else _number(held)
         if value is not None:
             values[name] = value
@@ -90,7 +90,7 @@ def parse_telemetry(line: bytes) -> TelemetryRecord | None:
 
 
 def measured_record(line: bytes) -> dict[str, Any] | None:
-    """One line of the instrumentation; None for a partial line, a count too large for a float, or anything else."""
+    """Parse one line of the instrumentation. Return None for a partial line, too large a count, or other text."""
     try:
         document: Any = msgspec.json.decode(line)
     except NOT_DECODED:
@@ -103,12 +103,12 @@ def measured_record(line: bytes) -> dict[str, Any] | None:
 def step_values(
     record: dict[str, Any], batch: BatchMeasured | None, optimizer_steps: float | None = 1.0
 ) -> dict[str, float]:
-    """The values of a `step` or `timing` record of the instrumentation, under canonical names; rates are for all ranks.
+    """Return the values of an instrumentation `step` or `timing` record by canonical name. Rates cover all ranks.
 
     Args:
         record: the result of `measured_record`.
         batch: the measured batch of the attempt. Without it, or with a token budget, there are no rates.
-        optimizer_steps: how many of these one step has; None: unknown.
+        optimizer_steps: the number of optimizer steps in one step, or None if unknown.
     """
     steps, took_s = _number(record.get("steps")), _number(record.get("step_time_s"))
     found = {"memory_peak_bytes": _number(record.get("memory_peak_bytes"))}
@@ -123,7 +123,7 @@ def step_values(
 
 
 def _lenient(line: bytes) -> Any:
-    """Python's own writer uses a bare NaN, which JSON lacks."""
+    """Parse a line of Python's own JSON writer, which uses a bare NaN that JSON lacks."""
     if b"NaN" not in line and b"Infinity" not in line:
         return None
     try:

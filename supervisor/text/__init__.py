@@ -1,1 +1,1 @@
-"""Turns bytes into clean lines, and finds the rank that wrote each (pure)."""
+"""Turn bytes into clean lines, and find the rank that wrote each line (pure)."""

@@ -1,7 +1,7 @@
-"""Bytes of a log to clean text (encodings, gzip, escape codes, progress lines), and the gate to the terminal.
+"""Turn a log's bytes into clean text (encodings, gzip, escape codes, progress lines), and guard the terminal.
 
 Log text is data. The result of `clean` contains no escape code, no control character and no character that
-reorders a terminal's text, so that it can be printed or drawn directly. Names (of runs, files, hosts,
+reorders a terminal's text, so callers can print or draw it directly. Names (of runs, files, hosts,
 metrics) go through `printable`.
 """
 
@@ -21,31 +21,31 @@ LINE_CAP_BYTES = 16384
 CAP_MARK = " …[cut]"
 
 HEAD_BYTES = 4096
-"""How much of a file's beginning tells what it is."""
+"""The number of first bytes that show a file's type."""
 
 MOST_NESTED = 4
-"""A log that a collector packed, an archive and a person each once more; a thousand layers exhaust the stack."""
+"""Enough for a collector, an archive and a person, each packing once. A thousand layers exhaust the stack."""
 MOST_UNPACKED_BYTES = 1 << 36
 _GZIP_MAGIC = b"\x1f\x8b"
 # Control characters in no log: all but NUL (see `is_binary`), BEL, backspace, tab, LF, VT, FF, CR, ESC.
 _FOREIGN = bytes([*range(1, 7), *range(14, 27), *range(28, 32), 127])
-# An unterminated string ends at the line's end: a hostile line must not swallow more than itself.
+# An unterminated string ends at the line's end, because a hostile line must not swallow more than itself.
 _ESCAPES = Lazy(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d\x9e\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?"
     r"|\x1b[ -/]*[0-~]?"
 )
 # C0 except tab and newline, DEL, C1, bidi controls and isolates, line and paragraph separators (a terminal or a widget may
-# break the line there), and what Unicode has shown as nothing (Default_Ignorable_Code_Point: joiners, the soft hyphen, the BOM,
-# fillers, variation selectors, tags): within a word it would hide the word from whoever looks for it.
+# break the line there), and Unicode's invisible characters (Default_Ignorable_Code_Point: joiners, the soft hyphen, the BOM,
+# fillers, variation selectors, tags), which would hide a word from a search.
 _CONTROL_CLASS = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
 _CONTROLS = Lazy(f"[{_CONTROL_CLASS}]")
-# Within a line a newline is no better than a carriage return; half of a pair is a byte that was no UTF-8, or cannot be written.
+# Within a line, a newline is as bad as a carriage return. A lone surrogate was an invalid UTF-8 byte, or cannot be written.
 _UNSHOWN = Lazy(f"[\n\ud800-\udfff{_CONTROL_CLASS}]")
-# Runs of combining marks, which are not word characters; every script can do with `MOST_MARKS` in a row.
+# Runs of combining marks, which are not word characters. Every script needs at most `MOST_MARKS` in a row.
 _MARKS = Lazy(r"[^\w\s!-~\u2190-\u2bff]{5,}")
 MOST_MARKS = 4
 _NOT_ASCII = Lazy(r"[^\n -~]")
@@ -53,9 +53,9 @@ _BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs
 
 
 def sniff_encoding(head: bytes) -> str:
-    """Name the encoding of a log from its first bytes: utf-8, utf-16-le or utf-16-be.
+    """Return the encoding of a log from its first bytes: utf-8, utf-16-le or utf-16-be.
 
-    Windows consoles redirect as UTF-16, usually with a byte order mark; without one, text whose every other
+    Windows consoles redirect as UTF-16, usually with a byte order mark. Without one, text whose every other
     byte is NUL also counts as UTF-16.
     """
     for mark, name in _BOMS:
@@ -72,19 +72,19 @@ def sniff_encoding(head: bytes) -> str:
 
 
 def is_packed(head: bytes) -> bool:
-    """Whether a log must be unpacked or recoded to be read, from its first bytes: gzip, or UTF-16."""
+    """Check a log's first bytes: must it be unpacked or recoded to be read (gzip, or UTF-16)?"""
     return head.startswith(_GZIP_MAGIC) or sniff_encoding(head) != "utf-8"
 
 
 def is_binary(head: bytes) -> bool:
-    """Whether a file is not a log (a checkpoint, an image), from its first bytes.
+    """Check from its first bytes whether a file is not a log (a checkpoint, an image).
 
-    Blocks of NUL do not count: truncating a log under its writer leaves them.
+    Blocks of NUL do not count, because truncating a log under its writer leaves them.
     """
     if b"\0" not in head or is_packed(head):
         return False
     rest = head.replace(b"\0", b"")
-    # The head may end within a character.
+    # The head may end inside a character.
     broken = "\ufffd" in rest.decode("utf-8", "replace").removesuffix("\ufffd")
     return broken or len(rest.translate(None, _FOREIGN)) < len(rest)
 
@@ -95,16 +95,16 @@ def gunzip(
     *,
     most_bytes: int = MOST_UNPACKED_BYTES,
 ) -> Iterator[bytes]:
-    """Unpack gzip members as they come; a cut or damaged end yields the readable part, and `on_torn` is called.
+    """Unpack gzip members as they come. A cut or damaged end yields the readable part and calls `on_torn`.
 
-    The same applies to more than `most_bytes` of output: some megabytes may contain as many terabytes.
+    More than `most_bytes` of output counts as damaged: some megabytes may contain as many terabytes.
     """
     left = most_bytes
     window = 1 << 20
     unpacker = zlib.decompressobj(wbits=31)
     begun = False
     for chunk in chunks:
-        # NUL pads the blocks of a tape or an archive between members and after the last.
+        # NUL pads the blocks of a tape or an archive between members and after the last one.
         rest = chunk if begun else chunk.lstrip(b"\0")
         while rest:
             try:
@@ -131,10 +131,10 @@ def gunzip(
 def plain_chunks(
     chunks: Iterable[bytes], on_torn: Callable[[], None] = lambda: None, *, depth: int = 0
 ) -> Iterator[bytes]:
-    """Yield a log as UTF-8 bytes whatever its form: gzip is unpacked, UTF-16 recoded, a BOM dropped.
+    """Yield a log as UTF-8 bytes in any form: unpack gzip, recode UTF-16, drop a BOM.
 
-    Ordinary UTF-8 chunks pass through untouched, so byte offsets stay those of the file. `on_torn`: see
-    `gunzip`; also called if gzip is nested more than `MOST_NESTED` times, which is then not read.
+    Ordinary UTF-8 chunks pass through untouched, so byte offsets match the file. `on_torn`: see `gunzip`;
+    also called if gzip is nested more than `MOST_NESTED` times, and the log is then not read.
     """
     source = iter(chunks)
     head = b""
@@ -175,13 +175,13 @@ def strip_escapes(text: str) -> str:
 
 
 def clean(raw: bytes, cap_bytes: int = LINE_CAP_BYTES) -> str:
-    """One line of a log, without its newline, as text that is safe to show.
+    """Return one line of a log, without its newline, as text that is safe to show.
 
     Bad UTF-8 becomes U+FFFD, progress is folded to its last state, escape codes and control characters
     are dropped, and text longer than `cap_bytes` is cut with a visible mark.
     """
     if b"\r" in raw:
-        # Fold before decoding: from a 100 MB progress flood only the last state is needed, as a terminal would show it.
+        # Fold before decoding: of a 100 MB progress flood only the last state counts, as on a terminal.
         raw = raw.rstrip(b"\r \t")
         raw = raw[raw.rfind(b"\r") + 1 :]
     cut = len(raw) > cap_bytes
@@ -192,10 +192,10 @@ def clean(raw: bytes, cap_bytes: int = LINE_CAP_BYTES) -> str:
 
 
 def printable(text: str) -> str:
-    r"""One line of any origin, made safe for a terminal: the gate for all of a verb's output.
+    r"""Make one line of any origin safe for a terminal. All output of the verbs passes through here.
 
-    Characters that command the terminal, start another line, change the order or are invisible become escapes (``\x1b``,
-    ``\n``, ``\u202e``). A tab is four cells, `MOST_MARKS` combining marks in a row are kept, and a second pass changes
+    Characters that control the terminal, start another line, change the order or are invisible become escapes (``\x1b``,
+    ``\n``, ``\u202e``). A tab becomes four cells, `MOST_MARKS` combining marks in a row stay, and a second pass changes
     nothing.
     """
     if text.isascii() and text.isprintable():
@@ -210,7 +210,7 @@ def printable(text: str) -> str:
 
 
 def shell_word(word: str) -> str:
-    """`word` quoted for bash, and printable: pasting it gives the word again."""
+    """Return `word` quoted for bash and printable. Pasting the result gives the word again."""
     if printable(word) == word:
         return shlex.quote(word)
     return "$'" + "".join(map(_bash_escaped, word)) + "'"
@@ -219,13 +219,13 @@ def shell_word(word: str) -> str:
 def _bash_escaped(char: str) -> str:
     if char in {"'", "\\"}:
         return f"\\{char}"
-    if printable(char * 5) == char * 5:  # a mark is escaped
+    if printable(char * 5) == char * 5:  # a combining mark is escaped
         return char
     return f"\\x{ord(char):02x}" if ord(char) < 0x80 else f"\\U{ord(char):08x}"
 
 
 def ascii_json(line: str) -> str:
-    r"""JSON with each character beyond printable ASCII as JSON's own escape (``\u202e``): valid in any locale, harmless on any terminal."""
+    r"""Write each character beyond printable ASCII as JSON's own escape (``\u202e``): valid in any locale, harmless on any terminal."""
     if line.isascii() and line.isprintable():
         return line
     return _NOT_ASCII.sub(

@@ -1,4 +1,4 @@
-"""Splits bytes into whole lines with positions, and tells how far a log was read, rounded for people."""
+"""Split bytes into whole lines with positions, and report how far a log was read, rounded for display."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ class Line(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The line, safe to show: see `decode.clean`."""
+        """Return the line as text that is safe to show: see `decode.clean`."""
         text = clean(self.raw)
         return text + CAP_MARK if self.was_cut and not text.endswith(CAP_MARK) else text
 
 
 class LineSplitter:
-    """Cuts a stream at its newlines; memory stays within `cap_bytes` however long a line is.
+    """Cuts a stream at its newlines. Memory stays within `cap_bytes` for a line of any length.
 
     A line longer than the cap keeps its head. If it was redrawn with carriage returns, it keeps the end
-    instead, which holds the newest state of a progress bar.
+    instead, which has the newest state of a progress bar.
 
     Attributes:
         offset: the stream offset of the first byte of the line now open.
-        number: its number, from 1.
-        open_bytes: how many of its bytes have arrived.
+        number: the open line's number, from 1.
+        open_bytes: how many bytes of the open line have arrived.
     """
 
     __slots__ = ("_cap", "_cut", "_open", "number", "offset", "open_bytes")
@@ -47,7 +47,7 @@ class LineSplitter:
         self._cut = False
 
     def feed(self, data: bytes) -> list[Line]:
-        """Take the next bytes of the stream; returns the lines that they complete, without newlines."""
+        """Take the next bytes of the stream. Return the lines that they complete, without newlines."""
         if not data:
             return []
         rest = data.split(b"\n")
@@ -72,7 +72,7 @@ class LineSplitter:
         return lines
 
     def finish(self) -> Line | None:
-        """Close the stream: the partial last line, if any."""
+        """Close the stream and return the partial last line, if any."""
         return self._close() if self.open_bytes else None
 
     def _extend(self, data: bytes) -> None:
@@ -92,7 +92,7 @@ class LineSplitter:
 
 
 def lines_from(chunks: Iterable[bytes], first: int) -> Iterator[Line]:
-    """The lines of a stream from number `first` (from 1) on; earlier ones are only counted (about 0.3 s per GiB)."""
+    """Yield a stream's lines from number `first` (from 1) on. Earlier lines are only counted (about 0.3 s per GiB)."""
     number, offset = 1, 0
     splitter: LineSplitter | None = LineSplitter() if first <= 1 else None
     for chunk in chunks:
@@ -115,7 +115,7 @@ def lines_from(chunks: Iterable[bytes], first: int) -> Iterator[Line]:
 
 
 def _capped(raw: bytes, cap: int) -> tuple[bytes, bool]:
-    """Fit a long line into the cap: the newest progress state, if any, else its head. The flag says: cut."""
+    """Fit a long line into the cap: the newest progress state, if any, else its start. The flag means cut."""
     start = raw.rfind(b"\r", 0, len(raw.rstrip(b"\r"))) + 1
     if start:
         raw = raw[start:]
@@ -123,9 +123,9 @@ def _capped(raw: bytes, cap: int) -> tuple[bytes, bool]:
 
 
 def read_amounts(read_bytes: int | None, size_bytes: int | None) -> tuple[str, str, str] | None:
-    """The amount read, the total, and the unit: ``("120", "600", "MB")``; None if nothing is known to be unread.
+    """Return the amount read, the total, and the unit: ``("120", "600", "MB")``; None if no unread bytes are known.
 
-    The amount read is rounded down and the total up, so that they never look equal.
+    The amount read is rounded down and the total up, so they never look equal.
     """
     if read_bytes is None or size_bytes is None:
         return None
@@ -140,6 +140,6 @@ def read_amounts(read_bytes: int | None, size_bytes: int | None) -> tuple[str, s
 
 
 def read_to(read_bytes: int | None, size_bytes: int | None) -> str:
-    """``log read to 120 of 600 MB``; empty if nothing is known to be unread."""
+    """Return ``log read to 120 of 600 MB``; empty if no bytes are known to be unread."""
     amounts = read_amounts(read_bytes, size_bytes)
     return "log read to {} of {} {}".format(*amounts) if amounts is not None else ""

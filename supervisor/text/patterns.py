@@ -1,4 +1,4 @@
-"""Regular expressions (ours, compiled on first use, and a user's own, which must not hang on any line), numbers, and lists of hosts."""
+"""Regular expressions (stoker's, compiled on first use, and a user's, which must not hang on any line), numbers, and lists of hosts."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Final, cast
 
 
 class Lazy:
-    """A pattern by its text, compiled on first use. The methods are those of `re.Pattern`.
+    """A pattern given by its text, compiled on first use. The methods are those of `re.Pattern`.
 
-    A start of ``stoker diagnose`` uses few of them; compiling all hundred costs three times Python's own
+    A start of ``stoker diagnose`` uses few patterns. Compiling all hundred costs three times Python's own
     start.
     """
 
@@ -28,23 +28,23 @@ class Lazy:
         return self._made
 
     def search(self, text: str, at: int = 0) -> re.Match[str] | None:
-        """The first match anywhere from `at` on."""
+        """Return the first match anywhere from `at` on."""
         return self._pattern().search(text, at)
 
     def match(self, text: str) -> re.Match[str] | None:
-        """A match at the beginning."""
+        """Return a match at the beginning."""
         return self._pattern().match(text)
 
     def fullmatch(self, text: str) -> re.Match[str] | None:
-        """A match of the whole text."""
+        """Return a match of the whole text."""
         return self._pattern().fullmatch(text)
 
     def findall(self, text: str) -> list[str]:
-        """All matches, or their one group."""
+        """Return all matches, or their one group."""
         return self._pattern().findall(text)
 
     def finditer(self, text: str) -> Iterator[re.Match[str]]:
-        """All matches in turn."""
+        """Yield all matches in turn."""
         return self._pattern().finditer(text)
 
     def sub(self, to: str | Callable[[re.Match[str]], str], text: str) -> str:
@@ -56,7 +56,7 @@ MOST_DIGITS = 18
 
 
 def whole(digits: str) -> int:
-    """A whole number from digits in a log; of more than 18, too many for a rank, a pid or a size, the first 18.
+    """Return a whole number from digits in a log. Above 18 digits, too many for a rank, pid or size, use the first 18.
 
     `int` refuses more than 4300 digits (Python's guide, "Integer string conversion length limitation").
     """
@@ -66,11 +66,11 @@ def whole(digits: str) -> int:
 def compile_linear(pattern: str) -> re.Pattern[str]:
     """Compile a user's pattern so that no line can make it hang.
 
-    Python's `re` backtracks: a pattern like ``(a+)+$`` takes minutes on one long line, and holds the interpreter while
-    it does. RE2 takes time in proportion to the line, and lacks look-around and back-references.
+    Python's `re` backtracks. A pattern like ``(a+)+$`` takes minutes on one long line, and holds the interpreter for
+    that time. RE2 takes time in proportion to the line, but has no look-around and no back-references.
 
     Raises:
-        ValueError: it is not a valid regular expression, or one that could hang; the message says why, without the pattern.
+        ValueError: it is not a valid regular expression, or could hang. The message gives the reason, without the pattern.
     """
     try:
         re.compile(pattern)
@@ -88,7 +88,7 @@ def compile_linear(pattern: str) -> re.Pattern[str]:
         raise ValueError(
             "looks around or refers back, which could hang on a long line: write it without (?=, (?!, (?<, \\1"
         ) from None
-    return cast("re.Pattern[str]", compiled)  # of the same methods
+    return cast("re.Pattern[str]", compiled)  # it has the same methods
 
 
 # -- SLURM's short form of host names ---------------------------------------------------------------
@@ -99,7 +99,7 @@ _RANGE: Final = re.compile(r"(\d+)(?:-(\d+))?")
 
 
 def host_names(text: str, most: int = MOST_HOSTS) -> tuple[str, ...]:
-    """All names of SLURM's short form ``n[01-03,07],login1`` in order, at most `most`; text of another form stays unchanged.
+    """Return all names of SLURM's short form ``n[01-03,07],login1`` in order, at most `most`. Other text stays unchanged.
 
     Source: "HOSTLIST EXPRESSIONS" in scontrol(1) and slurm.conf(5). Ranges keep their leading zeros.
     """
@@ -114,7 +114,7 @@ def host_names(text: str, most: int = MOST_HOSTS) -> tuple[str, ...]:
 
 
 def _entries(text: str) -> Iterator[str]:
-    """The parts between commas outside brackets."""
+    """Yield the parts between commas outside brackets."""
     depth = start = 0
     for at, char in enumerate(text):
         depth += (char == "[") - (char == "]")
@@ -125,7 +125,7 @@ def _entries(text: str) -> Iterator[str]:
 
 
 def _choices(inside: str) -> tuple[str, ...]:
-    """``01-03,07`` as 01, 02, 03, 07."""
+    """Expand ``01-03,07`` to 01, 02, 03, 07."""
     found: list[str] = []
     for part in inside.split(","):
         match = _RANGE.fullmatch(part.strip())

@@ -1,4 +1,4 @@
-"""Finds the writer of a line: rank, local rank, node and worker, from the prefixes of launchers.
+"""Find the writer of a line: rank, local rank, node and worker, from the prefixes of launchers.
 
 Sources of the styles: torch/csrc (`[rank3]:`), torchrun's ``--tee`` (`[default3]:`, role name and local
 rank), ``srun --label`` (`3: `, a task number), pdsh and DeepSpeed (`node1: `), docker compose (`node1 | `),
@@ -32,12 +32,12 @@ class Origin(NamedTuple):
     pid: int | None = None
 
     def over(self, other: Origin) -> Origin:
-        """This origin, its unknown parts filled from `other`."""
+        """Return this origin with its unknown parts filled from `other`."""
         known = {name: mine for name, mine in self._asdict().items() if mine is not None}
         return other._replace(**known)
 
     def agrees(self, other: Origin) -> bool:
-        """Whether both may be the same process: no rank, task or process that both name differs."""
+        """Check whether both may be the same process: no rank, task or process given in both differs."""
         numbers = (self.rank, self.local_rank, self.task, self.pid)
         others = (other.rank, other.local_rank, other.task, other.pid)
         pairs = zip(numbers, others, strict=True)
@@ -46,9 +46,9 @@ class Origin(NamedTuple):
 
 NOWHERE = Origin()
 
-# The groups of these patterns are the parts of an `Origin`; without any, the prefix names no writer.
+# The groups of these patterns are the parts of an `Origin`. A prefix without groups gives no writer.
 _RANK = Lazy(r"\[rank[ :=]{0,2}(?P<rank>\d{1,6})\]:? ?", re.IGNORECASE)
-# torchrun's --tee puts no blank after its colon: any blank after it is the line's own indentation.
+# torchrun's --tee puts no blank after its colon. A blank there is the line's own indentation.
 _LOCAL = Lazy(r"\[[A-Za-z_][A-Za-z_-]{1,24}?(?P<local_rank>\d{1,4})\]:")
 _RAY = Lazy(
     r"\([A-Za-z_][\w.:/-]*(?:\([^()]{1,60}\))?(?: rank=(?P<rank>\d{1,6}))?,? ?pid=(?P<pid>\d+)(?:, ip=(?P<node>[^\s,)]+))?\) ?"
@@ -60,12 +60,12 @@ _NODE = Lazy(
     r"\[?(?P<node>(?:node|host|worker|gpu|dgx|ip|pod|trainer|compute|nid|cn|gn)[_-]?[\w.-]{0,40}?\d[\w.-]{0,20}|n\d{1,5})(?:\]:? | {0,20}\| |: |:(?=\[)|:$)"
 )
 _TIME = Lazy(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d) ")
-# A logger's or collector's prefix before a traceback's own lines, which have no time of their own.
+# A logger's or collector's prefix before a traceback's own lines, which have no time stamp.
 _WRAPPED = Lazy(
     r"(?:\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]?(?: (?:- )?(?:INFO|ERROR|WARNING)(?: -|:|\]))?|[A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d [\w.-]{1,63} [\w./-]{1,40}(?:\[\d{1,7}\])?:|stderr:|stdout:|\[\d{3,7}\]) "
     r"(?=(?:\S+ )?(?:Traceback \(most recent call last\)|  File \"|    \S|(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|NotFound)(?:: |$)|\[rank\d))"
 )
-# The possible styles of a line, by its first character (0: a digit or a blank), in the order of trying.
+# The possible styles of a line, by its first character (0: a digit or a blank), in the order they are tried.
 _STYLES = {
     "[": (_RANK, _LOCAL, _MPI, _POD, _NODE, _WRAPPED),
     "(": (_RAY,),
@@ -81,18 +81,18 @@ _NOT_HOSTS = frozenset(
         "frame", "file", "default",
     )
 )  # fmt: skip
-# Names that lead so large a share of the lines together, and are so many, are the hosts of one cluster.
+# At least this many names that start this share of the lines together are the hosts of one cluster.
 MIN_HOSTS = 2
 MIN_HOST_SHARE = 0.34
 MIN_NUMBERED_LINES = 8
 MIN_NUMBERED_SHARE = 0.5
-# The mark in a set of hosts that says: a bare number in brackets leads the lines.
+# The mark in a set of hosts for lines that begin with a bare number in brackets.
 NUMBERED = "[N]"
-# How a template of TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE may begin a line: `n1/g0:2 | `, `[trainer-2-6]:`.
+# The possible line prefixes of TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE: `n1/g0:2 | `, `[trainer-2-6]:`.
 _TEMPLATED = Lazy(r"(?=[^\s|#]{0,60}?\d)[^\s|#]{1,60}?(?:\]:? ?| ?\| ?|: )(?=\S|$|  )")
-# Ranks write in turns, and a counter comes to each of its numbers once: so often the numbers change for each that there is.
+# Minimum changes per distinct number. Ranks write in turns, but a counter reaches each number only once.
 CHANGES_OF_A_RANK = 2
-# What a script's own logger puts before a message: times, levels, names of loggers and files, all in brackets or with signs between.
+# A script logger's text before a message: times, levels, logger and file names, in brackets or with separators.
 _LOGGED_FIRST = Lazy(
     r"(?:\[[^\[\]]{1,60}\]|\(?\d[\d:.,/TZ+-]*\)?|[A-Z][a-z]{2}(?=,? \d)|(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL)\b|[IWEF]\d{4}\b"
     r"|(?:time|ts|level|lvl)=\S+|[\w./-]+\.py:\d+[\])]?|[A-Za-z_][\w.]*(?=:| [-|:] )|[-|:•>*])[\s:|,-]*",
@@ -100,16 +100,16 @@ _LOGGED_FIRST = Lazy(
 )
 _RANK_MARK = Lazy(
     r"\[(?:global[ _])?rank[ :=_-]{0,2}(\d{1,6})\]|\((?:global[ _])?rank[ :=_-]{0,2}(\d{1,6})\)|(?:global[ _])?rank[ _-]?(\d{1,6})(?=\]?(?::|\s[|-]\s|\s?\|))|rank=(\d{1,6})\b"
-    # "(2/8) Epoch 1": icefall's. Without a counter behind it, it may itself be one.
+    # icefall's "(2/8) Epoch 1". Without a counter after it, it may itself be a counter.
     r"|\((\d{1,6})/\d{1,6}\) (?=(?:Epoch|Step|Iter)\w*\b)",
     re.IGNORECASE,
 )
-# A mark is looked for behind so many words, and within so many characters, of a line.
+# Maximum number of words before a rank mark, and of characters searched in a line.
 MOST_WORDS_BEFORE_RANK = 8
 RANK_MARK_CHARS = 160
 _PATH_LOCAL = Lazy(r"(?:^|[/\\])attempt_\d+[/\\](\d+)[/\\](stdout|stderr)\.log")
 _PATH_NODE = Lazy(
-    # "two_nodes_oom.log" names no node: a name has a digit, or is one letter.
+    # "two_nodes_oom.log" contains no node: a name has a digit, or is one letter.
     r"(?:^|[/\\._-])(nodes?[/\\_-]?\d+|(?:node|host)(?:[-_]?[a-z_-]{0,20}\d[a-z0-9_-]{0,20}|[-_][a-z])(?=[._/\\]))",
     re.IGNORECASE,
 )
@@ -117,10 +117,10 @@ _PATH_RANK = Lazy(r"(?:^|[/\\._-])(?:global[_-]?)?rank[_.-]?(\d{1,6})(?=\D|$)", 
 
 
 def split_prefix(text: str, hosts: Collection[str] = ()) -> tuple[Origin, str]:
-    """Take the launchers' prefixes off a line: returns its writer and the text.
+    """Remove the launchers' prefixes from a line. Return its writer and the text.
 
     Prefixes nest (`0: node1: [rank3]: …`) up to four deep. `hosts` are prefixes known to be host names in
-    this log (see `learn_hosts`); without them only names that look like nodes are taken.
+    this log (see `learn_hosts`). Without them, only names that look like nodes count.
     """
     origin = NOWHERE
     rest = text
@@ -128,13 +128,13 @@ def split_prefix(text: str, hosts: Collection[str] = ()) -> tuple[Origin, str]:
         found, after = _one(rest, hosts, origin)
         if found is None:
             break
-        # Of two node names, the outer one is the collector's and the inner one the launcher's.
+        # With two node names, the outer one is the collector's and the inner one the launcher's.
         origin, rest = (origin._replace(node=None) if found.node else origin).over(found), after
     return origin, rest
 
 
 def _one(text: str, hosts: Collection[str], so_far: Origin) -> tuple[Origin | None, str]:
-    """The outermost prefix of a line and the text after it; None without one."""
+    """Return the outermost prefix of a line and the text after it; None without a prefix."""
     template = next((host for host in hosts if host[0] == "^"), None)
     if template is not None and so_far.local_rank is None and (match := re.match(template, text)):
         return _origin_in(match), text[match.end() :]
@@ -152,16 +152,16 @@ def _one(text: str, hosts: Collection[str], so_far: Origin) -> tuple[Origin | No
 
 
 def _origin_in(match: re.Match[str]) -> Origin:
-    """The writer that a pattern's groups name."""
+    """Return the writer in a pattern's groups."""
     parts = {name: part for name, part in match.groupdict().items() if part}
     numbers = {name: whole(part) for name, part in parts.items() if name not in {"node", "stream"}}
     return Origin(node=parts.get("node"), stream=parts.get("stream"), **numbers)
 
 
 def rank_mark(text: str) -> int | None:
-    """The rank that a script's own logger names among the first words of a line: ``2026-11-20 10:00:00 WARNING [rank2] …``.
+    """Return the rank that a script's logger puts among a line's first words: ``2026-11-20 10:00:00 WARNING [rank2] …``.
 
-    Only times, levels and logger names may precede it: a message about a rank does not name its writer.
+    Only times, levels and logger names may precede it: a message about a rank does not show its writer.
     """
     rest = text[:RANK_MARK_CHARS].lstrip()
     if "ank" not in rest and "ANK" not in rest and "(" not in rest:
@@ -178,15 +178,15 @@ def rank_mark(text: str) -> int | None:
 def learn_hosts(lines: Iterable[str]) -> frozenset[str]:
     """Find the host-like prefixes of a log by their recurrence.
 
-    A word before `: `, ` | ` or in brackets is taken as a host when several such words that differ only in
-    their last letters or digits lead at least a third of the lines together. `NUMBERED` is in the result
-    where a bare number in brackets leads the lines, as Intel MPI and Hydra print; a pattern that begins with ``^``
-    where torchrun's prefix follows a template of the user's.
+    A word before `: `, ` | ` or in brackets counts as a host when several such words start at least a third of
+    the lines and differ only in their last letters or digits. `NUMBERED` is in the result if a bare number in
+    brackets starts the lines, as with Intel MPI and Hydra. So is a pattern that begins with ``^`` if
+    torchrun's prefix follows a user's template.
     """
-    # By the signs around the name, and what its cluster shares.
+    # Keyed by the characters around the name, and the common part of the cluster's names.
     families: dict[tuple[str, str], Counter[str]] = {}
     total = bare = 0
-    # By form: the numbers, and the rank that the line names behind them.
+    # By form: the numbers, and the rank given after them in the line.
     templates: dict[str, list[tuple[tuple[int, ...], int | None]]] = {}
     for line in lines:
         if not line.strip():
@@ -198,7 +198,7 @@ def learn_hosts(lines: Iterable[str]) -> frozenset[str]:
             behind = split_prefix(line[match.end() :])[0].rank
             templates.setdefault(re.sub(r"\d{1,6}", "#", match.group()), []).append((digits, behind))
         bare += _BARE_TASK.match(rest) is not None
-        # A collector may stand before the hosts, and hosts before the ranks.
+        # A collector's prefix may precede the hosts, and hosts the ranks.
         match = _HOST.match(line) or _HOST.match(rest)
         if match is None or not _may_be_host(name := match[match.lastindex or 1]):
             continue
@@ -206,7 +206,7 @@ def learn_hosts(lines: Iterable[str]) -> frozenset[str]:
         around = (
             match.string[match.start() : match.start(group)] + match.string[match.end(group) : match.end()]
         )
-        # What a cluster's names share: all but their last digits, or their last single letter.
+        # The common part of a cluster's names: all but their last digits, or their last single letter.
         shared = re.sub(r"\d+", "#", name) if any(c.isdigit() for c in name) else name[:-1]
         families.setdefault((around, shared), Counter())[name] += 1
     found = {
@@ -224,10 +224,10 @@ def learn_hosts(lines: Iterable[str]) -> frozenset[str]:
 
 
 def _roles(rows: Sequence[tuple[tuple[int, ...], int | None]]) -> dict[int, str]:
-    """What the numbers of a template are, by their place in it; empty where that does not show.
+    """Return the meaning of a template's numbers, by their position; empty if unclear.
 
-    The last one that differs is the rank where it tells all prefixes apart; else it is the local rank, and the one before it the node's.
-    Of one number alone nothing shows but by the ranks that lines name behind it.
+    The last number that differs is the rank if it distinguishes all prefixes. Else it is the local rank, and the one before it the node.
+    A single number is clear only if ranks follow it in the lines.
     """
     digits = list(dict.fromkeys(numbers for numbers, _ in rows))
     differing = [at for at in range(len(digits[0])) if len({numbers[at] for numbers in digits}) > 1]
@@ -243,7 +243,7 @@ def _roles(rows: Sequence[tuple[tuple[int, ...], int | None]]) -> dict[int, str]
 
 
 def _template_pattern(form: str, roles: Mapping[int, str]) -> str:
-    """The pattern of a template whose numbers are `#` in `form`. A node's name is its number with the letters before it: n1."""
+    """Return the pattern of a template with `#` for its numbers in `form`. A node's name is its number with preceding letters: n1."""
     pattern = "^"
     for at, part in enumerate(re.split(r"([A-Za-z]*#)", form)):
         letters, number = re.escape(part.removesuffix("#")), r"\d{1,6}" if at % 2 else ""
@@ -261,7 +261,7 @@ def _may_be_host(name: str) -> bool:
 
 
 def origin_of_path(path: str) -> Origin:
-    """The writer of a log file, from its path: torchrun's tree, a run directory, `node1.log`, `rank3.err`."""
+    """Return the writer of a log file, by its path: torchrun's tree, a run directory, `node1.log`, `rank3.err`."""
     origin = NOWHERE
     if match := _PATH_LOCAL.search(path):
         origin = Origin(local_rank=int(match.group(1)), stream=match.group(2))

@@ -1,15 +1,15 @@
-"""Removes secrets from output: tokens of known shapes, URLs, headers, named values, command lines.
+"""Remove secrets from output: tokens of known shapes, URLs, headers, named values, command lines.
 
-Everything that came from outside passes here before it goes to a file of ours or to a terminal: arguments, variables, config
-values, copied log lines. Three questions are asked of a text:
+All text from outside passes through this module before stoker writes or prints it: arguments, variables, config values, copied
+log lines. The module asks three questions about a text:
 
-- Does it contain a recognizable token (``ghp_…``, a JWT, a private key, a password in a URL)? It is hidden anywhere.
-- Is there a name before a value? A name that is surely a secret's (``password``, ``api_key``) hides any value but a plain one
-  (a number, ``true``, a path, ``$VAR``). A name that may be one (``key``, ``auth``) hides only a value that looks random.
-- Is the value of one of the run's own secret variables or arguments in it (`Redactor`)? It is hidden everywhere.
+- Does it contain a recognizable token (``ghp_…``, a JWT, a private key, a password in a URL)? The token is always hidden.
+- Is there a name before a value? A name that surely holds a secret (``password``, ``api_key``) hides any but a plain value
+  (a number, ``true``, a path, ``$VAR``). A name that may hold one (``key``, ``auth``) hides a value that looks random.
+- Does it contain the value of one of the run's own secret variables or arguments (`Redactor`)? It is always hidden.
 
-Secrets become `HIDDEN`; a second pass changes nothing. A line of 100 characters costs some 25 µs, so only copied text passes
-here, not text that is read to be judged or charted.
+Secrets become `HIDDEN`. A second pass changes nothing. A line of 100 characters costs some 25 µs, so only copied text passes
+through here, not the text that is scanned or charted.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ __all__ = ["HIDDEN", "Redactor", "argv_spans", "redact", "redact_argv", "redact_
 Span = tuple[int, int]
 
 
-# -- tokens that tell what they are ----------------------------------------------------------------
+# -- recognizable tokens ----------------------------------------------------------------------------
 
-# The published shapes of credentials, as the rule sets of scanners list them: AWS, Google, JSON web tokens, Neptune, Databricks, Twilio,
+# The published shapes of credentials, from the rule sets of scanners: AWS, Google, JSON web tokens, Neptune, Databricks, Twilio,
 # Mailgun, W&B, SendGrid, Vault, Doppler, Telegram, Discord, GitLab, Slack, GitHub, Stripe, Anthropic, OpenAI, Sentry, Docker, PyPI,
 # NVIDIA, Postman, Tailscale, PlanetScale, age, Atlassian, Artifactory, Azure.
 _SHAPED = Lazy(
@@ -65,19 +65,19 @@ _SHAPED = Lazy(
     r"|dckr_[po]at_[\w\-]{20,}|pypi-AgE[\w\-]{20,}|nvapi-[\w\-]{40,}|PMAK-[0-9a-f\-]{40,}|tskey-[\w\-]{20,}|pscale_[a-z]+_[\w\-.]{32,}"
     r"|AGE-SECRET-KEY-1[A-Z0-9]{50,}|ATATT3[\w\-=]{40,}|AKCp[A-Za-z0-9]{50,}|[\w~.]{3}\dQ~[\w~.\-]{30,})"
 )
-# Prefixes that ordinary names also have: the rest must look random.
+# Prefixes that ordinary names also have. The rest must look random.
 _PREFIXED = Lazy(
     r"(?<![A-Za-z0-9])(?:(?:npm|gsk|r8|do[oprt]_v1|gls?[ac]|sbp"
     r"|shp(?:at|ca|pa|ss)|lin_api|ntn|fm2|secret|api_org)_|(?:[sa]k|as|pplx|xai|pul)-)([\w\-+/=]{16,})"
 )
-# The same of a vendor not listed: a drawn word of all three kinds of characters behind a short beginning.
+# Tokens of unlisted vendors: a short prefix, then a random word with all three kinds of characters.
 _UNLISTED = Lazy(r"(?<![A-Za-z0-9/.])[a-z][a-z0-9]{1,11}(?:[_\-][a-z0-9]{1,8}){0,2}[_\-]([\w\-]{24,})")
 _PRIVATE_KEY = Lazy(
     r"-----BEGIN (?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)?-----(?P<body>.*?)(?:-----END (?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)?-----|\Z)",
     re.DOTALL,
 )
 _KEY_END = Lazy(r"-----END (?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)?-----")
-# A line of a key's body by itself: 64 characters of base64, here 60 to 76.
+# A line of a key's body on its own: 64 characters of base64, here 60 to 76.
 _BODY_LINE = Lazy(r"(?<![^\s\"'])[A-Za-z0-9+/]{60,76}={0,2}(?=\s|\\n|[\"']|$)")
 _AWS_SECRET = Lazy(r"(?<![A-Za-z0-9/+=_.\-])[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=_\-])")
 _WEBHOOK = Lazy(
@@ -92,7 +92,7 @@ def _tokens(text: str, low: str) -> Iterator[Span]:
                 yield found.span("body")
         for found in _KEY_END.finditer(text):
             start = text.rfind("-----BEGIN", 0, found.start())
-            if start < 0 and text[: found.start()].strip():  # its beginning was cut off
+            if start < 0 and text[: found.start()].strip():  # the beginning of the key was cut off
                 yield 0, found.start()
     if max(map(len, text.split()), default=0) < 16:
         return
@@ -115,14 +115,14 @@ def _tokens(text: str, low: str) -> Iterator[Span]:
 
 
 def _is_mixed(text: str) -> bool:
-    """Whether base64 is random: small and large letters and digits, and not a path of words."""
+    """Check whether base64 is random: with small and capital letters and digits, and not a path of words."""
     kinds = (str.islower, str.isupper, str.isdigit)
     return all(any(map(kind, text)) for kind in kinds) and text.count("/") <= 6 and wordless(text) >= 0.5
 
 
 # -- URLs -----------------------------------------------------------------------------------------
 
-# Of a longer URL the rest is read as text: else a line of nothing but colons and slashes takes minutes.
+# The rest of a longer URL is read as text, because a line of colons and slashes would take minutes.
 _URL = Lazy(r"://(?=([^\s\"'<>`\\]{1,2048}))")
 _AUTHORITY = Lazy(r"^[^/?#]*")
 _PORT = Lazy(r"\d{1,5}(?:[/?#,]|$)")
@@ -149,7 +149,7 @@ def _urls(text: str, low: str) -> Iterator[Span]:
 
 
 def _user_of_url(rest: str, start: int, scheme: str) -> Iterator[Span]:
-    """The password of ``user:password@host``, also with an ``@`` or a ``/`` in it, and a token in the user's place."""
+    """Yield the password of ``user:password@host``, even with ``@`` or ``/`` in it, and a token in the user's place."""
     at = _AUTHORITY.findall(rest)[0].rfind("@")
     if at < 0:
         user, colon, after = rest.partition(":")
@@ -190,7 +190,7 @@ def _headers(text: str, low: str) -> Iterator[Span]:
 
 _STEMS: Final = STEMS | {"user", "login"}
 _VALUE_CHARS: Final = 512
-# A name, in small letters, what stands between it and its value, and the value.
+# A name in lower case, its separator, and its value.
 _NAMED = Lazy(
     rf"(?<![\w.\-])(?=[\w.\-]*?(?:{'|'.join(sorted(_STEMS))}))(?P<name>-{{0,2}}[a-z_][\w.\-]{{1,119}})"
     r"(?P<sep>\\*[\"']?\]?[ \t]{0,20}(?:=>|:=|==?|:)[ \t]{0,20}|[ \t](?:is|was|provided):?[ \t]"
@@ -198,7 +198,7 @@ _NAMED = Lazy(
     r"(?:\\+[\"'](?P<escaped>[^\\\n]*)|\"(?P<double>(?:[^\"\\\n]|\\.)*)|'(?P<single>(?:[^'\\\n]|\\.)*)"
     rf"|(?P<value>[^\s\"']{{1,{_VALUE_CHARS}}}))"
 )
-# Where a value without quotes ends: in a list, a connection string, a query.
+# The end of a value without quotes: in a list, a connection string, a query.
 _VALUE_END = Lazy(r",|</|\.$|[;&](?=[\w .\-]{1,40}=)")
 _WORD_BEFORE = Lazy(r"[A-Za-z]+(?= $)")
 _SHORT_FLAG = Lazy(r"-\w")
@@ -236,7 +236,7 @@ def _named(text: str, low: str) -> Iterator[Span]:
 
 
 def _secret_at(text: str, low: str, found: re.Match[str], value: str) -> int:
-    """Where a secret starts in the value after a name; -1: it is none."""
+    """Return the start of a secret in the value after a name; -1 without a secret."""
     at, sep = found.start(), found["sep"]
     name = text[at : found.end("name")]
     if name.startswith("-"):
@@ -255,7 +255,7 @@ def _secret_at(text: str, low: str, found: re.Match[str], value: str) -> int:
 
 
 def _secret_of_flag(flag: str, value: str) -> int:
-    """Where a secret starts in a flag's value: at its start, or after a user name; -1: it is none."""
+    """Return the start of a secret in a flag's value: 0, or after a user name; -1 without a secret."""
     name = flag.lstrip("-+")
     if value.startswith("--"):
         return -1
@@ -279,9 +279,9 @@ _SHORT: Final[Mapping[str, str]] = {
     "redis-cli": "-a",
     "smbclient": "-U",
 }
-# These take it after `login` only: `docker run -p` is a port.
+# These commands take it only after `login`: for `docker run`, -p is a port.
 _LOGINS: Final = word_set("docker podman nerdctl buildah skopeo crane helm oras az ibmcloud oc argocd cf")
-# The word after `login` is the key itself.
+# The word after `login` is the key.
 _LOGIN_KEYS: Final = word_set("wandb vault comet")
 _COMMANDS: Final = frozenset(_SHORT) | _LOGINS | _LOGIN_KEYS
 _COMMAND = Lazy(rf"(?<![\w\-])(?:{'|'.join(sorted(_COMMANDS))})\s")
@@ -291,7 +291,7 @@ _COLON = Lazy(r"[:%,]")
 
 
 def _in_command(words: Sequence[str]) -> Iterator[tuple[int, int, int]]:
-    """(index, start, end) of secrets that a command takes by a short flag, or without any; never a number."""
+    """Yield (index, start, end) of secrets that a command takes by a short flag or by none. Skip numbers."""
     flag = login = ""
     for index, word in enumerate(words):
         name = word.rpartition("/")[2]
@@ -331,9 +331,9 @@ _CAPITALS = Lazy(r"[A-Z]+")
 
 
 def secret_spans(text: str) -> list[Span]:
-    """The positions of secrets in a text, in order and without overlaps."""
+    """Return the positions of secrets in a text, in order and without overlaps."""
     low = text.lower()
-    if len(low) != len(text):  # a letter that becomes two
+    if len(low) != len(text):  # a letter whose lower case is two characters
         low = _CAPITALS.sub(lambda found: found[0].lower(), text)
     return _merged(span for rule in _RULES for span in rule(text, low))
 
@@ -355,8 +355,8 @@ def _without(text: str, spans: Sequence[Span]) -> str:
 
 
 def redact_text(text: str) -> str:
-    """Lines made fit to show or write. A color before a secret does not protect it: both are removed."""
-    raw = text.replace(r"\x1b", "\x1b")  # as it was before it was made printable
+    """Redact lines for display or a file. A color does not protect a secret: both are removed."""
+    raw = text.replace(r"\x1b", "\x1b")  # the form before it was made printable
     if "\x1b" in raw:
         hidden = redact_text(bare := strip_escapes(raw))
         return text if hidden == bare else hidden
@@ -364,7 +364,7 @@ def redact_text(text: str) -> str:
 
 
 def _around_hidden(text: str, spans: list[Span]) -> list[Span]:
-    """Spans without parts that are already hidden; drops empty spans."""
+    """Return the spans without parts that are already hidden. Empty spans are dropped."""
     if HIDDEN not in text:
         return spans
     return [
@@ -373,7 +373,7 @@ def _around_hidden(text: str, spans: list[Span]) -> list[Span]:
 
 
 def redact_lines(lines: Sequence[str]) -> tuple[str, ...]:
-    """Lines that belong together: a private key is hidden line by line, to keep their number."""
+    """Redact lines that belong together. A private key is hidden line by line, to keep their number."""
     found: list[str] = []
     in_key = False
     for line in lines:
@@ -384,7 +384,7 @@ def redact_lines(lines: Sequence[str]) -> tuple[str, ...]:
 
 
 def redact(name: str, value: str) -> str:
-    """The value of a variable or a setting: hidden entirely if the name says so, else treated as a text."""
+    """Redact a variable's or setting's value: all of it if the name requires that, else as text."""
     return HIDDEN if hides(name, value) else redact_text(value)
 
 
@@ -392,7 +392,7 @@ _ARGUMENT = Lazy(r"-{0,2}[A-Za-z_+][\w.+\-/]*")
 
 
 def argv_spans(argv: Sequence[str]) -> list[list[Span]]:
-    """The positions of secrets in each word of a command line: ``--api-key X``, ``--api-key=X``, ``mysql -pX``, ``A_TOKEN=X``, ``db.token X``."""
+    """Return the positions of secrets in each word: ``--api-key X``, ``--api-key=X``, ``mysql -pX``, ``A_TOKEN=X``, ``db.token X``."""
     spans: list[list[Span]] = [secret_spans(word) for word in argv]
     for index, start, end in _in_command(argv):
         spans[index].append((start, end))
@@ -403,7 +403,7 @@ def argv_spans(argv: Sequence[str]) -> list[list[Span]]:
         if at == len(argv) or not ((is_flag and not equals) or _ARGUMENT.fullmatch(name)):
             continue
         if equals and spans[index] and not is_flag and " " in value:
-            continue  # a line of shell: what is secret in it is found
+            continue  # in a shell line, its own secrets are already found
         if equals or is_flag:
             secret = _secret_of_flag(name, argv[at][before:])
         else:
@@ -414,7 +414,7 @@ def argv_spans(argv: Sequence[str]) -> list[list[Span]]:
 
 
 def redact_argv(argv: Sequence[str]) -> tuple[str, ...]:
-    """A command line made fit to show."""
+    """Redact a command line for display."""
     return tuple(map(_without, argv, argv_spans(argv)))
 
 
@@ -422,13 +422,13 @@ _LEAST_KNOWN: Final = 6
 NOT_TEXT: Final = word_set(
     "kind path artifact resume_copy stdout stderr source run_id host fingerprint change"
 )
-"""Keys whose values are used, and not only shown: places of files, names, and what the next launch changes (a secret is refused there)."""
+"""Keys whose values are used, not only shown: file locations, names, and the next launch's changes (where secrets are refused)."""
 
 
 class Redactor:
-    """Also hides known secret values: those of a run's own variables and arguments.
+    """Also hides known secret values, which come from a run's own variables and arguments.
 
-    A value counts if it has at least 6 characters and is not a plain word: it is searched wherever it may be printed.
+    A value counts if it has at least 6 characters and is not a plain word. It is hidden anywhere in the output.
     """
 
     def __init__(self, known: Iterable[str] = ()) -> None:
@@ -439,7 +439,7 @@ class Redactor:
 
     @classmethod
     def of(cls, env: Iterable[tuple[str, str]], argv: Sequence[str] = ()) -> Redactor:
-        """A redactor for the secrets in an environment and a command line."""
+        """Build a redactor for the secrets in an environment and a command line."""
         known: list[str] = []
         for name, value in env:
             if hides(name, value):
@@ -451,11 +451,11 @@ class Redactor:
         return cls(known)
 
     def text(self, text: str) -> str:
-        """See `redact_text`."""
+        """Redact known values and everything that `redact_text` finds."""
         return redact_text(self._known.sub(HIDDEN, text))
 
     def data(self, value: Any) -> Any:
-        """Plain data (from JSON) with every text redacted, except those under a key of `NOT_TEXT`."""
+        """Return plain data (from JSON) with every text redacted, except values under a key of `NOT_TEXT`."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
@@ -466,7 +466,7 @@ class Redactor:
 
 
 def _forms(value: str) -> Iterator[str]:
-    """The printed forms of a secret: plain, in a URL, in JSON. Empty if it is too plain to search for."""
+    """Yield the printed forms of a secret: plain, in a URL, in JSON; none if too plain to search for."""
     value = value.strip("\"'{}[]() ")
     user = _USER_AND.match(value)
     for known in (value, value[user.end() :]) if user else (value,):

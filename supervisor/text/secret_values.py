@@ -1,7 +1,7 @@
-"""Decides whether the value of a name is a secret: by the name, and by the value.
+"""Decide from a name and its value whether the value is a secret.
 
-A name is read as its words: split at anything but letters and digits and at capitals, without digits at a
-word's end, so ``dbPassword2``, ``DB-PASSWORD`` and ``db.password`` are the same.
+A name is split into words at capitals and at any character but letters and digits. Digits at a word's end
+are dropped, so ``dbPassword2``, ``DB-PASSWORD`` and ``db.password`` are the same.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ HIDDEN: Final = "<redacted>"
 
 
 class Kind(Enum):
-    """What a name says about its value."""
+    """How likely a name's value is a secret."""
 
     SURE = "sure"  # a secret, unless the value is plain
-    LIKELY = "likely"  # a secret if it looks like one
-    OPEN = "open"  # none
+    LIKELY = "likely"  # a secret if the value looks secret
+    OPEN = "open"  # not a secret
 
 
 def word_set(words: str) -> frozenset[str]:
-    """The words of a line."""
+    """Return the words of a line."""
     return frozenset(words.split())
 
 
-# One of these is in every name of a secret.
+# Every secret's name contains one of these.
 STEMS: Final = word_set("key token tkn pass pw secret cred auth bearer webhook pat pin sig sas cookie")
 _CAMEL = Lazy(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _BETWEEN = Lazy(r"\d*[^a-z0-9]+|(?<=[a-z])(?=(?:token|tkn)\d*[^a-z0-9])")
-# Secrets by themselves, also at the end of a word: `MYSQLPASSWORD`.
+# Secrets on their own, even at the end of a word: `MYSQLPASSWORD`.
 _ENDS: Final = tuple(
     word_set("password passwords passwort passwd passphrase secret secrets credential credentials")
 )
 _WORDS: Final = word_set("pwd passcode cred creds bearer authorization webhook")
-# Secrets if they belong to something, as a word of its own or in one piece with it: `api_key`, `apikey`, `DBPASS`.
+# Secrets if they have an owner, as a separate word or joined to it: `api_key`, `apikey`, `DBPASS`.
 _OWNED = Lazy(r"(.*?)(keys?|token|tkn|pass|pwd?|auth)")
 _OWNERS: Final = word_set(
     "api access secret private auth account service deploy ssh app client license encryption signing shared storage "
@@ -51,23 +51,23 @@ _OWNERS_OF: Final = {
     | word_set("db pg my mysql sql mongo redis root user login ftp smtp mail ldap proxy key store require"),
     "a": word_set("basic master"),
 }
-# Secrets or not, as a last word.
+# Possible secrets as a last word.
 _MAYBE: Final = word_set("key token tkn auth pass pw pat pin sig signature cookie cookies sas")
-# A last word that makes it something about a secret.
+# A last word that makes the name a property of a secret.
 _ABOUT: Final = word_set(
     "file path dir folder name names type env var count len length size limit url uri method mode scheme policy expiry "
     "expires ttl prompt field column index idx id ids required enabled version format prefix suffix min max sock provider "
     "backend dim embedding embeddings emb mask loss acc accuracy weight weights padding position rate usage num endpoint "
     "manager helper command metric store parallelism bytes error errors"
 )
-# Words with which a token is one of a text, or of a page of results.
+# With these words, a token belongs to text or to a page of results.
 _OF_TEXT: Final = word_set(
     "pad eos bos unk mask sep cls special stop placeholder initializer instance class image video audio speech prompt "
     "trigger concept new start end num max min per n first last decoder forced added vocab sentinel tool think system "
     "assistant extra modifier tokenizer eot eod eom bom msg chat next prev input output text word sub total completion "
     "cached reasoning page continuation skip ignore begin"
 )
-# The word before a key of a table, or a pass over data.
+# A word before `key` for a table's key or a pass over data.
 _OF_DATA: Final = word_set(
     "cache sort text json data dataset image label input output index group public forward backward single two n num"
 )
@@ -81,7 +81,7 @@ def _words(name: str) -> list[str]:
 
 
 def kind_of_name(name: str) -> Kind:
-    """What the name of a variable, a flag or a key says about its value."""
+    """Return what the name of a variable, a flag or a key suggests about its value."""
     if name in _NO_SECRETS or not any(map(name[-120:].lower().__contains__, STEMS)):
         return Kind.OPEN
     words = _words(name)
@@ -100,7 +100,7 @@ def kind_of_name(name: str) -> Kind:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a variable or flag of this name may hold a secret."""
+    """Check whether a variable or flag of this name may hold a secret."""
     return kind_of_name(name) is not Kind.OPEN
 
 
@@ -110,7 +110,7 @@ _PLAIN_WORD = Lazy(
     r"|invalid|expired|disabled|enabled|str|int|bool|bytes|string|\*+|x+|\.+|-+|…",
     re.IGNORECASE,
 )
-# A reference to a value, a placeholder, a piece of code.
+# A reference to a value, a placeholder, or a piece of code.
 REFERENCE = Lazy(
     r"\$\{[^}]*\}?|\$\([^)]*\)?|\$[A-Z_][A-Z0-9_]*|\{\{?[^}]*\}?\}?|%[sd]|%\(\w+\)s|<[^>]*>?|\[[^\]]*\]?"
     r"|(?:self|args|cfg|conf|config|os|settings|env|opts|opt|kwargs|params|hparams)(?:[.\[].*)?|lambda\b.*|[A-Za-z_][\w.]*[(\[{].*"
@@ -128,7 +128,7 @@ _ODD = Lazy(r"[!@#$%^&*~+?]")
 
 
 def is_plain(value: str, *, digits_too: bool = True) -> bool:
-    """Whether a value is no secret, whatever its name: a number, a config's word, a reference, a path."""
+    """Check whether a value is not a secret under any name: a number, a config word, a reference, a path."""
     return (
         not value
         or HIDDEN in value
@@ -140,12 +140,12 @@ def is_plain(value: str, *, digits_too: bool = True) -> bool:
 
 
 def longest_segment(text: str) -> str:
-    """The longest run of letters and digits."""
+    """Return the longest run of letters and digits."""
     return max(_SEGMENT.findall(text), key=len, default="")
 
 
 def is_random(text: str) -> bool:
-    """Whether a run of letters and digits is more likely random than written: few words in it, and digits."""
+    """Check whether letters and digits are more likely random than written: few words, and digits."""
     longest = longest_segment(text)
     if len(longest) < 10 or longest.isdigit() or longest.isalpha():
         return len(longest) >= 20 and longest.isalpha() and not longest.islower() and wordless(longest) >= 0.5
@@ -153,12 +153,12 @@ def is_random(text: str) -> bool:
 
 
 def wordless(text: str) -> float:
-    """The share of a text outside runs of three or more lower-case letters."""
+    """Return the share of a text outside runs of three or more lower-case letters."""
     return len(_LETTERS.sub("", text)) / len(text)
 
 
 def looks_secret(value: str) -> bool:
-    """Whether a value under an ambiguous name is a secret: random, or with the odd characters of passwords."""
+    """Check whether a value under an ambiguous name is a secret: random, or with a password's odd characters."""
     if len(value) < 8 or is_plain(value) or HEX.fullmatch(value):
         return False
     if len(value.split()) != 1:
@@ -168,14 +168,14 @@ def looks_secret(value: str) -> bool:
 
 
 def _judged(name: str, value: str) -> tuple[Kind, list[str]]:
-    """What the name says (`Kind.OPEN` for a plain value), and its words. A number may be a password, but no other secret."""
+    """Return the name's kind (`Kind.OPEN` for a plain value) and its words. A number can only be secret as a password."""
     kind, words = kind_of_name(name), _words(name)
     password = any(word.endswith(("password", "passwd", "passcode", "pass", "pwd", "pw")) for word in words)
     return (Kind.OPEN if kind is Kind.OPEN or is_plain(value, digits_too=not password) else kind), words
 
 
 def hides(name: str, value: str) -> bool:
-    """Whether a value given on purpose (a variable, a flag, a setting) is a secret by its name."""
+    """Check by its name whether a value given on purpose (a variable, a flag, a setting) is a secret."""
     kind, words = _judged(name, value)
     if kind is not Kind.LIKELY or looks_secret(value):
         return kind is not Kind.OPEN
@@ -185,7 +185,7 @@ def hides(name: str, value: str) -> bool:
 
 
 def hides_next(name: str, value: str, *, given: bool) -> bool:
-    """Whether the word after a name is its secret value: ``db.password V``, as in yacs. `given`: on a command line, not in a text."""
+    """Check whether the word after a name is its secret value: ``db.password V`` (yacs). `given`: on a command line, not in text."""
     kind, words = _judged(name, value)
     if kind is Kind.OPEN or value.startswith("-") or "=" in value.rstrip("=") or _PATH.fullmatch(name):
         return False
@@ -199,7 +199,7 @@ def hides_next(name: str, value: str, *, given: bool) -> bool:
 
 
 def hides_in_text(name: str, value: str, *, quoted: bool, spaced: bool, text: str) -> bool:
-    """`text`: all of it, in small letters. The same for what may be prose or code: ``password: incorrect`` and ``token=hf_token`` are none."""
+    """Check a value in `text` (in lower case), which may be prose or code: ``password: incorrect`` and ``token=hf_token`` are no secrets."""
     kind, words = _judged(name, value)
     if kind is Kind.SURE:
         is_prose = spaced and PROSE.fullmatch(value)

@@ -1,4 +1,4 @@
-"""The time stamp of a log line (pure except for the local time zone)."""
+"""Read the time stamp of a log line (pure except for the local time zone)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import NamedTuple
 
-# A stamp is at a line's head; the text after it may quote any date.
+# A stamp is at the start of a line. Later text may quote any date.
 HEAD_CHARS = 80
 # A file's last stamp and its modification time agree to within this, once the zone is known.
 AGREE_S = 120.0
 ZONE_S = 900.0
-# The offsets of the world's zones, in quarters of an hour: whole hours, and the few that are none (IANA, 2025b).
+# The world's zone offsets in quarters of an hour: whole hours, and the few exceptions (IANA, 2025b).
 ZONES = frozenset((*range(-48, 57, 4), *(-38, -14, -10, 14, 18, 22, 23, 26, 35, 38, 42, 51, 55)))
 
-# What can be nothing but a line's own stamp: a whole date at its very head, as glog, c10d and logging write it.
+# An unambiguous stamp: a whole date at the very start of a line, as written by glog, c10d and logging.
 _ANCHOR = re.compile(
     r"[\[(]?(?:[IWEF](?:\d{4})?\d{4} \d\d:\d\d:\d\d[. ]|\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d"
     r"|\d\d/\d\d(?:/\d\d(?:\d\d)?)? \d\d:\d\d:\d\d(?:[.,]\d+)? |\d\d-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? )"
@@ -26,20 +26,20 @@ _ANCHOR = re.compile(
 _ISO = re.compile(
     r"(\d{4})[-/](\d\d)[-/](\d\d)[T_ ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)?"
 )
-# "23-08-02 15:39:42", and "08/02/23 15:39:42" as rich and others write it: the month first, unless it can be none.
+# "23-08-02 15:39:42", and "08/02/23 15:39:42" as rich and others write it: month first, unless above 12.
 _SHORT = re.compile(
     r"(?:^|[\[( ])(?:(\d\d)-(\d\d)-(\d\d)|(\d\d)/(\d\d)/(\d{4}|\d\d)),? (\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(?!\d)"
 )
-# A year before this one, of two digits that stand first, is a day.
+# A leading two-digit number below this year is a day.
 FIRST_YEAR = 2010
 # The most common form of a date, for cases that need no parsing.
 _DATE = re.compile(rb"20\d\d[-/]\d\d[-/]\d\d[T_ ]\d\d:\d\d:\d\d")
 _GLOG = re.compile(r"\b[IWEFD](\d{4})?(\d\d)(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?")
-# Month and day, as mmengine writes them: elsewhere than at the head two numbers are a counter.
+# Month and day, as written by mmengine. Anywhere except at the start, two numbers are a counter.
 _MONTH_DAY = re.compile(
     r"(?:\[[^\]]*\]:? ?|\d+: ?)?[\[(]?(\d\d)/(\d\d) (\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?(?=[\]), ]|$)"
 )
-# As syslog and `date` write it: "Nov 20 10:00:01", "Fri Nov 20 10:00:01 UTC 2026".
+# Written by syslog and `date`: "Nov 20 10:00:01", "Fri Nov 20 10:00:01 UTC 2026".
 _MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
 _SYSLOG = re.compile(
     r"\b(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(\d\d?) (\d\d):(\d\d):(\d\d)(?: (?:[A-Z]{3,4} )?(20\d\d)\b)?"
@@ -47,9 +47,9 @@ _SYSLOG = re.compile(
 _EPOCH = re.compile(r'"(?:t|ts|time|timestamp)": ?"?(1[5-9]\d{8}(?:\.\d{1,9})?)')
 _PATH_DATE = re.compile(r"(?<!\d)(20\d\d)[-_.]?(\d\d)[-_.]?(\d\d)(?!\d)")
 DAY_S = 86400.0
-# The last line that has a stamp is the log's end where no more lines than these follow it.
+# The last line with a stamp is the log's end if at most this many lines follow it.
 END_LINES = 3
-# A remaining time is not a time of day.
+# Precedes a duration, which is not a time of day.
 _LEFT = re.compile(r"\b(?:eta|remaining|elapsed)\b\W{0,3}$", re.IGNORECASE)
 _CLOCK = re.compile(r"(?:^|[\[( ])(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?(?=[\]),: |]|$)")
 
@@ -57,12 +57,12 @@ _CLOCK = re.compile(r"(?:^|[\[( ])(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?(?=[\]),
 def stamp_of(
     text: str, day_t: float, latest_t: float | None = None, *, bare_clock: bool = True
 ) -> float | None:
-    """The time stamp at a line's head, in seconds; without a zone it is taken as UTC.
+    """Return the time stamp at a line's start, in seconds. Without a zone, assume UTC.
 
     Args:
         text: the line.
         day_t: a time (UTC seconds) near the line's own, for stamps without a year or a day.
-        latest_t: when the line existed, default `day_t`: a stamp without a year is not later than that.
+        latest_t: when the line existed, default `day_t`. A stamp without a year is not later.
         bare_clock: whether a time without a date counts.
     """
     head = text[:HEAD_CHARS]
@@ -86,13 +86,13 @@ def stamp_of(
             day = datetime.fromtimestamp(day_t, UTC)
             t = _seconds([day.year, day.month, day.day, int(hour), int(minute), int(second)], fraction)
             return t + DAY_S * round((day_t - t) / DAY_S)
-    except (ValueError, OverflowError):  # 2026-99-99
+    except (ValueError, OverflowError):  # such as 2026-99-99
         return None
     return None
 
 
 def whole_date(text: str, latest_t: float) -> float | None:
-    """The time of a stamp that names its year; None if a line has none. `latest_t`: when the line existed."""
+    """Return the time of a stamp with a year; None if there is none. `latest_t`: when the line existed."""
     head = text[:HEAD_CHARS]
     try:
         return _dated(head, latest_t) if ":" in head else None
@@ -101,10 +101,10 @@ def whole_date(text: str, latest_t: float) -> float | None:
 
 
 class LineClock:
-    """The stamps of a log's lines in turn: one without a day is near the last line that names one.
+    """The stamps of a log's lines in turn. A stamp without a day is near the last line that has one.
 
     Args:
-        latest_t: when the log was last written; its day counts as long as no line names another.
+        latest_t: when the log was last written. Its day counts until a line gives another one.
     """
 
     def __init__(self, latest_t: float) -> None:
@@ -112,7 +112,7 @@ class LineClock:
         self._day_t: float | None = None  # of the newest line whose day is known
 
     def enter(self, data: bytes) -> None:
-        """Take the day from the first date in the next text of the log, if the date is at the head of its line."""
+        """Read the day from the first date in the log's next text, if the date is at the start of its line."""
         if (found := _DATE.search(data)) is None:
             return
         begin = max(data.rfind(sign, 0, found.start()) for sign in (b"\n", b"\r")) + 1
@@ -121,7 +121,7 @@ class LineClock:
             self._day_t = t
 
     def read(self, text: str) -> float | None:
-        """The stamp of the next line."""
+        """Return the stamp of the next line."""
         t = known_t = whole_date(text, self._latest_t)
         if t is None:
             t = stamp_of(text, self._latest_t if self._day_t is None else self._day_t, self._latest_t)
@@ -131,7 +131,7 @@ class LineClock:
 
 
 def day_of_path(path: str, latest_t: float) -> float | None:
-    """Noon of the last date in a path, such as "runs/20251130_090528/train.log" and "2025-11-30/x.log"."""
+    """Return noon of the last date in a path, as in "runs/20251130_090528/a.log" and "2025-11-30/x.log"."""
     for year, month, day in reversed(_PATH_DATE.findall(path)):
         if 1 <= int(month) <= 12 and 1 <= int(day) <= 31:
             t = _seconds([int(year), int(month), int(day), 12, 0, 0], None)
@@ -141,12 +141,12 @@ def day_of_path(path: str, latest_t: float) -> float | None:
 
 
 def is_rising(values: Sequence[float]) -> bool:
-    """Whether at least nine in ten steps do not go back, as with the stamps of a single writer."""
+    """Check whether at least nine in ten steps do not go back, as in the stamps of a single writer."""
     return sum(b >= a for a, b in pairwise(values)) >= 0.9 * max(len(values) - 1, 1)
 
 
 def shift_of(last_stamp_t: float, written_t: float) -> float:
-    """The shift from a file's stamps to wall time: a zone that matches its last change, else the local one."""
+    """Return the shift from a file's stamps to wall time: a zone that matches its last change, else the local."""
     quarters = round((written_t - last_stamp_t) / ZONE_S)
     shift = quarters * ZONE_S
     agrees = -quarters in ZONES and abs(written_t - last_stamp_t - shift) <= AGREE_S
@@ -154,16 +154,16 @@ def shift_of(last_stamp_t: float, written_t: float) -> float:
 
 
 def local_shift(t: float) -> float:
-    """The shift from this machine's local stamps to wall time."""
+    """Return the shift from this machine's local stamps to wall time."""
     offset = datetime.fromtimestamp(t, UTC).astimezone().utcoffset()
     return -offset.total_seconds() if offset is not None else 0.0
 
 
 class Span(NamedTuple):
-    """The start and end of a log by its own clock, wall seconds.
+    """The start and end of a log by its own clock, in wall seconds.
 
-    `is_dated`: its day is known: by a stamp with a whole date, by its path, or as its last stamp agrees with its last change.
-    `is_copy`: its last line has a stamp and agrees in no zone with its last change, which is that of a copying then.
+    `is_dated`: its day is known: from a whole date, from its path, or from a last stamp that agrees with its last change.
+    `is_copy`: its last line has a stamp that agrees with its last change in no zone, so the change was a copy.
     """
 
     began_t: float
@@ -173,18 +173,18 @@ class Span(NamedTuple):
 
 
 def span_of(head: Sequence[str], tail: Sequence[str], written_t: float, path: str = "") -> Span | None:
-    """The start and end of a log; None: its lines have no clock.
+    """Return the start and end of a log; None if its lines have no clock.
 
     Args:
         head: its first lines.
         tail: its last lines.
         written_t: when it was last written.
-        path: its path, which may name its day.
+        path: its path, which may contain its day.
     """
-    # Stamps that begin in the second half say nothing of the beginning: they are of a save at the end, or the like.
+    # Stamps that begin in the second half do not show the beginning. They come from a save at the end, for example.
     if all(stamp_of(text, written_t) is None for text in head[: len(head) // 2 + 1]):
         return None
-    # A copy was written later than its lines: what they, or its path, name of a year is theirs.
+    # A copy was written later than its lines, so a year in the lines or the path takes precedence.
     dates = [t for text in (*head, *tail) if (t := whole_date(text, written_t)) is not None]
     known_t = max(dates) if dates else day_of_path(path, written_t)
     day_t = known_t if known_t is not None else written_t
@@ -200,7 +200,7 @@ def span_of(head: Sequence[str], tail: Sequence[str], written_t: float, path: st
 
 
 def _of_some_year(head: str) -> tuple[str | None, list[int], str | None] | None:
-    """Year, if named, month to second, and fraction of a stamp whose format may omit the year."""
+    """Return the year if given, month to second, and fraction of a stamp whose format may omit the year."""
     if match := _GLOG.search(head):
         year, *date, fraction = match.groups()
         return year, [int(part) for part in date], fraction
@@ -214,7 +214,7 @@ def _of_some_year(head: str) -> tuple[str | None, list[int], str | None] | None:
 
 
 def _dated(head: str, latest_t: float) -> float | None:
-    """The time of a stamp that names its year."""
+    """Return the time of a stamp that contains its year."""
     if match := _ISO.search(head):
         *date, fraction, zone = match.groups()
         t = _seconds([int(part) for part in date], fraction)
@@ -237,7 +237,7 @@ def _dated(head: str, latest_t: float) -> float | None:
 
 
 def _clock_of(texts: Sequence[str], day_t: float, latest_t: float) -> list[tuple[int, float]]:
-    """The stamps of some lines and their positions: of lines that begin with a whole date, else of all, if a third has one."""
+    """Return positions and stamps of the lines that begin with a whole date, else of all lines if a third has a stamp."""
     stamps = [(at, t) for at, text in enumerate(texts) if (t := stamp_of(text, day_t, latest_t)) is not None]
     anchors = [(at, t) for at, t in stamps if _ANCHOR.match(texts[at])]
     if anchors and (len(anchors) == 1 or is_rising([t for _, t in anchors])):

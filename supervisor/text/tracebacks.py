@@ -1,6 +1,6 @@
-"""Finds Python tracebacks in lines of text: start and end, frames, the user's own line (pure).
+"""Find Python tracebacks in lines of text: start and end, frames, the user's own line (pure).
 
-The layout shows where one ends (`end_below`), because no list of names includes the programs' own exceptions.
+The layout shows where a traceback ends (`end_below`), because no list of names has all programs' exceptions.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from supervisor.text.prefixes import NOWHERE, Origin, split_prefix
 
 HEAD = "Traceback (most recent call last)"
 SHOWN_BYTES = 2000
-# Python's frames of an exception, loguru's, `rich`'s; a faulthandler's has no comma. A SyntaxError's has no function.
+# Python's frames of an exception, loguru's, `rich`'s. A faulthandler frame has no comma, a SyntaxError's no function.
 FRAME = Lazy(
     r'(?:^\s*|\s{2,}|> )File "([^"]{1,500})", line (\d{1,9})(?:, in (\S+)|$)|^[│|]? ?(/\S+\.py):(\d{1,9}) in (\S+)'
 )
-# An exception whose name ends as errors' names do, with what a launcher put before it.
+# An exception whose name has an error's usual ending, with a launcher's prefix before it.
 RAISED = Lazy(
     r"^(?:\S{0,40} )?((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning|Failure|Timeout|Abort|Fault|NotFound))(?:: (.*))?$"
 )
@@ -30,21 +30,21 @@ _COUNTER = Lazy(
     r"(?:\w*_)?(?:steps?|iter(?:ation)?s?|it|batch|update|minibatch|epoch|loss|lr|ppl)$", re.IGNORECASE
 )
 _BOX = Lazy(r"[╭+](?:─|-){2,}")
-# IPython names the exception in its head.
+# IPython puts the exception's name in the traceback's first line.
 NAMED_HEAD = Lazy(r"([^\W\d]\w*) {4,}Traceback \(most")
-# What `raise` is given where no class ends as errors' names do.
+# Built-in exceptions for `raise` whose names lack an error's usual ending.
 _BUILT_IN = Lazy(
     r"(?:SystemExit|StopIteration|StopAsyncIteration|GeneratorExit|Exception|BaseException)(?:$|:)"
 )
 _INSIDE = (" ", "\t", "│", "╰", "> File ")
 _MARKS = Lazy(r"[\s~^]*$")
-# Lines that may stand among a traceback's own: with another prefix or none, and with the same.
+# Maximum number of other lines between a traceback's own: with another prefix or none, and with the same.
 MOST_OF_OTHERS = 24
 MOST_BETWEEN = 3
 
 
 def is_exception(text: str) -> bool:
-    """Whether a line could end a traceback: a dotted name, alone or with a message; not a level, nor a count of steps."""
+    """Check whether a line could end a traceback: a dotted name, alone or with a message; no log level, no step count."""
     match = _NAMED.match(text)
     if match is None:
         return False
@@ -58,7 +58,7 @@ def is_exception(text: str) -> bool:
 
 
 class Frame(NamedTuple):
-    """A call in a traceback; `quoted` is its source, empty if the traceback quotes none."""
+    """A call in a traceback. `quoted` is its source line, empty if the traceback has none."""
 
     path: str
     line: int
@@ -69,13 +69,13 @@ class Frame(NamedTuple):
 def frames_above(
     lines: Sequence[str], speaker: Origin, hosts: Collection[str] = (), *, most_between: int | None = None
 ) -> tuple[tuple[Frame, ...], int | None]:
-    """The frames of the traceback that ends below some lines, outermost first, and the row of its head (None: out of view).
+    """Return the frames of the traceback that ends below `lines`, outermost first, and its head's row (None: out of view).
 
     Args:
-        lines: the lines above its last line.
-        speaker: the writer of that line: lines of others are skipped.
+        lines: the lines above the traceback's last line.
+        speaker: the writer of that last line. Lines of other writers are skipped.
         hosts: see `prefixes.split_prefix`.
-        most_between: how many other lines of the speaker may be among them; None: any number.
+        most_between: maximum number of the speaker's other lines between them; None for any number.
     """
     frames: list[Frame] = []
     quoted, between = "", 0
@@ -98,11 +98,11 @@ def frames_above(
     return tuple(reversed(frames)), None
 
 
-# -- where one ends --------------------------------------------------------------------------------
+# -- the end of a traceback --------------------------------------------------------------------------
 
 
 class TracebackEnd(NamedTuple):
-    """The line with the exception: how many lines below the head, its position in the bytes below, its text, its writer."""
+    """The line with the exception: its distance below the head in lines, its position in the bytes below, its text, its writer."""
 
     below: int
     start: int
@@ -112,11 +112,11 @@ class TracebackEnd(NamedTuple):
 
 
 NO_END = TracebackEnd(0, 0, 0, "")
-"""A traceback that names no exception: it is broken off, or it only heads the members of a group."""
+"""A traceback without an exception: it is cut off, or only introduces the members of a group."""
 
 
 def rows_of(data: bytes) -> Iterator[tuple[int, int, int, str]]:
-    """The lines below a place: (lines below, start, stop, clean text)."""
+    """Yield the lines in `data` as (lines below the head, start, stop, clean text)."""
     below, start = 1, 0
     while start < len(data):
         stop = data.find(b"\n", start)
@@ -126,9 +126,9 @@ def rows_of(data: bytes) -> Iterator[tuple[int, int, int, str]]:
 
 
 def end_below(head: str, after: bytes, hosts: Collection[str] = ()) -> TracebackEnd | None:
-    """The exception that ends a traceback: the first line of its writer below its frames that is not indented.
+    """Find the exception that ends a traceback: the first unindented line of its writer below the frames.
 
-    Lines of other processes may be in between. None: it has not arrived yet.
+    Lines of other processes may be in between. Return None if the exception has not arrived yet.
 
     Args:
         head: the line with "Traceback (most recent call last)", with its prefix.
@@ -142,7 +142,7 @@ def end_below(head: str, after: bytes, hosts: Collection[str] = ()) -> Traceback
         return _end_in_notebook(match[1], after)
     box = _BOX.search(first)
     inside = (*_INSIDE, "|", "+-") if box else _INSIDE
-    margin = box.start() if box else 0  # `rich` indents a box that stands below a message
+    margin = box.start() if box else 0  # `rich` indents a box below a message
     framed, between, others = box is not None, 0, 0
     for below, start, stop, line in rows_of(after):
         origin, text = split_prefix(line, hosts)
@@ -163,7 +163,7 @@ def end_below(head: str, after: bytes, hosts: Collection[str] = ()) -> Traceback
 
 
 def _end_of_group(after: bytes, hosts: Collection[str]) -> TracebackEnd | None:
-    """The group's own line, once the group is complete; NO_END if a member's traceback names the cause."""
+    """Return the group's own line once the group is complete; NO_END if a member's traceback has its cause."""
     found = NO_END
     for below, start, stop, line in rows_of(after):
         text = split_prefix(line, hosts)[1].strip().removeprefix("| ")
@@ -177,7 +177,7 @@ def _end_of_group(after: bytes, hosts: Collection[str]) -> TracebackEnd | None:
 
 
 def _end_in_notebook(name: str, after: bytes) -> TracebackEnd | None:
-    """IPython names the exception in the head, and again at the end."""
+    """Find the exception in IPython's output, which has its name in the first line and again at the end."""
     for below, start, stop, line in rows_of(after):
         if HEAD in line:
             return NO_END
@@ -188,7 +188,7 @@ def _end_in_notebook(name: str, after: bytes) -> TracebackEnd | None:
 
 
 def end_without_head(lines: Sequence[str], hosts: Collection[str] = ()) -> tuple[int, str, Origin] | None:
-    """The exception below the last frames of a log, if the traceback's head is missing: (row, text, writer)."""
+    """Return (row, text, writer) of the exception below a log's last frames, if its traceback's head is missing."""
     frames = ((row, match) for row in reversed(range(len(lines))) if (match := FRAME.search(lines[row])))
     last, frame = next(frames, (0, None))
     if frame is None:
@@ -199,7 +199,7 @@ def end_without_head(lines: Sequence[str], hosts: Collection[str] = ()) -> tuple
     stamp = re.sub(r"\d", "0", lines[last][: frame.start()])
     for row in range(last + 1, len(lines)):
         origin, text = split_prefix(lines[row], hosts)
-        # A logger puts its stamp in front of each line.
+        # A logger puts its stamp before each line.
         if stamp and re.sub(r"\d", "0", lines[row][: frame.start()]) == stamp:
             text = lines[row][frame.start() :].removeprefix(" ")
         if origin.agrees(speaker) and text.strip() and not text.startswith(_INSIDE):
@@ -209,9 +209,9 @@ def end_without_head(lines: Sequence[str], hosts: Collection[str] = ()) -> tuple
 
 
 def _is_raised(text: str, frame: Sequence[str]) -> bool:
-    """Whether a line below a frame is an exception: a class of a module, one of Python's own, or the one that the frame raises.
+    """Check whether a line below a frame is an exception: a class with a module, a built-in one, or the one the frame raises.
 
-    `traceback.print_stack` prints frames too, and any line may follow: "Saving: out/1.pt".
+    `traceback.print_stack` prints frames too, so any line may follow them: "Saving: out/1.pt".
     """
     module, _, name = text.split(":", 1)[0].rpartition(".")
     if not is_exception(text):
@@ -222,16 +222,16 @@ def _is_raised(text: str, frame: Sequence[str]) -> bool:
 
 # -- the user's own line ---------------------------------------------------------------------------
 
-# The frames of torch, a library of layers and the loop that calls them, with two to three lines each.
+# Enough for torch's frames, a library of layers and the loop that calls them, with two to three lines each.
 LOOKED_AT = 160
 _INSTALLED = Lazy(r"(?:^|/)(?:site|dist)-packages/")
 _STANDARD = Lazy(r"/lib(?:64)?/python\d[\d.]*t?/(?!(?:site|dist)-packages/)")
-# A frame as py-spy and as faulthandler print it.
+# A frame as printed by py-spy or faulthandler.
 _STACK_FRAME = Lazy(r'(\s{2,})(?:\S.* \((\S.*\.py):(\d{1,9})\)|File "([^"]+\.py)", line (\d{1,9}) in \S.*)$')
 
 
 class CodeLine(NamedTuple):
-    """A line of a source file, as quoted in a traceback; `text` is empty if it is not quoted."""
+    """A line of a source file, as quoted in a traceback. `text` is empty if it is not quoted."""
 
     path: str
     line: int
@@ -239,10 +239,10 @@ class CodeLine(NamedTuple):
 
 
 def own_line(lines: Sequence[str], at: int) -> CodeLine | None:
-    """The innermost frame of the user's files in the traceback that ends in ``lines[at]``, or the frame of a stack that it is.
+    """Return the user's innermost frame in the traceback that ends in ``lines[at]``, or that line if it is a frame of a stack.
 
-    A file is the user's if it is neither Python's own nor an installed package's. Where all are installed (a
-    training program that came as a package) those beside the program that was started count.
+    A file is the user's if it belongs neither to Python nor to an installed package. If all are installed (a
+    training program from a package), the files next to the started program count.
 
     Returns:
         None if no traceback ends there, or none of its frames is known to be the user's.
@@ -251,7 +251,7 @@ def own_line(lines: Sequence[str], at: int) -> CodeLine | None:
         return frame
     speaker, _ = split_prefix(lines[at])
     frames, _ = frames_above(lines[max(0, at - LOOKED_AT) : at], speaker, most_between=0)
-    # A console script, a notebook's cell and Python's frozen modules are not source files of the user.
+    # Console scripts, notebook cells and Python's frozen modules are not the user's source files.
     sources = [frame for frame in frames if frame.path.endswith(".py")]
     found = [frame for frame in sources if not _is_installed(frame.path)]
     if not found:
@@ -264,7 +264,7 @@ def own_line(lines: Sequence[str], at: int) -> CodeLine | None:
 
 
 def _stack_frame(lines: Sequence[str], at: int) -> CodeLine | None:
-    """A frame of the user's in a stack, with the source below it if it was written there."""
+    """Return a user's frame in a stack, with the source line below it if there is one."""
     match = _STACK_FRAME.match(lines[at])
     if match is None:
         return None

@@ -1,1 +1,1 @@
-"""SLURM: the allocation that a process is in, lists of host names, and its programs (squeue, sbatch, scancel, sacct)."""
+"""SLURM: the allocation of a process, lists of host names, and SLURM's programs (squeue, sbatch, scancel, sacct)."""

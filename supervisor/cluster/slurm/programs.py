@@ -1,4 +1,4 @@
-"""SLURM's programs: asked with a time limit, their answers as records, their refusals as one line."""
+"""Run SLURM's programs with a time limit. Return their answers as records and their refusals as one line."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ JOB: Final = re.compile(r"\d+(_\d+)?")
 
 
 class SlurmError(Exception):
-    """SLURM is missing, or refuses: one line."""
+    """SLURM is missing or refuses: one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedJob:
-    """A job as SLURM knows it now. `start`: expected where it waits; `left`: of its time limit; `nodes`: where it runs, or ran."""
+    """A job as SLURM reports it now. `start`: expected, for a waiting job; `left`: of its time limit; `nodes`: current or past."""
 
     job: str
     state: str
@@ -38,7 +38,7 @@ class QueuedJob:
     log: str = ""
 
     def line(self) -> str:
-        """For people."""
+        """Return one line for display."""
         said = [f"{self.job} {self.name}".strip(), self.state]
         if self.reason not in {"", "None"}:
             said.append(self.reason)
@@ -56,7 +56,7 @@ class QueuedJob:
 
 
 def ask(words: Sequence[str], stdin: str | None = None, *, bound_s: float = ASK_S) -> str:
-    """The output of one of SLURM's programs, given within `bound_s` seconds.
+    """Return the output of one of SLURM's programs, limited to `bound_s` seconds.
 
     Raises:
         SlurmError: it is not on PATH, does not answer, or refuses; with its message.
@@ -83,11 +83,11 @@ def ask(words: Sequence[str], stdin: str | None = None, *, bound_s: float = ASK_
         said = [line for line in done.stderr.decode("utf-8", "replace").split("\n") if line.strip()]
         text = "; ".join(re.sub(rf"^{words[0]}: (error: )?", "", line) for line in said[:3])
         raise SlurmError(f"{words[0]}: {text or f'exit {done.returncode}'}")
-    return done.stdout.decode("utf-8", "replace")  # as bytes: a carriage return in a job's name ends no line
+    return done.stdout.decode("utf-8", "replace")  # as bytes: a carriage return in a name ends no line
 
 
 def submit(script: str) -> str:
-    """Submit a batch script; returns the job's number. Raises SlurmError with sbatch's own words."""
+    """Submit a batch script and return the job's number. Raises SlurmError with sbatch's own message."""
     answer = ask(["sbatch", "--parsable"], stdin=script).strip().partition(";")[0]
     if not JOB.fullmatch(answer):
         raise SlurmError(f"sbatch: no job number in its answer {answer[:80]!r}")
@@ -95,7 +95,7 @@ def submit(script: str) -> str:
 
 
 def queue() -> dict[str, QueuedJob]:
-    """All waiting or running jobs of this user, in one call. Raises SlurmError."""
+    """Return all waiting or running jobs of this user, in one call. Raises SlurmError."""
     found = {}
     for line in ask(["squeue", "--me", "-h", "-o", _FIELDS]).split("\n"):
         parts = [part.strip() for part in line.split("|", 7)]
@@ -106,7 +106,7 @@ def queue() -> dict[str, QueuedJob]:
 
 
 def job_record(job: str) -> QueuedJob | None:
-    """What SLURM still knows of a job, also of one that has ended; None: nothing. Asks sacct where scontrol has forgotten it."""
+    """Return SLURM's record of a job, even an ended one; None without a record. If scontrol has forgotten it, ask sacct."""
     try:
         text = ask(["scontrol", "show", "job", "-o", job]).partition("\n")[0]
     except SlurmError:
@@ -144,7 +144,7 @@ def _accounted(job: str) -> QueuedJob | None:
 
 
 def nodes_down(names: Sequence[str]) -> tuple[str, ...]:
-    """The nodes among these that SLURM calls down, failed or drained. Raises SlurmError."""
+    """Return the given nodes that SLURM reports as down, failed or drained. Raises SlurmError."""
     if not names:
         return ()
     rows = ask(["sinfo", "-h", "-N", "-n", ",".join(names), "-o", "%N %T"]).splitlines()
@@ -160,5 +160,5 @@ def exclude(job: str, nodes: Sequence[str]) -> None:
 
 
 def cancel(job: str) -> None:
-    """Raises SlurmError."""
+    """Cancel a job. Raises SlurmError."""
     ask(["scancel", job])

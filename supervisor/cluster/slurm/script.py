@@ -1,7 +1,7 @@
-"""The batch script for a job: what a person would write by hand, as text.
+"""Write the batch script for a job as text, as a person would write it by hand.
 
-Facts it rests on (sbatch(1), srun(1)): ``--signal=B:`` reaches the batch shell alone, srun hands USR1 and TERM on to its tasks, and a
-shell runs its trap only once a foreground command has ended, so that srun runs in the background and is waited for.
+It relies on sbatch(1) and srun(1): ``--signal=B:`` reaches only the batch shell, srun forwards USR1 and TERM to its tasks, and a
+shell runs its trap only after a foreground command ends. So srun runs in the background, and the script waits.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Batch:
     Attributes:
         words: the words after ``stoker run``.
         stoker: the words that start stoker on the nodes.
-        name: of the job.
-        nodes: one task is started on each.
-        time: as sbatch takes it: minutes, HH:MM:SS, D-HH.
-        warn_s: seconds before the limit at which SLURM sends USR1; it may come some 15 s late.
+        name: the job's name.
+        nodes: number of nodes, with one task on each.
+        time: in sbatch's format: minutes, HH:MM:SS, D-HH.
+        warn_s: seconds before the limit at which SLURM sends USR1; the signal may be some 15 s late.
         logs: the folder of its log, which must exist when the job starts.
-        more: further ``#SBATCH`` options, ``--qos=high``.
+        more: further ``#SBATCH`` options, such as ``--qos=high``.
         setup: shell lines before the start (``module load cuda``).
     """
 
@@ -60,7 +60,7 @@ class Batch:
 
 
 def batch_script(batch: Batch) -> str:
-    """The script.
+    """Return the batch script.
 
     Raises:
         BadBatch: a value that SLURM would refuse or misread.
@@ -69,7 +69,7 @@ def batch_script(batch: Batch) -> str:
 
 
 def job_name(name: str) -> str:
-    """A name that is safe in a file's name."""
+    """Return the name with only characters that are safe in a file name."""
     return _NAME.sub("-", name).strip("-")[:60] or "stoker"
 
 

@@ -1,1 +1,1 @@
-"""Hosts reached by ssh, without a scheduler: their names, the connections, and the requests to stoker there."""
+"""Hosts reached by ssh, without a scheduler: host names, connections, and requests to stoker on the hosts."""

@@ -1,6 +1,6 @@
-"""The system's ssh as the way to stoker on a host, and its failures as one line each.
+"""Connect to stoker on a host through the system's ssh, and report each failure as one line.
 
-Nothing of the user's goes through a shell here; what the shell there gets is quoted.
+No user input passes through a local shell. Words for the remote shell are quoted.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _OPTIONS: Final = {
 
 
 class SshError(Exception):
-    """A host cannot be queried: one line with its name first. `lost`: the connection broke, so the request may have been done."""
+    """A host cannot be queried: one line that starts with its name. `lost`: the connection broke, so the request may have run."""
 
     def __init__(self, host: Host, text: str, *, lost: bool = False) -> None:
         super().__init__(f"{host.target}: {text}")
@@ -55,12 +55,12 @@ class SshError(Exception):
 
 
 class Connections:
-    """The ways to all hosts.
+    """The connections to all hosts.
 
     Args:
-        hosts: each is node k of the run.
-        stoker: the words that start stoker there.
-        config: of ssh; None: its own.
+        hosts: the index of a host is its node rank in the run.
+        stoker: the words that start stoker on a host.
+        config: ssh's config file; None for ssh's default.
     """
 
     def __init__(self, hosts: Sequence[Host], stoker: Sequence[str], config: str | None = None) -> None:
@@ -75,9 +75,9 @@ class Connections:
         nodes: Sequence[int] | None = None,
         check: Callable[[], object] = lambda: None,
     ) -> list[R | SshError]:
-        """Do a thing with all hosts at once (or with `nodes`); what it gave, or why it could not, in their order.
+        """Run a task on all hosts at once (or on `nodes`). Return each result or error, in host order.
 
-        `check` is called every `CHECK_S` meanwhile; what it raises ends the connections.
+        `check` is called every `CHECK_S` in the meantime. An exception from `check` ends the connections.
         """
 
         def one(node: int) -> R | SshError:
@@ -95,13 +95,13 @@ class Connections:
                 return [each.result() for each in begun]
             except (
                 BaseException
-            ):  # Ctrl-C, or nobody reads: what is asked there ends with its connection; a keeper does not
+            ):  # Ctrl-C or a lost reader: remote requests end with their connection, but a keeper continues
                 for process in self._started:
                     process.terminate()
                 raise
 
     def ask(self, node: int, request: Request, kind: type[T], timeout_s: float = ASK_S) -> T:
-        """The answer of stoker on a host.
+        """Return the answer of stoker on a host.
 
         Raises:
             SshError: there is no connection, no stoker, or no answer in time.
@@ -120,7 +120,7 @@ class Connections:
         raise _failure(host, process.returncode, err.decode("utf-8", "replace"))
 
     def lines(self, node: int, request: Request, take: Callable[[str], None]) -> None:
-        """Each line that stoker prints on a host, as it comes, until it ends.
+        """Pass each line that stoker prints on a host to `take` as it arrives, until stoker ends.
 
         Raises:
             SshError: see `ask`.
@@ -138,7 +138,7 @@ class Connections:
             raise _failure(self.hosts[node], process.returncode, said)
 
     def address(self, node: int) -> str:
-        """The name or address that ssh goes to for a host, after its config. Raises SshError."""
+        """Return the name or address that ssh uses for a host, after its config. Raises SshError."""
         host, words = self.hosts[node], ["ssh", *self._config, "-G", "--", self.hosts[node].target]
         try:
             done = subprocess.run(
@@ -164,7 +164,7 @@ class Connections:
 
 
 def _failure(host: Host, code: int, said: str) -> SshError:
-    """ssh's own error (by its exit code), or the message of stoker's start there."""
+    """Turn ssh's own failure (by its exit code) or the message of stoker's start there into an error."""
     last = _last(said)
     if code == LOST:
         for pattern, text in _REASONS:

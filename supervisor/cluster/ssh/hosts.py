@@ -1,4 +1,4 @@
-"""The hosts of a run that is started over ssh: from ``--hosts a:4,b:4``, or from a file with one per line."""
+"""Read the hosts of a run started over ssh: from ``--hosts a:4,b:4``, or from a file with one per line."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from supervisor.run.jsonl import append_line, decoded
 from supervisor.run.regular import read_regular
 
 MOST_HOSTS: Final = 64
-"""Each is a connection of one process; beyond a few dozen machines a scheduler is what one wants (docs/scale.md)."""
+"""Each host takes a connection and its process. Beyond a few dozen machines, use a scheduler (docs/scale.md)."""
 _NAMED: Final = re.compile(r"(?P<target>(?:[\w.+-]+@)?(?:[\w.-]+|\[[0-9A-Fa-f:.%]+\]))(?::(?P<count>\d{1,4}))?", re.ASCII)  # fmt: skip
 _VARIABLE: Final = re.compile(r"([A-Za-z_]\w*)=(.*)", re.ASCII | re.DOTALL)
 
 
 class BadHosts(Exception):  # noqa: N818 - a state of affairs, as JobError's
-    """Hosts on which nothing can be started: one line."""
+    """The run cannot start on these hosts: one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One machine. `target`: as ssh takes it, ``user@name`` or an alias of its config. `processes`: None: the job says. `env`: on it alone."""
+    """One machine. `target`: for ssh, ``user@name`` or a config alias. `processes`: None for the job's own number. `env`: for this host only."""
 
     target: str
     processes: int | None = None
@@ -35,12 +35,12 @@ class Host:
 
     @property
     def name(self) -> str:
-        """Without the user."""
+        """Return the target without the user."""
         return self.target.rpartition("@")[2].strip("[]")
 
 
 def hosts_in(text: str) -> tuple[Host, ...]:
-    """The hosts of ``a:4,me@b:4``.
+    """Return the hosts in ``a:4,me@b:4``.
 
     Raises:
         BadHosts: one line.
@@ -49,10 +49,10 @@ def hosts_in(text: str) -> tuple[Host, ...]:
 
 
 def hosts_of_file(name: str, text: str) -> tuple[Host, ...]:
-    """The hosts of a file: ``NAME[:PROCESSES] [slots=N] [KEY=VALUE …]`` a line; ``#`` begins a comment. DeepSpeed's and Open MPI's are such files.
+    """Return the hosts in a file of ``NAME[:PROCESSES] [slots=N] [KEY=VALUE …]`` lines, with ``#`` for comments, as for DeepSpeed and Open MPI.
 
     Raises:
-        BadHosts: one line, with the file's.
+        BadHosts: one line with the file's name and line number.
     """
     found = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -74,7 +74,7 @@ def hosts_of_file(name: str, text: str) -> tuple[Host, ...]:
 
 
 def variables_in(words: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """``KEY=VALUE`` each. Raises BadHosts."""
+    """Parse ``KEY=VALUE`` words. Raises BadHosts."""
     found = []
     for word in words:
         match = _VARIABLE.fullmatch(word)
@@ -85,10 +85,10 @@ def variables_in(words: Sequence[str]) -> tuple[tuple[str, str], ...]:
 
 
 def processes_of(hosts: Sequence[Host]) -> int | None:
-    """How many processes each host is to run; None: none says.
+    """Return the number of processes per host; None if no host gives one.
 
     Raises:
-        BadHosts: they differ: the nodes of a run have the same number.
+        BadHosts: the numbers differ, but all nodes of a run have the same number.
     """
     counts = {host.processes for host in hosts}
     if len(counts) > 1:
@@ -98,14 +98,14 @@ def processes_of(hosts: Sequence[Host]) -> int | None:
 
 
 def place_of(hosts: Sequence[Host], rank: int, master: str) -> Place:
-    """A host's place among the others, as a scheduler would give it. `master`: the address of the first."""
+    """Return a host's place among the others, as a scheduler gives it. `master`: the first host's address."""
     names = (master, *(host.name for host in hosts[1:]))
     return Place(rank, len(hosts), names=names, started_on_each=True, why=f"host {rank} of {len(hosts)}")
 
 
 def _host(word: str, where: str) -> Host:
     match = _NAMED.fullmatch(word.strip())
-    if match is None or match["target"].startswith("-"):  # ssh would take that for an option
+    if match is None or match["target"].startswith("-"):  # ssh would take it for an option
         raise BadHosts(f"{where}: {word!r} is no host: NAME, NAME:PROCESSES or USER@NAME:PROCESSES")
     if match["count"] is not None and not int(match["count"]):
         raise BadHosts(f"{where}: {word!r}: at least one process a host")
@@ -124,14 +124,14 @@ def _checked(hosts: Sequence[Host], where: str) -> tuple[Host, ...]:
     return tuple(hosts)
 
 
-# -- which runs were started over ssh from here, and where: stoker nodes status asks for no hosts --
-# A line each in ``$XDG_STATE_HOME/stoker/nodes.jsonl``. Variables are not kept: they may hold secrets.
+# -- runs started over ssh from here, and their hosts: `stoker nodes status` needs no --hosts -------
+# One line per run in ``$XDG_STATE_HOME/stoker/nodes.jsonl``. Variables are not kept. They may hold secrets.
 
 FILE: Final = "nodes.jsonl"
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
-    """One run. `hosts`: as ssh takes them, in the order of their nodes; `folder`: where it was started there."""
+    """One run. `hosts`: ssh targets in node order; `folder`: the working directory of the start on the hosts."""
 
     run_dir: str
     folder: str
@@ -142,7 +142,7 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The run's folder."""
+        """Return the name of the run's folder."""
         return PurePath(self.run_dir).name
 
 
@@ -152,7 +152,7 @@ def remember(started: Started, env: Mapping[str, str]) -> None:
 
 
 def remembered(named: str | None, env: Mapping[str, str]) -> Started | None:
-    """The newest start, of the run that is named (its folder's name, a part of it, or its path) or of any; None: there is none."""
+    """Return the newest start of the named run (by its folder's name, a part of that, or its path) or of any run; None without one."""
     try:
         known = list(decoded(msgspec.json.Decoder(Started), read_regular(state_home(env) / FILE)))
     except OSError:

@@ -1,4 +1,4 @@
-"""What the two sides of ``stoker nodes`` say to each other, each a line of JSON: `Request` on stdin there, an answer on stdout."""
+"""Define the messages of the two sides of ``stoker nodes``, each one line of JSON: `Request` on remote stdin, an answer on stdout."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ class Do(StrEnum):
     """The requests to stoker on a host."""
 
     FACTS = "facts"
-    SEES = "sees"  # whether the run that node 0 has made is seen there
-    VERB = "verb"  # `words` as if typed there: `stoker run --detach …`, `stoker stop …`
+    SEES = "sees"  # whether the host sees the run that node 0 created
+    VERB = "verb"  # `words` as if typed on the host: `stoker run --detach …`, `stoker stop …`
     STATUS = "status"
-    END = "end"  # SIGTERM to the keeper of this node alone
+    END = "end"  # SIGTERM to the keeper of this node only
     LOGS = "logs"
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One request.
 
-    `folder`: where to do it; `env`: added before anything is looked at; `words`: of a verb, or what follows ``stoker run``;
-    `token`: of one start: only the keeper that came with it is ended by it.
+    `folder`: the working directory; `env`: variables added first; `words`: a verb's words, or those after ``stoker run``;
+    `token`: of one start: the request ends only that start's keeper.
     """
 
     do: Do
@@ -38,7 +38,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What must be alike on all hosts. `code`: hashes of the files that the command line names. `error`: why the job cannot start."""
+    """The values that must match on all hosts. `code`: hashes of the files on the command line. `error`: why the job cannot start."""
 
     stoker: str
     python: str = ""
@@ -69,7 +69,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def differences(facts: Sequence[tuple[str, Facts]]) -> list[str]:
-    """The differences between hosts, one line each; `facts` by host; the first host is the reference."""
+    """Return the differences between hosts, one line each. `facts`: by host; the first is the reference."""
     found = []
     for what in ("stoker", "python", "torch"):
         values = [(host, getattr(each, what) or "none") for host, each in facts]

@@ -1,1 +1,1 @@
-"""Reads the stacks and flight-recorder dumps of waiting ranks."""
+"""Read the stacks and flight-recorder dumps of waiting ranks."""

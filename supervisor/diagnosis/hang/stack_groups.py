@@ -1,7 +1,7 @@
-"""The activity of all ranks, in one line: "7 ranks in all_reduce, rank 3 in read() at data.py:41".
+"""Show the activity of all ranks in one line: "7 ranks in all_reduce, rank 3 in read() at data.py:41".
 
-Ranks that wait for the others are all in a collective, or in the backward pass where DDP's reducer meets; the
-missing one is somewhere else. If only /proc can be read, the system call and the kernel function of the main
+Ranks that wait for the others are all in a collective, or in the backward pass at DDP's reducer. The
+missing rank is elsewhere. If only /proc can be read, the system call and the kernel function of the main
 thread distinguish ranks, without a line.
 """
 
@@ -24,8 +24,8 @@ from supervisor.diagnosis.hang.stacks import (
     parse_stack,
 )
 
-# Public names in torch/distributed/distributed_c10d.py (2.13) that wait for other ranks. Functions of the
-# same names in sharded checkpoints (torch/distributed/checkpoint/utils.py) also run a rank's own writing.
+# Public names in torch/distributed/distributed_c10d.py (2.13) that wait for other ranks. Functions with the
+# same names in sharded checkpoints (torch/distributed/checkpoint/utils.py) also include a rank's own writes.
 _COLLECTIVES = frozenset(
     (
         "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_gather_coalesced",
@@ -54,15 +54,15 @@ _WAITING_CALLS = frozenset(
 
 
 class Doing(StrEnum):
-    """What a rank's main thread is doing. Journalled by value."""
+    """The activity of a rank's main thread. The journal stores its value."""
 
     COLLECTIVE = "collective"
-    BACKWARD = "backward"  # where DDP's gradients meet
+    BACKWARD = "backward"  # where ranks meet for DDP's gradients
     GPU = "gpu"  # waits for the device, which may itself wait for other ranks
     DATA = "data"  # waits for a data worker
     OWN = "own"  # its own code, a system call, a sleep
     STOPPED = "stopped"  # by SIGSTOP or a debugger
-    KERNEL = "kernel"  # only the kernel's side is known
+    KERNEL = "kernel"  # only the kernel's view is known
     UNKNOWN = "unknown"
 
 
@@ -94,9 +94,9 @@ class RankStack:
 
 @dataclass(frozen=True, slots=True)
 class RankPlace:
-    """Where one rank is. `line_at` is the user's own line; `mark` is equal for equal stacks.
+    """The place of one rank. `line_at` is the user's own line. `mark` is equal for equal stacks.
 
-    `kind`: what it waits for; UNKNOWN without a Python stack.
+    `kind`: what the rank waits for; UNKNOWN without a Python stack.
     """
 
     rank: int
@@ -114,13 +114,13 @@ class RankPlace:
 
     @property
     def where(self) -> str:
-        """``in read() at data.py:41``."""
+        """Such as ``in read() at data.py:41``."""
         return self.what if self.line_at is None else f"{self.what} at {self.line_at}"
 
 
 @dataclass(frozen=True, slots=True)
 class StackGroup:
-    """Ranks doing the same at the same line."""
+    """Ranks with the same activity at the same line."""
 
     ranks: tuple[int, ...]
     doing: Doing
@@ -129,7 +129,7 @@ class StackGroup:
 
     @property
     def text(self) -> str:
-        """``7 ranks in all_reduce`` or ``rank 3 in read at data.py:41``."""
+        """Such as ``7 ranks in all_reduce`` or ``rank 3 in read at data.py:41``."""
         who = f"rank {self.ranks[0]}" if len(self.ranks) == 1 else f"{len(self.ranks)} ranks"
         where = f" at {self.line_at}" if self.line_at is not None else ""
         return f"{who} {self.what}{where}"
@@ -137,10 +137,10 @@ class StackGroup:
 
 @dataclass(frozen=True, slots=True)
 class StackRound:
-    """All ranks at one moment. `odd`: those that keep the others waiting, according to the stacks.
+    """All ranks at one moment. `odd`: the ranks that keep the others waiting, according to the stacks.
 
-    `proves_hang`: the stacks alone look like a deadlock: some ranks wait for peers that do not come, or all
-    wait for each other. A single wait for a device or data proves nothing.
+    `proves_hang`: the stacks alone look like a deadlock. Some ranks wait for peers that do not come, or all
+    wait for each other. A single wait for a device or data proves no hang.
     """
 
     places: tuple[RankPlace, ...]
@@ -150,18 +150,18 @@ class StackRound:
 
     @property
     def text(self) -> str:
-        """The groups in one line: those that keep the others waiting first, then by descending size."""
+        """The groups in one line: first those that keep the others waiting, then by descending size."""
         odd = set(self.odd)
         ordered = sorted(self.groups, key=lambda group: not odd.issuperset(group.ranks))
         return ", ".join(group.text for group in ordered)
 
     def place_of(self, rank: int) -> RankPlace | None:
-        """Where `rank` is."""
+        """Return where `rank` is."""
         return next((place for place in self.places if place.rank == rank), None)
 
 
 def stack_round(stacks: Sequence[RankStack]) -> StackRound:
-    """Group the ranks by activity, and name the odd ones out."""
+    """Group the ranks by activity, and mark the odd ones out."""
     places = tuple(sorted((_place(stack) for stack in stacks), key=lambda place: place.rank))
     by_kind: dict[tuple[Doing, str, str | None], list[int]] = {}
     for place in places:
@@ -173,7 +173,7 @@ def stack_round(stacks: Sequence[RankStack]) -> StackRound:
 
 
 def alike(one: StackRound, other: StackRound) -> bool:
-    """Whether every rank is at exactly the same place in both, and something is known about each."""
+    """Check whether every rank is at exactly the same place in both, and each place is known."""
     if [place.rank for place in one.places] != [place.rank for place in other.places]:
         return False
     pairs = zip(one.places, other.places, strict=True)
@@ -186,10 +186,10 @@ def _odd(groups: Sequence[StackGroup], count: int) -> tuple[int, ...]:
     waiting = {rank for group in groups if _waits(group) for rank in group.ranks}
     absent = tuple(sorted(rank for group in groups for rank in group.ranks if rank not in waiting))
     if waiting and absent:
-        # A rank that waits for its own device may be waiting for a collective there: it is odd only if no other rank is.
+        # A rank that waits for its own device may be waiting for a collective there. It is odd only if no other rank is.
         firm = tuple(r for g in groups if not _waits(g) and g.doing is not Doing.GPU for r in g.ranks)
         return tuple(sorted(firm)) if firm else absent
-    # All wait in different collectives, or none waits: the fewest are odd, if clearly fewer.
+    # All wait in different collectives, or none waits. The smallest group is odd, if clearly smaller.
     smallest = groups[-1]
     return smallest.ranks if len(smallest.ranks) * 2 < count else ()
 
@@ -205,15 +205,15 @@ def _proves(places: Sequence[RankPlace], odd: Sequence[int]) -> bool:
     if not doings or Doing.UNKNOWN in doings.values():
         return False
     if all(doing is Doing.STOPPED for doing in doings.values()):
-        return False  # somebody suspended the job, which should be continued, not restarted
+        return False  # the job was suspended, and should be continued, not restarted
     if odd:
-        # If the odd one only waits for its device, it may be computing for all (an evaluation on one rank).
+        # If the odd rank only waits for its device, it may be computing for all (an evaluation on one rank).
         return any(doings[rank] is not Doing.GPU for rank in odd)
     if all(doing in WAITS_FOR_PEERS for doing in doings.values()):
         return True
     if any(place.doing is Doing.GPU for place in places):
         return False
-    # All at the same place in their own code: stuck only if none of them runs.
+    # All are at the same place in their own code. They are stuck only if none of them runs.
     return all(place.idle is not False for place in places)
 
 
@@ -234,7 +234,7 @@ def _place(stack: RankStack) -> RankPlace:
     if kind is None:
         kind = kind_of_wait(thread, others, stack.main_call, for_ever=stack.for_ever)
     elif doing is Doing.BACKWARD and (hook := hook_thread(others)) is not None:
-        # It waits for the work of a hook: a disk read, recomputed activations, a collective.
+        # The rank waits for the work of a hook: a disk read, recomputed activations, a collective.
         mark += f"||{_mark(hook)}"
         doing_there, _ = _doing(hook.frames)
         kind = _KINDS.get(doing_there) or kind_of_wait(hook, (), None, for_ever=None)
@@ -242,7 +242,7 @@ def _place(stack: RankStack) -> RankPlace:
 
 
 def _called(frames: Sequence[Frame], own: Frame, call: str | None) -> str:
-    """What the user's line called: a library function, the system call below a built-in, or nothing."""
+    """Return what the user's line called: a library function, the system call of a built-in, or nothing."""
     at = frames.index(own)
     if at > 0:
         return f"{frames[at - 1].function}()"
@@ -269,7 +269,7 @@ def _doing(frames: Sequence[Frame]) -> tuple[Doing, str]:
 
 
 def _meeting(frame: Frame, *, innermost: bool) -> str | None:
-    """The meeting of ranks that a call belongs to; None if none."""
+    """Return the meeting of ranks that a call belongs to; None without one."""
     distributed = "torch/distributed/" in frame.file
     if frame.name in _COLLECTIVES and distributed and _CHECKPOINT not in frame.file:
         return f"in {frame.name}"

@@ -1,11 +1,11 @@
-"""Parses stacks of a Python process into frames, and names the kind of wait of its main thread.
+"""Parse stacks of a Python process into frames, and find what its main thread waits for.
 
 py-spy dump: ``Thread 12 (idle): "MainThread"`` and below it ``    main (/job/train.py:19)``, innermost first.
 faulthandler: ``Current thread 0x… (most recent call first):`` and ``  File "/job/train.py", line 19 in main``.
 
-The kind comes from the frames called by the thread's own line, or else from its system call. A silence is ended only if the late rank waits
-for something that will not come on its own. In a healthy job a pause, a slow disk or server, or a subprocess may each take long: a rank in
-one of these is reported and never ended. Kinds not in the table count as one of them.
+The kind of wait comes from the frames called by the thread's own line, else from its system call. A silence is ended only if the late
+rank waits for something that will not come on its own. In a healthy job a pause, a slow disk or server, or a subprocess may each take
+long. A rank in such a wait is reported and never ended. Kinds outside the table count as such a wait.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MAX_FRAMES = 128
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One call: `file` as the tool printed it, `line` 1-based, None for a frame of native code."""
+    """One call: `file` as the tool printed it, `line` 1-based, None for a native frame."""
 
     function: str
     file: str
@@ -65,7 +65,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class ThreadStack:
-    """One thread, innermost frame first. `idle`: it waits in the kernel; None if the tool does not say.
+    """One thread, innermost frame first. `idle`: it waits in the kernel; None if the tool does not show this.
 
     `at`: the index of each frame's line among the parsed lines, from 0.
     """
@@ -77,7 +77,7 @@ class ThreadStack:
 
 
 def parse_stack(lines: Sequence[str]) -> tuple[ThreadStack, ...]:
-    """The threads in the output of py-spy or faulthandler; empty for any other text."""
+    """Return the threads in the output of py-spy or faulthandler; empty for any other text."""
     found: list[ThreadStack] = []
     is_main, idle, frames, at = False, None, list[Frame](), list[int]()
 
@@ -110,11 +110,11 @@ def parse_stack(lines: Sequence[str]) -> tuple[ThreadStack, ...]:
 
 
 def main_thread(threads: Sequence[ThreadStack]) -> ThreadStack | None:
-    """The thread that runs the script."""
+    """Return the thread that runs the script."""
     return next((thread for thread in threads if thread.is_main), threads[0] if len(threads) == 1 else None)
 
 
-# System calls as numbered in x86-64's /proc. On other machines the numbers mean nothing here.
+# System calls as numbered in x86-64's /proc. On other machines these numbers have no meaning.
 CALL_NAMES: Final = MappingProxyType(
     {
         "0": "read", "1": "write", "2": "open", "4": "stat", "5": "fstat", "6": "lstat", "7": "poll", "8": "lseek",
@@ -131,7 +131,7 @@ CALL_NAMES: Final = MappingProxyType(
 
 
 class Kind(StrEnum):
-    """What a rank is waiting for, as far as that decides whether the wait can end."""
+    """What a rank waits for, as a kind that decides whether the wait can end."""
 
     PEERS = "peers"
     SLEEP = "sleep"
@@ -149,9 +149,9 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """One kind. `words`: the rank's activity, for people. `may_end`: the wait may be ended as a hang.
+    """One kind. `words`: the rank's activity, for display. `may_end`: the wait may be ended as a hang.
 
-    `files`: of the code called by a rank's own line. `calls`: names of system calls.
+    `files`: the code called by a rank's own line. `calls`: names of system calls.
     """
 
     kind: Kind
@@ -162,12 +162,12 @@ class Waiting:
 
 
 def _modules(names: str) -> re.Pattern[str]:
-    """Files of these modules and packages, in the form of `_module_file`."""
+    """Return a pattern for the files of these modules and packages, in the form of `_module_file`."""
     listed = "|".join(re.escape(name) for name in names.split())
     return re.compile(rf"(?:<frozen )?(?:{listed})(?:\.py|/|>|\.)")
 
 
-# In this order: a download that writes a file waits for the network; a program's output is read from a pipe.
+# The order counts: a download that writes a file waits for the network, a program's output comes from a pipe.
 WAITINGS: Final = (
     Waiting(Kind.SLEEP, "sleeps", calls=frozenset(("sleep", "pause", "sigtimedwait", "sigsuspend"))),
     Waiting(
@@ -209,7 +209,7 @@ WAITINGS: Final = (
         ),
     ),
     Waiting(Kind.DEVICE, "waits for its GPU"),
-    # A wait with a time limit continues like this after a tracer's interruption (restart_syscall(2)).
+    # A wait with a time limit continues in this call after a tracer's interruption (restart_syscall(2)).
     Waiting(Kind.TIMED, "waits with a time limit", calls=frozenset(("restart_syscall",))),
     Waiting(Kind.THREAD, "waits for a thread of its own that is at work"),
     Waiting(Kind.STOPPED, "is stopped by a signal"),
@@ -219,20 +219,20 @@ WAITINGS: Final = (
     Waiting(Kind.RUNS, "computes", may_end=True),
 )  # fmt: skip
 NAMELESS: Final = frozenset(("running", "219"))
-"""Calls that say nothing of what was called."""
+"""System calls that do not show what was called."""
 BY_KIND: Final = MappingProxyType({waiting.kind: waiting for waiting in WAITINGS})
 
 _ABOVE = re.compile(r".*(?:(?:site|dist)-packages|/python\d[.\d]*t?)/")
 # The frames of a wait for a lock, and the functions at whose bottom the interpreter waits for it.
 _LOCKING: Final = _modules("threading queue concurrent/futures")
 _LOCKED: Final = frozenset(("wait", "acquire", "join", "_wait_for_tstate_lock", "wait_for", "__enter__"))
-# Threads that libraries keep for themselves: they wait for new work, and no main thread's lock depends on
+# Threads of libraries' own services. They wait for new work, and no main thread's lock depends on
 # them. A main thread that waits for a tracker's or a loader's thread also has its frames.
 _SERVICES: Final = _modules(
     "tqdm/_monitor torch/utils/data/_utils/pin_memory torch/_inductor/compile_worker tensorboard wandb mlflow neptune comet_ml "
     "clearml swanlab"
 )
-# The outermost functions of Python's own threads, and of the main one.
+# The outermost functions of Python's own threads, and of the main thread.
 _BOTTOMS: Final = frozenset(("_bootstrap", "_bootstrap_inner", "<module>"))
 # An idle pool thread, or a queue thread with nothing to send.
 _IDLE_WORKERS: Final = frozenset(("_worker", "_feed"))
@@ -241,13 +241,13 @@ _IDLE_WORKERS: Final = frozenset(("_worker", "_feed"))
 def kind_of_wait(
     thread: ThreadStack, others: Sequence[ThreadStack], call: str | None, *, for_ever: bool | None
 ) -> Kind:
-    """What a thread outside any collective waits for.
+    """Return what a thread outside any collective waits for.
 
     Args:
         thread: the main thread.
         others: the process's other Python threads.
         call: the main thread's system call, as numbered in /proc, or "running"; None: unknown.
-        for_ever: it waits for a lock without a time limit; None: unknown, or no lock.
+        for_ever: whether it waits for a lock without a time limit; None: unknown, or no lock.
     """
     called = called_frames(thread.frames)
     for frame in called:
@@ -270,27 +270,27 @@ def kind_of_wait(
 
 
 def hook_thread(others: Sequence[ThreadStack]) -> ThreadStack | None:
-    """The thread of an autograd callback into Python while the main thread is in the backward pass; None without one.
+    """Return the thread of an autograd callback into Python while the main thread runs the backward pass; None without one.
 
-    autograd creates its threads itself, one per device: below a hook there is no frame of Python's own threading.
+    autograd creates its own threads, one per device, so below a hook there is no frame of Python's threading.
     """
     return next((thread for thread in others if thread.frames[-1].name not in _BOTTOMS), None)
 
 
 def called_frames(frames: Sequence[Frame]) -> Sequence[Frame]:
-    """The frames called by the user's own line, innermost first."""
+    """Return the frames called by the user's own line, innermost first."""
     own = next((at for at, frame in enumerate(frames) if not frame.is_library), len(frames))
     return frames[:own]
 
 
 def _module_file(frame: Frame) -> str:
-    """A library's file relative to its install folder: ``huggingface_hub/file_download.py``."""
+    """Return a library's file relative to its install folder: ``huggingface_hub/file_download.py``."""
     above = _ABOVE.match(frame.file)
     return frame.file[above.end() :] if above is not None else frame.file
 
 
 def _is_idle(thread: ThreadStack) -> bool:
-    """Whether a thread cannot release anything: it is locked itself, or it waits for work."""
+    """Check whether a thread cannot release a lock, because it is locked itself or waits for work."""
     if any(_SERVICES.match(_module_file(frame)) for frame in thread.frames):
         return True
     first = thread.frames[0]

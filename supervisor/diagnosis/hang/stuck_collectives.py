@@ -1,11 +1,11 @@
-"""Finds the hanging collective and the missing ranks, from the ranks' flight-recorder dumps and NCCL's RAS report.
+"""Find the hanging collective and the missing ranks, from the ranks' flight-recorder dumps and NCCL's RAS report.
 
-Each rank numbers the collectives of a process group (`collective_seq_id`). A group is identified by name and description together:
-Megatron makes many with one description, each with its own numbers. A rank keeps a group waiting if others wait in a collective that it
-never called, or if it did not finish one that others finished (its GPU stopped). Ranks that do so without waiting for anybody are at
-fault; all others only pass the wait on from group to group. Fields: torch/csrc/distributed/c10d/FlightRecorder.hpp (version 2.10),
-tools/flight_recorder in PyTorch. The lines of a report are those of NCCL's src/ras/client_support.cc (2.24 to 2.28): a MISMATCH gives the
-number of ranks at each count, and lists the outliers.
+Each rank numbers the collectives of a process group (`collective_seq_id`). A group is identified by name and description together,
+because Megatron creates many with one description, each with its own numbers. A rank keeps a group waiting if others wait in a
+collective that it never called, or if it did not finish one that others finished (its GPU stopped). Ranks that do so without
+waiting for others are at fault. All others only pass the wait on from group to group. Fields:
+torch/csrc/distributed/c10d/FlightRecorder.hpp (version 2.10), tools/flight_recorder in PyTorch. A report's lines are those of
+NCCL's src/ras/client_support.cc (2.24 to 2.28): a MISMATCH gives the number of ranks at each count, and lists the outliers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _RANKS = re.compile(r"\d+")
 _MAX_ENTRIES = 20_000
 MOST_NAMED = 16
 MOST_SHOWN = 4
-# No rank gets the result of one of these before all have taken part; a broadcast's source may finish long before.
+# No rank gets the result of these before all have taken part. A broadcast's source may finish long before.
 _BY_ALL = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier", re.IGNORECASE)
 # torch/csrc/distributed/c10d/ProcessGroup.hpp: the description of a group without one.
 _NAMELESS = frozenset(("", "undefined"))
@@ -34,13 +34,13 @@ class Collective:
 
     Attributes:
         group: the group in words.
-        seq: its number in that group.
-        op: its kind.
-        missing: the ranks at fault; empty if all reached it.
+        seq: the collective's number in that group.
+        op: the kind of collective.
+        missing: the ranks at fault; empty if all ranks reached it.
         came: the ranks that wait in it.
         place: the user's line that called it, on a rank that reached it.
-        unfinished: those at fault called it, but did not finish it as the others did.
-        instead: the other collective called instead, if any: by those at fault, or in an even split by the other half.
+        unfinished: the ranks at fault called it, but did not finish it as the others did.
+        instead: the other collective called instead, if any: by the ranks at fault, or in an even split by the rest.
     """
 
     group: str
@@ -69,21 +69,21 @@ class Collective:
 
 
 def ranks_at_fault(stuck: Iterable[Collective]) -> tuple[int, ...]:
-    """All ranks that missed one of these collectives."""
+    """Return all ranks that missed one of these collectives."""
     return tuple(sorted({rank for item in stuck for rank in item.missing}))
 
 
 def stuck_text(stuck: Sequence[Collective]) -> str:
-    """The collectives in one line; empty if there are none."""
+    """Return the collectives in one line; empty if there are none."""
     more = f"; and {len(stuck) - MOST_SHOWN} more" if len(stuck) > MOST_SHOWN else ""
     return "; ".join(item.text for item in stuck[:MOST_SHOWN]) + more
 
 
 def stuck_collectives(dumps: Mapping[int, Mapping[str, Any]]) -> tuple[Collective, ...]:
-    """The hanging collectives, with the ranks at fault; empty if the dumps do not show them.
+    """Return the hanging collectives, with the ranks at fault; empty if the dumps do not show them.
 
-    `dumps` are by global rank. A rank without a dump, or with an empty one, counts as unknown; one whose dump
-    lacks a group although it is a recorded member does not wait there.
+    `dumps` are by global rank. A rank without a dump, or with an empty one, counts as unknown. If a dump lacks
+    a group of which its rank is a recorded member, the rank does not wait there.
     """
     groups = _groups(dumps)
     waiting = [group for group in groups.values() if group.pending]
@@ -96,7 +96,7 @@ def stuck_collectives(dumps: Mapping[int, Mapping[str, Any]]) -> tuple[Collectiv
         return tuple(differing)
     found = _kept_waiting(waiting, words)
     if not found and (late := [group for group in waiting if group.behind]):
-        # All late ranks wait elsewhere themselves: the group whose collective was called last holds the others up.
+        # All late ranks wait elsewhere themselves. The group whose collective was called last holds up the others.
         group = max(late, key=_Group.waits_since_ns)
         found = [_collective(group, words[group.key], sorted(group.behind))]
     if not found and (together := [group for group in waiting if group.all_wait()]):
@@ -106,14 +106,14 @@ def stuck_collectives(dumps: Mapping[int, Mapping[str, Any]]) -> tuple[Collectiv
 
 
 def _kept_waiting(waiting: Sequence[_Group], words: Mapping[GroupKey, str]) -> list[Collective]:
-    """The collectives whose missing ranks wait for nobody themselves, or did not finish an earlier one."""
+    """Return the collectives whose missing ranks wait for no other rank, or did not finish an earlier one."""
     unfinished = {rank for group in waiting for rank in group.unfinished}
     behind = {rank for group in waiting for rank in group.behind}
     at_fault = unfinished | {
         rank for rank in behind if not any(group.waits_for(rank, unfinished) for group in waiting)
     }
     found: list[Collective] = []
-    # Each rank is named once, in the group that most of them keep waiting, or the one that waits longest.
+    # Each rank appears once, in the group that most of them keep waiting, or the one that waits longest.
     while at_fault:
         holding = [(group, sorted(at_fault & (group.behind | group.unfinished))) for group in waiting]
         group, ranks = max(holding, key=lambda item: (len(item[1]), -item[0].waits_since_ns()))
@@ -146,8 +146,8 @@ class _Group:
     last: dict[int, int] = field(default_factory=dict)
     done: dict[int, int] = field(default_factory=dict)
     pending: dict[int, dict[int, _Entry]] = field(default_factory=lambda: defaultdict(dict))
-    # `work_out_late` derives from these: the collectives that somebody waits in, the last one that somebody
-    # finished, whether a member's dump is missing, and who is late.
+    # `work_out_late` derives these: the collectives that some rank waits in, the last one that some rank
+    # finished, whether a member's dump is missing, and which ranks are late.
     waited: tuple[int, ...] = ()
     finished: int = 0
     unrecorded: bool = False
@@ -155,7 +155,7 @@ class _Group:
     unfinished: set[int] = field(default_factory=set)
 
     def take_in(self, rank: int, seq: int, entry: Mapping[str, Any]) -> None:
-        """Take in one collective that a rank called."""
+        """Record one collective that a rank called."""
         self.last[rank] = max(seq, self.last.get(rank, seq))
         if entry.get("state") == "completed" or entry.get("retired") is True:
             self.done[rank] = max(seq, self.done.get(rank, seq))
@@ -164,7 +164,7 @@ class _Group:
         self.pending[rank][seq] = _Entry(op, _whole(entry.get("time_created_ns")) or 0, _place(entry))
 
     def work_out_late(self, recorded: set[int], dumped: set[int]) -> None:
-        """Work out who is late, once all dumps are read. `recorded`: the members, if the dumps list them."""
+        """Determine which ranks are late, after reading all dumps. `recorded`: the members listed in dumps."""
         self.members = set(self.last) | (recorded & dumped)
         self.unrecorded = not recorded <= dumped
         self.waited = tuple(sorted({seq for entries in self.pending.values() for seq in entries}))
@@ -173,21 +173,21 @@ class _Group:
         self.unfinished = {rank for rank in self.pending if self.left_by(rank) is not None}
 
     def missed_by(self, rank: int) -> int | None:
-        """The first collective that others wait in and that a rank never called."""
+        """Return the first collective that others wait in and that a rank never called."""
         last = self.last.get(rank)
         if last is None:
             return self.waited[0] if self.waited else None
         return next((seq for seq in self.waited if seq > last), None)
 
     def left_by(self, rank: int) -> int | None:
-        """The first collective that others finished and that a rank called but did not finish."""
+        """Return the first collective that others finished and that a rank called but did not finish."""
         own = self.pending.get(rank, {}).items()
         return min(
             (seq for seq, entry in own if seq <= self.finished and _BY_ALL.search(entry.op)), default=None
         )
 
     def waits_for(self, rank: int, stopped: set[int]) -> bool:
-        """Whether a rank in this group waits for another one, which is missing or among `stopped`."""
+        """Check whether a rank in this group waits for another rank, which is missing or among `stopped`."""
         own = self.pending.get(rank)
         if not own:
             return False
@@ -195,18 +195,18 @@ class _Group:
         return late or bool((self.members & stopped) - {rank})
 
     def all_wait(self) -> bool:
-        """Whether all members of a group of several wait in one collective, not for a rank."""
+        """Check whether all members of a group of several ranks wait in one collective, not for a rank."""
         return len(self.members) > 1 and self.members == set(self.pending) and not self.unrecorded
 
     def waits_since_ns(self) -> int:
-        """When the earliest pending collective was called."""
+        """Return when the earliest pending collective was called."""
         return min(
             (entry.created_ns for entries in self.pending.values() for entry in entries.values()), default=0
         )
 
 
 def _groups(dumps: Mapping[int, Mapping[str, Any]]) -> dict[GroupKey, _Group]:
-    """All groups in which a rank waits or called a collective, by key."""
+    """Return all groups in which a rank waits or called a collective, by key."""
     groups: dict[GroupKey, _Group] = {}
     with_p2p: set[GroupKey] = set()
     status: list[tuple[int, GroupKey, int, int]] = []
@@ -249,10 +249,10 @@ def _groups(dumps: Mapping[int, Mapping[str, Any]]) -> dict[GroupKey, _Group]:
 def _status(
     dump: Mapping[str, Any], config: Mapping[GroupKey, set[int]], numbers: Mapping[str, GroupKey]
 ) -> list[tuple[GroupKey, int, int]]:
-    """A rank's last called and last finished collective in each group, from `pg_status`.
+    """Return a rank's last called and last finished collective in each group, from `pg_status`.
 
     It uses the rank's own number of the group, which grows as groups are created, like the groups' names. A
-    dump of active work names only the numbers of waiting groups; the others follow from the order.
+    dump of active work has only the numbers of waiting groups. The others follow from the order.
     """
     found = dump.get("pg_status")
     if not isinstance(found, dict):
@@ -278,7 +278,7 @@ def _status(
 
 
 def _differing(group: _Group, words: str) -> Collective | None:
-    """The first number under which the ranks called different collectives."""
+    """Return the first number under which the ranks called different collectives."""
     by_seq: dict[int, dict[int, _Entry]] = defaultdict(dict)
     for rank, entries in group.pending.items():
         for seq, entry in entries.items():
@@ -292,7 +292,7 @@ def _differing(group: _Group, words: str) -> Collective | None:
         odd = sorted(rank for rank, what in called.items() if what != usual)
         came = sorted(set(called) - set(odd))
         instead = called[odd[0]] if len(kinds) == 2 else "others"
-        # Two against two: only the source code can tell which is wrong.
+        # In a tie, only the source code can tell which call is wrong.
         at_fault = () if kinds[1][1] == agreed else tuple(odd)
         return Collective(words, seq, usual, at_fault, tuple(came), entries[came[0]].place, False, instead)
     return None
@@ -312,7 +312,7 @@ def _collective(group: _Group, words: str, ranks: Sequence[int]) -> Collective:
 
 
 def ranks_named(ranks: Sequence[int]) -> str:
-    """``rank 3`` or ``ranks 1, 3``."""
+    """Return ``rank 3`` or ``ranks 1, 3``."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     return f"ranks {', '.join(map(str, ranks[:MOST_NAMED]))}" + (" …" if len(ranks) > MOST_NAMED else "")
@@ -330,7 +330,7 @@ def _place(entry: Mapping[str, Any]) -> str | None:
 
 
 def _config(dump: Mapping[str, Any]) -> dict[GroupKey, set[int]]:
-    """The members of each group of a rank; gloo records none."""
+    """Return the members of each group of a rank. gloo records none."""
     config = dump.get("pg_config")
     found: dict[GroupKey, set[int]] = {}
     for group in config.values() if isinstance(config, dict) else ():
@@ -341,7 +341,7 @@ def _config(dump: Mapping[str, Any]) -> dict[GroupKey, set[int]]:
 
 
 def _text(value: object, most: int = 80) -> str:
-    """A name or a number as text. A list may be nested a thousand times, and is not a name."""
+    """Return a name or a number as text; empty for other values, such as a list nested a thousand times."""
     if isinstance(value, str):
         return value[:most]
     return str(value) if isinstance(value, int) and value.bit_length() < 200 else ""
@@ -369,13 +369,13 @@ class RasLag:
 
     @property
     def text(self) -> str:
-        """One line for people."""
+        """One line for display."""
         what = self.operation or "collective"
         return f"NCCL: {ranks_named(self.ranks)} launched {what} {self.launched}, the others {self.others_launched}"
 
 
 def read_ras(text: str) -> tuple[RasLag, ...]:
-    """The ranks that are behind, by communicator; empty if all are even or the text is not a report."""
+    """Return the ranks that are behind, by communicator; empty if all are even or this is not a report."""
     sections: list[tuple[str | None, dict[int, list[int]]]] = [(None, {})]
     current: int | None = None
     for line in text.splitlines():

@@ -1,1 +1,1 @@
-"""Log bytes to hits: windows, signatures, tracebacks, unwrapped prefixes."""
+"""Turn log bytes into hits: windows, signatures, tracebacks, unwrapped prefixes."""

@@ -1,4 +1,4 @@
-"""Reads time, progress and the end from a log: time stamps, step lines, gaps, a loss that stays NaN, closing messages."""
+"""Read time, progress and the end from a log: time stamps, step lines, gaps, a loss that stays NaN, closing messages."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _LOSS = Lazy(
 )
 
 
-# For lines whose format has no year or day, if no other line names one.
+# For lines whose format has no year or day, if no other line has one.
 SOME_DAY_T: Final = 946728000.0  # noon of 2000-01-01
 LATEST_T: Final = 4070908800.0  # 2099: no stamp is later
 
 
 def when(text: str, day_t: float = SOME_DAY_T, *, bare_clock: bool = True) -> float | None:
-    """The time at the start of a line, as seconds in an unnamed zone; None if there is none.
+    """Return the time at the start of a line, as seconds in an unknown zone; None without one.
 
-    Whole seconds: the order within a second is not used. SLURM prints the time of a cancellation after the node's name.
+    Seconds are whole: the order within a second is not used. SLURM prints a cancellation's time after the node's name.
     """
     t = stamp_of(text, day_t, LATEST_T, bare_clock=bare_clock)
     if t is None and "CANCELLED AT " in text:
@@ -48,31 +48,31 @@ def when(text: str, day_t: float = SOME_DAY_T, *, bare_clock: bool = True) -> fl
 
 
 def day_of(lines: Iterable[str]) -> float:
-    """The day of the first line with a day and year; stamps of other formats are read with it."""
+    """Return the day of the first line with a day and year, for reading stamps of other formats."""
     dates = (whole_date(line, LATEST_T) for line in lines)
     return next((t for t in dates if t is not None), SOME_DAY_T)
 
 
 def rows_of_one_form(lines: Iterable[str]) -> int:
-    """How many different lines differ only in their numbers, in the most frequent form: rows of a table, counters."""
+    """Count different lines that differ only in their numbers, for the most frequent form: rows, counters."""
     forms = Counter(_NUMBER.sub("0", line).strip() for line in set(lines))
     return max((count for form, count in forms.items() if "0" in form), default=0)
 
 
 def is_bar(text: str) -> bool:
-    """Whether a line contains a bar with a count."""
+    """Check whether a line contains a bar with a count."""
     return _BAR.search(text) is not None
 
 
 def progress_rows(lines: Sequence[str]) -> list[int]:
-    """The indices of training's own lines."""
+    """Return the indices of training's own lines."""
     return [row for row, line in enumerate(lines) if is_progress(line)]
 
 
 def bar_went_on(before: bytes, after: bytes) -> bool:
-    """Whether the bar last drawn above a place continues below it: a restarted program draws a new one.
+    """Check whether the last bar above a place continues below. A restarted program draws a new bar.
 
-    One more state may be drawn as an exception closes the bar.
+    One more state may be drawn while an exception closes the bar.
     """
     last = next(iter(reversed(_BAR_STATE.findall(before[-BAR_BYTES:]))), None)
     later = _BAR_STATE.findall(after.split(b"Traceback", 1)[0])
@@ -82,12 +82,12 @@ def bar_went_on(before: bytes, after: bytes) -> bool:
 
 
 def bar_states(data: bytes) -> int:
-    """How many bar states are drawn in a text."""
+    """Return how many bar states are drawn in a text."""
     return len(set(_BAR_STATE.findall(data)))
 
 
 def _goes_on_untimed(training: Sequence[int], stamped: Sequence[int]) -> bool:
-    """Whether far more steps follow the last time before training's end than usually lie between two times."""
+    """Check whether far more steps follow the last time before training's end than usually separate two times."""
     before = [row for row in stamped if training and row <= training[-1]]
     counts = [sum(1 for row in training if low < row <= high) for low, high in pairwise(before[-40:])]
     last = sum(1 for row in training if not before or row > before[-1])
@@ -95,7 +95,7 @@ def _goes_on_untimed(training: Sequence[int], stamped: Sequence[int]) -> bool:
 
 
 class Silence(NamedTuple):
-    """The largest gap after the last training line, compared with earlier gaps; all in seconds."""
+    """The largest gap after the last training line, compared with earlier gaps. All values are seconds."""
 
     gap_s: float
     median_s: float
@@ -103,13 +103,13 @@ class Silence(NamedTuple):
 
 
 def silence(lines: Sequence[str]) -> Silence | None:
-    """The last silence between two stamped lines of the tail. None if stamps do not allow it."""
+    """Return the last silence between two stamped lines of the tail; None if stamps do not allow this."""
     stamps = _stamps(lines)
     if len(stamps) < 3:
         return None
     training = progress_rows(lines)
     last_step = max(training, default=-1)
-    # Lines that a shell dated before training started show no step.
+    # Lines that a shell stamped before training started show no step.
     steps = [stamp for row, stamp in stamps if training and training[0] - 1 <= row <= last_step]
     later = [stamp for row, stamp in stamps if row > last_step]
     if len(steps) < 2 or not later or _goes_on_untimed(training, [row for row, _ in stamps]):
@@ -124,10 +124,10 @@ def silence(lines: Sequence[str]) -> Silence | None:
 
 
 def _stamps(lines: Sequence[str]) -> list[tuple[int, float]]:
-    """The rows with a time, by one clock: a bare one (a bar's, too) names no day and is useless beside dates."""
+    """Return the rows with a time, by one clock: a bare clock (a bar's, too) has no day, so dates replace it."""
     second = [[match.start() for match in _DATE.finditer(line[:200])][1:2] for line in lines]
     if sum(map(len, second)) >= DOUBLED_LINES:
-        # A collector's time is when a line passed: the program's own comes after it.
+        # A collector's time is when a line passed. The program's own time comes after it.
         lines = [line[at[0] :] if at else "" for line, at in zip(lines, second, strict=True)]
     day_t = day_of(lines)
     for bare_clock in (False, True):
@@ -138,9 +138,9 @@ def _stamps(lines: Sequence[str]) -> list[tuple[int, float]]:
 
 
 def ends_in_nan(lines: Sequence[str]) -> int | None:
-    """The index of the first loss line from which all are nan; None if the last loss is a number.
+    """Return the index of the first loss line from which all are nan; None if the last loss is a number.
 
-    One or two may be a scaler's first steps, unless no step ever had a number.
+    One or two nan losses may be a scaler's first steps, unless no step ever had a number.
     """
     first: int | None = None
     count = 0
@@ -167,7 +167,7 @@ def ends_in_nan(lines: Sequence[str]) -> int | None:
 
 # -- last words ------------------------------------------------------------------------------------
 
-# Closing words are short; a longer line reports something else.
+# Closing words are short. A longer line reports another event.
 MAX_CHARS = 200
 _TRAINING = r"(?:(?:pre)?train\w*|(?:fine)?tuning|optimi[sz]ation|fitting|runs?|jobs?|experiments?|process(?:es|ing)?|program|script|pipeline|everything|all|epochs|iterations|steps|rounds)"
 _ENDED = r"(?:done|finish(?:ed)?|complete[d]?|ended|over|terminated|success(?:ful(?:ly)?)?)"
@@ -176,13 +176,13 @@ _CLOSES = Lazy(
     rf"(?i)\b{_TRAINING}{_BETWEEN}{_ENDED}\b|\b(?:{_ENDED}|end of|finishing|completing){_BETWEEN}{_TRAINING}\b"
     r"|(?:^|[\]:|>-]\s*)\W*(?:all )?(?:done|finish(?:ed)?|completed?|the end|success(?:ful(?:ly)?)?|(?:good)?bye|完成了?|结束了?|完了|終了|완료|종료|готово|fertig|fini|terminé|listo|terminado)[\W\d]*$"
 )
-# These are about the training, whatever else they name.
+# Words about the training, whatever else the line mentions.
 _OF_TRAINING = Lazy(
     r"(?i)训练.{0,6}(?:完成|结束|完毕)|(?:完成|结束).{0,4}训练|学習.{0,6}(?:完了|終了)|학습.{0,6}(?:완료|종료)"
     r"|\bearly[ _-]?(?:stop(?:ping|ped)?|terminat(?:e|ed|ion))(?:\W{0,6}@|\]| triggered| activated| reached| at| after|!|\.|$)|\bstopping (?:the )?(?:iterations?|training|optimi[sz]ation|run|now|here)\b(?! criteri)"
     r"|^\W*finished in [\d.]+ ?s\w*\W*$|\b(?:total )?train(?:ing)? (?:time|took|duration|elapsed)\b.{0,30}\d|\btotal (?:elapsed|execution|run|running|wall)[ _-]?time\b.{0,30}\d"
 )
-# About something other than the training, or an end still to come.
+# Words about another activity than the training, or about an end still to come.
 _ELSEWHERE = Lazy(
     r"(?i)\b(?:val|valid\w*|eval\w*|test\w*|infer\w*|predict\w*|download\w*|upload\w*|load\w*|reading|compil\w*|sav\w+|export\w*|warm-?up|sync\w*"
     r"|will|until|before|if|when|not|after each|every|estimat\w*|remaining|eta|left)\b|\b(?:epoch|step|iter(?:ation)?|round|fold)s?\W{0,3}\d"
@@ -202,13 +202,13 @@ FAILS = Lazy(
 _EVALUATES = Lazy(r"(?i)\b(?:val|valid\w*|eval\w*|test\w*|infer\w*|predict\w*|mAP\w*)\b")
 _NAMES_TRAINING = Lazy(r"(?i)train|(?<![a-z])loss")
 _COUNT = Lazy(r"(?<![\d.:/])(\d{1,12})\s?/\s?(\d{1,12})(?![\d./])")
-# A script logs at intervals: its last line may be some steps before the last.
+# A script logs at intervals, so its last logged step may be some steps before the end.
 NEAR_TOTAL = 0.9
 _DIGITS = re.compile(r"\d+")
 
 
 def is_closing(line: str) -> bool:
-    """Whether a line reads like a script's closing words, wherever it is."""
+    """Check whether a line reads like a script's closing words, anywhere in the log."""
     if len(line) > MAX_CHARS:
         return False
     if _OF_TRAINING.search(line):
@@ -217,13 +217,13 @@ def is_closing(line: str) -> bool:
 
 
 def is_evaluation(step: str) -> bool:
-    """Whether a line with a step is from an evaluation: held-out data is named before any training or loss."""
+    """Check whether a line with a step is from an evaluation: held-out data comes before any training or loss."""
     held_out = _EVALUATES.search(step)
     return held_out is not None and _NAMES_TRAINING.search(step[: held_out.start()]) is None
 
 
 def closes_training(scan: SourceScan) -> bool:
-    """Whether the log's last words say that training ended. Far from a counter's total, "Done!" is about something else."""
+    """Check whether the log's last words report training's end. Far from a counter's total, "Done!" is about another task."""
     step, words = _last_words(scan)
     counts = [(int(found[1]), int(found[2])) for found in _COUNT.finditer(step)]
     if any(count < NEAR_TOTAL * total for count, total in counts):
@@ -232,12 +232,12 @@ def closes_training(scan: SourceScan) -> bool:
 
 
 def says_why_it_ends(scan: SourceScan, *, merged: bool) -> bool:
-    """Whether lines below the last step say that the training was ended on purpose, whatever its counters.
+    """Check whether lines below the last step report a deliberate end of training, despite its counters.
 
-    `merged`: a shell's own lines are among them, so a word for the end may be the shell's.
+    `merged`: a shell's own lines are in the log, so a word for the end may be the shell's.
     """
     return any(
-        # The checkpoint of the last step has its number; the saved model usually has none.
+        # The last step's checkpoint has the step's number. The saved model usually has none.
         _LEAVES.search(line)
         or _OF_TRAINING.search(line)
         or is_evaluation(line)
@@ -248,11 +248,11 @@ def says_why_it_ends(scan: SourceScan, *, merged: bool) -> bool:
 
 
 def _last_words(scan: SourceScan) -> tuple[str, list[str]]:
-    """Training's last step, and the lines below it whose form does not occur above."""
+    """Return training's last step, and the lines below whose form does not occur above."""
     steps = [(number, text) for number, text in scan.tail_steps() if not is_evaluation(text)]
     if not steps:
         return "", []
-    # "Keeping the weights of step 40" is not a step: step lines have a recurring form.
+    # "Keeping the weights of step 40" is not a step, because step lines have a recurring form.
     forms = Counter(form_of(text) for _, text in steps)
     last, step = next((one for one in reversed(steps) if forms[form_of(one[1])] > 1), steps[-1])
     above = {form_of(line) for number, line in scan.numbered_tail() if number < last}
@@ -262,5 +262,5 @@ def _last_words(scan: SourceScan) -> tuple[str, list[str]]:
 
 
 def form_of(line: str) -> str:
-    """A line without its numbers."""
+    """Return a line without its numbers."""
     return " ".join(_DIGITS.sub("0", line).split())

@@ -18,7 +18,7 @@ SHOWN_BYTES = 2000
 
 
 class Hit(NamedTuple):
-    """A line that a signature matches. `line` counts from 1; `before` and `after` are the raw bytes around it.
+    """A line that a signature matches. `line` counts from 1. `before` and `after` are the raw bytes around it.
 
     `hosts`: the prefixes that are hosts in this log (see `text.prefixes.learn_hosts`).
     """
@@ -34,28 +34,28 @@ class Hit(NamedTuple):
 
     @property
     def rank(self) -> int | None:
-        """The global rank, if the line's own prefix names it."""
+        """The global rank, if the line's own prefix gives it."""
         return self.origin.rank
 
     def has(self, trait: Trait) -> bool:
-        """Whether its signature has a trait."""
+        """Check whether the hit's signature has a trait."""
         return trait in self.signature.traits
 
     def lines_before(self, count: int = 60) -> list[str]:
-        """Clean lines before the hit, oldest first."""
+        """Return clean lines before the hit, oldest first."""
         return [clean(raw, SHOWN_BYTES) for raw in self.before.split(b"\n")[-count - 1 : -1]]
 
     def lines_after(self, count: int = 60) -> list[str]:
-        """Clean lines after the hit."""
+        """Return clean lines after the hit."""
         return [clean(raw, SHOWN_BYTES) for raw in self.after.split(b"\n")[:count]]
 
 
 class SourceScan(NamedTuple):
-    """The scan of one log. `head` and `tail` are clean lines; `tail_line` is the number of the tail's first line.
+    """The scan of one log. `head` and `tail` are clean lines. `tail_line` is the number of the tail's first line.
 
-    `lines` is the number of the last line, and `first_line` that of the first, if the log is a part of a file. `drew_bars`: whether a bar
-    with a count was drawn in the kept lines, even if it was wiped again. `steps`: the numbers of training's own lines among the kept ones
-    (`is_progress`), computed once because many rules need them.
+    `lines` is the number of the last line, and `first_line` that of the first, if the log is a part of a file. `drew_bars`: whether the
+    kept lines contain a bar with a count, even a bar that was erased again. `steps`: the numbers of training's own lines among the kept
+    lines (`is_progress`), computed once because many rules need them.
     """
 
     path: str
@@ -72,20 +72,20 @@ class SourceScan(NamedTuple):
     steps: tuple[int, ...] = ()
 
     def edges(self) -> tuple[str, ...]:
-        """The kept lines: the head, and the tail if it does not contain the head."""
+        """Return the kept lines: the head, and the tail if it does not contain the head."""
         return self.tail if self.tail_line <= self.first_line else (*self.head, *self.tail)
 
     def numbered_tail(self) -> Iterable[tuple[int, str]]:
-        """The tail's lines with their numbers."""
+        """Return the tail's lines with their numbers."""
         return enumerate(self.tail, start=self.tail_line)
 
     def tail_steps(self) -> list[tuple[int, str]]:
-        """Training's own lines in the tail, with their numbers."""
+        """Return training's own lines in the tail, with their numbers."""
         first = self.tail_line
         return [(number, self.tail[number - first]) for number in self.steps if number >= first]
 
     def step_lines(self) -> list[str]:
-        """Training's own lines in the head and the tail, in order."""
+        """Return training's own lines in the head and the tail, in order."""
         head = [self.head[number - self.first_line] for number in self.steps if number < self.tail_line]
         return [*head, *(text for _, text in self.tail_steps())]
 
@@ -93,8 +93,8 @@ class SourceScan(NamedTuple):
 class Candidate(NamedTuple):
     """A hit that may be the root, with its final class (see `candidates`).
 
-    `order` is its position in the job's time, nan if no time is known; `line` and `text` may be those of an
-    exception that the hit only wraps. `soft`: it is only a warning.
+    `order` is its position in the job's time, nan if no time is known. `line` and `text` may belong to an
+    exception that the hit only wraps. `soft`: the line is only a warning.
     """
 
     failure: FailureClass
@@ -114,7 +114,7 @@ class Candidate(NamedTuple):
 
     @property
     def rank(self) -> int | None:
-        """The global rank, if the line's own prefix names it."""
+        """The global rank, if the line's own prefix gives it."""
         return self.hit.origin.rank
 
     @property
@@ -123,11 +123,11 @@ class Candidate(NamedTuple):
         return self.hit.source
 
     def has(self, trait: Trait) -> bool:
-        """Whether its signature has a trait."""
+        """Check whether the candidate's signature has a trait."""
         return trait in self.hit.signature.traits
 
     def lines_until(self, line: int) -> list[str]:
-        """The kept lines between it and a later line of the same log."""
+        """Return the kept lines between it and a later line of the same log."""
         return self.hit.lines_after()[: max(line - self.line - 1, 0)]
 
 
@@ -155,15 +155,15 @@ _HINT = Lazy(r"\b(?:HINT|Hint|hint|TIP|Tip)S?: ")
 
 
 def before_hint(text: str) -> str:
-    """A line without the suggestion at its end."""
+    """Return a line without the suggestion at its end."""
     found = _HINT.search(text)
     return text[: found.start()] if found else text
 
 
 def best_match(hits: Iterable[Hit]) -> Hit | None:
-    """The best of the hits in one line, used live and in the verdict.
+    """Return the best of the hits in one line, for live use and for the verdict.
 
-    None where advice masks the line; a specific signature comes before one of any exception.
+    None if advice masks the line. A specific signature comes before a signature of any exception.
     """
     matches: list[Hit] = []
     hinting = False
@@ -184,24 +184,24 @@ def best_match(hits: Iterable[Hit]) -> Hit | None:
 
 
 def is_echo(hit: Hit) -> bool:
-    """Whether a plain exception is only a launcher's report of another's."""
+    """Check whether a plain exception is only a launcher's report of another exception."""
     if hit.has(Trait.ENDS_TRACEBACK) and (exited := _EXITED.match(hit.text)):
         return exited.group(1) in {None, "0", "None"}
     return hit.has(Trait.GENERIC) and _LAUNCHER_WORDS.search(hit.text) is not None
 
 
 def is_logged_as_warning(text: str) -> bool:
-    """Whether a line names its own level, warning or lower."""
+    """Check whether a line states its own level, warning or lower."""
     is_soft = _SOFT.search(text) is not None and _NOT_SOFT.search(text) is None
     return is_soft or _CALLED_WARNING.match(text) is not None
 
 
 # -- training's own lines ---------------------------------------------------------------------------
 
-_NOT_TRAINING = ("slurmstepd", "srun:", "Traceback", "Error: ", "Namespace(")  # SLURM numbers its steps, too
-# Two alternating bars whose lines repeat unchanged prove as much as one new line per this many.
+_NOT_TRAINING = ("slurmstepd", "srun:", "Traceback", "Error: ", "Namespace(")  # SLURM numbers its steps too
+# Two alternating bars with unchanged lines prove as much as one new line for each of this many changes.
 ALTERNATING: Final = 4
-# For lower-case text: with IGNORECASE this pattern took 4 ms to compile, half of Python's own start.
+# For lower-case text. With IGNORECASE this pattern took 4 ms to compile, half of Python's own start.
 _PROGRESS = Lazy(
     r"""\{['"]loss['"]: ?[-\d.]+
     |\b(?:global_?)?(?:steps?|iter(?:ation)?s?|it|batch|num_updates|update|minibatch|epoch)\b["']?\s{0,3}[=:\[\s/(#]{1,4}\s{0,8}["']?\d
@@ -218,7 +218,7 @@ _PROGRESS = Lazy(
 
 
 def is_progress(text: str) -> bool:
-    """Whether a line is training's own: a step, an epoch, a bar; not one of a scheduler, a tracker or a traceback that names one too."""
+    """Check whether a line is training's own: a step, an epoch, a bar, but not from a scheduler, a tracker or a traceback."""
     if _PROGRESS.search(text.lower()) is None or "wandb: " in text[:40]:
         return False
     is_settings = (
@@ -228,7 +228,7 @@ def is_progress(text: str) -> bool:
 
 
 def went_on(after: Sequence[str], need: int = 3) -> bool:
-    """Whether training's own lines follow: at least `need` different ones, or bars that alternate for long."""
+    """Check whether training's own lines follow: at least `need` different ones, or long alternating bars."""
     seen: set[str] = set()
     changes, last = 0, ""
     for line in after:
@@ -255,7 +255,7 @@ _WARNED = Lazy(
     r"\bWARN(?:ING)?\b[^\r]{0,200}\b(?:[Cc]ould ?n[o']t|[Cc]an(?:not|'t)|[Uu]nable|[Ff]ail\w*|[Ee]rror|[Ee]xception|[Ss]kipp\w*|[Ii]gnor\w*|[Rr]etry\w*)"
 )
 _IGNORED = Lazy(r"Exception ignored in|Error in atexit")
-# Printed by `logging.Handler.handleError` and IPython's `EventManager.trigger` above a traceback: the program continues.
+# Printed above a traceback by `logging.Handler.handleError` and IPython's `EventManager.trigger`. The program continues.
 _IN_PASSING = Lazy(r"--- Logging error ---|Error in callback <")
 _HANDLED = ("During handling of the above exception", "The above exception was the direct cause")
 _QUOTED = Lazy(
@@ -269,7 +269,7 @@ _PROCESS = Lazy(
 )
 _ALARM = Lazy(r"ERROR|CRITICAL|[Uu]ncaught|[Ee]xception|FATAL")
 _RANK = Lazy(r"\b[Rr]ank[ =:]{1,2}(\d+)\b|\[rank(\d+)\]|in device=TPU:(\d+):")
-# The files of supervisor/instrument, most of them with the name that `UnseenLoader` gives them there.
+# The files of supervisor/instrument, most with the file name set by its `UnseenLoader`.
 _OF_INSTRUMENT = Lazy(
     r"<frozen importlib\._bootstrap> of stoker: |/supervisor/instrument/(?:on_path/)?\w+\.py$"
 )
@@ -284,13 +284,13 @@ UNCAUGHT = Signature(
     regex="",
     traits=frozenset((Trait.GENERIC, Trait.OPEN_TYPE, Trait.ENDS_TRACEBACK)),
 )
-"""What a traceback's last line is taken for where no table knows it."""
+"""The signature for a traceback's last line that no table matches."""
 
 
 class Frames(NamedTuple):
     """The traceback above an exception line, outermost frame first.
 
-    Ranks: `spawn_rank` is torch.multiprocessing's process number, `announced` the one a logger named right above,
+    Ranks: `spawn_rank` is torch.multiprocessing's process number, `announced` the one that a logger put right above,
     `quoted_rank` the rank of a traceback quoted in a distributed checkpoint's report. `logged`: the program logged the
     traceback as a notice or in a warning, or Python ignored it (`ignored`). `in_passing`: a message could not be logged,
     or a notebook's callback failed. `caught`: a logger printed it at some level, so the exception was caught.
@@ -308,7 +308,7 @@ class Frames(NamedTuple):
 
 
 def frames_above(hit: Hit) -> Frames:
-    """The traceback that ends in this line, or starts with it if IPython names the exception there."""
+    """Return the traceback that ends in this line or, for IPython's head with the exception, starts there."""
     lines = hit.lines_before(90)
     if NAMED_HEAD.match(hit.text):
         lines.append(hit.text)
@@ -320,7 +320,7 @@ def frames_above(hit: Hit) -> Frames:
     ignored = _IGNORED.search(above) is not None
     quoted = re.search(r"\(RANK (\d+)\)", lines[head])
     heads = lines[max(head - 1, 0) : head + 1]
-    # torch.multiprocessing names its process above a traceback.
+    # torch.multiprocessing prints its process number above a traceback.
     texts = (split_prefix(line, hit.hosts)[1] for line in lines[max(head - 6, 0) : head])
     process = next((match for text in texts if (match := _PROCESS.search(text))), None)
     spawn_rank = None if process is None else whole(process[1]) if process[1] else whole(process[2]) - 1
@@ -338,19 +338,19 @@ def frames_above(hit: Hit) -> Frames:
 
 
 def _announced(lines: Sequence[str]) -> int | None:
-    """The rank that a logger or torch_xla names right above a traceback: ``[rank 1] ERROR uncaught``."""
+    """Return the rank that a logger or torch_xla prints above a traceback: ``[rank 1] ERROR uncaught``."""
     alarms = (line for line in reversed(lines) if _ALARM.search(line))
     match = next((match for line in alarms if (match := _RANK.search(line))), None)
     return whole(next(group for group in match.groups() if group)) if match is not None else None
 
 
 def was_handled(hit: Hit) -> bool:
-    """Whether another exception was raised from, or while handling, the one that ends this traceback."""
+    """Check whether another exception was raised from this traceback's exception, or while handling it."""
     return next(_chain(hit), None) is not None
 
 
 def end_of_chain(hit: Hit) -> int | None:
-    """The line number of the exception raised last from this one, or while handling it; None if there is none."""
+    """Return the line of the last exception raised from this one, or while handling it; None without one."""
     end = None
     for below, stop, head in _chain(hit):
         found = end_below(head, hit.after[stop + 1 :], hit.hosts)
@@ -359,7 +359,7 @@ def end_of_chain(hit: Hit) -> int | None:
 
 
 def _chain(hit: Hit) -> Iterator[tuple[int, int, str]]:
-    """The heads of the tracebacks below an exception that are its consequences: (lines below, stop, text)."""
+    """Yield the heads of later tracebacks that are an exception's consequences: (lines below, stop, text)."""
     handled = False
     for below, _, stop, line in rows_of(hit.after) if b" above exception" in hit.after else ():
         if HEAD not in line:
@@ -372,7 +372,7 @@ def _chain(hit: Hit) -> Iterator[tuple[int, int, str]]:
 
 
 def last_exception_after(hit: Hit) -> tuple[int, str] | None:
-    """The exception line that ends the traceback quoted below a line: (lines below, text)."""
+    """Return the exception line that ends the traceback quoted below a line: (lines below, text)."""
     for below, _, stop, line in rows_of(hit.after):
         if HEAD in line and split_prefix(line, hit.hosts)[0].agrees(hit.origin):
             end = end_below(line, hit.after[stop + 1 :], hit.hosts)
@@ -382,7 +382,7 @@ def last_exception_after(hit: Hit) -> tuple[int, str] | None:
 
 
 def in_helper(hit: Hit) -> bool:
-    """Whether the exception is from a thread that only logs or passes data: it ends alone, and the program continues.
+    """Check whether the exception is from a thread that only logs or passes data. It ends alone; the program continues.
 
     Such threads end together and mix their lines, so the lines above are examined as a whole.
     """
@@ -397,7 +397,7 @@ def in_helper(hit: Hit) -> bool:
 
 
 def is_quoted_code(text: str) -> bool:
-    """Whether a line is source code quoted in a traceback: its words are in a file, nobody printed them."""
+    """Check whether a line is source code quoted in a traceback. The program did not print its words."""
     # IPython (core/ultratb.py) numbers the lines that it quotes: ``----> 5     raise …``, ``      4 model = …``.
     if match := re.match(r"(?:-+> ?| {1,6})\d{1,6}(?= )|\d{1,6}(?= {3,}\S)", text):
         text = text[match.end() :]
@@ -413,7 +413,7 @@ def is_quoted_code(text: str) -> bool:
 
 
 def below_its_frame(hit: Hit) -> bool:
-    """Whether a line is the source of the frame above it."""
+    """Check whether a line is the source of the frame above it."""
     if not hit.text.startswith("    ") or not hit.before:
         return False
     above = split_prefix(hit.lines_before(1)[-1], hit.hosts)[1]
@@ -421,7 +421,7 @@ def below_its_frame(hit: Hit) -> bool:
 
 
 def raised_by_instrument(frames: Frames, text: str) -> bool:
-    """Whether stoker's own measurements raised this. They call the observed code, so only the innermost frame shows it.
+    """Check whether stoker's measurements raised this. They call the observed code, so only the innermost frame counts.
 
     An OSError is the system's answer to the observed code.
     """
@@ -432,7 +432,7 @@ def raised_by_instrument(frames: Frames, text: str) -> bool:
 # -- classes ---------------------------------------------------------------------------------------
 
 
-# By what a frame is, as "path:function".
+# By frame, as "path:function".
 _BY_FRAME = (
     (FailureClass.CHECKPOINT_LOAD, Lazy(
         r"torch/serialization\.py:(?:load|_load|_legacy_load|find_class|persistent_load|_get_restore_location)$|safetensors/"
@@ -441,7 +441,7 @@ _BY_FRAME = (
     (FailureClass.COMPILE_ERROR, Lazy(r"/_inductor/|/_dynamo/|triton/(?:compiler|backends)|cpp_extension\.py")),
     (FailureClass.RENDEZVOUS, Lazy(r"torch/distributed/(?:elastic/rendezvous/|rendezvous\.py)")),
 )  # fmt: skip
-# Only if this very frame raised, because the program runs below such frames: torchrun's agent, and parsers of arguments.
+# Only if this very frame raised, because the program runs below such frames: torchrun's agent, and argument parsers.
 _BY_INNERMOST_FRAME = (
     (FailureClass.RENDEZVOUS, Lazy(r"torch/distributed/(?:launcher|elastic/agent)/")),
     (FailureClass.USAGE_ERROR, Lazy(r"/argparse\.py|hydra/_internal")),
@@ -449,8 +449,8 @@ _BY_INNERMOST_FRAME = (
 
 
 def class_by_frames(frames: Frames) -> FailureClass | None:
-    """The class from the code that raised, beyond a plain exception's type: the innermost frame with a rule."""
-    # A wrapper around any function that is not to be compiled, or is already: it raises nothing itself.
+    """Return the class from the code that raised, beyond a plain exception's type: the innermost with a rule."""
+    # A wrapper around functions that are not to be compiled, or are already. It raises no exception itself.
     known = [frame for frame in frames.frames if not frame.path.endswith("torch/_dynamo/eval_frame.py")]
     for place, frame in enumerate(reversed(known)):
         for failure, pattern in _BY_FRAME if place else (*_BY_FRAME, *_BY_INNERMOST_FRAME):

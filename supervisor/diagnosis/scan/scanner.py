@@ -1,4 +1,4 @@
-"""One pass over a log's bytes: the lines that match a signature, with their positions and surroundings.
+"""Scan a log's bytes once for the lines that match a signature, with their positions and surroundings.
 
 Memory stays constant: a window of about 256 KiB, the head and the tail of the log, and a bounded number of
 hits with a few kilobytes around each.
@@ -52,7 +52,7 @@ _BAR = re.compile(rb"\b[1-9]\d*/\d+ \[\d\d:\d\d")
 
 
 class _OpenTraceback(NamedTuple):
-    """A traceback whose end was not seen yet: its head, the bytes of that line and those below. `in_line`: it is all one record, one line."""
+    """A traceback whose end has not arrived: its head, the bytes of that line and those below. `in_line`: it is one record, one line."""
 
     head: Hit
     line: bytes
@@ -83,22 +83,22 @@ class SourceScanner:
         self._past = b""
         self._head = b""
         self._tail = b""
-        # Of each signature, the first and the last few hits.
+        # For each signature, the first and the last few hits.
         self._kept: dict[int, tuple[list[Hit], deque[Hit]]] = {}
         self._waiting: list[Hit] = []
         self._open: list[_OpenTraceback] = []
         self._hosts: frozenset[str] | None = None
 
     def feed(self, data: bytes) -> list[Hit]:
-        """Take the next bytes; returns the hits in the lines that they complete."""
+        """Take the next bytes. Return the hits in the lines that they complete."""
         return self._scan(self._cutter.feed(data))
 
     def finish(self) -> list[Hit]:
-        """Close the log: scans its partial last line."""
+        """Close the log and scan its partial last line."""
         return self._scan(self._cutter.finish())
 
     def result(self) -> SourceScan:
-        """All results. Call after `finish`."""
+        """Return all results. Call after `finish`."""
         for hit in self._waiting:
             self._keep(hit)
         hits = [hit for first, last in self._kept.values() for hit in (*first, *last)]
@@ -138,7 +138,7 @@ class SourceScanner:
         return [] if window is None else self.digest(match_window(self._matcher.scan, window))
 
     def digest(self, matched: Matched) -> list[Hit]:
-        """Take the next matched window; returns its hits. Do not mix with `feed`."""
+        """Take the next matched window and return its hits. Do not mix with `feed`."""
         window, text = matched.window.data, matched.text
         if len(self._head) < HEAD_BYTES:
             self._head += text[: HEAD_BYTES - len(self._head)]
@@ -161,7 +161,7 @@ class SourceScanner:
         return hits
 
     def _hits(self, text: bytes, matches: list[tuple[int, int]]) -> list[Hit]:
-        """The first hits of a signature, and for a flood the window's last few, to limit memory."""
+        """Return the first hits of a signature, and for a flood the window's last few, to limit memory."""
         hits: list[Hit] = []
         seen: set[tuple[int, int]] = set()
         left: dict[int, int] = {}
@@ -170,7 +170,7 @@ class SourceScanner:
             start = text.rfind(b"\n", 0, max(end - 1, 0)) + 1
             part = start
             if b"\r" in text[start:end] and b"Traceback (most" in text[start : start + 160]:
-                # A record's own lines, some of which only quote code.
+                # a record's own lines, some of which only quote code
                 part = text.rfind(b"\r", start, end - 1)
             if (part, index) in seen:
                 continue
@@ -188,7 +188,7 @@ class SourceScanner:
         return hits
 
     def _keep_or_wait(self, hits: Iterable[Hit]) -> None:
-        """Keep hits; those without all the lines below them wait for these."""
+        """Keep hits. A hit without all the lines below waits for them."""
         for hit in hits:
             if len(hit.after) >= AFTER_BYTES or len(self._waiting) >= MOST_WAITING:
                 self._keep(hit)
@@ -196,7 +196,7 @@ class SourceScanner:
                 self._waiting.append(hit)
 
     def _raised(self, hits: list[Hit]) -> list[Hit]:
-        """The exceptions that end tracebacks without a signature; open tracebacks are checked again later."""
+        """Return exceptions that end tracebacks without a signature. Check open tracebacks again later."""
         known = {hit.line for hit in hits if hit.signature.role is not Role.CONFIRMATION}
         found: list[Hit] = []
         still: list[_OpenTraceback] = []
@@ -251,7 +251,7 @@ class SourceScanner:
         return hit
 
     def _confirmed(self, index: int, raw: bytes, end: int) -> str | None:
-        """The clean text of the line, or of the match's part between carriage returns."""
+        """Return the clean text of the line, or of the match's part between carriage returns."""
         if b"\r" in raw:
             left = raw.rfind(b"\r", 0, max(end - 1, 0)) + 1
             right = raw.find(b"\r", end)
@@ -282,7 +282,7 @@ def scan_source(
     index: int = 0,
     first_line: int = 1,
 ) -> SourceScan:
-    """Scan one whole log, whatever its encoding or packing."""
+    """Scan one whole log in any encoding or packing."""
     scanner = SourceScanner(path, origin, signatures, matcher, index, first_line)
     results = match_windows(matcher, cut_windows(plain_chunks(chunks)))
     try:
@@ -306,7 +306,7 @@ class LiveScanner:
         self._sources: dict[str, SourceScanner] = {}
 
     def feed(self, source: str, data: bytes, origin: Origin = NOWHERE) -> list[Hit]:
-        """Take the next bytes of a source (its path); `origin` gives its rank, at the first call."""
+        """Take the next bytes of a source (its path). `origin` gives its rank, at the first call."""
         scanner = self._sources.get(source)
         if scanner is None:
             scanner = SourceScanner(source, origin, self._signatures, self._matcher, len(self._sources))
@@ -314,12 +314,12 @@ class LiveScanner:
         return reportable(scanner.feed(data))
 
     def forget(self, source: str) -> None:
-        """Drop a source: its file was truncated, or its attempt ended."""
+        """Drop a source because its file was truncated, or its attempt ended."""
         self._sources.pop(source, None)
 
 
 def reportable(hits: Iterable[Hit]) -> list[Hit]:
-    """The hits worth reporting at once: for each line the best one, as in the verdict."""
+    """Return the hits worth reporting at once: for each line the best one, as in the verdict."""
     by_line: dict[tuple[int, int], list[Hit]] = {}
     for hit in hits:
         by_line.setdefault((hit.source, hit.line), []).append(hit)

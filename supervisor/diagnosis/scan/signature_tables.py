@@ -1,4 +1,4 @@
-r"""The signature tables: what a failure looks like in text, as data.
+r"""The signature tables: the texts of each failure, as data.
 
 **How to add a failure signature** (five minutes):
 
@@ -9,7 +9,7 @@ r"""The signature tables: what a failure looks like in text, as data.
        class = "disk_full"                 # a failure class of run/records.py
        role = "cause"                      # see `Role`
        strength = 84                       # 0 to 100, see `Strength`
-       triggers = ["quota"]                # one of these plain words is in every sample
+       triggers = ["quota"]                # every sample contains one of these plain words
        regex = '''quota of \d+ bytes exceeded'''
        must_not = "what it must not match, in words"         # optional
        samples = ["OSError: quota of 500 bytes exceeded"]    # lines that it matches: its own test
@@ -21,8 +21,8 @@ r"""The signature tables: what a failure looks like in text, as data.
 2. Add an example to `tests/corpus/data/wordings.txt`, one line ``class|line as the program prints it``.
 3. Run ``pytest tests/diagnosis/test_signatures.py tests/corpus -m 'not e2e'`` and ``make pages``.
 
-That test checks all of it. No code names a signature: what a rule needs to know of one beyond class, role and
-strength is a trait in its table.
+That test checks all tables. No code mentions a signature by id. A property that rules need beyond class, role
+and strength is a trait in the signature's table.
 """
 
 from __future__ import annotations
@@ -39,100 +39,100 @@ if TYPE_CHECKING:
 
 
 class Role(StrEnum):
-    """What a matching line means for the verdict."""
+    """The meaning of a matching line for the verdict."""
 
     CAUSE = "cause"  # it may be the cause of the failure
     CONSEQUENCE = (
         "consequence"  # it follows from a failure elsewhere, and is the root only if nothing else is found
     )
     CONFIRMATION = "confirmation"  # it is not a failure itself: exit codes, tracebacks' heads, good ends
-    ADVICE = "advice"  # it only mentions failures, and masks what else matches in the line
+    ADVICE = "advice"  # it only mentions failures, and masks any other match in the line
 
 
 class Strength(IntEnum):
-    """Levels of a signature's strength: how much a matching line alone proves. The rules compare with these only.
+    """Levels of a signature's strength: how much a matching line alone proves. The rules compare only with these.
 
-    Tables may give any number from 0 to 100; a line below a warning level loses `WARNING_COSTS`.
+    Tables may give any number from 0 to 100. A line logged as a warning or lower loses `WARNING_COSTS`.
     """
 
-    TRACE = 20  # something happened somewhere; below it, a consequence is no more than an echo
-    HINT = 30  # a process or a connection is gone, and nothing names the reason
-    COMPLAINT = 45  # what happened is named, but not why
+    TRACE = 20  # an event somewhere; a weaker consequence is only an echo
+    HINT = 30  # a process or a connection is gone, without a reason
+    COMPLAINT = 45  # the event is stated, but not its reason
     SUGGESTIVE = 48  # below it, a line is little more than a guess
-    PLAIN = 60  # names a failure in words that other failures use too
+    PLAIN = 60  # states a failure in words that other failures use too
     FIRM = 66  # reports a stop that was received or requested
     DECISIVE = 70  # leaves no room for a cause that only stack dumps suggest
-    CLEAR = 76  # names the failure, in words that seldom mean anything else
-    FULL = 80  # names the failure so that even a stop before it does not explain it
+    CLEAR = 76  # states the failure, in words that seldom mean another one
+    FULL = 80  # states the failure so clearly that even a stop before it does not explain it
     CERTAIN = 88  # the library's own final message for exactly this failure
     EXACT = 90  # as good as an exception, even as a plain line
     FATAL = 95  # no process continues after it
 
     @property
     def word(self) -> str:
-        """For people."""
+        """The lowercase word for display."""
         return self.name.lower()
 
 
 WARNING_COSTS = 30
-"""What a line at a warning level loses against the same line at a higher one."""
+"""The strength that a line logged as a warning or lower loses."""
 
 
 def strength_word(strength: int) -> str:
-    """The highest level that a strength reaches, in a word."""
+    """Return the word for the highest level that a strength reaches."""
     return next((level.word for level in reversed(Strength) if strength >= level), "none")
 
 
 class Trait(StrEnum):
-    """Facts about a signature that rules need beyond its class, role and strength."""
+    """Properties of a signature that rules need beyond its class, role and strength."""
 
     # Choice of its class.
-    GENERIC = "generic"  # any Python exception: a signature that knows the message wins over it
+    GENERIC = "generic"  # any Python exception: a signature that knows the message wins
     OPEN_TYPE = "open_type"  # matches exception types that no table lists: its words are never sure
     FRAMES_REQUIRED = "frames_required"  # without telling frames above it, an ordinary code error
-    COMPILER_FRAMES = "compiler_frames"  # of the frames above it, only a compiler's change the class
+    COMPILER_FRAMES = "compiler_frames"  # among the frames above it, only a compiler's change the class
     PIPE_OWNER = "pipe_owner"  # a broken pipe: frames of multiprocessing show its owner
     WRAPS_INNER = "wraps_inner"  # reports an exception below it, which decides class and line
     NOT_BELOW_SPAWN = (
-        "not_below_spawn"  # below multiprocessing/spawn.py it only says that the parent was gone
+        "not_below_spawn"  # below multiprocessing/spawn.py it only reports that the parent was gone
     )
     # Warnings and advice.
     FIRM = "firm"  # a warning level does not weaken it
-    ENDS_MESSAGES = "ends_messages"  # advice with which PyTorch ends its own messages: masks only lines that raise nothing
+    ENDS_MESSAGES = "ends_messages"  # PyTorch's closing advice: masks only lines that raise nothing
     # Source of the report.
     LAUNCHER_REPORT = "launcher_report"  # a launcher's report on its processes, from which exits are read
     CRASH_REPORT = "crash_report"  # a crash as the process itself, the shell or the kernel reports it
     SCHEDULER_REPORT = "scheduler_report"  # the scheduler's report on the job
-    TASK_EXIT = "task_exit"  # names a task or rank and how it ended: read as an exit
-    SHELL_EXIT = "shell_exit"  # an exit status that shells and make print too: no sign of a launcher
+    TASK_EXIT = "task_exit"  # gives a task or rank and its end: read as an exit
+    SHELL_EXIT = "shell_exit"  # an exit status that shells and make print too: not a sign of a launcher
     BAD_END = "bad_end"  # after it, an earlier good end no longer counts
-    GOOD_END = "good_end"  # training came to its end
-    CLOSING_LINE = "closing_line"  # what a script prints at its end, also after a failure
-    JOB_START = "job_start"  # what a shell, a scheduler or a launcher prints as a job begins
+    GOOD_END = "good_end"  # training reached its end
+    CLOSING_LINE = "closing_line"  # a script's last line, also printed after a failure
+    JOB_START = "job_start"  # printed by a shell, a scheduler or a launcher as a job begins
     LAUNCHER_END = "launcher_end"  # the launcher itself has ended
     USAGE_EXIT = "usage_exit"  # an argument parser's last words: the program has ended
     TRACEBACK = "traceback"  # the head of a traceback
-    ENDS_TRACEBACK = "ends_traceback"  # the exception below a traceback, whatever its class is called
+    ENDS_TRACEBACK = "ends_traceback"  # the exception below a traceback, with any class name
     ATTEMPT_RESTART = "attempt_restart"  # a launcher starts its processes again
-    SIGNALS_PEERS = "signals_peers"  # the launcher names the processes that it signals
-    KILLS_PEERS = "kills_peers"  # the launcher says that it kills what is left
+    SIGNALS_PEERS = "signals_peers"  # lists the processes that the launcher signals
+    KILLS_PEERS = "kills_peers"  # the launcher reports killing the remaining processes
     STOP_SIGNAL = "stop_signal"  # reports a SIGTERM without its sender
     OWN = "own"  # the user's own signature, from their settings: never only a notice
     # Subject of the report.
-    ABORT = "abort"  # may tell of SIGABRT, which a process sends to itself after saying why
+    ABORT = "abort"  # may report SIGABRT, which a process sends to itself after stating the reason
     SHELL_KILL = "shell_kill"  # a shell's "Killed"
-    SIGKILL_ONLY = "sigkill_only"  # names SIGKILL and no reason
+    SIGKILL_ONLY = "sigkill_only"  # mentions SIGKILL and no reason
     MACHINE_WIDE = (
         "machine_wide"  # may be about any process of the machine: long steps after it clear the job
     )
-    NAMES_TASK = "names_task"  # the task is named in this line or right below
+    NAMES_TASK = "names_task"  # this line or the one right below gives the task
     STACK_DUMP = "stack_dump"  # starts the stack of a waiting process
-    REPEATED = "told_again"  # a data worker's last words; the loader's own line, later, names its pid
-    LOST_CONNECTION = "lost_connection"  # a connection broke, whoever ended it; `lost` says to whom
+    REPEATED = "told_again"  # a data worker's last words; the loader's own line, later, gives its pid
+    LOST_CONNECTION = "lost_connection"  # a connection broke, whoever ended it; `lost` gives the peer
 
 
 class Signature(NamedTuple):
-    """One wording. `strength` (0-100) is how much a match alone proves; `place` its index in the set."""
+    """One wording. `strength` (0-100) is how much a match alone proves. `place` is its index in the set."""
 
     place: int
     id: str
@@ -154,21 +154,21 @@ class Signature(NamedTuple):
 
 
 OWN = "own-"
-"""Before the ids of users' own signatures."""
-# A user's own signature is a fact about their logs; a consequence names a failure, but not the first.
+"""Prefix of the ids of users' own signatures."""
+# A user's own signature is certain about their logs. A consequence shows a failure, but not the first one.
 _OWN_STRENGTH = {Role.CAUSE: 100, Role.CONSEQUENCE: Strength.PLAIN, Role.ADVICE: 0}
 
 
 class Signatures(NamedTuple):
-    """A validated set. `digest` names its content, for caches."""
+    """A validated set. `digest` identifies its content, for caches."""
 
     entries: tuple[Signature, ...]
     digest: str
 
 
 def digest_of(tables: Mapping[str, bytes]) -> str:
-    """A content hash of the raw tables, cheap enough for every start."""
-    # Not a secret: it distinguishes versions of the tables, and importing hashlib alone costs 2 ms.
+    """Return a content hash of the raw tables, cheap enough for every start."""
+    # The hash only distinguishes versions of the tables. Importing hashlib alone costs 2 ms.
     check = size = 0
     for name in sorted(tables):
         check = zlib.crc32(tables[name], zlib.crc32(name.encode(), check))
@@ -179,7 +179,7 @@ def digest_of(tables: Mapping[str, bytes]) -> str:
 def parse_tables(tables: Mapping[str, bytes], own: Sequence[OwnSignature] = ()) -> Signatures:
     """Read all tables, given as raw TOML by family name, and add the user's own (checked as settings).
 
-    Ours are checked by `tests/diagnosis/test_signatures.py`: the subset of regular expressions that both engines share, samples, near-misses.
+    `tests/diagnosis/test_signatures.py` checks our tables: the regular expressions that both engines share, samples, near-misses.
     """
     import tomllib
 
@@ -192,7 +192,7 @@ def parse_tables(tables: Mapping[str, bytes], own: Sequence[OwnSignature] = ()) 
 
 
 def with_own(tables: Mapping[str, bytes], own: Sequence[OwnSignature]) -> dict[str, bytes]:
-    """The input of a digest: the tables, and the user's own signatures if there are any."""
+    """Return the input of a digest: the tables, and the user's own signatures if there are any."""
     return {**tables, OWN: repr(list(own)).encode()} if own else dict(tables)
 
 
@@ -236,14 +236,14 @@ def _read(raw: Mapping[str, Any], family: str, place: int) -> Signature:
 
 
 def _needs_confirmation(regex: str) -> bool:
-    """Whether the engine, which sees many lines at once, may match across a line's end or miss its anchors."""
+    """Check whether the engine, which sees many lines at once, may match across lines or miss its anchors."""
     return (
         "[^" in regex or "\\s" in regex or "^" in regex.replace("[^", "") or "\\W" in regex or "\\D" in regex
     )
 
 
 def pack(signatures: Signatures) -> bytes:
-    """The parsed set as compact bytes, so that a start need not parse and check TOML again; samples and notes are not in it."""
+    """Return the parsed set as compact bytes, so that a start need not parse and check TOML again. Samples and notes are omitted."""
     import json
 
     bare = {"triggers": (), "must_not": "", "samples": (), "near_misses": (), "family": ""}

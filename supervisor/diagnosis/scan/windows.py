@@ -1,14 +1,14 @@
-"""Cuts a log into windows of whole lines and finds all signatures in each with one engine: the stateless part of a scan.
+"""Cut a log into windows of whole lines and find all signatures in each with one engine: the stateless part of a scan.
 
-The matches in a window depend only on its bytes, so windows may be matched ahead and in another thread;
-positions, surroundings and floods over the whole log are handled in order, by `scanner`.
+The matches in a window depend only on its bytes, so windows may be matched ahead and in another thread.
+`scanner` handles positions, surrounding lines and floods over the whole log, in order.
 
 The engine is Hyperscan, or re2 on platforms without its wheel. Hyperscan's compiled form takes 130-230 ms to
-make and 0.3 ms to load: `dump` returns it for a cache.
+build and 0.3 ms to load. `dump` returns it for a cache.
 
 Additions by log collectors are removed first: a prefix before each line, or a JSON object around it. A
-traceback's own lines have no prefix. If some do, it is the collector's or the launcher's, whatever it looks
-like; parts that name a rank or a node stay. So rules about tracebacks, anchors and indentation see lines as
+traceback's own lines have no prefix. If some do, the prefix comes from the collector or the launcher, in any
+form. Its parts with a rank or a node stay. So rules about tracebacks, anchors and indentation see lines as
 printed, and lines keep their numbers.
 """
 
@@ -26,9 +26,9 @@ from supervisor.text.prefixes import NOWHERE, learn_hosts, split_prefix
 if TYPE_CHECKING:
     from supervisor.diagnosis.scan.signature_tables import Signatures
 
-# 256 KiB scanned 20 % faster than 1 MiB here, and 64 KiB no faster.
+# 256 KiB windows scanned 20 % faster than 1 MiB here, and 64 KiB no faster.
 WINDOW_BYTES = 1 << 18
-# Beyond this a log is large, and two threads may work on it (`sources.signature_files`); with windows of
+# Above this size a log is large, and two threads may work on it (`sources.signature_files`). With windows of
 # 256 KiB they wait for the interpreter's lock more than they work (1 GiB: 0.9 s; with 1 MiB: 0.47 s).
 LARGE_LOG_BYTES = 8 << 20
 LARGE_WINDOW_BYTES = 1 << 20
@@ -43,14 +43,14 @@ Ahead = Callable[[Find, Iterable["Window"]], Generator["Matched", None, None]]
 
 
 class Window(NamedTuple):
-    """Whole lines, or a piece of a very long one. `again`: bytes at its end that the next one repeats."""
+    """Whole lines, or a piece of a very long line. `again`: bytes at its end that the next window repeats."""
 
     data: bytes
     again: int = 0
 
 
 class Matched(NamedTuple):
-    """A window, its text without escape codes and collectors' prefixes, and the matches in that as (end, index), sorted."""
+    """A window, its text without escape codes and collectors' prefixes, and that text's matches as (end, index), sorted."""
 
     window: Window
     text: bytes
@@ -58,19 +58,19 @@ class Matched(NamedTuple):
 
 
 class Cutter:
-    """Cuts a stream at its newlines; holds back at most a window's size."""
+    """Cuts a stream at its newlines, and holds back at most a window's size."""
 
     def __init__(self) -> None:
         self._open = b""
 
     def feed(self, data: bytes) -> Window | None:
-        """Take the next bytes; returns the whole lines so far."""
+        """Take the next bytes and return the whole lines so far."""
         cut = data.rfind(b"\n") + 1
         if cut == 0:
             self._open = self._open + data if self._open else data
             if len(self._open) < WINDOW_BYTES:
                 return None
-            # A line longer than any window: in overlapping pieces, to bound memory.
+            # Split a line longer than any window into overlapping pieces, to bound memory.
             piece, self._open = self._open, self._open[-OVERLAP_BYTES:]
             return Window(piece, OVERLAP_BYTES)
         whole = b"".join((self._open, memoryview(data)[:cut])) if self._open or cut < len(data) else data
@@ -78,18 +78,18 @@ class Cutter:
         return Window(whole)
 
     def finish(self) -> Window | None:
-        """Close the stream: its partial last line."""
+        """Close the stream and return its partial last line."""
         rest, self._open = self._open, b""
         return Window(rest) if rest else None
 
 
 def window_bytes(seen: int) -> int:
-    """How many bytes to read at once, after `seen` bytes of the log."""
+    """Return how many bytes to read at once, after `seen` bytes of the log."""
     return WINDOW_BYTES if seen < LARGE_LOG_BYTES else LARGE_WINDOW_BYTES
 
 
 def cut_windows(chunks: Iterable[bytes]) -> Iterator[Window]:
-    """A whole log as windows; small chunks are joined, so that the engine is called once a window."""
+    """Yield a whole log as windows. Small chunks are joined, so that the engine runs once per window."""
     cutter, parts, size, seen = Cutter(), list[bytes](), 0, 0
     for chunk in chunks:
         parts.append(chunk)
@@ -106,7 +106,7 @@ def cut_windows(chunks: Iterable[bytes]) -> Iterator[Window]:
 
 
 def match_window(find: Find, window: Window) -> Matched:
-    """The engine's matches in one window. A pure function."""
+    """Return the engine's matches in one window. This is a pure function."""
     data = window.data
     text = without_escapes(data)
     matches = find(text)
@@ -121,13 +121,13 @@ def match_window(find: Find, window: Window) -> Matched:
 def without_escapes(data: bytes) -> bytes:
     """Remove what `text.decode.clean` removes from a line, except tabs and carriage returns: escape codes and invisible characters.
 
-    They also occur within words, from a coloring logger, a copied web page, or on purpose: the text that a
+    They occur even within words, from a coloring logger, a copied web page, or on purpose. The text that a
     person reads counts.
     """
-    # A file with a hole is full of NUL: `re` takes 20 times as long.
+    # A file with a hole is full of NUL, for which `re` takes 20 times as long.
     if any(control in data for control in _COMMON_CONTROLS):
         data = data.translate(None, _DROPPED)
-    # A bar of block characters has none of these beginnings: only text that has one is searched, at 40 MB/s.
+    # A bar of block characters has none of these first bytes. Only text that has one is searched, at 40 MB/s.
     if not data.isascii() and any(begin in data for begin in _HIDDEN_BEGINS):
         data = _HIDDEN.sub(b"", _CSI.sub(b"", data) if b"\xc2" in data else data)
     if b"\x1b" in data:
@@ -135,10 +135,10 @@ def without_escapes(data: bytes) -> bytes:
     return data.translate(None, b"\x07") if b"\x07" in data else data
 
 
-# All controls but BEL (it ends an OSC, and goes last), tab, newline, carriage return and ESC; only those in the log are searched, at 20 GB/s.
+# All controls but BEL (it ends an OSC, and goes last), tab, newline, carriage return and ESC. Only those in the log are searched, at 20 GB/s.
 _DROPPED = bytes([*range(7), 8, 11, 12, *range(14, 27), *range(28, 32), 127])
 _COMMON_CONTROLS = (b"\0", b"\x08", b"\x7f")
-# UTF-8 of the characters above ASCII that `text.decode` removes, and how these begin.
+# UTF-8 of the characters above ASCII that `text.decode` removes, and their first bytes.
 _HIDDEN = re.compile(
     rb"\xc2[\x80-\x9f\xad]|\xcd\x8f|\xd8\x9c|\xe1(?:\x85[\x9f\xa0]|\x9e[\xb4\xb5]|\xa0[\x8b-\x8f])"
     rb"|\xe2(?:\x80[\x8b-\x8f\xa8-\xae]|\x81[\xa0-\xa9])|\xe3\x85\xa4"
@@ -163,14 +163,14 @@ class Matcher(Protocol):
     """Finds all signatures in a block of whole lines. Several threads may scan at once."""
 
     ahead: Ahead
-    """How the windows of a large log are matched: `in_turn`, or in a thread (`sources.signature_files`)."""
+    """How to match the windows of a large log: `in_turn`, or in a thread (`sources.signature_files`)."""
 
     def scan(self, block: bytes) -> list[tuple[int, int]]:
-        """The matches in a block of whole lines as (end offset, signature index), sorted."""
+        """Return the matches in a block of whole lines as (end offset, signature index), sorted."""
 
 
 def in_turn(find: Find, windows: Iterable[Window]) -> Generator[Matched, None, None]:
-    """Match window after window."""
+    """Match one window after another."""
     for window in windows:
         yield match_window(find, window)
 
@@ -178,7 +178,7 @@ def in_turn(find: Find, windows: Iterable[Window]) -> Generator[Matched, None, N
 def match_windows(
     matcher: Matcher, windows: Iterable[Window], large: int = LARGE_LOG_BYTES
 ) -> Generator[Matched, None, None]:
-    """Match window after window; once a log turns out to be large, as `Matcher.ahead` does."""
+    """Match one window after another. Once a log turns out to be large, match as `Matcher.ahead` does."""
     rest, seen = iter(windows), 0
     for window in rest:
         yield match_window(matcher.scan, window)
@@ -188,7 +188,7 @@ def match_windows(
 
 
 def _for_bytes(regex: str) -> bytes:
-    # A line may end in a carriage return (Windows, progress): an end-of-line anchor must see past it.
+    # A line may end in a carriage return (Windows, progress), so an end-of-line anchor must see past it.
     return regex.replace("$", r"\r?$").encode("utf-8")
 
 
@@ -222,19 +222,19 @@ class HyperscanMatcher:
         return found
 
     def dump(self) -> bytes:
-        """The compiled database, for this machine and this version of Hyperscan."""
+        """Return the compiled database, for this machine and this version of Hyperscan."""
         import hyperscan
 
         return bytes(hyperscan.dumpb(self._database))
 
 
 def engine_name() -> str:
-    """The engine of this installation, with its version: part of a cache's key."""
+    """Return the engine of this installation with its version, as part of a cache's key."""
     try:
         import hyperscan
     except ImportError:
         return "re2"
-    # importlib.metadata would cost 20 ms, so use the binding's own number, whatever type stubs call it.
+    # importlib.metadata would cost 20 ms, so use the binding's own number despite its type stubs.
     version = getattr(hyperscan, "__version__", "?")
     return f"hyperscan-{version}-{os.uname().machine if hasattr(os, 'uname') else sys.platform}"
 
@@ -258,7 +258,7 @@ def load_matcher(dumped: bytes) -> HyperscanMatcher:
     """Load the output of `HyperscanMatcher.dump`.
 
     Raises:
-        ValueError: the bytes were made by another version or are damaged.
+        ValueError: the bytes are from another version or are damaged.
     """
     import hyperscan
 
@@ -270,7 +270,7 @@ def load_matcher(dumped: bytes) -> HyperscanMatcher:
 
 
 class Re2Matcher:
-    """The fallback: a single alternation finds candidate lines, then an RE2 set finds which signatures match."""
+    """The fallback: one alternation finds candidate lines, then an RE2 set finds the matching signatures."""
 
     def __init__(self, regexes: Sequence[str]) -> None:
         import re2
@@ -287,7 +287,7 @@ class Re2Matcher:
 
     def scan(self, block: bytes) -> list[tuple[int, int]]:
         """See `Matcher.scan`."""
-        # The set tells which match, not where: halve a block down to single lines, so that quiet text is cheap.
+        # The set tells which signatures match, not where. Halve a block down to single lines, so quiet text is cheap.
         return sorted(self._scan(block, 0))
 
     def _scan(self, block: bytes, base: int) -> Iterator[tuple[int, int]]:
@@ -315,35 +315,35 @@ _CONTINUED: Final = (
     (b"frame #", b"frame #"),
     (b"  rank      : ", b"  exitcode  : "),
 )
-# host:pid:tid [device] file:line, the start of NCCL's debug lines (nccl/src/debug.cc); old versions omit the host.
+# host:pid:tid [device] file:line, the start of NCCL's debug lines (nccl/src/debug.cc). Old versions omit the host.
 _NCCL: Final = rb"(?:\b[\w.-]+:\d+:\d+ )?\[\d+\] (?:\S+:\d+ )?"
 _ANY: Final = "any message"
-# A longer text is a message.
+# Longer text is a message.
 MOST_PREFIX: Final = 160
 MOST_SHAPES: Final = 24
 MOST_LOOKS: Final = 400
 _LEARNT_BYTES: Final = 65536
-# The keys of records whose message is a line of another program. With any other key, the record is the program's own.
+# The keys of records whose message is a line of another program. A record with any other key is the program's own.
 _MESSAGE: Final = ("log", "message", "msg")
 _COLLECTORS: Final = frozenset(
     ("log", "message", "msg", "stream", "time", "timestamp", "ts", "@timestamp", "severity", "level", "pod", "container", "node", "host", "hostname", "namespace", "source", "tag", "logtag", "logger", "kubernetes", "docker", "labels", "attrs", "insertId", "logName", "resource")
 )  # fmt: skip
-# The level counts for a line by itself; a traceback's lines are weighed by their exception.
+# The level of a single line counts. A traceback's lines are weighed by their exception.
 _GRAVE: Final = ("WARN", "ERROR", "CRITICAL", "FATAL")
 _CONTINUES: Final = (" ", "\t", "Traceback ", "[rank")
 _GLOG_WARNING: Final = re.compile(rb"(?:\[rank\d+\]:)?W\d{4} ")
-_OF_TORCH: Final = re.compile(rb"\[rank\d+\]: ")  # it is understood as it is
+_OF_TORCH: Final = re.compile(rb"\[rank\d+\]: ")  # understood without unwrapping
 _CLOCK: Final = re.compile(rb"(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?")
 _SEPARATORS: Final = Lazy(r"[ \t]|(?<=[\]>|:])(?=[\[(\w])")
 
 
 def unwrapped_records(text: bytes) -> bytes:
-    """The same lines, with a collector's JSON records turned into the program's output."""
+    """Return the same lines, with a collector's JSON records replaced by the program's output."""
     return _without_records(text) if text[:2] == b'{"' or b'\n{"' in text else text
 
 
 def unwrapped(text: bytes) -> bytes:
-    """Whole lines without a collector's additions; the same object if there are none."""
+    """Return whole lines without a collector's additions; the same object if there are none."""
     return _without_prefixes(unwrapped_records(text))
 
 
@@ -365,7 +365,7 @@ def _without_records(text: bytes) -> bytes:
             taken[row] = record
     if not taken:
         return text
-    # A single level on all lines comes from the collector, for a stream; several are the program's.
+    # A single level on all lines comes from the collector, for a stream. Several levels are the program's.
     own_levels = len({record.level for record in taken.values()}) > 1
     for row, record in taken.items():
         grave = own_levels and record.level.startswith(_GRAVE) and not record.message.startswith(_CONTINUES)
@@ -375,12 +375,12 @@ def _without_records(text: bytes) -> bytes:
 
 
 def _record(raw: bytes) -> _Record | None:
-    """One collector's record; None for any other JSON."""
+    """Parse one collector's record; None for any other JSON."""
     import json
 
     try:
         record = json.loads(raw)
-    except (ValueError, RecursionError):  # a hostile record may be nested as deep as its line is long
+    except (ValueError, RecursionError):  # a hostile record's nesting may be as deep as its line is long
         return None
     if not isinstance(record, dict) or not _COLLECTORS.issuperset(record):
         return None
@@ -402,7 +402,7 @@ def _without_prefixes(text: bytes) -> bytes:
     known: dict[bytes, bytes] = {}
 
     def kept(match: re.Match[bytes]) -> bytes:
-        """The writer of a line (computed once for prefixes that differ only in time), and that it is a warning."""
+        """Return the line's writer (computed once for prefixes that differ only in time), and mark a warning."""
         prefix, following = match.group(), match.string[match.end() : match.end() + 1]
         untimed = _CLOCK.sub(b"", prefix)
         who = known.get(untimed)
@@ -415,7 +415,7 @@ def _without_prefixes(text: bytes) -> bytes:
 
 
 def _shapes(text: bytes) -> list[bytes]:
-    """Patterns of consecutive prefixes before lines that normally have none."""
+    """Return patterns of consecutive prefixes before lines that normally have none."""
     found: dict[bytes, bool] = {}
     hosts: frozenset[str] | None = None
     for at, prefix, following in _looks(text):
@@ -429,7 +429,7 @@ def _shapes(text: bytes) -> list[bytes]:
 
 
 def _looks(text: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    """Positions of lines without their own prefix: (where, the text before, pattern of the line below)."""
+    """Yield positions of lines without their own prefix: (where, the text before, pattern of the next line)."""
     for start, following in _CONTINUED:
         at = -1
         for _ in range(MOST_LOOKS):
@@ -454,12 +454,12 @@ def _hosts(text: bytes) -> frozenset[str]:
 
 
 def _is_new(prefix: bytes, hosts: frozenset[str]) -> bool:
-    """Whether it is not one of the rank prefixes, which are understood as they are."""
+    """Check that the prefix is not a rank prefix, which needs no unwrapping."""
     return split_prefix(prefix.decode("utf-8", "replace") + _ANY, hosts)[1] != _ANY
 
 
 def _shape(prefix: bytes) -> bytes:
-    """Numbers may change from line to line, and so may the padding before them."""
+    """Return a prefix's pattern. Numbers may change from line to line, and so may the padding before them."""
     parts = re.split(rb"([ \t]*\d+)", prefix)
     return b"".join(
         re.escape(part)
@@ -470,7 +470,7 @@ def _shape(prefix: bytes) -> bytes:
 
 
 def _goes_on(text: bytes, start: int, shape: bytes, following: bytes) -> bool:
-    """Whether the line that belongs below has the same prefix: ranks may write in between."""
+    """Check whether the line that belongs below has the same prefix. Other ranks may write in between."""
     belongs = re.compile(shape + following)
     for _ in range(8):
         start = text.find(b"\n", start) + 1
@@ -482,7 +482,7 @@ def _goes_on(text: bytes, start: int, shape: bytes, following: bytes) -> bool:
 
 
 def _who(prefix: str, hosts: frozenset[str]) -> str:
-    """The parts of a prefix that name a rank, a node or a worker."""
+    """Return the parts of a prefix that give a rank, a node or a worker."""
     parts: list[str] = []
     rest = prefix
     while rest.strip():

@@ -1,8 +1,8 @@
-# ruff: noqa: INP001 - a folder on PYTHONPATH, no package of ours
-"""Starts stoker's instrumentation in every Python process of a job; the launch plan puts this folder first on PYTHONPATH.
+# ruff: noqa: INP001 - a folder on PYTHONPATH, not a package of ours
+"""Start stoker's instrumentation in every Python process of a job. The launch plan puts this folder first on PYTHONPATH.
 
-``STOKER_INSTRUMENT=0`` refuses the measurements; ``STOKER_FAULTHANDLER=1`` asks for Python's faulthandler. The two are independent.
-The environment's own sitecustomize, which this one hides, always runs, and runs as it would have.
+``STOKER_INSTRUMENT=0`` turns off the measurements. ``STOKER_FAULTHANDLER=1`` turns on Python's faulthandler. They are independent.
+The environment's own sitecustomize, which this module hides, always runs, exactly as without stoker.
 """
 
 import os
@@ -13,7 +13,7 @@ _PACKAGE = "_stoker_instrument"
 
 
 def _start(telemetry):  # type: (str) -> None
-    """Load the finder, and nothing else: a process that imports no parser and no torch pays for one small module."""
+    """Load only the finder. A process that imports no parser and no torch pays for one small module."""
     try:  # noqa: SIM105 - contextlib would be one more import
         # This tells stoker that a process of the attempt was measured.
         os.mkdir(os.path.join(telemetry, "instrumented"), 0o700)
@@ -27,16 +27,16 @@ def _start(telemetry):  # type: (str) -> None
 
 
 def _register_faulthandler(telemetry):  # type: (str) -> None
-    """On SIGUSR2 a rank writes its stacks to ``<attempt>/stacks/<pid>.txt``.
+    """Let a rank write its stacks to ``<attempt>/stacks/<pid>.txt`` on SIGUSR2.
 
     faulthandler's handler is C and writes even while the interpreter waits in a collective
-    (docs.python.org/3/library/faulthandler.html). A script that takes the signal for itself later wins: the signal is then never sent.
+    (docs.python.org/3/library/faulthandler.html). If the script later installs its own handler, stoker never sends the signal.
     """
     if "LOCAL_RANK" not in os.environ:
         return
     with open("/proc/%d/environ" % os.getppid(), "rb") as parent:
         if b"\0LOCAL_RANK=" in parent.read():
-            return  # a data worker or a compiler of a rank, not the rank
+            return  # a rank's data worker or compiler, not the rank
     import faulthandler
     import signal
 
@@ -46,11 +46,11 @@ def _register_faulthandler(telemetry):  # type: (str) -> None
     os.makedirs(folder, mode=0o700, exist_ok=True)
     file = open(os.path.join(folder, "%d.txt" % os.getpid()), "ab", buffering=0)  # noqa: SIM115 - open for ever
     faulthandler.register(signal.SIGUSR2, file=file, all_threads=True, chain=False)
-    # faulthandler keeps the file, and with it the descriptor that its handler writes to.
+    # faulthandler keeps the file open, and with it the descriptor that its handler writes to.
 
 
 def _quietly(function, telemetry):  # type: (object, str) -> None
-    """Nothing here may keep a training from starting: an error is one line in the instrumentation's own log."""
+    """Run `function`. An error must not keep a training from starting: it becomes a line in the instrumentation's log."""
     try:
         function(telemetry)  # type: ignore[operator]
     except BaseException as error:  # noqa: BLE001 - whatever it is, the training goes on
@@ -64,8 +64,8 @@ def _quietly(function, telemetry):  # type: (object, str) -> None
 
 
 def _run_the_next_one():  # type: () -> None
-    """The sitecustomize that this one hides, if there is one."""
-    import _frozen_importlib  # importlib.util is the same, but importing it takes 4 ms
+    """Run the sitecustomize that this one hides, if it exists."""
+    import _frozen_importlib  # importlib.util has the same, but importing it takes 4 ms
     import _frozen_importlib_external
 
     others = [path for path in sys.path if os.path.abspath(path or ".") != _HERE]

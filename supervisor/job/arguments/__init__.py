@@ -1,1 +1,1 @@
-"""Command lines: those of stoker, torchrun, other launchers and the script."""
+"""Reads the command lines of stoker, torchrun, other launchers and the script."""

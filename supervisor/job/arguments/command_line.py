@@ -1,8 +1,8 @@
 """Reads a command line: its settings and its launch (launchers, number of ranks, script).
 
-Settings are found and set as ``--name value``, ``--name=value``, ``-n value``, ``key=value``, ``KEY.NAME
-value``. The launchers are torchrun and its older spellings, accelerate, deepspeed, composer, srun and mpirun,
-also chained. A missing number of ranks stays unknown until measured; it is never assumed to be 1.
+Settings are found and set in the forms ``--name value``, ``--name=value``, ``-n value``, ``key=value`` and
+``KEY.NAME value``. The launchers are torchrun and its older spellings, accelerate, deepspeed, composer, srun
+and mpirun, also chained. A missing number of ranks stays unknown until measured and is never assumed to be 1.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-# yacs' keys (`CfgNode.merge_from_list`), each followed by its value: upper case, or before a number; any other pair may be two files.
+# yacs keys (`CfgNode.merge_from_list`), each followed by its value: upper case, or before a number. Any other pair may be two files.
 _PAIRED = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z0-9_]+)+ .*|([A-Za-z_]\w*(\.\w+)+|[A-Z][A-Z_]+) \d+", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One ``--name value``, ``--name=value``, ``-n value``, ``key=value`` or yacs' ``TRAIN.LR value`` of a command line."""
+    """A command line's ``--name value``, ``--name=value``, ``-n value``, ``key=value`` or yacs' ``TRAIN.LR value``."""
 
     name: str
     value: str | None
@@ -29,11 +29,11 @@ class Setting:
 
 
 def set_value(args: Sequence[str], name: str, value: str) -> tuple[str, ...]:
-    """`args` with one flag set: in place with the user's spelling, or else appended as ``--name=value``.
+    """Set one flag in `args`: in place with the user's spelling, or else appended as ``--name=value``.
 
-    An empty value makes it a switch. A name without dashes is a ``key=value`` setting. If a flag is given twice, argparse
+    An empty value makes a switch. A name without dashes is a ``key=value`` setting. If a flag is given twice, argparse
     uses the last one, so all are set. A ``key=value`` setting whose value contains an equals sign (Lightning's
-    ``epoch=3-step=40.ckpt``) is written in quotes: Hydra accepts no second one outside quotes.
+    ``epoch=3-step=40.ckpt``) is quoted, because Hydra accepts no second equals sign outside of quotes.
     """
     if not name.startswith("-") and "=" in value and not _is_quoted(value):
         value = f'"{value}"' if "'" in value else f"'{value}'"
@@ -59,24 +59,24 @@ def set_value(args: Sequence[str], name: str, value: str) -> tuple[str, ...]:
 
 
 def names_of(args: Sequence[str]) -> list[str]:
-    """Every setting named in a command line, in order."""
+    """Return the names of all settings on a command line, in order."""
     return [s.name for s in settings_of(args)]
 
 
 def value_of(args: Sequence[str], name: str) -> str | None:
-    """The last value of a flag in `args`, or None."""
+    """Return the last value of a flag in `args`, or None."""
     return next(reversed(values_of(args, name)), None)
 
 
 def values_of(args: Sequence[str], name: str) -> list[str | None]:
-    """Every value of a flag in `args`, in order; None for a switch."""
+    """Return every value of a flag in `args`, in order, or None for a switch."""
     return _values_of(tuple(args)).get(_spelled(name), [])
 
 
 def differing(*lines: Sequence[str]) -> list[tuple[str, tuple[str | None, ...]]]:
-    """The settings in which command lines differ, in order: the name as first written, and its value in each line.
+    """Return the settings that differ between command lines: name as first written, value in each line.
 
-    None: missing in that line; empty: a switch. All values of a repeated setting count.
+    None: missing in this line. Empty: a switch. All values of a repeated setting count.
     """
     names: dict[str, str] = {}
     for name in (name for args in lines for name in names_of(args)):
@@ -91,11 +91,11 @@ def differing(*lines: Sequence[str]) -> list[tuple[str, tuple[str | None, ...]]]
 
 
 def settings_of(args: Sequence[str]) -> Sequence[Setting]:
-    """Every setting of a command line, in order; words that are neither a flag nor ``key=value`` are skipped."""
+    """Return every setting of a command line, in order. Skip words that are neither a flag nor ``key=value``."""
     return _settings_of(tuple(args))
 
 
-@lru_cache(maxsize=8)  # each candidate for a batch setting queries its value: 2,000 words took 60 s
+@lru_cache(maxsize=8)  # looked up for every candidate setting: without a cache, 2,000 words took 60 s
 def _settings_of(args: tuple[str, ...]) -> Sequence[Setting]:
     found: list[Setting] = []
     for at, word in enumerate(args):
@@ -125,7 +125,7 @@ def _is_number(word: str) -> bool:
     return re.fullmatch(r"-?\d+(\.\d+)?([eE][-+]?\d+)?", word) is not None
 
 
-@lru_cache(maxsize=8)  # queried name by name: 120 kB of words took over 10 s
+@lru_cache(maxsize=8)  # looked up name by name: without a cache, 120 kB of words took over 10 s
 def _values_of(args: tuple[str, ...]) -> dict[str, list[str | None]]:
     found: dict[str, list[str | None]] = {}
     for setting in _settings_of(args):
@@ -134,15 +134,15 @@ def _values_of(args: tuple[str, ...]) -> dict[str, list[str | None]]:
 
 
 def _spelled(name: str) -> str:
-    """Users of argparse write dashes and underscores interchangeably within a name, but not at its start."""
+    """Normalize a name. Users of argparse mix dashes and underscores within a name, but not at its start."""
     return name.lstrip("+").replace("_", "-")
 
 
 _TORCHRUN: Final = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
 _ACCELERATE: Final = frozenset({"accelerate", "accelerate-launch", "accelerate.commands.launch"})
 _FREE: Final = frozenset({"srun", "mpirun", "mpiexec", "mpirun.openmpi", "mpiexec.hydra"})
-"""Launchers of any program: ``-m`` is a flag of their own."""
-# Each launcher's flags for the number of ranks. A count computed from several is treated as unknown.
+"""Launchers of any program, for which ``-m`` is a flag of their own."""
+# Each launcher's flags for the number of ranks. A count computed from several flags is treated as unknown.
 _COUNTS: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(_TORCHRUN, ("--nproc-per-node",)),
     **dict.fromkeys(_ACCELERATE, ("--num-processes",)),
@@ -151,9 +151,9 @@ _COUNTS: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(_FREE, ("-n", "-np", "--np", "--n", "-c")),
     "srun": ("-n", "--ntasks"),
 }
-# Without a count, accelerate's own configuration file may have one, and srun's tasks may be per node.
+# Without a count, accelerate's configuration file may have one, and srun's tasks may be per node.
 _COUNTED_ELSEWHERE: Final = _ACCELERATE | {"srun"}
-# Launcher flags without a value; any other takes the next word, unless that is the script.
+# Launcher flags without a value. Any other flag takes the next word, unless that word is the script.
 _SWITCHES: Final = frozenset(
     {
         "--standalone", "--no-python", "--no_python", "-m", "--module", "--use-env", "--use_env", "--run-path", "--run_path", "--multi_gpu",
@@ -172,8 +172,8 @@ _MACHINES: Final = ("--num_machines", "--num_nodes", "--nnodes", "--hostfile", "
 class Launch:
     """How a command line starts its ranks, and the program it runs.
 
-    `launcher`: the innermost one. `ranks`: of the whole job; None if not given. `machines`: a launcher's flags name machines, or
-    more than one. `args_at`: the index of the script's first argument.
+    `launcher`: the innermost launcher. `ranks`: of the whole job, or None if not given. `machines`: a launcher's flags list
+    machines, or ask for more than one. `args_at`: the index of the script's first argument.
     """
 
     launcher: str = ""
@@ -186,12 +186,12 @@ class Launch:
 
     @property
     def name(self) -> str:
-        """The program, by its framework's name: a console program or module in full, a script without its folder."""
+        """The program's name: a console program or module in full, a script without its folder."""
         return self.program or self.module or posixpath.basename(self.script or "")
 
     @property
     def several(self) -> str:
-        """Why it may start more than one rank, for people; empty: it starts one."""
+        """Why it may start more than one rank, in words for the user, empty if it starts one."""
         if self.machines:
             return "names machines"
         if self.ranks is None:
@@ -200,7 +200,7 @@ class Launch:
 
 
 def read_launch(command: Sequence[str]) -> Launch:
-    """Reads a command line: program and arguments. Of several chained launchers, the innermost starts the ranks."""
+    """Read a command line, program and arguments. In a chain of launchers, the innermost starts the ranks."""
     words = list(command)
     launcher, at = "", 0
     ranks: int | None = None
@@ -233,12 +233,12 @@ _CONTAINERS: Final = {
 
 
 def container_options(words: Sequence[str], folders: Sequence[str], variables: Sequence[str]) -> str:
-    """The options that a container's command needs so that its content can be measured; empty without a container.
+    """Return the options that a container's command needs for measuring inside it, empty without a container.
 
     Args:
         words: program and arguments.
-        folders: folders to mount under their own names, the first one writable.
-        variables: variables to pass on; apptainer passes all by default.
+        folders: folders to mount at the same paths, the first one writable.
+        variables: variables to pass on. apptainer passes all by default.
     """
     for at, word in enumerate(words):
         name = posixpath.basename(word)
@@ -256,7 +256,7 @@ def _is_python(word: str) -> bool:
 
 
 def _program(words: Sequence[str], at: int) -> str:
-    """The program at this word; for ``python -m torch.distributed.run``, the module."""
+    """Return the program at this word, or the module for ``python -m torch.distributed.run``."""
     if _is_python(words[at]):
         return words[at + 2] if words[at + 1 : at + 2] == ["-m"] and at + 2 < len(words) else ""
     return posixpath.basename(words[at])
@@ -267,7 +267,7 @@ def _is_assignment(word: str) -> bool:
 
 
 def _after_wrapper(words: Sequence[str], at: int) -> int:
-    """The next word that is a program, skipping the wrapper's own flags and values."""
+    """Return the index of the next program, after the wrapper's own flags and values."""
     for index in range(at + 1, len(words)):
         word = words[index]
         if _is_python(word) or _is_assignment(word) or posixpath.basename(word) in _WRAPPERS | _COUNTS.keys():
@@ -276,7 +276,7 @@ def _after_wrapper(words: Sequence[str], at: int) -> int:
 
 
 def _own_flags(words: Sequence[str], at: int, *, free: bool) -> tuple[int, bool]:
-    """The end of a launcher's own flags, and whether a module follows."""
+    """Return the end of a launcher's own flags, and whether a module follows."""
     as_module = False
     while at < len(words):
         word = words[at]
@@ -295,21 +295,21 @@ def _own_flags(words: Sequence[str], at: int, *, free: bool) -> tuple[int, bool]
 
 
 def _takes_nothing(ahead: Sequence[str]) -> bool:
-    """Whether the word after a flag is another flag or a program, not its value."""
+    """Check whether the word after a flag is another flag or a program, and not the flag's value."""
     if not ahead or ahead[0].startswith("-"):
         return bool(ahead)
     return ahead[0].endswith(".py") or _is_python(ahead[0]) or posixpath.basename(ahead[0]) in _COUNTS
 
 
 def _joined(word: str) -> bool:
-    """``-n4``: a short flag with its value in the same word."""
+    """Check for a short flag with its value in the same word: ``-n4``."""
     return re.fullmatch(r"-[a-zA-Z]\d+", word) is not None
 
 
 def _what(
     words: Sequence[str], at: int, *, as_module: bool, launched: bool
 ) -> tuple[str | None, str | None, str | None, int]:
-    """Script, module or console program, and the index of its arguments."""
+    """Return script, module or console program, and the index of its arguments."""
     if at >= len(words):
         return None, None, None, len(words)
     word = words[at]
@@ -332,7 +332,7 @@ def _names_machines(flags: Sequence[str]) -> bool:
 
 
 def _count(name: str, flags: Sequence[str]) -> int | None:
-    """The number of ranks that a launcher starts; None unless a single flag gives it."""
+    """Return the number of ranks that a launcher starts, or None unless a single flag gives it."""
     if _names_machines(flags) or {"--cpu", "--use_cpu", "--use-cpu"} & set(flags):
         return None
     for flag in _COUNTS[name]:

@@ -1,10 +1,10 @@
 """Reads ``stoker run [flags] (SCRIPT | -m MODULE | -- CMD...) [args]`` into data.
 
-Before the script come stoker's flags, torchrun's, or, with ``--config`` and no script, keys of the job file.
-Words after the script are left untouched.
+Flags of stoker and torchrun come before the script. With ``--config`` and no script, job-file keys are flags
+too. Words after the script are left untouched.
 
-Parser, help text and environment names (STOKER_<NAME>, PET_<NAME>) come from two tables. A flag that sets a key of a job file has
-its help, its type and its choices from that key (`setting_keys`). torchrun's table follows `torch/distributed/run.py` of torch 2.13.
+The parser, the help text and the environment names (STOKER_<NAME>, PET_<NAME>) come from two tables. A flag that sets a job-file key
+takes its help, type and choices from the key (`setting_keys`). torchrun's table follows `torch/distributed/run.py` of torch 2.13.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from supervisor.job.spec import EntryKind
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag. `name` has dashes; the underscore spelling is accepted too.
+    """One flag. `name` has dashes, but the underscore spelling is accepted too.
 
-    `setting` is the equivalent dotted key of a job file (empty: none). `choices` limits the values.
-    `repeatable` flags keep every value, others only the last.
+    `setting` is the equivalent dotted key of a job file, empty without one. `choices` limits the values.
+    A `repeatable` flag keeps every value, other flags only the last.
     """
 
     name: str
@@ -39,12 +39,12 @@ class Flag:
 
     @property
     def takes_value(self) -> bool:
-        """Whether a value follows."""
+        """Whether the flag takes a value."""
         return self.kind is not KeyType.SWITCH
 
     @property
     def key(self) -> str:
-        """The name without its dashes, words joined by underscores."""
+        """The name without leading dashes, with words joined by underscores."""
         return self.name.removeprefix("--").replace("-", "_")
 
 
@@ -60,7 +60,7 @@ _GROUPS: Final = {
 
 
 def _of_settings() -> Iterable[Flag]:
-    """The flags of settings, in the order of their table."""
+    """Yield the flags that set job-file keys, in the order of their table."""
     for key, setting in SETTINGS.items():
         if setting.flag:
             name, _, metavar = setting.flag.partition(" ")
@@ -96,14 +96,14 @@ STOKER_FLAGS: Final[tuple[Flag, ...]] = (
     *_of_settings(),
 )
 
-# Flags of `stoker init` besides those of `stoker run` with a key in a job file.
+# Flags of `stoker init` besides the flags of `stoker run` that have a key in a job file.
 INIT_FLAGS: Final[tuple[Flag, ...]] = (
     Flag("--out", _TX, "the job file to write; one that exists is never overwritten", "FILE", group="init"),
     Flag("--yes", _SW, "ask nothing: take the proposed answer to what was not given", group="init"),
     Flag("--start", _SW, "start the run at once, without asking", group="init"),
 )
 
-# Passed on as they are.
+# Passed on unchanged.
 _OF_TORCHRUN: Final = (
     "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "monitor-interval", "start-method", "event-log-handler", "role",
     "log-dir", "local-ranks-filter", "log-line-prefix-template", "duplicate-stdout-filters", "duplicate-stderr-filters",
@@ -124,7 +124,7 @@ TORCHRUN_FLAGS: Final[tuple[Flag, ...]] = (
 )
 # fmt: on
 
-# torchrun flags that stoker sets itself; the note tells what happened to the user's.
+# torchrun flags that stoker sets itself. The note tells the user what happened to the given flag.
 OWNED: Final[dict[str, str]] = {
     "max_restarts": "--max-restarts {value} became --max-retries {value}: stoker restarts with a plan, torchrun with 0",
     "log_dir": "--log-dir {value} replaced: each attempt's logs lie in the run directory",
@@ -135,7 +135,7 @@ OWNED: Final[dict[str, str]] = {
 
 
 def by_spelling(flags: Iterable[Flag]) -> dict[str, Flag]:
-    """Every accepted spelling of every flag: dashes, underscores, the short form."""
+    """Map every accepted spelling to its flag: dashes, underscores, the short form."""
     table: dict[str, Flag] = {}
     for flag in flags:
         table[flag.name] = flag
@@ -146,26 +146,26 @@ def by_spelling(flags: Iterable[Flag]) -> dict[str, Flag]:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that a person most likely meant, or None."""
+    """Return the known name that the user most likely meant, or None."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return near[0] if near else None
 
 
 def help_text(flags: Iterable[Flag], group: str) -> str:
-    """Aligned help lines for a group of flags with a help text."""
+    """Return aligned help lines for a group of flags. Flags without a help text are left out."""
     rows = [(f"{f.name} {f.metavar}".rstrip(), explained(f)) for f in flags if f.group == group and f.help]
     width = max((len(left) for left, _ in rows), default=0)
     return "\n".join(f"  {left:<{width}}  {right}" for left, right in rows)
 
 
 def explained(flag: Flag) -> str:
-    """A flag's help, with its choices added if it does not name them."""
+    """Return a flag's help, plus its choices if the help does not list them."""
     named = all(choice in flag.help for choice in flag.choices)
     return flag.help if named else f"{flag.help}: {', '.join(flag.choices)}"
 
 
 HELP: Final = frozenset({"-h", "--help"})
-# Ranks of one machine: no node has this many GPUs or cores, and each rank is a process.
+# Ranks of one machine. No node has this many GPUs or cores, and each rank is a process.
 MOST_RANKS = 1024
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _FALSE: Final = frozenset({"0", "false", "no", "off", ""})
@@ -175,8 +175,8 @@ _FALSE: Final = frozenset({"0", "false", "no", "off", ""})
 class ParsedRun:
     """A command line as data, without any lookup.
 
-    `stoker` and `torchrun` hold (key, value) in the order given, keys with underscores, a switch's value
-    being ``"true"``. `spec_keys` are keys of the job file given as flags. `from_env` names the `torchrun`
+    `stoker` and `torchrun` hold (key, value) pairs in the given order. Keys have underscores, and a switch
+    has the value ``"true"``. `spec_keys` are job-file keys given as flags. `from_env` lists the `torchrun`
     keys that came from PET_* variables.
     """
 
@@ -191,19 +191,19 @@ class ParsedRun:
     help: bool = False
 
     def flag(self, key: str) -> str | None:
-        """The last value of one of stoker's own flags, by key (``max_retries``)."""
+        """Return the last value of one of stoker's own flags, by key (``max_retries``)."""
         return next((v for k, v in reversed(self.stoker) if k == key), None)
 
     def flags(self, key: str) -> tuple[str, ...]:
-        """Every value of a repeatable flag."""
+        """Return every value of a repeatable flag."""
         return tuple(v for k, v in self.stoker if k == key)
 
     def switch(self, key: str) -> bool:
-        """Whether a switch was given."""
+        """Check whether a switch was given."""
         return self.flag(key) == "true"
 
     def launcher(self, key: str) -> str | None:
-        """The value of a torchrun flag, by key (``nproc_per_node``)."""
+        """Return the value of a torchrun flag, by key (``nproc_per_node``)."""
         return next((v for k, v in reversed(self.torchrun) if k == key), None)
 
 
@@ -214,16 +214,16 @@ def parse_run_argv(
     spec_keys: Collection[str] = (),
     more_own: Sequence[Flag] = (),
 ) -> ParsedRun:
-    """Reads the arguments of ``stoker run``.
+    """Read the arguments of ``stoker run``.
 
     Args:
-        argv: what follows ``stoker run``.
-        env: the environment, for PET_* (torchrun's own defaults); nothing else is read from it.
-        spec_keys: keys of a job file that are allowed as flags with ``--config`` and no script.
-        more_own: flags of another verb that also takes these.
+        argv: the words after ``stoker run``.
+        env: the environment, read only for PET_* (torchrun's own defaults).
+        spec_keys: job-file keys that are allowed as flags with ``--config`` and no script.
+        more_own: flags of another command that also takes these.
 
     Raises:
-        JobError: an unknown flag (with the nearest name), a missing value, or one of the wrong type.
+        JobError: an unknown flag (the message has the nearest name), a missing or ill-typed value.
     """
     reader = _Reader(argv, spec_keys, more_own)
     kind, rest = reader.read_flags()
@@ -249,13 +249,13 @@ def parse_run_argv(
 
 
 class _Reader:
-    """Walks the arguments once; one instance per call."""
+    """Walks through the arguments once. Each call needs a new instance."""
 
     def __init__(self, argv: Sequence[str], spec_keys: Collection[str], more_own: Sequence[Flag]) -> None:
         self.left = list(reversed(argv))
         self.own, self.launcher = by_spelling([*STOKER_FLAGS, *more_own]), by_spelling(TORCHRUN_FLAGS)
-        # A job file's keys are flags only if a job file is named: otherwise `--lr` before the script
-        # would be accepted as one, and the mistake would surface much later.
+        # A job file's keys are flags only together with a job file. Otherwise `--lr` before the script
+        # would be accepted as a key, and the mistake would surface much later.
         before_entry = argv[: list(argv).index("--")] if "--" in argv else argv
         named = any(word.partition("=")[0] == "--config" for word in before_entry)
         self.spec_keys = frozenset(spec_keys) if named else frozenset[str]()
@@ -266,7 +266,7 @@ class _Reader:
         self.help = False
 
     def read_flags(self) -> tuple[EntryKind | None, list[str]]:
-        """Read what comes before the script or command; what is to run, with its arguments."""
+        """Read everything before the script or command, and return what to run, with its arguments."""
         while self.left:
             word = self.left.pop()
             if word in HELP:
@@ -282,20 +282,20 @@ class _Reader:
         return None, []
 
     def require_fitting(self, kind: EntryKind | None, rest: Sequence[str]) -> None:
-        """Refuse flags that have no meaning for this kind of job."""
+        """Refuse flags without a meaning for this kind of job."""
         if kind is None and "module" in dict(self.torchrun):
             raise JobError("-m needs the name of a module: stoker run -m package.module")
         if kind is not None and self.spec:
             what = f"--{self.spec[0][0]} stands before the script {rest[0]!r} but is no launcher flag"
             raise JobError(f"{what}: put it after the script")
-        # --nproc-per-node gives the command's number of ranks, if its own launcher does not.
+        # --nproc-per-node gives the command's number of ranks if the command's own launcher does not.
         without = [key for key, _ in self.torchrun if key != "nproc_per_node"]
         if kind is EntryKind.COMMAND and without:
             name = "--" + without[0].replace("_", "-")
             raise JobError(f"{name} has no effect on a command after `--`: put it into the command itself")
 
     def read_variables(self, env: Mapping[str, str]) -> frozenset[str]:
-        """Fill in PET_* variables, as torchrun itself would: a flag wins over its variable. The flags that came from one."""
+        """Fill in PET_* variables as torchrun does. A flag overrides its variable. Return the flags set by variables."""
         given = {key for key, _ in self.torchrun}
         found: set[str] = set()
         for flag in TORCHRUN_FLAGS:
@@ -329,7 +329,7 @@ class _Reader:
             self._take(flag, _switch_value(flag, value) if joined else "true", own=name in self.own)
 
     def _take(self, flag: Flag, value: str, *, own: bool) -> None:
-        """Keep a value; refuse one of the wrong type or out of range, in one line."""
+        """Keep a value, or refuse one of the wrong type or out of range, in one line."""
         if flag.setting in SETTINGS:
             SETTINGS[flag.setting].held(flag.name, value)
         elif flag.kind is KeyType.INT:
@@ -343,12 +343,12 @@ class _Reader:
         if own or flag.key not in OWNED:
             return
         self.notes.append(OWNED[flag.key].format(value=value))
-        # A restart count given to torchrun requests restarts: it becomes ours unless ours is also given.
+        # A restart count for torchrun is a request for restarts, so it sets ours unless ours is given too.
         if flag.key == "max_restarts" and not any(key == "max_retries" for key, _ in self.stoker):
             self.stoker.insert(0, ("max_retries", value))
 
     def _other(self, name: str, value: str | None) -> None:
-        """Take a key of the job file. Raises JobError for any other name."""
+        """Take a job-file key. Raises JobError for any other name."""
         key = name.removeprefix("--").replace("-", "_")
         if name.startswith("--") and key in self.spec_keys:
             if value is None:  # a bare key is a switch, unless a possible value follows
@@ -366,7 +366,7 @@ class _Reader:
         raise JobError(f"unknown flag {name!r} before the script: {hint}")
 
 
-# For flags without a key in a job file.
+# For integer flags without a job-file key.
 _WHOLE: Final = Setting(KeyType.INT, "", range=Range(0))
 
 
@@ -377,7 +377,7 @@ def _switch_value(flag: Flag, value: str) -> str:
 
 
 def check_nproc(value: str) -> None:
-    """Refuse values that torchrun would refuse only after loading torch.
+    """Refuse values that torchrun would only refuse after loading torch.
 
     Raises:
         JobError: neither a whole number from 1 to `MOST_RANKS` nor auto, gpu, cpu, xpu.

@@ -1,1 +1,1 @@
-"""Job files and product settings: read, checked, resolved to one spec."""
+"""Reads and checks job files and product settings, and resolves them to one spec."""

@@ -1,4 +1,4 @@
-"""Explains a setting or a variable of the job: its meaning, its value, the origin, and the overridden values."""
+"""Explains a setting or a variable of the job: its meaning, value, origin, and overridden values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ENV: Final = "env."
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A value and where it came from. `value` None: nothing, or the name is removed."""
+    """A value and its origin. `value` None: there is none, or the variable is removed."""
 
     value: str | None
     origin: str
@@ -35,7 +35,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """The facts about one name. The last of `sources` is in effect and overrode the others, listed lowest first."""
+    """The explanation of one name. The last of `sources` is in effect and overrode the others, lowest first."""
 
     name: str
     meaning: str
@@ -47,16 +47,16 @@ class Explained:
 
 
 def explain(name: str, spec: JobSpec, env: Mapping[str, str], classes: Collection[str] = ()) -> Explained:
-    """Explains a setting, by any of its names, or a variable of the job.
+    """Explain a setting, by any of its names, or a variable of the job.
 
     Args:
-        name: ``grace_s`` with its table or without, ``--grace``, ``STOKER_GRACE``, a key of the trainer or its alias, ``NCCL_DEBUG``, ``env.NCCL_DEBUG``.
+        name: ``grace_s`` with or without its table, ``--grace``, ``STOKER_GRACE``, a key of the trainer or its alias, ``NCCL_DEBUG``, ``env.NCCL_DEBUG``.
         spec: the job.
         env: the environment of the launch.
         classes: the names of failure classes, for ``policy.<class>.<key>``.
 
     Raises:
-        JobError: the name is unknown; the message has the nearest one.
+        JobError: the name is unknown. The message has the nearest name.
     """
     key = _key_of(name)
     if (setting := setting_of(key, classes)) is not None:
@@ -83,19 +83,19 @@ def explain(name: str, spec: JobSpec, env: Mapping[str, str], classes: Collectio
 
 
 def setting_of(key: str, classes: Collection[str] = ()) -> Setting | None:
-    """The explanation of a key, spelled as in the tables."""
+    """Return the setting for a key spelled as in the tables."""
     section, _, last = key.rpartition(".")
     of_class = section.partition(".")[0] == "policy" and section.partition(".")[2] in classes
     return SETTINGS.get(key) or TRAINER_KEYS.get(key) or (CLASS_KEYS.get(last) if of_class else None)
 
 
 def other_names(key: str) -> tuple[str, ...]:
-    """A setting's other names: on the command line, in variables, in a trainer's job file."""
+    """Return a setting's other names on the command line, in variables and in a trainer's job file."""
     return tuple(name for name, meant in _names() if meant == key)
 
 
 def variables(spec: JobSpec, env: Mapping[str, str]) -> list[Explained]:
-    """The variables that a launch changes for the job, in the order of `environment`."""
+    """Return the variables that a launch changes for the job, in the order of `environment`."""
     names = {change.name: None for change in reversed(environment_layers(spec, base=env, wire={}))}
     return [Explained(name, "", sources=tuple(_of_variable(name, spec, env))) for name in reversed(names)]
 
@@ -112,7 +112,7 @@ def _of_variable(name: str, spec: JobSpec, env: Mapping[str, str]) -> Iterator[S
 
 
 def _key_of(name: str) -> str:
-    """The key for a name, or the name itself if it is not one of ours."""
+    """Return the key for a name, or the name itself if it is not one of ours."""
     word = name.replace("-", "_").lstrip("_") if name.startswith("--") else name
     if word in SETTINGS or word in TRAINER_KEYS:
         return word
@@ -124,7 +124,7 @@ def _key_of(name: str) -> str:
 
 
 def _names() -> Iterator[tuple[str, str]]:
-    """(another name, key) of every setting."""
+    """Yield (another name, key) for every setting."""
     for flag in STOKER_FLAGS:
         yield from _of_flag(flag, ("STOKER_",))
     for flag in TORCHRUN_FLAGS:

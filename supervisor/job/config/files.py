@@ -1,7 +1,7 @@
 """Reads settings files: a job file as a mapping, a script's config file by dotted key. Nothing in them is executed.
 
-A job file is TOML, YAML or ``.py``: assignments of literals and of arithmetic on numbers, no more. Every error is one
-line with the file and, where there is one, the line.
+A job file is TOML, YAML or ``.py`` with assignments of literals and of arithmetic on numbers only. Every error is one
+line with the file and, if known, the line number.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from typing import Any, Final
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.setting_names import SUFFIXES, Scalar
 
-# A job file is a page of settings; anything larger is not one, and parsers need bounded input.
+# A job file is a page of settings. A larger file is not a job file, and parsers need bounded input.
 MAX_BYTES: Final = 256 * 1024
 # Longer numbers are neither a batch size nor a learning rate.
 MAX_BITS: Final = 128
 MAX_DEPTH: Final = 8
 MAX_ITEMS: Final = 20_000
-# tomllib takes time by the square of a dotted key's parts: 100,000 of them, 200 KB, took it two minutes.
+# tomllib's time grows with the square of a dotted key's parts. A key with 100,000 parts (200 KB) took 2 min.
 MAX_KEY_PARTS: Final = 128
 _LONG_KEY: Final = rf"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{MAX_KEY_PARTS}}}"""
 
 
 def parse_config(name: str, data: bytes) -> dict[str, Any]:
-    """Reads a job file by its suffix.
+    """Read a job file by its suffix.
 
-    Values are str, int, float, bool, None, lists and string-keyed mappings of those.
+    Values are str, int, float, bool, None, and lists and string-keyed mappings of them.
 
     Raises:
         JobError: unknown suffix, syntax error, duplicate key, not a mapping, code that is not a constant.
@@ -66,9 +66,9 @@ _KEY: Final = re.compile(r"""([ \t]*)(?:"([^"]+)"|'([^']+)'|([\w.-]+))[ \t]*[=:]
 
 @lru_cache(maxsize=4)
 def _lines(text: str) -> Mapping[str, int]:
-    """The 1-based line of each key, by its dotted name and by its last part."""
+    """Return the 1-based line of each key, by its dotted name and by its last part."""
     found: dict[str, int] = {}
-    # For TOML the table; for YAML and .py the keys that enclose this line, by indentation.
+    # In TOML, the table. In YAML and .py, the keys that enclose this line, by indentation.
     table, outer = "", [(-1, "")]
     for number, line in enumerate(text.splitlines(), start=1):
         header, key = _HEADER.match(line), _KEY.match(line)
@@ -89,7 +89,7 @@ def _lines(text: str) -> Mapping[str, int]:
 
 
 def line_of(text: str, key: str) -> int | None:
-    """The 1-based line that sets `key`, else that of its table, else of a key of that name, as far as the text shows."""
+    """Return the 1-based line that sets `key`, else the line of its table, else the line of a key with this name."""
     lines = _lines(text)
     table, _, last = key.rpartition(".")
     return lines.get(key) or (lines.get(table) if table else None) or lines.get(last)
@@ -99,8 +99,8 @@ def toml_values(text: str) -> dict[str, Any]:
     """Parse a TOML text of at most `MAX_BYTES`, within a second.
 
     Raises:
-        ValueError: it is not TOML, or has a key of too many parts.
-        RecursionError: it is nested beyond the stack.
+        ValueError: the text is not TOML, or has a key with too many parts.
+        RecursionError: the text is nested beyond the stack.
     """
     import tomllib
 
@@ -114,7 +114,7 @@ def _yaml(name: str, text: str) -> dict[str, Any]:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """The safe loader, which also refuses a duplicate key."""
+        """The safe loader, which also refuses duplicate keys."""
 
     def mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[str, Any]:
         seen: set[str] = set()
@@ -130,10 +130,10 @@ def _yaml(name: str, text: str) -> dict[str, Any]:
 
     Loader.add_constructor("tag:yaml.org,2002:map", mapping)
     try:
-        # The loader extends SafeLoader: it creates only plain data.
+        # The loader extends SafeLoader, so it creates only plain data.
         values = yaml.load(text, Loader=Loader)  # noqa: S506 - see above
     except yaml.YAMLError as error:
-        # Its text quotes the line, which may hold a secret; the problem alone does not.
+        # The error's text quotes the line, which may hold a secret. The problem alone does not.
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
         where = f":{mark.line + 1}" if mark else ""
         raise JobError(f"{name}{where}: not valid YAML: {_one_line(problem or error)}") from None
@@ -152,12 +152,12 @@ def _yaml(name: str, text: str) -> dict[str, Any]:
 def _python(name: str, text: str) -> dict[str, Any]:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # odd escapes in a string are up to the file
+            warnings.simplefilter("ignore")  # odd escapes in strings are up to the file
             tree = ast.parse(text, filename=name)
     except SyntaxError as error:
         raise JobError(f"{name}:{error.lineno or 1}: not valid Python: {error.msg}") from None
     except (ValueError, RecursionError, MemoryError) as error:
-        # NUL bytes; nesting beyond the parser's stack.
+        # NUL bytes, or nesting beyond the parser's stack.
         raise JobError(f"{name}: not valid Python: {_one_line(error)}") from None
     values: dict[str, Any] = {}
     for node in tree.body:
@@ -194,7 +194,7 @@ def _constant(node: ast.expr, known: Mapping[str, Any]) -> Any:
     """Return the value of a literal, of an earlier name, or of arithmetic on them.
 
     Raises:
-        ValueError, ArithmeticError, TypeError, RecursionError: it is something else, or too large.
+        ValueError, ArithmeticError, TypeError, RecursionError: the node is something else, or too large.
     """
     match node:
         case ast.Name(id=key) if key in known:
@@ -215,9 +215,9 @@ def _number(value: object) -> int | float:
 
 
 def _require_plain(name: str, values: Mapping[str, Any]) -> None:
-    """Refuse values of TOML or YAML that a setting cannot have: dates, bytes, sets, endless nesting.
+    """Refuse values in TOML or YAML that a setting cannot have: dates, bytes, sets, endless nesting.
 
-    Items are counted, because aliases (YAML) and names (.py) let a short file describe a vast value.
+    Items are counted because aliases (YAML) and names (.py) let a short file describe a huge value.
     """
     waiting: list[tuple[str, Any, int]] = [(key, value, 0) for key, value in values.items()]
     seen = 0
@@ -237,7 +237,7 @@ def _require_plain(name: str, values: Mapping[str, Any]) -> None:
 
 
 def config_words(args: Sequence[str]) -> tuple[str, ...]:
-    """The words of a command line, or values in them, that look like config files by their suffix."""
+    """Return the words of a command line, or values in them, whose suffix is that of a config file."""
     found = []
     for word in args:
         value = word.partition("=")[2] if "=" in word else word
@@ -247,7 +247,7 @@ def config_words(args: Sequence[str]) -> tuple[str, ...]:
 
 
 def read_values(name: str, text: str) -> dict[str, Scalar]:
-    """Every scalar of a config file by its dotted key; empty if it cannot be read."""
+    """Return every scalar of a config file by its dotted key, empty if the file is unreadable."""
     try:
         if name.lower().endswith(".json"):
             if len(text) > MAX_BYTES:

@@ -1,4 +1,4 @@
-"""Resolves a parsed command line, files and environment into one frozen JobSpec."""
+"""Resolves the parsed command line, files and environment into one frozen JobSpec."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from supervisor.job.spec import (
     TrialSettings,
 )
 
-# The bundled trainer's settings, as far as a batch and a restart need them.
+# The bundled trainer's settings, as far as batch and restarts need them.
 _TRAINER_DEFAULTS: Final[dict[str, Any]] = {key: setting.default for key, setting in TRAINER_KEYS.items()}
 TRAINER_KNOBS: Final = Knobs(
     batch="--device_batch_size",
@@ -50,15 +50,15 @@ TRAINER_KNOBS: Final = Knobs(
 )
 
 
-# The file is in `config_path`; a folder of several nodes must be new each time.
+# `config_path` holds the file. A folder shared by several nodes must be new each time.
 _OF_ONE_START: Final = frozenset(("config", "run_dir", "dry_run", "show_config", "check_only"))
 
 
 @dataclass(frozen=True, slots=True)
 class JobInputs:
-    """The inputs for resolving a job. The caller opened the files and counted the devices.
+    """The inputs for resolving a job. The caller has opened the files and counted the devices.
 
-    `read` opens a file below `cwd`: one with a declared key.
+    `read` opens a file below `cwd` that has a declared key.
     `failure_classes` are the possible names in ``[policy.<class>]``.
     """
 
@@ -75,7 +75,7 @@ class JobInputs:
 
 
 def resolve_job(inputs: JobInputs) -> JobSpec:
-    """Resolves one job.
+    """Resolve one job.
 
     Raises:
         JobError: nothing to run, an unknown key, a value of the wrong type, a batch that does not divide.
@@ -127,14 +127,14 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
 
 
 def _table(look: Resolver, kind: type[Any], table: str) -> dict[str, Any]:
-    """The fields of a record that are settings of a table, with their values, without empty ones."""
+    """Return the non-empty fields of a record that are settings in a table, with their values."""
     keys = {field.name: f"{table}.{field.name}" for field in fields(kind)}
     held = {name: look.get(key) for name, key in keys.items() if key in SETTINGS}
     return {name: value for name, value in held.items() if value is not None}
 
 
 def resolve_retry(inputs: JobInputs) -> RetrySettings:
-    """Only the limits on restarts, as `resolve_job` would resolve them.
+    """Return only the limits on restarts, as `resolve_job` would resolve them.
 
     Raises:
         JobError: an unknown key or a value of the wrong type.
@@ -144,7 +144,7 @@ def resolve_retry(inputs: JobInputs) -> RetrySettings:
 
 
 def _given(look: Resolver) -> Iterator[str]:
-    """Command-line flags that no setting records, as words, without those that start nothing or apply to one start only."""
+    """Yield command-line flags that no setting records, as words. Flags that apply to one start or none are left out."""
     noted = {origin for _, _, origin in look.origins}
     for key, value in dict(look.parsed.stoker).items():
         name = f"--{key.replace('_', '-')}"
@@ -153,7 +153,7 @@ def _given(look: Resolver) -> Iterator[str]:
 
 
 def screen_settings(inputs: JobInputs) -> tuple[tuple[str, str, str], ...]:
-    """The settings outside jobs, of the screen and of runs, as rows of `JobSpec.origins`.
+    """Return the settings outside of jobs, for the screen and runs, as rows like `JobSpec.origins`.
 
     Raises:
         JobError: a value is not allowed.
@@ -180,7 +180,7 @@ def _layers(inputs: JobInputs) -> tuple[tuple[str, FileSettings], ...]:
 def _entry(
     inputs: JobInputs, label: str, job: FileSettings, look: Resolver
 ) -> tuple[EntryKind, str, tuple[str, ...]]:
-    """What to run, and its arguments: as the command line names it, else the job file, else the bundled trainer."""
+    """Return what to run and its arguments: from the command line, else the job file, else the bundled trainer."""
     parsed = inputs.parsed
     script, module = job.settings.get("run.script"), job.settings.get("run.module")
     if parsed.entry_kind is not None and parsed.entry is not None:
@@ -189,7 +189,7 @@ def _entry(
             raise JobError(
                 f"{job.name}: {key!r} is a key of the bundled trainer, but {parsed.entry!r} is to run: {how}"
             )
-        # The job file's arguments come first if both name the same entry.
+        # The job file's arguments come first if both specify the same entry.
         args = (job.args or ()) if parsed.entry in {script, module} else ()
         return parsed.entry_kind, parsed.entry, args + parsed.entry_args
     if script or module:
@@ -207,7 +207,7 @@ def _entry(
 
 
 def _require_fitting(parsed: ParsedRun, job: FileSettings, key: str) -> None:
-    """Refuse a job file that names two things to run, or keys of the trainer beside one of its own."""
+    """Refuse a job file with two things to run, or with trainer keys beside a script or module."""
     if {"run.script", "run.module"} <= job.settings.keys():
         raise JobError(f"{job.name}: [run] names both a script and a module; keep one")
     own = [name for name in (*job.trainer, *(name for name, _ in parsed.spec_keys)) if name not in FLAT]
@@ -228,9 +228,9 @@ def _nproc(value: str, inputs: JobInputs) -> int:
 
 
 def _nodes(value: str, *, shared: bool) -> int | None:
-    """The number of nodes; None for an elastic range, whose world size is unknown in advance.
+    """Return the number of nodes, or None for an elastic range, whose world size is unknown in advance.
 
-    In a run directory shared by all nodes, a range counts as its maximum: the number is settled before each launch.
+    In a run directory shared by all nodes, a range counts as its maximum. The number is settled before each launch.
     """
     match = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", value)
     if match is None or int(match[1]) < 1 or (match[2] and int(match[2]) < int(match[1])):
@@ -246,7 +246,7 @@ def _on_first_gpu(
     look: Resolver,
     why: str,
 ) -> tuple[dict[str, Any], tuple[str, ...], tuple[tuple[str, str], ...]]:
-    """The settings, torchrun's flags and the environment of one rank on this machine's first visible GPU, if there is one."""
+    """Return settings, torchrun flags and environment for one rank on this machine's first visible GPU, if there is one."""
     if why == "--single-gpu":
         look.note("run.single_gpu", "true", f"flag {why}")
     look.note("run.nproc_per_node", 1, why)
@@ -292,7 +292,7 @@ def _default_name(kind: EntryKind, entry: str, job_file: ConfigFile | None) -> s
 
 
 def _launcher_flags(parsed: ParsedRun) -> tuple[str, ...]:
-    """torchrun's flags that stoker does not own and JobSpec has no field for, as ``--flag=value``."""
+    """Return the torchrun flags that neither stoker owns nor JobSpec has a field for, as ``--flag=value``."""
     fields = {"nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port"}
     flags = []
     for key, value in dict(parsed.torchrun).items():
@@ -339,16 +339,16 @@ def _retry(inputs: JobInputs, files: tuple[tuple[str, FileSettings], ...], look:
 def _with_trainer(
     spec: JobSpec, inputs: JobInputs, file: tuple[str, FileSettings], look: Resolver, world: int | None
 ) -> JobSpec:
-    """Fills in the bundled trainer's flags, knobs and batch from its keys."""
+    """Fill in the bundled trainer's flags, knobs and batch from its keys."""
     values, from_file = _trainer_values(inputs, *file, look)
     trial = spec.trial
     if trial is not None:
         resumes = bool(values.get("resume_from"))
         wanted: dict[str, Any] = {}
-        # From a checkpoint it may start beyond few steps; then it is stopped once they are seen.
+        # A checkpoint may already be beyond these steps. The trial is then stopped once the steps are seen.
         if not resumes and values.get("num_iterations", _TRAINER_DEFAULTS["num_iterations"]) > trial.steps:
             wanted["num_iterations"] = trial.steps
-        if values.get("checkpoint_dir"):  # in the run directory, so that no real run resumes from it
+        if values.get("checkpoint_dir"):  # save in the run directory, where no real run resumes
             wanted["checkpoint_dir"] = ""
         before = {key: _flag_text(values[key]) if key in values else None for key in wanted}
         knobs = tuple(TrialKnob(f"--{key}", str(value), before[key]) for key, value in wanted.items())
@@ -360,7 +360,7 @@ def _with_trainer(
     batch = None
     if world is not None:
         total, steps = effective["total_batch_size"], effective["gradient_accumulation_steps"]
-        # As the trainer reads them: a total wins over the steps; 0 means "follows from the rest".
+        # As in the trainer, a total overrides the steps, and 0 means "follows from the rest".
         batch = resolve_batch(
             world_size=world,
             micro_batch=effective["device_batch_size"],
@@ -370,7 +370,7 @@ def _with_trainer(
             tokens_per_sample=effective["max_seq_len"],
         )
     args = _trainer_args(values)
-    # The file's expectation is for its own model, length and batch.
+    # The expected memory in the file holds for its own model, length and batch.
     expects = from_file >= values.keys() & _TAKES_MEMORY
     return replace(
         spec,
@@ -389,13 +389,13 @@ def _with_trainer(
 def _trainer_values(
     inputs: JobInputs, label: str, job: FileSettings, look: Resolver
 ) -> tuple[dict[str, Any], set[str]]:
-    """The trainer's keys that somebody set, and those that the file has the last word on."""
+    """Return the trainer keys that were set, and those whose value comes from the file."""
     values: dict[str, Any] = dict(job.trainer)
     for key, value in values.items():
         look.note(key, value, f"{label} {job.at(key)}")
     over: dict[str, tuple[Any, str]] = {}
     for key, setting in TRAINER_KEYS.items():
-        # The wire's own names are not settings: STOKER_TELEMETRY_DIR comes from an outer stoker.
+        # The wire protocol's own names are not settings. STOKER_TELEMETRY_DIR comes from an outer stoker.
         name = f"STOKER_{key.upper()}"
         if name in inputs.env and name not in WIRE_NAMES:
             over[key] = setting.held(name, inputs.env[name]), f"env {name}"
@@ -416,7 +416,7 @@ _TAKES_MEMORY: Final = frozenset(
     ("depth", "model_dim", "head_dim", "vocab_size", "tie_embeddings", "gradient_checkpointing", "compile",
      "device_batch_size", "max_seq_len", "dtype", "mixed_precision", "shard", "ema_decay", "device")
 )  # fmt: skip
-"""The trainer's keys that change how much a rank holds."""
+"""The trainer keys that change how much memory a rank needs."""
 
 
 def _trainer_args(values: Mapping[str, Any]) -> tuple[str, ...]:

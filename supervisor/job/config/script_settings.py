@@ -1,7 +1,7 @@
 """Finds a script's batch and resume settings: the declared ones, otherwise those on the command line with conventional names.
 
-No source, shell script or config file is read, except for a key that a person declared (``FILE#key``). Anything still unknown is
-measured once the script runs (`measured`), and asked if measuring does not settle it.
+No source, shell script or config file is read, except for a key that the user declared (``FILE#key``). Anything still unknown is
+measured once the script runs (`measured`). If measuring does not settle it, the user is asked.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ def with_knobs(
     gpus: int = 0,
     alone: str = "",
 ) -> JobSpec:
-    """`spec` with the script's settings and batch, and ``--micro-batch`` and ``--global-batch`` applied.
+    """Return `spec` with the script's settings and batch, ``--micro-batch`` and ``--global-batch`` applied.
 
     Args:
         spec: the job so far.
         look: the settings.
-        world: ranks in all, if known.
-        read: opens a file by the name that the command line uses: for files with a declared key.
+        world: the total number of ranks, if known.
+        read: opens a file by its name on the command line, for files with a declared key.
         gpus: the number of GPUs visible to the job.
-        alone: the flag that requests one rank; empty without one.
+        alone: the flag that requests one rank, empty without one.
 
     Raises:
         JobError: a requested batch cannot be set or does not divide; a command starts several ranks although
@@ -79,13 +79,13 @@ def with_knobs(
     knobs = find_knobs(spec.entry_args, given, elsewhere=where, world=world, program=launch.name, args_at=at)
     spec = replace(spec, world_size=world)
     if spec.entry_kind is EntryKind.COMMAND and knobs.batch_scope is KnobScope.PER_NODE:
-        world = None  # the layout of its ranks on nodes is up to the command
+        world = None  # the layout of the ranks on nodes is up to the command
     args = spec.entry_args
-    set_knobs: dict[str, str] = {}  # those that are no arguments
+    set_knobs: dict[str, str] = {}  # knobs that are not arguments
     if wanted is not None:
         args = _set_knob(args, set_knobs, _rank_batch(knobs, wanted), str(wanted))
     if world == 1 and knobs.help == SMALLER_GLOBAL and knobs.batch_scope is KnobScope.UNKNOWN:
-        knobs = replace(knobs, batch_scope=KnobScope.PER_RANK)  # which is also that of all ranks
+        knobs = replace(knobs, batch_scope=KnobScope.PER_RANK)  # the same as all ranks here
     counted = partial(
         kn.batch_of,
         args,
@@ -94,7 +94,7 @@ def with_knobs(
         tokens_per_sample=tokens,
         global_batch=total,
     )
-    # A batch that a person spelled out must divide; a batch that was merely found is up to the script.
+    # A batch that the user spelled out must divide. A batch that was only found is up to the script.
     spelt_out = {given.batch, wanted, total} != {None}
     names_batch = given.batch is not None or given.batch_scope is not KnobScope.UNKNOWN
     may_shrink = spec.retry.allow_smaller_global or names_batch
@@ -108,7 +108,7 @@ def with_knobs(
     written = find_outputs(settings_of(args))
     trial = spec.trial
     if trial is not None:
-        # Few steps in all may already be behind the checkpoint that it starts from.
+        # A checkpoint to start from may already be beyond these few steps.
         resumes = knobs.start is not None and value_of(args, knobs.start) is not None
         own = named_values(args[at:])
         trial = replace(trial, args=args) if resumes else _with_few_steps(trial, args, own, launch.name)
@@ -132,7 +132,7 @@ def with_knobs(
 
 
 def _note_origins(look: Resolver, knobs: Knobs) -> None:
-    """Record in the settings which knobs are used, and whether a person named them."""
+    """Record in the settings which knobs are used, and whether the user named them."""
     origin = "declared" if knobs.declared else "found on the command line"
     used = {"batch": knobs.batch, "accumulation": knobs.accumulation, "global batch": knobs.global_batch}
     for label, name in {**used, "resume": knobs.start}.items():
@@ -141,7 +141,7 @@ def _note_origins(look: Resolver, knobs: Knobs) -> None:
 
 
 def _rank_batch(knobs: Knobs, wanted: int) -> str:
-    """The setting of a rank's batch; raises JobError if it is unknown."""
+    """Return the setting of a rank's batch. Raises JobError if it is unknown."""
     if knobs.batch is None:
         raise JobError(f"--micro-batch {wanted} cannot be set: {kn.why_not_changeable(knobs)}")
     if knobs.batch_scope is not KnobScope.PER_RANK:
@@ -151,7 +151,7 @@ def _rank_batch(knobs: Knobs, wanted: int) -> str:
 
 
 def _require_one_rank(spec: JobSpec, launch: Launch, flag: str) -> None:
-    """Refuse a command or a script that would start several ranks: only our torchrun can be told by us."""
+    """Refuse a command or script that would start several ranks. Stoker only controls its own torchrun."""
     for setting in settings_of(spec.entry_args):
         if _is_of_ranks(setting) and (as_number(setting.value) or 1) > 1:
             raise JobError(f"{flag} wants one rank, and {setting.name} says {setting.value}: say 1")
@@ -161,13 +161,13 @@ def _require_one_rank(spec: JobSpec, launch: Launch, flag: str) -> None:
 
 
 def _world(spec: JobSpec, look: Resolver, world: int | None, launch: Launch, gpus: int) -> int | None:
-    """The job's number of ranks, if known: one is also declared, unless the command's launcher contradicts."""
+    """Return the job's number of ranks, if known. A declared 1 counts unless the launcher contradicts it."""
     declared = launch.ranks in {None, 1} and look.is_given("run.nproc_per_node")
     if spec.entry_kind is not EntryKind.COMMAND or declared:
         return world
     if spec.nproc_per_node == 1 and not is_plain_python(spec):
         return launch.ranks
-    # A directly run script may start a rank per GPU, or use several GPUs from one process.
+    # A directly started script may start one rank per GPU, or use several GPUs from one process.
     own = any(_is_of_ranks(s) and s.value not in {"1", "0"} for s in settings_of(spec.entry_args))
     return None if world == 1 and (gpus > 1 or own) else world
 
@@ -175,7 +175,7 @@ def _world(spec: JobSpec, look: Resolver, world: int | None, launch: Launch, gpu
 def _declared_values(
     given: Knobs, env: Mapping[str, str], read: Callable[[str], str | None]
 ) -> dict[str, Scalar]:
-    """The values of declared names that are variables or keys of files, as far as they can be read."""
+    """Return the values of declared names that are variables or file keys, as far as they are readable."""
     found: dict[str, Scalar] = {}
     for name in (given.batch, given.accumulation, given.global_batch):
         if name is None or is_argument(name):
@@ -198,13 +198,13 @@ def _batch(
     spelt_out: bool,
     may_shrink: bool,
 ) -> tuple[BatchSpec | None, Knobs, tuple[str, ...]]:
-    """The batch's numbers, if known; contradictions are noted, or raised if a person spelled the numbers out.
+    """Return the batch's numbers, if known. Note contradictions, or raise them if the user gave the numbers.
 
-    `may_shrink`: a person named the batch or lets it shrink, so that without an accumulation there is none.
+    `may_shrink`: the user named the batch or lets it shrink, so a missing setting means no accumulation.
     """
     batch: BatchSpec | None = None
     if knobs.refusal and knobs.accumulation is None and not may_shrink:
-        return None, knobs, spec.notes  # the script's default may accumulate
+        return None, knobs, spec.notes  # the script may accumulate by default
     if world is not None or knobs.can_change_batch or knobs.batch_scope is KnobScope.PER_RANK:
         try:
             batch = counted(knobs, world_size=world, local_world_size=spec.nproc_per_node)
@@ -224,7 +224,7 @@ def _batch(
 
 
 def _without_smaller_global(knobs: Knobs, instead: str) -> Knobs:
-    """A refusal without the flag that would not help here, and with the remedy `instead`."""
+    """Replace the flag in a refusal's help, which would not help here, by the remedy `instead`."""
     if not knobs.help.startswith(SMALLER_GLOBAL):
         return knobs
     why = knobs.refusal.replace(f" ({knobs.help})", f" ({instead})" if instead else "")
@@ -232,7 +232,7 @@ def _without_smaller_global(knobs: Knobs, instead: str) -> Knobs:
 
 
 def _set_knob(args: tuple[str, ...], others: dict[str, str], name: str, value: str) -> tuple[str, ...]:
-    """The arguments with a knob set from the first launch on; one that is no argument goes to `others`."""
+    """Set a knob from the first launch on and return the arguments. A non-argument goes to `others`."""
     if is_argument(name):
         return set_value(args, name, value)
     others[name] = value
@@ -243,7 +243,7 @@ def _declared_knobs(look: Resolver) -> tuple[Knobs, BatchUnit | None, int]:
     resume = look.get("resume.knob")
     value = look.get("resume.value")
     if resume is not None and value is None:
-        # `--resume-knob --resume=latest` gives flag and value together; without a value it is a switch.
+        # `--resume-knob --resume=latest` gives flag and value together. Without a value, it is a switch.
         resume, _, value = resume.partition("=")
     scope, counts = look.get("batch.scope"), look.get("batch.accumulation_counts")
     declared = Knobs(
@@ -264,7 +264,7 @@ def _declared_knobs(look: Resolver) -> tuple[Knobs, BatchUnit | None, int]:
 
 
 def _launch(spec: JobSpec) -> tuple[Launch, int]:
-    """The job's program, and the index of the script's own arguments within `entry_args`."""
+    """Return the job's program and the index of the script's own arguments in `entry_args`."""
     match spec.entry_kind:
         case EntryKind.SCRIPT:
             return Launch(script=spec.entry), 0
@@ -279,7 +279,7 @@ def _launch(spec: JobSpec) -> tuple[Launch, int]:
 _OWN_RANKS: Final = re.compile(
     r"^[-+]{0,2}(trainer\.)?(devices|gpus|ngpus?|num_gpus|num_devices|nproc|multiprocessing_distributed|world_size|nprocs)$"
 )
-"""Settings by which a script takes devices or starts ranks by itself; Lightning refuses more than torchrun started."""
+"""Settings by which a script itself takes devices or starts ranks. Lightning refuses more than torchrun started."""
 
 
 def _is_of_ranks(setting: Argument) -> bool:
@@ -287,17 +287,17 @@ def _is_of_ranks(setting: Argument) -> bool:
 
 
 def is_plain_python(spec: JobSpec) -> bool:
-    """Whether a command is a directly run Python script, whose process is the job's only rank."""
+    """Check whether a command runs a Python script directly, so that its process is the job's only rank."""
     is_python = re.fullmatch(r"python[\d.]*", posixpath.basename(spec.entry)) is not None
     return spec.entry_kind is EntryKind.COMMAND and is_python and "-m" not in spec.entry_args[:2]
 
 
-# Not `num_steps`, `steps`, `total_steps`: these may be a sampler's steps, a schedule's, or one epoch's.
+# Not `num_steps`, `steps`, `total_steps`, which may be the steps of a sampler, a schedule, or one epoch.
 STEP_NAMES: Final = frozenset(
     ("max_steps", "max_train_steps", "max_training_steps", "max_iters", "max_iterations", "max_update", "max_updates",
      "train_iters", "num_train_steps", "num_train_iters", "num_training_steps", "num_iterations", "total_train_steps")
 )  # fmt: skip
-# Words in a name whose steps are not the training's: ``eval.validation.max_steps``.
+# Words in a name whose steps are not training steps: ``eval.validation.max_steps``.
 _OF_OTHERS: Final = frozenset(
     ("eval", "evaluation", "val", "valid", "validation", "test", "dev", "sample", "sampling", "sampler", "generate",
      "generation", "infer", "inference", "scheduler", "warmup", "pretrain", "finetune", "profile", "profiler")
@@ -305,14 +305,14 @@ _OF_OTHERS: Final = frozenset(
 
 
 def named_values(args: Sequence[str]) -> list[tuple[str, str]]:
-    """The settings of a command line that have a value."""
+    """Return the settings of a command line that have a value."""
     return [(setting.name, setting.value) for setting in settings_of(args) if setting.value is not None]
 
 
 def _with_few_steps(
     trial: TrialSettings, args: tuple[str, ...], own: Sequence[tuple[str, str]], program: str | None
 ) -> TrialSettings:
-    """`trial` with the setting of the steps changed, if one is known; the script then ends on its own."""
+    """Change the setting for the steps in `trial`, if one is known. The script then ends on its own."""
     trial = replace(trial, args=args)
     found = _steps(own, program)
     if found is None:
@@ -327,13 +327,13 @@ def _with_few_steps(
 
 
 def total_steps(settings: Sequence[tuple[str, str]], program: str | None = None) -> int | None:
-    """The total number of training steps from the settings; None unless one setting is known to mean that."""
+    """Return the total training steps from the settings, or None unless exactly one setting means them."""
     found = _steps(settings, program)
     return as_number(found[1]) if found is not None else None
 
 
 def trial_notes(trial: TrialSettings | None) -> tuple[str, ...]:
-    """What the trial changes, and how it ends, for people."""
+    """Describe for the user what the trial changes and how it ends."""
     if trial is None:
         return ()
     changed = [
@@ -346,7 +346,7 @@ def trial_notes(trial: TrialSettings | None) -> tuple[str, ...]:
 
 
 def _steps(settings: Sequence[tuple[str, str]], program: str | None) -> tuple[str, str | None] | None:
-    """The setting that ends the training: the framework's own, with value None if not given, else the only one with a clear name."""
+    """Return the setting that ends the training: the framework's (value None if not given), else the only one with a clear name."""
     row = find_convention([name for name, _ in settings], program)
     named = STEP_NAMES if row is None or row.steps is None else frozenset((last_part(row.steps),))
     found = {

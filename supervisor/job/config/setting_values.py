@@ -1,6 +1,6 @@
-"""The keys of job files and product settings, their types, and conversion of values from any source.
+"""Checks job files and product settings key by key, and converts values from any source.
 
-Sources of a setting; the first one found wins: flag > STOKER_* > PET_* > job file > project > user > default.
+The first source that has a setting wins: flag > STOKER_* > PET_* > job file > project > user > default.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LAUNCHER_FLAGS: Final = {flag.setting: flag for flag in TORCHRUN_FLAGS if flag.
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """A settings file: its name for messages, parsed values, text (for line numbers), and whether it is stoker's."""
+    """A settings file: its name for messages, parsed values, text (for line numbers), and whether it is a preset."""
 
     name: str
     values: Mapping[str, Any]
@@ -45,48 +45,48 @@ class ConfigFile:
     is_preset: bool = False
 
     def at(self, key: str) -> str:
-        """The position of a key: the file's name, with the line if known."""
+        """Return the position of a key: the file's name, and the line if known."""
         line = line_of(self.text, key)
         return f"{self.name}:{line}" if line else self.name
 
     def error(self, key: str, what: str) -> JobError:
-        """A one-line error at `key`."""
+        """Return a one-line error at `key`."""
         return JobError(f"{self.at(key)}: {what}")
 
     def unknown(self, key: str, known: Iterable[str]) -> JobError:
-        """The error for a key that nothing takes."""
+        """Return the error for an unknown key."""
         near = nearest(key, known)
         hint = f"did you mean {near!r}?" if near else "see configs/README.md for every key"
         return self.error(key, f"unknown key {key!r}: {hint}")
 
     def converted(self, key: str, setting: Setting, value: object) -> int | float | str | bool:
-        """A value as its setting holds it. Raises JobError."""
+        """Convert a value to the type of its setting. Raises JobError."""
         try:
             return setting.held(key, value)
         except JobError as error:
             raise self.error(key, error.message) from None
 
     def table(self, key: str, value: object) -> Mapping[str, Any]:
-        """A value that has to be a table. Raises JobError."""
+        """Return a value that must be a table. Raises JobError."""
         if not isinstance(value, dict):
             raise self.error(key, f"{key} is a table of settings, got {value!r}")
         return value
 
     def held(self, where: str, table: Mapping[str, Any], known: Mapping[str, Setting]) -> dict[str, Any]:
-        """A table with only `known` keys, each as its setting holds it. Raises JobError."""
+        """Convert each value of a table that may only have `known` keys. Raises JobError."""
         for key in table:
             if key not in known:
                 raise self.unknown(f"{where}.{key}", [f"{where}.{each}" for each in known])
         return {key: self.converted(f"{where}.{key}", known[key], value) for key, value in table.items()}
 
     def tables(self, key: str, value: object, known: Mapping[str, Setting]) -> list[dict[str, Any]]:
-        """A list of such tables. Raises JobError."""
+        """Convert a list of tables that may only have `known` keys. Raises JobError."""
         if not isinstance(value, list) or not all(isinstance(table, dict) for table in value):
             raise self.error(key, f"{key} is a list of tables: [[{key}]] with {', '.join(known)}")
         return [self.held(key, table, known) for table in value]
 
     def pattern(self, what: str, regex: str) -> re.Pattern[str]:
-        """A regular expression of the file. Raises JobError."""
+        """Compile a regular expression from the file. Raises JobError."""
         try:
             return compile_linear(regex)
         except ValueError as error:
@@ -95,7 +95,7 @@ class ConfigFile:
 
 @dataclass(frozen=True, slots=True)
 class FileSettings:
-    """One file, checked: launch settings by dotted key, and other content. `spelt`: keys with another spelling."""
+    """One checked file: launch settings by dotted key, and other content. `spelt`: keys with another spelling."""
 
     name: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -109,12 +109,12 @@ class FileSettings:
     file: ConfigFile | None = None
 
     def at(self, key: str) -> str:
-        """The position of a setting, as in `ConfigFile.at`."""
+        """Return the position of a setting, as in `ConfigFile.at`."""
         return self.file.at(self.spelt.get(key, key)) if self.file is not None else self.name
 
 
 def spec_key_names() -> frozenset[str]:
-    """Names allowed as flags beside ``--config``: the trainer's keys, their aliases, flat launch keys."""
+    """Return the names allowed as flags beside ``--config``: trainer keys and aliases, flat launch keys."""
     own = {flag.key for flag in (*STOKER_FLAGS, *TORCHRUN_FLAGS)}
     return frozenset((set(TRAINER_KEYS) | set(ALIASES) | set(FLAT)) - own)
 
@@ -125,10 +125,10 @@ def check_file(file: ConfigFile | None, *, classes: frozenset[str], is_job: bool
     Args:
         file: the file, or None.
         classes: names of failure classes, for ``[policy.<class>]``.
-        is_job: a job file (which may hold trainer keys) or product settings (which may not).
+        is_job: True for a job file, which may have trainer keys; False for product settings, which may not.
 
     Raises:
-        JobError: an unknown key (with the nearest name and the line) or a value of the wrong type.
+        JobError: an unknown key (the message has the nearest name and the line) or a value of the wrong type.
     """
     if file is None:
         return FileSettings()
@@ -141,7 +141,7 @@ def check_file(file: ConfigFile | None, *, classes: frozenset[str], is_job: bool
 
 
 class _Checked:
-    """The valid contents of one settings file, by the fields of `FileSettings`; lives for one call."""
+    """The valid contents of one settings file, by the fields of `FileSettings`. Used for one call."""
 
     def __init__(self, file: ConfigFile, known_classes: frozenset[str], is_job: bool) -> None:
         self.file, self.known_classes, self.is_job = file, known_classes, is_job
@@ -156,7 +156,7 @@ class _Checked:
             self.wrong.append(error.message)
 
     def add(self, key: str, value: object) -> None:
-        """One key at the top of the file."""
+        """Add one top-level key of the file."""
         file, found = self.file, self.found
         name = ALIASES.get(key, key)
         if key == METRICS:
@@ -202,7 +202,7 @@ class _Checked:
 
 
 def _metric_rules(file: ConfigFile, value: object) -> tuple[tuple[str, str], ...]:
-    """``[[metrics]]`` tables as (name, regex with one group)."""
+    """Return the ``[[metrics]]`` tables as (name, regex with one group)."""
     rules = []
     for table in file.tables(METRICS, value, METRIC_KEYS):
         if len(table) < len(METRIC_KEYS):
@@ -214,20 +214,20 @@ def _metric_rules(file: ConfigFile, value: object) -> tuple[tuple[str, str], ...
     return tuple(rules)
 
 
-# The package itself has 185, the longest with 1,366 characters, which take some 2 s to compile.
+# The package itself has 185 signatures. The longest has 1,366 characters. Compiling all takes about 2 s.
 MOST_SIGNATURES = 200
 LONGEST_REGEX = 2000
 _SIGNATURE_ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
-# In these classes nothing has failed, so no line can show them.
+# In these classes nothing has failed, so no line can reveal them.
 _NO_FAILURE = frozenset(("healthy", "unknown"))
-# The class of a failure that only has a user's own name.
+# The class of a failure that has only the user's own name.
 _NAMED_CLASS = "code_error"
 
 
 def own_signatures(
     file: ConfigFile, value: object, classes: frozenset[str]
 ) -> tuple[tuple[OwnSignature, ClassOverride | None], ...]:
-    """``[[signature]]`` tables, each with the response of policy.
+    """Return the ``[[signature]]`` tables, each with the policy's response.
 
     Raises:
         JobError: a key is unknown or missing, or has an invalid value.
@@ -249,7 +249,7 @@ def own_signatures(
 def nearest_signatures(
     by_file: Iterable[Iterable[tuple[OwnSignature, ClassOverride | None]]],
 ) -> dict[OwnSignature, ClassOverride | None]:
-    """The signatures of several files, the nearest first, with policy's response to each; for each id, the nearest file's."""
+    """Merge the signatures of several files, nearest first, with policy's responses. Each id comes from the nearest file."""
     found: dict[str, tuple[OwnSignature, ClassOverride | None]] = {}
     for pairs in by_file:
         for signature, override in pairs:
@@ -277,7 +277,7 @@ def _own_signature(file: ConfigFile, table: Mapping[str, str]) -> OwnSignature:
 def _own_override(
     file: ConfigFile, name: str, action: str | None, recurs: str | None
 ) -> ClassOverride | None:
-    """Policy's response: the action, or the number of expected repeats: not again (one restart), or again (none)."""
+    """Return policy's response: the action, or one by whether the failure recurs (no: one restart, yes: none)."""
     if action == "restart" and recurs == "yes":
         what = f"signature {name!r}: it recurs, so that a restart would meet it again: hold or stop"
         raise file.error("action", what)
@@ -292,9 +292,9 @@ def _own_override(
 
 @dataclass(slots=True)
 class Resolver:
-    """Looks up a setting in all layers and records each layer that names it, with its position.
+    """Looks up a setting in all layers and records each layer that sets it, with the position.
 
-    In `origins` the last row of a setting is the effective one; it overrode those before it, listed from the lowest layer.
+    In `origins`, a setting's last row is the effective one. It overrode the rows before it, lowest layer first.
     """
 
     parsed: ParsedRun
@@ -303,7 +303,7 @@ class Resolver:
     origins: list[tuple[str, str, str]] = field(default_factory=list)
 
     def get(self, key: str) -> Any:
-        """The converted value of a dotted setting, or its default if it is not set anywhere."""
+        """Return the converted value of a dotted setting, or its default if no source sets it."""
         setting = SETTINGS[key]
         value = setting.default
         if value is not None:
@@ -320,20 +320,20 @@ class Resolver:
         return value
 
     def note(self, key: str, value: object, origin: str) -> None:
-        """Record a value, which overrides earlier ones of the same setting."""
+        """Record a value, which overrides earlier values of the same setting."""
         self.origins.append((key, str(value), origin))
 
     def put(self, key: str, value: Any, switch: str) -> Any:
-        """`value`, recorded as set by a switch of the command line."""
+        """Return `value` and record that a command-line switch set it."""
         self.note(key, value, f"flag --{switch.replace('_', '-')}")
         return value
 
     def is_given(self, key: str) -> bool:
-        """Whether somebody named a setting that was looked up."""
+        """Check whether any source sets a setting that was looked up."""
         return any(name == key and origin != "default" for name, _, origin in self.origins)
 
     def _sources(self, key: str) -> Iterator[tuple[Any, str]]:
-        """Every source of a setting, in the order of the module's head; None for a source that lacks it."""
+        """Yield each source of a setting, in the order of the module docstring, with None if it lacks one."""
         own, launcher, parsed = _OWN_FLAGS.get(key), _LAUNCHER_FLAGS.get(key), self.parsed
         given = parsed.launcher(launcher.key) if launcher is not None else None
         by_variable = launcher is not None and launcher.key in parsed.from_env
@@ -347,13 +347,13 @@ class Resolver:
         if (flag := own or launcher) is not None:
             name = f"STOKER_{flag.key.upper()}"
             yield self.env.get(name), f"env {name}"
-        # Otherwise, as for a command, torchrun's variables do not count.
+        # Otherwise torchrun's variables do not count, as for a command.
         if launcher is not None and given is not None:
             name = f"PET_{launcher.key.upper()}"
             yield given if by_variable else self.env.get(name), f"env {name}"
         if key == "run.nproc_per_node":
             yield self.env.get("NPROC_PER_NODE"), "env NPROC_PER_NODE"
-        if key == "run.log_level":  # other programs use other values, which are theirs
+        if key == "run.log_level":  # ignore values that only other programs use
             level = self.env.get("LOG_LEVEL", "").lower()
             yield level if level in SETTINGS[key].choices else None, "env LOG_LEVEL"
         for label, layer in self.layers:

@@ -1,1 +1,1 @@
-"""The settings of a foreign script: their places, and those of its batch, checkpoints and data loader."""
+"""Finds a third-party script's settings for batch, checkpoints and data loader, and where they are set."""

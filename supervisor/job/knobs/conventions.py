@@ -1,7 +1,7 @@
 """Conventions visible in a command line: frameworks, data loaders, timeouts of process groups.
 
-A framework's row applies if the program or the given names are its own. A person's declaration takes
-precedence over it, and a contradicting measurement over both.
+A framework's row applies if the program or the given names belong to the framework. The user's declaration
+overrides a row, and a contradicting measurement overrides both.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ class Convention:
     """One framework.
 
     Attributes:
-        name: for people.
-        programs: its console programs and modules (by prefix, if they end in a dot).
-        given: regular expressions; each must match a setting of the command line.
-        accumulation: the framework's own setting: with it a plain batch size is never cut into pieces.
+        name: as shown to the user.
+        programs: its console programs and modules (prefixes, if they end in a dot).
+        given: regular expressions, each of which must match a setting of the command line.
+        accumulation: the framework's own setting. With it, a plain batch size is never split into pieces.
         resume_flag: the flag for a checkpoint.
-        resume_word: a word of the command line without which the script does not know `resume_flag`.
+        resume_word: a command-line word that the script needs to accept `resume_flag`.
         steps: the setting for the number of optimizer steps.
-        unsafe: settings that make a change of the micro-batch change the training, with the reason.
+        unsafe: settings with which another micro-batch would change the training, with the reason.
     """
 
     name: str
@@ -77,7 +77,7 @@ CONVENTIONS: Final[tuple[Convention, ...]] = (
 
 
 def find_convention(names: Sequence[str], program: str | None) -> Convention | None:
-    """The first row that applies.
+    """Return the first row that applies.
 
     Args:
         names: settings of the command line.
@@ -101,11 +101,11 @@ def find_loader(args: Sequence[str]) -> LoaderKnobs:
 
 
 NCCL_DEFAULT_TIMEOUT_S: Final = 600.0
-"""NCCL's default (torch/distributed/constants.py, 2.2 and later); gloo's is 1800 s. What is shorter changes nothing."""
+"""NCCL's default (torch/distributed/constants.py, 2.2 and later). gloo's is 1800 s. Less makes no difference."""
 
 
 def longer_than_usual(seconds: object) -> float | None:
-    """`seconds` if it is a number above PyTorch's default."""
+    """Return `seconds` if it is a number above PyTorch's default, or None otherwise."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float | str):
         return None
     try:

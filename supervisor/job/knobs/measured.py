@@ -1,8 +1,8 @@
 """Derives a batch and its settings from measurements in the training processes.
 
 The records are those of ``measured<rank>.jsonl`` (docs/telemetry.md). A number is measured, asked for or
-refused, never guessed. A setting is identified by its value and name together: the value alone may also be
-the number of heads, and the name alone may belong to an overridden setting.
+refused, never guessed. A setting is identified by value and name together, because the number of heads may
+have the same value, and an overridden setting may have the same name.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from supervisor.job.spec import AccumulationCounts, Knobs, KnobScope
 
 
 class Certainty(StrEnum):
-    """The certainty of an answer."""
+    """How certain an answer is."""
 
     MEASURED = "measured"
     ASKED = "asked"
@@ -50,45 +50,45 @@ class Certainty(StrEnum):
 
 
 class Why(StrEnum):
-    """The rule that answered a question, or left it open."""
+    """The rule that answered a question or left it open."""
 
     LOADER = "loader"
     """The training loader's batch size."""
     FED = "fed"
-    """The loader states none; each of its batches had this size."""
+    """The loader has no batch size, but each of its batches had this size."""
     PIECES = "pieces"
-    """The loop cuts a loader's batch, with one backward pass a piece."""
+    """The loop splits a loader's batch, with one backward pass per piece."""
     FIRST_DIMENSION = "first_dimension"
-    """No loader: the model's input has a batch setting's value there."""
+    """Without a loader: the first dimension of the model's input has a batch setting's value."""
     SECOND_DIMENSION = "second_dimension"
     BATCHES = "batches"
     """Batches drawn between two optimizer steps."""
     BACKWARDS = "backwards"
     """Backward passes between two optimizer steps."""
     CALL_TEXT = "call_text"
-    """The loader's call names the setting."""
+    """The loader's call mentions the setting."""
     NAME_AND_VALUE = "name_and_value"
     DERIVED = "derived"
-    """The accumulation follows from a total, which stays as it is."""
+    """The accumulation follows from a total, which stays the same."""
     NO_ACCUMULATION = "no_accumulation"
-    """No setting accumulates: the micro-batch alone can change, and the global batch with it."""
+    """No setting accumulates, so only the micro-batch can change, and the global batch with it."""
     DECLARED = "declared"
-    """A person named the setting."""
+    """The user named the setting."""
     SEVERAL = "several"
     """Several settings have a fitting name and value."""
     SEVERAL_LOADERS = "several_loaders"
     BY_NAME = "by_name"
-    """The name fits; no complete step has shown the value."""
+    """The name fits, but no complete step has shown the value."""
     BY_VALUE = "by_value"
-    """The value fits; the name says nothing."""
+    """The value fits, but the name is inconclusive."""
     ARITHMETIC = "arithmetic"
-    """The loader's call computes the size from these."""
+    """The loader's call computes the size from these settings."""
     SCOPE = "scope"
-    """The value is the micro-batch times the ranks, and times the accumulation, which are equal."""
+    """The value is micro-batch times ranks and also micro-batch times accumulation, which are equal."""
     GLOBAL_VARIABLE = "global_variable"
-    """A variable of the script has the value; what sets it was not seen."""
+    """A variable of the script has the value, but its source was not seen."""
     UNCONFIRMED = "unconfirmed"
-    """Several backward passes a step, without a loader or a setting that says what they are."""
+    """A step has several backward passes, and no loader or setting explains them."""
     NOTHING_SEEN = "nothing_seen"
     UNKNOWN_SHAPE = "unknown_shape"
     NO_STEP = "no_step"
@@ -96,9 +96,9 @@ class Why(StrEnum):
     CHANGING = "changing"
     RANKS_DIFFER = "ranks_differ"
     FIXED_IN_CODE = "fixed_in_code"
-    """No setting that was seen has the value."""
+    """No setting seen has the value."""
     WITHOUT_BATCH = "without_batch"
-    """What it would be compared with is not known."""
+    """The value to compare with is unknown."""
 
 
 UNSEEN = frozenset({Why.NO_STEP, Why.TOO_FEW_STEPS})
@@ -107,7 +107,7 @@ UNSEEN = frozenset({Why.NO_STEP, Why.TOO_FEW_STEPS})
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """The answer to one question, and its certainty. `candidates`: for a person, likeliest first."""
+    """The answer to one question, and its certainty. `candidates`: settings to ask about, likeliest first."""
 
     certainty: Certainty
     why: Why
@@ -116,20 +116,20 @@ class Derivation:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredBatch:
-    """One attempt's batch.
+    """The batch of one attempt.
 
     Attributes:
-        micro_batch: samples of one forward and backward pass on a rank.
-        accumulation: such passes per optimizer step.
+        micro_batch: samples in one forward and backward pass on a rank.
+        accumulation: forward and backward passes per optimizer step.
         world_size: ranks.
-        global_batch: their product.
-        sequence_length: tokens per sample, if the model's input is token ids; None if it may be something else.
+        global_batch: the product of the three.
+        sequence_length: tokens per sample if the model's input is token ids, or None if that is uncertain.
         setting: the setting of the micro-batch.
         scope: what `setting` counts.
-        counts_accumulation: `setting` is the total of an optimizer step; the micro-batch follows from the accumulation.
-        accumulation_setting: the setting of the accumulation; a name, "derived", "none", or None if unknown.
-        accumulation_knob: the setting of that name.
-        accumulation_scope: what it counts: one rank's passes, or those of all ranks.
+        counts_accumulation: `setting` is the total of an optimizer step, so the accumulation gives the micro-batch.
+        accumulation_setting: the setting of the accumulation: a name, "derived", "none", or None if unknown.
+        accumulation_knob: the setting with that name.
+        accumulation_scope: whether `accumulation_knob` counts the passes of one rank or of all ranks.
         has_loaded: a checkpoint or a pretrained model was loaded.
         loader_at: ``file:line`` of the training loader's call.
         micro, accumulated, set_by, accumulated_by: the certainty of micro-batch, accumulation and their two settings.
@@ -162,10 +162,10 @@ class _Numbers:
     local_world: int | None
     length: int | None
     uncut: int | None = None
-    """The loader's batch, where the loop cuts it: a setting of that value makes this one, whatever it is in micro-batches."""
+    """The loader's batch if the loop splits it. A setting with this value sets this batch, whatever the micro-batch."""
 
     def scope(self, value: int | None) -> KnobScope | None:
-        """What a setting of this value counts, if it sets the micro-batch."""
+        """Return what a setting with this value counts, if it sets the micro-batch."""
         if value is None or self.micro is None or value == self.uncut:
             return None
         if value == self.micro:
@@ -175,7 +175,7 @@ class _Numbers:
         return KnobScope.PER_NODE if value == self.micro * (self.local_world or 1) else None
 
     def is_whole(self, value: int | None) -> bool:
-        """Whether `value` is the size of one optimizer step: on all ranks or on one, in samples or in tokens."""
+        """Check whether `value` is the size of one optimizer step, on all ranks or one, in samples or tokens."""
         if value is None or self.micro is None or self.times is None:
             return False
         on_rank = self.micro * self.times
@@ -184,35 +184,35 @@ class _Numbers:
 
     @property
     def accumulations(self) -> set[int]:
-        """Possible values of an accumulation setting: the passes of one rank or of all."""
+        """The possible values of an accumulation setting: the passes of one rank or of all ranks."""
         return {self.times, self.times * (self.world or 1)} if self.times is not None else set()
 
     @property
     def whole(self) -> int | None:
-        """One optimizer step on all ranks."""
+        """The samples in one optimizer step on all ranks."""
         if self.micro is None or self.times is None or self.world is None:
             return None
         return self.micro * self.times * self.world
 
     def is_unclear(self, value: int | None) -> bool:
-        """Whether `value` may be the micro-batch times the ranks or, with as many passes, also a rank's whole step."""
+        """Check whether `value` may be micro-batch times ranks or, with equally many passes, a rank's whole step."""
         world = self.world or 1
         return world > 1 and world == self.times and self.micro is not None and value == self.micro * world
 
     def is_global(self, value: int | None) -> bool:
-        """Whether `value` is the number of samples in one optimizer step on all ranks."""
+        """Check whether `value` is the number of samples in one optimizer step on all ranks."""
         return value is not None and value == self.whole and value != self.uncut
 
 
 def measured_batch(
     facts: Facts, *, local_world_size: int | None = None, named: Knobs | None = None
 ) -> MeasuredBatch:
-    """Derive the batch from the facts so far.
+    """Derive the batch from the measurements so far.
 
     Args:
-        facts: one attempt's.
-        local_world_size: ranks on a node, if no rank reports it.
-        named: settings declared by a person, used if their values fit.
+        facts: the measurements of one attempt.
+        local_world_size: ranks on a node, if no rank reports the number.
+        named: settings declared by the user, used if their values fit.
     """
     given = named or Knobs()
     settings, ranks = facts.settings, facts.ranks
@@ -255,21 +255,21 @@ def measured_batch(
 
 
 def _cut(settings: Sequence[Setting], uncut: int | None) -> list[Setting]:
-    """The settings of a rank's batch that the loop cuts into as many pieces as another setting says."""
+    """Return the settings of a rank's batch that the loop splits into pieces."""
     return [s for s in settings if s.is_input and _fit(s) and uncut is not None and s.number == uncut]
 
 
 def _counted_on(knob: Setting, times: int | None, given: Knobs) -> KnobScope:
-    """Whether the accumulation's setting counts the passes of one rank or of all."""
+    """Decide whether the accumulation's setting counts the passes of one rank or of all ranks."""
     counts_ranks = times is None and given.counts is AccumulationCounts.ALL_RANKS
     is_own = knob.number == (times or knob.number) and not counts_ranks
     return KnobScope.PER_RANK if is_own else KnobScope.GLOBAL
 
 
 def first_steps(facts: Facts, *, accumulates: bool) -> tuple[int | None, int | None, int | None]:
-    """The micro-batch, the passes of the newest complete step, and those that `STEPS_THAT_AGREE` steps agreed on; None: unknown.
+    """Return the micro-batch, the newest complete step's passes, and the passes of `STEPS_THAT_AGREE` steps, None if unknown.
 
-    `accumulates`: an earlier attempt's backward passes were its accumulation.
+    `accumulates`: the backward passes of an earlier attempt were its accumulation.
     """
     rank = next(iter(facts.ranks), None)
     if rank is None:
@@ -282,7 +282,7 @@ def first_steps(facts: Facts, *, accumulates: bool) -> tuple[int | None, int | N
 
 
 def _differ(first: int | None, of_ranks: Iterable[int | None]) -> bool:
-    """Whether another rank has another number. A rank without one yet is behind, and does not differ."""
+    """Check whether another rank has another number. A rank without a number is only behind."""
     return any(number not in {first, None} for number in of_ranks)
 
 
@@ -299,12 +299,12 @@ def _refused(why: Why) -> Derivation:
 
 
 def _open(why: Why, candidates: Sequence[Setting]) -> Derivation:
-    """Open for a question, if there is something to ask."""
+    """Leave the answer open for a question if there are candidates, and refuse otherwise."""
     return _asked(why, candidates) if candidates else _refused(why)
 
 
 def _fit(setting: Setting) -> BatchName:
-    """How well a setting's name, or a long option for it, fits the training batch."""
+    """Return how well a setting's name, or a long option for the setting, fits the training batch."""
     fits = [batch_name(setting.name), *(batch_name(word) for word in setting.words if word.startswith("--"))]
     return max(fits)
 
@@ -321,7 +321,7 @@ def _micro_batch(rank: Rank, settings: Sequence[Setting]) -> tuple[int | None, D
         return None, _asked(Why.SEVERAL_LOADERS, ())
     if loader.batch_size is not None:
         if loader.lead > 1 and loader.batch_size == loader.lead * (rank.world_size or 1) > loader.lead:
-            # One batch split among the ranks, or rows packed into fewer.
+            # One batch was split among the ranks, or rows were packed into fewer.
             return None, _asked(Why.SCOPE, ())
         return loader.batch_size, _measured(Why.LOADER)
     if len(loader.fed) == 1 and loader.fed.total() >= STEPS_THAT_AGREE:
@@ -330,9 +330,9 @@ def _micro_batch(rank: Rank, settings: Sequence[Setting]) -> tuple[int | None, D
 
 
 def _micro_by_name(rank: Rank, settings: Sequence[Setting]) -> tuple[int | None, Derivation]:
-    """Without a loader: the first or the second dimension (time comes first in some), if a batch setting has its value.
+    """Derive the micro-batch without a loader: the first or second dimension (after time) that equals a batch setting.
 
-    Uses only the first input of the last forward before a backward pass: rollouts of one sample may precede it.
+    Only the first input of the last forward before a backward pass counts, as one-sample rollouts may precede.
     """
     named = [setting for setting in settings if setting.number is not None and _fit(setting)]
     sizes = {setting.number for setting in named}
@@ -344,13 +344,13 @@ def _micro_by_name(rank: Rank, settings: Sequence[Setting]) -> tuple[int | None,
         is_first = not found.isdisjoint({last, rank.shape[0]})
         why = Why.FIRST_DIMENSION if is_first else Why.SECOND_DIMENSION
         return found.pop(), _measured(why)
-    # A word of the script's own beside `batch` (a normalization's, a replay buffer's), or two sizes.
+    # Either an unusual word beside `batch` (a normalization, a replay buffer), or two sizes.
     asked = _asked(Why.BY_NAME, fits) if fits else _open(Why.UNKNOWN_SHAPE, named)
     return None, asked
 
 
 def _joins_loaders(rank: Rank, loader: Loader) -> bool:
-    """Whether the model gets batches from several loaders, alternating or joined (labelled and unlabelled samples)."""
+    """Check whether the model gets batches of several loaders, alternating or joined (labeled and unlabeled)."""
     others = [other for other in rank.loaders.values() if other is not loader]
     in_turns = (o for o in others if o.batch_size != loader.batch_size and 2 * o.forwards > loader.forwards)
     if any(in_turns):
@@ -381,7 +381,7 @@ def _accumulation(
 
 
 def _length(rank: Rank, micro: int | None) -> int | None:
-    """The dimension beside the micro-batch in an input of token ids; None for packed or doubled rows."""
+    """Return the dimension beside the micro-batch in token-id input, or None for packed or doubled rows."""
     if rank.shape not in rank.token_ids:
         return None
     rows, columns = rank.shape
@@ -410,27 +410,27 @@ def _setting_of(
 
 
 def _fitting(numbers: _Numbers, named: Sequence[Setting]) -> list[Setting]:
-    """Settings whose value gives the micro-batch on a rank, a node or all ranks; otherwise those of the whole step."""
+    """Return settings whose value gives the micro-batch on a rank, a node or all ranks, else the whole step's."""
     direct = [s for s in named if numbers.scope(s.number) is not None]
     return direct or [s for s in named if numbers.is_global(s.number)]
 
 
 def _in_call(text: str, settings: Sequence[Setting]) -> list[Setting]:
-    """Settings named in the text of the loader's call; for ``cfg.TRAIN.BATCH`` only those of that section, if there are any."""
+    """Return the settings in the text of the loader's call. For ``cfg.TRAIN.BATCH``, prefer settings of that section."""
     names = attributes_in(text)
     found = [s for s in settings if s.number is not None and last_part(s.name) in names]
     return [s for s in found if "." in s.name and is_path_in(s.name, text)] or found
 
 
 def _of_other_names(numbers: _Numbers, settings: Sequence[Setting]) -> list[Setting]:
-    """Settings with a fitting value whose name says nothing: only useful for a question."""
+    """Return settings with a fitting value and an inconclusive name, which only serve for a question."""
     return [s for s in settings if numbers.scope(s.number) is not None and not _fit(s) and _may_be_batch(s)]
 
 
 def _not_given(text: str, fits: Sequence[Setting], others: Sequence[Setting]) -> Derivation:
-    """The result if no option, environment variable or key has a fitting name and value.
+    """Return the result if no option, environment variable or key has a fitting name and value.
 
-    A constant in the loader's call belongs to the code; any other variable may be set by an executed configuration.
+    A constant in the loader's call belongs to the code. Any other variable may be set by an executed configuration.
     """
     if not fits:
         return _asked(Why.BY_VALUE, others) if others else _refused(Why.FIXED_IN_CODE)
@@ -439,10 +439,10 @@ def _not_given(text: str, fits: Sequence[Setting], others: Sequence[Setting]) ->
 
 
 def is_named(setting: Setting, name: str) -> bool:
-    """Whether `name`, as a person spells a setting, is this one."""
+    """Check whether `name`, spelled as the user does, refers to this setting."""
     if name.startswith(ENV) != (setting.by == "env"):
         return False
-    if place_of(name) is Place.FILE:  # as spelled in the command, or by its last folders
+    if place_of(name) is Place.FILE:  # spelled as in the command, or with its last folders only
         file = config_file(name.partition("#")[0])
         parts = [part for part in normpath(file).split("/") if part != ".."]
         if file != setting.shown and (setting.file or "").split("/")[-len(parts) :] != parts:
@@ -453,7 +453,7 @@ def is_named(setting: Setting, name: str) -> bool:
 def _named_batch(
     numbers: _Numbers, settings: Sequence[Setting], named: Knobs
 ) -> tuple[Setting | None, KnobScope | None, Derivation] | None:
-    """The setting that a person named for the batch, if it was seen and the micro-batch is known."""
+    """Return the setting that the user named for the batch, if it was seen and the micro-batch is known."""
     mine = [s for s in settings if named.batch is not None and is_named(s, named.batch)]
     if not mine or numbers.micro is None:
         return None
@@ -470,7 +470,7 @@ def _named_batch(
 def _named_accumulation(
     numbers: _Numbers, settings: Sequence[Setting], named: Knobs, why: Why
 ) -> tuple[Setting | None, str | None, Derivation] | None:
-    """The same for the accumulation; if too few steps have shown it (`why`), use its value until they have."""
+    """Return the setting named for the accumulation. Use its value until enough steps show it (`why`)."""
     mine = [s for s in settings if named.accumulation is not None and is_named(s, named.accumulation)]
     if not mine or (numbers.times is None and (why not in UNSEEN or mine[0].number is None)):
         return None
@@ -484,14 +484,14 @@ def _named_accumulation(
 def _best(
     numbers: _Numbers, given: Sequence[Setting], others: Sequence[Setting], why: Why
 ) -> tuple[Setting | None, KnobScope | None, Derivation]:
-    """The best of several settings with a fitting value, by name; otherwise a question."""
+    """Return the setting whose name fits best among those with a fitting value, or else a question."""
     first = given[0]
     best = [s for s in given if _fit(s) == _fit(first) or _fit(first) <= BatchName.BARE]
     scope = numbers.scope(first.number) or KnobScope.GLOBAL
     nearer = [s for s in given if s.number == numbers.micro and _fit(s) > BatchName.ODD and s not in best]
     if len(best) > 1 or (nearer and scope is not KnobScope.PER_RANK):
         return None, None, _asked(Why.SEVERAL, [*best, *nearer, *others])
-    # A name says one rank's and the value says all ranks', or vice versa.
+    # The name suggests one rank's batch and the value all ranks', or vice versa.
     says_other = _fit(first) is BatchName.ONE_RANK
     if scope is KnobScope.PER_RANK:
         says_other = is_total(first.name) and (numbers.world or 1) > 1
@@ -501,7 +501,7 @@ def _best(
 
 
 def _is_total(setting: Setting, numbers: _Numbers, settings: Sequence[Setting]) -> bool:
-    """Whether the batch setting includes the accumulation; DeepSpeed's `train_batch_size` always does."""
+    """Check whether the batch setting includes the accumulation, as DeepSpeed's `train_batch_size` does."""
     by_deepspeed = last_part(setting.name) == "train_batch_size" and any(
         s.by == "deepspeed" for s in settings
     )
@@ -509,7 +509,7 @@ def _is_total(setting: Setting, numbers: _Numbers, settings: Sequence[Setting]) 
 
 
 def _may_be_batch(setting: Setting) -> bool:
-    """Whether to ask if this setting is the batch size although its name does not say so."""
+    """Check whether to ask if this setting is the batch size although its name does not suggest so."""
     says_other = is_accumulation(setting.name) or is_other(setting.name)
     return setting.is_input and setting.by != "env" and not says_other
 
@@ -517,7 +517,7 @@ def _may_be_batch(setting: Setting) -> bool:
 def _accumulation_setting(
     numbers: _Numbers, settings: Sequence[Setting], batch: Setting | None
 ) -> tuple[Setting | None, str | None, Derivation]:
-    """The setting, its name or "derived" or "none", and its certainty."""
+    """Return the setting, its name (or "derived" or "none"), and the certainty."""
     named = [s for s in settings if is_accumulation(s.name) and s is not batch]
     if numbers.times is None:
         return None, None, _asked(Why.BY_NAME, named) if named else _refused(Why.NO_STEP)
@@ -533,12 +533,12 @@ def _accumulation_setting(
 def _without_accumulation(
     numbers: _Numbers, others: Sequence[Setting], *, several: bool
 ) -> tuple[Setting | None, str | None, Derivation]:
-    """The result if no name accumulates: a total that it follows from, another setting with its value, or nothing."""
+    """Return the result if no name accumulates: a total that implies it, another setting with its value, or none."""
     wholes = [s for s in others if numbers.is_whole(s.number) and (_fit(s) or is_tokens(s.name))]
     if (several and wholes) or any(is_total(s.name) for s in wholes):
         return None, "derived", Derivation(Certainty.MEASURED, Why.DERIVED, tuple(wholes[:1]))
     if not several:
         return None, "none", _measured(Why.NO_ACCUMULATION)
-    # Its source is the code, or an unseen configuration.
+    # The number comes from the code or from an unseen configuration.
     equal = [s for s in others if s.number in numbers.accumulations and _may_be_batch(s)]
     return None, None, _asked(Why.BY_VALUE, equal) if equal else _refused(Why.FIXED_IN_CODE)

@@ -1,7 +1,7 @@
-"""Completes a job with its measurements: settings, batch, or why the batch cannot be changed.
+"""Completes a job with its measurements: settings and batch, or why the batch cannot be changed.
 
-Declared values take precedence over measured ones, and those over conventions. If a declaration contradicts the measured batch, the
-batch is not changed, and the reason is shown.
+Declared values take precedence over measured ones, and measured values over conventions. If a declaration contradicts the measured
+batch, the batch is not changed and the reason is shown.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from supervisor.job.knobs.written_facts import Setting
 from supervisor.job.spec import AccumulationCounts, EntryKind, FoundNumber, JobSpec, Knobs, KnobScope, Unread
 
 DERIVED, NONE = "derived", "none"
-"""In place of the name of an accumulation setting."""
+"""Values that replace the name of an accumulation setting."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSettings:
-    """The measurements of an attempt, as journalled. Names are spelled as in `knobs.setting_names`.
+    """The measurements of an attempt, as in the journal. Names are spelled as in `knobs.setting_names`.
 
     Attributes:
         batch: the batch, if all of its parts are known.
         setting: the setting of the micro-batch.
         scope: what `setting` counts.
         counts_accumulation: `setting` is the total of an optimizer step.
-        accumulation: the setting of the accumulation; a name, `DERIVED`, `NONE`, or None if unknown.
-        accumulation_counts_ranks: it counts the passes of all ranks.
-        total: for a derived accumulation, the setting that stays unchanged, and its value; or `setting`, if it is a rank's whole step.
-        refusal: why the batch cannot be changed, and `help` what would allow it; empty if it can.
-        asks: what a person may answer, and `answers` the result of each.
-        micro, passes, ranks: of the batch, as far as known.
+        accumulation: the setting of the accumulation: a name, `DERIVED`, `NONE`, or None if unknown.
+        accumulation_counts_ranks: `accumulation` counts the passes of all ranks.
+        total: for a derived accumulation, the setting that stays unchanged, and its value. Or `setting`, if it is a rank's whole step.
+        refusal: why the batch cannot be changed, and `help` what would allow it, empty if it can be changed.
+        asks: what the user may answer, and `answers` the result of each answer.
+        micro, passes, ranks: parts of the batch, as far as known.
     """
 
     batch: BatchSpec | None = None
@@ -52,7 +52,7 @@ class MeasuredSettings:
     ranks: int | None = None
 
     def answered(self, known: Mapping[str, str]) -> MeasuredSettings:
-        """The settings with the `known` answers, by question: each answer opens the next question."""
+        """Return the settings with the `known` answers, by question. Each answer opens the next question."""
         value = known.get(self.asks or "")
         then = next((one.then for one in self.answers if one.value == value), None)
         return then.answered(known) if then is not None else self
@@ -69,11 +69,11 @@ class OpenAnswer:
 
 @dataclass(frozen=True, slots=True)
 class RankProcess:
-    """A rank's process in the first attempt, so that a plan can be applied in those of the next one.
+    """A rank's process in the first attempt, needed to apply a plan in the next attempt's processes.
 
     Attributes:
-        argv: its whole command line, secrets masked; empty: unknown.
-        words: by the spelled name of a setting, all words that set it.
+        argv: its whole command line, with secrets masked, empty if unknown.
+        words: for each spelled setting name, all words that set it.
     """
 
     argv: tuple[str, ...] = ()
@@ -81,14 +81,14 @@ class RankProcess:
 
 
 def with_measured(job: JobSpec, seen: MeasuredSettings) -> JobSpec:
-    """`job` with the measurements, unless a person said otherwise."""
+    """Return `job` with the measurements, unless the user declared otherwise."""
     seen = _on_one_rank(seen)
     given, measured = job.knobs, seen.batch
     if job.entry_kind is EntryKind.TRAINER or seen == MeasuredSettings():
         return job
     is_same = seen.setting is not None and seen.setting == given.batch
     if measured is None and is_same and given.can_change_batch:
-        return job  # no step has shown the accumulation, and a declaration or convention has one
+        return job  # no step has shown the accumulation, but a declaration or convention gives it
     declared = job.batch if given.can_change_batch and job.batch is not None else None
     if declared is not None and declared.ranks_known and measured is not None and not seen.refusal:
         agrees = factors(measured) == factors(declared)
@@ -96,13 +96,13 @@ def with_measured(job: JobSpec, seen: MeasuredSettings) -> JobSpec:
             text = f"{given.batch} would make {factors(declared)}, and {factors(measured)} was measured"
             return replace(job, knobs=replace(given, refusal=text, help="name the setting that makes it"))
         if agrees and given.batch_scope is not KnobScope.GLOBAL:
-            # Declared or conventional, and confirmed by measurement; perhaps the number of ranks was unknown.
+            # Declared or conventional, and confirmed by measurement. The number of ranks may be new.
             return replace(job, batch=measured)
     return replace(job, knobs=_measured_knobs(given, seen), batch=measured or job.batch)
 
 
 def _on_one_rank(seen: MeasuredSettings) -> MeasuredSettings:
-    """A rank's batch that the loop cuts, as the whole step of that rank's own numbers; any other unchanged."""
+    """Convert a rank's batch that the loop splits to that rank's whole step. Leave others unchanged."""
     if not seen.counts_accumulation or seen.scope is not KnobScope.PER_RANK or seen.batch is None:
         return seen
     alone = replace(seen.batch, world_size=1, ranks_known=False)
@@ -129,7 +129,7 @@ def _measured_knobs(given: Knobs, seen: MeasuredSettings) -> Knobs:
         batch_scope=scope,
         accumulation=accumulation,
         global_batch=whole,
-        # The total stays unchanged, whatever it counts; the script compensates for the smaller micro-batch.
+        # The total stays unchanged, whatever it counts. The script compensates for the smaller micro-batch.
         same=((total, str(value)),) if stays and total is not None else (),
         paired=scope is KnobScope.GLOBAL and not seen.counts_accumulation and makes,
         counts=AccumulationCounts.ALL_RANKS if counts_ranks else AccumulationCounts.PER_RANK,
@@ -140,14 +140,14 @@ def _measured_knobs(given: Knobs, seen: MeasuredSettings) -> Knobs:
 
 
 def _scope(named: Knobs, seen: MeasuredSettings, batch: str | None) -> KnobScope:
-    """What the setting `batch` counts."""
+    """Return what the setting `batch` counts."""
     if named.batch_scope is not KnobScope.UNKNOWN or batch != seen.setting or seen.scope is None:
         return named.batch_scope
     return seen.scope
 
 
 def _refusal(given: Knobs, seen: MeasuredSettings, *, is_known: bool) -> tuple[str, str]:
-    """Why the batch cannot be changed, and what would allow it. `is_known`: setting, scope and size are known."""
+    """Return why the batch cannot change and what would help. `is_known`: setting, scope and size are known."""
     if given.unsafe:
         return given.unsafe, ""
     return (seen.refusal, seen.help) if is_known or seen.refusal else (given.refusal, given.help)
@@ -156,7 +156,7 @@ def _refusal(given: Knobs, seen: MeasuredSettings, *, is_known: bool) -> tuple[s
 def _found(
     seen: MeasuredSettings, batch: str | None, accumulation: str | None, scope: KnobScope, total: str | None
 ) -> tuple[FoundNumber, ...]:
-    """The values of the settings."""
+    """Return the values of the settings."""
     now = seen.batch
     if now is None:
         return ()
@@ -186,7 +186,7 @@ _NO_ACCUMULATION = {
 
 
 def measured_settings(found: MeasuredBatch, named: Knobs) -> MeasuredSettings:
-    """The settings derived from an attempt's facts; a setting that a person named keeps that spelling."""
+    """Return the settings derived from an attempt's measurements, in the user's spelling where named."""
     knob, setting, steps = found.accumulation_knob, found.setting, _passes(found)
     counts_ranks = knob is not None and found.accumulation_scope is KnobScope.GLOBAL
     total = next(iter(found.accumulated_by.candidates), None)
@@ -220,7 +220,7 @@ def _name(setting: Setting | None, derivation: Derivation, named: str | None) ->
 
 
 def _passes(found: MeasuredBatch) -> int | None:
-    """The measured accumulation; before that, the value of the setting named for it."""
+    """Return the measured accumulation, or the value of the setting named for it until then."""
     knob = found.accumulation_knob
     if found.accumulation is not None or knob is None or knob.number is None:
         return found.accumulation
@@ -229,7 +229,7 @@ def _passes(found: MeasuredBatch) -> int | None:
 
 
 def open_part(found: MeasuredBatch, named: Knobs) -> tuple[Unread | None, tuple[Setting, ...]]:
-    """What a person could answer, in order of refusal, and the settings in question."""
+    """Return what the user could answer first, and the settings in question."""
     if found.micro_batch is None:
         return None, ()
     if found.setting is None:
@@ -242,13 +242,13 @@ def open_part(found: MeasuredBatch, named: Knobs) -> tuple[Unread | None, tuple[
 
 
 def fixed_in_code(seen: MeasuredSettings, found: MeasuredBatch) -> MeasuredSettings:
-    """`seen`, after a person said that its open part is in the code."""
+    """Return `seen` after the user has answered that its open part is in the code."""
     what = _made_accumulation(found) if found.setting is not None else _made_micro(found)
     return replace(seen, refusal=f"{what} is in the code, as you answered", help="")
 
 
 def _why_refused(found: MeasuredBatch) -> tuple[str, str]:
-    """Why the batch cannot be changed, and what would allow it."""
+    """Return why the batch cannot be changed, and what would allow it."""
     if found.micro.why is Why.NOTHING_SEEN:
         return "", ""
     if found.micro_batch is None:
@@ -272,7 +272,7 @@ def _made_accumulation(found: MeasuredBatch) -> str:
 
 
 def _why_open(derivation: Derivation, made: str, found: MeasuredBatch) -> str:
-    """`made`: what the setting would control."""
+    """Explain why a setting is open. `made`: what the setting would control."""
     names = ", ".join(knob_name(candidate) for candidate in derivation.candidates)
     match derivation.why:
         case Why.DECLARED:
@@ -280,7 +280,7 @@ def _why_open(derivation: Derivation, made: str, found: MeasuredBatch) -> str:
             return f"{made} is not {holds}"
         case Why.FIXED_IN_CODE:
             at = found.loader_at or ""
-            # Lightning and accelerate rebuild the script's loader: their own line does not help.
+            # Lightning and accelerate rebuild the script's loader, so their own line does not help.
             place = f" ({at})" if at and "-packages/" not in at else ""
             return f"{made} is in the code{place}: no setting has that value"
         case Why.ARITHMETIC:

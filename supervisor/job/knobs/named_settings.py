@@ -1,6 +1,6 @@
-"""Finds the settings of a script's batch: those that a person named, otherwise those on the command line with clear names.
+"""Finds the settings of a script's batch: those that the user named, otherwise those on the command line with clear names.
 
-An ambiguous name is left open, together with ways to settle it: a declaration, an answer, or the first measured step.
+An ambiguous name is left open, with ways to settle it: a declaration, an answer, or the first measured step.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SMALLER_GLOBAL: Final = "--allow-smaller-global"
 ARGV: Final = "command line"
 _EITHER_SCOPE: Final = "--batch-scope per_rank, or --batch-scope global"
 DECLARE: Final = "--batch-knob FLAG --accumulation-knob FLAG"
-# What a dynamic batch is filled up to, in place of a number of samples.
+# What a dynamic batch is filled up to, instead of a number of samples.
 _UNITS: Final = frozenset({"frame", "token", "second", "dynamic", "bin", "numel"})
 _OFF: Final = frozenset({"false", "no", "0", "none", ""})
 _DEEPSPEED: Final = re.compile(r"deepspeed|(^|\W|_)ds_?config", re.IGNORECASE)
@@ -42,7 +42,7 @@ _DEEPSPEED: Final = re.compile(r"deepspeed|(^|\W|_)ds_?config", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A number on the command line whose name says batch or accumulation. `scope`: what the batch counts; None for an accumulation."""
+    """A number on the command line with batch or accumulation in its name. `scope`: what a batch counts. None for an accumulation."""
 
     name: str
     scope: KnobScope | None
@@ -51,7 +51,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class NoPlanError(Exception):
-    """Why there is no plan; `help`: what would settle it; `batch`: the setting, if known."""
+    """Why there is no plan. `help`: what would settle the question. `batch`: the setting, if known."""
 
     why: str
     help: str = ""
@@ -59,7 +59,7 @@ class NoPlanError(Exception):
 
 
 def scope_by_name(name: str) -> KnobScope | None:
-    """What a batch setting counts, according to its name; None if it is not the training batch."""
+    """Return what a batch setting counts, according to its name, or None if it is not the training batch."""
     if words_of(name) in {("batch", "size", "per", "node"), ("train", "batch", "size", "per", "node")}:
         return KnobScope.PER_NODE
     match batch_name(bare(name).lstrip("-+")):
@@ -80,13 +80,13 @@ def find_knobs(
     program: str | None = None,
     args_at: int = 0,
 ) -> Knobs:
-    """The settings of a script's batch and resume: as declared, else those on the command line with conventional names.
+    """Return the settings of a script's batch and resume: as declared, else by conventional names on the command line.
 
     Args:
         args: the words after the script.
-        declared: the names given by a person, used as they are.
+        declared: the names given by the user, used as they are.
         elsewhere: the values of declared names in files and variables.
-        world: ranks in all, if known.
+        world: the total number of ranks, if known.
         program: the console program or module.
         args_at: the index of the script's first argument.
     """
@@ -111,14 +111,14 @@ def find_knobs(
 
 
 def _unsafe(own: Sequence[str], row: Convention | None) -> str:
-    """Why a smaller micro-batch would change the training, by a setting of its library; empty: no such setting is on."""
+    """Return why a smaller micro-batch would change the training, by a setting of its library, empty if none is on."""
     reasons = dict(row.unsafe) if row is not None else {}
     given = (s for s in settings_of(own) if (s.value or "true").lower() not in _OFF)
     return next((reasons[name] for s in given if (name := last_part(s.name)) in reasons), "")
 
 
 def _candidates(own: Sequence[str]) -> list[Candidate]:
-    """Settings that may control the batch or the accumulation; if one is given twice, the last value counts."""
+    """Return settings that may control batch or accumulation. If one is given twice, the last value counts."""
     found: dict[str, Candidate] = {}
     for setting in settings_of(own):
         name, number = setting.name, as_number(setting.value)
@@ -131,7 +131,7 @@ def _candidates(own: Sequence[str]) -> list[Candidate]:
 def _declared(
     batch: str, given: Knobs, found: Sequence[Candidate], args: Sequence[str], where: Mapping[str, Scalar]
 ) -> Knobs:
-    """The settings that a person named, completed by the scope in the name and the only given accumulation or total."""
+    """Return the user's settings, completed by the scope in the name and the only given accumulation or total."""
     scope = given.batch_scope
     if scope is KnobScope.UNKNOWN:
         scope = scope_by_name(batch) or scope
@@ -156,7 +156,7 @@ def _declared(
 def _numbers_of(
     args: Sequence[str], where: Mapping[str, Scalar], *wanted: tuple[str, str | None]
 ) -> tuple[FoundNumber, ...]:
-    """The current value of each setting and where it is set; ``named`` if the value cannot be read."""
+    """Return each setting's current value and where it is set, or ``named`` if the value is unreadable."""
     found = []
     for what, name in wanted:
         number = number_of(args, name, where)
@@ -174,10 +174,10 @@ def _numbers_of(
 def _conventional(
     own: Sequence[str], row: Convention | None, found: Sequence[Candidate], given: Knobs, world: int | None
 ) -> Knobs:
-    """The settings on a command line that make up the batch, if their names alone are clear.
+    """Return the settings on a command line that make up the batch, if their names alone are clear.
 
     Raises:
-        NoPlanError: names and values leave it open.
+        NoPlanError: names and values leave the batch open.
     """
 
     def of(*scopes: KnobScope | None) -> list[Candidate]:
@@ -193,13 +193,13 @@ def _conventional(
     steps = _one(of(None), "the accumulation", "--accumulation-knob", micro)
     total = None
     if micro.scope is KnobScope.PER_RANK:
-        # Named so, or like the micro-batch except for that one word.
+        # Named as a total, or like the micro-batch except for the word "micro".
         words = set(words_of(micro.name))
         whole = [c for c in of(KnobScope.UNKNOWN) if {"micro", *words_of(c.name)} == words]
         total = _one(of(KnobScope.GLOBAL) or whole, "the global batch", "--batch-knob", micro)
     if steps is not None:
         if total is not None and micro.number * steps.number * (world or 0) != total.number:
-            # Unknown which of the three the script drops.
+            # The three contradict each other, and it is unknown which one the script ignores.
             product = f"{micro.name} {micro.number} × {steps.name} {steps.number} × {world or '?'} ranks"
             why = f"{product} is not {total.name} {total.number}"
             raise NoPlanError(why, "leave one of the three out", micro.name)
@@ -207,7 +207,7 @@ def _conventional(
     if total is not None:
         numbers = FoundNumber("micro", micro.number, ARGV), FoundNumber("total", total.number, ARGV)
         return Knobs(micro.name, KnobScope.PER_RANK, global_batch=total.name, found=numbers)
-    # The global batch can only shrink, by an unknown amount if the name does not give its scope.
+    # The global batch can only shrink, and by an unknown amount if the name does not give its scope.
     known = {given.batch_scope, micro.scope} != {KnobScope.UNKNOWN} or world == 1
     help_ = SMALLER_GLOBAL if known else f"{SMALLER_GLOBAL} with {_EITHER_SCOPE}"
     raise NoPlanError(f"no accumulation is given beside {micro.name} ({help_})", help_, micro.name)
@@ -216,7 +216,7 @@ def _conventional(
 def _one(
     settings: Sequence[Candidate], what: str, flag: str, micro: Candidate | None = None
 ) -> Candidate | None:
-    """The only one of these settings, if any.
+    """Return the only one of these settings, if any.
 
     Raises:
         NoPlanError: there are several.
@@ -229,7 +229,7 @@ def _one(
 
 
 def _require_safe(own: Sequence[str], row: Convention | None, micro: Candidate) -> None:
-    """Refuse settings that tie the training to the micro-batch, and another place that may set its number."""
+    """Refuse settings that tie the training to the micro-batch, or another place that may set its number."""
     if why := _unsafe(own, row):
         raise NoPlanError(why, "", micro.name)
     for setting in settings_of(own):
@@ -248,7 +248,7 @@ def _require_safe(own: Sequence[str], row: Convention | None, micro: Candidate) 
 def _pair(
     row: Convention | None, given: Knobs, world: int | None, micro: Candidate, steps: FoundNumber, name: str
 ) -> Knobs:
-    """Two factors of the global batch; if the accumulation `name` cuts a total, only the accumulation changes."""
+    """Return two factors of the global batch. Only the accumulation `name` changes if it splits a total."""
     scope = given.batch_scope
     if scope is KnobScope.UNKNOWN:
         scope = micro.scope or scope

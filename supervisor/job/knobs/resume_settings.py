@@ -1,8 +1,8 @@
-"""Finds how a script resumes and where it writes checkpoints: from its command line, its loads, or a person's answer.
+"""Finds how a script resumes and where it writes checkpoints: from its command line, its loads, or the user's answer.
 
 `sources.checkpoint_layouts` finds the checkpoint to pass on. A load that did not happen cannot be measured,
-so a way is *measured* only if the script loaded or looked for a checkpoint; a setting named for one is
-*proposed*. The restart confirms either one (`resume_seen`).
+so a way is *measured* only if the script loaded or searched for a checkpoint. A setting with a checkpoint's
+name is *proposed*. The restart confirms either one (`resume_seen`).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from supervisor.job.knobs.setting_names import Place, bare, is_resume, place_of,
 from supervisor.job.knobs.written_facts import FILES, MOST_CANDIDATES, MOST_PATHS, Facts, Setting
 from supervisor.job.spec import BY_ITSELF, NAMED, NAMED_UNSEEN, NEVER, Knobs
 
-# Other things of a run that resume: a tracker's run, a counter.
+# Other things of a run that can be resumed: a tracker's run, a counter.
 _NOT_A_PATH: Final = frozenset(
     {
         "id", "step", "steps", "epoch", "epochs", "iter", "run", "wandb", "mode", "auto", "optimizer",
-        # initial weights of a run, or another checkpoint than its newest
+        # initial weights of a run, or a checkpoint other than its newest
         "pretrained", "weights", "zoo", "best",
     }
 )  # fmt: skip
-# Keys above a setting that leave it the training's: settings below a model, a dataset or a callback are theirs.
+# Keys whose settings belong to the training. Settings below a model, a dataset or a callback do not.
 _OF_TRAINING: Final = frozenset(
     {
         "train", "training", "trainer", "checkpoint", "checkpoints", "checkpointing", "checkpointer", "ckpt", "fit", "run", "resume", "solver", "exp",
@@ -45,16 +45,16 @@ _OUTPUTS: Final = frozenset(
     }
 )  # fmt: skip
 ENDINGS: Final = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".tar")
-"""Of a file that holds a checkpoint."""
+"""File endings of a checkpoint."""
 _SWITCHED: Final = frozenset({"true", "false", "yes", "no", "1", "0", "none", ""})
-# Words in a setting for the newest checkpoint, and the values that scripts use for it.
+# Names of settings for the newest checkpoint, and the values that scripts use for it.
 _RESUME_NAMES: Final = frozenset(
     ("resume", "resume_from", "resume_from_checkpoint", "from_resume", "auto_resume", "resume_training", "load_enable",
      "resume_latest", "resume_if_exists", "ckpt_load_enable")
 )  # fmt: skip
 _NEWEST: Final = frozenset({"auto", "latest", "last", "true", "newest", "must", "allow"})
 _OFF: Final = frozenset({"false", "no", "0", "off", "none", ""})
-# Placeholders for the newest checkpoint in a flag's value: its path (``--resume=PATH``), or its number.
+# Placeholders for the newest checkpoint in a flag's value: the path (``--resume=PATH``), or the number.
 _PATH: Final = frozenset({"path", "{path}", "<path>"})
 _STEP: Final = frozenset({"step", "{step}", "<step>"})
 # The default folders of Lightning, Hydra and transformers, if the script names none.
@@ -62,12 +62,12 @@ USUAL_OUTPUTS: Final = ("lightning_logs", "checkpoints", "outputs", "output", "t
 
 
 def with_resume(args: Sequence[str], row: Convention | None, given: Knobs, knobs: Knobs) -> Knobs:
-    """`knobs` with the resume settings on the command line.
+    """Return `knobs` with the resume settings on the command line.
 
     Args:
         args: the words after the script.
         row: the framework's conventions.
-        given: a person's declarations.
+        given: the user's declarations.
         knobs: the batch's knobs.
     """
     settings = settings_of(args)
@@ -85,7 +85,7 @@ def with_resume(args: Sequence[str], row: Convention | None, given: Knobs, knobs
 
 
 def _as_declared(knobs: Knobs, name: str, value: str) -> Knobs:
-    """`knobs` with the flag that a person named: `value`, with ``PATH`` and ``STEP`` for the newest checkpoint."""
+    """Return `knobs` with the user's flag and `value`, where ``PATH`` and ``STEP`` mean the newest checkpoint."""
     if value.lower() in _PATH or (not value and not name.startswith("-")):
         return replace(knobs, resumes=NAMED, resume_path=name)
     if value.lower() in _STEP:
@@ -94,7 +94,7 @@ def _as_declared(knobs: Knobs, name: str, value: str) -> Knobs:
 
 
 def _given(settings: Sequence[Argument], knobs: Knobs) -> Knobs | None:
-    """`knobs` with the resume on the command line: a word for the newest checkpoint, else a path."""
+    """Return `knobs` with the resume on the command line: a word for the newest checkpoint, else a path."""
     for setting in settings:
         is_newest = setting.value is None or setting.value.lower() in _NEWEST
         if is_newest and "_".join(words_of(setting.name)) in _RESUME_NAMES:
@@ -102,7 +102,7 @@ def _given(settings: Sequence[Argument], knobs: Knobs) -> Knobs | None:
             return replace(knobs, resume=setting.name, resume_value=value, resumes="command line")
     for setting in settings:
         value = (setting.value or "").lower()
-        # With published weights a run always starts (``//pretrained/facebook/musicgen-medium``).
+        # A run with published weights always starts from these (``//pretrained/facebook/musicgen-medium``).
         published = value.startswith("//") or value.partition("/")[0] == "pretrained"
         if takes_path(setting.name) and value not in _SWITCHED and not published:
             return replace(knobs, resume_path=setting.name, resumes="command line")
@@ -110,7 +110,7 @@ def _given(settings: Sequence[Argument], knobs: Knobs) -> Knobs | None:
 
 
 def _by_convention(args: Sequence[str], row: Convention | None, knobs: Knobs) -> Knobs:
-    """`knobs` with the framework's own resume."""
+    """Return `knobs` with the framework's own resume."""
     if row is None:
         return knobs
     save = value_of(args, "--save")
@@ -124,7 +124,7 @@ def _by_convention(args: Sequence[str], row: Convention | None, knobs: Knobs) ->
 
 
 def _turns_off(setting: Argument) -> bool:
-    """Whether a setting turns resuming off: ``--no-resume``, ``--auto_resume=false``."""
+    """Check whether a setting turns resuming off: ``--no-resume``, ``--auto_resume=false``."""
     on, words = (setting.value or "true").lower() not in _OFF, words_of(setting.name)
     if {"no", "resume"} <= set(words):
         return on
@@ -132,7 +132,7 @@ def _turns_off(setting: Argument) -> bool:
 
 
 def _by_itself(settings: Sequence[Argument], args: Sequence[str], row: Convention | None) -> str | None:
-    """Why the script resumes on its own, for people; None if the command line does not say so."""
+    """Return in words why the script resumes on its own, or None if the command line does not tell."""
     for setting in settings:
         words = words_of(setting.name)
         is_auto = {"auto", "resume"} <= set(words) and len(words) <= 4
@@ -145,10 +145,10 @@ def _by_itself(settings: Sequence[Argument], args: Sequence[str], row: Conventio
 
 
 def given_start(args: Sequence[str], flags: Collection[str] = ()) -> str | None:
-    """The checkpoint that a person named, as flag and value (``--resume c2.pt``); None if none is named.
+    """Return the checkpoint that the user named, as flag and value (``--resume c2.pt``), or None without one.
 
     Args:
-        args: the present words after the script.
+        args: the current words after the script.
         flags: flags known to take a checkpoint's path, whatever their names.
     """
     given = [s for s in settings_of(args) if (s.name in flags or takes_path(s.name)) and s.value]
@@ -164,8 +164,8 @@ _PATH_NAMES: Final = frozenset(
 
 
 def takes_path(name: str) -> bool:
-    """Whether a setting's name is for the path of a checkpoint to continue from."""
-    # At the top or below keys of the training, not of a part (``model.first_stage.ckpt_path``).
+    """Check whether a setting's name is for the path of a checkpoint to continue from."""
+    # At the top or under a key of the training, not of a part (``model.first_stage.ckpt_path``).
     above = bare(name).lstrip("-+").lower().replace("-", "_").rpartition(".")[0]
     words = words_of(name)
     if not set(re.split(r"[._]", above)) - {""} <= _OF_TRAINING:
@@ -177,13 +177,13 @@ _FOLDERS: Final = frozenset(("output", "output_path", "save_path"))
 
 
 def find_outputs(settings: Sequence[Argument]) -> tuple[str, ...]:
-    """The outputs named in the arguments, as spelled there: folders, files, file name prefixes."""
+    """Return the outputs given in the arguments, spelled as there: folders, files, file name prefixes."""
     found: dict[str, None] = {}
     for setting in settings:
         word, value = _last_word(setting.name), setting.value or ""
         low = value.lower()
         other_file = re.search(r"\.[a-z]\w{0,5}$", low) is not None and not low.endswith(ENDINGS)
-        # A folder has any name, as `exp.v2`; so has what the usual names for one hold.
+        # A folder may have any name, even `exp.v2`, if the setting's name is a usual one for a folder.
         is_folder = word.endswith(("dir", "folder", "directory")) or word in _FOLDERS
         if (
             word in _OUTPUTS
@@ -195,7 +195,7 @@ def find_outputs(settings: Sequence[Argument]) -> tuple[str, ...]:
 
 
 def measured_outputs(settings: Iterable[Setting]) -> tuple[str, ...]:
-    """The folders seen in settings for outputs, as absolute paths."""
+    """Return the output folders seen in settings, as absolute paths."""
     is_output = (s for s in settings if _last_word(s.name) in _OUTPUTS)
     values = (s.value for s in is_output if isinstance(s.value, str))
     return tuple(dict.fromkeys(value for value in values if posixpath.isabs(value)))
@@ -209,7 +209,7 @@ def _last_word(name: str) -> str:
 FLAG: Final = "flag"
 SELF: Final = "self"
 PATH: Final = "PATH"
-"""In a declared setting (``--resume=PATH``): it takes the path of the newest checkpoint."""
+"""The value of a declared setting (``--resume=PATH``) that takes the path of the newest checkpoint."""
 _SWITCH: Final = "proposed: switch"
 _ANSWERED: Final = "as you answered"
 _WHY: Final = {
@@ -222,12 +222,12 @@ _WHY: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ResumeWay:
-    """How a script resumes, as journalled: the fields `resume`, `resume_setting`, `resume_how` of `batch_measured`.
+    """How a script resumes, in the journal's fields `resume`, `resume_setting`, `resume_how` of `batch_measured`.
 
     Attributes:
         resume: `FLAG`, `SELF`, or None if unknown.
         setting: with `FLAG`, the setting's knob name.
-        how: the certainty, and the rule.
+        how: the certainty and the rule.
         candidates: settings to ask about, in the form of `--resume-knob`.
     """
 
@@ -238,7 +238,7 @@ class ResumeWay:
 
 
 def resume_way(facts: Facts) -> ResumeWay:
-    """How the script seems to resume. A way is certain only after a restart has loaded what was saved."""
+    """Return how the script seems to resume. Only a restart that loads the saved checkpoint is proof."""
     settings = facts.settings
     if (option := next((s for s in settings if _is_loaded_from(s, facts)), None)) is not None:
         return ResumeWay(FLAG, knob_name(option), "measured: path_option")
@@ -254,9 +254,9 @@ def resume_way(facts: Facts) -> ResumeWay:
 
 
 def _is_loaded_from(setting: Setting, facts: Facts) -> bool:
-    """Whether a setting's value is the loaded checkpoint.
+    """Check whether a setting's value is the loaded checkpoint.
 
-    With an unclear name it may be a pretrained model's weights, or the output folder.
+    With an unclear name, the value may be a pretrained model's weights or the output folder.
     """
     path, says_so = setting.value, is_resume(setting.name) > 0
     if not isinstance(path, str) or not (says_so or facts.restored):
@@ -265,7 +265,7 @@ def _is_loaded_from(setting: Setting, facts: Facts) -> bool:
 
 
 def knob_name(setting: Setting) -> str:
-    """A setting's knob name: its longest option word, ``env:NAME``, ``FILE#key``, else its name."""
+    """Return a setting's knob name: its longest option word, ``env:NAME``, ``FILE#key``, or else its name."""
     if setting.by == "env":
         return f"env:{setting.name}"
     if setting.by in FILES and setting.file is not None:
@@ -279,9 +279,9 @@ def _declared(setting: Setting) -> str:
 
 
 def with_measured_resume(knobs: Knobs, resume: str | None, setting: str | None, how: str) -> Knobs:
-    """`knobs` with the measured way; unchanged if a person or the command line says how the script resumes.
+    """Return `knobs` with the measured way, unchanged if the user or the command line sets the resume.
 
-    A framework's convention also wins over a proposed way. `resume`, `setting`, `how`: see `ResumeWay`.
+    A framework's convention also overrides a proposed way. `resume`, `setting`, `how`: see `ResumeWay`.
     """
     known = knobs.start is not None or knobs.self_resuming or knobs.resume_step is not None
     if resume is None or is_declared(knobs) or (known and how.startswith("proposed")):
@@ -294,12 +294,12 @@ def with_measured_resume(knobs: Knobs, resume: str | None, setting: str | None, 
 
 
 def is_declared(knobs: Knobs) -> bool:
-    """Whether a person, or the command line itself, says how the script resumes."""
+    """Check whether the user or the command line itself determines how the script resumes."""
     return knobs.resume_is_set or knobs.resumes.startswith(("named", _ANSWERED))
 
 
 def with_answered_resume(knobs: Knobs, answer: str) -> Knobs:
-    """`knobs` with a person's answer: `BY_ITSELF`, `NEVER`, or a setting in the form of `--resume-knob`."""
+    """Return `knobs` with the user's answer: `BY_ITSELF`, `NEVER`, or a setting as for `--resume-knob`."""
     return _with_way(knobs, answer, _ANSWERED) if answer else knobs
 
 
@@ -317,9 +317,9 @@ def _with_way(knobs: Knobs, way: str, why: str) -> Knobs:
 def resume_seen(
     facts: Facts, checkpoint: str, *, real: Callable[[str], str] = posixpath.normpath
 ) -> bool | None:
-    """Whether an attempt loaded this checkpoint, or a part of it, before its first step; None: unknown so far.
+    """Check whether an attempt loaded (part of) this checkpoint before its first step. None: still unknown.
 
-    `real`: the path with links resolved, if the caller may access the disk.
+    `real`: resolves links in a path, if the caller may access the disk.
     """
     wanted = real(checkpoint)
     for path in facts.loaded:

@@ -1,4 +1,4 @@
-"""The batch as numbers in a script's settings, and the settings that change it."""
+"""Reads a batch from a script's settings as numbers, and returns the settings that change it."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def batch_of(
     tokens_per_sample: int = 1,
     elsewhere: Mapping[str, Scalar] | None = None,
 ) -> BatchSpec | None:
-    """The batch of a foreign command line; None if unknown.
+    """Return the batch of a third-party command line, or None if unknown.
 
     Args:
         args: the words after the script.
         knobs: the result of `find_knobs`.
-        world_size: ranks in all; None: unknown, and not needed if batch and accumulation are two factors.
+        world_size: the total number of ranks, or None if unknown, and not needed for a batch of two factors.
         local_world_size: ranks on a node.
-        global_batch: a person's request that overrides the script's own flags.
-        unit: unit of the global batch, if a person gave it; samples otherwise.
+        global_batch: the user's request, which overrides the script's own flags.
+        unit: unit of the global batch, if the user gave it, or else samples.
         tokens_per_sample: with ``unit=TOKENS``.
         elsewhere: the values of settings in config files and variables, by name.
 
@@ -48,7 +48,7 @@ def batch_of(
     if knobs.paired and scope is KnobScope.UNKNOWN:
         return BatchSpec(given, own_passes, 1, ranks_known=False)
     if world_size is None:
-        # A rank's own numbers need no count of ranks; if the accumulation is derived, the script adjusts it.
+        # One rank's numbers do not depend on the number of ranks. The script adjusts a derived accumulation.
         alone = is_derived or scope is KnobScope.PER_RANK
         return BatchSpec(given, 1 if is_derived else passes, 1, ranks_known=False) if alone else None
     if scope is KnobScope.UNKNOWN:
@@ -74,25 +74,25 @@ def _of_rank(
     *,
     is_counted: bool,
 ) -> BatchSpec:
-    """A rank's own micro-batch with its accumulation or a total. `is_counted`: a person said what the total counts."""
+    """Return a rank's micro-batch with accumulation or a total. `is_counted`: the user declared the total's unit."""
     total = asked or number_of(args, knobs.global_batch, where, knobs, "total")
     is_derived = knobs.global_batch is not None and knobs.accumulation is None
     if is_derived and asked is None and (total is None or not is_counted):
-        # It does not matter what the total counts: samples or tokens, over all ranks or a data-parallel
-        # group. The script derives its accumulation from it, whatever the micro-batch.
+        # The meaning of the total (samples or tokens, over all ranks or a data-parallel group) does not
+        # matter, because the script derives its accumulation from the total, whatever the micro-batch.
         return BatchSpec(micro, 1, 1, ranks_known=False)
     steps = None if total is not None else passes
     return resolve(micro_batch=micro, global_batch=total, accumulation=steps, **counted)
 
 
 def _passes(args: Sequence[str], knobs: Knobs, where: Mapping[str, Scalar], asked: int | None) -> int | None:
-    """The accumulation; a requested global batch sets it, whatever it is now."""
+    """Return the accumulation. A requested global batch will set it, whatever it is now."""
     is_set = knobs.accumulation is None or (asked is not None and knobs.batch_scope is not KnobScope.UNKNOWN)
     return number_of(args, knobs.accumulation, where, knobs, "accumulation") or (1 if is_set else None)
 
 
 def _rank_passes(knobs: Knobs, passes: int, world: int | None) -> int:
-    """One rank's part of the accumulation, as far as the ranks are known."""
+    """Return one rank's part of the accumulation, as far as the number of ranks is known."""
     if knobs.counts is not AccumulationCounts.ALL_RANKS or world is None:
         return passes
     why = f"{knobs.accumulation} {passes} counts all ranks and does not divide by {world} of them"
@@ -100,7 +100,7 @@ def _rank_passes(knobs: Knobs, passes: int, world: int | None) -> int:
 
 
 def _rank_share(knobs: Knobs, given: int, world: int, local: int) -> int:
-    """One rank's part of the batch setting; of a total that the accumulation cuts, all of it."""
+    """Return one rank's part of the batch setting, or all of it for a total that the accumulation splits."""
     if knobs.batch_scope is KnobScope.PER_NODE:
         return _divided(given, local, f"{knobs.batch} {given} does not divide by the {local} ranks of a node")
     if knobs.batch_scope is KnobScope.GLOBAL and knobs.paired:
@@ -117,9 +117,9 @@ def _divided(number: int, by: int, why: str) -> int:
 def batch_values(
     knobs: Knobs, batch: BatchSpec, *, before: BatchSpec | None = None, local_world_size: int = 1
 ) -> tuple[tuple[str, str], ...]:
-    """The (knob, value) pairs that set the batch `batch`.
+    """Return the (knob, value) pairs that set the batch `batch`.
 
-    Without an accumulation flag a change is possible only if the accumulation stays as in `before`: a person
+    Without an accumulation flag, only a change that keeps the accumulation of `before` is possible. The user
     has then accepted a smaller global batch.
 
     Raises:
@@ -137,7 +137,7 @@ def batch_values(
     if knobs.accumulation:
         pairs.append((knobs.accumulation, str(steps)))
     if knobs.global_batch and batch.ranks_known and knobs.global_batch not in dict(knobs.same):
-        # Set explicitly even if it was a default, because a default may depend on the micro-batch.
+        # Set it even if it was a default, because a default may depend on the micro-batch.
         pairs.append((knobs.global_batch, str(batch.global_batch)))
     numbers = {"micro": str(value), "accumulation": str(steps)}
     pairs += [(name, numbers.get(what, what)) for name, what in knobs.same]
@@ -145,7 +145,7 @@ def batch_values(
 
 
 def flag_value(knobs: Knobs, batch: BatchSpec, *, local_world_size: int = 1) -> int | None:
-    """The value of the script's batch flag for the batch `batch`; None if it is unknown what the flag counts."""
+    """Return the value of the script's batch flag for `batch`, or None if it is unknown what the flag counts."""
     match knobs.batch_scope:
         case KnobScope.PER_RANK:
             return batch.micro_batch_per_rank
@@ -154,14 +154,14 @@ def flag_value(knobs: Knobs, batch: BatchSpec, *, local_world_size: int = 1) -> 
         case KnobScope.GLOBAL if knobs.paired:
             return batch.micro_batch_per_rank * batch.world_size
         case KnobScope.GLOBAL:
-            # The flag sets the global batch, which usually stays; only the accumulation cuts the micro-batch.
+            # The flag sets the global batch, which usually stays. Only accumulation changes the micro-batch.
             return batch.global_batch
         case KnobScope.UNKNOWN:
             return batch.micro_batch_per_rank if knobs.paired else None
 
 
 def divided_flag(knobs: Knobs, batch: BatchSpec | None, *, local_world_size: int = 1) -> str:
-    """The flag as typed if it covers more than one rank's batch: ``--batch_size 32 (16 a rank)``; empty otherwise."""
+    """Format a flag that covers more than one rank's batch: ``--batch_size 32 (16 a rank)``, empty otherwise."""
     if knobs.batch is None or batch is None:
         return ""
     value = flag_value(knobs, batch, local_world_size=local_world_size)
@@ -171,7 +171,7 @@ def divided_flag(knobs: Knobs, batch: BatchSpec | None, *, local_world_size: int
 
 
 def why_size_unknown(knobs: Knobs) -> tuple[str, str]:
-    """If the names are known and the numbers are not: which one is missing, and how to supply it."""
+    """Return which number is missing and how to supply it, if only the names are known."""
     for what, name in (("micro", knobs.batch), ("accumulation", knobs.accumulation)):
         number = knobs.number(what)
         if name is not None and (number is None or number.value is None):
@@ -180,7 +180,7 @@ def why_size_unknown(knobs: Knobs) -> tuple[str, str]:
 
 
 def why_not_changeable(knobs: Knobs) -> str:
-    """One line for the user: what is missing before a batch can be changed, and how to declare it."""
+    """Tell the user in one line what is missing before a batch can be changed, and how to declare it."""
     if knobs.refusal:
         hint = f" ({knobs.help})" if knobs.help and knobs.help not in knobs.refusal else ""
         return f"{knobs.refusal}{hint}"
@@ -199,19 +199,19 @@ def number_of(
     knobs: Knobs | None = None,
     what: str = "",
 ) -> int | None:
-    """The number of a setting, or the one found for it in `knobs`; None: unknown."""
+    """Return the number of a setting, or the number found for it in `knobs`, or None if unknown."""
     if name is None:
         return None
     number = as_number(value_of(args, name) if is_argument(name) else where.get(name))
     if number is None and knobs is not None:
-        # A default by convention, or a value in place of one that is not set.
+        # A default by convention, or the value of a setting that is not set.
         found = knobs.number(what)
         return found.value if found is not None else None
     return number
 
 
 def as_number(value: Scalar) -> int | None:
-    """A positive whole number, also in the form ``1_000`` or ``1e6``; None for anything else."""
+    """Return a positive whole number, also from ``1_000`` or ``1e6``, or None for anything else."""
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, str):

@@ -1,8 +1,8 @@
 """Reads the name of a setting: its place and its meaning.
 
 The name gives the place: ``--batch_size`` or ``train.batch_size`` on the command line, ``env:BATCH_SIZE``
-in the environment, ``conf/train.yaml#train.batch_size`` in a file that the command line names, and
-``--config=conf/train.yaml#train.batch_size`` in one that a flag names by default.
+in the environment, ``conf/train.yaml#train.batch_size`` in a file given on the command line, and
+``--config=conf/train.yaml#train.batch_size`` in a file that a flag selects by default.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Final, TypeAlias
 
 ENV: Final = "env:"
 SUFFIXES: Final = (".yaml", ".yml", ".toml", ".json")
-"""Of a script's own config file."""
+"""Suffixes of a script's own config file."""
 Scalar: TypeAlias = str | int | float | bool | None
-"""A value of a config file."""
+"""A value in a config file."""
 
 
 class Place(StrEnum):
@@ -28,7 +28,7 @@ class Place(StrEnum):
 
 
 def place_of(name: str) -> Place:
-    """The place of a setting with this name."""
+    """Return the place of a setting with this name."""
     if name.startswith(ENV):
         return Place.ENVIRONMENT
     file, hash_, _ = name.partition("#")
@@ -36,18 +36,18 @@ def place_of(name: str) -> Place:
 
 
 def bare(name: str) -> str:
-    """The setting's own name: without ``env:``, without the file."""
+    """Return the setting's own name, without ``env:`` or the file."""
     name = name.removeprefix(ENV)
     return name.partition("#")[2] if place_of(name) is Place.FILE else name
 
 
 def is_argument(name: str) -> bool:
-    """Whether it is on the command line."""
+    """Check whether the setting is on the command line."""
     return place_of(name) is Place.ARGUMENT
 
 
 def config_file(name: str) -> str:
-    """The file of a config, without the flag that names it by default."""
+    """Return a config's file, without the flag that selects it by default."""
     return name.partition("=")[2] if name.startswith("-") else name
 
 
@@ -69,8 +69,8 @@ _PLAIN: Final = (
     _BATCH | _SIZE | _set("mini global total effective samples data loader dataloader b world of the")
 )
 _TOTAL: Final = _set("global total effective gbs nbs tbs nominal")
-_ACCUMULATION: Final = _set("ga gas gacc subdivision subdivisions")  # darknet's: mini-batches of a batch
-# If several take a checkpoint, the clearest word comes first.
+_ACCUMULATION: Final = _set("ga gas gacc subdivision subdivisions")  # darknet: mini-batches per batch
+# If several settings take a checkpoint, the one with the clearest word comes first.
 _RESUME: Final = ("resume", "restore", "restart", "init_from", "ckpt", "checkpoint", "load")
 _NO_RESUME: Final = _set(
     "save every interval freq steps step dir folder output best bit keep limit strict total gradient activation data"
@@ -79,39 +79,39 @@ _NO_RESUME: Final = _set(
 
 
 class BatchName(IntEnum):
-    """How well a name fits a micro-batch; higher is better."""
+    """How well a name fits a micro-batch. Higher is better."""
 
     NONE = 0
     ODD = 1
-    """It has a batch word among words of the script's own (`norm_batch`, `replay_batch_size`)."""
+    """A batch word among the script's own words (`norm_batch`, `replay_batch_size`)."""
     BARE = 2
     TRAIN = 3
     ONE_RANK = 4
-    """It says that it is one rank's (`micro_batch_size`, `per_device_train_batch_size`)."""
+    """The name mentions one rank (`micro_batch_size`, `per_device_train_batch_size`)."""
 
 
 def words_in(name: str) -> tuple[str, ...]:
-    """``--trainBatchSize`` → train, batch, size."""
+    """Split a name into words: ``--trainBatchSize`` → train, batch, size."""
     return tuple(word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name))
 
 
 def words_of(name: str) -> tuple[str, ...]:
-    """The words of a setting's last key, wherever it is: ``env:BATCH_SIZE``, ``conf.yaml#train.batch_size``."""
+    """Return the words of a setting's last key: ``env:BATCH_SIZE``, ``conf.yaml#train.batch_size``."""
     return words_in(bare(name).rpartition(".")[2])
 
 
 def plain(name: str) -> str:
-    """A name without spelling differences between parsers: ``--batch-size`` and ``batch_size`` are the same."""
+    """Normalize a name's spelling across parsers: ``--batch-size`` and ``batch_size`` become the same."""
     return name.lstrip("-+").replace("-", "_").lower()
 
 
 def last_part(name: str) -> str:
-    """``trainer.batch_size`` → batch_size."""
+    """Return the last key of a dotted name: ``trainer.batch_size`` → batch_size."""
     return plain(name).rpartition(".")[2]
 
 
 def batch_name(name: str) -> BatchName:
-    """Whether `name` may be the training batch's; in ``batch.size`` the first part counts, too."""
+    """Return how well `name` fits the training batch. In ``batch.size``, the first part counts too."""
     *sections, last = (set(words_in(part)) for part in name.split("."))
     above = set().union(*sections)
     if _EVALUATION & (above | last) or is_accumulation(name):
@@ -127,12 +127,12 @@ def batch_name(name: str) -> BatchName:
 
 
 def is_total(name: str) -> bool:
-    """Whether a batch setting's name says that it counts a whole step."""
+    """Check whether a batch setting's name suggests that it counts a whole step."""
     return not _TOTAL.isdisjoint(words_in(name))
 
 
 def is_accumulation(name: str) -> bool:
-    """Whether `name` is for the number of passes in one optimizer step."""
+    """Check whether `name` is for the number of passes in one optimizer step."""
     words = words_in(name)
     if _EVALUATION.intersection(words):
         return False
@@ -146,7 +146,7 @@ def is_accumulation(name: str) -> bool:
 
 
 def is_tokens(name: str) -> bool:
-    """Whether `name` is a budget of tokens for a batch."""
+    """Check whether `name` is a token budget for a batch."""
     words = set(words_in(name))
     return bool(words & {"token", "tokens"}) and not words & (
         _EVALUATION | {"new", "vocab", "id", "special", "num"}
@@ -154,13 +154,13 @@ def is_tokens(name: str) -> bool:
 
 
 def is_other(name: str) -> bool:
-    """Whether `name` is clearly something else: steps, heads, workers, anything about an evaluation."""
+    """Check whether `name` is clearly something else: steps, heads, workers, anything about evaluation."""
     other = not _NO_SIZE.isdisjoint(words_in(last_part(name))) or plain(name).endswith("workers")
     return other or not _EVALUATION.isdisjoint(words_in(name))
 
 
 def is_resume(name: str) -> int:
-    """How well `name` fits an option for a checkpoint: 0 not at all, the higher the better."""
+    """Return how well `name` fits an option for a checkpoint. 0 means no fit. Higher is better."""
     words = words_in(name)
     if _NO_RESUME.intersection(words):
         return 0
@@ -174,14 +174,14 @@ def is_resume(name: str) -> int:
 
 
 def says_resume(name: str) -> bool:
-    """Whether a switch of this name resumes: its name says so, and is not only about checkpoints."""
+    """Check whether a switch with this name resumes, and does not only concern checkpoints."""
     return not {"resume", "restore", "restart"}.isdisjoint(words_in(name))
 
 
 def attributes_in(expression: str) -> frozenset[str]:
-    """The attribute names in ``args.batch_size // world``: batch_size.
+    """Return the attribute names in an expression: batch_size in ``args.batch_size // world``.
 
-    A bare name is a variable of the loader's helper, and an attribute of `self` may come from anywhere.
+    Bare names are left out as variables of the loader's helper. Attributes of `self` may come from anywhere.
     """
     found = re.findall(r"\b([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)", expression)
     return frozenset(
@@ -192,10 +192,10 @@ def attributes_in(expression: str) -> frozenset[str]:
 
 
 def is_path_in(name: str, expression: str) -> bool:
-    """Whether `expression` contains the whole attribute path ``TRAIN.BATCH``: ``cfg.TRAIN.BATCH // world``."""
+    """Check whether `expression` has the whole path, as ``TRAIN.BATCH`` in ``cfg.TRAIN.BATCH // world``."""
     return re.search(rf"\.{re.escape(plain(name))}\b", plain(expression)) is not None
 
 
 def is_one_name(expression: str) -> bool:
-    """Whether `expression` computes nothing: ``args.zeta``."""
+    """Check whether `expression` is a single name without arithmetic, such as ``args.zeta``."""
     return re.fullmatch(r"(int\()?[A-Za-z_][\w.]*\)?", expression) is not None

@@ -1,4 +1,4 @@
-"""The facts of one attempt, as written by its processes: settings, loaders, shapes, steps, paths; bounded in size."""
+"""Collects what an attempt's processes measured: settings, loaders, shapes, steps, paths. Bounded in size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 from supervisor.job.knobs.setting_names import last_part, plain
 
 STEPS_THAT_AGREE: Final = 3
-"""A warm-up may ramp the accumulation (1, 2, 4, 8): as many steps in a row make it a fact."""
+"""The number of steps in a row that must agree, because a warm-up may ramp the accumulation (1, 2, 4, 8)."""
 MOST_SETTINGS: Final = 1000
 MOST_SHAPES: Final = 64
 MOST_LOADERS: Final = 40
@@ -19,23 +19,23 @@ MOST_PATHS: Final = 64
 MOST_CANDIDATES: Final = 6
 _EMBEDDED: Final = (["int64"], ["int32"])
 CLOSE_STEPS: Final = 4
-"""So many steps are recorded one by one, with every batch and every forward (supervisor/instrument/training.py)."""
+"""The first steps, recorded one by one with every batch and every forward (supervisor/instrument/training.py)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """An option, variable or file key that was read.
+    """An option, variable or file key that the script read.
 
     Attributes:
         by: its reader (argv, argparse, click, tyro, absl, fire, hydra, env, yaml, json, toml, deepspeed, main).
-        name: in full, dotted if nested.
-        words: the words of a command line that set it.
-        value: a number, a truth value, an existing path or a word of a closed list; None for anything else.
-        type: its Python type's name.
-        empty: an empty text, or None.
-        given: False if it has its default; None if unknown.
+        name: the full name, dotted if nested.
+        words: the command-line words that set it.
+        value: a number, a truth value, an existing path, a word from a closed list, or None for the rest.
+        type: the name of its Python type.
+        empty: the value is an empty text or None.
+        given: False if it has its default, or None if unknown.
         file: the absolute path of its file.
-        shown: the same path as in the command, else relative to the working folder.
+        shown: the same path as in the command, or else relative to the working folder.
     """
 
     by: str
@@ -50,12 +50,12 @@ class Setting:
 
     @property
     def is_input(self) -> bool:
-        """Whether somebody can set it: not a number computed by DeepSpeed, nor a script variable that no word sets."""
+        """Whether the user can set it, unlike a number computed by DeepSpeed or a variable that no word sets."""
         return self.by != "deepspeed" and (self.by != "main" or bool(self.words))
 
     @property
     def number(self) -> int | None:
-        """Its value as a count, or None."""
+        """The value as a count, or None."""
         return self.value if type(self.value) is int and self.value > 0 else None
 
 
@@ -67,20 +67,20 @@ class Loader:
     at: str | None = None
     text: str | None = None
     fed: Counter[tuple[int, ...]] = field(default_factory=Counter)
-    """First shapes of its batches, and how often each came."""
+    """The leading shapes of its batches, and how often each occurred."""
     forwards: int = 0
     drawn: Counter[int] = field(default_factory=Counter)
-    """Batches by step, of the steps that are recorded one by one."""
+    """The number of batches per step, for the steps recorded one by one."""
 
     @property
     def lead(self) -> int:
-        """The largest leading dimension of its batches; 0 if none was drawn."""
+        """The largest leading dimension of its batches, or 0 if no batch was drawn."""
         return max((shape[0] for shape in self.fed), default=0)
 
 
 @dataclass(slots=True)
 class _Count:
-    """A count per step: the newest one that this many consecutive steps agreed on."""
+    """A count per step. `agreed`: the newest value shared by enough consecutive steps."""
 
     value: int = 0
     run: int = 0
@@ -99,29 +99,29 @@ class _Count:
 
 @dataclass(slots=True)
 class Rank:
-    """The facts of one rank's process."""
+    """The measurements of one rank's process."""
 
     pid: int | None = None
     world_size: int | None = None
     local_world_size: int | None = None
-    """Ranks on this node, if the launcher says so."""
+    """Ranks on this node, if the launcher reports the number."""
     loaders: dict[int, Loader] = field(default_factory=dict)
     forwards: Counter[tuple[int, ...]] = field(default_factory=Counter)
     before_backward: Counter[tuple[int, ...]] = field(default_factory=Counter)
-    """Of the last forward before a backward pass, where no loader feeds it and others came before it."""
+    """Shapes of the last forward before a backward pass, without a loader and after other forwards."""
     token_ids: set[tuple[int, ...]] = field(default_factory=set)
-    """Of these, the two-dimensional ones of the integer types that an embedding takes."""
+    """The two-dimensional input shapes of integer types that an embedding takes."""
     steps: int = 0
     batches: _Count = field(default_factory=_Count)
     draws: bool = False
-    """Whether batches are counted by step: those that a thread draws ahead are not."""
+    """Whether batches are counted per step. Batches that a thread draws ahead are not."""
     backwards: _Count = field(default_factory=_Count)
     close_steps: int = 0
-    """Steps that were recorded one by one, and the backward passes in them."""
+    """The number of steps recorded one by one; `close_backwards` counts their backward passes."""
     close_backwards: int = 0
 
     def add(self, kind: str, record: Mapping[str, object]) -> None:
-        """Take a record of this rank."""
+        """Add a record of this rank."""
         match kind:
             case "phase":
                 self.world_size = _whole(record.get("world_size")) or self.world_size
@@ -170,12 +170,12 @@ class Rank:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The input shape of most training forwards."""
+        """The most frequent input shape of training forwards."""
         return self.forwards.most_common(1)[0][0] if self.forwards else ()
 
     @property
     def loader(self) -> Loader | None:
-        """The loader whose batches precede the training forwards; None if its batches ran out long ago."""
+        """The loader whose batches precede the training forwards, or None if its batches ran out long ago."""
         feeding = max(self.loaders.values(), key=lambda loader: loader.forwards, default=None)
         if feeding is None or 2 * feeding.forwards < self.forwards.total():
             return None
@@ -184,17 +184,17 @@ class Rank:
 
     @property
     def counts_batches(self) -> bool:
-        """Whether a loader feeds it with known batches per step; otherwise only backward passes are known."""
+        """Whether a loader with known batches per step feeds the rank. If not, only backward passes count."""
         return self.draws and self.loader is not None
 
     @property
     def is_by_batches(self) -> bool:
-        """Whether each batch of its loader is one pass."""
+        """Whether each batch of the rank's loader is one pass."""
         loader = self.loader
         return loader is not None and self.draws and not self.pieces(loader)
 
     def pieces(self, loader: Loader) -> int:
-        """Into how many pieces the loop cuts a batch of `loader`, each with its own backward pass; 0: not at all."""
+        """Return how many pieces the loop makes of a batch of `loader`, one backward pass each, or 0 for none."""
         lead = self.shape[0] if self.shape else 0
         if not lead or 2 * lead > loader.lead:
             return 0
@@ -203,11 +203,11 @@ class Rank:
 
 
 class Facts:
-    """The facts of one attempt, record by record. Its size is bounded, however long the attempt runs.
+    """The measurements of one attempt, record by record. Its size is bounded, however long the attempt runs.
 
     Args:
         command: the words of the job's command line.
-        cwd: the folder where it was started.
+        cwd: the folder in which the job was started.
     """
 
     def __init__(self, command: Sequence[str] = (), cwd: str = "") -> None:
@@ -218,15 +218,15 @@ class Facts:
         self._settings: dict[tuple[str, str, str | None], Setting] = {}
         self.loaded: dict[str, None] = {}
         self.sought = False
-        """Whether the script looked for a checkpoint where it later wrote one."""
+        """Whether the script searched for a checkpoint where it later saved one."""
         self.restored = False
-        """Whether an optimizer's state came back before the first step."""
+        """Whether an optimizer's state was loaded before the first step."""
         self.saved: dict[str, None] = {}
         self.argv: tuple[str, ...] = ()
-        """The whole command line of the first rank that reported, secrets masked."""
+        """The whole command line of the first rank that reported, with secrets masked."""
 
     def add(self, record: Mapping[str, object]) -> None:
-        """Take one decoded record; ignores unknown kinds and malformed values."""
+        """Add one decoded record. Unknown kinds and malformed values are ignored."""
         number, kind = _whole(record.get("rank")) or 0, _text(record.get("kind")) or ""
         rank = self.by_rank.setdefault(number, Rank())
         match kind:
@@ -237,7 +237,7 @@ class Facts:
             case "phase":
                 pid = _whole(record.get("pid"))
                 if rank.pid not in {pid, None}:
-                    # The previous process of this rank is gone, and so is its training.
+                    # The previous process of this rank is gone, so drop its measurements.
                     rank = self.by_rank[number] = Rank()
                 rank.pid = pid
                 argv = record.get("argv")
@@ -254,7 +254,7 @@ class Facts:
         if len(self._settings) >= MOST_SETTINGS and (by, name, file) not in self._settings:
             return
         words, value, given = record.get("words"), record.get("value"), record.get("given")
-        # A parser that runs twice is right the second time: its defaults may come from a file in its arguments.
+        # If a parser runs twice, its second result is right, as defaults may come from a file in the arguments.
         self._settings[by, name, file] = Setting(
             by,
             name,
@@ -270,7 +270,7 @@ class Facts:
     def _path(self, kind: str, record: Mapping[str, object]) -> None:
         path = _text(record.get("path"))
         if kind == "sought":
-            # Scripts also check whether a folder exists before creating it; only listing it means looking for a checkpoint.
+            # Scripts also check for a folder before creating it. Only listing a folder is a search for a checkpoint.
             listed = record.get("by") in {"listdir", "scandir", "iterdir", "glob", "rglob"}
             self.sought = self.sought or listed or record.get("saved", path) == path
         elif path is not None:
@@ -282,7 +282,7 @@ class Facts:
 
     @property
     def seen(self) -> tuple[Setting, ...]:
-        """Each setting as often as a parser or a file gave it."""
+        """Each setting as often as a parser or a file reported it."""
         return tuple(self._settings.values())
 
     @property
@@ -292,13 +292,13 @@ class Facts:
 
     @property
     def ranks(self) -> tuple[Rank, ...]:
-        """The ranks that reported, by number."""
+        """The ranks that reported, in order of rank."""
         by_number = (rank for _, rank in sorted(self.by_rank.items()))
         return tuple(rank for rank in by_number if rank.pid is not None or rank.steps or rank.forwards)
 
     @property
     def world_size(self) -> int | None:
-        """All ranks, including other nodes', as far as known; None before one reported."""
+        """The total number of ranks, including other nodes', as far as known. None before any report."""
         ranks = self.ranks
         return max([len(ranks), *(rank.world_size or 0 for rank in ranks)]) or None
 
@@ -307,9 +307,9 @@ FILES: Final = frozenset(("yaml", "json", "toml"))
 
 
 def one_each(settings: Iterable[Setting]) -> tuple[Setting, ...]:
-    """Settings seen by several parsers, once each: a parser's result, then a word of argv, the environment, a file, a variable.
+    """Merge settings seen by several readers: a parser's result first, then a word of argv, the environment, a file, variables.
 
-    A command-line value replaces a file's: a library's own `default.yaml` is not a setting of this run.
+    A command-line value replaces a file's. A library's own `default.yaml` is not a setting of this run.
     """
     kept: list[Setting] = []
     by_key: dict[str, list[int]] = {}
@@ -333,7 +333,7 @@ def _names(setting: Setting) -> set[str]:
 
 
 def _is_same(held: Setting, setting: Setting) -> bool:
-    """Whether `setting` adds nothing to `held`, whose source takes precedence."""
+    """Check whether `setting` adds nothing to `held`, whose source takes precedence."""
     named = not _names(held).isdisjoint(_names(setting))
     if setting.by in FILES and held.by in FILES:
         return named and held.number == setting.number

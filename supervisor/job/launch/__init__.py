@@ -1,1 +1,1 @@
-"""One launch as data, the changes of the next one, and the guided start of a job."""
+"""Plans one launch as data, the changes of the next launch, and the guided start of a job."""

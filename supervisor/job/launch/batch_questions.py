@@ -1,7 +1,7 @@
-"""Questions about a batch that measurements leave open, and the result of each answer.
+"""Builds the questions about a batch that measurements leave open, with the result of each answer.
 
-An answer equals the declaration that a flag makes (`--batch-knob`, `--batch-scope`, `--accumulation-knob`): the facts are read again
-with it, so it is checked like any declared name. If nothing can be lost, an answer is tried instead of asked for.
+An answer equals the declaration that a flag makes (`--batch-knob`, `--batch-scope`, `--accumulation-knob`). The measurements are
+read again with it, so it is checked like any declared name. If nothing can be lost, an answer is tried instead of asked for.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from supervisor.job.launch.oom_plan import OomRefusal, next_batch, oom_plan
 from supervisor.job.spec import IN_CODE, BatchAnswer, BatchQuestion, JobSpec, Knobs, KnobScope, Unread
 
 MOST_ANSWERS: Final = 3
-"""A card has as many keys."""
+"""The number of answer keys on a card."""
 MOST_TRIALS: Final = 2
 
 Derive: TypeAlias = Callable[[Knobs], MeasuredBatch]
-"""What an attempt's facts come to with what is declared."""
+"""Derives the batch from an attempt's measurements and the declarations."""
 
 
 def with_declared(given: Knobs, what: Unread, value: str) -> Knobs:
-    """A person's declarations, plus the answer."""
+    """Return the user's declarations plus the answer."""
     match what:
         case Unread.SCOPE:
             return replace(given, batch_scope=KnobScope(value))
@@ -53,9 +53,9 @@ def asked_settings(
     *,
     answered: frozenset[Unread] = frozenset(),
 ) -> MeasuredSettings:
-    """The settings from an attempt's facts, and those with each answer to the first open question.
+    """Return the settings from an attempt's measurements, and with each answer to the first open question.
 
-    `found`: without an answer, if known. `answered`: questions with a tried answer, which are not asked again.
+    `found`: the batch without an answer, if known. `answered`: questions with a tried answer, not asked again.
     """
     found = found or derive(named)
     seen, (what, candidates) = measured_settings(found, named), open_part(found, named)
@@ -86,13 +86,13 @@ def asked_settings(
 def question_of(
     job: JobSpec, seen: MeasuredSettings, wrong: Collection[str] = (), script: str = ""
 ) -> BatchQuestion | None:
-    """The question about a job whose attempt showed `seen`; None if no answer would help.
+    """Return the question about a job whose attempt showed `seen`, or None if no answer would help.
 
     Args:
-        job: as started.
-        seen: with the answers so far.
+        job: the job as started.
+        seen: the settings with the answers so far.
         wrong: answers after which an attempt had another batch than planned.
-        script: hash of its script.
+        script: hash of the job's script.
     """
     if seen.asks is None:
         return None
@@ -107,11 +107,11 @@ def question_of(
 
 
 def _answer(job: JobSpec, one: OpenAnswer, *, is_wrong: bool) -> BatchAnswer:
-    """What an out-of-memory failure would then change, perhaps the global batch; or why nothing."""
+    """Return what running out of memory would then change (maybe the global batch), or why nothing would."""
     change, why = None, ""
     if is_wrong:
         why = "a restart with it had another batch than planned"
-    elif one.value == IN_CODE:  # nobody has answered yet, and the next reason says so
+    elif one.value == IN_CODE:  # not answered yet, as the next reason says
         why = "no restart can change it"
     elif one.then.asks is not None:
         why = one.then.refusal
@@ -127,13 +127,13 @@ def _answer(job: JobSpec, one: OpenAnswer, *, is_wrong: bool) -> BatchAnswer:
 
 
 def to_try(seen: MeasuredSettings, wrong: Collection[str]) -> str | None:
-    """The answer that a restart may try before asking a person: the likeliest one named for a batch or an accumulation; None if none."""
+    """Return the answer that a restart may try before asking the user: the likeliest with a fitting name, or None without one."""
     if len(wrong) >= MOST_TRIALS or seen.asks in {None, Unread.SCOPE}:
         return None
     names = (one.value for one in seen.answers if one.value != IN_CODE and one.value not in wrong)
     for name in names:
         own = bare(name).lstrip("-+")
-        # A batch word, and no word for another number: heads, layers, a width, a length, steps.
+        # A batch word, and no word for another number (heads, layers, a width, a length, steps).
         if is_accumulation(own) if seen.asks is Unread.ACCUMULATION else batch_name(own) > BatchName.NONE:
             return name
     return None

@@ -1,4 +1,4 @@
-"""The environment of a launch as a list of changes, each with its reason; nothing is set silently."""
+"""Lists a launch's changes to the environment, each with its reason. Nothing is set silently."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ WIRE_NAMES: Final = (
     "STOKER_CONFIRM",
 )
 APPLY: Final = "STOKER_APPLY"
-"""The plan that the instrumentation puts into the ranks (instrument/settings.py)."""
+"""The variable with the plan that the instrumentation applies inside the ranks (instrument/settings.py)."""
 _ALLOCATOR_NAMES: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
-# INFO, not DETAIL, which wraps each process group in another one that checks every call and changes the job.
+# INFO, not DETAIL. DETAIL wraps each process group in one that checks every call, which changes the job.
 DEBUG_DISTRIBUTED: Final[Mapping[str, str]] = {
     "NCCL_DEBUG": "INFO",
     "TORCH_DISTRIBUTED_DEBUG": "INFO",
     "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
 }
-"""What shows how the ranks meet and where a collective waits: NCCL's own log, DDP's checks, PyTorch's flight recorder.
+"""Variables to show how ranks meet and where a collective waits: NCCL's log, DDP's checks, the flight recorder.
 
-https://docs.pytorch.org/docs/stable/distributed.html#debugging-torch-distributed-applications, and its tutorial of the flight recorder.
+https://docs.pytorch.org/docs/stable/distributed.html#debugging-torch-distributed-applications, and PyTorch's flight recorder tutorial.
 """
 DETERMINISTIC: Final[Mapping[str, str]] = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "PYTHONHASHSEED": "0"}
-"""What has to stand in the environment before a process begins; the rest is the script's: seeds, `torch.use_deterministic_algorithms`.
+"""Variables that must be set before a process starts. The rest is up to the script: seeds, `torch.use_deterministic_algorithms`.
 
 https://docs.pytorch.org/docs/stable/notes/randomness.html
 """
@@ -48,7 +48,7 @@ https://docs.pytorch.org/docs/stable/notes/randomness.html
 
 @dataclass(frozen=True, slots=True)
 class EnvChange:
-    """One change to the launch environment, and the reason. `value` None removes the name."""
+    """One change to the launch environment, and its reason. `value` None removes the variable."""
 
     name: str
     value: str | None
@@ -56,15 +56,15 @@ class EnvChange:
 
 
 INSTRUMENT: Final = str(Path(__file__).parents[2] / "instrument" / "on_path")
-"""The folder with the sitecustomize.py that measures inside a rank, and registers Python's faulthandler there."""
+"""The folder with the sitecustomize.py that measures inside a rank and registers Python's faulthandler there."""
 
 
 NOT_MEASURED: Final = ("STOKER_INSTRUMENT", "0")
-"""The variable, and its value, with which a process measures nothing."""
+"""The variable and its value that turn off measuring in a process."""
 UNREACHED: Final = (
     "is set inside the job's processes, and --no-instrument or STOKER_INSTRUMENT=0 keeps stoker out of them"
 )
-"""Said of a setting that no word or variable of the launch reaches."""
+"""The explanation for a setting that no word or variable of the launch reaches."""
 
 
 def environment(
@@ -74,7 +74,7 @@ def environment(
     wire: Mapping[str, str],
     extra: Mapping[str, str] | None = None,
 ) -> tuple[EnvChange, ...]:
-    """The launch's changes to the environment `base`, in display order: the last of each name in `environment_layers`."""
+    """Return a launch's changes to the environment `base`, in display order: the last in `environment_layers` by name."""
     changes: dict[str, EnvChange] = {}
     for change in environment_layers(spec, base=base, wire=wire, extra=extra):
         changes.pop(change.name, None)
@@ -89,9 +89,9 @@ def environment_layers(
     wire: Mapping[str, str],
     extra: Mapping[str, str] | None = None,
 ) -> list[EnvChange]:
-    """Every source's change to the environment `base`, the lowest first: a later one overrides those of the same name before it.
+    """Return every source's change to the environment `base`, lowest first. For each name, the last change is in effect.
 
-    The sources are: stoker's defaults and switches, the user's own, the wire, then `extra` (the plan of a
+    The sources are stoker's defaults and switches, the user's own, the wire, and `extra` (the plan of a
     restart). A switch sets nothing that `base` already has.
     """
     changes = [*_defaults(spec, base), *_asked_for(spec, base)]
@@ -100,7 +100,7 @@ def environment_layers(
         changes += (EnvChange(name, given, f"yours ({at})") for given, at in beaten)
         changes.append(EnvChange(name, value, f"yours ({origin})"))
     changes += _instrumentation(spec, base, {change.name: change.value for change in changes}, extra or {})
-    # PyTorch renamed the variable in 2.9; which name a build reads is unknown before it runs.
+    # PyTorch renamed the variable in 2.9. Which name a build reads is unknown before it runs.
     own = {name: value for name, value in spec.env if name in _ALLOCATOR_NAMES}
     if len(own) == 1:
         ((name, value),) = own.items()
@@ -116,7 +116,7 @@ def environment_layers(
 
 
 def _defaults(spec: JobSpec, base: Mapping[str, str]) -> Iterator[EnvChange]:
-    """What every launch sets where the shell does not."""
+    """Yield the variables that every launch sets unless the shell does."""
     if "PYTHONUNBUFFERED" not in base:
         why = "else a rank's lines reach its file only when a buffer is full"
         yield EnvChange("PYTHONUNBUFFERED", "1", why)
@@ -132,7 +132,7 @@ def _defaults(spec: JobSpec, base: Mapping[str, str]) -> Iterator[EnvChange]:
 def _instrumentation(
     spec: JobSpec, base: Mapping[str, str], own: Mapping[str, str | None], extra: Mapping[str, str]
 ) -> Iterator[EnvChange]:
-    """Variables that load the instrumentation into the job's Python processes, and limit what it may do."""
+    """Yield variables that load the instrumentation into the job's Python processes, and limit it."""
     seen = {name: value for name, value in {**base, **own, **extra}.items() if value}
     measures, handles = is_measured(spec, seen), spec.hang.faulthandler
     if not (measures or handles):
@@ -145,13 +145,13 @@ def _instrumentation(
         yield EnvChange(*NOT_MEASURED, "nothing is measured in the process")
     path = _joined(INSTRUMENT, own.get("PYTHONPATH", base.get("PYTHONPATH")))
     yield EnvChange("PYTHONPATH", path, why if measures else stacks)
-    if measures and "SLURM_PROCID" in base:  # in an sbatch job every process has one, which is not a rank's
+    if measures and "SLURM_PROCID" in base:  # in an sbatch job every process has it, rank or not
         step = f"{base.get('SLURM_STEP_ID', '')}:{base['SLURM_PROCID']}"
         yield EnvChange("STOKER_SLURM_STEP", step, "tells a rank's SLURM_PROCID from stoker's own")
 
 
 def _asked_for(spec: JobSpec, base: Mapping[str, str]) -> Iterator[EnvChange]:
-    """Variables for the job's settings and switches."""
+    """Yield variables for the job's settings and switches."""
     libraries = base.get("LD_LIBRARY_PATH")
     if not spec.libuv:
         why = "libuv = false: this PyTorch has no libuv; agent and workers need to know"
@@ -167,7 +167,7 @@ def _asked_for(spec: JobSpec, base: Mapping[str, str]) -> Iterator[EnvChange]:
         yield EnvChange("CUDA_HOME", path, why)
         yield EnvChange("PATH", _joined(f"{path}/bin", base.get("PATH")), why)
         yield EnvChange("LD_LIBRARY_PATH", _joined(f"{path}/lib64", libraries), why)
-    if spec.debug_distributed:  # the shell's variables are the user's, here and below
+    if spec.debug_distributed:  # do not override the shell's variables, here and below
         why = "--debug-distributed: how ranks meet and where they wait"
         yield from (EnvChange(*pair, why) for pair in DEBUG_DISTRIBUTED.items() if pair[0] not in base)
     if spec.deterministic:
@@ -176,7 +176,7 @@ def _asked_for(spec: JobSpec, base: Mapping[str, str]) -> Iterator[EnvChange]:
 
 
 def is_measured(spec: JobSpec, env: Mapping[str, str]) -> bool:
-    """Whether processes of a job with the environment `env` are measured from inside."""
+    """Check whether processes of a job with the environment `env` are measured from inside."""
     name, refusal = NOT_MEASURED
     return spec.instrument and spec.entry_kind is not EntryKind.TRAINER and env.get(name) != refusal
 
@@ -185,7 +185,7 @@ def refuse_unreached(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
     """Refuse to change the batch if a file's key sets it and the job's processes, with the environment `env`, are not measured.
 
     Raises:
-        JobError: such a key must be set from the first launch on.
+        JobError: the key must be set from the first launch on.
     """
     if is_measured(spec, env):
         return spec
@@ -205,7 +205,7 @@ def refuse_unreached(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
 
 
 def applied(base: Mapping[str, str], changes: tuple[EnvChange, ...]) -> dict[str, str]:
-    """`base` with the changes made: the child's environment."""
+    """Apply the changes to `base` and return the child's environment."""
     made = {**base, **{change.name: change.value for change in changes}}
     return {name: value for name, value in made.items() if value is not None}
 

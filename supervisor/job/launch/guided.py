@@ -1,7 +1,7 @@
 """The guided start: what is known about a folder and a script, the next question, and the resulting job file. Pure.
 
-`cli/init.py` asks the questions and writes the file. It passes in the facts about the folder and the machine, and a function that
-resolves a draft of the job.
+`cli/init.py` asks the questions and writes the file. It passes in what it found in the folder and on the machine, and a function
+that resolves a draft of the job.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from supervisor.text.redact import redact, redact_argv, redact_text
 
 Setting: TypeAlias = str | int | float | bool
 MOST_SCRIPTS: Final = 9
-"""How many scripts are offered: one digit chooses among them."""
+"""The number of scripts to choose from, so that one digit selects a script."""
 
 _FLAG_NAME: Final = re.compile(r"-{0,2}\+{0,2}[A-Za-z_][\w.-]*(=\S*)?")
-# Settings files of the project and of a package: a job file with such a name would be read as one.
+# Settings files of the project and of a package. A job file with such a name would be read as settings.
 _RESERVED: Final = frozenset({"stoker.toml", "pyproject.toml"})
 _NAMED: Final = re.compile(r"train|tune|^(main|run)\.py$")
 
 
 class Topic(StrEnum):
-    """The topics of questions, in the order of asking."""
+    """The topics of the questions, in order."""
 
     SCRIPT = "script"
     ARGUMENTS = "arguments"
@@ -48,7 +48,7 @@ class Topic(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One possible answer, and its meaning."""
+    """One possible answer and its meaning."""
 
     value: str
     text: str = ""
@@ -56,7 +56,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The next question. `default`: the meaning of an empty answer. `options`: all answers, or the known ones."""
+    """The next question. `default`: what an empty answer means. `options`: all answers, or the known ones."""
 
     topic: Topic
     text: str
@@ -77,12 +77,12 @@ _KEYS: Final = {
     Topic.NODES: "run.nnodes",
     Topic.ADDRESS: "run.master_addr",
 }
-"""The key in the job file that an answer sets."""
+"""The job-file key that an answer sets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slurm:
-    """SLURM's facts here. `job`: its number if this shell is in a job; `nodes`: its node count; `first`: the first node's name."""
+    """SLURM as seen from this shell. `job`: the number of its job, if any. `nodes`: the node count. `first`: the first node."""
 
     job: str = ""
     nodes: int = 1
@@ -91,14 +91,14 @@ class Slurm:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """The facts before the first question.
+    """What is known before the first question.
 
     Attributes:
         scripts: Python files that may be training scripts, likeliest first.
         gpus: number of GPUs visible to a job.
-        slurm: SLURM's facts; None without SLURM.
+        slurm: SLURM as seen from this shell, or None without SLURM.
         files: names already in the folder.
-        python: the interpreter with torch that `stoker run` would use, for people; empty: none found.
+        python: the interpreter with torch that `stoker run` would use, in words, empty if none was found.
     """
 
     scripts: tuple[str, ...] = ()
@@ -108,7 +108,7 @@ class Around:
     python: str = ""
 
     def lines(self) -> tuple[str, ...]:
-        """The same for people."""
+        """Return lines that tell the user about the machine."""
         found = [f"GPUs here: {self.gpus}" if self.gpus else "no GPU is visible here: ranks run on the CPU"]
         if self.slurm is not None and self.slurm.job:
             found.append(f"SLURM job {self.slurm.job}, nodes: {self.slurm.nodes}")
@@ -120,9 +120,9 @@ class Around:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The facts about the script before it runs. `lines`: label and text; `resume`: see `ResumePlan.how`.
+    """What is known about the script before it runs. `lines`: label and text. `resume`: see `ResumePlan.how`.
 
-    Open facts about its batch are measured once it runs, and then asked.
+    Unknown properties of its batch are measured once the script runs, and then asked.
     """
 
     lines: tuple[tuple[str, str], ...]
@@ -131,7 +131,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The decisions so far. `settings`: by dotted key of the job file; `decided`: topics without a question."""
+    """The decisions so far. `settings`: by dotted key in the job file. `decided`: topics without a question."""
 
     settings: Mapping[str, Setting] = field(default_factory=dict)
     args: tuple[str, ...] = ()
@@ -140,22 +140,22 @@ class Choices:
     decided: frozenset[Topic] = frozenset()
 
     def having(self, topic: Topic, settings: Mapping[str, Setting]) -> Choices:
-        """The choices with `topic` decided."""
+        """Return the choices with `topic` decided."""
         return replace(self, settings={**self.settings, **settings}, decided=self.decided | {topic})
 
     @property
     def entry(self) -> str:
-        """The script or module; empty: not chosen."""
+        """The script or module, empty if not chosen."""
         return str(self.settings.get("run.script") or self.settings.get("run.module") or "")
 
     @property
     def several(self) -> bool:
-        """Whether it runs on several machines."""
+        """Whether the job runs on several machines."""
         return str(self.settings.get("run.nnodes", "1")) not in {"1", "1:1"}
 
 
 def likely_scripts(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the Python files that may train, those named like it first; no tests and no set-up.
+    """Return the Python files that may train, matching names first, without tests and setup files.
 
     Args:
         names: paths relative to the folder.
@@ -167,7 +167,7 @@ def likely_scripts(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def slurm_of(env: Mapping[str, str], *, installed: bool) -> Slurm | None:
-    """SLURM's facts from a shell's environment; `installed`: whether its programs exist."""
+    """Read SLURM's environment variables. `installed`: whether SLURM's programs exist."""
     job = env.get("SLURM_JOB_ID", "")
     if not job:
         return Slurm() if installed else None
@@ -177,7 +177,7 @@ def slurm_of(env: Mapping[str, str], *, installed: bool) -> Slurm | None:
 
 
 def found_in(spec: JobSpec) -> Found:
-    """The facts in a resolved draft about the script's batch, out-of-memory failures, resume and outputs."""
+    """Describe the script's batch, out-of-memory handling, resume and outputs from a resolved draft."""
     batch, smaller, then, resume = four_lines(spec)
     where = f"looked for in {', '.join(spec.outputs)}" if spec.outputs else "not looked for"
     lines = (
@@ -191,7 +191,7 @@ def found_in(spec: JobSpec) -> Found:
 
 
 def choices_of(parsed: ParsedRun, file: str = "") -> Choices:
-    """The decisions in a command line; its flags are those of ``stoker run``, stored under their keys in the file.
+    """Return the decisions on a command line of ``stoker run`` flags, stored under their job-file keys.
 
     Raises:
         JobError: a flag has no key in a job file, or the job is a command.
@@ -210,7 +210,7 @@ def choices_of(parsed: ParsedRun, file: str = "") -> Choices:
         if key == "no_retry":
             settings["policy.retry"] = value != "true"
         elif flag is None or key == "env" or flag.setting.startswith("ui."):
-            continue  # of `init` itself, or of the screen
+            continue  # a flag of `init` itself or of the screen
         elif not flag.setting or flag.setting == "run.node_rank":
             raise JobError(f"{flag.name} is not kept in a job file: give it to `stoker run` beside --config")
         else:
@@ -223,7 +223,7 @@ def choices_of(parsed: ParsedRun, file: str = "") -> Choices:
 
 
 def _typed(key: str, value: str) -> Setting:
-    """A value in the form of the job file. Raises JobError."""
+    """Convert a value to its form in the job file. Raises JobError."""
     if key == "run.nproc_per_node":
         check_nproc(value)
     is_count = key in {"run.nproc_per_node", "run.nnodes"} and value.isdigit()
@@ -231,10 +231,10 @@ def _typed(key: str, value: str) -> Setting:
 
 
 def with_file(choices: Choices, name: str) -> Choices:
-    """The choices with the name of the file to write.
+    """Return the choices with the name of the file to write.
 
     Raises:
-        JobError: it is not a valid job file name.
+        JobError: the name is not valid for a job file.
     """
     base = posixpath.basename(name)
     if not base.endswith(".toml") or base == ".toml" or base in _RESERVED or not name.isprintable():
@@ -243,7 +243,7 @@ def with_file(choices: Choices, name: str) -> Choices:
 
 
 def _question(topic: Topic, around: Around, choices: Choices, found: Found) -> Question | None:
-    """The question of one topic; None if there is nothing to ask."""
+    """Return the question on one topic, or None if there is nothing to ask."""
     slurm = around.slurm or Slurm()
     match topic:
         case Topic.SCRIPT:
@@ -272,7 +272,7 @@ def _question(topic: Topic, around: Around, choices: Choices, found: Found) -> Q
 
 
 def _free_name(entry: str, taken: frozenset[str]) -> str:
-    """``train.toml``, or the first of ``train-2.toml``, … that is free."""
+    """Return ``train.toml``, or the first of ``train-2.toml``, … that is free."""
     stem = re.sub(r"\.py$", "", posixpath.basename(entry.replace("\\", "/"))) or "job"
     stem = re.sub(r"[^\w.-]", "-", stem).lstrip(".-") or "job"
     names = (f"{stem}{f'-{number}' if number > 1 else ''}.toml" for number in range(1, len(taken) + 4))
@@ -280,10 +280,10 @@ def _free_name(entry: str, taken: frozenset[str]) -> str:
 
 
 def answered(choices: Choices, question: Question, text: str) -> Choices:
-    """The choices with one answer; empty: the default. A number names an option.
+    """Return the choices after one answer. An empty answer means the default, a number an option.
 
     Raises:
-        JobError: it does not answer this question.
+        JobError: the text does not answer this question.
     """
     topic, given, options = question.topic, text.strip() or question.default, question.options
     if options and given.isascii() and given.isdigit():
@@ -316,7 +316,7 @@ _WANTED: Final = {
 
 
 def _resume_settings(given: str) -> dict[str, Setting]:
-    """The settings for an answer about the resume. Raises JobError."""
+    """Return the settings for an answer about resuming. Raises JobError."""
     known: dict[str, dict[str, Setting]] = {
         "wait": {},
         "scratch": {"policy.restart_from_scratch": True},
@@ -331,10 +331,10 @@ def _resume_settings(given: str) -> dict[str, Setting]:
 
 
 def job_file(choices: Choices) -> str:
-    """The text of the job file.
+    """Return the text of the job file.
 
     Raises:
-        JobError: it would contain a recognized secret.
+        JobError: the file would contain a recognized secret.
     """
     tables: dict[str, list[str]] = {}
     for key, value in choices.settings.items():
@@ -363,12 +363,12 @@ _ORDER: Final = ("run", "batch", "resume", "policy", "hang", "env")
 
 
 def _toml(value: Setting) -> str:
-    """A value in TOML: its basic strings are JSON's, except DEL."""
+    """Format a value in TOML. Basic strings are the same as in JSON, except DEL."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def command_of(choices: Choices, around: Around) -> str:
-    """The command that starts the job; with several machines the one for each of them, or SLURM's for all."""
+    """Return the command that starts the job. On several machines, one for each, or SLURM's for all."""
     start = f"stoker run --config {shlex.quote(choices.file)}"
     if not choices.several:
         return start
@@ -378,12 +378,12 @@ def command_of(choices: Choices, around: Around) -> str:
 
 
 class GuidedStart:
-    """One guided start: its questions and decisions.
+    """One guided start with its questions and decisions.
 
     Args:
-        around: the facts before the first question.
+        around: what is known before the first question.
         choices: the decisions on the command line.
-        read: resolves a draft; raises JobError.
+        read: resolves a draft or raises JobError.
     """
 
     def __init__(self, around: Around, choices: Choices, read: Callable[[Choices], Found]) -> None:
@@ -395,7 +395,7 @@ class GuidedStart:
             self.found = read(choices)
 
     def question(self) -> Question | None:
-        """The current question; None: `job_file` can be written."""
+        """Return the current question, or None once `job_file` can be written."""
         known = self.found or Found((), "self")
         left = (topic for topic in Topic if topic not in self.choices.decided)
         asked = (_question(topic, self.around, self.choices, known) for topic in left)
@@ -405,7 +405,7 @@ class GuidedStart:
         """Take an answer to the current question.
 
         Raises:
-            JobError: it is invalid, or the job would not work with it; nothing changes.
+            JobError: the answer is invalid, or the job would not work with it. Nothing changes.
         """
         question = self.question()
         assert question is not None, "there is nothing to answer"
@@ -415,7 +415,7 @@ class GuidedStart:
         self.choices, self.found = choices, found
 
     def _require_possible(self, choices: Choices) -> None:
-        """Refuse a file that could not be written."""
+        """Refuse choices whose file could not be written."""
         job_file(choices)
         if choices.file in self.around.files:
             raise JobError(f"{choices.file}: already exists; give another name with --out")

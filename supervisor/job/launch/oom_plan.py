@@ -1,7 +1,7 @@
-"""The changes to a job after it runs out of memory, as data: shown by the dry run, checked before the start, used by the restart.
+"""Lists the changes to a job that ran out of memory. The dry run shows them, the start checks them, the restart applies them.
 
-All use the same arithmetic: `choose_smaller` picks the next micro-batch, `batch_values` its settings. Without
-memory numbers, as here, the next one is the largest that divides the present micro-batch.
+All three use the same arithmetic: `choose_smaller` picks the next micro-batch, `batch_values` its settings.
+Without memory numbers, as here, the next micro-batch is the largest that divides the current one.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from supervisor.text.redact import redact, redact_argv
 
 SCHEMA: Final = 1
 MEASURED_LATER: Final = "known after the first step"
-# Placeholder for a value: the step of the newest checkpoint.
+# Placeholder for a value, the step of the newest checkpoint.
 STEP: Final = "STEP"
 RESUME_KNOB: Final = "--resume-knob"
-# How many further restarts to show: beyond, a person changes the model instead.
+# The number of further restarts to show. Beyond that, the user would rather change the model.
 MAX_STEPS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class KnobChange:
-    """One setting before and after; `old` None: it is not set yet."""
+    """One setting before and after the change. `old` is None if the setting is not set yet."""
 
     knob: str
     old: str | None
@@ -42,7 +42,7 @@ class KnobChange:
 class ResumePlan:
     """How the restart continues: ``flag`` (a setting), ``self`` (the script finds it), ``none`` (it cannot), ``unknown``.
 
-    `value` None with ``flag``: the path of the newest checkpoint, once there is one. `source`: where it was read.
+    With ``flag``, `value` None means the path of the newest checkpoint, once known. `source`: where it is from.
     """
 
     how: str
@@ -53,7 +53,7 @@ class ResumePlan:
 
 @dataclass(frozen=True, slots=True)
 class OomPlan:
-    """The changes at the first out-of-memory failure, and at later ones; `smaller_global`: only in this way, which a person allowed."""
+    """The changes at the first out-of-memory failure and at later ones. `smaller_global`: allowed by the user, and the only way."""
 
     changes: tuple[KnobChange, ...]
     then: tuple[tuple[KnobChange, ...], ...]
@@ -63,7 +63,7 @@ class OomPlan:
 
 @dataclass(frozen=True, slots=True)
 class OomRefusal:
-    """Why nothing would change automatically, and what would allow it."""
+    """Why no automatic change is possible, and what would allow one."""
 
     why: str
     help: str
@@ -71,7 +71,7 @@ class OomRefusal:
 
 
 def resume_plan(knobs: Knobs) -> ResumePlan:
-    """How a restart after some steps would continue."""
+    """Return how a restart after some steps would continue."""
     if knobs.self_resuming:
         return ResumePlan("self", None, None, knobs.resumes or None)
     if knobs.resume is not None:
@@ -84,7 +84,7 @@ def resume_plan(knobs: Knobs) -> ResumePlan:
 
 
 def resume_words(resume: ResumePlan) -> str:
-    """The plan in words: what a restart sets or waits for."""
+    """Describe what a restart sets or waits for."""
     match resume.how:
         case "self":
             return f"by itself ({resume.source})"
@@ -98,10 +98,10 @@ def resume_words(resume: ResumePlan) -> str:
 
 
 def oom_plan(spec: JobSpec, *, is_measured: bool = False) -> OomPlan | OomRefusal:
-    """The response to an out-of-memory failure of the job as started, or once it `is_measured`; pure."""
+    """Return the response to an out-of-memory failure of the job as started, or once `is_measured`. Pure."""
     knobs, batch, resume = spec.knobs, spec.batch, resume_plan(spec.knobs)
     later = is_measured_later(spec) and not is_measured
-    # A person allowed it, and enough is known for one: as planned by `policy.changes.offer_for`.
+    # The user allowed it and enough is known, as in `policy.changes.offer_for`.
     is_known = knobs.batch is not None and knobs.batch_scope is not KnobScope.UNKNOWN and batch is not None
     smaller_global = not knobs.can_change_batch and spec.retry.allow_smaller_global and is_known
     if batch is None or not (knobs.can_change_batch or smaller_global):
@@ -126,7 +126,7 @@ def oom_plan(spec: JobSpec, *, is_measured: bool = False) -> OomPlan | OomRefusa
 
 
 def missing_words(spec: JobSpec) -> tuple[str, ...]:
-    """The declarations, as typed, that would turn an out-of-memory failure from an end into a restart; none if it restarts anyway."""
+    """Return the declarations, as typed, that a restart after running out of memory still needs, none if it restarts anyway."""
     plan, knobs = oom_plan(spec, is_measured=True), spec.knobs
     words: list[str] = []
     if isinstance(plan, OomRefusal):
@@ -143,10 +143,10 @@ def missing_words(spec: JobSpec) -> tuple[str, ...]:
 
 
 def oom_notice(spec: JobSpec, *, waits: bool, tries: Sequence[str] = ()) -> tuple[str, bool]:
-    """The effect of an out-of-memory failure of this job, in one line, and whether it restarts automatically.
+    """Return the effect of running out of memory in one line, and whether the job restarts automatically.
 
-    `spec`: with everything known so far. `waits`: it finally asks a person, who may be watching. `tries`: the
-    settings of `spec` that a restart only tries, before the first step.
+    `spec`: includes everything known so far. `waits`: the run would ask the user in the end. `tries`:
+    settings in `spec` that a restart only tries, before the first step.
     """
     plan, missing = oom_plan(spec, is_measured=True), missing_words(spec)
     how = f"; {' '.join(missing)}" if missing else ""
@@ -168,13 +168,13 @@ def oom_notice(spec: JobSpec, *, waits: bool, tries: Sequence[str] = ()) -> tupl
 
 
 def next_batch(spec: JobSpec, batch: BatchSpec, *, smaller_global: bool) -> BatchSpec | None:
-    """The batch after `batch`, with the same accumulation if the global batch shrinks; None if none is left."""
+    """Return the batch after `batch`, or None if none is left. A smaller global batch keeps accumulation."""
     choice = choose_smaller(batch, minimum=spec.retry.min_micro_batch, smaller_global=smaller_global)
     return choice.batch if choice is not None else None
 
 
 def is_measured_later(spec: JobSpec) -> bool:
-    """Whether open questions about the batch will be settled once a step has been measured."""
+    """Check whether open questions about the batch will be settled once a step has been measured."""
     knobs = spec.knobs
     open_ = bool(knobs.help) if knobs.refusal else spec.batch is None or not knobs.can_change_batch
     return spec.instrument and spec.entry_kind is not EntryKind.TRAINER and open_
@@ -183,7 +183,7 @@ def is_measured_later(spec: JobSpec) -> bool:
 def _changes(
     spec: JobSpec, shown: BatchSpec | None, before: BatchSpec, batch: BatchSpec
 ) -> tuple[KnobChange, ...]:
-    """The settings that change from `before` to `batch`; `shown` None: from the values at the start."""
+    """Return the settings that change from `before` to `batch`, or from the start values without `shown`."""
     local = spec.nproc_per_node
     was = dict(batch_values(spec.knobs, shown, before=before, local_world_size=local)) if shown else None
     after = batch_values(spec.knobs, batch, before=before, local_world_size=local)
@@ -195,14 +195,14 @@ def _changes(
 
 
 def _present(spec: JobSpec, name: str) -> str | None:
-    """The value of a setting at the start."""
+    """Return the value of a setting at the start."""
     knobs = spec.knobs
     given = value_of(spec.entry_args, name) if is_argument(name) else None
     if (given := dict(spec.set_knobs).get(name) or given) is not None:
         return given
     same = dict(knobs.same).get(name, "")
     if same.isdigit():
-        return None  # it follows from another setting and has no number of its own
+        return None  # the value follows from another setting
     roles = {knobs.batch: "micro", knobs.accumulation: "accumulation", knobs.global_batch: "total"}
     number = knobs.number(roles.get(name, same))
     return str(number.value) if number is not None and number.value is not None else None
@@ -213,7 +213,7 @@ def _shown(name: str) -> str:
 
 
 def container_line(spec: JobSpec, plan: LaunchPlan) -> str:
-    """The options that a container after ``--`` needs for measurements; empty without one, or if nothing is measured."""
+    """Return the options for measuring inside a container after ``--``, empty without one or if nothing is measured."""
     own = {change.name: change.value or "" for change in plan.env}
     variables = [name for name in own if name.startswith("STOKER_") or name == "PYTHONPATH"]
     if spec.entry_kind is not EntryKind.COMMAND or not spec.instrument or "PYTHONPATH" not in own:
@@ -223,7 +223,7 @@ def container_line(spec: JobSpec, plan: LaunchPlan) -> str:
 
 
 def answer(spec: JobSpec, plan: LaunchPlan) -> dict[str, Any]:
-    """The public answer of ``stoker run --dry-run --json``: plain data, secrets redacted; see docs/dry-run.md."""
+    """Return the answer of ``stoker run --dry-run --json`` as plain data, secrets redacted (docs/dry-run.md)."""
     return {
         "schema": SCHEMA,
         "argv": list(redact_argv(plan.argv)),
@@ -257,7 +257,7 @@ def _batch(spec: JobSpec) -> dict[str, Any]:
 
 
 def world_size(spec: JobSpec) -> int | None:
-    """Ranks of the whole job; None if unknown."""
+    """Return the number of ranks of the whole job, or None if unknown."""
     if spec.batch is not None and spec.batch.ranks_known:
         return spec.batch.world_size
     return spec.world_size or None
@@ -285,7 +285,7 @@ def _on_oom(plan: OomPlan | OomRefusal) -> dict[str, Any]:
 
 
 def four_lines(spec: JobSpec) -> tuple[str, str, str, str]:
-    """The same for people: the batch, its changes, the result, the resume."""
+    """Describe the plan in four lines: the batch, its changes, the result, the resume."""
     plan = oom_plan(spec)
     how, batch_line = resume_words(plan.resume), _batch_line(spec)
     if isinstance(plan, OomPlan):
@@ -298,7 +298,7 @@ def four_lines(spec: JobSpec) -> tuple[str, str, str, str]:
 
 
 def _batch_line(spec: JobSpec) -> str:
-    """The present values of the settings."""
+    """Describe the current values of the settings."""
     knobs = spec.knobs
     micro, steps, total = (knobs.number(number) for number in ("micro", "accumulation", "total"))
     world, unknown = world_size(spec), MEASURED_LATER if is_measured_later(spec) else "not known"

@@ -1,4 +1,4 @@
-"""LaunchPlan: one launch as data, printable as a command to paste; and the command line that starts the job again."""
+"""Plans one launch as data and formats it as a command to paste, or as the command that starts the job again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from supervisor.text.decode import printable, shell_word
 from supervisor.text.redact import HIDDEN, redact, redact_argv, redact_text
 
 LOOPBACK: Final = "127.0.0.1"
-# Flags by which a person controls the rendezvous.
+# Flags by which the user controls the rendezvous.
 _ENDPOINT: Final = "--rdzv-endpoint="
 ENDPOINT_PORT: Final = 29_400  # torch/distributed/elastic/rendezvous
 MASTER_PORT: Final = 29_500  # torch/distributed/run.py
@@ -31,7 +31,7 @@ _RENDEZVOUS: Final = ("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--stand
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCopy:
-    """A changed copy of a checkpoint to resume from: hard links except for its state, where `field` is `after` instead of `before`."""
+    """A changed copy of a checkpoint to resume from: hard links, except for a state whose `field` is `after` instead of `before`."""
 
     source: str
     target: str
@@ -44,10 +44,10 @@ class CheckpointCopy:
 class LaunchPlan:
     """What one attempt executes: argv, environment changes with reasons, folder, batch numbers.
 
-    `wire_env` (STOKER_RUN_DIR, ...) is part of `env`. `supervised_as` is "torchrun" when ranks live under torchrun's --log-dir tree, "command" when the child's own
-    stdout/stderr are the only logs. `notes` say which parts of the user's command line were replaced, and why. `port` is the plan's port on this machine, if known;
-    `port_named`: a person chose it. `copy` is a changed copy of the checkpoint to resume from, and must exist before the launch; `resume_at`: its step. `applied`:
-    settings changed inside the ranks' processes, with their values.
+    `wire_env` (STOKER_RUN_DIR, ...) is part of `env`. `supervised_as` is "torchrun" if ranks run under torchrun with a --log-dir tree, "command" if the child's own
+    stdout/stderr are the only logs. `notes` describe which parts of the user's command line were replaced, and why. `port` is the plan's port on this machine, if
+    known. `port_named`: the user chose the port. `copy` is a changed copy of the checkpoint to resume from. It must exist before the launch. `resume_at`: its step.
+    `applied`: settings changed inside the ranks' processes, with their values.
     """
 
     attempt: int
@@ -69,7 +69,7 @@ class LaunchPlan:
 
 
 def wants_port(spec: JobSpec) -> bool:
-    """Whether `build_plan` needs a free port from the caller: one machine, torchrun, none named."""
+    """Check whether `build_plan` needs a free port from the caller: one machine, torchrun, no port named."""
     return (
         spec.entry_kind is not EntryKind.COMMAND
         and not spec.several_nodes
@@ -100,25 +100,25 @@ def build_plan(
 
     Args:
         spec: the job.
-        attempt: its number, from 1.
-        interpreter: the target's python, by path.
+        attempt: the attempt's number, from 1.
+        interpreter: the path of the target's python.
         run_dir: absolute path of the run directory.
         attempt_dir: absolute path of this attempt's folder.
-        base_env: the environment that the changes will be made to.
-        port: a free port, if `wants_port`; without one torchrun finds its own (--standalone).
+        base_env: the environment to apply the changes to.
+        port: a free port, if `wants_port`. Without one, torchrun finds its own (--standalone).
         trainer_main: absolute path of the bundled trainer's ``__main__.py`` (EntryKind.TRAINER).
         batch: this attempt's batch, if it differs from the job's.
-        env: variables that policy or a person added, over all attempts so far.
-        set_args: (flag, value) pairs added the same way; an empty value makes a switch.
+        env: variables added by policy or the user, over all attempts so far.
+        set_args: (flag, value) pairs added the same way. An empty value makes a switch.
         resume: whether to resume; None means from attempt 2 on. Pass False for a start from scratch, and
-            while nothing is committed in a job that names its own initial checkpoint.
+            while a job that names its own initial checkpoint has committed nothing.
         node_dir: this node's folder in a run directory that several nodes share.
-        rank: a measured rank process: settings beyond the reach of this launch's words are changed inside the next ones.
+        rank: a measured rank process. Settings that this launch's words cannot reach are changed inside the new ranks.
         confirm: saves of this attempt wait until it trains as planned.
 
     Raises:
         JobError: the batch must change and its knobs are unknown.
-        NotResumableError: they cannot be set because nothing is measured.
+        NotResumableError: the knobs cannot be set because nothing is measured.
     """
     args, effective = spec.entry_args, batch or spec.batch
     pairs = list(spec.set_knobs)
@@ -176,7 +176,7 @@ def build_plan(
 def _reached(
     spec: JobSpec, pairs: list[tuple[str, str]], rank: RankProcess | None
 ) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """The settings set by words of the launch, and those set inside the ranks.
+    """Split the settings into those set by words of the launch and those set inside the ranks.
 
     For a script that stoker starts, options are words. For another command, and for variables, it is unknown
     what reaches the ranks. A file's key is set in each process that loads the file.
@@ -188,14 +188,14 @@ def _reached(
     words = [pair for pair in pairs if is_script and is_argument(pair[0])]
     inside = [pair for pair in pairs if pair not in words]
     spelled = []
-    for name, value in words:  # the present word for the option: `-b 16` is changed, and no `--batch` added
+    for name, value in words:  # use the option's present spelling: change `-b 16`, do not add `--batch`
         present = (word for word in rank.words.get(name, ()) if value_of(spec.entry_args, word) is not None)
         spelled.append((next(present, name), value))
     return spelled, inside
 
 
 def applied_in(rank: RankProcess | None, pairs: Sequence[tuple[str, str]], cwd: str) -> dict[str, str]:
-    """The variables that carry a plan into the ranks: `APPLY`, as JSON (instrument/settings.py), and those it sets."""
+    """Return the variables that carry a plan into the ranks: `APPLY` as JSON (instrument/settings.py), and its own."""
     if not pairs:
         return {}
     rank = rank or RankProcess()
@@ -219,17 +219,17 @@ def applied_in(rank: RankProcess | None, pairs: Sequence[tuple[str, str]], cwd: 
 
 def _torchrun_flags(spec: JobSpec, port: int | None) -> list[str]:
     flags = [f"--nproc-per-node={spec.nproc_per_node}", f"--nnodes={spec.nnodes}"]
-    # torchrun never restarts: its second attempt would repeat the first one, without the smaller batch,
-    # and its exit code means nothing (1 for everything).
+    # torchrun never restarts, because its second attempt would repeat the first one without the smaller
+    # batch. Its exit code carries no information (1 for any failure).
     flags += ["--max-restarts=0", "--redirects=3"]
     if spec.several_nodes:
         flags.append(f"--node-rank={spec.node_rank}")
         flags += [f"--master-addr={spec.master_addr}"] if spec.master_addr else []
         flags += [f"--master-port={port}"] if port is not None else []
     elif port is not None:
-        # A static rendezvous on a port of our choice, not --standalone: the port is then known before the
-        # launch. It can be checked, named in a verdict, and moved if it is taken. Loopback, because the
-        # host's own name may resolve to an address that does not answer.
+        # Use a static rendezvous on a port of our choice, not --standalone, so that the port is known before
+        # the launch. The port can then be checked, shown in a verdict, and changed if taken. Use loopback,
+        # because the host's own name may resolve to an address that does not answer.
         flags += [f"--master-addr={spec.master_addr or LOOPBACK}", f"--master-port={port}"]
     elif not any(_has(spec, flag) for flag in _RENDEZVOUS):
         flags.append("--standalone")
@@ -249,17 +249,17 @@ def _entry(spec: JobSpec, trainer_main: str | None) -> tuple[str, ...]:
 def _resume(
     spec: JobSpec, chosen: Mapping[str, str], attempt: int, resume: bool | None
 ) -> tuple[str | None, list[tuple[str, str]]]:
-    """What this attempt resumes from, and how the script is told. `chosen`: settings that policy or a person added."""
+    """Return what this attempt resumes from, and the settings for that. `chosen`: set by policy or the user."""
     knobs = spec.knobs
     by_step = chosen.get(knobs.resume_step or "")
     if by_step is not None:
         return f"{knobs.resume_step} {by_step}", []
     if (start := chosen.get(knobs.start or "")) is not None:
-        return start, []  # a chosen checkpoint, not the newest one
+        return start, []  # an explicitly chosen checkpoint, not the newest one
     if knobs.resume is None:
         return None, []
     own = value_of(spec.entry_args, knobs.resume)
-    # A checkpoint named by the user stays the start until a newer one is known to exist.
+    # A checkpoint named by the user stays the starting point until a newer one is known to exist.
     wanted = resume if resume is not None else attempt > 1 and own in {None, "", knobs.resume_value}
     if not wanted:
         return own, []
@@ -271,10 +271,10 @@ def _has(spec: JobSpec, flag: str) -> bool:
 
 
 def plan_as_shell(plan: LaunchPlan) -> str:
-    """The plan as text to read and paste into a shell, without secrets.
+    """Format the plan as text to read and paste into a shell, without secrets.
 
-    Every environment change is above the command with its reason. A secret variable is passed on from the
-    pasting shell.
+    Every environment change is listed above the command with its reason. A secret variable is passed on from
+    the shell that runs the command.
     """
     lines = [f"# note: {printable(redact_text(note))}" for note in plan.notes]
     if plan.batch is not None:
@@ -297,7 +297,7 @@ def plan_as_shell(plan: LaunchPlan) -> str:
 
 
 def plan_as_record(plan: LaunchPlan) -> dict[str, Any]:
-    """The plan as plain data for plan.json: secrets redacted, tuples as lists."""
+    """Return the plan as plain data for plan.json, with secrets redacted and tuples as lists."""
     batch, copy = plan.batch, plan.copy
     env = [(change.name, change.value, change.reason) for change in plan.env]
     return {
@@ -324,7 +324,7 @@ def plan_as_record(plan: LaunchPlan) -> dict[str, Any]:
 
 
 def endpoint_of(job: JobSpec) -> tuple[str, int | None]:
-    """Host and port of ``--rdzv-endpoint``, split as torchrun does; ("", …) if none is named, None for an invalid port.
+    """Return host and port of ``--rdzv-endpoint``, split as torchrun does. ("", …) if not given, port None if invalid.
 
     torch/distributed/elastic/rendezvous/utils.py, parse_rendezvous_endpoint.
     """
@@ -339,13 +339,13 @@ def endpoint_of(job: JobSpec) -> tuple[str, int | None]:
 
 
 def endpoint_named(job: JobSpec) -> str:
-    """``--rdzv-endpoint`` as given; empty: not given."""
+    """Return ``--rdzv-endpoint`` as given, empty if not given."""
     return next(
         (flag.removeprefix(_ENDPOINT) for flag in job.torchrun_flags if flag.startswith(_ENDPOINT)), ""
     ).strip()
 
 
-# These differ in every attempt and mean nothing to a person.
+# These differ in every attempt and tell the user nothing.
 _OF_EACH: Final = ("--log-dir=", "--master-port=")
 _OWN_NAMES: Final = "STOKER_"
 
@@ -353,11 +353,11 @@ _OWN_NAMES: Final = "STOKER_"
 def diff_lines(
     before: Mapping[str, Any], after: Mapping[str, Any], first_values: Mapping[str, object]
 ) -> tuple[str, ...]:
-    """The diff of two plans, as `plan.plan_as_record` makes them: "- old" and "+ new", arguments first.
+    """Return the diff of two plans in the form of `plan_as_record`: "- old" and "+ new", arguments first.
 
     Args:
         before: the plan of the ended attempt.
-        after: the plan of the next one.
+        after: the plan of the next attempt.
         first_values: the values of keys in the script's own config files, by setting name.
     """
     lines: list[str] = []
@@ -393,7 +393,7 @@ def _variables(plan: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-# Origins noted by `settings.Resolver` for values on the command line.
+# The origin that `settings.Resolver` records for values from the command line.
 _GIVEN: Final = "flag --"
 _OURS: Final = {flag.name: flag.takes_value for flag in (*STOKER_FLAGS, *TORCHRUN_FLAGS)}
 _ENV: Final = "env."
@@ -401,15 +401,15 @@ _SAFE: Final = re.compile(r"[\w@%+=:,./<>…-]+")
 
 
 def real_command_of(job: JobSpec) -> str | None:
-    """The command of the real run behind a trial; None if `command_of` returns none."""
+    """Return the command of the real run behind a trial, or None if `command_of` returns none."""
     rows = tuple(row for row in job.origins if not row[2].startswith("flag --trial"))
     return command_of(replace(job, origins=rows))
 
 
 def command_of(job: JobSpec, more: Sequence[str] = ()) -> str | None:
-    """``stoker run --nproc-per-node 2 train.py --lr 3e-4``, with `more` flags; None if the job was not started by our command line.
+    """Return ``stoker run --nproc-per-node 2 train.py --lr 3e-4`` with `more` flags, or None if no such command started the job.
 
-    Settings from files and from the environment are read there again; a secret stays hidden, as recorded.
+    Settings from files and from the environment are read again. A secret stays hidden, as recorded.
     """
     words = ["stoker", "run", *more]
     if job.config_path is not None:

@@ -1,4 +1,4 @@
-"""Metrics from any training log: a grammar reads a line's shape once, and a cache reads later lines of that shape."""
+"""Reads metrics from any training log. A grammar reads each line shape once, and a cache reads its later lines."""
 
 from supervisor.sources.metrics.metric_reader import (
     Columns,

@@ -1,4 +1,4 @@
-"""Derives from the lines above how to read the next one: table headers, tracebacks, blocks of settings, headings."""
+"""Tracks how earlier lines affect the next one: table headers, tracebacks, blocks of settings, headings."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from supervisor.sources.metrics.tokens import (
 )
 
 MAX_HEADING = 120
-# Blanks that most patterns do not count as blanks: no-break, thin, ideographic.
+# Blanks that most patterns do not match as blanks: no-break, thin, ideographic.
 _BLANKS = dict.fromkeys((0xA0, 0x2007, 0x2009, 0x202F, 0x3000), " ")
 _TRACE = "Traceback (most recent call last)"
-# "Training arguments:", "----- config -----", "optimizer:". One expression for the first two would try each word at each place.
+# "Training arguments:", "----- config -----", "optimizer:". One combined expression would try each word at each position.
 _BLOCK_WORD = re.compile(
     r"(?:config\w*|arguments?|args|hyper-?parameters?|options|settings|parameters)\b[\w .]*[:\s=*-]*$",
     re.IGNORECASE,
@@ -50,16 +50,16 @@ _HELD_OUT = re.compile(
     r"|\W*(?:eval\w*|valid\w*|test\w*)\s+(?:begins?|starts?|started)\b[^\d:=]*$",
     re.IGNORECASE,
 )
-# "Validation:", "验证集:": the name of a set and nothing else.
+# The name of a set on its own: "Validation:", "验证集:".
 _SET_ALONE = re.compile(r"[\W_]*([^\W\d_]{3,12})(?:[ _][Ss]et)?\s*[:：][\s*=#-]*$")
-# " * Acc@1 71.2 loss 1.2": the end of a pass over held-out data.
+# The end of a pass over held-out data: " * Acc@1 71.2 loss 1.2".
 _STARRED = re.compile(r"\s?\* (?!.*\b(?:epoch|step|iter\w*|train\w*)\b)[A-Za-z]", re.IGNORECASE)
-# "Averaged stats: loss: 0.31": about the previous pass.
+# "Averaged stats: loss: 0.31": describes the previous pass.
 _MEANS = re.compile(r"\s*Averaged? (?:stats|metrics|results)\s*:", re.IGNORECASE)
 _EPOCH = re.compile(r"\bepoch\b", re.IGNORECASE)
 # "***** train metrics *****": a table of means over the whole run.
 _SUMMARY = re.compile(r"\W*(?:train|training|final) (?:metrics|results|summary)\W*$", re.IGNORECASE)
-# The owner of a held-out loss, if a log has both.
+# Which set a held-out loss belongs to, for logs that print both.
 _VALIDATION = re.compile(
     r"(?<![A-Za-z])(?:val|valid\w*|dev)(?![A-Za-z])|(?<![A-Za-z])val(?=loss)", re.IGNORECASE
 )
@@ -68,7 +68,7 @@ _BEST = re.compile(
     r"best (?:iteration|epoch|step|model|result)\w*(?: (?:is|was|at|in|of|from|on)\b[\w ]{0,30})?\s*:\s*$",
     re.IGNORECASE,
 )
-# In an apparent block of settings, a number with at least this many digits was computed, not chosen.
+# In an apparent block of settings, a number with this many digits was computed, not configured.
 _MEASURED = re.compile(r":\s*-?\d+\.\d{7,}(?:e-?\d+)?\s*$")
 
 # Caffe: "Train net output #1: loss = 3.4 (* 1 = 3.4 loss)", below the iteration's total.
@@ -77,53 +77,53 @@ _OUTPUT = re.compile(r"\boutput #\d+:")
 _CALL = re.compile(r"\s*(?:[\w.]+\s?[=:]\s?)?[A-Za-z_][\w.]*\($")
 # "lr=0.1,": transformers does not indent the fields of its arguments.
 _FIELD = re.compile(r"[A-Za-z_]\w*=")
-# scikit-learn's report on classes, one of which may be named "loss".
+# scikit-learn's classification report, in which a class may be named "loss".
 _REPORT = re.compile(r"\s*precision\s+recall\s+f1-?score\s+support\s*$")
 _REPORT_ROW = re.compile(r"\s*\S.*\s[\d.e-]+\s+\d+\s*$")
 
 
-# "Timer: 0.6698", "time: 0.21 sec.": a time on its own line, for an unknown number of steps.
+# "Timer: 0.6698", "time: 0.21 sec.": a time on a line of its own, for an unknown number of steps.
 _LONE_TIME = re.compile(
     r"\W*(?:(?:batch|iter|step)[ _])?timer?\s*[:=]\s*\d+\.\d+\s*(?:s|secs?|seconds?)?\W*$", re.IGNORECASE
 )
-# A longer call or table is not one; transformers' arguments take some 130 lines.
+# A longer block is not a call or a summary. The arguments of transformers take about 130 lines.
 MAX_BLOCK = 200
-# Few trainings have more epochs, and few report fewer steps by the name of their set.
+# Few runs have more epochs, and few runs that print steps next to a set's loss have fewer steps.
 MAX_EPOCHS = 1000
 _OF_SET = lexicon.EVAL_WORDS | lexicon.TRAIN_WORDS
-# What a bar or a nameless counter may show beside its count where it is not the training's.
+# What a bar or a nameless counter may show beside its count if it is not about training.
 _OF_COUNTER = frozenset({Field.STEP, Field.TOTAL_STEPS, Field.STEP_TIME, Field.SAMPLES, Field.ETA})
 _FULL_BAR = re.compile(r"100%\|[█#=]+\|")
 
 
-# A line that only draws, which does not end a table.
+# A line of drawing characters only, which does not end a table.
 _RULE = re.compile(r"[\s|+:=─━┼-]*$")
 # "| train/   |        |": a table of names and values, not of settings.
 _SECTION_ROW = re.compile(r"\s*\|\s*[A-Za-z_][\w ]*/\s*\|\s*\|\s*$")
 
 
 class Below(Enum):
-    """The lines below a heading of held-out data, or of other work."""
+    """What the lines below a heading for held-out data, or for other work, may contain."""
 
     OTHER = auto()
-    RESULTS = auto()  # the next line is the first: INDENTED or SET, by its indentation
-    INDENTED = auto()  # its values, while they are indented
-    SET = auto()  # its values, up to a counter, which is training's
+    RESULTS = auto()  # the next line is the first one, whose indentation selects INDENTED or SET
+    INDENTED = auto()  # results, as long as lines are indented
+    SET = auto()  # results, up to a counter, which belongs to training
     WORK = auto()  # bars and nameless counters of other work: "Encoding 17562 texts"
-    WORKED = auto()  # the full bar of that, which may be drawn again
+    WORKED = auto()  # the full bar of other work, which may be drawn again
 
 
 _NOT_HELD_OUT = frozenset({Below.OTHER, Below.WORK, Below.WORKED})
 
 
 class State(NamedTuple):
-    """The effect of the lines above on the next one.
+    """How earlier lines affect the next one.
 
-    `evaluated`: the previous report was of held-out data. `outer`: the header of a table with a counter, which continues
-    after one without ("Class Images mAP50"). `in_call`, `in_summary`: how many more lines the block may have; 0 outside of
-    one. `only_loss`: the loss taken for the whole because each of its lines had no other ("focal_loss"); None once the log
-    names a whole, or another kind, which makes them parts.
-    `pairs_are_epochs`: what a nameless `[1/15]` counts; None until it is known.
+    `evaluated`: the previous report was on held-out data. `outer`: the header of a table with a counter, which continues
+    after a table without a counter ("Class Images mAP50"). `in_call`, `in_summary`: the maximum number of lines left in
+    the block, 0 outside of a block. `only_loss`: the loss that counts as the total because its lines had no other loss
+    ("focal_loss"). None once the log prints a total or another kind, which makes them parts.
+    `pairs_are_epochs`: whether a nameless `[1/15]` counts epochs, or None until known.
     """
 
     header: Header | None = None
@@ -146,7 +146,7 @@ class State(NamedTuple):
 
 
 def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
-    """Parse a line in a state: its report, the next state, and whether it was a table row."""
+    """Parse a line in a state. Return its readings, the next state, and whether the line was a table row."""
     if not text.isascii():
         text = text.translate(_BLANKS)
     if (wrapped := json_message(text)) is not None:
@@ -175,14 +175,14 @@ def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
     if len(message) <= MAX_HEADING and (below := _heads(message, after)) is not None:
         return NOTHING, below, False
     if after.in_settings and _is_indented(message) and not _MEASURED.search(message) and not _is_bar(message):
-        # An apparent set name is a key of settings.
+        # Here a line that looks like a set's name is a key of the settings.
         return NOTHING, after._replace(below=Below.OTHER) if after.below is Below.SET else after, False
     parsed, after = _of_line(text, begin, after)
     return *_whole_loss(parsed, after), False
 
 
 def _whole_loss(parsed: Parsed, state: State) -> tuple[Parsed, State]:
-    """Whether the only loss of a line is the whole loss, judging by earlier lines."""
+    """Decide by earlier lines whether the only loss in a line is the total loss."""
     found = next((reading for reading in parsed.readings if reading.field == Field.LOSS), None)
     if found is None or parsed.off_curve:
         return parsed, state
@@ -195,7 +195,7 @@ def _whole_loss(parsed: Parsed, state: State) -> tuple[Parsed, State]:
 
 
 def _of_validation(parsed: Parsed, message: str, state: State) -> tuple[Parsed, State]:
-    """Take a test set's loss off the curve if the log names a validation loss: the two are not one curve."""
+    """Take a test set's loss off the curve if the log has a validation loss, a different curve."""
     found = [one for one in parsed.readings if one.field == Field.VAL_LOSS]
     if not found:
         return parsed, state
@@ -207,7 +207,7 @@ def _of_validation(parsed: Parsed, message: str, state: State) -> tuple[Parsed, 
 
 
 def _of_pair(parsed: Parsed, text: str, state: State) -> tuple[Parsed, State]:
-    """A nameless `[1/15]` counts epochs if the first one before a named set's loss is 0 or 1, of at most MAX_EPOCHS, and the log names no epoch."""
+    """Read a nameless `[1/15]` as epochs if the first, before a set's loss, is 0 or 1 of at most MAX_EPOCHS and the log prints no epoch."""
     by_field = {one.field: one for one in parsed.readings}
     if Field.EPOCH in by_field:
         return parsed, state._replace(pairs_are_epochs=False)
@@ -226,9 +226,9 @@ def _of_pair(parsed: Parsed, text: str, state: State) -> tuple[Parsed, State]:
 
 
 def _heads(message: str, state: State) -> State | None:
-    """The state below a heading; None if the line is not one."""
+    """Return the state below a heading, or None if the line is not a heading."""
     if (alone := _SET_ALONE.match(message)) is not None and lexicon.EVAL_WORDS.issuperset(words_of(alone[1])):
-        # "val:" and "TEST:" may be keys of settings with indented values.
+        # "val:" and "TEST:" may be keys in settings with indented values.
         is_key = message.isascii() and (message.islower() or message.isupper())
         return state._replace(below=Below.SET, in_settings=is_key)
     if _HELD_OUT.match(message):
@@ -247,10 +247,10 @@ def _is_indented(message: str) -> bool:
 
 
 def _of_line(text: str, begin: int, state: State) -> tuple[Parsed, State]:
-    """The report of a line whose message starts at `begin`, and the next state."""
+    """Return the readings of a line whose message starts at `begin`, and the next state."""
     message = text[begin:]
     indented, is_bar = _is_indented(message), _is_bar(message)
-    # A line that names the set itself sums it up.
+    # A line with its own word for the set or the epoch is a summary, not a result.
     if state.below is Below.SET and any(
         words.search(message) for words in (lexicon.TRAINS, lexicon.EVALUATES, _EPOCH)
     ):
@@ -268,12 +268,12 @@ def _of_line(text: str, begin: int, state: State) -> tuple[Parsed, State]:
     if state.below in {Below.WORK, Below.WORKED}:
         state = state._replace(below=Below.OTHER)
     if state.below is not Below.OTHER and is_bar and fields.isdisjoint((Field.LOSS, Field.VAL_LOSS)):
-        return NOTHING._replace(once=parsed.once), state  # about the pass over the held-out data
+        return NOTHING._replace(once=parsed.once), state  # the bar of the pass over held-out data
     if state.below is Below.SET and not fields.isdisjoint((Field.STEP, Field.EPOCH)):
         state = state._replace(below=Below.OTHER)
         parsed = _with_message(text, begin, in_record=in_record, evaluates=False)
     if state.after_val_loss and Field.LOSS in fields and "" in fields and fields <= {Field.LOSS, ""}:
-        # Below "Val loss: 0.41" the same loss again, beside its parts.
+        # After "Val loss: 0.41", the same loss is printed again next to its parts.
         parsed = parse_line(text, evaluates=True)
     if state.in_summary or _OUTPUT.search(message):
         parsed = parsed._replace(off_curve=True)
@@ -292,7 +292,7 @@ def _of_line(text: str, begin: int, state: State) -> tuple[Parsed, State]:
 
 
 def _of_work(message: str, parsed: Parsed, below: Below) -> Below | None:
-    """What follows a line of other work, such as tokenizing; None if the line is the training's."""
+    """Return what follows a line of other work, such as tokenizing, or None if the line is about training."""
     is_bar = _is_bar(message)
     if below not in _NOT_HELD_OUT:
         return None
@@ -312,7 +312,7 @@ def _of_work(message: str, parsed: Parsed, below: Below) -> Below | None:
 
 
 def _with_message(text: str, begin: int, *, in_record: bool, evaluates: bool) -> Parsed:
-    """A line's report, or only its message's if that has more: "[50]", a counter, or a bar without words may start a message."""
+    """Parse a line, or only its message if that has more, as "[50]", a counter or a bar may start a message."""
     parsed = parse_line(text, in_record=in_record, evaluates=evaluates)
     if not begin:
         return parsed
@@ -328,7 +328,7 @@ def _with_message(text: str, begin: int, *, in_record: bool, evaluates: bool) ->
 def _in_block(message: str, state: State) -> State | None:
     """Return the state after a line inside a skipped block, or None if the line is not in one.
 
-    Progress bars never are, even when indented.
+    Progress bars are never skipped, even when indented.
     """
     if state.skip_next:
         return state._replace(skip_next=False)
@@ -336,7 +336,7 @@ def _in_block(message: str, state: State) -> State | None:
         return None
     stripped, indented = message.strip(), _is_indented(message)
     if state.in_trace and not indented and _is_whole(parse_line(message)):
-        return None  # the other stream's line, between those of the traceback
+        return None  # a line of the other stream between lines of the traceback
     if state.in_trace or _TRACE in message:
         goes_on = indented or stripped.startswith(("During handling", "The above exception", _TRACE))
         return state._replace(in_trace=goes_on or not state.in_trace)
@@ -354,13 +354,13 @@ def _in_block(message: str, state: State) -> State | None:
 
 
 def _goes_on_in_call(message: str, *, indented: bool) -> bool:
-    """Whether a line is a field of the call above, or its end; such lines may look like reports."""
+    """Check whether a line is a field or the end of the call above. Such lines can look like reports."""
     is_field = indented or message[0] in ")]}" or _FIELD.match(message) is not None
     return is_field and message.rstrip()[-1] in ",([{)]}" and not _is_whole(parse_line(message))
 
 
 def _is_whole(parsed: Parsed) -> bool:
-    """Whether a line reports both the position of training and a measurement."""
+    """Check whether a line reports both the position of training and a loss."""
     fields = {reading.field for reading in parsed.readings}
     return not fields.isdisjoint((Field.STEP, Field.EPOCH)) and not fields.isdisjoint(
         (Field.LOSS, Field.VAL_LOSS)
@@ -368,7 +368,7 @@ def _is_whole(parsed: Parsed) -> bool:
 
 
 def _weight(parsed: Parsed) -> int:
-    """The number of canonical fields in a line's report."""
+    """Count the canonical fields that a line reports."""
     return sum(bool(reading.field) for reading in parsed.readings)
 
 
@@ -377,7 +377,7 @@ def _is_bar(message: str) -> bool:
 
 
 def _from_table(text: str, state: State) -> tuple[Parsed | None, State]:
-    """The row of a table, or nothing for its header and rules; None for any other line."""
+    """Read a table row. Return `NOTHING` for the table's header and rules, None for any other line."""
     if _RULE.match(text):
         return NOTHING, state
     if not any(separator in text for separator in ("|", "│", "┃", ",", "\t", "  ")):

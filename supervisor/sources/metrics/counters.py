@@ -1,4 +1,4 @@
-"""Values whose own name does not tell what they are: pairs `a/b`, and numbers without a name."""
+"""Reads values whose own name does not tell their meaning: pairs `a/b`, and numbers without a name."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from supervisor.sources.metrics.tokens import (
     time_scale,
 )
 
-# "3/100 epochs", "5/10 steps": the word after the pair says what it counts.
+# The word after a pair tells what it counts: "3/100 epochs", "5/10 steps".
 _COUNTED_IN = re.compile(
     r"[\s*]*(?:\(\d+%\)\s*)?(?:(epochs?)|(steps?|iters?|iterations?|updates?|batches))\b(?!\s?[:=#]?\s?\d)",
     re.IGNORECASE,
 )
-# "(0/4) Epoch 1, …": the rank and world size, followed by named counters.
+# Rank and world size, followed by named counters: "(0/4) Epoch 1, …".
 _RANK_OF = re.compile(r"\(\d+/\d+\) (?=.*\b(?:epoch|step|iter(?:ation)?|memory|batch)\b)", re.IGNORECASE)
 _MEMORY_PAIR = re.compile(
     r"(?P<used>\d+(?:\.\d+)?)\s?(?P<u>[KMGT]i?B?)?\s?/\s?\d+(?:\.\d+)?\s?(?P<v>[KMGT]i?B?)?"
 )
-# Allowed before a pair that counts steps: marks, and words in brackets.
+# What may precede a pair that counts steps: marks, and words in brackets.
 _NOTHING_AHEAD = re.compile(
     r"(?:.*\x01)?(?:\s*[Tt]rain(?:ing)?\s*[|:])?(?:\s*[:|-]\s*[\w.]+\s*[|-])?(?:\s*\[[A-Za-z][\w ]{0,15}\])*[\s\[\](#=>*|•·:-]*$"
 )
@@ -48,7 +48,7 @@ _DEEPSPEED = re.compile(r"(?P<e>\d+)/(?P<s>\d+), (?:RunningAvg)?SamplesPerSec=")
 
 
 def read_pair(line: LineValues, token: Token, place: int) -> None:
-    """Add the meaning of a pair of whole numbers; `place` is its index among the line's values."""
+    """Add the readings of a pair of whole numbers. `place` is its index among the line's values."""
     assert token.total is not None
     epoch_before, line.after_epoch = line.after_epoch, False
     if "%" in token.unit or any(token.start == reading.start for reading in line.readings):
@@ -82,7 +82,7 @@ def read_pair(line: LineValues, token: Token, place: int) -> None:
 
 
 def _read_nameless_pair(line: LineValues, token: Token, place: int, *, epoch_before: bool) -> None:
-    """A pair without a known name: the text around it decides."""
+    """Read a pair without a known name by the text around it."""
     assert token.total is not None
     words, before = words_of(token.name), token.before.strip()
     is_short = epoch_before and {"b", "i", "s"}.issuperset(words)  # "[E 3/100] [B 120/600]"
@@ -91,7 +91,7 @@ def _read_nameless_pair(line: LineValues, token: Token, place: int, *, epoch_bef
     following = next(iter(line.tokens[place + 1 : place + 2]), None)
     is_in_brackets = token.share and line.text[token.start : token.stop].rstrip()[-1:] == ")"
     if epoch_before and (is_adjacent(token.before) or is_short):
-        # Right after an epoch: the step in it, or the epoch again with its total.
+        # Directly after an epoch: either the step within it, or the epoch again with its total.
         if line.text[token.stop :].strip() in {"):", ")"} and before == "(":
             line.readings.append(
                 Reading(Field.TOTAL_EPOCHS, "", 5, *token.total, WHOLE)
@@ -126,7 +126,7 @@ def _add_steps(line: LineValues, token: Token, rank: int, *, weak: bool = False)
 
 
 def read_ratio(line: LineValues, token: Token) -> None:
-    """Add the meaning of a pair with decimals: used and total memory; the first number counts."""
+    """Add the reading of a pair with decimals, used and total memory. Only the first number counts."""
     found = meaning(token.name) if token.name else Meaning(None)
     match = _MEMORY_PAIR.match(line.text, token.start)
     if match is None:
@@ -152,24 +152,24 @@ _AFTER = re.compile(
     r"\s*(?:\(?(?:bf16|fp16|fp32|fp8|tf32|model|est\.?)\)?\s+)?(mfu|rate|lr|loss|grad norm|epochs?|steps?|avg|left|remaining)\b",
     re.IGNORECASE,
 )
-# Names after their values all along the line.
+# Names that follow their values throughout the line.
 _LOSS_AND_RATE = re.compile(r"\d loss\b.*\d (?:LR|lr|rate)\b")
 # "1000: 2.1", "100 | loss …", "70<tab>images/sec: 152.2".
 _BEHIND_COUNTER = re.compile(r"\s*(?::|\| )|\t[^\W\d]")
-# "[120 | 312.41] loss=2.31": the step, and the time since the start.
+# The step and the time since the start: "[120 | 312.41] loss=2.31".
 _TIMED = re.compile(r"\|\s*[\d.:]+\s*\]")
-# A longer number at the start of a line is a time in some unit.
+# A number with more digits at the start of a line is a time in some unit.
 _MOST_DIGITS = 9
 
 
 def nameless(text: str, token: Token, place: int, *, alone: bool, evaluates: bool) -> Reading | None:
-    """The meaning of a value without a name, by its unit, the next word or its position; None if unknown.
+    """Read a value without a name by its unit, the next word or its position. Return None if that fails.
 
     Args:
         text: the masked line.
         token: the value.
         place: its index among the line's values, from 0.
-        alone: nothing was found before it on the line.
+        alone: nothing before the value on the line was read.
         evaluates: this part of the line is about an evaluation.
     """
     after = _AFTER.match(text, token.stop)
@@ -191,7 +191,7 @@ def nameless(text: str, token: Token, place: int, *, alone: bool, evaluates: boo
     if scale is not None and word in {"left", "remaining"} and "/" not in unit:
         return found(Field.ETA, 7, Conversion(How.NUMBER, scale))
     if unit == "/s":
-        return found(Field.SAMPLES, 4) if not alone else None  # so many a second
+        return found(Field.SAMPLES, 4) if not alone else None  # a number of items per second
     if word == "mfu":
         return found(Field.MFU, 8, Conversion(How.NUMBER, 0.01) if unit == "%" else Conversion(How.SHARE))
     if unit:
@@ -205,14 +205,14 @@ def nameless(text: str, token: Token, place: int, *, alone: bool, evaluates: boo
         return found(Field.LR, 4)
     if place == 0 and token.text.isdigit() and len(token.text) <= _MOST_DIGITS and _leads(text, token):
         return found(Field.STEP, 3, WHOLE, weak=True)
-    # darknet's loss: after the step, both without names, before their named mean.
+    # darknet's loss has no name. It follows a nameless step and precedes its own named mean.
     is_behind_step = place == 1 and text[: token.start].strip().rstrip(":").isdigit()
     is_loss = is_behind_step and "." in token.text and "avg" in text[token.end : token.end + 24]
     return found(Field.LOSS, 4) if is_loss else None
 
 
 def _leads(text: str, token: Token) -> bool:
-    """Whether the number starts the line as a counter: `[100] train_loss=…`, `1000: 2.1, …`, `100 | loss …`."""
+    """Check whether the number leads the line as a counter: `[100] train_loss=…`, `1000: 2.1`, `100 | loss`."""
     head = text[: token.start].strip(MASKED + " \t")
     tail = text[token.stop :].lstrip()
     bracketed = head[-1:] == "[" and not head.strip("[] ") and tail.startswith("]")

@@ -1,4 +1,4 @@
-"""Formats of single programs whose values have no names: where in a line they stand tells what they are."""
+"""Formats of particular programs in which a value has no name and its position alone gives its meaning."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from supervisor.sources.metrics.names import Field
 from supervisor.sources.metrics.tokens import PLAIN, WHOLE, Conversion, Reading, memory_conversion
 
-# The meanings of a pattern's groups; `m` is memory, in the unit of the group `unit`.
+# The meaning of each group in a pattern. `m` is memory, in the unit of the group `unit`.
 _FIELDS: dict[str, tuple[str, Conversion]] = {
     "e": (Field.EPOCH, WHOLE), "E": (Field.TOTAL_EPOCHS, WHOLE), "s": (Field.STEP, WHOLE), "S": (Field.TOTAL_STEPS, WHOLE), "l": (Field.LOSS, PLAIN), "v": (Field.VAL_LOSS, PLAIN),
 }  # fmt: skip
@@ -19,9 +19,9 @@ class Where(Enum):
     """Where in a line to search for a pattern."""
 
     EVERYWHERE = auto()
-    ONCE = auto()  # its first place
-    FIRST = auto()  # the line begins with it
-    WHOLE_LINE = auto()  # nothing else is read
+    ONCE = auto()  # the first match
+    FIRST = auto()  # only at the start of the line
+    WHOLE_LINE = auto()  # and read nothing else
 
 
 class Format(NamedTuple):
@@ -29,8 +29,8 @@ class Format(NamedTuple):
 
     Attributes:
         example: a sample line, used by a test.
-        pattern: groups `e` (epoch), `E` (epochs in all), `s` (step), `S`, `l` (loss), `v` (held-out loss), `m` and `unit` (memory).
-        rank: the highest of several readings of one field on a line wins; a counter with a plain name has 3 to 10 (see `words`).
+        pattern: groups `e` (epoch), `s` (step), `E` and `S` (totals), `l` (loss), `v` (held-out loss), `m` and `unit` (memory).
+        rank: the highest of several readings of a field on a line wins. A plainly named counter has 3 to 10 (see `lexicon`).
     """
 
     example: str
@@ -42,12 +42,12 @@ class Format(NamedTuple):
 ORDINAL = re.compile(
     r"第\s*[\[(（]?\s*(?:(?P<e>\d+)(?:\s*/\s*(?P<E>\d+))?\s*[\])）]?\s*[个個]?\s*(?:轮|輪|epoch|エポック|에폭)|(?P<s>\d+)(?:\s*/\s*(?P<S>\d+))?\s*[\])）]?\s*[个個]?\s*(?:步|次迭代|step|iter|ステップ|스텝))"
 )
-# The number of digits must not matter, because a line's shape is stored without digits.
+# The number of digits must not matter, because a line's shape is cached without digits.
 FORMATS: tuple[Format, ...] = (
     Format("12 train_loss 2.3412", Where.WHOLE_LINE, 5, re.compile(r"(?P<s>\d+) (?:train(?:_loss)? (?P<l>\d+\.\d+)|(?:val|test)(?:_loss)? (?P<v>\d+\.\d+))\s*$")),
     Format("   100/ 200000: 27.81", Where.WHOLE_LINE, 5, re.compile(r"\s*(?P<s>\d+)/ +(?P<S>\d+): (?P<l>\d+\.\d+)\s*$")),
     Format("100:\t-2.81", Where.WHOLE_LINE, 5, re.compile(r"(?P<s>\d+):\t(?P<l>-?\d+\.\d+)\s*$")),
-    # Counters glued to their names: also "Epoch12/100", "Epoch-3 | Batch-120", "E24 S10879".
+    # Counters attached to their names. Also "Epoch12/100", "Epoch-3 | Batch-120", "E24 S10879".
     Format(
         "ep3 it120 loss 2.31",
         Where.EVERYWHERE,
@@ -60,24 +60,24 @@ FORMATS: tuple[Format, ...] = (
     ),
     # Also "第[3/50]轮", "第100步".
     Format("第3轮 loss: 2.31", Where.EVERYWHERE, 8, ORDINAL),
-    # ESPnet: batches of an epoch, as a range.
+    # ESPnet prints a range of batches within the epoch.
     Format(
         "1epoch:train:101-200batch: loss=3.2",
         Where.ONCE,
         5,
         re.compile(r"(?<![\w.])(?P<e>\d+)epoch\b(?::train:\d+-(?P<s>\d+)batch\b)?"),
     ),
-    # WeNet prints the epoch and the batch, not a share.
+    # WeNet prints the epoch and the batch, not a part of a total.
     Format("TRAIN Batch 0/100 loss 12.3", Where.ONCE, 9, re.compile(r"\bTRAIN (?:\|[^|]*\| )?Batch (?P<e>\d+)/(?P<s>\d+)")),
     Format("CV Batch 3/100 loss 12.3", Where.ONCE, 9, re.compile(r"\bCV (?:\| )?Batch (?P<e>\d+)/\d+")),
-    # Megatron: the unit is the line's, not the value's.
+    # In Megatron, the unit belongs to the line, not to the value.
     Format(
         "memory (MB) | allocated: 1.2 | max allocated: 2048.0",
         Where.ONCE,
         9,
         re.compile(r"memory \((?P<unit>[MG]i?B)\) \|.*\bmax allocated: (?P<m>[\d.]+)"),
     ),
-    # DARTS: step, loss, and one score or two; the step of "valid" counts that pass.
+    # DARTS prints step, loss, and one or two scores. The step of "valid" counts that pass.
     Format(
         "train 350 1.405087e-01 95.019890 99.958282",
         Where.WHOLE_LINE,
@@ -104,7 +104,7 @@ FORMATS: tuple[Format, ...] = (
 
 
 def read_formats(text: str) -> tuple[list[Reading], bool]:
-    """The values of a (masked) line identified by position alone, and whether to stop reading there."""
+    """Return the values of a (masked) line known by position alone, and whether to stop reading there."""
     out: list[Reading] = []
     for form in FORMATS:
         if form.where is Where.EVERYWHERE:

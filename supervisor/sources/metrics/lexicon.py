@@ -1,7 +1,7 @@
 """Tables of the words in metric names.
 
-The numbers of `STEP_NAMES` and its like are ranks: the higher of two readings of one kind on a line wins (`global_step`
-over `iter` over `batch`); 0 means that the name is a setting or an announcement, never a reading.
+The numbers in `STEP_NAMES` and similar tables are ranks. Of two readings of one kind on a line, the higher rank wins
+(`global_step` over `iter` over `batch`). 0 means that the name is a setting or an announcement, never a reading.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ EPOCH_NAMES = {
 LOSS_WORDS = frozenset(
     {"loss", "losses", "trl", "crossentropyloss", "xent", "logloss", "mlogloss", "cost", "objective"}
 )
-# Sequential units, each with a whole loss: "Episode 12 loss: 0.3".
+# Units that follow one another, each with a total loss of its own: "Episode 12 loss: 0.3".
 ONE_LOSS_EACH = _set(
     "episode game chunk fold trial run attempt generation pass phase rank worker gpu node client time day hour seed shard file section tick cycle kimg era session loss lr"
 )
-# Names of several held-out sets, whose losses are still whole.
+# Names of several held-out sets. The loss of each is a total loss.
 HELD_OUT_SETS = _set("set split clean fast other seen unseen matched mismatched small full")
-# Losses with another name: for a held-out set they count.
+# Losses without "loss" in the name. They count only for a held-out set.
 UNCALLED_LOSSES = _set("cross_entropy crossentropy nll")
 LOSS_KINDS = _set(
     "ce cross entropy crossentropy nll mlm clm lm ntp causal next token language net network xent softmax binary bce multi class "
@@ -76,7 +76,7 @@ SCORES = _set(
     "bpb bpc reward rewards return returns score fps sps fid ndcg mrr hmean kl entropy r2 mae rmse mse episodic elbo "
     "throughput tflops success win ap l1 lpips meteor cider spice chrf hits tps"
 )
-# Names of settings: a line or block of them is a dump of the configuration.
+# Names of settings. A line or block of these names is a dump of the configuration.
 SETTINGS = _set(
     "batch_size batchsize train_batch_size eval_batch_size micro_batch_size per_device_train_batch_size per_device_eval_batch_size total_batch_size "
     "device_batch_size seed weight_decay wd_ betas beta1 beta2 adam_beta1 adam_beta2 eps adam_epsilon epsilon num_workers workers epochs num_epochs max_epochs num_train_epochs n_epochs "
@@ -88,7 +88,7 @@ SETTINGS = _set(
     "steps_per_epoch warmup_epochs port nodes num_nodes node_rank master_port steps_per_print loss_scale_ initial_scale decay momentum_ hidden heads layers dim depth width "
     "gradient_clip_norm gradient_clip_val gradient_clip clip_grad_norm clip_norm max_gradient_norm "
     "ranks n_ranks nranks num_ranks global_batch micro_batch effective_batch "
-    "step_id"  # a scheduler's
+    "step_id"  # a scheduler's step
 )
 # Endings that make a name a setting: "loss_interval", "loss_clip".
 NO_READING_BEHIND = _set(
@@ -119,23 +119,23 @@ EPOCH_TIME_NAMES = _set(
 IGNORED_TIMES = _set(
     "total_time elapsed elapsed_time wall walltime train_wall wall_time time_elapsed eval_runtime runtime sec_tick sec_kimg total_wall_time time_total_s train_wall_total e2e_train_time"
 )
-# Words that may be beside "lr", for its owner.
+# Words that may occur beside "lr", for what the rate belongs to.
 OPTIMIZER_WORDS = _set(
     "lr learning learn rate act optim optimizer group pg param actor opt lrate model adam adamw w l r sgd decoupledadamw decoupled lion g new default params unet policy"
 )
-# Words that may be beside "grad norm".
+# Words that may occur beside "grad norm".
 NORM_WORDS = _set("norm act actor optim optimizer clipped clip unclipped l2 all model policy pre before the")
-# Words that prose puts before a number.
+# Words that occur before a number in prose.
 PROSE = _set(
     "then now around about only still just and or but usually than was is like nearly almost roughly"
 )
 # Abbreviations of tokens per second.
 TOKEN_NAMES = _set("wps tps train_wps train_tps tgs tok_s toks tokens_s")
-# Names of the remaining time: one of the first and only the others, or one of these.
+# Names of the remaining time: a word of ETA_CORE with only words of ETA_WITH, or a name in ETA_NAMES.
 ETA_CORE = _set("eta remaining remain remains left")
 ETA_WITH = _set("time estimated est s sec seconds total approx expected training train run h hms until")
 ETA_NAMES = _set("required est time_to_finish time_until_done time_to_go time_to_completion")
-# Words of other languages, and their meaning here. Longer ones come first.
+# Words of other languages and their meanings here. Longer words are tried first.
 FOREIGN = {
     "剩余时间": "eta", "預計剩餘": "eta", "预计剩余": "eta", "残り時間": "eta", "남은 시간": "eta", "осталось": "eta",
     "学习率": "lr", "學習率": "lr", "学習率": "lr", "학습률": "lr", "скорость обучения": "lr",
@@ -151,20 +151,20 @@ FOREIGN = {
 
 
 def _foreign(words: frozenset[str]) -> str:
-    """The words of other languages that mean one of `words`, as a pattern; scripts without blanks need no word end."""
+    """Build a pattern of foreign words for `words`. Scripts without blanks need no word boundary."""
     found = [word for word, meant in FOREIGN.items() if meant in words]
     return "|".join(sorted(found, key=len, reverse=True))
 
 
 EVALUATES = re.compile(
     rf"(?<![\w./@-])(?:val|valid|validate|validating|validation|eval|evals|evaluate|evaluation|evaluating|test|testing|dev|heldout|held-out|(?-i:CV))(?![\w/@-]|\.\S|\s*=|\s*:\s*(?:n/a|none|nan|-)\b)"
-    # "Labeled Target set: Average loss: …": a named set that is not the training's.
+    # "Labeled Target set: Average loss: …": a named set other than the training set.
     rf"|(?<!train )(?<!training )(?<!data )(?<![\w./@-])set:(?=\s)|{_foreign(EVAL_WORDS)}",
     re.IGNORECASE,
 )
 TRAINS = re.compile(rf"(?<![\w./@-])(?:train|training)(?![\w./@-])|{_foreign(TRAIN_WORDS)}", re.IGNORECASE)
 
-# "[Diff-Val(Test-Normal)]": a tag that names a set as a part of a word.
+# A tag with a set's name as part of a word: "[Diff-Val(Test-Normal)]".
 TAG = re.compile(
     r"\[(?![^\]]*train)[^\]=:]*(?<![A-Za-z0-9])(?:val|valid(?:ation)?|test|eval(?:uation)?|dev)(?![A-Za-z0-9])[^\]=:]*\]",
     re.IGNORECASE,

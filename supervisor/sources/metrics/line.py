@@ -1,4 +1,4 @@
-"""Reads one log line by grammar. Slow and careful; `metric_reader` caches the result per shape."""
+"""Parses one log line by a slow and careful grammar. `metric_reader` caches the result for each shape."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ _LED = re.compile(r"(?:(?:epoch|ep|e|step|iter|it|iteration|batch|[SBI])\d+\s+)+
 _LOSS_BEFORE = re.compile(
     r"\b((?:(?:train(?:ing)?|val(?:idation)?|test|eval(?:uation)?) )?loss)\b[^:=\d]*$", re.IGNORECASE
 )
-# A value of an option: "--loss 0.1".
+# The value of an option: "--loss 0.1".
 _OPTION = re.compile(r"(?:^|[\s\[('\"=,])--[A-Za-z][\w.-]*['\"]?[,=\s]*['\"]?$")
 _MORE_OF_LIST = re.compile(r",\s*['\"]?[-+]?\d|\), tensor\(")
-# "loss --- train: 2.31 val: 2.42": the first word is for all sets.
+# "loss --- train: 2.31 val: 2.42": the leading word applies to every set.
 _LOSS_BEHIND = re.compile(r"\s+loss\b(?!\s*[:=(\d])", re.IGNORECASE)  # "Train: 0.31 loss"
 _LOSS_OF_SETS = re.compile(r"\bloss\s*[-:=(|]+\s*$", re.IGNORECASE)
-# The counter after a name, before its value: "average positive_loss at step 200: 1.1".
+# The counter between a name and its value: "average positive_loss at step 200: 1.1".
 _AT_COUNTER = re.compile(
     r"(?P<name>\S.*?) (?:at|after|in|for) (?P<counter>(?:global |train(?:ing)? )?(?:step|iteration|iter|epoch|batch|update))$",
     re.IGNORECASE,
 )
-# The name is a separate member: {"name": "loss", "step": 12, "value": 3.9}.
+# The name is a separate JSON member: {"name": "loss", "step": 12, "value": 3.9}.
 _NAME_OF_VALUE = re.compile(
     r"[\"'](?:name|metric|metric_name|tag|key)[\"']\s*:\s*[\"']([A-Za-z_][\w/. -]{0,40})[\"']", re.IGNORECASE
 )
@@ -64,17 +64,17 @@ _COUNTERS = frozenset({"step", "epoch", "steps", "iter", "update", "updates", "i
 _COUNTED = frozenset({"batches", "samples", "examples", "iterations", "steps"})
 _TIMES = frozenset({"time_batch", "time_step", "time_iter", "time_iteration"})
 _NAME = re.compile(r"[A-Za-z_#一-鿿][\w@/.#% '+-]{0,60}$")
-# A single step's name before the slash: the plural, per second, may mean steps of an environment.
+# Only the singular counts before the slash. "Steps per second" may count environment steps.
 _STEP_RATE = re.compile(
     r"(?:step|iter|it|train(?:ing)? steps)/(?:s|sec|second)$|.*/batches_per_second$", re.IGNORECASE
 )
-# What a time may be of that is no step: "0.02s/sample".
+# Things other than a step that a time may be per: "0.02s/sample".
 _OF_OTHERS = frozenset({"sample", "img", "image", "epoch", "tick", "kimg"})
-# The part of a step that a time covers.
+# Names for a part of a step, whose time is not the step time.
 _PHASES = frozenset({"data", "load", "loading", "forward", "backward", "optimizer", "comm"})
-# Values whose names mean thousands.
+# Names whose values are in thousands.
 _KILO = frozenset({"kt_s", "ktok_s", "ktok_sec", "ktokens_s", "ktokens_sec", "ktps", "kwps"})
-# A limit for a loss ("loss < 0.1"), or a number of items ("loss on 1000 samples").
+# A threshold for a loss ("loss < 0.1"), or the number of items ("loss on 1000 samples").
 _COMPARED = re.compile(r"(?<![-=])[<>]=?\s*$")
 _NO_READING_BEFORE = re.compile(
     r"\s[<>]=?\s*\w|\s+[KMGT]?(?:MACs?|FLOPs?|FLOPS|params?|parameters|bytes|[KMG]i?B|dB)\b"
@@ -87,9 +87,9 @@ _DECIMAL_COMMA = re.compile(r",\d")
 _SAID_OF = re.compile(r"\bof\s*$", re.IGNORECASE)
 _TIME_OF_STEP = Meaning(Field.STEP_TIME, 5)
 _NOTHING = Meaning(None)
-# A message that was printed while a bar stood on the line: it begins where the bar ends.
+# A message printed while a bar was on the line. The message begins where the bar ends.
 _GLUED = re.compile(r"\[\d[\d:]*<[^\]]*\](?=[^\s\]|,)])")
-# Printed by DeepSpeed at its start, also in a program with its own step count.
+# DeepSpeed prints this line at startup, even in a program that counts its own steps.
 _ENGINE_STARTS = re.compile(r"\bstep=0, skipped=0\b")
 
 
@@ -98,8 +98,8 @@ def parse_line(text: str, *, in_record: bool = False, evaluates: bool = False) -
 
     Args:
         text: the line.
-        in_record: such lines belong to a heading above, so one name per line is enough.
-        evaluates: the line is below a heading of held-out data.
+        in_record: the line belongs to a heading above, so one name per line is enough.
+        evaluates: the line is below a heading for held-out data.
     """
     masked = mask(text)
     if is_program_text(masked):
@@ -109,7 +109,7 @@ def parse_line(text: str, *, in_record: bool = False, evaluates: bool = False) -
     bar = find_bar(masked) if "/" in masked else None
     bar_readings: tuple[Reading, ...] = ()
     if bar is not None and (message := logged_behind(text, masked, bar.end)) is not None:
-        # The owner of a bar before a logger's line says nothing about that line, and vice versa.
+        # A bar and the logger's line after it may have different owners, so each is judged on its own.
         bar = find_bar(masked[:message])
         assert bar is not None
         if not bar.readings:
@@ -130,7 +130,7 @@ def parse_line(text: str, *, in_record: bool = False, evaluates: bool = False) -
 
 
 def _as_of_message(found: Found, begin: int) -> Found:
-    """Where both report a field, the message's value counts: the bar shows a mean, or the step before. A message about a whole epoch belongs to no step."""
+    """Keep the message's value of a field that both report. The bar's is a mean or one step old. An epoch summary has no step."""
     of_message = {one.field: one for one in found.readings if one.start >= begin and one.field}
     is_of_epoch = Field.EPOCH in of_message and of_message[Field.EPOCH].conversion == WHOLE
     sums_up = is_of_epoch and Field.STEP not in of_message and Field.LOSS in of_message
@@ -142,23 +142,23 @@ def _as_of_message(found: Found, begin: int) -> Found:
 
 
 class _Walker:
-    """Walks through a line's values from left to right, with the words between them."""
+    """Walks through the values of a line from left to right, with the words between them."""
 
     def __init__(self, masked: str, bar: tuple[Reading, ...], *, evaluates: bool) -> None:
         self.line = LineValues(masked, bar, evaluates=evaluates)
-        self._name_to_come = ""  # a name whose value comes after a counter
-        self._trained_before = False  # the value before was a loss named as training's
-        self._counts_all_time = False  # a "time" on this line is that of many steps
+        self._name_to_come = ""  # a name whose value follows a counter
+        self._trained_before = False  # the previous value was a loss named as a training loss
+        self._counts_all_time = False  # a "time" on this line covers many steps
         self._has_step_of_evaluation = False
 
     def read(self) -> Found:
-        """All readings, in order, without choosing between them."""
+        """Return all readings in order, without choosing between them."""
         line = self.line
         readings, is_whole = read_formats(line.text)
         line.readings += readings
         if is_whole:
             return Found(line.readings, 0)
-        sums_up = False  # "time=45 minutes …": the line sums up an epoch
+        sums_up = False  # "time=45 minutes …": the line summarizes an epoch
         for place, found in enumerate(line.tokens):
             led = _LED.match(found.name) or (None if found.name.isascii() else ORDINAL.match(found.name))
             name = found.name[led.end() :].strip() if led is not None else ""
@@ -180,7 +180,7 @@ class _Walker:
                 self._number(token, place)
             else:
                 read_ratio(line, token)
-        # "Test Step=0 Time=07:31": the evaluation's own
+        # "Test Step=0 Time=07:31": step and time belong to the evaluation
         is_of_evaluation = self._has_step_of_evaluation and not line.has(Field.LOSS, Field.VAL_LOSS, "")
         dropped = {Field.STEP} if is_of_evaluation else set()
         dropped |= {Field.STEP_TIME} if sums_up else set()
@@ -212,7 +212,7 @@ class _Walker:
             self._named_number(token, next(iter(line.tokens[place + 1 : place + 2]), None))
 
     def _named_number(self, token: Token, following: Token | None) -> None:
-        """A number with a name. `following`: the value after it."""
+        """Read a number that has a name. `following`: the value after the number."""
         line, words = self.line, words_of(token.name)
         is_set = bool(words) and (lexicon.TRAIN_WORDS | lexicon.EVAL_WORDS).issuperset(words)
         if is_set and (
@@ -230,7 +230,7 @@ class _Walker:
             self._name_to_come, token = at["name"], token._replace(name=at["counter"])
             words = words_of(token.name)
         found = _meaning_of(token, words)
-        # More numbers in the same brackets: it is unknown which is the loss.
+        # With more numbers in the same brackets, the loss could be any of them.
         in_list = token.before.rstrip()[-1:] in {"[", "("} and _MORE_OF_LIST.match(line.text, token.stop)
         if found.field is None or (found.field in {Field.LOSS, Field.VAL_LOSS, ""} and in_list):
             return
@@ -241,7 +241,7 @@ class _Walker:
             line.after_epoch = found.field == Field.EPOCH
 
     def _counts_loss(self, token: Token, found: Meaning, following: Token) -> bool:
-        """Whether a number is between a loss's name and the loss. A counter with its own name contributes only that name."""
+        """Check whether a number is between a loss's name and the loss. For a named counter, only note that name."""
         if found.field in {Field.LOSS, Field.VAL_LOSS} and token.text.isdigit():
             # "Train loss 120 0.7123", "Validation loss 1000: 0.51": the step, then the loss.
             if not following.name:  # "train loss of epoch 20: 0.12"
@@ -257,11 +257,11 @@ class _Walker:
         return False
 
     def _add_named(self, token: Token, found: Meaning, words: list[str]) -> None:
-        """Add a value by its name's meaning, corrected by its unit and the text before it."""
+        """Add a value by the meaning of its name, corrected by its unit and the preceding text."""
         last = token.name.rsplit(None, 1)[-1]
         is_led = " " in token.name and "_" in last and (token.bare or "_" in token.name.partition(" ")[0])
         if found.field == "" and is_led:
-            # "CV info cv_loss 88.1": words precede an identifier.
+            # "CV info cv_loss 88.1": words before an identifier.
             token = token._replace(name=last)
             found, words = meaning(last), words_of(last)
         tail = (
@@ -269,7 +269,7 @@ class _Walker:
         )
         unit = token.unit or tail
         if words == ["time", "step"] and token.text.isdigit() and not unit:
-            return  # "time step: 12": an environment's
+            return  # "time step: 12": an environment's time step
         evaluates = self.line.evaluates or found.is_eval
         if not evaluates and _is_rate_of_steps(found, token, words, unit):
             self.line.add(Field.STEP_TIME, token, 6, Conversion(How.INVERSE))
@@ -283,19 +283,19 @@ class _Walker:
         self._trained_before = found.field == Field.LOSS and not lexicon.TRAIN_WORDS.isdisjoint(words)
         is_time_of_all = found.weak and found.field == Field.STEP_TIME and self._counts_all_time
         if (words == ["train", "time"] and unit) or is_time_of_all:
-            return  # the time since the start; since the last report
+            return  # the time since the start, or since the last report
         if words[:1] in (["tick"], ["up"]):
             self._counts_all_time = True
         self._take(token, found, words, unit, evaluates=evaluates)
 
     def _step(self, found: Meaning, token: Token, words: list[str], unit: str, *, evaluates: bool) -> Meaning:
-        """The meaning of a value with a step's name: a step, a step's time (`Step: 25ms`), or nothing to chart."""
+        """Return the meaning of a value named "step": a step, its time (`Step: 25ms`), or nothing."""
         if token.tail.lower() in {"t", "time", "s", "sec"}:
             return _TIME_OF_STEP
         if time_scale(unit) is not None and unit not in {"m", "M"} and not evaluates:
             is_of_many = words[-1][-1:] == "s"  # "(400 steps = 20.0s)"
             return _NOTHING if is_of_many else _TIME_OF_STEP
-        # {"mode": "val", "iter": 19}: the evaluation's own
+        # {"mode": "val", "iter": 19}: the evaluation's own counter
         is_of_evaluation = evaluates and words[-1] in {"iter", "batch"} and "{" in self.line.text
         is_announced = words == ["steps"] and (evaluates or self.line.settings)
         return _NOTHING if is_of_evaluation or is_announced else found
@@ -303,8 +303,8 @@ class _Walker:
     def _by_unit(
         self, found: Meaning, token: Token, words: list[str], unit: str, *, evaluates: bool
     ) -> Meaning:
-        """The meaning of a value if its unit, or the value before it, says more than its name."""
-        named = found.field != ""  # tokens a second by the name
+        """Return the meaning of a value whose unit, or whose previous value, tells more than its name."""
+        named = found.field != ""  # the name alone means tokens per second
         if not evaluates:
             if not named and time_scale(unit) is not None and is_step_of(unit) and _PHASES.isdisjoint(words):
                 return Meaning(Field.STEP_TIME, 6)  # "speed: 0.2s/iter"
@@ -333,7 +333,7 @@ class _Walker:
             case Field.LOSS | Field.VAL_LOSS:
                 self._loss(token, found, words, unit, evaluates=evaluates)
             case Field.LR:
-                # A negative one is the logarithm.
+                # A negative value is the logarithm.
                 if unit in {"", "%"} and token.text[0] != "-" and (not evaluates or "lr" in words):
                     add(Field.LR, token, found.rank, PLAIN, name=token.name)
             case Field.GRAD_NORM:
@@ -341,8 +341,8 @@ class _Walker:
             case Field.TOKENS | Field.SAMPLES:
                 self._rate(token, found, unit, evaluates=evaluates)
             case Field.MFU:
-                if not token.text.startswith("-"):  # nanoGPT prints -100 until it is known
-                    # nanochat prints percent without the sign and with two decimals, even below one; others fractions.
+                if not token.text.startswith("-"):  # nanoGPT prints -100 until the first estimate
+                    # nanochat prints percent without the sign, with two decimals. Others print fractions.
                     is_percent = len(token.text.partition(".")[2]) <= 2 and "tok/sec" in self.line.text
                     share = Conversion(How.SHARE, 0.01 if is_percent else 1.0)
                     add(Field.MFU, token, found.rank, Conversion(How.NUMBER, 0.01) if unit == "%" else share)
@@ -404,7 +404,7 @@ class _Walker:
             return
         tail = token.tail.lower()
         if not unit and tail and tail != "data" and words == ["time"]:
-            return  # "time (sec): 5.40": of how many steps is unknown
+            return  # "time (sec): 5.40": the number of steps it covers is unknown
         if is_step_rate(unit):
             self.line.add(Field.STEP_TIME, token, found.rank, Conversion(How.INVERSE))
             return
@@ -421,7 +421,7 @@ class _Walker:
             self.line.add(Field.STEP_TIME, token, found.rank, how, name=token.name, weak=found.weak)
 
     def _own(self, token: Token, unit: str, *, weak: bool) -> None:
-        """A value under the log's own name, as printed."""
+        """Add a value under the log's own name, unconverted."""
         name, is_whole = token.name, token.text.isdigit()
         is_score = not lexicon.SCORES.isdisjoint(words_of(name))
         if name.lower() in lexicon.PROSE or not _NAME.match(name):
@@ -433,18 +433,18 @@ class _Walker:
 
 
 def _is_rate_of_steps(found: Meaning, token: Token, words: list[str], unit: str) -> bool:
-    """Whether a value is steps per second, by its name or unit."""
+    """Check by name or unit whether a value is a rate of steps per second."""
     if found.field not in {"", Field.STEP_TIME}:
         return False
     if _STEP_RATE.match(token.name):
         return True
-    # "speed: 3.1 it/s"; steps a second may be those of an environment.
+    # "speed: 3.1 it/s". Other names may mean environment steps per second.
     is_named = unit.startswith("it") or not {"speed", "rate", "throughput"}.isdisjoint(words)
     return found.field == "" and (is_step_rate(token.tail) or (is_named and is_step_rate(unit)))
 
 
 def _evaluates(line: LineValues, token: Token, place: int) -> bool:
-    """Whether a value is from held-out data, by the words before it: `Test:`, `[valid]`, `"event": "eval"`."""
+    """Check by the words before a value whether it is from held-out data: `Test:`, `[valid]`."""
     before = token.before
     own = before.rfind(token.name) if token.name else len(before)
     ahead = before[:own] if own >= 0 else before
@@ -453,7 +453,7 @@ def _evaluates(line: LineValues, token: Token, place: int) -> bool:
         token.tail.lower() in lexicon.EVAL_WORDS
         or (words and words <= lexicon.EVAL_WORDS and (token.bare or before.lstrip(" \x01")[:1] == "["))
         or (words & lexicon.EVAL_WORDS and (token.kind == "frac" or words & _COUNTERS))
-        # TensorFlow's estimators: the result of an evaluation
+        # an evaluation result of a TensorFlow estimator
         or "aving dict" in ahead
         or "aving dict" in token.name
     ):
@@ -467,7 +467,7 @@ def _evaluates(line: LineValues, token: Token, place: int) -> bool:
 
 
 def _meaning_of(token: Token, words: list[str]) -> Meaning:
-    """The meaning of a value's name, limited by what a whole number or a decimal can be."""
+    """Return the meaning of a value's name, restricted by whether the value has decimals."""
     found = meaning(token.name.replace("'s ", " "))
     if found.field is None and "." in token.text and "_".join(words) in _TIMES:
         return Meaning(Field.STEP_TIME, 5)  # Composer's time/batch counts batches, as a whole number
@@ -477,7 +477,7 @@ def _meaning_of(token: Token, words: list[str]) -> Meaning:
 
 
 def _is_setting(token: Token) -> bool:
-    """Whether a value belongs to an option, to a settings object, or to a setting's name."""
+    """Check whether a value belongs to a command-line option, a settings object, or a setting's name."""
     if _OPTION.search(token.before):
         return True
     if " " not in token.name and "." in token.name and token.name.partition(".")[0] in lexicon.SETTING_OF:
@@ -488,7 +488,7 @@ def _is_setting(token: Token) -> bool:
 
 
 def _counts(following: Token) -> bool:
-    """Whether an unnamed decimal follows at once."""
+    """Check whether the next value is an unnamed decimal with nothing but a separator before it."""
     between = following.before.strip()
     return (
         following.kind == "num"

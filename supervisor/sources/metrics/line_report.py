@@ -1,4 +1,4 @@
-"""Decides which of a line's readings count, and whether the line reports on training at all."""
+"""Decides which readings of a line count, and whether the line reports on training in the first place."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TALK_ANYWHERE = re.compile(
     re.IGNORECASE,
 )
 _GERUND = re.compile(r"[\s\])}:|-]*([A-Za-z]\w*ing)\b")
-# The text of a dialog with a model.
+# The text of a chat with a model.
 _SPEECH = re.compile(
     r"\W*(?:prompt|completion|generated|response|question|answer|user|assistant|human|system|input|output|[qa])(?: text)?\s?:\s",
     re.IGNORECASE,
@@ -34,11 +34,11 @@ _CONFIG_PAIR = re.compile(
 _EPOCH_AND_TIME = re.compile(
     r"[^A-Za-z\d]*epoch\W{0,3}\d+\W+[a-z ]{0,20}time[a-z ]*\W{1,3}[\d.:]+(?: ?[a-z]+)?\W*$", re.IGNORECASE
 )
-# One entry of a dictionary printed over several lines: a kind's loss may be part of one below.
+# One entry of a dictionary printed over several lines. A loss of one kind may be part of a total below.
 _ENTRY = re.compile(r"\s+['\"][\w/ .-]+['\"]\s*:\s*[-+.\deE]+,?\s*$")
 # A list of losses: "Losses: [0.3, 0.1]".
 _LOSSES = re.compile(r"(?<![a-z])losses(?![a-z])", re.IGNORECASE)
-# Losses of a router, which are beside the loss and not part of it.
+# A router's auxiliary losses, which are printed beside the loss and are not part of it.
 _BESIDE = frozenset({"balance", "balancing", "router", "z"})
 _WORDS = re.compile(r"[A-Za-z_一-鿿]{2,}")
 _LONE_ETA = re.compile(
@@ -64,21 +64,21 @@ _BARE_COUNT = re.compile(
     r"\b(?:(?:train[ _])?(?:mini-?)?batch(?:[ _]size)?|(?:max|num|total)?[ _]?steps)\s*[:=]?\s*$",
     re.IGNORECASE,
 )
-# Words beside a batch size, but not beside a batch number.
+# Words that occur next to a batch size, but not next to a batch number.
 _BESIDE_SIZE = re.compile(
     r"\b(?:(?:gradient|grad)?[ _]?accum(?:ulation)?(?:[ _]steps)?|acc[ _]steps|grad[ _]acc|gas?|micro|global|effective|world(?:[ _]size)?|ranks|gpus|nodes|workers)\s*[:=]?\s*\d",
     re.IGNORECASE,
 )
-# The part of a step that a time covers, and "0.86s (0.91s)": the mean after a value.
+# The part of a step that a time covers, and the mean after a value: "0.86s (0.91s)".
 _PHASES = frozenset({"data", "load", "model", "forward", "backward", "infer"})
 _MEAN = re.compile(r"\s?(?:s|secs?|seconds)?\s?\(\s?(?:avg|mean)?\W?\d")
 _OF_TRAINING = frozenset({Field.LOSS, Field.VAL_LOSS, Field.LR, Field.GRAD_NORM})
-# A line of scores without a counter has few values.
+# A line with scores but no counter has few values.
 _FEW_READINGS = 6
 # An action at a step, without a measurement.
 _SAVED = re.compile(r"\b(?:saved|saving|checkpoint|snapshot)\b", re.IGNORECASE)
 _DUMP = re.compile(r"\w ?\.{4}|^\s*[-*]{2}\s(?![Ee]poch|EPOCH)|Namespace\(|\bSummary\b.*\bparams\b")
-# Exceptions, test results, warnings: they quote numbers.
+# Exceptions, test results and warnings, which quote numbers.
 _FAILURE = re.compile(
     r"::\w+\[|\b(?:PASSED|FAILED)\b|\b(?:warn|print|raise|logger\.\w+)\(|(?:^|[\s\]:(])(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Interrupt|Warning)\b(?::|$|\()|\bTraceback\b|^\s+File \"|\bassert(?:ion)?\b|^\s*\^+\s*$|Watchdog caught|timed out|\s//\s|\s\*\*\s",
 )
@@ -90,20 +90,20 @@ _CODE = re.compile(
 
 
 def is_program_text(masked: str) -> bool:
-    """Whether a (masked) line is an exception, a test result or a line of code."""
+    """Check whether a (masked) line is an exception, a test result or a line of code."""
     return _FAILURE.search(masked) is not None or _CODE.search(masked) is not None
 
 
 class _Line:
-    """A line with its chosen readings, without the doubtful ones.
+    """A line with its chosen readings. Doubtful readings are left out.
 
     Attributes:
-        best: the chosen reading of each field; `own`: values under the log's own names.
+        best: the chosen reading of each field. `own`: values under the log's own names.
         pair: a counter and a total that count only if the named step is the same.
-        measured: the fields other than counters.
-        has_scores: it has values that only training or evaluation reports.
-        is_named: its counter has a name.
-        is_heading: it is a counter, at most with the remaining time.
+        measured: the fields that are not counters.
+        has_scores: some values are reported only by training or evaluation.
+        is_named: the counter has a name.
+        is_heading: the line has only a counter and perhaps the remaining time.
     """
 
     def __init__(self, found: Found, masked: str, *, has_bar: bool, in_record: bool) -> None:
@@ -115,14 +115,14 @@ class _Line:
         if not (Field.STEP in best or Field.EPOCH in best or in_record or has_bar):
             for field in {Field.LOSS, Field.VAL_LOSS} & best.keys():
                 if words_of(best[field].name) == ["cost"]:
-                    del best[field]  # of anything
+                    del best[field]  # a cost may be of anything
         if (
             masked[:1] == "{"
             and "data_time" in own
             and self.has_scores
             and best.keys().isdisjoint(_OF_TRAINING)
         ):
-            # MMEngine's record of an evaluation, whose step counts its batches.
+            # An evaluation record of MMEngine. Its step counts evaluation batches.
             best.pop(Field.STEP, None)
             best.pop(Field.STEP_TIME, None)
         if Field.STEP not in best:
@@ -142,7 +142,7 @@ class _Line:
 
 
 def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parsed:
-    """Choose between readings of one field, and decide whether the line is a report."""
+    """Choose between the readings of one field, and decide whether the line is a report."""
     if not has_bar and not in_record and (size := _size_of_batch(found.readings, masked)) is not None:
         kept = [reading for reading in found.readings if reading is not size]
         found = found._replace(readings=kept, settings=max(1, found.settings))
@@ -169,13 +169,13 @@ def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parse
 
 
 def _reports(line: _Line) -> bool:
-    """Whether a line without a loss or a bar is a report."""
+    """Check whether a line without a loss or a bar is a report."""
     best, own, fields = line.best, line.own, line.best.keys() - {Field.RANK}
     if line.in_record and (fields or own):
         return True
     if line.is_counted:
         return bool(
-            # "1017000: lr=1.0" is a time and a setting.
+            # "1017000: lr=1.0" has a time and a setting.
             line.measured - (set() if line.is_named else {Field.LR})
             or (own and (line.is_named or line.has_scores))
             or (line.is_heading and _is_lone_counter(best, line.masked))
@@ -189,7 +189,7 @@ def _reports(line: _Line) -> bool:
 def _sort_times(
     best: dict[str, Reading], own: dict[str, Reading], masked: str, *, has_bar: bool, in_record: bool
 ) -> None:
-    """A time beside a step is not an epoch's; without a step it is that of the summarized epoch, or of anything."""
+    """Sort times. Beside a step, a time is not the epoch's. Otherwise it is the summarized epoch's, or unknown."""
     is_within_epoch = Field.STEP in best or has_bar
     has_loss = Field.LOSS in best or Field.VAL_LOSS in best
     sums_up = (
@@ -209,13 +209,13 @@ def _sort_times(
 
 
 def _keep_own(own: dict[str, Reading], reading: Reading) -> None:
-    """Keep a reading under the log's own name for it, as printed."""
+    """Keep a reading as printed, under the log's own name."""
     if reading.name:
         own.setdefault(reading.name, reading._replace(field="", conversion=PLAIN))
 
 
 def _size_of_batch(readings: list[Reading], masked: str) -> Reading | None:
-    """The step reading that may instead be a number of samples or steps: "batch=8", "steps 90" beside only whole numbers, "batch 8 accum 4"."""
+    """Return the step reading that may instead count samples or steps: "batch=8", "steps 90" beside only whole numbers, "batch 8 accum 4"."""
     steps = [reading for reading in readings if reading.field == Field.STEP]
     others = [reading for reading in readings if reading.field not in {Field.STEP, Field.RANK}]
     if len(steps) != 1 or not others or not (bare := _BARE_COUNT.search(masked, 0, steps[0].start)):
@@ -230,7 +230,7 @@ def _size_of_batch(readings: list[Reading], masked: str) -> Reading | None:
 
 
 def _talks(line: _Line) -> bool:
-    """Whether a line is about numbers, but no report; or a stage of the program: a nameless pair, then an action, as in "[1/6] Loading data (dt=0.05s)"."""
+    """Check whether a line has numbers but no report, or is a stage of the program: a nameless pair, then an action ("[1/6] Loading data (dt=0.05s)")."""
     best, masked = line.best, line.masked
     first = min((reading.start for reading in best.values()), default=len(masked))
     talks = _TALK.search(masked[:first]) or _TALK_ANYWHERE.search(masked)
@@ -246,7 +246,7 @@ def _talks(line: _Line) -> bool:
 def _chosen(
     readings: list[Reading], masked: str, *, in_record: bool
 ) -> tuple[dict[str, Reading], dict[str, Reading]]:
-    """The chosen reading of each field, and all others under their own names."""
+    """Return the chosen reading of each field, and all other readings under their own names."""
     best: dict[str, Reading] = {}
     own: dict[str, Reading] = {}
     is_counted = any(reading.field in {Field.STEP, Field.EPOCH} for reading in readings)
@@ -263,7 +263,7 @@ def _chosen(
         elif reading.field not in {Field.STEP_TIME, Field.MEMORY, Field.LR}:
             _keep_own(own, reading)
     part = best.get(Field.LOSS)
-    # A policy's loss in a block of many lines: the total has its own line.
+    # A policy loss in a block of many lines. The total has its own line.
     is_of_block = part is not None and in_record and part.rank in {3, 4}
     if part is not None and (is_of_block or (part.rank <= PART_RANK and _ENTRY.match(masked))):
         _keep_own(own, best.pop(Field.LOSS))
@@ -271,7 +271,7 @@ def _chosen(
 
 
 def rivals(readings: list[Reading], one: Reading) -> bool:
-    """Whether a part-loss is beside other parts, so that none is the total."""
+    """Check whether a partial loss has other partial losses beside it, so that none of them is the total."""
     return any(
         other is not one
         and (
@@ -288,7 +288,7 @@ def rivals(readings: list[Reading], one: Reading) -> bool:
 
 
 def _pair_beside(best: dict[str, Reading], readings: list[Reading]) -> tuple[Reading, Reading] | None:
-    """Drop a pair `i/N` beside a named counter: its total counts only if both are the same counter."""
+    """Remove and return a pair `i/N` beside a named counter. Its total counts if both counters agree."""
     step, total = best.get(Field.STEP), best.get(Field.TOTAL_STEPS)
     if step is None or total is None or total.weak:
         return None
@@ -298,7 +298,7 @@ def _pair_beside(best: dict[str, Reading], readings: list[Reading]) -> tuple[Rea
 
 
 def _is_lone_counter(best: dict[str, Reading], masked: str) -> bool:
-    """`Epoch 1/5`, `epoch:  6`, `[step=2000/739328,epoch=0]`: a counter, and almost nothing else."""
+    """Check for a counter and almost nothing else: `Epoch 1/5`, `epoch:  6`, `[step=2000/739328,epoch=0]`."""
     masked = masked.rsplit(MASKED, 1)[-1]
     words = _WORDS.findall(masked)
     if _LONE_COUNTER.match(masked) or _STARTS_EPOCH.match(masked):
@@ -313,7 +313,7 @@ def _is_lone_counter(best: dict[str, Reading], masked: str) -> bool:
 
 
 def _stands_alone(best: dict[str, Reading]) -> bool:
-    """Measurements that need no step beside them: throughput, MFU, the GPU's memory, a rate that the line says to be the one of now, a time by its unit or name per step."""
+    """Check for measurements that need no step: throughput, MFU, GPU memory, a learning rate marked as current, a time whose unit or name says per step."""
     rate = best[Field.LR].name.lower() if Field.LR in best else ""
     is_current = "current" in rate or "当前" in rate or rate.startswith(("train/", "optim/"))
     timed = best.get(Field.STEP_TIME)
@@ -331,7 +331,7 @@ def _stands_alone(best: dict[str, Reading]) -> bool:
 
 
 def _is_plain_time(line: _Line) -> bool:
-    """Whether nothing shows that a line's time is that of one step: its name, milliseconds, a mean in brackets, or a rate, an ETA or the time of a part of the step beside it."""
+    """Check whether a line's time may cover several steps, because no name, unit (ms), bracketed mean, rate, ETA or time of a step's part proves a single step."""
     timed = line.best.get(Field.STEP_TIME)
     if timed is None or not timed.weak or timed.conversion.scale < 1.0:
         return False

@@ -1,8 +1,8 @@
-"""Reads the lines of one log in order: by the user's rules, by known shapes, and by the grammar for the rest.
+"""Reads the lines of one log in order: by the user's rules, by cached shapes, and else by the grammar.
 
-The grammar takes some 0.6 ms per line, so it reads each shape once. A shape is the line without its digits;
-it is stored as one regular expression made from the line: its literal text, `[0-9]+` where digits may change,
-and a group around each value. That takes some 2 µs for a line of five values.
+The grammar takes about 0.6 ms per line, so it reads each shape only once. A shape is the line without its
+digits, cached as one regular expression: the literal text, `[0-9]+` where digits may change, and a group
+around each value. Matching takes about 2 µs for a line with five values.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ORDER = {name: place for place, name in enumerate(CANONICAL)}
 
 
 class _Cell(NamedTuple):
-    """One number of a line: its name, its index among the line's values, and its conversion."""
+    """One number in a line: its name, its index among the line's values, and its conversion."""
 
     name: str
     column: int
@@ -44,14 +44,14 @@ class _Cell(NamedTuple):
 
 
 class MetricSample(NamedTuple):
-    """The report of one line.
+    """The numbers that one line reports.
 
     Attributes:
         values: canonical names (`names.CANONICAL`) to numbers in base units: seconds, bytes, ratios. `step`
-            and `total_steps` are ints; NaN and infinities are kept.
+            and `total_steps` are ints. NaN and infinities are kept.
         other: the log's own names to values as printed.
-        rank: only if the line itself names it.
-        off_curve: and `evaluates`, `plain_time`: see `Parsed`.
+        rank: set only if the line contains its rank.
+        off_curve: see `Parsed`, as for `evaluates` and `plain_time`.
     """
 
     values: dict[str, float]
@@ -63,17 +63,17 @@ class MetricSample(NamedTuple):
 
     @property
     def step(self) -> int | None:
-        """The training step, if the line names it."""
+        """The training step, if the line has one."""
         return int(self.values[Field.STEP]) if Field.STEP in self.values else None
 
     @property
     def loss(self) -> float | None:
-        """The training loss, if the line names it."""
+        """The training loss, if the line has one."""
         return self.values.get(Field.LOSS)
 
 
 class Columns(NamedTuple):
-    """The numbers of one or many lines of a shape, by name. None: the line lacks that number.
+    """The numbers of one or many lines of a shape, by name. None: the line lacks this number.
 
     `off_curve`, `evaluates`, `plain_time`: see `Parsed`.
     """
@@ -86,7 +86,7 @@ class Columns(NamedTuple):
     plain_time: bool = False
 
     def reporting(self, rows: Sequence[int]) -> tuple[Sequence[int], Columns]:
-        """The `rows` that have a number (a rate of 0 steps per second is none), and their numbers."""
+        """Return the `rows` with any number (a rate of 0 steps per second is none), and their numbers."""
         cells = (*self.values.values(), *self.other.values())
         if not all(None in column for column in cells):
             return rows, self
@@ -95,7 +95,7 @@ class Columns(NamedTuple):
         )
 
     def only(self, rows: Sequence[int], kept: Sequence[int]) -> tuple[Sequence[int], Columns]:
-        """The rows at these positions of `rows`, and their numbers."""
+        """Return the rows at these positions of `rows`, and their numbers."""
 
         def cut(columns: Mapping[str, Sequence[float | None]]) -> dict[str, Sequence[float | None]]:
             return {name: [column[at] for at in kept] for name, column in columns.items()}
@@ -106,17 +106,17 @@ class Columns(NamedTuple):
         )
 
     def step(self, at: int) -> float | None:
-        """The step of row `at`; None if its line names none."""
+        """Return the step in row `at`, or None if its line has no step."""
         steps = self.values.get(Field.STEP)
         return steps[at] if steps else None
 
     def losses(self, rows: int) -> Sequence[float | None]:
-        """The training losses of `rows` lines; None for a line without a point of the curve."""
+        """Return the training losses of `rows` lines, or None for a line that adds no point to the curve."""
         known = self.values.get(Field.LOSS) if not self.off_curve else None
         return (None,) * rows if known is None else known
 
     def sample(self, at: int) -> MetricSample:
-        """The report of the line in row `at`."""
+        """Return the sample for the line in row `at`."""
         values, other = (
             {name: value for name, column in columns.items() if (value := column[at]) is not None}
             for columns in (self.values, self.other)
@@ -129,14 +129,14 @@ class Form:
     """How to read the lines of one shape: the positions of their values, and their meanings.
 
     Args:
-        line: the line read by the grammar.
-        parsed: its result, after the launcher's prefix.
-        prefix: length of that prefix in characters.
-        rank_at: position of the rank in it.
+        line: the line that the grammar read.
+        parsed: the result for the text after the launcher's prefix.
+        prefix: the length of the launcher's prefix in characters.
+        rank_at: the position of the rank in the prefix.
         is_row: the line is a row of a table.
 
     Attributes:
-        overlaps: a value is inside another.
+        overlaps: one value is inside another.
     """
 
     def __init__(
@@ -161,11 +161,11 @@ class Form:
         self.overlaps = any(one[1] > two[0] for one, two in pairwise(self.places))
 
     def columns(self) -> Columns:
-        """The numbers of the line itself."""
+        """Return the numbers of the line itself."""
         return self._convert([[self._line[begin:end]] for begin, end in self.places])
 
     def read(self, lines: Sequence[bytes]) -> Columns | None:
-        """The numbers in lines of this shape; None if a line differs where it must not."""
+        """Return the numbers in lines of this shape, or None if a line differs where it must not."""
         rows = self._rows(b"\n".join([*lines, b""]).decode("utf-8", "surrogatepass"))
         if len(rows) != len(lines):
             return None
@@ -173,7 +173,7 @@ class Form:
         return self._convert([rows] if len(self.places) == 1 else [*zip(*rows, strict=True)])
 
     def _convert(self, texts: Sequence[Sequence[str]]) -> Columns:
-        """The numbers of many lines: for each of `places`, the texts of all lines."""
+        """Convert the texts of many lines, given for each of `places`, to numbers."""
         values, own, ranks, pair = (
             {cell.name: numbers(cell.conversion, texts[cell.column]) for cell in cells}
             for cells in (self._values, self._other, self._rank, self._pair)
@@ -192,7 +192,7 @@ class Form:
 
     @cached_property
     def _rows(self) -> Callable[[str], list[Any]]:
-        """Finds the values of lines. It takes a millisecond to compile, and many shapes never recur."""
+        """The compiled matcher for lines. Compiling takes a millisecond, and many shapes never recur."""
         line, free, end = self._line, self._free_digits(), 0
         parts = []
         for begin, stop in self.places:
@@ -203,9 +203,9 @@ class Form:
         return re.compile(f"^{''.join(parts)}\n", re.MULTILINE).findall
 
     def _free_digits(self) -> bytearray:
-        """One byte per character: 1 where digits may change in the next line of the shape, 0 where they belong to a name.
+        """Return one byte per character: 1 where digits may vary by line, 0 where they belong to a name.
 
-        They may change in a launcher's prefix, a table's row, what is masked (time stamps, places in a source) and in values.
+        Digits may change in a launcher's prefix, in a table row, in masked text (timestamps, source locations) and in values.
         """
         prefix, size = self._prefix, len(self._line)
         free = bytearray(b"\1" * size if self._is_row else b"\1" * prefix + b"\0" * (size - prefix))
@@ -225,23 +225,23 @@ def _any_digits(run: re.Match[str]) -> str:
 
 
 def _literal(line: str, begin: int, end: int, free: bytearray) -> str:
-    """The literal text between two values, as a pattern."""
+    """Return a pattern for the literal text between two values."""
     return "".join(
         _any_digits(run) if free[begin + run.start()] else re.escape(run[0])
         for run in _RUN.finditer(line[begin:end])
     )
 
 
-# In characters. Of a longer line only the start is read.
+# In characters. Only the start of a longer line is read.
 MAX_LINE = 8192
 MAX_SHAPES = 4096
-# Lines of one shape may differ in digits of names ("Acc@1", "Acc@5"): keep at most this many forms per shape.
+# Lines of one shape may differ in the digits of names ("Acc@1", "Acc@5"). This limits the forms per shape.
 MAX_FORMS = 8
 _DIGITS = b"0123456789"
 
 
 class _Known(NamedTuple):
-    """How to read a shape in a state (None: no report), and the next state."""
+    """How to read a shape in a state (None: nothing to report), and the state that follows."""
 
     form: Form | None
     after: _Shapes
@@ -251,17 +251,17 @@ DrawnState: TypeAlias = tuple[float | None, float | None]
 
 
 def standing_states(states: Sequence[DrawnState], before: DrawnState | None = None) -> list[bool]:
-    """Which consecutive (step, loss) states of a bar are points of a curve; the newest state always is.
+    """Return which of a bar's consecutive (step, loss) states are points of a curve. The newest always is.
 
-    Where count and loss are set one after the other, tqdm draws twice a step: ``update`` and then ``set_postfix`` show the same step, first
-    with the loss of the step before; in ``for batch in bar`` it is ``set_postfix`` first, which shows the same loss with the step before.
-    Both are written at once, so the newest state with a step is the later one of such a pair, and shows which of the two it is. Where no
-    step is drawn twice, an equal loss is nothing but an equal loss. A bar may stand at one step while several losses come (tqdm's
-    ``miniters``): each of them stands. A state that is drawn again stands once, and of an evaluation's bar, which has no step, the last.
+    A script that sets count and loss one after the other makes tqdm draw twice per step. With ``update`` before ``set_postfix``, both
+    drawings show the same step, the first with the previous loss. In ``for batch in bar``, ``set_postfix`` comes first and shows the same
+    loss with the previous step. Both drawings are written together, so the newest state with a step is the second of a pair and reveals the
+    order. If no step is drawn twice, equal losses are a coincidence. A bar may show several losses at one step (tqdm's ``miniters``), and
+    each of them counts. A state drawn repeatedly counts once. For an evaluation's bar, which has no step, the last state counts.
 
     Args:
         states: in drawing order.
-        before: the last state read, which tells whether the first of these repeats its step.
+        before: the last state read earlier, needed to tell whether the first of `states` repeats its step.
     """
     if not states:
         return []
@@ -286,7 +286,7 @@ class _Shapes:
     """The known shapes in one state.
 
     Attributes:
-        steady: the shapes that do not change the state.
+        steady: the shapes that leave the state unchanged.
     """
 
     __slots__ = ("by_shape", "state", "steady")
@@ -307,10 +307,10 @@ class _Shapes:
 
 
 class MetricReader:
-    """Reads the lines of one stream, in order: it remembers table headers, what block it is in, and shapes.
+    """Reads the lines of one stream in order and remembers table headers, the current block, and shapes.
 
     Args:
-        rules: a user's own rules (`[[metrics]] name, regex`): the first group is the value; they take precedence.
+        rules: the user's own (`[[metrics]] name, regex`), which take precedence. Group 1 is the value.
     """
 
     def __init__(self, rules: Sequence[tuple[str, re.Pattern[str]]] = ()) -> None:
@@ -320,9 +320,9 @@ class MetricReader:
         self._count = 0
 
     def read_rows(self, lines: Sequence[bytes]) -> list[tuple[int, Columns, int, float | None]]:
-        """Read lines as they stand in the log, without newlines: line number, its columns, the row in them, its loss; by line.
+        """Read raw lines without newlines. Return line number, columns, row in the columns and loss, sorted by line.
 
-        For a backlog, of which few lines are kept: the rest need no object of their own.
+        Used for a backlog, in which few lines are kept and the others need no object of their own.
         """
         blocks: Iterable[tuple[Sequence[int], Columns]] = self.read_columns(lines)
         if self._rules:
@@ -337,11 +337,11 @@ class MetricReader:
         return found
 
     def read_columns(self, lines: Sequence[bytes]) -> Iterator[tuple[Sequence[int], Columns]]:
-        """The same in columns, for a program that reads millions of lines: line numbers and values.
+        """Yield line numbers and values in columns, for a caller that reads millions of lines.
 
-        Lines without a report are left out. The user's rules are not applied.
+        Lines that report nothing are left out. The user's rules are not applied.
 
-        Lines of known shapes that do not change the state may be read in any order, so they are read by shape.
+        Lines whose shapes leave the state unchanged are read by shape, because their order is irrelevant.
         """
         shapes = [raw.translate(None, _DIGITS) for raw in lines]
         begin = 0
@@ -362,9 +362,9 @@ class MetricReader:
     def _read_together(
         self, lines: Sequence[bytes], shapes: Sequence[bytes], rows: Sequence[int]
     ) -> list[tuple[Sequence[int], Columns]] | None:
-        """Read lines of steady shapes; None if they must be read one by one.
+        """Read lines of steady shapes. Return None if they must be read one by one.
 
-        Shapes come from clean lines, so these need no cleaning.
+        Cached shapes come from clean lines, so lines with the same shape need no cleaning.
         """
         by_shape: dict[bytes, list[int]] = {}
         for row in rows:
@@ -381,7 +381,7 @@ class MetricReader:
         return found
 
     def feed(self, line: str) -> MetricSample | None:
-        """Read a clean line (see `text.decode.clean`); None if it reports nothing."""
+        """Read a clean line (see `text.decode.clean`). Return None if the line reports nothing."""
         columns = self._feed(line)
         return columns.sample(0) if columns is not None else None
 
@@ -406,14 +406,14 @@ class MetricReader:
         rank, body, rank_at = who(line)
         parsed, state, is_row = parse(body, known.state)
         if self._count >= MAX_SHAPES:
-            # A log of ever new shapes: drop the stored ones and start over.
+            # The log keeps producing new shapes, so drop the stored ones and start over.
             known.by_shape.clear()
             known.steady.clear()
             self._states = {known.state: known}
             self._count = 0
         self._known = self._shapes_of(state)
         form = Form(line, parsed, len(line) - len(body), rank_at, is_row=is_row)
-        # Do not store a line whose digits decide its meaning, or whose rank is nowhere or in several places.
+        # Do not store a line whose digits decide its meaning, or whose rank has no single position.
         is_plain = not form.overlaps and (rank is None or rank_at is not None)
         more = len(known.by_shape.get(shape, ())) < MAX_FORMS
         if more and not parsed.once and (is_plain or not parsed.readings):

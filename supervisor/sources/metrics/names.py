@@ -1,8 +1,8 @@
-"""The meanings of names in training logs: tables of words, not of frameworks.
+"""Maps names in training logs to their meanings. The tables list words, not frameworks.
 
-A name is split into words (`train_loss`, `Loss/train/total`, `TrainLoss` alike). Words that only tell a
-number's origin (train, mean, global) are set aside; the rest decides. So `reduced_train_loss` is a loss
-because nothing but "loss" is left, and `packet loss` is none because "packet" is.
+A name is split into words (`train_loss`, `Loss/train/total`, `TrainLoss` alike). Words that only say where a
+number comes from (train, mean, global) are ignored. The rest decides. `reduced_train_loss` is a loss because
+only "loss" is left. `packet loss` is not a loss, because "packet" is left too.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from supervisor.sources.metrics import lexicon
 
 
 class Field:
-    """The canonical names of what is read: the keys of values, in base units."""
+    """The canonical names of the fields, used as keys of values in base units."""
 
     STEP, TOTAL_STEPS, EPOCH, TOTAL_EPOCHS = "step", "total_steps", "epoch", "total_epochs"
     LOSS, VAL_LOSS, LR, GRAD_NORM = "loss", "val_loss", "lr", "grad_norm"
     TOKENS, SAMPLES, STEP_TIME, MFU = "tokens_per_sec", "samples_per_sec", "step_time_s", "mfu"
     MEMORY, ETA, EPOCH_TIME = "memory_used_bytes", "eta_s", "epoch_time_s"
-    RANK = "rank"  # of the line, and no value
+    RANK = "rank"  # belongs to the line and is not a value
 
 
 CANONICAL = (
@@ -32,24 +32,24 @@ CANONICAL = (
 
 
 def is_score(name: str) -> bool:
-    """Whether a name is a quality measure that only training or evaluation reports."""
+    """Check whether a name is a quality measure that only training or evaluation reports."""
     return not lexicon.SCORES.isdisjoint(words_of(name)) or name.lower().startswith("map")
 
 
-# The rank of a loss that is the whole only where no other is named, and of one that is it only beside a counter, in a log
-# that names no other at all.
+# A loss with PART_RANK is the total only if no other is named. A loss with SOLE_RANK also needs a counter beside the loss
+# and a log without any other loss.
 PART_RANK = 2
 SOLE_RANK = 1
-# "focal_loss", "MAE Loss"; the loss behind a letter ("t_loss", "G_loss") is unknown.
+# "focal_loss", "MAE Loss". The meaning of a loss after a single letter ("t_loss", "G_loss") is unknown.
 _KIND_OF_LOSS = re.compile(r"[^\W\d]\w+[ _-]loss$|loss (?!func|varia|devia)[a-z]+[ts]ion$", re.IGNORECASE)
-# Printed once by Transformers at the end, beside the mean loss of the whole run.
+# Transformers prints this once at the end, beside the mean loss of the whole run.
 RUN_TIME = "train_runtime"
 
 
 class Meaning(NamedTuple):
-    """The meaning of a name. `field` is canonical, "" for the log's own name, None for nothing to chart.
+    """The meaning of a name. `field` is canonical, "" for the log's own name, None for nothing to plot.
 
-    Of several readings with one field the highest `rank` wins. `is_eval`: the name itself says held-out data.
+    Among readings of one field, the highest `rank` wins. `is_eval`: the name itself refers to held-out data.
     `weak`: counts only on a line with other signs of training.
     """
 
@@ -62,7 +62,7 @@ class Meaning(NamedTuple):
 _NOTHING = Meaning(None)
 _WEAK = Meaning("", weak=True)
 _STEP_WORDS = frozenset({"step", "iter", "iteration", "batch", "it"})
-# The number of steps in a time: "avg step time", "total step time".
+# Words about which steps a time covers: "avg step time", "total step time".
 _SPANNED = frozenset({"avg", "average", "mean", "total", "last", "train", "training", "current", "cur"})
 
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -72,9 +72,9 @@ _DIGITS_BEHIND = re.compile(r"\d+$")
 _PER = re.compile(r"[_ ]per[_ ]")
 
 
-@lru_cache(maxsize=64)  # a line's grammar needs it three times for each name
+@lru_cache(maxsize=64)  # the grammar asks three times for each name of a line
 def words_of(name: str) -> list[str]:
-    """The words of a name, in lower case and in English. The list is shared, so do not modify it."""
+    """Split a name into words, in lower case and in English. The list is shared, so do not modify it."""
     if not (name.isupper() or name.islower()):
         name = _CAMEL.sub("_", name)
     name = name.lower()
@@ -85,14 +85,14 @@ def words_of(name: str) -> list[str]:
 
 
 class _Name:
-    """A name, split up in the ways that the rules need.
+    """A name, split in the ways that the rules need.
 
     Attributes:
-        words: its words; `have` is their set.
-        joined: the words with underscores between.
-        rest: the words that decide: all except those about the number's origin.
-        is_held_out: a word names a held-out set.
-        hides: a word marks it as a best, a limit or an earlier value.
+        words: the words of the name, and `have` their set.
+        joined: the words joined by underscores.
+        rest: the words that decide, which excludes words about the number's origin.
+        is_held_out: a word refers to a held-out set.
+        hides: a word marks the value as a best, a limit or an earlier value.
     """
 
     def __init__(self, name: str) -> None:
@@ -110,12 +110,12 @@ class _Name:
             self.rest.pop()
 
     def has(self, *words: str) -> bool:
-        """Whether it has any of these words."""
+        """Check whether the name has any of these words."""
         return not self.have.isdisjoint(words)
 
 
 def meaning(name: str) -> Meaning:
-    """The meaning of a number's name."""
+    """Return the meaning of a number's name."""
     one = _Name(name)
     if not one.words:
         return _NOTHING
@@ -161,7 +161,7 @@ def _rank_of_counter(table: Mapping[str, int], name: _Name) -> int | None:
     if len(words) == 2 and words[1] in lexicon.NUMBER_WORDS and len(words[0]) > 2 and table.get(words[0]):
         return table[words[0]]  # "batch_idx", "batch count"
     if words[-1] in {"step", "epoch", "iteration", "it", "iter", "update", "round"}:
-        # A verb or noun before it: "completed step", "after step", "Global step".
+        # Preceded by a verb or an adjective: "completed step", "after step", "Global step".
         ahead = set(words[:-1])
         if "_" in name.name and words[0] in {"start", "starting", "begin"}:
             return None  # "start_epoch": a setting
@@ -171,7 +171,7 @@ def _rank_of_counter(table: Mapping[str, int], name: _Name) -> int | None:
 
 
 def _loss(name: _Name) -> Meaning | None:
-    """A loss. The words beside "loss" tell whether it is the whole or a part; the plain one comes before a mean over steps."""
+    """Match a loss. The words beside "loss" tell a total from a part. A plain loss ranks above a mean over steps."""
     core = [word for word in name.rest if word in lexicon.LOSS_WORDS]
     # "cost_class" is a weight for matching boxes or masks.
     is_weight = name.rest[:1] == ["cost"] and not lexicon.LOSS_KINDS.isdisjoint(name.rest[1:])
@@ -189,7 +189,7 @@ def _loss(name: _Name) -> Meaning | None:
     field = Field.VAL_LOSS if name.is_held_out else Field.LOSS
     is_scale = name.has("scale", "scaler", "scaling")
     if is_scale or (not beside and len(words) > 1 and words[-1].isdigit()):
-        return _WEAK  # its scale, or the loss of one optimizer among several
+        return _WEAK  # a loss scale, or the loss of one of several optimizers
     if not beside:
         is_mean = name.has("avg", "avr", "average", "mean", "smooth", "smoothed", "running", "ema")
         return Meaning(field, 6 if is_mean else 10 if len(words) == 1 else 9)
@@ -215,7 +215,7 @@ def _learning_rate(name: _Name) -> Meaning | None:
     is_setting = name.hides or name.has("mult", "multiplier", "scheduler", "decay", "factor", "scale")
     is_of_other = bool(plain - lexicon.OPTIMIZER_WORDS) and not (name.has("lr") and "group" in plain)
     if is_setting or is_of_other or (number is not None and int(number[0])):
-        return _WEAK  # also that of a later group
+        return _WEAK  # including the rate of a later group
     return Meaning(Field.LR, 9 if number is None else 8)
 
 
@@ -233,7 +233,7 @@ def _norm(name: _Name) -> Meaning | None:
 
 
 def _throughput(name: _Name) -> Meaning | None:
-    """Tokens or samples per second; a total wins over a rate per device."""
+    """Match tokens or samples per second. A total ranks above a rate per device."""
     if name.has("predict", "prediction", "prompt", "generation", "decode", "prefill", "inference"):
         return _NOTHING
     if name.is_held_out:
@@ -259,9 +259,9 @@ def _throughput(name: _Name) -> Meaning | None:
 
 
 def _memory(name: _Name) -> Meaning | None:
-    """The memory in use: the peak allocation is preferred, and memory named as the GPU's."""
+    """Match the memory in use. Peak allocation ranks first, then memory whose name mentions the GPU."""
     if name.joined == "nvidia_smi":
-        return Meaning(Field.MEMORY, 5)  # the tool's column
+        return Meaning(Field.MEMORY, 5)  # a column of nvidia-smi
     in_units = name.has("gb", "gib", "mb") and name.has("allocated", "alloc", "used")
     is_named = name.joined == "gpu_ram" or name.joined.startswith(("gpu_mem", "max_mem", "memory"))
     if not name.has(*lexicon.MEMORY_WORDS) and not in_units and not is_named:
@@ -269,9 +269,9 @@ def _memory(name: _Name) -> Meaning | None:
     is_peak = name.has("peak", "max", "maximum", "maxmemallocated", "maxmem")
     others = lexicon.OTHER_MEMORY - {"total"} - ({"ram"} if name.has("gpu", "cuda") else set())
     if name.has(*others, "current") or (name.has("total") and not is_peak):
-        return _NOTHING  # the host's, reserved, free, the capacity, or what is in use now, beside the peak
+        return _NOTHING  # host, reserved, free or total memory, or the current use beside the peak
     if name.has("bandwidth", "util", "percent", "pct") or name.joined in {"mem_allocated", "memallocated"}:
-        return _WEAK  # a share, or in no known unit
+        return _WEAK  # a share, or in an unknown unit
     is_allocated = name.has("alloc", "allocated", "maxmemallocated")
     is_of_gpu = name.has("cuda", "vram", "device", "hbm") or any(w.startswith("gpu") for w in name.words)
     rank = 9 + is_of_gpu if is_peak and is_allocated else 5 if is_allocated else 4 + is_of_gpu
@@ -300,13 +300,13 @@ def _time(name: _Name) -> Meaning | None:
     if joined == RUN_TIME:
         return _WEAK
     if joined in lexicon.IGNORED_TIMES or name.has("elapsed", "wall", "walltime", "wallclock"):
-        # The time since the start, unless it is "elapsed time per step".
+        # The time since the start, except for "elapsed time per step".
         return Meaning(Field.STEP_TIME, 8) if name.has("per") and name.has(*_STEP_WORDS) else _NOTHING
     return _WEAK if name.has("time", "ms", "sec", "seconds", "duration", "latency") else None
 
 
 def field_of_rate(unit: str) -> str | None:
-    """The field of a rate like `tok/s` or `img/sec`; None if it is not a training throughput."""
+    """Return the field of a rate like `tok/s` or `img/sec`, or None if it is not a training throughput."""
     unit = _PER.sub("/", unit.lower()).replace(" ", "")
     top, slash, _ = unit.partition("/")
     if not slash or not unit.endswith(("/s", "/sec", "/second", "gpu", "device", "chip", "rank")):
@@ -319,12 +319,12 @@ def field_of_rate(unit: str) -> str | None:
 
 
 def is_step_of(unit: str) -> bool:
-    """Whether a unit is per step (`s/iter`)."""
+    """Check whether a unit is per step (`s/iter`)."""
     return unit.partition("/")[2].strip() in {"it", "iter", "itr", "iteration", "step", "batch", "update"}
 
 
 def is_step_rate(unit: str) -> bool:
-    """Whether a unit is steps per second."""
+    """Check whether a unit is steps per second."""
     top, slash, bottom = _PER.sub("/", unit.lower()).replace(" ", "").partition("/")
     return (
         bool(slash)

@@ -1,4 +1,4 @@
-"""Progress bars: tqdm, rich, Keras, fastprogress and others. Bars are cut out, so that the rest can be read as text."""
+"""Finds progress bars (tqdm, rich, Keras, fastprogress and others) and masks them, so that the rest reads as text."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from supervisor.sources.metrics.tokens import (
 
 # In steps per second.
 FASTEST = 10_000
-# "1/1 [======] - 1s 1s/step", "1/1 ━━━━ 0s 33ms/step": nothing follows.
+# "1/1 [======] - 1s 1s/step", "1/1 ━━━━ 0s 33ms/step", with nothing after the bar.
 _KERAS_ENDS = re.compile(r"\s*(?:-\s*\S+s\s+)?\S+s/(?:step|epoch|sample)\s*$")
-# tqdm's ``[00:00<?, ?it/s]``: neither remaining time nor rate, because nothing was counted yet.
+# tqdm's ``[00:00<?, ?it/s]`` has neither remaining time nor rate, because nothing was counted yet.
 NOTHING_COUNTED = "<?, ?"
 
 _BARS = (
@@ -50,11 +50,11 @@ _BARS = (
     ),
     # fastprogress: 34.78% [32/92 00:04<00:08 0.0812]
     re.compile(r"(?<![\d.])[\d.]++% \[(?P<n>\d+)/(?P<N>\d+) (?P<el>[\d:]+)<(?P<rem>[\d:]+)(?: (?P<loss>[\d.]+|nan|inf))?\]"),
-    # mmcv's, for an evaluation: [>>>>  ] 12/68, 3.1 task/s, elapsed: 4s, ETA: 18s
+    # mmcv, for an evaluation: [>>>>  ] 12/68, 3.1 task/s, elapsed: 4s, ETA: 18s
     re.compile(
         r"\[[> ]*\]\s*(?P<n>\d+)/(?P<N>\d+),\s*(?P<rate>[\d.]+)\s(?P<unit>task/s),\s*elapsed:\s*(?P<el>\d+)s(?:,\s*ETA:\s*(?P<rem>\d+)s)?"
     ),
-    # Keras, with unknown length: 109/Unknown - 12s 11ms/step
+    # Keras with an unknown length: 109/Unknown - 12s 11ms/step
     re.compile(r"^\s*(?P<n>\d+)/Unknown\s+-?\s*(?P<el>\d+m?s)\b"),
     # Keras: 938/1875 [=====>......] - ETA: 3s    and    938/1875 ━━━━━━━━━ 3s 2ms/step
     re.compile(r"^\s*(?P<n>\d+)/(?P<N>\d+)\s+(?:\[[=>.\s]*\]|[━─]{3,}[━─ ]*(?P<el>\S+s))"),
@@ -71,8 +71,8 @@ _OTHER_WORK = re.compile(
     r"pulling|push\w*|run(?:ning)? (?:eval|test)\w*|parquet|arrow|images?|videos?|weights|parameters|clean\w*|render\w*|mel\w*|feature\w*|vae|latents?|embedding\w*|captions?)\b|\.(?:json|bin|safetensors|pt|zip|tar|gz|txt|parquet|jsonl)\b",
     re.IGNORECASE,
 )  # fmt: skip
-# "Encoding 17562 texts", "encode all the data: 75722": what is begun, and on how many. Not "Loaded 60000 images": that is done, and
-# "Load val: 9508 samples" mostly too.
+# "Encoding 17562 texts", "encode all the data: 75722": an action and a number of items. Not "Loaded 60000 images", which is already
+# done, as "Load val: 9508 samples" usually is.
 _BEGUN = re.compile(
     r"\W*(?P<work>(?:pre-?)?(?!load)(?:\w+ing|(?:en|de)code|tokeni[sz]e|download|fetch|extract|compute|generate|convert))(?=\s)"
     r"(?=.*(?<![\w.=/-])\d[\d,]*\d(?![\w.=/]))",
@@ -82,7 +82,7 @@ _OF_STEPS = re.compile(r"\b(?:train\w*|epochs?|steps?|iter\w*)\b", re.IGNORECASE
 _EVALUATION = re.compile(
     r"\b(?:val(?:id(?:at\w+)?)?|eval\w*|test(?:ing)?|dev|infer\w*|sanity|predict\w*)\b", re.IGNORECASE
 )
-# "Test Iter:   24/ 157 …": the owner of the bar comes first, whatever follows.
+# "Test Iter:   24/ 157 …": the first word tells what the bar belongs to, whatever follows.
 _EVALUATION_LED = re.compile(
     r"\W*(?:val(?:id(?:at\w+)?)?|eval\w*|test(?:ing)?|dev)\s+(?:iter\w*|steps?|batch\w*|epochs?|it)\b",
     re.IGNORECASE,
@@ -92,7 +92,7 @@ _TRAINING = re.compile(
     re.IGNORECASE,
 )
 _EPOCHS = re.compile(r"(?:^|[\s:|\]])(?:epochs?|training epochs?|ep)(?: progress)?\s*:?\s*$", re.IGNORECASE)
-# A metric and its value. "Computing mean PPL" names one without a value.
+# A metric and its value. "Computing mean PPL" has a metric without a value.
 _METRIC_HINT = re.compile(
     r"(?:loss|\blr\b|learning|acc|ppl|grad|reward|kl\b|损失)[^\d,;|]{0,24}(?:\d|nan)", re.IGNORECASE
 )
@@ -102,30 +102,30 @@ _LOSSES = re.compile(r"(?:[A-Za-z]{2,} )?[\w/.-]*loss\b", re.IGNORECASE)
 _HELD_OUT = re.compile(r"val|eval|test|dev", re.IGNORECASE)
 
 
-# "d: 0.43; g: 2.13", "d:0.43;g:2.13": values before the bar.
+# Values before the bar: "d: 0.43; g: 2.13", "d:0.43;g:2.13".
 _PAIRS = re.compile(r"\w\s*[:=]\s*[-\d.]+(?:[^\s,;|]*[,;|]\s*|\S*\s+)\w[\w ]*[:=]\s*[-\d.]+")
 
 
 def begins_other_work(text: str) -> bool:
-    """Whether a line announces work that is no training on a number of things."""
+    """Check whether a line announces non-training work on a number of items."""
     begun = _BEGUN.match(text)
     return begun is not None and is_other_work(begun["work"]) and _OF_STEPS.search(text) is None
 
 
 def is_other_work(text: str) -> bool:
-    """Whether the words describe work other than training."""
+    """Check whether the words describe work other than training."""
     return _OTHER_WORK.search(text) is not None
 
 
 def is_beside_training(name: str) -> bool:
-    """Whether a name describes work beside the training: loading, preparing, evaluating."""
+    """Check whether a name describes work beside training: loading, preparing, evaluating."""
     return is_other_work(name) and _TRAINING.search(name) is None
 
 
 class Bar(NamedTuple):
-    """A bar found in a line. `rest` is the line with the bar masked; `readings` is empty if it is not training's.
+    """A bar found in a line. `rest` is the line with the bar masked. `readings` is empty for a bar of other work.
 
-    `is_new`: a bare bar in its first second, which only its digits can identify as training's. `end`: its end position.
+    `is_new`: a bare bar in its first second, which only its digits can identify as training. `end`: where the bar ends.
     """
 
     rest: str
@@ -138,7 +138,7 @@ class Bar(NamedTuple):
 
 @lru_cache(maxsize=4)
 def find_bar(text: str, *, in_row: bool = False) -> Bar | None:
-    """The first bar of a (masked) line. `in_row`: it ends a table row of training, so it needs no words."""
+    """Return the first bar in a (masked) line. `in_row`: it ends a training table row and needs no words."""
     for pattern in _BARS:
         match = pattern.search(text)
         if match is not None:
@@ -147,15 +147,15 @@ def find_bar(text: str, *, in_row: bool = False) -> Bar | None:
 
 
 class _Drawn:
-    """A bar found by a pattern, and its surroundings.
+    """A bar that a pattern found, and the text around it.
 
     Attributes:
-        described: the text before it, after any mask.
-        after: the text after it.
-        top: the numerator of its rate, and `bottom` the denominator: "it" and "s".
-        is_new: it is a bare bar in its first second.
-        counts_epochs: its steps are epochs.
-        counts_samples: it counts the samples of an epoch, beside a loss.
+        described: the text before the bar, after any mask.
+        after: the text after the bar.
+        top: the numerator of the bar's rate, such as "it". `bottom`: the denominator, such as "s".
+        is_new: the bar is bare and in its first second.
+        counts_epochs: each step of the bar is an epoch.
+        counts_samples: the bar counts the samples of an epoch, beside a loss.
     """
 
     def __init__(self, text: str, match: re.Match[str]) -> None:
@@ -175,17 +175,17 @@ class _Drawn:
         self.counts_samples = is_of_epoch and self.is_hinted
 
     def evaluates(self) -> bool:
-        """Whether it belongs to an evaluation, by the words before it, or because all its losses are held out."""
+        """Check for an evaluation's bar, by the words before it or because all its losses are held out."""
         if _EVALUATION_LED.match(self.described):
             return True
         if _EVALUATION.search(self.described) and not _METRIC_HINT.search(self.described):
             return True
-        is_lightning = "v_num" in self.after  # it shows the last validation loss beside training's
+        is_lightning = "v_num" in self.after  # Lightning shows the last validation loss too
         losses = [] if is_lightning else _LOSSES.findall(self.described + self.after)
         return bool(losses) and all(_HELD_OUT.search(name) for name in losses)
 
     def is_of_training(self, *, in_row: bool) -> bool:
-        """Whether it counts a training's steps, epochs or samples."""
+        """Check whether the bar counts training steps, epochs or samples."""
         groups, described = self.groups, self.described
         counts_steps = not self.unit or not _UNITS_OF_TRAINING.isdisjoint({self.top, self.bottom})
         if not counts_steps and not self.counts_samples:
@@ -195,16 +195,16 @@ class _Drawn:
         if not (in_row or self.is_hinted or _TRAINING.search(described) or _PAIRS.search(described)):
             return False
         if "N" not in groups and not described.strip() and not _METRIC_HINT.search(self.after):
-            return False  # a file is read, as in 180000it [00:08, 22208.38it/s]
+            return False  # a file being read, as in 180000it [00:08, 22208.38it/s]
         if self.match.re is _BARS[-1] and _KERAS_ENDS.match(self.after):
-            return False  # a prediction of Keras', which shows no loss
+            return False  # a Keras prediction, which shows no loss
         rate = groups.get("rate") or "?"
         is_too_fast = self.bottom == "s" and rate != "?" and float(rate) > FASTEST
-        # A file is read at once, or a list, all within a second.
+        # A file or a list that is read within a second.
         return not self.is_new or not (is_too_fast or groups.get("n") == groups.get("N"))
 
     def readings(self) -> tuple[Reading, ...]:
-        """Its values, if it is training's."""
+        """Return the values of a training bar."""
         if self.counts_samples:
             return (Reading(Field.SAMPLES, "", BAR_RANK, *self.match.span("rate"), PLAIN),)
         rate = {"s": PLAIN, "sec": PLAIN, "ks": Conversion(How.NUMBER, 1e3)}
@@ -232,7 +232,7 @@ class _Drawn:
 
 
 def _bar(text: str, match: re.Match[str], *, in_row: bool) -> Bar:
-    # A second bar is the remainder of an earlier one on the line.
+    # A second bar is the remainder of an earlier drawing on the line.
     behind = _BARS[1].sub(lambda found: MASKED * len(found[0]), text[match.end() :])
     rest = text[: match.start()] + MASKED * (match.end() - match.start()) + behind
     drawn = _Drawn(text, match)

@@ -1,4 +1,4 @@
-"""Tables in logs: a header row and the rows below it, in CSV, tabs, pipes or columns of blanks."""
+"""Reads tables in logs: a header row and the rows below, with commas, tabs, pipes or aligned columns."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ _CLOCK = re.compile(
     r"(?:\d+:)+\d+(?:\.\d+)?$|\d{4}-\d\d-\d\d[ T][\d:.]+$|[\d./-]{3,10}[ T_]\d\d?:\d\d(?::\d\d)?$|n/?a$|-+$|none$|\?$|no log$|\[[^\]]*\]$",
     re.IGNORECASE,
 )
-# A table on its side: "| Name | lr | loss |" over "| Value | 0.1 | 2.3 |".
+# A transposed table: "| Name | lr | loss |" over "| Value | 0.1 | 2.3 |".
 _NAMES = frozenset({"name", "metric", "metrics", "key"})
 _VALUES = frozenset({"value", "values"})
 _LIST = re.compile(r"\[\s*[-+\d]")
-# "[   10%      ]", "[------------]": a mark before a row.
+# A marker before a row: "[   10%      ]", "[------------]".
 _MARK = re.compile(r"\[[\s\d%=>-]*\](?=\s{2,}\d|\s+[A-Za-z])")
 _COLUMN = re.compile(r"[A-Za-z_#%][\w #%/.()@+'-]{0,30}$")
-# Parts of a detector's loss: beside them "total" is their sum.
+# Parts of a detector's loss. Beside these columns, "total" is the sum of the parts.
 _PARTS = frozenset({"box", "obj", "cls", "dfl"})
-# A column with this ending counts evaluated items, or a duration.
+# A column with one of these words last counts evaluated items or gives a duration.
 _COUNTED_THINGS = frozenset({"images", "instances", "size", "time", "seen", "targets", "labels"})
 _VALUED = re.compile(r"\d\.\d|\(\d+/\d+\)|\s\d+$")
 _PAIR_ROW = re.compile(
@@ -61,9 +61,9 @@ _PAIR_ROW = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    r"""A header row. `style` is "," "\t" "|" "  " (columns of blanks).
+    r"""A header row. `style` is "," "\t" "|" "  " (columns aligned by blanks).
 
-    `starts`: the column positions in a table of blanks, where a row may leave cells empty.
+    `starts`: the column positions in a table aligned by blanks, where a row may leave cells empty.
     """
 
     style: str
@@ -72,12 +72,12 @@ class Header:
 
 
 def find_header(text: str) -> Header | None:
-    """Whether a line may be the header of a table of readings."""
+    """Return the header if a line may be one for a table of readings, or None otherwise."""
     bar = find_bar(text)
     if bar is not None:
         text = bar.rest.split(MASKED)[0].rstrip(" :")
     if text.lstrip().startswith("# "):
-        text = text.replace("#", " ", 1)  # a comment mark, as numpy writes it, is not a column
+        text = text.replace("#", " ", 1)  # numpy's comment mark is not a column
     for style in (",", "\t", "|", "  "):
         places = _cells(text, style)
         cells = [cell.strip() for _, cell in places]
@@ -89,13 +89,13 @@ def find_header(text: str) -> Header | None:
 
 
 def _whole(cell: str) -> str:
-    """A column's name without its half of brackets around several columns: "Box(P", "R", "mAP50-95)"."""
+    """Drop one half of a pair of brackets that spans several columns: "Box(P", "R", "mAP50-95)"."""
     is_whole = cell.count("(") == cell.count(")")
     return cell if is_whole else cell.replace("(", " ").replace(")", "").strip()
 
 
 def _heads_readings(cells: list[str], style: str) -> bool:
-    """Whether the column names are readings: a counter beside another field, or several scores."""
+    """Check whether the column names are readings: a counter beside another field, or several scores."""
     if sum(_VALUED.search(cell) is not None for cell in cells) >= 2:
         return False  # names with their values beside them
     meanings = [meaning(_plain(cell)) for cell in cells]
@@ -112,12 +112,12 @@ def _heads_readings(cells: list[str], style: str) -> bool:
 
 
 def is_counted(header: Header) -> bool:
-    """Whether a table has a column with a counter."""
+    """Check whether a table has a column with a counter."""
     return any(meaning(_plain(name)).field in {Field.STEP, Field.EPOCH} for name in header.names)
 
 
 def read_row(header: Header, text: str) -> Parsed | None:
-    """A row under its header; None if the line is not one."""
+    """Read a row below its header. Return None if the line is not a row."""
     body, readings = _without_bar(header, text)
     cells = _cells(body, header.style)
     if header.names[0].lower() in _NAMES and cells[0][1].strip().lower() not in _VALUES:
@@ -140,7 +140,7 @@ def read_row(header: Header, text: str) -> Parsed | None:
 
 
 def _without_bar(header: Header, text: str) -> tuple[str, list[Reading]]:
-    """A row without the bar after it, and the bar's reading."""
+    """Return a row without the progress bar after it, and the bar's reading."""
     bar = find_bar(text, in_row=True) if header.style in {"  ", "\t"} else None
     if bar is None or bar.rest.strip()[:1] in {MASKED, ""}:
         return text, []
@@ -149,14 +149,14 @@ def _without_bar(header: Header, text: str) -> tuple[str, list[Reading]]:
 
 
 class _Cell(NamedTuple):
-    """The content of a cell; a list of numbers also counts as a number."""
+    """The content of a cell. A list of numbers counts as a number."""
 
     is_number: bool
     readings: list[Reading]
 
 
 def _cell_of_row(name: str, raw: str, start: int, *, is_first: bool, names: tuple[str, ...]) -> _Cell | None:
-    """Parse one cell of a table row. None if its text cannot belong to a row."""
+    """Parse one cell of a table row. Return None if its text cannot belong to a row."""
     cell = raw.strip().rstrip(":")
     begin = start + len(raw) - len(raw.lstrip())
     match = _CELL.match(cell)
@@ -167,14 +167,14 @@ def _cell_of_row(name: str, raw: str, start: int, *, is_first: bool, names: tupl
         is_text = cell and not _CLOCK.match(cell) and (not is_first or field in {Field.STEP, Field.EPOCH})
         return None if is_text else _Cell(_LIST.match(cell) is not None, [])
     if is_first and match["b"] and field not in {Field.STEP, Field.EPOCH}:
-        return None  # a row of the table around this one
+        return None  # a row of the surrounding table
     if name == "total" and not _PARTS.isdisjoint(names):
         return _Cell(True, [Reading(Field.LOSS, name, 9, begin, begin + match.end("a"), PLAIN)])
     return _Cell(True, _readings(name, match, begin))
 
 
 def _one_of_each(readings: list[Reading]) -> tuple[Reading, ...]:
-    """For several columns of one field, the highest in rank, the first of equals; none if all losses are parts."""
+    """Keep one column per field: the highest rank, and the first among equals. Keep no loss if all are parts."""
     best: dict[str, Reading] = {}
     for reading in readings:
         if reading.field not in best or reading.rank > best[reading.field].rank:
@@ -191,7 +191,7 @@ def _one_of_each(readings: list[Reading]) -> tuple[Reading, ...]:
 
 
 def _columns(starts: tuple[int, ...], cells: list[int]) -> list[int]:
-    """The column of each cell in a row with holes; a value too wide for its column shifts the next a little."""
+    """Return the column of each cell in a row with holes. A value too wide shifts the next one a little."""
     places = []
     for cell in cells:
         near = [place for place, start in enumerate(starts) if 0 <= cell - start <= 2]
@@ -201,7 +201,7 @@ def _columns(starts: tuple[int, ...], cells: list[int]) -> list[int]:
 
 
 def read_pair_row(text: str, *, in_section: bool) -> Parsed | None:
-    """`|    loss     | 12.9    |`: one name and value per row; None if the line is not such a row."""
+    """Read a row with one name and one value, `|    loss     | 12.9    |`. Return None for other lines."""
     match = _PAIR_ROW.match(text)
     if match is None:
         return None
@@ -209,7 +209,7 @@ def read_pair_row(text: str, *, in_section: bool) -> Parsed | None:
     counts = found.field in {Field.EPOCH, Field.STEP} and found.rank >= 7
     is_loss = found.field in {Field.LOSS, Field.VAL_LOSS}
     if (found.rank == 3 and "/" in match["name"]) or (is_loss and found.rank == SOLE_RANK):
-        return NOTHING  # a part of a loss, in a block whose total may have its own row
+        return NOTHING  # part of a loss, in a block whose total may have its own row
     gauges = (found.field == Field.GRAD_NORM and found.rank >= 8) or (
         found.field == Field.LR and match["name"].lower().startswith(("train/", "optim/"))
     )
@@ -222,7 +222,7 @@ def read_pair_row(text: str, *, in_section: bool) -> Parsed | None:
 
 
 def _readings(name: str, match: re.Match[str], start: int) -> list[Reading]:
-    """The readings of a cell; `start` is its position in the line."""
+    """Return the readings of a cell. `start` is its position in the line."""
     found = meaning(_plain(name))
     unit = (match["unit"] or "").lower()
     place = (start + match.start("a"), start + match.end("a"))
@@ -253,7 +253,7 @@ def _readings(name: str, match: re.Match[str], start: int) -> list[Reading]:
 
 
 def _conversion(field: str, name: str, unit: str, text: str) -> Conversion | None:
-    """The conversion of a cell into a number; None if it is not to be charted."""
+    """Return the conversion of a cell to a number, or None if the cell is not to be plotted."""
     match field:
         case Field.MEMORY:
             return memory_conversion(unit)
@@ -275,12 +275,12 @@ def _conversion(field: str, name: str, unit: str, text: str) -> Conversion | Non
 
 
 def _plain(name: str) -> str:
-    """A column's name without its part in brackets, unless that is all."""
+    """Drop the bracketed part of a column's name, unless nothing else is left."""
     return re.sub(r"\s*\([^()]*\)\s*$", "", name) or name
 
 
 def _cells(text: str, style: str) -> list[tuple[int, str]]:
-    """The cells of a line with their positions."""
+    """Split a line into cells with their positions."""
     if style == "  ":
         if (mark := _MARK.match(text)) is not None:
             text = " " * mark.end() + text[mark.end() :]

@@ -1,7 +1,7 @@
-r"""A log line cut up: what stands before its message, its masked text, its values with their names, units and numbers.
+r"""Splits a log line into the logger's prefix, the masked text, and the values with their names and units.
 
-`2024-01-01 10:00:00,123 - trainer - INFO - 0,49,2.3`, `2025-01-09T04:11:23.1Z stdout F …`, `{"log":"step 3
-…\n","stream":"stdout"}`: table rows, indented values and bars are also recognized after a logger's or collector's own words.
+Table rows, indented values and progress bars are recognized after a prefix too. Examples of prefixes:
+`2024-01-01 10:00:00,123 - trainer - INFO - 0,49,2.3`, `2025-01-09T04:11:23.1Z stdout F …`, `{"log":"step 3 …\n"}`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from supervisor.sources.metrics import lexicon
 from supervisor.text.prefixes import split_prefix
 
-MASKED = "\x01"  # replaces text that cannot contain a metric: a time stamp, a source line, a URL
+MASKED = "\x01"  # replaces text that cannot contain a metric: a timestamp, a source location, a URL
 
 _MASKS = re.compile(
     r"""
@@ -76,7 +76,7 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _SEPARATOR = re.compile(r"[:=：]\s*$|(?<=['\"])\s*,\s*$|(?:->|=>|\.{3,})\s*$")
-# "tensor(2.31)", "np.float64(2.31)": a value wrapped in its type.
+# A value wrapped in its type: "tensor(2.31)", "np.float64(2.31)".
 _OPENERS = re.compile(
     r"(?:\b(?:np\.)?(?:(?<!torch\.)[Tt]ensor|[Aa]rray|DeviceArray|bfloat16|b?float\d*|int\d*|Decimal)\(|[\[({\"'<`*~≈（【「])\s*$"
 )
@@ -111,10 +111,10 @@ _TAIL_WORDS = re.compile(
 
 
 class Token(NamedTuple):
-    """One value of a line, with its name from the text before it.
+    """One value in a line, with the name that the preceding text gives it.
 
-    `kind` is "num", "frac" (a of b), "dur" or "ratio". `before` is all text since the previous value, `name` its last part. `scale_end`: the K or M of a pair's total, or of a value that also
-    has a unit. `bare`: there is no ":" or "=" between name and value. `tail`: a unit in brackets after the name.
+    `kind` is "num", "frac" (a of b), "dur" or "ratio". `before` is all text since the previous value, and `name` is the last part of `before`. `scale_end` is the K or M of a pair's total, or
+    of a value that also has a unit. `bare`: no ":" or "=" separates name and value. `tail`: a unit in brackets after the name.
     """
 
     kind: str
@@ -132,9 +132,9 @@ class Token(NamedTuple):
     stop: int = 0
 
 
-@lru_cache(maxsize=4)  # tables, grammar and cache need the same line in turn
+@lru_cache(maxsize=4)  # tables, the grammar and the cache ask for the same line in turn
 def mask(text: str) -> str:
-    """The text with time stamps, source positions, URLs and the like masked, at the same length."""
+    """Mask timestamps, source locations, URLs and similar text. The result has the same length."""
     text = _MASKS.sub(lambda found: MASKED * len(found.group()), text)
     if not text.isascii():
         text = _PICTURES.sub(MASKED, text)
@@ -145,7 +145,7 @@ def mask(text: str) -> str:
 
 @lru_cache(maxsize=4)
 def tokens(text: str) -> tuple[Token, ...]:
-    """The values of a masked line, from left to right."""
+    """Return the values in a masked line, from left to right."""
     found: list[Token] = []
     end = 0
     for match in _TOKEN.finditer(text):
@@ -159,7 +159,7 @@ def tokens(text: str) -> tuple[Token, ...]:
 
 
 def _is_part_of_name(match: re.Match[str], before: str, bare_name: str | None) -> bool:
-    """Whether a number is inside a name; `bare_name` is the name before it, if neither ":" nor "=" is in between."""
+    """Check whether a number is part of a name. `bare_name`: the preceding name, if no ":" or "=" follows it."""
     text, end = match.string, match.end("num")
     if match["num"].isdigit():
         if _INDEXED.search(before) and _MORE_NAME.match(text, end):
@@ -167,7 +167,7 @@ def _is_part_of_name(match: re.Match[str], before: str, bare_name: str | None) -
         word = (bare_name or "").lower()
         is_counter = any(word in known for known in _NOT_NUMBERED)
         if word.isalpha() and not is_counter and _LOSS_NUMBERED.match(text, end):
-            return True  # "Content 1 loss: 79.6": one of several, not of a metric
+            return True  # "Content 1 loss: 79.6": one of several losses, not the training loss
     is_before_name = before.rstrip()[-1:].isalpha() and _NUMBERED.match(text, match.end())
     return bool(is_before_name) and not _COUNTS.search(before)  # "LR (group 0)=1e-4"
 
@@ -186,7 +186,7 @@ def _token(match: re.Match[str], name: str, tail: str, bare: bool, before: str) 
 
 
 def name_of(before: str) -> tuple[str, str, bool]:
-    """The name at the end of the text before a value, a unit in brackets after it, and whether it is bare."""
+    """Return the name that ends the text before a value, a unit in brackets after the name, and `bare`."""
     rest = before.rstrip()
     bare = True
     tail = ""
@@ -212,14 +212,14 @@ def name_of(before: str) -> tuple[str, str, bool]:
 
 
 def is_adjacent(before: str) -> bool:
-    """Whether only brackets and blanks are between a value and the previous one."""
+    """Check whether only brackets and blanks separate a value from the previous one."""
     return not before.strip(" \t[](),:|>-") and len(before) <= 8
 
 
 # -- numbers and units
 
 GIB = 1 << 30
-# PyTorch's tools print GiB as "GB" or "G", so these are read as GiB.
+# PyTorch's tools print GiB as "GB" or "G", so both units are read as GiB.
 _MEMORY = {
     "": 0.0, "b": 1.0, "bytes": 1.0, "kb": 1024.0, "kib": 1024.0, "k": 1024.0, "mb": GIB / 1024, "mib": GIB / 1024, "m": GIB / 1024,
     "mo": GIB / 1024, "gb": float(GIB), "gib": float(GIB), "g": float(GIB), "tb": GIB * 1024.0, "tib": GIB * 1024.0,
@@ -235,18 +235,18 @@ _PARTS = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Zµ]+)")
 
 
 class How(IntEnum):
-    """The conversion of a value's text to a number."""
+    """How a value's text is converted to a number."""
 
     NUMBER = 0  # times scale
     WHOLE = 1  # an integer, also "31K" and "1,149"
-    INVERSE = 2  # a rate of steps to the seconds of one
+    INVERSE = 2  # a rate of steps to the seconds per step
     DURATION = 3  # a clock or spelt-out time
     MEMORY = 4  # without a unit: bytes when huge, MiB when large, GiB when small
     SHARE = 5  # without a percent sign: percent when above 1
 
 
 class Conversion(NamedTuple):
-    """The kind of conversion, and the factor."""
+    """The kind of conversion and its factor."""
 
     how: How
     scale: float = 1.0
@@ -254,7 +254,7 @@ class Conversion(NamedTuple):
 
 PLAIN = Conversion(How.NUMBER)
 WHOLE = Conversion(How.WHOLE)
-# Logs rarely print more digits of a measurement; more are conversion noise (863.5 ms as 0.8635000000000002 s).
+# Logs rarely print more digits. Further digits are conversion noise (863.5 ms as 0.8635000000000002 s).
 _SIGNIFICANT = 12
 _EXPONENTS = {1.0: "", 1e-6: "e-6", 1e-3: "e-3", 0.01: "e-2", 1e3: "e3"}
 _FLOATS = msgspec.json.Decoder(list[float])
@@ -262,7 +262,7 @@ _WHOLES = msgspec.json.Decoder(list[int])
 
 
 def convert(conversion: Conversion, text: str) -> float | None:
-    """The number, to `_SIGNIFICANT` digits where it had to be computed, or None when the text holds none that can be meant (a sentinel, a fraction of a step)."""
+    """Convert the text to a number. Return None if it cannot be a measurement (a sentinel, a fractional step). Computed values keep `_SIGNIFICANT` digits."""
     how, scale = conversion
     if how is How.DURATION:
         duration = seconds(text)
@@ -273,11 +273,11 @@ def convert(conversion: Conversion, text: str) -> float | None:
         return None
     match how:
         case How.NUMBER:
-            # A number that is only read keeps all digits; a product shows the noise of binary fractions (0.1 * 3).
+            # A number that is only read keeps all digits. A product has binary rounding noise (0.1 * 3).
             return rounded(number * scale) if scale % 1024 and scale != 1.0 else number * scale
         case How.WHOLE:
             number *= scale
-            # Not NaN, not infinite.
+            # Exclude NaN and infinities.
             return int(number) if number == number // 1 and abs(number) < 1e15 else None
         case How.INVERSE:
             return rounded(scale / number) if number > 0 else None
@@ -290,13 +290,13 @@ def convert(conversion: Conversion, text: str) -> float | None:
 
 
 def numbers(conversion: Conversion, texts: Sequence[str]) -> Sequence[float | None]:
-    """`convert` for each of many texts; where all are short and plain, msgspec reads them in an eighth of the time of `float`."""
+    """Apply `convert` to many texts. If all are short and plain, msgspec parses them in an eighth of the time of `float`."""
     found = _by_msgspec(conversion, texts) if max(map(len, texts)) <= _SIGNIFICANT else None
     return found if found is not None else [convert(conversion, text) for text in texts]
 
 
 def _by_msgspec(conversion: Conversion, texts: Sequence[str]) -> Sequence[float] | None:
-    """Texts of plain numbers, read as one JSON list; None if they are not, or their scale is not a power of 10 or 1024."""
+    """Read plain numbers as one JSON list. Return None if a text is not plain or the scale not a power of 10 or 1024."""
     how, scale = conversion
     exponent = _EXPONENTS.get(scale, "" if scale % 1024 == 0 else None)
     if exponent is None or how not in {How.NUMBER, How.WHOLE} or (how is How.WHOLE and scale != 1):
@@ -314,12 +314,12 @@ def _by_msgspec(conversion: Conversion, texts: Sequence[str]) -> Sequence[float]
 
 
 def rounded(number: float) -> float:
-    """The number to `_SIGNIFICANT` digits."""
+    """Round a number to `_SIGNIFICANT` digits."""
     return float(f"{number:.{_SIGNIFICANT}g}")
 
 
 def memory_conversion(unit: str) -> Conversion | None:
-    """The conversion of a memory value with this unit; None for any other unit."""
+    """Return the conversion for a memory unit, or None for any other unit."""
     factor = _MEMORY.get(unit.lower())
     if factor is None:
         return None
@@ -327,17 +327,17 @@ def memory_conversion(unit: str) -> Conversion | None:
 
 
 def time_scale(unit: str) -> float | None:
-    """Seconds per `unit`, counting only the part before a slash; None if it is not a time."""
+    """Return the seconds per `unit`, reading only the part before a slash, or None if it is not a time."""
     return _SECONDS.get(unit.lower().partition("/")[0].strip())
 
 
 def magnitude(unit: str) -> float:
-    """The factor of K, M, B after a count."""
+    """Return the factor for a K, M or B after a count."""
     return {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}.get(unit.lower(), 1.0)
 
 
 def seconds(text: str) -> float | None:
-    """A duration in seconds: `03:12`, `1 day, 2:03:04`, `11h4m12s`, `10m, 56s`."""
+    """Convert a duration to seconds: `03:12`, `1 day, 2:03:04`, `11h4m12s`, `10m, 56s`."""
     if clock := _CLOCK.match(text):
         return sum((float(clock[group]) * _CLOCK_S[group] for group in _CLOCK_S if clock[group]), 0.0)
     parts = [(float(part[1]), _SECONDS.get(part[2].lower())) for part in _PARTS.finditer(text)]
@@ -346,12 +346,12 @@ def seconds(text: str) -> float | None:
     return sum((number * (scale or 0.0) for number, scale in parts), 0.0)
 
 
-# The rank of a bar's count: a named counter takes precedence.
+# The rank of a progress bar's count. A named counter takes precedence.
 BAR_RANK = 2
 
 
 class Reading(NamedTuple):
-    """One value of a line: canonical field (or "" with its own name), its position, its conversion."""
+    """One value read from a line: canonical field (or "" and the log's own name), position, conversion."""
 
     field: str
     name: str
@@ -363,13 +363,13 @@ class Reading(NamedTuple):
 
 
 class Parsed(NamedTuple):
-    """The report of a line. `pair`: a counter and a total that count only if the counter is the named step (or one off).
+    """Everything read from one line.
 
-    `heading`: the line has only a step or epoch; the lines below may belong to it. `once`: the same line with
-    other digits may mean something else, so its shape is not stored. `off_curve`: its loss is not a point of
-    the curve: a mean over the whole run, or one of the outputs that the total is made of. `evaluates`: its
-    last value is of held-out data. `plain_time`: nothing on it shows whether its time is that of one step or
-    of all since the line before.
+    `pair`: a counter and a total, valid only if the counter is the named step (or off by one). `heading`: the
+    line has only a step or epoch, and the lines below may belong to it. `once`: the same line with other
+    digits may mean something else, so its shape is not cached. `off_curve`: the loss is not a point on the
+    curve, but a mean over the whole run or one part of the total loss. `evaluates`: the last value is from
+    held-out data. `plain_time`: whether the time covers one step or all since the last line is not shown.
     """
 
     readings: tuple[Reading, ...]
@@ -386,7 +386,7 @@ NOTHING = Parsed(())
 
 
 def shifted(parsed: Parsed, by: int) -> Parsed:
-    """The result for a part of a line that starts `by` characters after the start of the line."""
+    """Shift the positions in a result by `by` characters, the start of the message in its line."""
     if not by:
         return parsed
 
@@ -398,21 +398,21 @@ def shifted(parsed: Parsed, by: int) -> Parsed:
 
 
 class Found(NamedTuple):
-    """All readings of a line before any choice, and its number of setting names."""
+    """All readings of a line before any choice between them, and the number of setting names in the line."""
 
     readings: list[Reading]
     settings: int
 
 
 class LineValues:
-    """The readings of one line, as they are found from left to right.
+    """The readings of one line, collected from left to right.
 
     Attributes:
         text: the masked line.
-        tokens: its values.
-        readings: the findings so far.
+        tokens: the values in the line.
+        readings: the readings so far.
         settings: the number of setting names so far.
-        evaluates: this part of the line is about held-out data.
+        evaluates: this part of the line describes held-out data.
         after_epoch: the previous value was the epoch.
     """
 
@@ -425,7 +425,7 @@ class LineValues:
         self.after_epoch = False
 
     def has(self, *fields: str) -> bool:
-        """Whether any of these fields was found."""
+        """Check whether the line has a reading for any of these fields."""
         return any(reading.field in fields for reading in self.readings)
 
     def add(
@@ -438,7 +438,7 @@ class LineValues:
         name: str = "",
         weak: bool = False,
     ) -> None:
-        """Add a reading of a value."""
+        """Add a reading for a value."""
         self.readings.append(Reading(field, name, rank, token.start, token.end, conversion, weak))
 
 
@@ -447,7 +447,7 @@ class LineValues:
 _LEVEL = r"(?:DEBUG|INFO|WARNING|WARN|NOTICE|ERROR|CRITICAL|TRACE|SUCCESS)"
 _TIME_OF_DAY = r"\d\d?:\d\d:\d\d(?:[.,:]\d+)?"
 _MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
-# Text that starts no message: a time, a level, a stream.
+# Text that can only precede a message: a time, a level, a stream.
 _STRONG = re.compile(
     rf"""
     \s?(?:
@@ -468,7 +468,7 @@ _STRONG = re.compile(
     """,
     re.VERBOSE,
 )
-# Text that may follow: the logger's name, the source position, the process.
+# Text that may come next: the logger's name, the source location, the process.
 _WEAK = re.compile(
     rf"""
       [A-Za-z_][\w.-]*\s?(?:-|\|)\ (?={_LEVEL}|[A-Za-z_][\w.]*:\d+\s)
@@ -484,9 +484,9 @@ _WEAK = re.compile(
     """,
     re.VERBOSE,
 )
-# A time or a level, as masked by `tokens.mask`.
+# A time or a level, masked by `tokens.mask`.
 _LOGGED = re.compile(rf"\[?{MASKED}{{4,}}")
-# A logger's plain name after the level: "INFO trainer: …".
+# The logger's name after the level: "INFO trainer: …".
 _LOGGER = re.compile(
     r"(?!(?:train|training|valid\w*|val|eval\w*|test\w*|dev|epochs?|steps?|iter\w*|\w*loss|\w*lr|batch|progress|wandb|mlflow|comet|warning|goal|target):)[A-Za-z_]\w{2,}:\s",
     re.IGNORECASE,
@@ -502,7 +502,7 @@ _UNESCAPED = {"n": " ", "t": "\t", "r": " ", "b": " ", "f": " "}
 
 
 def message_start(text: str) -> int:
-    """How many characters a logger or collector put before the message; 0 if none."""
+    """Return the length of the prefix that a logger or collector put before the message, or 0."""
     if text[:1] not in _STARTS:
         return 0
     place, sure = 0, False
@@ -520,22 +520,22 @@ def message_start(text: str) -> int:
     if not sure:
         return 0
     if text[-2:].rstrip()[-1:] == "|" and text[place : place + 1] != "|":
-        # The pipe belongs to a table's row, not to the logger.
+        # The pipe belongs to a table row, not to the logger.
         bare = text[:place].rstrip()
         place = len(bare) - 1 if bare[-1:] == "|" else place
     return place
 
 
 def logged_behind(text: str, masked: str, begin: int) -> int | None:
-    """Where a logger's line starts after `begin`: at its masked time or level; None if there is none."""
+    """Return where a logger's line starts after `begin`, at a masked time or level, or None without one."""
     found = _LOGGED.search(masked, begin)
     return found.start() if found is not None and message_start(text[found.start() :]) else None
 
 
 def json_message(text: str) -> tuple[int, int, str] | None:
-    """Start, end and text of the message in a JSON line, at its original length; None without one.
+    """Return the start, end and text of the message in a JSON line, or None if there is none.
 
-    Escapes are decoded and padded to their length, so that positions in the message are positions in the line.
+    Escapes are decoded and padded to their old length, so a position in the message is also one in the line.
     """
     if text[:1] != "{":
         return None
@@ -552,7 +552,7 @@ def _unescaped(found: re.Match[str]) -> str:
     code, letter = found.groups()
     if code is not None:
         character = chr(int(code, 16))
-        # A bar of blocks stays a bar; "…" and similar characters are one character and blanks.
+        # Block characters stay a bar of the same width. "…" and the like become one character and blanks.
         return character * 6 if character in "█▏▎▍▌▋▊▉━╸╺─░▒▓" else character + " " * 5
     mark = _UNESCAPED.get(letter, letter)
     return mark + " " if letter in _UNESCAPED else " " + mark
@@ -562,20 +562,20 @@ _RAW_RANK = re.compile(
     r"\s*\[(?:RANK|Rank|rank)[ :=]{1,2}(\d{1,6})\]:?\s|\s*\[(?!\d+:)[\w.-]{1,64}:(\d{1,6})/\d{1,6}\]\s|\s*\((\d{1,6})/\d{1,6}\)\s(?=\S)(?=.*\b(?:[Ee]poch|[Ss]tep|[Ii]ter))"
 )
 
-# "[HUGECTR][03:13:26][INFO][RANK0]: …": a rank after other tags.
+# A rank after other tags: "[HUGECTR][03:13:26][INFO][RANK0]: …".
 _RANK_BEHIND = re.compile(
     r"(?:\[[^\[\]]{1,40}\]\s{0,2}|(?:DEBUG|INFO|WARNING|ERROR)\s{1,8}|[-|:]\s)+\s*\[RANK[ :=]?(\d{1,6})\]:?\s"
 )
 
 
-# "2020-11-08 20:32:35 [1,0]<stderr>:": MPI's tag after a time.
+# MPI's tag after a time: "2020-11-08 20:32:35 [1,0]<stderr>:".
 _MPI_BEHIND = re.compile(r"[-\d]{10}[T ][\d:.,]{8,15}\s?\[\d+,(\d{1,6})\]<std(?:out|err)>:")
 _TASK_LED = re.compile(r"\s{0,4}\d{1,5}: $")
 _DECIMAL = re.compile(r"-?(?:\d+\.\d|\.\d|\d+\.?$)|-\d")
 
 
 def who(text: str) -> tuple[int | None, str, tuple[int, int] | None]:
-    """The rank in the line's prefix, the text after the prefix, and the position of the rank's digits."""
+    """Return the rank in the line's prefix, the text after the prefix, and the rank's position."""
     origin, body = split_prefix(text)
     rank = origin.rank if origin.rank is not None else origin.local_rank
     place = len(text) - len(body)

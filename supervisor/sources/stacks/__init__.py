@@ -1,1 +1,1 @@
-"""The activity of ranks: Python stacks, flight-recorder dumps, NCCL's own report."""
+"""Reads what ranks are doing: Python stacks, flight recorder dumps, NCCL's own report."""

@@ -1,11 +1,11 @@
-"""PyTorch's and NCCL's records of collectives, as plain data: flight-recorder dumps, and the report of NCCL's RAS service.
+"""Reads PyTorch's and NCCL's records of collectives as plain data: flight recorder dumps and NCCL's RAS report.
 
 A dump is a pickle of built-in containers (torch/csrc/distributed/c10d/FlightRecorder.cpp, version 2.10) or JSON. A
-pickle is a program; this one is first read as a list of instructions, and only those that build None, numbers, text,
-lists, tuples, dicts and sets may be in it. Instructions that import or call are refused before any of it runs.
+pickle is a program, so it is first scanned as a list of instructions. Only those that build None, numbers, text,
+lists, tuples, dicts and sets are allowed. Instructions that import or call are refused before anything runs.
 
-NCCL 2.24 and later answers on a TCP port (NCCL_RAS_ADDR, localhost:28028 unless set) with plain text: the words ``verbose status`` and a
-newline bring the report, then it closes (docs.nvidia.com/deeplearning/nccl, Troubleshooting, RAS). One service per job; a gloo job has none.
+NCCL 2.24 and later answers on a TCP port (NCCL_RAS_ADDR, localhost:28028 by default) in plain text. It replies to ``verbose status`` and a
+newline with the report, then closes (docs.nvidia.com/deeplearning/nccl, Troubleshooting, RAS). One service per job; a gloo job has none.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ _ALLOWED = frozenset(
 )  # fmt: skip
 _FRAME_HEAD = 9  # the opcode and eight bytes of length
 _PUTS = frozenset(("PUT", "BINPUT", "LONG_BINPUT"))
-# Limits for one job's dumps: how much to read, and how far apart the ranks of one incident write.
+# Limits for one job's dumps: how much to read, and how far apart in time the ranks write in one incident.
 MAX_TOTAL_BYTES = 512 << 20
 SAME_INCIDENT_S = 1800.0
 _HEAD_BYTES = 4096
-# torch/csrc/distributed/c10d/NCCLUtils.cpp and FlightRecorder: the default paths of dumps.
+# torch/csrc/distributed/c10d/NCCLUtils.cpp and FlightRecorder: the default paths for dumps.
 _VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
 
 class BadDump(Exception):  # noqa: N818 - named for what it is
-    """Not a dump that can be read safely: one line with the reason."""
+    """The dump cannot be read safely. The message gives the reason in one line."""
 
 
 class _PlainUnpickler(pickle.Unpickler):  # - see the module's docstring
-    """Refuses every name: a second safeguard after the list of instructions."""
+    """Refuses every import, as a second safeguard after the scan of the instructions."""
 
     def find_class(self, module: str, name: str, /) -> Any:
         raise BadDump(f"it asks for {module}.{name}")
@@ -60,10 +60,10 @@ class _PlainUnpickler(pickle.Unpickler):  # - see the module's docstring
 
 
 def read_dump(data: bytes) -> dict[str, Any]:
-    """A dump's top level, JSON or pickle.
+    """Return a dump's top level, from JSON or a pickle.
 
     Raises:
-        BadDump: it is neither, too large, or contains anything but plain data.
+        BadDump: the data is neither, is too large, or contains anything but plain data.
     """
     if len(data) > MAX_BYTES:
         raise BadDump(f"larger than {MAX_BYTES >> 20} MiB")
@@ -77,14 +77,14 @@ def read_dump(data: bytes) -> dict[str, Any]:
 
 
 def dump_prefixes(env: Mapping[str, str]) -> tuple[str, ...]:
-    """The name prefixes of dump files for a job with this environment; the global rank follows."""
+    """Return the name prefixes of dump files for a job with this environment. The global rank follows."""
     named = tuple(env[name] for name in _VARIABLES if env.get(name))
     cache = env.get("XDG_CACHE_HOME") or os.path.join(env.get("HOME", "/"), ".cache")
     return (*named, os.path.join(cache, "torch", "comm_lib_trace_rank_"), "/tmp/nccl_trace_rank_")  # noqa: S108 - PyTorch's default
 
 
 def find_dumps(prefixes: tuple[str, ...], *, since_t: float) -> dict[int, Path]:
-    """The newest dump of each rank written at or after wall time `since_t`."""
+    """Return the newest dump of each rank, written at or after wall time `since_t`."""
     found: dict[int, tuple[float, Path]] = {}
     for prefix in prefixes:
         folder, start = os.path.split(prefix)
@@ -100,7 +100,7 @@ def find_dumps(prefixes: tuple[str, ...], *, since_t: float) -> dict[int, Path]:
                 status = entry.stat(follow_symlinks=False)
             except OSError:
                 continue
-            # A dump in /tmp may belong to anybody: only our own user's count.
+            # A dump in /tmp may belong to another user. Only our own count.
             known = found.get(int(digits), (0.0, Path()))
             ours = entry.is_file(follow_symlinks=False) and status.st_uid == os.getuid()
             if ours and max(since_t, known[0]) <= status.st_mtime:
@@ -108,12 +108,12 @@ def find_dumps(prefixes: tuple[str, ...], *, since_t: float) -> dict[int, Path]:
     return {rank: path for rank, (_, path) in sorted(found.items())}
 
 
-# comm_lib_trace_rank_7, nccl_trace_rank_7.json; NVRx's _dump_7: the rank follows any prefix.
+# comm_lib_trace_rank_7, nccl_trace_rank_7.json, NVRx's _dump_7: the rank follows an arbitrary prefix.
 _NAME_WITH_RANK = re.compile(r".*?(\d{1,7})(?:\.json|\.pkl|\.pickle)?$")
 
 
 def rank_of_dump(path: str) -> int | None:
-    """The rank of a dump file, by its name and its first bytes; None if it is not a dump."""
+    """Return the rank of a dump file by its name and first bytes, or None if it is not a dump."""
     named = _NAME_WITH_RANK.match(os.path.basename(path))
     if named is None:
         return None
@@ -127,7 +127,7 @@ def rank_of_dump(path: str) -> int | None:
 
 
 def dumps_of_job(paths: Iterable[str]) -> dict[int, Path]:
-    """Each rank's dump among a folder's files: the newest, if it belongs to the newest incident."""
+    """Return each rank's newest dump among a folder's files, if it belongs to the newest incident."""
     found: dict[int, tuple[float, Path]] = {}
     for path in paths:
         rank = rank_of_dump(path)
@@ -142,7 +142,7 @@ def dumps_of_job(paths: Iterable[str]) -> dict[int, Path]:
 
 
 class DumpFiles(Mapping[int, Mapping[str, Any]]):
-    """The dumps of a job by rank, each read on demand; unreadable or surplus ones are empty."""
+    """The dumps of a job by rank, each read on demand. Unreadable or surplus dumps are empty."""
 
     def __init__(self, paths: Mapping[int, Path]) -> None:
         self._paths = dict(paths)
@@ -167,7 +167,7 @@ class DumpFiles(Mapping[int, Mapping[str, Any]]):
 
 
 def load_dumps(paths: Mapping[int, Path]) -> tuple[dict[int, dict[str, Any]], list[str]]:
-    """Dumps by rank, and one line for each that could not be read."""
+    """Return the dumps by rank, and one line for each dump that could not be read."""
     found: dict[int, dict[str, Any]] = {}
     trouble: list[str] = []
     for rank, path in paths.items():
@@ -190,18 +190,18 @@ def _unpickle(data: bytes) -> Any:
 
 
 def _inspect(data: bytes) -> None:
-    """Refuse instructions that do more than build plain data, or that would exhaust memory."""
+    """Refuse instructions that do more than build plain data or that would exhaust memory."""
     frame_end = before_at = 0
     for count, (instruction, argument, place) in enumerate(pickletools.genops(data), start=1):
-        at = place or 0  # None where the data has no position: bytes have one
+        at = place or 0  # None only for data without positions, and bytes have positions
         if instruction.name not in _ALLOWED:
             raise BadDump(f"it holds the instruction {instruction.name}")
-        # The memo is an array: an index far beyond the stored ones would allocate everything between.
+        # The memo is an array, so an index far beyond the stored ones would allocate everything in between.
         if instruction.name in _PUTS and int(str(argument)) > count:
             raise BadDump("its memo has holes")
         if count > MAX_INSTRUCTIONS:
             raise BadDump("it is too long")
-        # The unpickler treats a frame as a separate buffer: data across its end is read differently there.
+        # The unpickler treats a frame as a separate buffer and reads data across the frame's end differently.
         if before_at < frame_end < at or (instruction.name == "FRAME" and at < frame_end):
             raise BadDump("an instruction crosses the end of its frame")
         if instruction.name == "FRAME":
@@ -214,7 +214,7 @@ _CAP_BYTES = 1 << 20
 
 
 def ras_address(env: Mapping[str, str]) -> tuple[str, int] | None:
-    """The address of the service for a job with this environment; None if it was turned off."""
+    """Return the address of the RAS service for a job with this environment, or None if it was turned off."""
     if env.get("NCCL_RAS_ENABLE", "1").strip() == "0":
         return None
     host, colon, port = env.get("NCCL_RAS_ADDR", "").strip().rpartition(":")
@@ -224,7 +224,7 @@ def ras_address(env: Mapping[str, str]) -> tuple[str, int] | None:
 
 
 def query_ras(address: tuple[str, int], *, timeout_s: float = 3.0) -> str | None:
-    """The report; None if nothing answers, or the answer is not NCCL's."""
+    """Return the RAS report, or None if nothing answers or the answer is not NCCL's."""
     deadline = time.monotonic() + timeout_s
     parts: list[bytes] = []
     try:

@@ -1,9 +1,9 @@
-"""The current activity of processes: Python stacks by py-spy, or else the kernel's view.
+"""Shows what processes are doing: Python stacks by py-spy, or else the kernel's view.
 
-py-spy stops a process for some 10 ms, so stacks are taken on demand and never by a timer. It may be absent or
-refused (Yama's ptrace_scope, another user's process, one that is not dumpable). Then a rank that registered
-Python's faulthandler for us gets a signal; for any other, /proc shows where the kernel holds each thread. A
-process without that handler is never signalled: SIGUSR2 would end it.
+py-spy stops a process for about 10 ms, so stacks are collected on demand and never by a timer. py-spy may be
+missing or refused (Yama's ptrace_scope, another user's process, a process that is not dumpable). A rank that
+registered Python's faulthandler for us then gets a signal. For any other process, /proc shows where the
+kernel holds each thread. A process without the handler is never signaled, because SIGUSR2 would end it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FUTEX = {"x86_64": "202", "aarch64": "98"}
 
 
 class StackSource(StrEnum):
-    """The source of a stack."""
+    """Where a stack comes from."""
 
     PY_SPY = "py-spy"
     FAULTHANDLER = "faulthandler"
@@ -50,10 +50,10 @@ class StackSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """The activity of one process. `lines` are safe to show; `note` says why there is no better source.
+    """What one process is doing. `lines` are safe to show. `note` tells why there is no better source.
 
-    `main_call`: the number of its main thread's system call, or "running"; None: unavailable. `for_ever`: that call waits
-    for a lock, without (True) or with (False) a time limit; None: it does not, or is unavailable.
+    `main_call`: the number of the main thread's system call, or "running"; None: unavailable. `for_ever`: the call waits
+    for a lock without a time limit (True) or with one (False), or None if it does not wait for a lock or is unavailable.
     """
 
     process: ProcessId
@@ -65,7 +65,7 @@ class Stack:
 
 
 def find_py_spy(python: str | None = None) -> str | None:
-    """py-spy on PATH, beside the job's interpreter or beside ours; None if missing."""
+    """Find py-spy on PATH, beside the job's interpreter or beside ours. Return None if missing."""
     found = shutil.which("py-spy")
     if found is not None:
         return found
@@ -83,19 +83,19 @@ def collect_stacks(
     py_spy: str | None = None,
     fault_folder: Path | None = None,
 ) -> list[Stack]:
-    """One stack per process, in the given order, all within little more than `timeout_s`.
+    """Return one stack per process, in the given order, all within little more than `timeout_s`.
 
     Args:
-        processes: the processes; one that is gone gets source NONE.
-        timeout_s: for all of them together; they are taken in parallel.
+        processes: the processes. One that is gone gets the source NONE.
+        timeout_s: for all processes together. They are read in parallel.
         py_spy: the program; by default the result of `find_py_spy`.
-        fault_folder: where ranks that registered faulthandler have their `<pid>.txt`.
+        fault_folder: where ranks that registered faulthandler keep their `<pid>.txt`.
     """
     program = py_spy or find_py_spy()
     deadline = time.monotonic() + timeout_s
     children: list[subprocess.Popen[bytes] | None] = []
     for process in processes:
-        # ptrace would wait for a process stopped by a signal.
+        # ptrace would block on a process that a signal has stopped.
         asked = is_alive(process) and not is_stopped(process.pid)
         children.append(_start(program, process) if asked and program is not None else None)
     found = [
@@ -129,7 +129,7 @@ def _by_faulthandler(stack: Stack, folder: Path) -> Stack:
 
 
 def _new_lines(path: Path, offset: int) -> tuple[str, ...]:
-    """The new text after `offset`, once it stops growing; the handler writes it in one go."""
+    """Return the text after `offset` once the file stops growing. The handler writes its text in one go."""
     deadline = time.monotonic() + _FAULT_WAIT_S
     size, last = offset, offset
     while time.monotonic() < deadline:
@@ -143,7 +143,7 @@ def _new_lines(path: Path, offset: int) -> tuple[str, ...]:
 
 
 def _fault_file(process: ProcessId, folder: Path) -> Path | None:
-    """The file that shows that a process now has a handler for the signal."""
+    """Return the file of a process that has a handler for the signal right now, or None otherwise."""
     path = folder / f"{process.pid}.txt"
     if not path.is_file():
         return None
@@ -186,7 +186,7 @@ def _finish(
 
 
 def _from_proc(pid: int) -> tuple[str, ...]:
-    """Each thread's name, state, and the kernel function and system call where it waits."""
+    """Return each thread's name, state, and the kernel function and system call in which it waits."""
     try:
         threads = sorted(int(name) for name in os.listdir(f"/proc/{pid}/task"))
     except OSError:
@@ -211,7 +211,7 @@ def _main_call(pid: int) -> str | None:
 
 
 def _waits_for_ever(pid: int) -> bool | None:
-    """Whether the main thread waits for a lock without a time limit: futex(2)'s fourth argument, a pointer."""
+    """Check whether the main thread waits for a lock without a limit: futex(2)'s fourth argument is null."""
     words = _read(f"/proc/{pid}/syscall").split()
     if len(words) < 5 or words[0] != _FUTEX.get(os.uname().machine):
         return None
@@ -219,7 +219,7 @@ def _waits_for_ever(pid: int) -> bool | None:
 
 
 def _call_of_waiting(pid: int, *, idle: bool) -> str | None:
-    """As `_main_call`; a waiting thread that a tracer just released runs for a moment before it waits again."""
+    """Return `_main_call` once the thread waits again. Released by a tracer, it first runs for a moment."""
     call = _main_call(pid)
     deadline = time.monotonic() + (_LET_GO_S if idle else 0.0)
     while call == "running" and time.monotonic() < deadline:

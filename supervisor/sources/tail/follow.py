@@ -1,8 +1,8 @@
-"""Reads one growing file: by offset, whole lines, through truncation and rotation.
+"""Follows one growing file by offset, in whole lines, through truncation and rotation.
 
-A file is the one read before if (device, inode) and the bytes just before the offset are unchanged; the
-latter detects a file that was truncated and has grown past the old offset again. Bytes written between the
-last look and a truncation (logrotate's copytruncate), at most a quarter second, are lost.
+A file is the same as before if (device, inode) and the bytes just before the offset are unchanged. The bytes
+reveal a file that was truncated and has since grown past the old offset. Bytes written between the last check
+and a truncation (logrotate's copytruncate), at most a quarter second's worth, are lost.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from supervisor.text.lines import Line, LineSplitter
 
 _MARK_BYTES = 64
 _PROGRESS_CAP_BYTES = 1 << 16
-# A rotated log's writer may write to the old file until it notices the new one: leave the old one when the
-# new one has content, or after this long without a byte.
+# A rotated log's writer may keep writing to the old file until it notices the new one. Leave the old file
+# when the new one has content, or after this long without a byte.
 _LINGER_S = 2.0
 
 
 class NoteCode(StrEnum):
     """Events of a followed log."""
 
-    TRUNCATED = "truncated"  # read again from its start
-    ROTATED = "rotated"  # another file has its name now
-    GONE = "gone"  # removed; its writer's further output is read
+    TRUNCATED = "truncated"  # read again from the start
+    ROTATED = "rotated"  # another file now has the name
+    GONE = "gone"  # removed; further output of its writer is still read
     UNREADABLE = "unreadable"  # exists, but cannot be read
-    FAILED = "failed"  # the consumer of the lines raised
+    FAILED = "failed"  # the consumer of the lines raised an exception
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class TailNote:
     text: str
 
 
-# The end of a tqdm bar, which proves that all of it was read: "| 12/30 [00:01<00:02, 9.1it/s, loss=0.3]".
+# The end of a tqdm bar, which proves that the whole bar was read: "| 12/30 [00:01<00:02, 9.1it/s, loss=0.3]".
 _WHOLE_STATE: Final = re.compile(rb"\d/\d+ \[[\d:]+<[\d:?]+, [^\[\]]*\] *$")
 _STATE_BYTES: Final = 512
 
@@ -54,11 +54,11 @@ _STATE_BYTES: Final = 512
 class Batch(NamedTuple):
     """One read of one log.
 
-    `data` are the raw bytes, from byte `offset` of generation `generation` (which goes up each time the file
-    was truncated or replaced; offsets and line numbers start again then). `lines` are the lines that these
-    bytes completed; their `text` is safe to show. `drawn` are the complete states of lines that are redrawn
-    with carriage returns (tqdm), each once, in order, each at its own byte: all states of the line that has
-    no newline yet, and of the completed `lines` all but the last, which is what such a line reads as.
+    `data` are the raw bytes from byte `offset` of generation `generation`, which goes up each time the file
+    is truncated or replaced, and offsets and line numbers start over. `lines` are the lines that these bytes
+    completed. Their `text` is safe to show. `drawn` are the complete states of lines that are redrawn with
+    carriage returns (tqdm), each once, in order, each at its own byte. For the line without a newline,
+    `drawn` has all states. For the completed `lines`, it has all but the last state, the line's text.
     """
 
     key: str
@@ -69,7 +69,7 @@ class Batch(NamedTuple):
     drawn: tuple[Line, ...] = ()
 
     def in_order(self) -> list[Line]:
-        """Lines, each after the states drawn on it. A long line's bytes are truncated, so its end is unknown."""
+        """Return the lines, each after its drawn states. A long line is cut, so its end is unknown."""
         behind = self.offset + len(self.data)
         states = [((state.number, state.offset), state) for state in self.drawn]
         lines = [((line.number, behind), line) for line in self.lines]
@@ -77,7 +77,7 @@ class Batch(NamedTuple):
 
 
 class LineFeed:
-    """Turns one stream's bytes into batches, without knowing about files."""
+    """Turns the bytes of one stream into batches, independently of files."""
 
     __slots__ = ("_open", "_shown", "_splitter", "generation", "key", "offset")
 
@@ -86,11 +86,11 @@ class LineFeed:
         self.generation = 0
         self.offset = offset
         self._splitter = LineSplitter(offset, number)
-        self._open = b""  # the line without a newline so far, without states overwritten by a carriage return
+        self._open = b""  # the line without a newline so far, minus states overwritten by a carriage return
         self._shown = b""
 
     def feed(self, data: bytes) -> Batch:
-        """The next bytes of the stream."""
+        """Read the next bytes of the stream."""
         start = self.offset
         self.offset = start + len(data)
         lines = tuple(self._splitter.feed(data))
@@ -101,7 +101,7 @@ class LineFeed:
         return Batch(self.key, self.generation, start, data, lines, tuple(self._states(data, start, lines)))
 
     def quiet(self) -> Batch | None:
-        """Nothing was written for a while: the last drawn state may count as complete."""
+        """Return the last drawn state as complete, because nothing was written for a while."""
         drawn = self._open.lstrip(b"\r")
         state = drawn.rstrip(b"\r").rpartition(b"\r")[2]
         if b"\r" not in self._open or not state.strip() or state.strip() == self._shown:
@@ -111,34 +111,34 @@ class LineFeed:
         return Batch(self.key, self.generation, self.offset, b"", (), (line,))
 
     def finish(self) -> Batch | None:
-        """The partial last line, if any: no more will come."""
+        """Return the partial last line, if any, because no more bytes will come."""
         line = self._splitter.finish()
         if line is None:
             return None
-        # The splitter counted a newline that was never written.
+        # The splitter counted a newline that does not exist.
         self._splitter = LineSplitter(self.offset, self._splitter.number)
         self._open = self._shown = b""
         return Batch(self.key, self.generation, self.offset, b"", (line,))
 
     def restart(self) -> None:
-        """The content was replaced: start over."""
+        """Start over after the content was replaced."""
         self.generation += 1
         self.skip_to(0)
 
     def skip_to(self, offset: int) -> None:
-        """The next bytes are at `offset` and start line 1."""
+        """Continue at `offset` as the start of line 1."""
         self.offset = offset
         self._splitter = LineSplitter(offset, 1)
         self._open = self._shown = b""
 
     def _states(self, data: bytes, start: int, lines: Sequence[Line]) -> Iterator[Line]:
-        """The states that these bytes completed; an incomplete one stays open."""
+        """Yield the states that these bytes completed. An incomplete state stays open."""
         *closed, rest = (self._open + data).split(b"\n")
         offset = start - len(self._open)
         for text, line in zip(closed, lines, strict=True):
             yield from self._complete(text.rstrip(b"\r ").split(b"\r")[:-1], offset, line.number)
             offset += len(text) + 1
-        # A carriage return at the very end may be half of a Windows newline.
+        # A carriage return at the very end may be the first half of a Windows newline.
         pending = rest.rfind(b"\r") + 1 if b"\r" in rest[:-1] else 0
         states = rest[:pending].split(b"\r")[:-1]
         if pending and _WHOLE_STATE.search(rest[max(pending, len(rest) - _STATE_BYTES) :]):
@@ -155,7 +155,7 @@ class LineFeed:
 
 
 class FollowedFile:
-    """One path, followed. Not thread-safe: the tail thread owns it."""
+    """Follows one path. Not thread-safe, because the tail thread owns the object."""
 
     __slots__ = (
         "_changed_ns",
@@ -198,7 +198,7 @@ class FollowedFile:
         return self._fd >= 0
 
     def is_idle(self) -> bool:
-        """Whether reading would find nothing: one stat(2), for checking all files every quarter second."""
+        """Check by one stat(2) that there is nothing to read. Called for all files every quarter second."""
         try:
             now = os.stat(self.path)
         except FileNotFoundError:
@@ -214,7 +214,7 @@ class FollowedFile:
         )
 
     def read(self, limit_bytes: int, *, final: bool = False) -> tuple[list[Batch], bool]:
-        """Read on, at most `limit_bytes`; returns the new data and whether more is waiting.
+        """Read up to `limit_bytes` more. Return the new data and whether more is waiting.
 
         `final`: the writer is gone, so there is no need to wait for a rotated file.
         """
@@ -240,9 +240,9 @@ class FollowedFile:
         return batches, False
 
     def backlog(self) -> tuple[int, int]:
-        """Bytes read and total bytes. Any thread may call this, so it does not use the open file, which may be closed meanwhile.
+        """Return bytes read and total bytes. Any thread may call this, so do not use the open file, which may get closed.
 
-        Of one that was renamed or removed while it is read, what the last look at it saw counts too.
+        For a file renamed or removed while it is read, the size at the last check counts too.
         """
         read, seen, identity = self.feed.offset, self._size, self._identity
         try:
@@ -255,7 +255,7 @@ class FollowedFile:
         return min(read, size), size
 
     def end(self) -> tuple[int, int]:
-        """Its current end, as a generation and an offset in that (see `is_past`)."""
+        """Return the current end of the file as a generation and an offset (see `is_past`)."""
         generation, is_open = self.feed.generation, self._fd >= 0
         try:
             now = os.stat(self.path)
@@ -267,14 +267,14 @@ class FollowedFile:
         return generation + rotated, now.st_size if stat.S_ISREG(now.st_mode) else 0
 
     def is_past(self, end: tuple[int, int], *, sure: bool = False) -> bool:
-        """Whether the file has been read up to `end`. A file that was truncated since then counts as read, unless `sure` is set."""
+        """Check whether the file has been read up to `end`. A file truncated since then counts as read, unless `sure` is set."""
         generation, offset = end
         if self.feed.generation != generation:
             return self.feed.generation > generation and not sure
         return self.feed.offset >= offset
 
     def finish(self) -> list[Batch]:
-        """The partial last line, if any."""
+        """Return the partial last line, if any."""
         batch = self.feed.finish()
         return [batch] if batch is not None else []
 
@@ -289,7 +289,7 @@ class FollowedFile:
             self._report(NoteCode.UNREADABLE, "not a regular file")
             return False
         try:
-            # O_NONBLOCK: between stat and open, a pipe without a writer might have replaced it.
+            # O_NONBLOCK, because a pipe without a writer might have replaced the file between stat and open.
             self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             self._report(NoteCode.UNREADABLE, error.strerror or "cannot be opened")
@@ -310,14 +310,14 @@ class FollowedFile:
             self._changed_ns = now.st_mtime_ns
             return self._idle(), False
         try:
-            # Allocating hundreds of KiB for one line and releasing it at once costs more than reading it.
+            # Allocating and releasing hundreds of KiB for one line costs more than reading the line.
             size_bytes = min(limit_bytes, size - self.feed.offset) + len(self._mark)
             data = os.pread(self._fd, size_bytes, self.feed.offset - len(self._mark))
             if not data.startswith(self._mark):
                 self._restart(batches)
                 data = os.pread(self._fd, limit_bytes, self.feed.offset)
         except OSError as error:
-            # ESTALE or EIO from a network filesystem: try again at the next poll.
+            # ESTALE or EIO from a network filesystem. Try again at the next poll.
             self._report(NoteCode.UNREADABLE, error.strerror or "cannot be read")
             return batches, False
         fresh = data[len(self._mark) :]
@@ -331,7 +331,7 @@ class FollowedFile:
         return batches, len(fresh) >= limit_bytes
 
     def _is_same(self) -> bool:
-        """Whether the bytes before the offset are unchanged: the length may match by chance."""
+        """Check whether the bytes before the offset are unchanged, because the length may match by chance."""
         try:
             return os.pread(self._fd, len(self._mark), self.feed.offset - len(self._mark)) == self._mark
         except OSError:
@@ -345,7 +345,7 @@ class FollowedFile:
         self._quiet = False
 
     def _skip_hole(self, limit_bytes: int) -> bytes:
-        """After copytruncate a writer without O_APPEND leaves zeros up to its old position: skip them."""
+        """Skip the zeros up to the old position that a writer without O_APPEND leaves after copytruncate."""
         start = self.feed.offset
         with contextlib.suppress(OSError):
             start = os.lseek(self._fd, start, os.SEEK_DATA)
@@ -355,7 +355,7 @@ class FollowedFile:
         return text
 
     def _idle(self) -> list[Batch]:
-        """Called when a look finds nothing new."""
+        """Handle a check that finds nothing new. Return a pending state after 0.2 s of silence."""
         if self._quiet or time.monotonic() - self._last_byte < 0.2:
             return []
         self._quiet = True

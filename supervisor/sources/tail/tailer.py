@@ -1,7 +1,7 @@
-"""One thread that follows many logs: files that grow.
+"""Follows many growing logs in one thread.
 
-watchdog wakes it (see `wake`), and every quarter second it checks on its own, which covers filesystems
-without events, lost events, files that do not exist yet and replaced files.
+watchdog wakes the thread (see `wake`). The thread also checks every quarter second, which covers filesystems
+without events, lost events, files that do not exist yet, and replaced files.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class Backlog(NamedTuple):
 
     @property
     def unread_bytes(self) -> int:
-        """The number of bytes waiting."""
+        """The number of unread bytes."""
         return self.size_bytes - self.read_bytes
 
 
 @dataclass(slots=True)
 class Drain:
-    """A requested reading to the end. `then` is called in the tail thread once it is over.
+    """A requested read to the end. `then` is called in the tail thread afterwards.
 
-    `complete`: everything present at its start was read. False if it was aborted or met an unreadable file.
+    `complete`: everything present at the start was read. False after an abort or an unreadable file.
     """
 
     then: Callable[[], None] = lambda: None
@@ -53,12 +53,12 @@ class Tailer:
     """Follows logs and delivers their new content in batches, on its own thread.
 
     Args:
-        stop: ends the thread within `poll_s`; everything read until then is delivered.
-        on_batch: receives every `Batch`. Batches of one log come in order.
-        on_note: receives events of the logs themselves (rotation, loss); by default they are logged.
-        poll_s: interval of its own checks.
-        read_bytes: how much of one log to read before the others get their turn.
-        watch: let watchdog wake it; otherwise it polls.
+        stop: ends the thread within `poll_s`. Everything read until then is delivered.
+        on_batch: receives every `Batch`. Batches of one log arrive in order.
+        on_note: receives events of the logs themselves (rotation, loss). By default they are logged.
+        poll_s: seconds between the thread's own checks.
+        read_bytes: how much to read from one log before the next log gets its turn.
+        watch: let watchdog wake the thread. Otherwise the thread polls.
     """
 
     def __init__(
@@ -95,8 +95,8 @@ class Tailer:
 
         Args:
             path: the file.
-            key: names it in batches and notes.
-            offset: the first byte to read; beyond the file's end, the file counts as truncated.
+            key: identifies the log in batches and notes.
+            offset: the first byte to read. If it is beyond the end, the file counts as truncated.
             number: the 1-based number of the line at `offset`.
         """
         file = FollowedFile(os.path.abspath(path), key, offset=offset, number=number, on_note=self._on_note)
@@ -111,9 +111,9 @@ class Tailer:
         self._waker.poke()
 
     def ask_drain(self, then: Callable[[], None] = lambda: None) -> Drain:
-        """Read every log to its current end and deliver partial last lines: their writers are gone, or quiet.
+        """Read every log to its current end and deliver partial last lines, as the writers are gone or quiet.
 
-        Returns at once; `done` of the result says when it is over. Call it before the stop event is set.
+        Returns at once. The result's `done` is set at the end. Call this before the stop event is set.
         """
         drain = Drain(then)
         with self._lock:
@@ -122,7 +122,7 @@ class Tailer:
         return drain
 
     def backlog(self) -> Backlog:
-        """How far the logs are read. Any thread may call this; also after `close`."""
+        """Return how far the logs have been read. Any thread may call this, even after `close`."""
         with self._lock:
             files = self._all()
         found = [file.backlog() for file in files]
@@ -134,7 +134,7 @@ class Tailer:
         return self._thread.is_alive()
 
     def close(self, timeout_s: float = 5.0) -> bool:
-        """End the thread and close the files; False if it did not end in time."""
+        """End the thread and close the files. Return False if the thread did not end in time."""
         if self._closed:
             return True
         self._closing = True
@@ -168,7 +168,7 @@ class Tailer:
                 self._drain(drain)
 
     def _take_over(self) -> None:
-        """Handle requests of other threads."""
+        """Handle requests from other threads."""
         with self._lock:
             fresh, self._pending = self._pending, []
             dropped, self._dropped = self._dropped, []
@@ -184,7 +184,7 @@ class Tailer:
                     self._waker.unwatch(file.path)
 
     def _look_at(self, paths: Iterable[str]) -> None:
-        """Read what has grown."""
+        """Read the files that have grown."""
         grown = []
         for path in paths:
             for file in self._files.get(path, ()):
@@ -193,7 +193,7 @@ class Tailer:
                 generation, offset = file.feed.generation, file.feed.offset
                 self._read(file)
                 if file.feed.generation != generation:
-                    self._waker.unwatch(path)  # it may be another file now
+                    self._waker.unwatch(path)  # the path may now be another file
                 elif file.feed.offset != offset:
                     grown.append(path)
                 if self._stop.is_set():
@@ -201,7 +201,7 @@ class Tailer:
         self._waker.keep_polling(grown)
 
     def _watch_files(self) -> None:
-        """Let the existing files wake us. Writes just before a watch begins send no event."""
+        """Let changes to existing files wake the thread. Writes just before a watch begins send no event."""
         begun = [
             path
             for path, files in self._files.items()
@@ -215,7 +215,7 @@ class Tailer:
         return [file for files in self._files.values() for file in files]
 
     def _read(self, file: FollowedFile, *, final: bool = False) -> bool:
-        """Read a file on; returns whether more of it is waiting."""
+        """Read more of a file. Return whether still more is waiting."""
         batches, more = file.read(self._read_bytes, final=final)
         for batch in batches:
             self._hand_over(batch)
@@ -242,7 +242,7 @@ class Tailer:
         try:
             drain.then()
         except Exception:
-            # Whatever fails in the consumer, whoever waits for the drain must hear that it is over.
+            # Even if the consumer fails, callers that wait for the drain must learn that it has finished.
             log.exception("after the last of the logs")
         drain.done.set()
 
@@ -253,6 +253,6 @@ class Tailer:
         try:
             self._on_batch(batch)
         except Exception as error:
-            # Whatever fails in a consumer, the other logs must still be followed; report the error.
+            # Report the error and keep following the other logs.
             log.exception("a reader of %s failed", batch.key)
             self._on_note(TailNote(batch.key, NoteCode.FAILED, f"its reader failed: {type(error).__name__}"))

@@ -1,11 +1,11 @@
-"""Ends a wait for logs: when a file grows, or on a call from another thread.
+"""Ends a wait for logs when a file grows or another thread calls.
 
-watchdog reads inotify in its own thread and only wakes us; the changes are found by checking. We use the class below its Observer, because
-an Observer takes a thread for each folder, 30 µs for each event, and does not report that its queue overflowed.
+watchdog reads inotify in its own thread and only wakes us. A check then finds the changes. This module uses the class below watchdog's
+Observer, because an Observer takes a thread per folder and 30 µs per event, and does not report when its queue has overflowed.
 
-An event for each write is too dear (60 000 writes a second overflow the queue), so a path that has changed is not watched but polled
-until it is quiet. And no event is relied on, because network filesystems send none for what other hosts write: every wait has an end, and
-its caller then looks at everything.
+One event per write is too expensive, because 60 000 writes a second overflow the queue. A path that has changed is therefore polled, not
+watched, until it is quiet. No event is relied on, because network filesystems send none for writes by other hosts. Every wait has a time
+limit, after which the caller checks everything.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from watchdog.observers.inotify_c import InotifyEvent, InotifyFD, WatchDescriptor
 
 BUSY_POLL_S = 0.05
-# It is watched again after not growing for this long.
+# Watch a path again after it has not grown for this long.
 QUIET_S = 0.3
 
 log = logging.getLogger("stoker.tail")
 
 
 class Waker:
-    """Waits for changes of files and folders, or for a poke from another thread. One waiting thread.
+    """Waits for changes of files and folders, or for a poke from another thread. Only one thread may wait.
 
     Args:
-        watch: if off, nothing is ever watched, for tests of polling alone.
+        watch: if False, nothing is ever watched, for tests of polling alone.
     """
 
     def __init__(self, *, watch: bool = True) -> None:
@@ -44,12 +44,12 @@ class Waker:
         self._inotify: InotifyFD | None = None
         self._watches: dict[str, _Watch] = {}
         self._busy_until: dict[str, float] = {}
-        # Filled by watchdog's thread, emptied by ours.
+        # Filled by watchdog's thread and emptied by ours.
         self._changed: set[str] = set()
         self._overflowed = False
 
     def watch(self, path: str) -> bool:
-        """Wake on changes of this file, or in this folder; False when that is not possible now."""
+        """Wake on changes of this file, or in this folder. Return False if this is not possible now."""
         if self.is_watched(path):
             return True
         if not self._can_watch:
@@ -59,30 +59,30 @@ class Waker:
         except (FileNotFoundError, NotADirectoryError):
             return False
         except (ImportError, OSError, RuntimeError) as error:
-            # The user's inotify watches or instances, or threads, are used up: retrying would not help.
+            # The user's inotify watches or instances, or threads, are used up. Retrying would not help.
             self._can_watch = False
             log.info("no file events (%s): log files are polled", error)
             return False
         return True
 
     def is_watched(self, path: str) -> bool:
-        """Whether its changes wake us, perhaps by polling while it is busy."""
+        """Check whether changes of the path wake us, perhaps by polling while it is busy."""
         return path in self._watches or path in self._busy_until
 
     def unwatch(self, path: str) -> None:
-        """Stop waking on changes to `path`: it is no longer followed, or another file has replaced it."""
+        """Stop waking on changes to `path`, which is no longer followed or was replaced by another file."""
         self._busy_until.pop(path, None)
         self._end_watch(path)
 
     def keep_polling(self, paths: Iterable[str]) -> None:
-        """These files have grown: busy ones stay busy."""
+        """Keep polling the busy files among `paths`, because they have grown again."""
         until = time.monotonic() + QUIET_S
         for path in paths:
             if path in self._busy_until:
                 self._busy_until[path] = until
 
     def wait(self, timeout_s: float) -> set[str] | None:
-        """Wait; returns the paths that changed or are busy (None: events were lost, so check all)."""
+        """Wait, then return the paths that changed or are busy. None: events were lost, so check all."""
         if self._busy_until:
             timeout_s = min(timeout_s, BUSY_POLL_S)
         if self._poller.poll(max(0, math.ceil(timeout_s * 1000))):
@@ -94,7 +94,7 @@ class Waker:
         return changed
 
     def poke(self) -> None:
-        """End the wait now (from any thread)."""
+        """End the wait now. Any thread may call this."""
         os.eventfd_write(self._poke_fd, 1)
 
     def close(self) -> None:
@@ -109,7 +109,7 @@ class Waker:
         changed: set[str] = set()
         while self._changed:
             changed.add(self._changed.pop())
-        changed = {path for path in changed if self.is_watched(path)}  # without late events of an ended watch
+        changed = {path for path in changed if self.is_watched(path)}  # drop late events of an ended watch
         for path in changed:
             is_lost = path in self._watches and self._watches[path].is_lost
             self._end_watch(path)
@@ -118,7 +118,7 @@ class Waker:
         changed.update(self._busy_until)
         for path in [path for path, until in self._busy_until.items() if until < now]:
             del self._busy_until[path]
-            # The check that follows finds anything written before the watch began.
+            # The next check finds anything written before the watch began.
             self.watch(path)
         return changed
 
@@ -130,7 +130,7 @@ class Waker:
             self._inotify.name = "stoker-watchdog"
             self._inotify.start()
         watch = _Watch(self, path)
-        # Growth wakes, and new entries in a folder; a removal may wait for the next check.
+        # Growth and new entries in a folder wake us. A removal may wait for the next check.
         kinds = InotifyConstants.IN_MODIFY | InotifyConstants.IN_CREATE | InotifyConstants.IN_MOVED_TO
         watch.descriptor = self._inotify.add_callback(
             os.fsencode(path), Mask(kinds), watch, CallbackId(id(watch))
@@ -147,19 +147,19 @@ class Waker:
             self._inotify.remove_callbacks([(watch.descriptor, CallbackId(id(watch)))])
 
     def note_change(self, path: str) -> None:
-        """From watchdog's thread: check this path. No second poke while one is pending."""
+        """Request a check of this path, from watchdog's thread. Does not poke while a poke is pending."""
         if path not in self._changed:
             self._changed.add(path)
             self.poke()
 
     def note_overflow(self) -> None:
-        """From watchdog's thread: events were lost."""
+        """Record that events were lost. Called from watchdog's thread."""
         self._overflowed = True
         self.poke()
 
 
 class _Watch:
-    """watchdog's callbacks for one path, in its own thread."""
+    """watchdog's callbacks for one path, called in watchdog's thread."""
 
     def __init__(self, waker: Waker, path: str) -> None:
         self._waker = waker
@@ -168,14 +168,14 @@ class _Watch:
         self.is_lost = False
 
     def on_event(self, _event: InotifyEvent) -> None:
-        """The file changed."""
+        """Handle a change of the file."""
         self._waker.note_change(self._path)
 
     def on_watch_deleted(self, _wd: WatchDescriptor) -> None:
-        """The file was removed."""
+        """Handle the removal of the file."""
         self.is_lost = True
         self._waker.note_change(self._path)
 
     def on_queue_overflow(self) -> None:
-        """Events were lost."""
+        """Handle the loss of events."""
         self._waker.note_overflow()
