@@ -44,7 +44,7 @@ class LogViewport:
 
     Args:
         node: the node's folder, which lists the run's logs.
-            check: called now and then during long work. It raises an exception to abort the work.
+        check: called now and then during long work. It raises an exception to abort the work.
     """
 
     def __init__(self, node: NodePaths, check: Callable[[], None]) -> None:
