@@ -11,7 +11,7 @@ from supervisor.job.errors import JobError
 
 
 class ThemeName(StrEnum):
-    """`SAFE` uses colors that are distinct in red-green color blindness (Okabe and Ito 2008)."""
+    """The themes. `SAFE` has colors that are distinct in red-green color blindness (Okabe and Ito 2008)."""
 
     DARK = "dark"
     LIGHT = "light"

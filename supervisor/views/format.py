@@ -76,7 +76,7 @@ def percent(ratio: float | None, *, digits: int = 0) -> str:
 
 
 def part(ratio: float) -> str:
-    """Format a completed share, as ``37%``. Only a complete share is shown as 100%."""
+    """Format a completed share as ``37%``. Only a fully completed share is ``100%``."""
     return f"{math.floor(100 * ratio + 1e-9)}%"  # 29 of 100 is 0.28999…
 
 
@@ -108,7 +108,7 @@ def seconds(value_s: float | None) -> str:
 
 
 def about(say: Callable[[float | None], str]) -> Callable[[float | None], str]:
-    """Prefix the output of `say` with a tilde if there is a value: ``~105 ms`` was derived, not logged."""
+    """Prefix the output of `say` with a tilde if there is a value. ``~105 ms`` was derived, not logged."""
 
     def shown(value: float | None) -> str:
         text = say(value)

@@ -1,7 +1,7 @@
-"""The view without a screen: events as log lines during a run, and a summary at the end.
+"""The view without a screen. It prints events as log lines during a run, and a summary at the end.
 
 Lines are ``[LEVEL] YYYY-MM-DD HH:MM:SS text``, on the console and in a file. Only a terminal gets color. With
-``--json`` stdout carries the journal's own lines instead.
+``--json``, stdout gets the journal's own lines instead.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ConsoleSettings:
     """Where to write lines, and how.
 
     `stdout`: None if lines go only to the file. `as_json`: journal lines on stdout, text only in the file. `least`: the lowest level to print
-    (a key of `LEAST`); the file gets all levels. `redactor`: hides secrets of the environment, which the journal of an older stoker may contain.
+    (a key of `LEAST`); the file gets all levels. `redactor`: hides secrets of the environment, which an older stoker's journal may contain.
     """
 
     stdout: TextIO | None
@@ -79,9 +79,9 @@ class ConsoleSettings:
 
 
 class ConsoleView:
-    """Follow one run in a thread and print its events. The view only reads the run directory.
+    """The console view of one run. A thread follows the run and prints its events, and never writes to it.
 
-    `only_news`: skip events already in the journal. Else print a long journal's newest, or all as JSON lines.
+    `only_news`: skip old events. Otherwise print the newest events of a long journal, or all events as JSON.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class ConsoleView:
         self._thread.start()
 
     def finish(self, *, with_story: bool = False) -> None:
-        """End the thread and print the rest of the journal, then the summary. JSON lines have no summary."""
+        """End the thread. Print the rest of the journal, then the summary (not with JSON lines)."""
         self._stop.set()
         self._thread.join()
         self._print_news()
@@ -133,7 +133,7 @@ class ConsoleView:
             if not self._settings.as_json:
                 self._write(self._settings.stdout, text)
         if self._kept is not None:
-            with contextlib.suppress(OSError):  # a full disk: a line that failed once is written again here
+            with contextlib.suppress(OSError):  # after a full disk: write the failed lines again
                 self._kept.close()
 
     def _follow(self) -> None:
@@ -170,14 +170,14 @@ class ConsoleView:
         self._write(self._settings.stdout, f"{tag} {stamp} {line}")
 
     def _write(self, stream: TextIO | None, text: str) -> None:
-        """Write to a stream. A closed pipe, a lost terminal or a full disk loses the line, never the run."""
+        """Write to a stream. A closed pipe, a lost terminal or a full disk loses the line but not the run."""
         if stream is not None:
             with contextlib.suppress(OSError):
                 print(text, file=stream, flush=True)
 
     def _lines(self, event: ev.Event) -> Iterator[Line]:
         if isinstance(event, ev.Progress):
-            # Do not use the current state, which already includes later events of the same read.
+            # Merge events here, because the current state already includes later events of the same read.
             self._progress = merge_progress(self._progress, event)
             was_behind, self._is_behind = self._is_behind, bool(event.lag_bytes)
             falls_behind = self._is_behind and not was_behind
@@ -198,7 +198,7 @@ class ConsoleView:
                 yield Level.WARNING, foreseen_text(finding)
             return
         if isinstance(event, ev.Diagnosed) and self._reads_on == event.attempt:
-            # Reading all logs may take minutes, so report the current values first.
+            # Reading all logs may take minutes, so report the preliminary verdict first.
             yield Level.WARNING, f"so far {event.verdict.failure}: {event.verdict.title}"
             return
         if isinstance(event, ev.ProcessesGone):
@@ -227,7 +227,7 @@ def wants_colour(stream: TextIO, env: Mapping[str, str]) -> bool:
 
 
 def event_lines(event: ev.Event) -> Iterable[Line]:
-    """Return an event as lines; empty for an event that only programs need."""
+    """Return an event as lines; empty for an event that is only for programs."""
     kind = type(event)
     if (made := MADE.get(kind)) is not None:
         return made(event)
@@ -238,7 +238,7 @@ def event_lines(event: ev.Event) -> Iterable[Line]:
 
 
 TONE_LEVELS = {Tone.BAD: Level.WARNING, Tone.WARN: Level.WARNING}
-# Events whose line equals the sentence on the timeline.
+# Events that the console prints as on the timeline.
 AS_ON_THE_TIMELINE: frozenset[type[ev.Event]] = frozenset(
     {
         ev.ProcessesLeft,
@@ -350,7 +350,7 @@ def _advisory(event: ev.Advisory) -> Iterable[Line]:
 def _run_ended(event: ev.RunEnded) -> Iterable[Line]:
     outcome = english.sentence("outcome", event.outcome)
     level = OUTCOME_LEVELS.get(event.outcome, Level.ERROR)
-    if event.outcome is ev.Outcome.LOST and event.exit_code == 0:  # watched, without a failure in its log
+    if event.outcome is ev.Outcome.LOST and event.exit_code == 0:  # watched; no failure in its log
         yield Level.WARNING, f"{outcome}: {event.reason}"
     else:
         yield level, f"{outcome}: {event.reason} (exit code {event.exit_code})"
@@ -413,7 +413,7 @@ def verdict_lines(verdict: Verdict, run: RunPaths, attempt: int) -> Iterator[Lin
 
 
 def progress_text(progress: ev.Progress, total_steps: int | None = None, *, lost: str = "") -> str:
-    """Return one progress line from the reported values. `total_steps`: the default total. `lost`: the word for a non-finite loss."""
+    """Return a progress line from the reported values. `total_steps`: the default. `lost`: the word for a non-finite loss."""
     steps = progress.total_steps or total_steps
     known: Sequence[tuple[float | None, Callable[[float], str]]] = (
         (progress.step, lambda v: f"step {v:.0f}{f'/{steps}' if steps else ''}"),

@@ -1,4 +1,4 @@
-"""Still charts on a console, drawn by plotext: the loss curve of the summary without a screen, and of ``stoker export --chart``.
+"""Static charts for a console, drawn by plotext: the loss curve in the headless summary, and ``stoker export --chart``.
 
 Live charts are a widget of the app (strips of braille, 6 to 9 times cheaper). Only this file imports
 plotext.
@@ -14,7 +14,7 @@ from supervisor.run.series import METRICS, ROLLUP_S, SeriesReader, read_rollups
 from supervisor.text.decode import printable
 
 MAX_POINTS = 400
-MOST_DRAWN = 1e100  # the span of larger values overflows a float, and plotext cannot draw such a row
+MOST_DRAWN = 1e100  # larger values overflow a float, and plotext cannot draw them
 
 
 def loss_points(series: Path, name: str = "loss") -> list[tuple[int, float | None, float]]:
@@ -47,7 +47,7 @@ def draw(
 ) -> str:
     """Return the curve as text, one line per attempt; "" for fewer than two points.
 
-    Points are thinned to `MAX_POINTS` by mean buckets, because a terminal shows no more. Without steps, the values are numbered.
+    Points are thinned to `MAX_POINTS` bucket means, because a terminal shows no more. Without steps, values are numbered.
     """
     if len(points) < 2:
         return ""
@@ -65,7 +65,7 @@ def draw(
             if number == attempt
         ]
         xs, ys = _thin(mine)
-        # Without color the marker separates the attempts: fine for the newest, coarse for earlier attempts.
+        # Without color, the marker identifies the attempt: fine for the newest, coarse for earlier attempts.
         marker = "braille" if attempt == attempts[-1] else "dot"
         plotext.plot(xs, ys, label=f"attempt {attempt}" if len(attempts) > 1 else None, marker=marker)
     plotext.title(printable(title))

@@ -37,7 +37,7 @@ LEAST_STEP_S = 0.001
 
 def story(state: RunState, run: RunPaths, *, redact: Callable[[str], str] = str) -> str:
     """Return the run in a few lines: attempts, verdicts, changes, losses, a curve, and its file paths."""
-    # Imported at the end of a run, so that no start waits for these modules.
+    # Imported at the end of a run, so that starting does not wait for these modules.
     from supervisor.policy.health.early_signs import (
         MEMORY_UNEXPECTED,
     )
@@ -76,7 +76,7 @@ def story(state: RunState, run: RunPaths, *, redact: Callable[[str], str] = str)
 
 
 def _nodes_story(state: RunState, run: RunPaths) -> Iterator[str]:
-    """Yield one line per node for a run on several nodes: its ranks in the last attempt, and how its part ended."""
+    """Yield one line per node of a multi-node run: its ranks in the last attempt, and how its part ended."""
     for number in sorted({LEADER, *state.nodes}) if state.nodes else ():
         its = read_state(run.node(number).journal)
         attempt = its.attempt
@@ -120,7 +120,7 @@ def _attempt_story(attempt: AttemptState, run: RunPaths) -> list[str]:
 
 
 def _resumed_story(state: RunState, before: AttemptState, attempt: AttemptState) -> str:
-    """Return a resumed attempt's checkpoint and first step; empty if this or every earlier attempt made no step."""
+    """Return a resumed attempt's checkpoint and first step; empty if it, or every earlier attempt, made no step."""
     if attempt.missed is not None:
         return english.sentence("moment", MomentKind.MISSED, values_of(attempt.missed))
     if attempt.resumed_step is not None:
@@ -136,7 +136,7 @@ def _resumed_story(state: RunState, before: AttemptState, attempt: AttemptState)
 
 
 def _confirmed(before: AttemptState, attempt: AttemptState) -> str:
-    """Return a note whether a changed batch was measured as planned; empty for the bundled trainer, which uses the given batch."""
+    """Return a note on whether a changed batch was confirmed by measurement; empty for the bundled trainer, which needs no check."""
     change = before.decision.change if before.decision is not None else None
     if (
         change is None
@@ -181,7 +181,7 @@ def code_text(cause: Cause, run: RunPaths, attempt: int) -> str:
 
 def shortened(text: str, limit: int) -> str:
     """Shorten `text` to one line of at most `limit` characters."""
-    line = printable(redact_text(text).strip())  # before truncation, which could hide a token
+    line = printable(redact_text(text).strip())  # redact first, because cutting may hide a token
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
@@ -236,7 +236,7 @@ def _trial_rows(
     newest = saved[-1] if saved else None
     if newest is None:
         yield "saved", tr(NO_CHECKPOINT)
-    elif newest.step_by_time:  # the name has no step: the newest step seen at its writing
+    elif newest.step_by_time:  # no step in its name, only the newest step at its time
         yield "saved", tr(f"a checkpoint: {newest.path}")
     else:
         yield "saved", tr(f"a checkpoint at step {newest.step}: {newest.path}")
@@ -245,7 +245,7 @@ def _trial_rows(
 def _gpus(run: RunPaths, attempt: int) -> Iterator[tuple[str, float, float]]:
     """Yield each GPU that the attempt used, with its peak use and its capacity, in bytes.
 
-    In a container the driver does not attribute memory, so the total use of the only GPU, or of GPUs with growing use, counts.
+    In a container, the driver does not attribute memory. Then use the total of the only GPU, or of GPUs with growing use.
     """
     series = run.node().series
     most, early = highest(series, GPU, attempt), at_first(series, GPU, attempt, USED)
@@ -258,7 +258,7 @@ def _gpus(run: RunPaths, attempt: int) -> Iterator[tuple[str, float, float]]:
 
 
 def step_time_s(run: RunPaths, attempt: int) -> float | None:
-    """Return seconds per step of an attempt without its first step, which compiles and warms up; None for under three steps."""
+    """Return seconds per step of an attempt, without its first step (compilation, warm-up); None for under three steps."""
     reader = SeriesReader(run.node().series, METRICS)
     times: dict[float, float] = {}
     while samples := reader.read():

@@ -30,7 +30,7 @@ MARK_BYTES = 64
 
 
 class Counts:
-    """Keep running totals over a file's chunks, in order. One thread appends, any thread may read."""
+    """Running totals over a file's chunks, in order. One thread appends, any thread may read."""
 
     def __init__(self) -> None:
         self._ends = array("Q")
@@ -54,7 +54,7 @@ class Counts:
         return self._ends[chunk - 1] if chunk else 0
 
     def chunk_of(self, ordinal: int) -> int:
-        """Return the chunk with item number `ordinal` from 0; if not counted yet, the first uncounted chunk."""
+        """Return the chunk with item number `ordinal` from 0; if uncounted, the first uncounted chunk."""
         return bisect_right(self._ends, ordinal)
 
     def is_empty(self, chunk: int) -> bool:
@@ -68,7 +68,7 @@ class Change(Enum):
     SAME = auto()
     GROWN = auto()
     ANEW = auto()  # truncated, rewritten or replaced by another file: all offsets are void
-    REWOUND = auto()  # a replay went back: less of the same content existed at that moment
+    REWOUND = auto()  # a replay went back, so less of the same content existed
 
 
 class TextLine(NamedTuple):
@@ -161,7 +161,7 @@ class LogFile:
         return True
 
     def _take(self, info: os.stat_result, *, anew: bool) -> None:
-        """Keep the sizes and the last bytes, which distinguish a file that grew from a replacement at least as long."""
+        """Keep the sizes and the last bytes, to distinguish a file that grew from an equally long replacement."""
         self.size, self.written_t = self.full_size, self.full_written_t = info.st_size, info.st_mtime
         if self._limit is not None:
             self.size, self.written_t = min(self.size, self._limit[0]), min(self.written_t, self._limit[1])
@@ -236,13 +236,13 @@ class LogFile:
 
     @property
     def counted_bytes(self) -> int:
-        """Return how far the lines are counted. The last partial chunk needs no counting ahead."""
+        """The number of bytes counted so far. The last partial chunk needs no counting ahead."""
         counted = self.newlines.chunks * CHUNK_BYTES
         return self.size if self.size - counted < CHUNK_BYTES else counted
 
     @property
     def line_count(self) -> int | None:
-        """Return the number of lines, including a partial last line; None if not counted yet."""
+        """The number of lines, including a partial last line; None if not counted yet."""
         total = self.number_at(self.size) if self.counted_bytes == self.size else None
         is_open = self.size > 0 and self.read(self.size - 1, 1) != b"\n"
         return total + is_open if total is not None else None
@@ -250,7 +250,7 @@ class LogFile:
     # -- lines -------------------------------------------------------------------------------------------
 
     def chunk_lines(self, chunk: int) -> tuple[int, bytes]:
-        """Return the lines that begin in `chunk` as bytes, and their starts; of a line without an end only the head."""
+        """Return the lines that begin in `chunk` as bytes, and their starts; only the head of endless lines."""
         start = chunk * CHUNK_BYTES
         stop = min(start + CHUNK_BYTES, self.size)
         base = max(start - 1, 0)

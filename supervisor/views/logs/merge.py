@@ -1,6 +1,6 @@
 """Many logs as one: merged by time, equal lines of several ranks folded, from any place in either direction.
 
-A place is one offset per log, and everything before it is above. Moving takes whole lines off the logs' heads,
+A place is one offset per log. Everything before it is above. Moving takes whole lines off the logs' heads,
 so each log keeps its own order, even if times are missing. Only visible lines are kept.
 """
 
@@ -48,7 +48,7 @@ class _Unit(NamedTuple):
 
 
 class _Head:
-    """Read the next units of one log, some of them ahead.
+    """The next units of one log, some of them read ahead.
 
     Args:
         stream: the log.
@@ -131,7 +131,7 @@ def rows_from(streams: Sequence[Stream], place: Place, stop: Place | None = None
 
 
 def _alike(heads: Sequence[_Head], first: int, texts: tuple[str, ...]) -> list[tuple[int, int]]:
-    """Return the logs that continue with the same unit, and how many of their units come before; never units awaited elsewhere."""
+    """Return the logs that continue with the same unit, and how many units precede it; never units needed elsewhere."""
     found: list[tuple[int, int]] = []
     whose = {heads[first].writer(0)}
     for i, head in enumerate(heads):

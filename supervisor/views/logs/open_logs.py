@@ -1,4 +1,4 @@
-"""The logs that a view reads: their files, thinned by a query, their changes and counts. Use from one thread."""
+"""The logs that a view reads: their files, filtered by a query, and their counts. Use from one thread."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from supervisor.views.logs.stream import Stream
 # Open at most this many files: RLIMIT_NOFILE is often 1024. If the nodes have more logs, read as many
 # nodes as fit: first the nodes of a filter, then the others in order.
 MOST_LOGS = 256
-# Logs up to this size are counted unasked, just for the number of lines. 64 ranks may have written gigabytes.
+# Count logs up to this size without a request, just for the line count. 64 ranks may have written gigabytes.
 COUNT_UNASKED_BYTES = 64 << 20
 
 
@@ -29,7 +29,7 @@ class NothingThereError(LookupError):
 
 
 class OpenLogs:
-    """The logs of one attempt. `finders`: the same logs, thinned to the matches of the search.
+    """The logs of one attempt. `finders`: the same logs, filtered to the matches of the search.
 
     Args:
         node: the node's folder, which lists the run's logs.
@@ -76,7 +76,7 @@ class OpenLogs:
 
     @property
     def node_count(self) -> int:
-        """Return the number of nodes of the run, if several."""
+        """The number of nodes in the run, if several."""
         return len(self._nodes)
 
     def update(
@@ -132,7 +132,7 @@ class OpenLogs:
         return place
 
     def _learn_sizes(self) -> None:
-        """Store the greatest size of rank logs. It shows which logs without times were written at once."""
+        """Store the largest size of rank logs. It shows which logs without times were written at once."""
         sizes = (stream.file.full_size for stream in self.streams if stream.ref.who != AGENT)
         most_bytes = max(sizes, default=0)
         for stream in self.streams:
@@ -158,7 +158,7 @@ class OpenLogs:
         return self._indexes[key]
 
     def _limit(self, stream: Stream, recorded_t: float) -> None:
-        """Limit a log to what existed at the moment of a replay."""
+        """Limit a log to the content that existed at the current moment of a replay."""
         stream.file.limit(stream.offset_at(recorded_t), recorded_t)
 
     def _refs(self, attempts: Sequence[AttemptState]) -> Iterator[LogRef]:
@@ -180,16 +180,16 @@ class OpenLogs:
 
     @property
     def included(self) -> list[Stream]:
-        """Return the logs that the query does not exclude."""
+        """The logs that the query does not exclude."""
         return [stream for stream in self.streams if not stream.is_excluded]
 
     @property
     def ends(self) -> Place:
-        """Return the ends of the logs."""
+        """The ends of the logs."""
         return tuple(stream.file.size for stream in self.streams)
 
     def index_of(self, path: str) -> int | None:
-        """Return the log with this name, or whose path ends in this name."""
+        """Return the log with this name, or with a path that ends in this name."""
         logs = [(i, stream.ref.path) for i, stream in enumerate(self.streams)]
         tail = os.sep + path.lstrip("./")
         exact = (i for i, log in logs if str(log) == path or log.name == path)
@@ -197,7 +197,7 @@ class OpenLogs:
         return next(itertools.chain(exact, ends), None)
 
     def ranks(self) -> tuple[str, ...]:
-        """Return the ranks that write these logs, as shown by lines or names, only on the nodes of the query."""
+        """Return the ranks that write these logs, by their lines or file names, only on the nodes of the query."""
         nodes = self.query.nodes
         found = {who for s in self.streams if not nodes or s.ref.node in nodes for who in s.writers()}
         return tuple(sorted(filter(str.isdigit, found), key=int))
@@ -222,7 +222,7 @@ class OpenLogs:
         self._find_anew()
 
     def _find_anew(self) -> None:
-        """Search the shown lines of each log, but skip a log that was already searched for the same query."""
+        """Search the shown lines of each log. Skip a log that was already searched for the same query."""
         both = replace(self.query, include=self.query.include + self.searched.include)
         known = {finder.ref: finder for finder in self.finders if finder.query == both}
         self.finders = []
@@ -258,7 +258,7 @@ class OpenLogs:
     # -- counts ------------------------------------------------------------------------------------------
 
     def count(self, *, is_moved: bool) -> bool:
-        """Count one chunk of the most wanted log. Return False at the end. `is_moved`: the page's position matters."""
+        """Count one chunk of the most urgent log. Return False at the end. `is_moved`: the page's position counts."""
         included = self.included
         if self.searched and any(finder.count() for finder in self.finders):
             return True
@@ -269,7 +269,7 @@ class OpenLogs:
 
     @property
     def line_count(self) -> int | None:
-        """Return the number of lines in the included logs; None if not counted."""
+        """The number of lines in the included logs; None if not counted."""
         return _sum_of([stream.file.line_count for stream in self.included])
 
     def shown(self) -> Tally | None:
@@ -280,7 +280,7 @@ class OpenLogs:
         return Tally(sum(stream.total for stream in included), _done(included))
 
     def found(self, place: Place | None) -> Tally:
-        """Return the number of matches of the search. With a place, include which match begins there."""
+        """Return the number of matches of the search. With a place, also return which match begins there."""
         before = _before(self.finders, place) if place is not None else None
         total = sum(finder.total for finder in self.finders)
         ordinal = before + 1 if before is not None else None

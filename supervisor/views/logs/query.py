@@ -111,7 +111,7 @@ def expression(pattern: str) -> Term:
 
 @dataclass(frozen=True)
 class Query:
-    """The texts that lines must and must not contain, their writers and nodes (empty: any), and severity (empty: any)."""
+    """A query: texts that lines must and must not contain, writers and nodes, and severity (empty: any)."""
 
     include: tuple[Term, ...] = ()
     exclude: tuple[Term, ...] = ()
@@ -208,7 +208,7 @@ class Query:
         return replace(self, nodes=frozenset(nodes), typed=typed)
 
     def _typed(self, name: str, *words: str) -> str:
-        """Return the typed text with other words in place of a field's words."""
+        """Return the typed text with the words of a field replaced."""
         kept = [
             word.text
             for word in words_of(self.typed, _FIELDS)
@@ -239,7 +239,7 @@ class Query:
         text = _cleaned(data)
         lowered = text.lower()
         if any(term.pattern is None and term.text not in lowered for term in self.include):
-            return  # true of nearly every chunk of a large log
+            return  # the usual case for a chunk of a large log
         if self.level and NOTABLE.search(text) is None:
             return
         at = 0
@@ -252,7 +252,7 @@ class Query:
 def _cleaned(data: bytes) -> str:
     """Return all lines of `data` as `clean` renders them, uncut, with the same number of newlines."""
     data = data.replace(b"\r\n", b"\n")
-    # Most logs with non-plain text contain only the blocks of a progress bar, and keep them.
+    # In most logs that are not plain text, the unusual characters are progress bar blocks, which stay.
     unusual = data.translate(None, _PLAIN).decode("utf-8", "replace")
     if "\r" not in unusual and strip_escapes(unusual) == unusual:
         return data.decode("utf-8", "replace")

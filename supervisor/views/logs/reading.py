@@ -30,7 +30,7 @@ class LogAt(msgspec.Struct, frozen=True):
         step: the training step of the wanted line.
         t: wall time in seconds, used if no line has that step.
         is_any_day: `t` is a clock time, on the newest day that has it.
-        path: the file; `line` (from 1) or `offset` (in bytes) is a place within it. None: the file of the row with the cursor.
+        path: the file; `line` (from 1) or `offset` (in bytes) is a place within it. None: the cursor's file.
         text: the text of a line in a verdict.
     """
 
@@ -45,7 +45,7 @@ class LogAt(msgspec.Struct, frozen=True):
 
 
 def log_facts(state: RunState, nodes: Sequence[NodeLogs] = ()) -> list[tuple[object, ...]]:
-    """Return the state that determines which logs exist, when they were written, and if they grow."""
+    """Return the state that determines which logs exist, when they were written, and whether they grow."""
     return [
         (number, each.is_over, a.number, a.ranks, a.started_t, a.ended_t, a.quiet_since)
         for number, each in [(None, state), *((node.number, node.state) for node in nodes[1:])]
@@ -57,7 +57,7 @@ def log_facts(state: RunState, nodes: Sequence[NodeLogs] = ()) -> list[tuple[obj
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """The number of matches so far. `ordinal` counts from 1; None: unknown so far. `at_match`: a match is visible, counted or not."""
+    """The number of matches so far. `ordinal` counts from 1; None: not counted yet. `at_match`: a match is visible."""
 
     found: int
     done_ratio: float
@@ -118,7 +118,7 @@ class Page(msgspec.Struct, frozen=True):
 
     @property
     def key_facts(self) -> tuple[object, ...]:
-        """Return the values that change what keys do."""
+        """The values that change what keys do."""
         return self.following, self.grows
 
     def nodes_of(self, row: Row) -> tuple[int, ...]:

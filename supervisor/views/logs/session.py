@@ -1,4 +1,4 @@
-"""The thread that reads for one view: it owns the viewport, moves it on request, and makes the pages.
+"""The thread that reads for one view. It owns the viewport, moves it on request, and makes the pages.
 
 A request is a call of the viewport. The thread performs one request after another, and a new request aborts a
 long one. Between requests the thread counts lines and matches, a chunk at a time.
@@ -48,11 +48,11 @@ class Scroll:
 
 
 class Interrupted(Exception):  # noqa: N818 - not an error, but another request
-    """Another request arrived, or the view is closed."""
+    """A new request arrived, or the view is closed."""
 
 
 class LogSession:
-    """Read the logs of one node of a run for one view.
+    """A session that reads the logs of one node of a run for one view.
 
     Args:
         node: the node's folder, which lists the run's logs.
@@ -111,7 +111,7 @@ class LogSession:
     # -- the thread ------------------------------------------------------------------------------------
 
     def _check(self) -> None:
-        """Check for a new request, once for each chunk of long work."""
+        """Abort for a new request. Long work calls this once for each chunk."""
         if self._stop.is_set() or self._urgent.is_set():
             raise Interrupted
         self._checks += 1
@@ -180,7 +180,7 @@ class LogSession:
         self._due = max(began + PAGE_S, ended + REST_RATIO * (ended - began))
 
     def _count(self) -> bool:
-        """Count for a moment, unless a request is waiting. Return whether anything was left to count."""
+        """Count for a short while, unless a request is waiting. Return whether anything was left to count."""
         until = time.monotonic() + COUNT_S
         has_counted = False
         while not (self._requests or self._stop.is_set()) and time.monotonic() < until:

@@ -1,4 +1,4 @@
-"""One log as a view reads it: thinned by a query, with counted matches and line times."""
+"""One log as a view reads it: filtered by a query, with match counts and line times."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from supervisor.views.logs.sources import AGENT, LogRef, split_rank
 KEPT_CHUNKS = 64
 # How many lines of a log to search for a rank's newest line.
 LAST_LINES = 64
-# A log has stamps if a third of its newest lines has one. This much of a log settles the question.
+# A log is stamped if a third of its newest lines has a time stamp. This much of a log settles the question.
 SNIFF_LINES = 40
 SNIFF_BYTES = 1 << 16
-# At most this many lines without a stamp, such as a printed config, may come between two stamped lines.
+# At most this many unstamped lines, such as a printed config, may come between two stamped lines.
 STAMP_LINES = 2000
 KEPT_TIMES = 20_000
 # A log without times and with less than this share of the largest log's bytes was written at once.
@@ -31,7 +31,7 @@ REACTION_S = 0.05
 
 
 class Stream:
-    """One log with the times of its lines, and the query that thins them.
+    """One log with the times of its lines, filtered by a query.
 
     A line's time is its arrival time from the attempt's index. A log without an index (from an earlier version, or not
     started by stoker) uses the stamps in its lines. Without stamps, lines are spread evenly up to the last write.
@@ -55,7 +55,7 @@ class Stream:
         self.ref = ref
         self.file = file
         self.query = Query()
-        self.ended_t: float | None = None  # end of the attempt: a copied file's modification time is later
+        self.ended_t: float | None = None  # end of the attempt; a copied file's modification time is later
         self.most_bytes = 0  # in the largest rank log of the attempt
         self._check = check
         self._start_t = start_t
@@ -166,7 +166,7 @@ class Stream:
 
     @property
     def counted_bytes(self) -> int:
-        """Return the number of counted bytes."""
+        """The number of counted bytes."""
         size = self.file.size
         if self.is_whole:
             return self.file.counted_bytes
@@ -174,7 +174,7 @@ class Stream:
 
     @property
     def total(self) -> int:
-        """Return how many lines match, as far as counted."""
+        """The number of matching lines counted so far."""
         if self.is_excluded:
             return 0
         return self.file.line_count or 0 if self.is_whole else self._counts.total + self._tail[1]
@@ -212,11 +212,11 @@ class Stream:
         return self._stamps_shift() is not None
 
     def order(self, line: TextLine) -> float:
-        """Return the sort time of a line among all logs. The launcher's lines follow the lines that they report."""
+        """Return the sort time of a line among all logs. The launcher's lines follow the lines they report."""
         return self.time_of(line) + (REACTION_S if self.ref.who == AGENT else 0.0)
 
     def time_of(self, line: TextLine) -> float:
-        """Return when a line was written, in wall seconds, exactly or as an estimate."""
+        """Return the wall time in seconds when a line was written. Estimate without an index or stamps."""
         if (arrivals := self.arrivals) is not None:
             if line.end <= arrivals.end:
                 return arrivals.time_of(line.end)
@@ -239,7 +239,7 @@ class Stream:
         return file.line_start(int(max(file.full_size - left_bytes, 0)))
 
     def _bytes_per_s(self) -> float:
-        """Return the even write rate. A launcher's report, or a log much shorter than the ranks' logs, was written at once."""
+        """Return the average write rate; infinite for a launcher's report or a log much shorter than the ranks' logs."""
         took_s = self.written_t - self._start_t if self._start_t else 0.0
         is_short = self.ref.who == AGENT or self.file.full_size < SHORT * self.most_bytes
         return math.inf if is_short or took_s <= 0 else self.file.full_size / took_s
@@ -291,7 +291,7 @@ class Stream:
         return next((offset for offset, stamp in stamps if stamp >= t), self.file.full_size)
 
     def _stamps_from(self, offset: int) -> Iterator[tuple[int, float]]:
-        """Yield the stamped lines from the start of a line on: their starts and times."""
+        """Yield offset and time of each stamped line, starting at the start of a line."""
         while data := self.file.read(offset, SNIFF_BYTES):
             whole = data.rfind(b"\n") + 1 or len(data)
             for raw in data[:whole].removesuffix(b"\n").split(b"\n"):
@@ -303,7 +303,7 @@ class Stream:
     # -- writers ---------------------------------------------------------------------------------------
 
     def writers(self) -> set[str]:
-        """Return the writers; for a log of several ranks, those in its beginning, its end and its newest lines."""
+        """Return the writers. In a log of several ranks, search only its beginning, end and newest lines."""
         if not self.ref.is_mixed:
             return {self.ref.who}
         file = self.file
@@ -317,7 +317,7 @@ class Stream:
         return self._writers[1]
 
     def last_lines(self) -> dict[str, tuple[float, str]]:
-        """Return the newest line of each rank that writes here, with its time, regardless of the query."""
+        """Return the newest line and its time for each rank that writes here, regardless of the query."""
         file = self.file
         if self._last[:2] != (file.generation, file.size):
             found: dict[str, tuple[float, str]] = {}

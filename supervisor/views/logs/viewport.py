@@ -1,4 +1,4 @@
-"""The position of a view in the logs: its page, moved by rows, lines, times, steps and matches. Use from one thread."""
+"""The position of a view in the logs. The page moves by rows, lines, times, steps and matches. For one thread."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from supervisor.views.logs.query import Query
 from supervisor.views.logs.sources import AGENT, NodeLogs, split_rank
 from supervisor.views.logs.stream import Stream
 
-# A page at a failure keeps this share of its rows below the line where the failure began.
+# When a page shows a failure, this share of its rows is below the line where the failure began.
 BELOW_CAUSE_SHARE = 1 / 3
-# How many lines from the end of a log to search for the line in a verdict.
+# How many lines at the end of a log to search for the line in a verdict.
 CAUSE_LINES = 2000
 # Terminals pass at most this many characters to the clipboard.
 COPY_CHARS = 500_000
@@ -40,7 +40,7 @@ At = tuple[int, int]
 
 
 class LogViewport:
-    """The page of one view.
+    """The visible page of one view.
 
     Args:
         node: the node's folder, which lists the run's logs.
@@ -66,7 +66,7 @@ class LogViewport:
     def update(
         self, state: RunState, recorded_t: float | None = None, nodes: tuple[NodeLogs, ...] = ()
     ) -> None:
-        """Update the run's state, in a replay to the state at the recorded moment."""
+        """Update the run's state. In a replay, use the state at the recorded moment."""
         before = [stream.ref for stream in self.logs.streams]
         self._place = self.logs.update(state, recorded_t, self._place, nodes, keep=not self._following)
         after = [stream.ref for stream in self.logs.streams]
@@ -140,7 +140,7 @@ class LogViewport:
         )
 
     def _rows(self) -> tuple[list[Row], bool]:
-        """Return the rows of the page, and whether the page is at a failure."""
+        """Return the rows of the page, and whether the page shows a failure."""
         if not self._following:
             return self._rows_from(self._place, self.height), False
         rows = rows_before(self.logs.streams, self.logs.ends, self.height)
@@ -148,7 +148,7 @@ class LogViewport:
         return held or rows, bool(held)
 
     def _rows_from(self, place: Place, most: int) -> list[Row]:
-        """Return a page that starts at a place, with rows from above if too few follow."""
+        """Return a page that starts at a place. If too few rows follow, add rows from above."""
         rows = list(itertools.islice(rows_from(self.logs.streams, place), most))
         if len(rows) < self.height:
             rows = rows_before(self.logs.streams, place, self.height - len(rows)) + rows
@@ -179,7 +179,7 @@ class LogViewport:
         return rows[: number + 1 + below][-self.height :] if number is not None else []
 
     def _find_cause(self, cause: lc.LogAt) -> At | None:
-        """Find the line in its file by its text near the end, or else by its number."""
+        """Find the line in its file by its text near the end, or else by its line number."""
         index, text = self.logs.index_of(cause.path or ""), cause.text.strip().rstrip("…")
         if index is None or cause.attempt != self.logs.number:
             return None
@@ -201,7 +201,7 @@ class LogViewport:
         self._jump += 1
 
     def scroll(self, rows: int) -> None:
-        """Move the page by rows. At the end, follow again."""
+        """Move the page by rows. Follow again at the end."""
         if rows < 0:
             self._stand()
             self._place = self._above(self._place, -rows)
@@ -229,7 +229,7 @@ class LogViewport:
             self.to_attempt(lambda: self.logs.choose_attempt(None))
 
     def to_place(self, at: lc.LogAt, cursor: Row | None = None) -> None:
-        """Go to a place from the user, a chart, a verdict or the dashboard's pane. `cursor`: the row with the cursor."""
+        """Go to a place given by the user, a chart, a verdict or the dashboard's pane. `cursor`: the cursor's row."""
         if at.attempt is not None and at.attempt != self.logs.number:
             self.to_attempt(lambda: self.logs.choose_attempt(at.attempt))
         self.refresh()
@@ -248,7 +248,7 @@ class LogViewport:
             raise NothingThereError(f"no line names step {at.step:g} or a later one")
 
     def _offset_of(self, index: int, number: int) -> int:
-        """Return the offset of a line by its number from 1. The log is first counted up to there."""
+        """Return the offset of a line by its number from 1. Count the log up to the line first."""
         file = self.logs.streams[index].file
         while (offset := file.offset_of(number - 1)) is None and file.count():
             self._check()
@@ -257,7 +257,7 @@ class LogViewport:
         return offset
 
     def _to_time(self, t: float, *, is_any_day: bool) -> None:
-        """Go to the first lines at a time, or at that clock time on the newest day. Logs without times are approximate."""
+        """Go to the first lines at a time, or at that clock time on the newest day. Logs without times are estimated."""
         filled = [stream for stream in self.logs.included if stream.file.size]
         if is_any_day and filled:
             newest = max(stream.written_t for stream in filled)
@@ -286,7 +286,7 @@ class LogViewport:
             self._following, self._cursor, self._cause_at = True, None, None
 
     def _step_line(self, step: float) -> tuple[int, TextLine, float] | None:
-        """Find the line of a step, or of the nearest later step, and its log. Steps ascend in a log, so bisection works."""
+        """Find the line of a step, or of the nearest later step, and its log. Bisection works because steps ascend."""
         nearest: tuple[int, TextLine, float] | None = None
         for index, stream in enumerate(self.logs.streams):
             file = stream.file
@@ -304,7 +304,7 @@ class LogViewport:
         return nearest
 
     def _go(self, index: int, offset: int | None) -> None:
-        """Go to a line of one log, or to the nearest shown line. The other logs follow by its time."""
+        """Go to a line of one log, or to the nearest shown line. The other logs move to the same time."""
         line = next(self.logs.streams[index].file.forward(offset), None) if offset is not None else None
         if line is None:
             raise NothingThereError("that line is not there any more")
@@ -314,7 +314,7 @@ class LogViewport:
             self._notes.append("that line is filtered out: here is the nearest that is kept")
 
     def _go_near(self, index: int, line: TextLine) -> bool:
-        """Go to a line if the query includes it, otherwise to the next included line, or the last before it. Return False if there is none."""
+        """Go to a line if the query includes it, else to the next included line, or else the last before it. Return False if none."""
         streams = self.logs.streams
         if next(streams[index].forward(line.offset), None) != line:
             place = self._beside(index, line, in_order=False)
@@ -327,7 +327,7 @@ class LogViewport:
         return True
 
     def _beside(self, index: int, line: TextLine, *, in_order: bool = True) -> Place:
-        """Return the place of a line of one log, with the others at its time. `in_order`: lines with equal times follow the log order."""
+        """Return the place of a line in one log, with the other logs at the same time. `in_order`: break ties by log order."""
         stream = self.logs.streams[index]
         t = stream.time_of(line)
         later = math.nextafter(t, math.inf) if in_order else t
@@ -355,9 +355,9 @@ class LogViewport:
             self._place, self._cursor = self._beside(*cursor.parts[0]), None
 
     def find(self, query: Query, cursor: Row | None) -> None:
-        """Search up from the cursor or the end, or down if there is no match above.
+        """Search up from the cursor or the end. Search down if there is no match above.
 
-        Without a match, return to the start of the search: earlier keystrokes may have moved the page.
+        Without a match, go back to the start of the search, since earlier keystrokes may have moved the page.
         """
         self.logs.search(query)
         self._cursor = None  # earlier matches do not count for this search
@@ -376,7 +376,7 @@ class LogViewport:
         raise NothingThereError("not found")
 
     def match(self, cursor: Row | None, way: int) -> None:
-        """Go to the next match up (-1) or down (1) from a row, or else from the last visited match. Wrap around after the last."""
+        """Go to the next match up (-1) or down (1) from a row, or else from the last visited match. Wrap around at an end."""
         if cursor is None and self._is_match:
             rows = self._rows_from(self._place, self.height)
             cursor = next((row for row in rows if _row_of([row], self._cursor) is not None), None)
@@ -397,7 +397,7 @@ class LogViewport:
         self._is_match = True
 
     def _nearest_match(self, place: Place, way: int) -> At | None:
-        """Return the nearest match from a place, down (1) or up (-1)."""
+        """Return the nearest match from a place, searching down (1) or up (-1)."""
         best: tuple[tuple[float, int], At] | None = None
         for i, finder in enumerate(self.logs.finders):
             line = next(finder.forward(place[i]) if way > 0 else finder.backward(place[i]), None)
@@ -409,7 +409,7 @@ class LogViewport:
     # -- copies ------------------------------------------------------------------------------------------
 
     def copied(self, first: Row, last: Row) -> lc.Copied:
-        """Copy the lines from one row to another as shown, without writers and secrets."""
+        """Copy the lines from one row to another as shown, without rank names and secrets."""
         first, last = sorted((first, last), key=lambda row: row.place)
         texts: list[str] = []
         size = 0
@@ -422,7 +422,7 @@ class LogViewport:
         return lc.Copied("\n".join(redact_lines(texts)), len(texts))
 
     def point(self, row: Row) -> lc.LogAt:
-        """Return the step at a row or in the lines above, and when the row was written."""
+        """Return the step on a row or on a line above, and when the row was written."""
         index, line = row.parts[0]
         stream = self.logs.streams[index]
         above = itertools.islice(stream.file.backward(line.offset), STEP_LINES_BACK)
@@ -479,7 +479,7 @@ def _row_of(rows: Sequence[Row], at: At | None) -> int | None:
 
 
 def _number_of(stream: Stream, row: Row) -> int | None:
-    """Return the number of a row from 1 if there is only one log; None if the log is not counted."""
+    """Return the number of a row from 1 in a single log; None for several logs or an uncounted log."""
     number = stream.file.number_at(row.parts[0][1].offset)
     return number + 1 if number is not None else None
 
@@ -494,14 +494,14 @@ def _merged_by(streams: Sequence[Stream]) -> str:
 
 
 def _steps_from(stream: Stream, offset: int) -> Iterator[tuple[TextLine, float]]:
-    """Yield the nearest lines from an offset on that contain a step, with their steps."""
+    """Yield the nearest lines from an offset on that contain a step, together with the step."""
     for line in itertools.islice(stream.file.forward(offset), STEP_LINES):
         if (step := _step_of(split_rank(line.text, stream.ref.who)[1])) is not None:
             yield line, step
 
 
 def _step_of(text: str) -> float | None:
-    # Read up to nearly a MiB, to go from a chart's point to its line and back.
+    # Read up to almost 1 MiB, to go from a chart's point to its line and back.
     from supervisor.sources.metrics import MetricReader
 
     sample = MetricReader().feed(text)

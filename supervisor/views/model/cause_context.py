@@ -32,7 +32,7 @@ CAUSES = 20
 
 
 class Context(msgspec.Struct, frozen=True):
-    """The lines around a cause; `lines[0]` is line `first` of `path`, counted from 1. `trouble`: why there are no lines.
+    """The lines around a cause; `lines[0]` is line `first` of `path`, counted from 1. `trouble`: why there are none.
 
     `own`: the user's own line of code in the traceback that ends in the cause, if there is one.
     """
@@ -61,7 +61,7 @@ class Nearby(msgspec.Struct, frozen=True):
 
 
 class NearbyReader:
-    """Read the files in a journal's verdicts and artifacts. Not thread-safe: one thread reads."""
+    """A reader of the files in a journal's verdicts and artifacts. Not thread-safe: one thread reads."""
 
     def __init__(self, run: RunPaths) -> None:
         self._run = run
@@ -108,7 +108,7 @@ class NearbyReader:
 
 
 def read_context(run: RunPaths, attempt: int, cause: Cause) -> Context:
-    """Return the lines around an attempt's cause. In a copied run directory, read them at the new place."""
+    """Return the lines around an attempt's cause. In a copied run directory, read the copied files."""
     if cause.line is None:
         return Context(cause.path, 0, trouble="no line to point at")
     path = where_it_lies(run, attempt, cause.path)
@@ -133,7 +133,7 @@ def read_context(run: RunPaths, attempt: int, cause: Cause) -> Context:
 
 
 def where_it_lies(run: RunPaths, attempt: int, path: str) -> Path:
-    """Return the file in a verdict: relative to its attempt's folder, or the absolute path of a watched log."""
+    """Return the path in a verdict: relative to the attempt's folder, or the absolute path of a watched log."""
     if not os.path.isabs(path):
         return run.node().attempt(attempt).root / path
     _, slash, below = path.partition("/nodes/")

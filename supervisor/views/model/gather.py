@@ -34,12 +34,12 @@ AXIS_FIELDS = frozenset(
     ["step", "total_steps", "epoch", "total_epochs", "epoch_step", "epoch_steps", "eta_s", *se.CONTEXT]
 )
 LONGEST_STEP_S = 4 * 3600.0
-"""A longer printed time is the time since the start, not a step time: in 400 real logs no step took half an hour."""
+"""A longer printed step time is the time since the start. In 400 real logs, no step took half an hour."""
 TOGETHER_S = 0.5
 
 
 class _Pool:
-    """Combine readings of several devices into one point: minimum, mean and maximum."""
+    """Readings of several devices, combined into one point: minimum, mean and maximum."""
 
     def __init__(self) -> None:
         self._done = Recent(RECENT_POINTS)
@@ -100,7 +100,7 @@ class _Keyed:
         return track.view() if track is not None else ()
 
     def rank(self, key: str, attempt: int) -> Rank:
-        """Return the state of this rank in `attempt`, the newest."""
+        """Return the state of this rank in `attempt`, the newest attempt."""
         is_current = self.attempt >= attempt
         return Rank(
             key=key,
@@ -139,7 +139,7 @@ class Readings:
         return _Keyed({name: Recent(RECENT_POINTS) for name in tracked if self._with_history})
 
     def ranks(self, attempt: int) -> dict[str, Rank]:
-        """Return the state of the ranks in `attempt`, the newest."""
+        """Return the state of the ranks in `attempt`, the newest attempt."""
         return {key: keyed.rank(key, attempt) for key, keyed in sorted(self._ranks.items(), key=_numeric)}
 
     def gpus(self) -> tuple[Gpu, ...]:
@@ -165,7 +165,7 @@ class Readings:
 
 
 class Gatherer:
-    """Gather a run's samples."""
+    """The gatherer of a run's samples."""
 
     def __init__(self) -> None:
         self._series = {name: Whole(WHOLE_POINTS) for name in WHOLE_METRICS}
@@ -217,7 +217,7 @@ class Gatherer:
                 if name == "step_time_s" and value > LONGEST_STEP_S:
                     continue
                 self._add(name, point)
-            elif name not in se.CONTEXT:  # null, which an older version wrote without a word
+            elif name not in se.CONTEXT:  # null, written without a word by an older version
                 self._odd[name] = (sample.a, sample.odd.get(name, "nan or inf"))
             if name == "loss":
                 lost = float(sample.odd.get(name, "nan"))
@@ -232,14 +232,14 @@ class Gatherer:
             series.add(point)
 
     def _note_lost(self, point: Point | None) -> None:
-        """Note a non-finite loss, or with None a finite loss."""
+        """Note a non-finite loss, or that the loss is finite (None)."""
         known = self._lost_since
         self._lost_since = known if known and point and known.attempt == point.attempt else point
         if point is not None:
             self._lost.append(point)
 
     def _is_trainings(self, name: str, sample: Sample) -> bool:
-        """Check whether a speed belongs to training. If it was logged beside a loss, skip lines without a loss (an evaluation's)."""
+        """Check whether a speed belongs to training. Once logged beside a loss, lines without a loss are an evaluation's."""
         if "loss" in sample.v:
             self._beside_loss.add((sample.a, name))
             return True
@@ -322,7 +322,7 @@ def _numeric(item: tuple[str, object]) -> tuple[int, str]:
 
 
 def _keep_pace(pace: Pace, sample: Sample, step: float) -> None:
-    """Note when a step was logged: when its line was read, unless the log was read after the run."""
+    """Note when a step was logged, by the time of reading or, if the log was read later, the line's time."""
     if se.LINE_T not in sample.v:
         pace.add(sample.t, step, sample.a)
     elif (line_t := sample.v[se.LINE_T]) is not None:

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 TAIL_BYTES = 4 << 20
 # For a watched log: the samples of about 4 GB, read in 3 s.
 OBSERVED_BYTES = 16 << 20
-# Read this much older data, in pieces from the first sample on: 20,000 samples for about 2,000 points of a curve.
+# Read this much older data, in pieces from the first sample on: 20,000 samples for 2,000 points of a curve.
 SPREAD_BYTES = 4 << 20
 LIVENESS_S = 1.0
-# Read the other nodes at this interval; longer for many nodes, so that a file server gets at most about 200 requests a second.
+# Interval for reading the other nodes; longer for many nodes, to send a file server about 200 requests a second at most.
 LOOK_S = 1.0
 LOOK_PER_NODE_S = 0.03
 # Read this much of each stream of another node at the start: about ten readings of eight ranks.
@@ -43,14 +43,14 @@ NODE_TAIL_BYTES = 1 << 14
 
 
 class SnapshotReader:
-    """Follow one node of a run, and the others if the node leads several. Not thread-safe: one thread reads.
+    """A reader of one node of a run, and of the others if the node leads several. Not thread-safe.
 
     Args:
         run: the run directory; it may not exist yet, or vanish.
         node: the node whose journal and series are read.
         monotonic: clock for the interval of checking the keeper's lock.
         journal: the node's journal, if already read.
-        presence: tells a live keeper that a user who can act is watching; None: users cannot act.
+        presence: tells a live keeper that a user who can act is watching; None for a read-only view.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class SnapshotReader:
         """Position the readers: large streams at their tail, with older data from the roll-ups."""
         for name, reader in self._series.items():
             if self._state.state.mode == "observed" and name in {se.METRICS, se.RANKS}:
-                # The roll-up minutes are the minutes of reading, which do not make a curve.
+                # In a watched log, roll-up minutes are the times of reading, which do not make a curve.
                 if reader.seek_tail(OBSERVED_BYTES) and name == se.METRICS:
                     for sample in reader.before(SPREAD_BYTES):
                         self._gathered.take(name, sample)
@@ -213,7 +213,7 @@ class _OtherNode:
 
 
 class NodesReader:
-    """Follow all nodes that node 0's journal lists.
+    """A reader that follows all nodes in node 0's journal.
 
     Args:
         run: the run directory.
@@ -238,7 +238,7 @@ class NodesReader:
         self.nodes: tuple[Node, ...] = ()
 
     def refresh(self, leader: RunState) -> bool:
-        """Read all nodes once a second, or less often. Return whether anything changed on the screen. `leader`: node 0's state."""
+        """Read all nodes once a second, or less often. Return whether anything new can be shown. `leader`: node 0's state."""
         new = leader.nodes.keys() - self._others.keys() - {LEADER}
         self._others.update({number: _OtherNode(number, self._run) for number in new})
         now = self._monotonic()
@@ -266,6 +266,6 @@ class NodesReader:
         return replace(snapshot, nodes=(own, *self.nodes))
 
     def _beat(self, pulse: Pulse, now: float, leader: RunState) -> float | None:
-        """Return when a heartbeat last moved, in whole seconds, to ignore slightly later readings."""
+        """Return when a heartbeat last moved, in whole seconds, so that small differences do not count."""
         pulse.look(now)
         return round(self._wall() - pulse.silent_s(now)) if pulse.moved() and not leader.is_over else None

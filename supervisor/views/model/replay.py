@@ -34,7 +34,7 @@ from supervisor.views.model.snapshot import Snapshot
 # Play this much of each stream sample by sample. Older data comes as one-minute roll-ups.
 STREAM_BYTES = 64 << 20
 SPEEDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 3600.0)
-# The usual length of a replay.
+# The usual length of a replay, in seconds.
 LASTS_S = 30.0
 # The ways to type a moment: a share of the whole, a span from the current moment, or a time.
 SHARE = re.compile(r"(\d+(?:\.\d+)?) ?%")
@@ -103,7 +103,7 @@ def record_of(run: RunPaths, *, node: int = 0) -> Recording:
 
 
 def _ordered(events: Iterable[Event]) -> list[Event]:
-    """Sort each keeper's events by time, but leave the keepers in journal order: the clock may have been set back between them."""
+    """Sort each keeper's events by time, but keep the keepers in journal order. The clock may have been set back between them."""
     lives: list[list[Event]] = [[]]
     for event in events:
         if isinstance(event, KeeperStarted):
@@ -118,7 +118,7 @@ def fitting_speed(span_s: float) -> float:
 
 
 class ReplayClock:
-    """Recorded time, which runs `speed` times as fast as the wall clock, pauses, or jumps. Thread-safe.
+    """A clock of recorded time, which runs `speed` times as fast as wall time, pauses, or jumps. Thread-safe.
 
     Args:
         start_t: the first moment, wall seconds.
@@ -198,7 +198,7 @@ class ReplayClock:
 
 
 class ReplayReader:
-    """Return what a `reader.SnapshotReader` would have returned at the clock's moment. One thread reads."""
+    """A reader that returns a `reader.SnapshotReader`'s result at the clock's moment. One thread reads."""
 
     def __init__(self, recording: Recording, clock: Callable[[], float]) -> None:
         self._recording = recording
@@ -260,7 +260,7 @@ def is_moment(typed: str) -> bool:
 
 
 def parse_moment(typed: str, now: float, start_t: float, end_t: float) -> float:
-    """Parse ``14:32``, ``2026-11-21 14:32:10``, ``+10m``, ``-1h 30m`` or ``50%`` as a moment of a recording, wall seconds.
+    """Parse ``14:32``, ``2026-11-21 14:32:10``, ``+10m``, ``-1h 30m`` or ``50%`` as wall seconds in a recording.
 
     A time without a day means its first occurrence in the recording. A span never leads beyond either end.
 
@@ -287,7 +287,7 @@ def parse_moment(typed: str, now: float, start_t: float, end_t: float) -> float:
             of_day += timedelta(days=1)
         t = of_day.timestamp()
     if start_t - 60.0 < t < start_t:
-        t = start_t  # the minute of the start
+        t = start_t  # typed minute of the start
     if not start_t <= t <= end_t:
         begin, end = fm.time_of_day(start_t), fm.time_of_day(end_t)
         raise BadJumpError(f"nothing was recorded at {text}: it is from {begin} to {end}")
@@ -295,7 +295,7 @@ def parse_moment(typed: str, now: float, start_t: float, end_t: float) -> float:
 
 
 def next_fact(facts_t: Sequence[float], now: float, way: int) -> float | None:
-    """Return the time of the next event, in either direction, or None. Skip the one just passed."""
+    """Return the time of the next or previous event, or None. Skip the event just passed."""
     if way > 0:
         at = bisect_right(facts_t, now + 1e-3)
         return facts_t[at] if at < len(facts_t) else None

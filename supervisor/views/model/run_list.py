@@ -36,7 +36,7 @@ from supervisor.text.redact import redact_argv, redact_text
 from supervisor.views.format import short_id
 from supervisor.views.logs.query import BadQueryError, Word, words_of
 
-# A list of hundreds of runs loads in slices of this length, so that leaving never waits for the whole list.
+# A list of hundreds of runs loads in slices of this length, so that closing it never waits for all runs.
 SLICE_S = 0.2
 # How often to list the folder of runs and check the keepers' locks.
 LOOK_S = 2.0
@@ -58,7 +58,7 @@ _RATE = re.compile(r"-{0,2}(?:[\w.]+\.)?(?:lr|learning[-_]rate)(?:=(.+))?", re.I
 
 
 def own_arguments(job: JobSpec | None, state: RunState) -> tuple[str, ...] | None:
-    """Return the newest attempt's arguments for its script, secrets hidden, without the resume path and paths in its own folder; None if unknown."""
+    """Return the newest attempt's script arguments, with secrets hidden, without the resume path and own-folder paths; None if unknown."""
     if job is None:
         return None
     argv = state.attempt.argv if state.attempt is not None else ()
@@ -86,12 +86,12 @@ def rate_of(command: Sequence[str]) -> str:
 
 
 def newest_rate(state: RunState, command: Sequence[str]) -> str:
-    """Return the learning rate of the newest attempt. A restart may have changed the rate."""
+    """Return the learning rate of the newest attempt, which a restart may have changed."""
     return rate_of(state.attempt.argv if state.attempt is not None and state.attempt.argv else command)
 
 
 def batch_of(batch: BatchSpec | None) -> str:
-    """Return the global batch of an attempt; ``8 a rank`` without a number of ranks, empty without a batch."""
+    """Return the global batch of an attempt; ``8 a rank`` if the rank count is unknown, empty if no batch."""
     if batch is None:
         return ""
     return str(batch.global_batch) if batch.ranks_known else f"{batch.global_batch} a rank"
@@ -109,7 +109,7 @@ def note_of(state: RunState, listed: tuple[float, str] = (0.0, "")) -> str:
 
 
 def watched_word(state: RunState, *, live: bool) -> str:
-    """Return the state of a watched job from its log: live, quiet, unknown (how it ended), unwatched; empty if the outcome is enough."""
+    """Return the state of a watched job from its log: live, quiet, unknown (how it ended) or unwatched; empty if it has an outcome."""
     condition, attempt = state.condition, state.attempt
     if state.mode != "observed" or attempt is None:
         return ""
@@ -125,7 +125,7 @@ def watched_word(state: RunState, *, live: bool) -> str:
 
 
 def short_reason(verdict: Verdict) -> str:
-    """Return a reason that fits a column: the error's own name and message, a refusal, the user's own error, a signal; else the class."""
+    """Return a reason that fits a column: the error's name and message, a refusal, the user's own error, a signal; else the class."""
     title = verdict.plain_title
     if verdict.signature or (verdict.failure in PLAIN_ERRORS and _NAMED.match(title)):
         return title
@@ -160,7 +160,7 @@ class RunRow:
 
     @cached_property
     def reason(self) -> str:
-        """The history with the newest attempt's reason in place of its class: ``ValueError: label 1001 out of range``."""
+        """The history with the newest attempt's reason, not its class: ``ValueError: label 1001 out of range``."""
         verdict = self.state.attempt.verdict if self.state.attempt is not None else None
         return self._after_earlier(short_reason(verdict) if verdict is not None and self.failure else "")
 
@@ -175,7 +175,7 @@ class RunRow:
 
     @property
     def word(self) -> str:
-        """The state in one word: the outcome, the activity, or that no keeper is alive."""
+        """The state in one word: the outcome, the activity, or the missing keeper."""
         condition = self.state.condition
         if word := watched_word(self.state, live=self.live):
             return word
@@ -187,7 +187,7 @@ class RunRow:
     def failure(self) -> str:
         """The class of the newest attempt's verdict; empty without a verdict, or if the user ended it.
 
-        Recovered failures are not shown, and neither is the absence of failures in a log without an end.
+        Recovered failures are not shown. An unfinished log without failures is not shown as healthy.
         """
         attempt = self.state.attempt
         if attempt is None or attempt.verdict is None or attempt.ended_on_request:
@@ -203,7 +203,7 @@ class RunRow:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the logs of the latest attempt were not read to their end. The attempt then got further than the last step read."""
+        """Whether the logs of the latest attempt were only partly read. The attempt got further than the last step read."""
         return self.state.attempt is not None and self.state.attempt.has_unread
 
     def duration_s(self, now: float) -> float | None:
@@ -230,9 +230,9 @@ GREATEST_FIRST = frozenset([SortKey.NEWEST, SortKey.STEP, SortKey.DURATION])
 
 @dataclass(slots=True)
 class Scope:
-    """Which runs to list: those in the folder `place`, or with `everywhere` all runs that this user started.
+    """Which runs to list: the runs in the folder `place`, or all runs that this user started (`everywhere`).
 
-    The screen's thread switches the scope and the reading thread reads it. None: all runs are in one place.
+    The screen's thread sets the scope and the reading thread reads it. None: all runs are in one place.
     """
 
     place: Path | None = None
@@ -250,7 +250,7 @@ class RunList:
 
 
 class RunsReader:
-    """Read the list: finished runs from their summaries, other runs from new journal lines, for at most a time slice per call.
+    """The reader of the list. It reads finished runs from summaries and other runs from journal lines, a time slice per call.
 
     Args:
         known: the runs, newest first; called in the reading thread.
@@ -281,7 +281,7 @@ class RunsReader:
         self._rows: dict[RunPaths, RunRow] = {}
         self._index = RunIndex()
         self._due = self._next = -math.inf
-        # Opening a run and returning within a slice starts a new thread before the old thread has ended.
+        # Opening a run and returning within one slice starts a new thread before the old thread has ended.
         self._lock = threading.Lock()
         self._last = RunList(0, (), complete=False)
 
@@ -356,7 +356,7 @@ class RunsReader:
         self._rows.pop(run, None)
 
     def _read(self, run: RunPaths) -> None:
-        """Fold new lines of a journal, and keep the summary of a run without a live keeper."""
+        """Fold new lines of a journal into its row, and keep the summary of a run without a live keeper."""
         journal = run.node().journal
         mark, found = mark_of(journal), self._summaries.get(run)
         if mark is None:
@@ -389,7 +389,7 @@ def ordered(
     name: Callable[[RunRow], str] = lambda row: row.given or row.state.name,
     state: Callable[[RunRow], str] = lambda row: row.word,
 ) -> list[RunRow]:
-    """Sort the rows by `key`. Unknown values come last, ties newest first, but runs of one name by the words of their ids.
+    """Sort the rows by `key`. Unknown values come last, ties newest first. Runs with the same name sort by id.
 
     `reverse`: against this key's usual order. `name`, `state`: as a screen shows them, because a list sorted
     by hidden values looks unsorted.
@@ -417,10 +417,10 @@ def ordered(
 def filtered(
     rows: Sequence[RunRow], typed: str, now: float, shown: Callable[[RunRow], Sequence[str]] = lambda _: ()
 ) -> list[RunRow]:
-    """Return the rows that match all words: texts and expressions (in id, name, state, failures, note, command), days, and fields.
+    """Return the rows that match all words: texts, expressions (in id, name, state, failures, note, command), days, fields.
 
     ``:`` and ``=`` compare words (``:`` matches a part of a word). An unknown value is never less or greater. A
-    day (``today``, ``yesterday``, ``2026-11-26``) is the day of the start, local time. `shown`: see `RunRow.word`.
+    day (``today``, ``yesterday``, ``2026-11-26``) is the local day of the start. `shown`: see `RunRow.word`.
     """
     try:
         words = list(words_of(typed, FIELDS))

@@ -1,4 +1,4 @@
-"""All that a view shows about a run at one moment, frozen, so that any thread may use it (pure)."""
+"""Everything that a view shows about a run at one moment, frozen, so that any thread may use it (pure)."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Gpu(msgspec.Struct, frozen=True):
 class Rank(msgspec.Struct, frozen=True):
     """One rank: the newest training sample and the newest reading of its process.
 
-    `stepped_t`: the time of its newest sample with a step; None if its steps are not distinct from the job's. `pace_s`:
-    seconds per step from the times of its log lines, for a log without step times. All values are from the newest
-    attempt and unknown at its start (`seen_t` 0) until logged.
+    `stepped_t`: the time of its newest sample with a step; None if its steps are the same as the job's.
+    `pace_s`: seconds per step from the times of its log lines, for a log without step times. All values are
+    from the newest attempt and unknown at its start (`seen_t` 0) until logged.
     """
 
     key: str
@@ -80,15 +80,15 @@ class Node(msgspec.Struct, frozen=True):
 class Snapshot(msgspec.Struct, frozen=True):
     """The current state of a run. `metrics` maps a series' name to its points; `smoothed` belongs to the loss.
 
-    `loss_name`: the log's own name for the value shown as the loss, if the log has several losses without a sum.
+    `loss_name`: the log's own name for the value shown as the loss, if it has several losses without a sum.
     `series`: every metric in full, by its own name. `lost`: the newest non-finite losses. `lost_since`: the
-    first of them without a finite loss after it. `odd`: for series with a non-finite newest value, the attempt
-    and the word for the value. `keeper_alive`: a keeper holds the lock. `gone`: the run directory was removed.
-    `misplaced`: the notice for a folder other than the folder in which the run was started; else empty.
-    `pace_s`: seconds per step by when steps were logged, the median over the newest attempt's newest gaps;
-    `pace`: those gaps. `gpu_util` and `gpu_memory` are ratios over all devices of this node. `recorded_t`: the
-    moment of a replay. `nodes`: all nodes of a multi-node run, node 0 first; else empty. The other fields
-    describe node 0.
+    first of them without a finite loss after it. `odd`: for a series whose newest value is non-finite, the
+    attempt and the word for the value. `keeper_alive`: a keeper holds the lock. `gone`: the run directory was
+    removed. `misplaced`: the notice for a folder other than the one where the run was started; else empty.
+    `pace_s`: seconds per step by when steps were logged, the median over the newest attempt's newest gaps.
+    `pace`: those gaps. `gpu_util` and `gpu_memory` are ratios over all devices of this node. `recorded_t`:
+    the moment of a replay. `nodes`: all nodes of a multi-node run, node 0 first; else empty. The other
+    fields describe node 0.
     """
 
     revision: int
@@ -145,7 +145,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def step_time_s(self) -> tuple[float | None, bool]:
-        """Seconds between two steps of the job, and whether the value is derived from log times: `step_pace.job_pace`."""
+        """Seconds between two steps of the job, and whether they are derived from log times; see `step_pace.job_pace`."""
         newest = self.metrics["step_time_s"][-max(len(self.pace), LEAST_STEPS) :]
         logged = (point.mean for point in newest if self.is_current(point.attempt))
         return job_pace(self.latest("step_time_s"), logged, self.gap_s, len(self.gaps))
@@ -158,7 +158,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def gaps(self) -> Track:
-        """The gaps of `pace` that show the job's speed. A pipe's first lines are excluded as older."""
+        """The gaps of `pace` that show the job's speed, without a pipe's first lines, written earlier."""
         state = self.state
         if state.source != A_PIPE or state.attempt is None:
             return self.pace
@@ -167,7 +167,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def epoch_times(self) -> tuple[Track, bool]:
-        """The durations of the newest attempt's epochs, and whether they are derived from log times; empty with a step time."""
+        """The durations of the newest attempt's epochs, and whether they are derived from log times; empty if steps have times."""
         if self.step_time_s[0] is not None:
             return (), False
         printed = tuple(
@@ -200,7 +200,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         return word if word and self.is_current(attempt) else ""
 
     def is_current(self, attempt: int) -> bool:
-        """Check whether values from attempt `attempt` are current, because no later attempt was launched."""
+        """Check whether values from attempt `attempt` are current. A later attempt makes them stale."""
         newest = self.state.attempt
         return newest is None or attempt >= newest.number
 
@@ -210,6 +210,6 @@ class Snapshot(msgspec.Struct, frozen=True):
         if self.loss_name != "loss":
             return None, None  # for several losses, the journal has only the total
         samples = self.metrics["loss"]
-        # If a log's losses have only epochs, the step comes from a progress bar, which may be further.
+        # If a log's losses have only epochs, the step is from a progress bar, which may be ahead.
         has_step = not samples or samples[-1].step is not None
         return self.state.best_loss, self.state.best_step if has_step else None

@@ -9,15 +9,15 @@ from itertools import pairwise
 
 from supervisor.views.model.thinned_series import Point, Track, median, single
 
-# Lines are read in batches at intervals, so lines closer together than this do not show a step's duration.
+# Lines are read in batches, so lines closer together than this do not show a step's duration.
 APART_S = 0.25
-# Clocks in lines mostly have whole seconds. Over ten seconds, that is an error of a tenth.
+# Times in lines mostly have whole seconds. Over ten seconds, rounding is an error of a tenth.
 APART_BY_CLOCK_S = 10.0
-# If both times have a fraction of a second, an evaluation between steps must not be in every gap.
+# For times with fractions of a second, use a shorter gap, so that not every gap includes an evaluation.
 APART_BY_FINE_CLOCK_S = 1.0
 # The number of gaps in the median. One evaluation or checkpoint among them must not distort the median.
 GAPS = 60
-# The median uses this many epochs: in a file with several trainings, points that separate them may be lost.
+# Use the median of this many epochs. In a file with several trainings, points that separate them may be lost.
 NEWEST_EPOCHS = 5
 # A logged step time that differs by more than this from the time between steps is not the run's pace.
 PACE_RATIO = 1.25
@@ -27,7 +27,7 @@ BURST_S = 3.0
 # factor, like that of a progress bar that jumped to the step at which a job resumed.
 LEAST_GAPS = 5
 FAR = 10.0
-# Fewer epochs give no epoch time.
+# With fewer epochs, there is no epoch time.
 LEAST_EPOCHS = 2
 # Logged step or epoch times are times since the start if they never fall and rise to this many times the first.
 RISEN = 1.5
@@ -39,8 +39,8 @@ def job_pace(
 ) -> tuple[float | None, bool]:
     """Return seconds between two steps of the job, and whether they are derived from when steps were logged.
 
-    The value is derived if the newest attempt's log has no step time, or if the steps contradict it, as for
-    a rank's own time without its waits, or for the time of ten steps.
+    They are derived if the newest attempt's log has no step time, or if the steps contradict the logged time.
+    Examples are a rank's own time without its waits, or the time of ten steps.
 
     Args:
         reported_s: the newest logged step time.
@@ -107,7 +107,7 @@ class Pace:
         self._of: tuple[int, bool] = (0, False)
 
     def add(self, t: float, step: float, attempt: int, *, by_clock: bool = False) -> None:
-        """Add a step logged at `t`, wall seconds. `by_clock`: by the line's own time stamp."""
+        """Add a step logged at `t`, wall seconds. `by_clock`: by the time stamp in the line."""
         if not (math.isfinite(t) and math.isfinite(step)):
             return
         if (attempt, by_clock) != self._of:
@@ -120,7 +120,7 @@ class Pace:
         apart_s = APART_S
         if by_clock:
             apart_s = _apart_s(t, self._at[0])
-        if t == self._at[0]:  # read at once: only the last step is that recent
+        if t == self._at[0]:  # read at once, so only the last step is that recent
             if self._from is not None:
                 self._gaps.pop()
         elif step > self._at[1] and t - self._at[0] >= apart_s:
@@ -133,7 +133,7 @@ class Pace:
             self._gaps.append(single(t, step, gap_s, attempt))
 
     def forget(self) -> None:
-        """Start anew when the next step does not directly follow the last step."""
+        """Start over because the next step does not directly follow the last step."""
         self._from = self._at = None
 
     @property
@@ -151,5 +151,5 @@ class Pace:
 
 
 def _apart_s(t: float, before: float) -> float:
-    """Return the minimum distance between two clock times in lines that shows a gap between them."""
+    """Return the smallest difference between two times in lines that shows a gap between them."""
     return APART_BY_FINE_CLOCK_S if t % 1 and before % 1 else APART_BY_CLOCK_S

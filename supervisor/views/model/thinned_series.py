@@ -1,4 +1,4 @@
-"""A view's memory of a series. Old points are merged, so that memory is bounded (pure)."""
+"""A view's memory of a series. Older points are merged to limit memory (pure)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def merge(a: Point, b: Point) -> Point:
 
 
 def lives_on(point: Point, cuts: Mapping[int, float]) -> bool:
-    """Check whether no later attempt repeated a point's step. A point without a step is not repeated."""
+    """Check whether no later attempt repeated the step of a point. A point without a step is not repeated."""
     return point.step is None or point.step < cuts.get(point.attempt, math.inf)
 
 
@@ -84,7 +84,7 @@ class Whole:
         return self._view
 
     def _merge(self) -> None:
-        """Merge light points, then twice as heavy points, until an eighth is free. Merging all pairs would leave too few early points."""
+        """Merge light points, then twice as heavy ones, until an eighth is free. Merging all pairs would thin early points too much."""
         newest = max(1, self._cap // 4)
         first, older, newer = self._points[:1], self._points[1:-newest], self._points[-newest:]
         samples = sum(point.weight for point in older)
@@ -130,7 +130,7 @@ SMOOTH_SHARE = 1 / 30
 def smooth(points: Sequence[Point], share: float = SMOOTH_SHARE) -> tuple[float, ...]:
     """Return a moving mean of each attempt's means, exponential on both sides, over about `share` of the range.
 
-    A trailing mean lags behind a falling loss. This mean is centered on its values, and at the newest point it
+    A trailing mean lags behind a falling loss. This mean is centered on its values. At the newest point, it
     covers only the past. Its ends are corrected for missing values (bias correction in Kingma and Ba 2015,
     section 3), so that the first values are not pulled to zero.
     """
@@ -151,11 +151,11 @@ def smooth(points: Sequence[Point], share: float = SMOOTH_SHARE) -> tuple[float,
 
 
 def _sums(values: Sequence[float], keep: float) -> list[float]:
-    """Return for each value the sum of the values up to it, weighted by `keep` per position."""
+    """Return, for each value, the sum of all values up to it, weighted by `keep` per position."""
     return list(accumulate(values, lambda total, value: keep * total + value))
 
 
 def median(values: Iterable[float]) -> float | None:
-    """Return the middle value (the lower of two: of two ranks, the faster is the norm); None if empty."""
+    """Return the median (the lower of two, so that of two ranks the faster is the norm); None if empty."""
     ordered = sorted(values)
     return ordered[(len(ordered) - 1) // 2] if ordered else None

@@ -47,14 +47,14 @@ from supervisor.views.tui.runs.table import RunsPanel
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 # A list that is still being mounted gets its data this much later.
 MOUNTED_S = 0.005
-# If the terminal is gone, wait no longer than this: the terminal may never accept Textual's remaining output.
+# If the terminal is gone, wait no longer than this, because the terminal may never accept Textual's output.
 LEAVE_LATEST_S = 5
-# The reading thread yields to a key within a millisecond. Python's own 5 ms are noticeable under load.
+# The reading thread yields to a key within a millisecond. Python's default of 5 ms is noticeable under load.
 SWITCH_S = 0.001
 
 
 class StokerApp(ThemedApp):
-    """The dashboard of one run, or the list of runs and the dashboard of the open run.
+    """The app: the dashboard of one run, or the list of runs and the dashboard of the open run.
 
     Args:
         run: the run directory; None: the list of runs.
@@ -122,7 +122,7 @@ class StokerApp(ThemedApp):
 
     @property
     def dashboard(self) -> Dashboard:
-        """Return the open dashboard.
+        """The open dashboard.
 
         Raises:
             LookupError: the list of runs is open.
@@ -187,12 +187,12 @@ class StokerApp(ThemedApp):
             feeder.stop()
 
     def exit(self, result: None = None, return_code: int = 0, message: RenderableType | None = None) -> None:
-        """Quit. Discard keys typed ahead, so that they never reach the closing app."""
+        """Quit. Discard keys that the user typed ahead, so that the closing app never handles them."""
         self._leaving = True
         super().exit(result, return_code, message)
 
     async def on_event(self, event: events.Event) -> None:
-        """Handle an event, but ignore input while quitting. Each key finishes before the next."""
+        """Handle an event, but ignore input while quitting. Finish each key before the next."""
         if self._leaving and isinstance(event, events.InputEvent):
             return
         if isinstance(event, (events.Key, events.Paste)) and not event.is_forwarded:
@@ -404,7 +404,7 @@ class StokerApp(ThemedApp):
         feeder.start()
 
     def action_leave(self) -> None:
-        """Quit; training continues."""
+        """Quit without stopping the training."""
         self.exit()
 
 
@@ -424,7 +424,7 @@ def replay_app(
 
 
 def run_tui(run: RunPaths | None, **choices: Any) -> None:
-    """Show a run, or the list of runs if `run` is None. `choices`: arguments of `StokerApp`."""
+    """Show a run, or the list of runs if `run` is None. `choices`: keyword arguments of `StokerApp`."""
     run_app(StokerApp(run, **choices))
 
 
@@ -441,7 +441,7 @@ def run_app(app: StokerApp) -> None:
 
 @contextmanager
 def terminal_on_stderr() -> Iterator[None]:
-    """Point descriptor 2, where Textual draws, to stdout's terminal under `2>err.log`. Log records still go to the file."""
+    """Point descriptor 2, on which Textual draws, to stdout's terminal under `2>err.log`. Log records still go to the file."""
     if os.isatty(2):
         yield
         return

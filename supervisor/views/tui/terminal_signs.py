@@ -1,6 +1,6 @@
-"""Signs outside the screen: the terminal's title, its bell, a desktop notification. Each has a setting in ``[ui]``.
+"""Signals outside the screen: terminal title, bell, desktop notification. Each has a setting in ``[ui]``.
 
-Each sign is one line without control characters and secrets, because run names and log texts are data.
+Each signal is one line without control characters and secrets, because run names and log texts are data.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from supervisor.views.tui.panels.state_words import listed_span
 from supervisor.views.tui.widgets.paint import plain
 from supervisor.views.wording.translate import Tr
 
-# Longer texts are truncated where they are shown: a tab has about 30 characters, a notice about 200.
+# Longer texts are cut off where they are shown. A tab has about 30 characters, a notification about 200.
 TITLE_CHARACTERS = 100
 NOTICE_CHARACTERS = 200
 # xterm's stack of titles (CSI 22 t, CSI 23 t). Terminals without the stack keep the empty title sent before.
@@ -27,14 +27,14 @@ NO_SEQUENCES = frozenset(["linux", "dumb"])
 
 
 class TerminalSigns:
-    """Keep the title up to date, and call the user once for a failure and once for the end.
+    """The terminal's title, and alerts to the user: one for a failure and one for the end.
 
     Args:
         appearance: the settings.
         env: its ``TERM``, ``TMUX`` and ``STY`` show which programs are between here and the terminal.
         write: writes to the terminal.
         tr: translates into the user's language.
-        calls: whether news may call the user; False in recorded time.
+        calls: whether news may alert the user; False in recorded time.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class TerminalSigns:
         known = env.get("TERM", "") not in NO_SEQUENCES
         self._titled = appearance.title and known
         notice = appearance.notice if calls and known else NoticeKind.OFF
-        # tmux and screen do not pass a notice on, but mark the window after a bell.
+        # tmux and screen do not pass on a notification, but they mark the window after a bell.
         between = bool(env.get("TMUX") or env.get("STY"))
         self._notice = NoticeKind.OFF if between else notice
         self._bell = calls and (appearance.bell or (between and notice is not NoticeKind.OFF))
@@ -59,7 +59,7 @@ class TerminalSigns:
         self._last: object = None
 
     def take(self, snapshot: Snapshot | None, now: float, *, recorded: bool = False) -> None:
-        """Take a snapshot of the open run; None: the list of runs is open. Do not call the user for old news, or if `recorded`."""
+        """Take a snapshot of the open run; None: the list of runs is open. Do not alert the user to old news, or if `recorded`."""
         self._entitle("stoker" if snapshot is None else title_of(snapshot, now, self._tr))
         if snapshot is None:
             self._run = ""
@@ -116,7 +116,7 @@ def title_of(snapshot: Snapshot, now: float, tr: Tr) -> str:
 
 
 def worth_a_call(state: st.RunState) -> object:
-    """Return the reason to call the user: a failed attempt, or a run's end without a stop request; None: no reason.
+    """Return the reason to alert the user: a failed attempt, or a run's end without a stop request; else None.
 
     A run that ends with its failed attempt is not a second reason.
     """

@@ -43,7 +43,7 @@ def sections(lang: Lang) -> dict[str, Any]:
 
 
 class Kinds(Formatter):
-    """Render kinds and values in one language. `translate`: for values that are sentences in English."""
+    """A formatter of kinds and values in one language. `translate`: for values that are English sentences."""
 
     def __init__(self, lang: Lang, translate: Callable[[str], str]) -> None:
         self._tables: Mapping[str, Mapping[str, str]] = sections(lang)["kind"]
@@ -63,7 +63,7 @@ class Kinds(Formatter):
         return self.vformat(OPTIONAL.sub(kept, text), (), values)
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        """Format a value: ``t`` translates it, a table's name selects its word there. Other formats are Python's."""
+        """Format a value: ``t`` translates it, and a table's name selects its word there. Else use Python's."""
         if format_spec == "t":
             return self._translate(str(value))
         if (table := self._tables.get(format_spec)) is not None:
@@ -119,14 +119,14 @@ def values_of(event: Event) -> dict[str, object]:
 
 
 def unread_text(of: AttemptState | AttemptEnded | Progress) -> str:
-    """Return ``log read to 120 of 600 MB``, in English; empty if it was read, or reading is not behind."""
+    """Return ``log read to 120 of 600 MB``, in English; empty if all was read or reading keeps up."""
     if not isinstance(of, Progress):
         return read_to(of.log_read_bytes, of.log_size_bytes)
     return read_to((of.log_bytes or 0) - of.lag_bytes, of.log_bytes) if of.lag_bytes else ""
 
 
 def reading_ratio(state: RunState) -> float | None:
-    """Return the share of a watched log's earlier content read so far; None if reading is not behind."""
+    """Return the share of a watched log's earlier content read so far; None if reading keeps up."""
     progress = state.progress
     if state.mode != "observed" or progress is None or not progress.lag_bytes or not progress.log_bytes:
         return None
@@ -142,7 +142,7 @@ def is_unread(state: RunState) -> bool:
 
 
 def reading_text(state: RunState) -> str:
-    """Return ``reading 231 MB, 37 %``, in English, for a watched log or an old run's journal; empty if reading is not behind. ``reading``: the log was not checked yet."""
+    """Return ``reading 231 MB, 37 %``, in English, for a watched log or an old run's journal; empty if reading keeps up. ``reading``: not checked yet."""
     if is_unread(state):
         return "reading"
     ratio, size_bytes = reading_ratio(state), state.progress.log_bytes if state.progress is not None else None
@@ -184,7 +184,7 @@ def step_place(step: str, by_time: bool) -> str:
 
 
 def counter_text(seen: BatchMeasured) -> str:
-    """Return the meaning of a script's printed counter in optimizer steps; empty if equal, or unknown."""
+    """Return the meaning of a script's printed counter in optimizer steps; empty if the same or unknown."""
     steps = seen.logged_step or 1.0
     if steps < 1:
         return f"{1 / steps:.0f} steps of the script are 1 optimizer step"

@@ -1,4 +1,4 @@
-"""Short phrases: a line's position (``rank 1 stderr.log:418``), and the question about a batch with its answer (pure)."""
+"""Short phrases: the position of a line (``rank 1 stderr.log:418``), and the batch question with its answer (pure)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from supervisor.run.timeline import answer_values, question_values
 from supervisor.views.format import short_path
 from supervisor.views.wording.translate import Tr, Words, english
 
-# The folder of attempts below their run (run/paths.py). The number of the node does not matter here.
+# The folder of an attempt below its run (run/paths.py). The node number does not matter here.
 _ATTEMPTS = "nodes/0/attempts"
 
 
 def place_of(attempt: AttemptState, path: str, line: int | None, tr: Tr = english) -> str:
-    """Return a line of a file in a verdict: by its rank, or else relative to its run or by its name.
+    """Return a file and line in a verdict, named by rank, or else relative to the run or by file name.
 
     Args:
         attempt: the attempt of the verdict. Relative paths begin in its folder.
@@ -42,7 +42,7 @@ def is_stacks(path: str | None) -> bool:
 
 
 def below_run(attempt: int, path: str) -> str:
-    """Return a path relative to the run's or its attempt's folder; for others their last two parts."""
+    """Return a path relative to the run's or its attempt's folder; for other paths the last two parts."""
     home = f"{_ATTEMPTS}/{attempt}"
     if posixpath.isabs(path):
         _, inside, rest = path.partition("/nodes/")

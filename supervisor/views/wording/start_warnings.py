@@ -1,4 +1,4 @@
-"""The warnings of pre-flight, shown in the main view while the run starts (pure)."""
+"""Pre-flight warnings, shown in the main view while the run starts (pure)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from supervisor.views.wording.translate import Tr, english
 
 # How long to show the warnings in the first attempt. The page `P` keeps all of them.
 SHOWN_S = 600.0
-# stoker's own flags. A sentence may also contain the script's flags, which need no declaration.
+# stoker's own flags. A sentence may also contain the script's flags, which need no setting.
 _FLAG = re.compile(r"--(?:\w+-knob|batch-scope)\b")
 
 _LINKS = frozenset(("rendezvous", "GPU health", "GPU modes", "GPUs"))
@@ -56,7 +56,7 @@ def shown_at_start(state: RunState, now: float) -> tuple[Finding, ...]:
 
 
 def in_one_line(finding: Finding) -> str:
-    """Shorten a warning for the line below the panes: what to declare rather than why."""
+    """Shorten a warning for the line below the panes. Show what to declare, not why."""
     flags = list(dict.fromkeys(_FLAG.findall(finding.what)))
     if finding.check == KNOBS_CHECK and flags:
         return f"some failures will not restart: add {', '.join(flags)}"
@@ -70,5 +70,5 @@ def foreseen(state: RunState, failure: FailureClass) -> tuple[Finding, ...]:
 
 
 def foreseen_text(finding: Finding, tr: Tr = english) -> str:
-    """Return a warning that explains a failure in one line."""
+    """Return such a warning in one line."""
     return f"{tr('found before the start')}: {tr(finding.check)}: {tr(finding.what)}"

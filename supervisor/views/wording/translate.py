@@ -1,4 +1,4 @@
-"""Texts in the user's language: kinds and values from the state, and sentences in English from the code.
+"""Texts in the user's language: kinds and values from the state, and English sentences from the code.
 
 A kind with values in the state is rendered from the language's own table (`kinds`). All other English text stays where it is used
 and is the key of a catalog (``lang/zh.toml``). A sentence from policy, diagnosis or the keeper is translated by template when it is
@@ -18,7 +18,7 @@ from supervisor.views.wording.kinds import Kinds, changed_text, sections
 
 # A few hundred sentences are visible at one time. Sentences with changing numbers come and go.
 REMEMBERED = 4096
-# The greatest nesting depth of clauses in a sentence.
+# The maximum nesting depth of clauses in a sentence.
 DEEPEST = 12
 # A longer text is a log line or a command, not our own sentence.
 LONGEST = 1000
@@ -37,11 +37,11 @@ _SUFFIX = re.compile(r"(\w)\(s\)")
 
 
 class BadCatalogue(ValueError):  # noqa: N818 - the name is clear without Error
-    """A catalog entry cannot be used. The message has the entry and the reason."""
+    """A catalog entry cannot be used. The message contains the entry and the reason."""
 
 
 class Words:
-    """One language. A call translates an English sentence. The tables of kinds are read on first use.
+    """The words of one language. A call translates a sentence. The tables of kinds are read on first use.
 
     Args:
         lang: the language.
@@ -105,7 +105,7 @@ class _Template(NamedTuple):
     modes: Mapping[str, str]
 
     def captured(self, text: str) -> dict[str, str] | None:
-        """Return the captured texts; None if the text does not match. Linear: one search per piece."""
+        """Return the captured texts; None without a match. Linear time, as each piece is searched once."""
         first, *between, last = self.pieces
         at, end = len(first), len(text) - len(last)
         if end <= at or not text.startswith(first) or not text.endswith(last):
@@ -126,10 +126,10 @@ class _Template(NamedTuple):
 
 
 class Translator:
-    """Find sentences in a catalog, whole or by template, and cache the results.
+    """A translator that finds sentences in a catalog, whole or by template, and caches the results.
 
-    A placeholder in a key matches any text; with a single-letter name a number (nothing with letters), ``span`` and ``age`` a duration, ``place`` a word, ``call`` one clause.
-    In a value, ``{name}`` is the captured text, and ``{name:t}`` is its translation if there is one. ``{name:!}`` requires a translation; otherwise the entry does not match.
+    A placeholder in a key matches any text. A single-letter name matches a number (no letters), ``span`` and ``age`` a duration, ``place`` a word, ``call`` one clause.
+    In a value, ``{name}`` is the captured text, and ``{name:t}`` is its translation if there is one. ``{name:!}`` requires a translation, or else the entry does not match.
     ``word(s)`` in a key matches both numbers. A sentence without an entry is translated in parts: signs and blanks around it stay, and clauses joined by
     `` · ``, ``;``, ``:`` or ``,`` are translated separately.
     """

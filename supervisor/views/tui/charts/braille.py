@@ -22,16 +22,16 @@ from supervisor.views.tui.widgets.paint import Row, Span, TextStyle
 BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 BLANK = 0x2800
 _EMPTY = (" ", TextStyle.PLAIN)
-# A span below this has no usable logarithm.
+# A span smaller than this has no usable logarithm.
 LEAST_SPAN = 1e-300
-# Leave values outside the y axis only if the rest then gets this much higher.
+# Leave values outside the y axis only if the rest then grows this much taller.
 CLIP_FROM = 1.25
 # Possible distances between the numbers of a time axis. Beyond these, use whole days.
 TIME_STEPS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400)
 
 
 class Canvas:
-    """A canvas of `columns` by `rows` cells. Later layers win a cell, as marks win over dots."""
+    """A canvas of `columns` by `rows` cells. Later layers hide earlier ones, and marks hide dots."""
 
     def __init__(self, columns: int, rows: int) -> None:
         self.columns = columns
@@ -223,14 +223,14 @@ def draw_area(
 def ticks(
     low: float, high: float, most: int, *, least: float = 0.0, steps: Sequence[float] = ()
 ) -> list[float]:
-    """Return at most `most` round numbers within the bounds, in one of `steps`; else by 1, 2 or 5 times a power of ten, at least `least`."""
+    """Return at most `most` round numbers within the bounds, in one of `steps`, else by 1, 2 or 5 times a power of ten (>= `least`)."""
     span = high - low
     if span < LEAST_SPAN or most < 1 or not math.isfinite(span):
         return [low] if math.isfinite(low) else []
     power = 10.0 ** math.floor(math.log10(span / most))
     for step in steps or [max(least, power * factor) for factor in (1, 2, 5, 10, 20)]:
         first, last = math.ceil(low / step - 1e-9), math.floor((high + 1e-9 * span) / step)
-        # Choose by the number of ticks, not by the ratio of span and step: for 1..69 in three, 20, 40, 60.
+        # Choose by the number of ticks, not by span divided by step. For 1..69 in three ticks, 20, 40, 60.
         if last - first < most:
             return [at * step for at in range(first, last + 1)]
     return []
@@ -243,7 +243,7 @@ def time_ticks(low_s: float, high_s: float, most: int) -> list[float]:
 
 
 def log_ticks(low: float, high: float, most: int) -> list[float]:
-    """Return at most `most` of 1, 2, 5 times powers of ten within the bounds; if too many, only the powers.
+    """Return at most `most` of 1, 2, 5 times powers of ten within the bounds. If too many, use the powers.
 
     Bounds within half a decade are nearly linear, so they get `ticks`.
     """
@@ -285,7 +285,7 @@ def loss_bounds(points: Sequence[Point], smoothed: Sequence[float], *, log: bool
     """Return the range of the y axis: all smoothed values, and the raw values without the top two percent.
 
     An outlier would flatten the curve, and so would the first steps. Smoothed values of the first twentieth do not count.
-    A logarithmic axis of positive points flattens nothing, so its range includes all values.
+    A logarithmic axis of positive points is not flattened, so its range includes all values.
     """
     low, top = min([min(p.low for p in points), *smoothed]), max([max(p.high for p in points), *smoothed])
     if log:

@@ -1,8 +1,8 @@
 """Curves with axes: a window, a cursor that reads values, and marks (pure).
 
-The x axis counts steps, epochs, times in the log, or readings. In a log that is read after it was written, the time of
+The x axis counts steps, epochs, times in the log, or readings. If a log is read after it was written, the time of
 reading has no meaning, so no axis shows it. An axis is available if nearly all points have a value for it, the values differ,
-and they never drop sharply within an attempt, as a counter does that restarts with each epoch.
+and they never drop sharply within an attempt. A counter that restarts with each epoch does drop.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from supervisor.views.wording.translate import Tr, english
 
 # A window is never narrower than this share of the whole.
 ZOOM_LEAST = 1 / 4096
-# From these heights on, a line is drawn below the curves, and another line for the words of marks.
+# From these heights on, draw a line below the curves, and another line for the labels of marks.
 LINE_HEIGHT = 8
 MARKS_HEIGHT = 10
 # The width of a number below the axis with its margin, and of a time span.
 NUMBER_CELLS = 7
 SPAN_CELLS = 11
 NONE: Mapping[int, float] = MappingProxyType({})
-# This share of the points must have the value. The other points are placed with their neighbors.
+# This share of the points must have the value. The other points are placed next to their neighbors.
 KNOWN_RATIO = 0.9
 # A value below this share of the previous one means that the counter restarted.
 BACK_RATIO = 0.5
-# Lines closer together than this were read together, so only their order distinguishes them.
+# Lines closer together than this were read together, so only their order is meaningful.
 TIME_LEAST_S = 2.0
 # A page of charts makes the same query for about a hundred tracks at each key press.
 MOST_KEPT = 512
@@ -98,7 +98,7 @@ def axis_for(wanted: Axis | None, tracks: Sequence[Track]) -> Axis:
 
 @of_track
 def positions(track: Track, axis: Axis) -> Sequence[float]:
-    """Return the position of each point. A point without one repeats the previous; readings are spread within an epoch."""
+    """Return the position of each point. A point without a value repeats the last. Spread readings over an epoch."""
     if axis is Axis.NUMBER and track and not track[-1].number:  # not numbered
         return [float(at) for at in range(1, len(track) + 1)]
     values = [value_of(point, axis) for point in track]
@@ -133,7 +133,7 @@ def span_of(track: Track, axis: Axis) -> tuple[float, float] | None:
 
 @of_track
 def _known(track: Track, axis: Axis) -> tuple[int, float, float] | None:
-    """Return how many points have a value on an axis, the least and greatest; None if the counter restarts within an attempt."""
+    """Return how many points have a value on an axis, the least and greatest; None if the counter restarts in an attempt."""
     given = [(point.attempt, value) for point in track if (value := value_of(point, axis)) is not None]
     if any(mine == other and b < BACK_RATIO * a for (mine, a), (other, b) in pairwise(given)):
         return None
@@ -159,7 +159,7 @@ def _within_epochs(track: Track, values: list[float]) -> list[float]:
 def _can_hold(tracks: Sequence[Track], axis: Axis) -> bool:
     found = [each for track in tracks if (each := _known(track, axis)) is not None]
     count, known = sum(map(len, tracks)), sum(number for number, _, _ in found)
-    # A time axis needs a time on every point: nothing shows when the other points were written.
+    # A time axis needs a time on every point, because nothing shows when the other points were written.
     if len(found) < len(tracks) or known < count * (1.0 if axis is Axis.TIME else KNOWN_RATIO):
         return False
     if count == 1:
@@ -177,7 +177,7 @@ class Look(msgspec.Struct, frozen=True):
     cursor: float | None = None
 
     def zoomed(self, factor: float, whole: tuple[float, float]) -> Look:
-        """Scale the window by `factor`, about the cursor or the newest end."""
+        """Scale the window by `factor` around the cursor or the newest end."""
         low, high = self.window or whole
         span = whole[1] - whole[0]
         size = min(max((high - low) * factor, span * ZOOM_LEAST), span)
@@ -257,7 +257,7 @@ def extent(look: Look, tracks: Sequence[Track]) -> tuple[float, float] | None:
 
 
 def nearest(look: Look, tracks: Sequence[Track], at: float) -> Point | None:
-    """Return the point of the first track nearest to a position; of two attempts, prefer the newer."""
+    """Return the point of the first track nearest to a position. Of two attempts, prefer the newer."""
     if not tracks or not tracks[0]:
         return None
     xs = positions(tracks[0], axis_for(look.axis, tracks))
@@ -379,7 +379,7 @@ def _draw(canvas: Canvas, curve: Curve, xs: Sequence[float], x: Scale, y: Scale)
 
 
 def _mark_clipped(canvas: Canvas, laid: Sequence[Laid], x: Scale, y: Scale) -> None:
-    """Mark where values are above the y axis."""
+    """Mark columns with values above the y axis."""
     for curve, xs in laid:
         for point, at in zip(curve.points, xs, strict=True):
             value = point.high if curve.smoothed else point.mean  # as high as it is drawn
@@ -414,7 +414,7 @@ def _marked(marks: Sequence[Mark], x: Scale, axis: Axis) -> Below:
 def _under(
     columns: int, left: int, x: Scale, axis: Axis, start_t: float, below: Below, *, line: bool, words: bool
 ) -> list[Row]:
-    """Return the rows below the canvas: a line, the words of marks, the numbers."""
+    """Return the rows below the canvas: a line, the labels of marks, the numbers."""
     numbers = _x_labels(x, columns, axis, start_t)
     found: list[Row] = []
     if line:
@@ -429,7 +429,7 @@ def _under(
 
 
 def _x_labels(x: Scale, columns: int, axis: Axis, start_t: float) -> Below:
-    """Return columns and texts of the numbers below the axis."""
+    """Return columns and texts of the numbers below the x axis."""
     cells_each = SPAN_CELLS if axis is Axis.TIME else max(NUMBER_CELLS, len(fm.whole(x.high)) + 3)
     most = max(2, columns // cells_each)
     if axis is Axis.TIME:
@@ -443,7 +443,7 @@ def _x_labels(x: Scale, columns: int, axis: Axis, start_t: float) -> Below:
 
 
 def _texts(taken: Below, width: int) -> Row:
-    """Lay out texts under their columns. If two texts would touch, keep the one first in the list."""
+    """Lay out texts under their columns. If two texts would touch, keep the earlier one in the list."""
     line: list[tuple[str, TextStyle]] = [(" ", TextStyle.DIM)] * width
     for column, text, style in taken:
         start = min(max(column - len(text) // 2, 0), max(width - len(text), 0))
@@ -462,10 +462,10 @@ def readout(
     lost: Track = (),
     room: int | None = None,
 ) -> Row:
-    """Return the readout at the cursor: step or else epoch, value (with bounds if points were merged), any time of day.
+    """Return the readout at the cursor: step or epoch, value (with bounds if points were merged), any time of day.
 
-    For an earlier attempt the readout includes the attempt. `lost`: see `plot`. `room`: cells. The range and the
-    time of day are dropped first, then the position.
+    For an earlier attempt, include the attempt. `lost`: see `plot`. `room`: width in cells. Drop the range
+    and the time of day first, then the position.
     """
     if look.cursor is None:
         return ()

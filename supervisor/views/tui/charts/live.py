@@ -30,7 +30,7 @@ WINDOW_LEAST_S = 60.0
 
 
 class LossPanel(ChartPanel):
-    """Chart the loss: raw values faint, their moving mean strong, validation as circles, failures and restarts marked."""
+    """A loss chart: raw values faint, moving mean strong, validation as circles, failures and restarts marked."""
 
     number: int | None = 1
 
@@ -62,7 +62,7 @@ class LossPanel(ChartPanel):
         read = reading_ratio(snapshot.state)
         if read is not None:  # a reading far before the end is not the newest
             newest = row(Span(self.tr(f"{math.floor(100 * read)} % read"), TextStyle.DIM))
-        elif latest is None:  # an attempt is starting
+        elif latest is None:  # a new attempt is starting
             newest = row(Span(fm.DASH, TextStyle.DIM))
         else:
             newest = row(Span(fm.loss(latest), TextStyle.LOSS))
@@ -125,12 +125,12 @@ class Use(NamedTuple):
     say: Callable[[float], str]
 
     def style(self, value: float) -> TextStyle:
-        """Return a style by how busy or full the device is. A process on its own may use several cores."""
+        """Return a style by how busy or full a device is. A process on its own may use several cores."""
         return value_style(self.gauge, value / self.full) if self.gauge is not None else TextStyle.PLAIN
 
 
 def use_of(snapshot: Snapshot, *, memory: bool) -> Use:
-    """Return ratios of the GPUs, of the machine's memory without GPU bytes, or else of its cores or the first rank's."""
+    """Return the use of the GPUs, or else of the machine's memory, of its cores, or of the first rank's cores."""
     machine = snapshot.machine
     if snapshot.gpus and not memory:
         return Use("GPU", snapshot.gpu_util, 1.0, Gauge.GPU, fm.percent)
@@ -150,7 +150,7 @@ def use_of(snapshot: Snapshot, *, memory: bool) -> Use:
 
 
 class UsePanel(Panel):
-    """Chart how busy (or how full) all devices together were in the last ten minutes."""
+    """A chart of how busy (or how full) all devices together were in the last ten minutes."""
 
     def __init__(self, *, id: str, memory: bool) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
@@ -215,7 +215,7 @@ def _beside_loss(snapshot: Snapshot) -> Track:
 
 
 def not_finite(snapshot: Snapshot) -> str:
-    """Return a note on a non-finite newest loss, its start, and the last finite loss; empty if the loss is finite, or reading is behind."""
+    """Return a note on a non-finite newest loss, its start and the last finite loss; empty if finite, or reading is behind."""
     first = snapshot.lost_since
     if first is None or not snapshot.is_current(first.attempt) or reading_ratio(snapshot.state) is not None:
         return ""
@@ -235,9 +235,9 @@ def start_of(state: RunState, tracks: Iterable[Track]) -> float:
 
 
 def attempt_marks(state: RunState) -> list[Mark]:
-    """Return marks for failures, starts of later attempts, and changes of the printed loss; newest first, so that it keeps its label.
+    """Return marks for failures, starts of later attempts, and changes of the printed loss. The newest is first, to keep its label.
 
-    Return no marks while an old log is being read: the last line read is not its end.
+    Return no marks while an old log is being read, because the last line read is not its end.
     """
     attempts = state.attempts
     found: list[Mark] = []
@@ -263,7 +263,7 @@ def attempt_marks(state: RunState) -> list[Mark]:
 
 
 def _nothing_yet(snapshot: Snapshot, width: int, height: int, tr: Tr) -> list[Row]:
-    """Return the reason why a chart is empty."""
+    """Return the reason why the chart is empty."""
     attempts = snapshot.state.attempts
     is_over = bool(attempts) and (attempts[-1].quiet_since is not None or attempts[-1].ended_t is not None)
     text = "no loss seen yet: it appears with the first log line that names one"

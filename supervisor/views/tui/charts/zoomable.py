@@ -28,7 +28,7 @@ ZOOM = 0.6
 
 
 class ChartPanel(Panel, can_focus=True):
-    """Draw a chart with its view settings. A subclass draws `tracks`. The cursor reads the first."""
+    """A chart with its view settings. A subclass draws `tracks`. The cursor reads the first track."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "cursor(-1)", "cursor back", show=False),
@@ -73,7 +73,7 @@ class ChartPanel(Panel, can_focus=True):
         return [*found, *([self.tr("zoomed, 0 shows all")] if self.look.window is not None else [])]
 
     def closes(self) -> str:
-        """Return that Esc closes the cursor and the window together; empty without either."""
+        """Return what Esc closes: the cursor and the window together; empty without either."""
         if self.look.cursor is not None:
             return "clear cursor"
         return "whole range" if self.look.window is not None else ""
@@ -83,7 +83,7 @@ class ChartPanel(Panel, can_focus=True):
         raise NotImplementedError
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
-        """Check whether a key is available. Without a use here, Esc and Enter belong to the screen."""
+        """Check whether a key is available. Esc and Enter go to the screen if they have no use here."""
         if action == "plain":
             return bool(self.closes())
         if action == "choose":
@@ -108,7 +108,7 @@ class ChartPanel(Panel, can_focus=True):
         return True
 
     def action_cursor(self, way: int) -> None:
-        """Move the cursor to the last point within a column, or the next point beyond. Start at the newest point."""
+        """Move the cursor to the last point in a column, or else the next point. Start at the newest point."""
         whole, plot = extent(self.look, self.tracks()), self.plotted
         if whole is None or plot is None:
             return

@@ -1,4 +1,4 @@
-"""The keys of the dashboard, the keys that send requests to the keeper, and the reasons why a key is unavailable."""
+"""The dashboard's keys, including those that send requests, and the reasons why a key is unavailable."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ GROUPS = {
     "look": "look",
     "leave": "leave",
 }
-# Actions that move recorded time. They are available only in a replay.
+# Actions that move recorded time, available only in a replay.
 PLAYBACK = frozenset({"play", "scrub", "fact", "speed"})
 
 
@@ -124,7 +124,7 @@ KEYS: list[BindingType] = [
     _act("m", "note", "note", "m", "put a note on the run"),
     _hidden("n", "match(1)", "next match", "n", MATCHES),
     _hidden("N", "match(-1)", "match before", "N", "match before: the other way"),
-    # While a search is open, N belongs to it.
+    # While a search is open, N goes to the search.
     _act("N", "name", "name", "N", "name the run; every command finds it by that name", show=False),
     _hidden("right_square_bracket", "rank(1)", "next rank", "]", "log of the next rank alone"),
     _hidden("left_square_bracket", "rank(-1)", "previous rank", "[", "log of the previous rank"),
@@ -152,7 +152,7 @@ KEYS: list[BindingType] = [
 ]
 
 VETOES = ("keep_waiting", "hold")
-# Keys that always answer, and their requests.
+# Keys that always respond, and their requests.
 EXPLAINED = {
     binding.key: action_name(binding)
     for binding in KEYS
@@ -221,7 +221,7 @@ class Requests:
                 return name in self.possible
 
     def is_early(self, event: events.Event) -> bool:
-        """Check whether a key came before the run's first data. The key then waits a while."""
+        """Check whether a key came before the run's first data. Such early keys wait."""
         if isinstance(event, events.Key) and event.key in LEAVING:
             return False
         is_unread = self.panes.snapshot is None or not self.panes.screen.is_mounted
@@ -236,7 +236,7 @@ class Requests:
             self.panes.tell(Answer("nothing of the run is read yet: ask again", False))
             return True
         at = ANSWER_KEYS.index(event.character) if name == "answer" and event.character else 0
-        # For a finished run, the restart key continues it.
+        # If the run has finished, the restart key continues the run.
         can = self.can(name, at) or (name == "restart" and self.can_continue())
         if can or self.panes.screen.app.screen is not self.panes.screen:
             return True
@@ -254,7 +254,7 @@ class Requests:
     # -- actions without a dialog ----------------------------------------------------------------------------
 
     def action_adopt(self, why: str = "") -> None:
-        """Show what a new keeper for the run would do, and ask. `why`: the action that needs a keeper."""
+        """Show what a new keeper would do, and ask. `why`: the action that needs a keeper."""
         self._offer_first(self._access.adopter, ADOPT, why)
 
     def action_continue_run(self) -> None:
@@ -296,7 +296,7 @@ class Requests:
         ask_over(self.panes.screen, AskLine("note"), self.note_for)
 
     def note_for(self, words: str) -> None:
-        """Mark the timeline. The note of a finished run goes into this user's index, because the run's folder is closed."""
+        """Add a note to the timeline. The note of a finished run goes into this user's index, since its folder is closed."""
         run, text, snapshot = self._access.client.run, words.strip(), self.panes.snapshot
         if text and snapshot is not None and snapshot.state.is_over:
             self._change_index(lambda: f"noted: {give_note(run, text, os.environ)}")
@@ -308,7 +308,7 @@ class Requests:
         ask_over(self.panes.screen, AskLine("name", self.panes.header.name_given), self.name_for)
 
     def name_for(self, words: str) -> None:
-        """Name the run, only in this user's index: the run's folder may belong to another user."""
+        """Name the run, only in this user's index, because the run's folder may belong to another user."""
         header = self.panes.header
 
         def named() -> str:
@@ -340,7 +340,7 @@ class Requests:
             offered = offer(snapshot)
             batch = offered.batch if offered is not None else None
             if batch is not None and batch.changes_global and "accept" in self.possible:
-                self.action_accept()  # a smaller global batch cannot be typed, but is suggested here
+                self.action_accept()  # a smaller global batch cannot be typed, only accepted
             else:
                 self.panes.tell(Answer(why_no_batch(snapshot), False))
             return
@@ -365,7 +365,7 @@ class Requests:
         self._open_restart_dialog(asks, closed)
 
     def action_edit(self) -> None:
-        """Restart with other arguments or environment, beginning with the suggested change."""
+        """Restart with other arguments or environment. Start from the suggested change."""
         from supervisor.run.next_job import next_job, undecided
         from supervisor.views.tui.dialogs.restart import Edited, EditScreen
 
@@ -402,7 +402,7 @@ class Requests:
         self._open_restart_dialog(asks, closed)
 
     def action_ask(self, name: str) -> None:
-        """Send a request of a kind to the keeper. Ask first if the request would lose something."""
+        """Send a request to the keeper. Ask first if the request would lose something."""
         kind = RequestKind(name)
         asked = question(kind, self.panes.snapshot) if self.panes.snapshot else None
         if asked is None:
@@ -429,7 +429,7 @@ class Requests:
     def _open_restart_dialog(
         self, dialog: OverScreen[ScreenResultType], closed: Callable[[ScreenResultType | None], None]
     ) -> None:
-        """Open a dialog about the next attempt. While the dialog is open, no attempt starts with the old arguments."""
+        """Open a dialog about the next attempt. While it is open, no attempt starts with the old arguments."""
 
         def close(result: ScreenResultType | None) -> None:
             self._dialog = None
@@ -450,10 +450,10 @@ class Requests:
             self._send(RequestKind.HOLD)
             dialog.show_stopped(True)
         elif dialog.is_restart_stopped and not isinstance(state.condition, (Backoff, HeldOpen)):
-            dialog.show_stopped(False)  # the restart had already begun, or someone else started or ended it
+            dialog.show_stopped(False)  # the restart had already begun, or a different request overtook it
 
     def _tell_not_restarted(self, dialog: OverScreen[Any]) -> None:
-        """Report what became of a restart that a dialog paused, after the dialog closed without an answer."""
+        """After a dialog closed without an answer, report the restart that the dialog paused."""
         if dialog.is_restart_stopped:
             self.panes.tell(Answer("not restarted; the run waits for you", None))
 

@@ -1,4 +1,4 @@
-"""Actions that show something: panes, pages, the log, other runs. They send no request to a keeper."""
+"""Actions that only show something, such as panes, pages, the log or other runs. They send no requests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FIRST_ROWS = 50
 
 
 class LogOfRun:
-    """Control what the log pane of one run shows.
+    """The controller of what a run's log pane shows.
 
     Args:
         panes: the panes, with the log pane.
@@ -44,12 +44,12 @@ class LogOfRun:
         self._known: tuple[object, ...] = ()
 
     def mounted(self) -> None:
-        """Connect the pane once it exists."""
+        """Connect the pane once it is mounted."""
         self._panes.log.resize(FIRST_ROWS)
         self.session.start()
 
     def update(self, snapshot: Snapshot) -> None:
-        """Pass on which logs exist, and the line where the newest failure began."""
+        """Pass on the list of logs, and the line where the newest failure began."""
         attempt = snapshot.state.attempt
         verdict = attempt.verdict if attempt is not None and attempt.ended_t is not None else None
         cause = verdict.cause if verdict is not None and attempt is not None and attempt.failure else None
@@ -98,7 +98,7 @@ class LogOfRun:
 
 
 class Looking:
-    """Actions that change what is shown.
+    """Actions that change the view.
 
     Args:
         panes: the visible panes.
@@ -134,7 +134,7 @@ class Looking:
     # -- panes and pages -----------------------------------------------------------------------------------
 
     def closes(self) -> str:
-        """Return what the back key closes first, the innermost open thing; empty if nothing is open."""
+        """Return what the back key closes first, from the inside out; empty if nothing is open."""
         focused = self.panes.focused
         if focused is not None and (word := focused.closes()):
             return word
@@ -147,7 +147,7 @@ class Looking:
         return "end zoom" if self.panes.zoomed is not None else ""
 
     def action_back(self) -> None:
-        """Close the innermost open thing. If nothing is open, return to the list of runs."""
+        """Close the innermost open view. If nothing is open, return to the list of runs."""
         focused = self.panes.focused
         match self.closes():
             case "close search":
@@ -164,7 +164,7 @@ class Looking:
                 self.panes.zoom(None)
 
     def action_pane(self, name: str) -> None:
-        """Go to a pane. A pane that does not fit is zoomed."""
+        """Go to a pane. Zoom the pane if it does not fit."""
         wanted = self.panes.find("card" if name == "loss" and self.panes.is_card_shown else name)
         if self.panes.zoomed is not None:
             self.panes.zoom(None)
@@ -196,7 +196,7 @@ class Looking:
     # -- other runs ----------------------------------------------------------------------------------------
 
     def open_beside(self, others: Sequence[RunPaths]) -> None:
-        """Show the metrics with the curves of other runs in each chart, instead of earlier runs."""
+        """Show the metrics with the curves of other runs in each chart. They replace earlier runs."""
         from supervisor.views.tui.pages.metrics import load_other
 
         def load() -> None:
@@ -291,11 +291,11 @@ class Looking:
         self._logs.toggle_follow()
 
     def action_rank(self, way: int) -> None:
-        """Show the log of one rank, in the order none, 0, 1, … and around again."""
+        """Show the log of one rank. Repeated calls cycle through none, 0, 1 and so on."""
         self._logs.next_rank(way)
 
     def action_node(self, way: int) -> None:
-        """Show the log of one node, in the order none, 0, 1, … and around again."""
+        """Show the log of one node. Repeated calls cycle through none, 0, 1 and so on."""
         if self.panes.snapshot is not None:
             self._logs.next_node([node.number for node in self.panes.snapshot.nodes], way)
 
@@ -306,7 +306,7 @@ class Looking:
         self.panes.log.focus()
 
     async def action_open_log(self) -> None:
-        """Open the whole log at the visible cause, or else at the visible line. If stacks are the cause, open their page."""
+        """Open the full log at the visible cause, or else at the visible line. If stacks are the cause, open their page."""
         from supervisor.views.tui.pages.failure import cause_of
 
         cause = cause_of(self._failed_attempt())

@@ -1,4 +1,4 @@
-"""The panes of the dashboard: their content, which panes fit on the terminal, and which pane has a full page.
+"""The panes of the dashboard: their content, which panes fit on the terminal, and which pane is shown alone.
 
 There are two layouts. A narrow terminal has one column: the loss or the failure card, a line per device, the log. A wide
 terminal has two columns above the log. As the terminal shrinks, these are dropped in order: timeline, usage charts, tiles,
@@ -44,7 +44,7 @@ CARD_BESIDE_RIGHT = 20
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """`shown`: ids of panes. Heights are in rows; None: the rest. `right_width` None: the full width.
+    """A layout. `shown`: ids of panes. Heights are in rows; None: the rest. `right_width` None: full width.
 
     `left_height`: height of the loss or the card above the devices of a narrow terminal.
     """
@@ -60,7 +60,7 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 class Needs(msgspec.Struct, frozen=True):
-    """The inputs of the layout besides the size, in rows. `card_rows` 0: no failure card.
+    """The inputs of the layout besides the terminal size, in rows. `card_rows` 0: no failure card.
 
     `gpus`: whether the devices are GPUs, which have charts.
     """
@@ -148,7 +148,7 @@ def _right_width(width: int) -> int:
 
 
 class Panes:
-    """Arrange all panes of one run for the terminal's size and the run's state.
+    """All panes of one run, arranged for the terminal's size and the run's state.
 
     Args:
         screen: the screen of the panes.
@@ -270,7 +270,7 @@ class Panes:
         if snapshot is None:
             return needs
         ranks = self.ranks.needed_rows(snapshot) if snapshot.state.attempt else 1
-        # The machine of an external log is unknown, and a single rank repeats the header.
+        # The machine of an external log is unknown, and for a single rank the table would repeat the header.
         is_here = snapshot.machine or any(rank.cpu or rank.rss for rank in snapshot.ranks.values())
         is_elsewhere = snapshot.state.mode == "observed" and not is_here
         is_unmeasured = not is_here and bool(snapshot.series)

@@ -19,7 +19,7 @@ MOMENTS = "a time (14:32), a span (+10m, -30s) or a share (50%) of the recording
 
 
 class ReplayBar(Panel):
-    """Show recorded time: position and speed."""
+    """A bar that shows recorded time: position and speed."""
 
     framed = False
     uses_clock = True
@@ -79,13 +79,13 @@ class Playback:
         self._wake: Callable[[], object] = lambda: None
 
     def begin(self, panes: Panes, feeder: Feeder[Snapshot]) -> None:
-        """Start recorded time."""
+        """Start the clock of recorded time."""
         self._panes = panes
         self._wake = lambda: feeder.submit(lambda: None)  # show the new moment at once
         panes.screen.call_after_refresh(self.clock.begin)
 
     def tick(self) -> None:
-        """Move the bar. When time stops, as it does at the end, change the word for Space."""
+        """Move the bar. When the recording stops, change the label of the Space key."""
         if not self.clock.paused:
             self.bar.repaint()
         if self._plays is self.clock.paused:
@@ -141,7 +141,7 @@ class Playback:
             self._tell(Answer(str(error), False))
 
     def command_of(self, typed: str) -> str:
-        """Return the command for a moment typed without a command: a jump to the moment."""
+        """Return the command for a moment typed without a command, which is a jump to the moment."""
         return f"go {typed}" if is_moment(typed) else typed
 
     def action_speed(self, way: int) -> None:

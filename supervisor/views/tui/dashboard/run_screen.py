@@ -1,4 +1,4 @@
-"""The dashboard: one run on one screen. It has panes, requests to the keeper, navigation, and playback for a recording."""
+"""The dashboard shows one run on one screen, with panes, requests to the keeper, navigation, and playback."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 TICK_S = 1.0
 PLAYBACK_TICK_S = 0.25
 PLAYBACK_FIRST = frozenset({"play", "fact(1)", "fact(-1)", "speed(1)"})
-# Beside a failure card, these keys come before keys that only show something.
+# Beside a failure card, these keys come before keys that only change the view.
 RESTARTS = frozenset({"smaller_batch", "edit", "continue_run", "ask('restart')", "ask('stop')"})
 LOOKS = frozenset({"back", "node", "copy", "match"})
 """Actions that change the view only in some states."""
@@ -48,7 +48,7 @@ COUNTDOWNS = {
 
 
 class Dashboard(KeyScreen, Screen[None]):
-    """Show one run on one screen.
+    """The screen of one run.
 
     Args:
         access: the way to the run.
@@ -86,7 +86,7 @@ class Dashboard(KeyScreen, Screen[None]):
         self._is_composed = False
 
     def _take_actions(self, *parts: object) -> None:
-        """Copy each `action_…` and `…_for` of the parts: Textual and the palette search the screen."""
+        """Copy each `action_…` and `…_for` of the parts. Textual and the palette search the screen."""
         for part in parts:
             for name in dir(part):
                 if name.startswith("action_") or name.endswith("_for"):
@@ -152,11 +152,11 @@ class Dashboard(KeyScreen, Screen[None]):
             return
         self.requests.report_answers()
         if isinstance(snapshot.state.condition, HeldOpen):
-            self._offer()  # the end of the wait approaches without any event
+            self._offer()  # the end of the wait depends on time alone
         self.panes.tick()
 
     def _announce_countdown(self, before: Snapshot | None, snapshot: Snapshot) -> None:
-        """Announce the start of a countdown if another screen covers the header, which shows it."""
+        """Announce the start of a countdown in a message if another screen covers the header."""
         if self.app.screen is self or self._access.read_only:
             return
         now = snapshot.state.now(self.panes.clock())
@@ -165,7 +165,7 @@ class Dashboard(KeyScreen, Screen[None]):
             self.app.notify(tr_of(self)(COUNTDOWNS[due]), severity="warning", timeout=left_s, markup=False)
 
     def _deliver_log(self, answer: lc.Answer) -> None:
-        """Take a delivery from the reading thread. Until this screen runs, drop it and ask again later."""
+        """Take a delivery from the reading thread. Drop it until this screen runs and requests it again."""
         if self.is_running:
             self.call_later(self.log_of_run.take, answer)
 
@@ -228,7 +228,7 @@ class Dashboard(KeyScreen, Screen[None]):
             state = self.snapshot.state if self.snapshot is not None else None
             return state is not None and any(a.failure or a.compared for a in state.attempts)
         if name in VETOES and self.is_mounted and self.looking.closes():
-            return False  # Esc closes this first: leaving a page must never stop a restart
+            return False  # Esc closes this first, because leaving a page must never stop a restart
         if name in ACTING or name == "continue_run":
             return self.requests.can(name, int(str(parameters[0])) if name == "answer" and parameters else 0)
         return self.is_mounted and self.looking.can(name) if name in LOOKS else True
@@ -241,11 +241,11 @@ class Dashboard(KeyScreen, Screen[None]):
                 self.tell(Answer(text, None))
 
     def command_of(self, typed: str) -> str:
-        """Return the command for text without a command: in a recording, a jump to a moment."""
+        """Return the command for text without a command. In a recording, it is a jump to a moment."""
         return self.playback.command_of(typed) if self.playback is not None else typed
 
     def action_leave(self) -> None:
-        """Quit; training continues."""
+        """Quit without stopping the training."""
         self.app.exit()
 
     def action_help(self) -> None:
@@ -267,7 +267,7 @@ class Dashboard(KeyScreen, Screen[None]):
         self.app.push_screen(HelpScreen(lines))
 
     def offers(self, binding: Binding) -> bool:
-        """Check whether to show an available key: not if it only explains itself, and only one of two with one effect."""
+        """Check whether to show an available key. Hide keys that only explain themselves or duplicate another key."""
         match binding.action:
             case "smaller_batch":
                 return "smaller_batch" in self.requests.possible
@@ -327,7 +327,7 @@ class Dashboard(KeyScreen, Screen[None]):
         return own
 
     def _footer_place(self, wanted: str, inner: list[Hint]) -> Callable[[Hint], int]:
-        """Return the order of hints: the recommended key, help, Esc and Enter, a page's own keys, then the rest."""
+        """Return the sort order of hints: the recommended key, help, Esc and Enter, a page's own keys, the rest."""
         has_card = self.snapshot is not None and shows_failure(self.snapshot)
 
         def place(hint: Hint) -> int:
@@ -353,5 +353,5 @@ def _answer_word(snapshot: Snapshot, at: int) -> str:
 
 
 def _stage(snapshot: Snapshot) -> tuple[object, ...]:
-    """Return what makes earlier messages stale by changing: state, attempt, a failure on the screen."""
+    """Return the state, attempt and visible failure. A change in any of them makes earlier messages stale."""
     return type(snapshot.state.condition), len(snapshot.state.attempts), shows_failure(snapshot)

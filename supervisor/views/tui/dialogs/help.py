@@ -71,7 +71,7 @@ def lines_of(node: DOMNode, group: str, bindings: Iterable[BindingType]) -> list
 
 
 class HelpScreen(OverScreen[None]):
-    """Show the keys that work now, in columns. If a key occurs twice, the first occurrence counts.
+    """A screen of the keys that work now, in columns. If a key occurs twice, the first occurrence counts.
 
     Args:
         lines: the lines in order, the focused pane's first.
@@ -102,7 +102,7 @@ class HelpScreen(OverScreen[None]):
             yield Static(id="keys")
 
     def on_resize(self, event: events.Resize) -> None:
-        """Use as many columns as fit. One widget has all lines: sixty took 0.1 s to mount."""
+        """Use as many columns as fit. One widget holds all lines; sixty widgets took 0.1 s."""
         columns = max(1, min(MOST_COLUMNS, event.size.width // COLUMN_CELLS))
         style = Style(bold=True, color=self.app.theme_variables["strong"])
         parts: list[Text | Table] = []

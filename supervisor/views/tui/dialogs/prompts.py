@@ -36,7 +36,7 @@ def key_line(tr: Tr, *keys: tuple[str, str]) -> Content:
 
 
 class Confirm(OverScreen[bool]):
-    """Ask a question once, with the keys below. Only `y` means yes. `question`: a fixed text, or a function of the run's current state."""
+    """A yes/no question, with the keys below. Only `y` means yes. `question`: a fixed text, or a function of the current state."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)", "yes"),
@@ -49,7 +49,7 @@ class Confirm(OverScreen[bool]):
 
     @property
     def question(self) -> str:
-        """Return the current question."""
+        """The current question."""
         return self._ask()
 
     def compose(self) -> ComposeResult:
@@ -70,7 +70,7 @@ class Confirm(OverScreen[bool]):
 
 
 class AskLine(OverScreen[str | None]):
-    """Ask for a line of text; None if canceled. The initial text is selected, so that typing replaces it.
+    """A dialog that asks for a line of text; None if canceled. Typing replaces the initial text.
 
     Args:
         label: what to enter, in one or two words. The field takes the rest of the line.
@@ -80,7 +80,7 @@ class AskLine(OverScreen[str | None]):
         entered: called like `changed`, but only at Enter, so it may act on the text.
     """
 
-    # Handled before the field gets Enter. Its own Submitted comes later, and the next letter would go into the field.
+    # Handle Enter before the field does. Its own Submitted comes later, after the next letter is typed.
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,ctrl+c", "cancel", "cancel"),
         Binding("enter", "submit", "submit", priority=True),
@@ -145,7 +145,7 @@ def ask_over(screen: Screen[Any], line: AskLine, done: Callable[[str], object]) 
 
 
 class OfferScreen(Confirm):
-    """Ask once whether to adopt or continue a run. Only `y` means yes.
+    """A question whether to adopt or continue a run. Only `y` means yes.
 
     Args:
         title: the question.
@@ -185,7 +185,7 @@ class OfferScreen(Confirm):
             event.stop()
 
     def renew(self) -> None:
-        """Do nothing, because the question does not change."""
+        """Do nothing, because this question does not change."""
 
 
 class OfferWords(NamedTuple):

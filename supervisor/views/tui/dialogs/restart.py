@@ -34,13 +34,13 @@ SHOWN_DIFFERENCES = 8
 
 
 class BatchScreen(OverScreen[int | None]):
-    """Ask for a micro-batch that keeps the global batch. Return None if canceled.
+    """A dialog that asks for a micro-batch that keeps the global batch. The result is None if canceled.
 
     Args:
         now: the batch of the newest attempt.
         suggested: the initial micro-batch in the field.
         effect: returns what a restart would do now, as one line.
-        flag: the script's batch flag with its value, if the flag covers more than one rank's batch, or the config to copy; else empty.
+        flag: the script's batch flag with its value, if it covers more than one rank's batch, or the config to copy; else empty.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -161,7 +161,7 @@ def parse_edit(arguments: str, environment: str) -> Edited:
 
 
 def differences(before: Sequence[str], edited: Edited) -> list[str]:
-    """Return lines with ``-`` for removals and ``+`` for additions. A flag and its value stay together."""
+    """Return the removals (``-``) and additions (``+``) as lines. A flag and its value stay together."""
     found = difflib.ndiff(_pairs(before), _pairs(edited.argv))
     lines = [line for line in found if line[0] in "+-"]
     return lines + [f"+ {name}={shlex.quote(value)}" for name, value in edited.env.items()]
@@ -181,7 +181,7 @@ def _pairs(words: Sequence[str]) -> list[str]:
 
 
 class EditScreen(OverScreen[Edited | None]):
-    """Ask for arguments and environment. Return None if canceled.
+    """A dialog that asks for arguments and environment. The result is None if canceled.
 
     Args:
         script: the script of the arguments.

@@ -1,4 +1,4 @@
-"""The pieces of a page of the logs: a row's writer and text with its matches, and the words of its titles (pure)."""
+"""The parts of a page of the logs: a row's writer and text with its matches, and the words of its titles (pure)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_WHO = 20
 
 
 def logs_text(page: lc.Page, tr: Tr, *, brief: bool) -> str:
-    """Return which logs are shown; without `brief` include the order of their lines."""
+    """Return which logs are shown. Unless `brief`, include the order of their lines."""
     chosen = page.query.nodes
     logs = [log for log in page.logs if not chosen or log.node in chosen]
     logs = [log for log in logs if page.query.is_by(log.who) or log.is_mixed]
@@ -39,7 +39,7 @@ def logs_text(page: lc.Page, tr: Tr, *, brief: bool) -> str:
 
 
 def who_width(page: lc.Page) -> int:
-    """Return the cells for a line's writer; for several nodes those of the longest name."""
+    """Return the width of a line's writer in cells; for several nodes the width of the longest name."""
     if not page.nodes:
         return WHO_WIDTH
     numbers = {int(log.who) for log in page.logs if log.who.isdigit()}

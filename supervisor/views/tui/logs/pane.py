@@ -55,7 +55,7 @@ def _whole(key: str, action: str, word: str, tooltip: str) -> Binding:
 
 
 class LogPanel(WheelPanel):
-    """Show lines of the run's files as they arrive. `is_whole`: on a full page, with a cursor, a selection and line numbers."""
+    """The log pane, or the full-page log (`is_whole`) with a cursor, a selection and line numbers. Lines appear at once."""
 
     number = 4
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -118,7 +118,7 @@ class LogPanel(WheelPanel):
         return page.rows[number] if number < len(page.rows) else None
 
     def place(self) -> lc.LogAt | None:
-        """The place of the current row; None while following the newest lines."""
+        """Return the place of the current row; None while following the newest lines."""
         here = self.row
         if self.page is None or here is None or (self.page.following and not self.page.at_cause):
             return None
@@ -140,7 +140,7 @@ class LogPanel(WheelPanel):
         if page.following:
             self.cursor = last
         elif page.cursor is not None and page.jump != self._jump:
-            # A page made for fewer rows may not contain the line. The jump then follows with the next page.
+            # A page made for fewer rows may not contain the line. Then the next page completes the jump.
             self.cursor, self._jump = page.cursor, page.jump
         else:
             self.cursor = self._found_again(before, min(self.cursor, last))
@@ -161,11 +161,11 @@ class LogPanel(WheelPanel):
         return len(rows) - 1 if before.place > rows[-1].place else otherwise
 
     def on_resize(self, _event: events.Resize) -> None:
-        """Ask for as many rows as now fit."""
+        """Request as many rows as now fit."""
         self._fit()
 
     def watch_framed(self) -> None:
-        """Ask for as many rows as fit with or without the frame."""
+        """Request as many rows as fit with or without the frame."""
         super().watch_framed()
         self._fit()
 
@@ -184,7 +184,7 @@ class LogPanel(WheelPanel):
                 self.ask(LogViewport.follow)
             self.repaint()
 
-    # -- its session ---------------------------------------------------------------------------------------
+    # -- the session ---------------------------------------------------------------------------------------
 
     def connect(self, session: LogSession, notice: NoticeBar) -> None:
         """Send requests to this session, and show remarks in this notice bar."""
@@ -197,7 +197,7 @@ class LogPanel(WheelPanel):
             self._session.ask(request)
 
     def resize(self, rows: int) -> None:
-        """Ask for another number of rows and keep the row under the cursor visible."""
+        """Request a different number of rows and keep the row under the cursor visible."""
         here = self.frozen_row
         if self._session is not None:
             self._session.tell(lambda view: view.resize(rows, here))
@@ -234,7 +234,7 @@ class LogPanel(WheelPanel):
         return None if self.following else self.row
 
     def freeze_word(self) -> str:
-        """The label of the freeze key; empty if the key has no effect because no more lines will arrive."""
+        """Return the label of the freeze key; empty if the key has no effect because the log has ended."""
         grows = self.page is None or self.page.grows
         if self.following:
             return "freeze" if grows else ""
@@ -263,7 +263,7 @@ class LogPanel(WheelPanel):
         return keys if self.is_whole else []
 
     def closes(self) -> str:
-        """Return what Esc closes before the search and the filter. Aborting a search comes last."""
+        """Return what Esc closes before the search and the filter. Esc ends a running search last."""
         if self.mark is not None:
             return "end selection"
         return "give up" if self.is_looking and not self.searched and not self.lines_query else ""
@@ -287,7 +287,7 @@ class LogPanel(WheelPanel):
         return tuple(left), row(Span(text, TextStyle.DIM), Span(tr(state), style))
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """Return the visible rows. If not all rows fit, drop rows far from the cursor."""
+        """Return the visible rows. If not all rows fit, drop the rows farthest from the cursor."""
         page = self.page
         if page is None or not page.rows:
             self._shown = []
@@ -305,7 +305,7 @@ class LogPanel(WheelPanel):
         return [drawn for _, drawn in lines]
 
     def _gutter(self, page: lc.Page) -> tuple[int, int]:
-        """Return the widths in cells of the line numbers and of the writers."""
+        """Return the widths, in cells, of the line numbers and of the rank names."""
         if not self.is_whole:
             return 0, who_width(page)
         numbers = [n for n in page.numbers if n is not None]
@@ -377,7 +377,7 @@ class LogPanel(WheelPanel):
         return self.page is not None and self.page.attempts > 1
 
     def action_move(self, rows: int) -> None:
-        """Move the cursor, and scroll at the edge of the page. Without a cursor, scroll. At the end, follow again."""
+        """Move the cursor. Scroll at the edge of the page, or without a cursor. Follow again at the end."""
         page = self.page
         if page is None or not page.rows or (page.following and rows > 0 and not page.at_cause):
             return
@@ -398,7 +398,7 @@ class LogPanel(WheelPanel):
         self.repaint()
 
     def action_page(self, pages: int) -> None:
-        """Move a page up or down, but keep one row visible."""
+        """Move one page up or down, with one row of overlap."""
         in_sight = len(set(self._shown)) or 1
         self.ask(Scroll(pages * max(in_sight - 1, 1)))
 
@@ -431,7 +431,7 @@ class LogPanel(WheelPanel):
             self.ask(lambda view: view.to_place(cause))
 
     def _cause(self) -> LogAt | None:
-        """Return the cause from the newest attempt that has one, but check the visible attempt first."""
+        """Return the cause of failure of the visible attempt, or else of the newest attempt with a cause."""
         attempts = self.view.snapshot.state.attempts if self.view is not None else ()
         shown = [a for a in attempts if self.page is not None and a.number == self.page.attempt]
         for attempt in [*shown, *reversed(attempts)]:
@@ -541,7 +541,7 @@ class LogPanel(WheelPanel):
         """Go to the next match up (-1) or down (1)."""
         page, start = self.page, self.frozen_row
         if page is not None and page.cursor is not None and start is page.rows[page.cursor]:
-            start = None  # no move since the previous match, whose page may not have arrived yet
+            start = None  # no move since the last match, whose page may not have arrived yet
         self.ask(lambda view: view.match(start, way))
 
     # -- filters -------------------------------------------------------------------------------------------
@@ -576,7 +576,7 @@ class LogPanel(WheelPanel):
             self.post_message(self.KeysChanged())
 
     def next_rank(self, way: int) -> None:
-        """Show a single rank, in the order none, 0, 1, … and around again."""
+        """Show a single rank. Repeated calls cycle through none, 0, 1 and so on."""
         names = self.page.ranks if self.page is not None else ()
         if names:
             chosen = _next(names, self.lines_query.who, way)
@@ -585,7 +585,7 @@ class LogPanel(WheelPanel):
             self.report(Remark("the log does not say which rank wrote a line", good=False))
 
     def next_node(self, numbers: Sequence[int], way: int) -> None:
-        """Show a single node, in the order none, 0, 1, … and around again."""
+        """Show a single node. Repeated calls cycle through none, 0, 1 and so on."""
         chosen = _next(numbers, self.lines_query.nodes, way)
         self.show_only(self.lines_query.at(*chosen), self.frozen_row)
 
@@ -598,12 +598,12 @@ class LogPanel(WheelPanel):
 
 
 def freeze(view: LogViewport) -> None:
-    """Request that new lines stop moving the page."""
+    """Stop moving the page when new lines arrive."""
     view.follow(on=False)
 
 
 def _next(names: Sequence[T], now: Collection[T], way: int) -> Sequence[T]:
-    """Return the item to show alone after `now`, in the order none, the first, … and around again."""
+    """Return the item to show after `now`, in the cycle none, first, second and so on."""
     circle: list[Sequence[T]] = [(), *((name,) for name in names)]
     at = circle.index(tuple(now)) if tuple(now) in circle else 0
     return circle[(at + way) % len(circle)]

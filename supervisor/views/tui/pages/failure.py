@@ -27,7 +27,7 @@ FOLLOWED = 24
 
 
 class FailurePage(Page):
-    """Show one failed attempt. Left and right switch between the failed attempts."""
+    """A page about one failed attempt. Left and right switch between the failed attempts."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *Page.BINDINGS,
@@ -142,7 +142,7 @@ def _head(told: FailureText, verdict: Verdict) -> list[Row]:
 
 
 def _cause(told: FailureText, verdict: Verdict) -> list[Row]:
-    """Return the user's own code, and the line of the log with the lines around it."""
+    """Return the user's own code, and the line of the log with its context."""
     cause, tr, width = verdict.cause, told.tr, told.width
     if cause is None:
         return [row(Span(tr("no line to point at: exit codes and silence told it"), TextStyle.DIM))]
@@ -171,7 +171,7 @@ def _cause(told: FailureText, verdict: Verdict) -> list[Row]:
 
 
 def _followed(told: FailureText, verdict: Verdict) -> list[Row]:
-    """Return the consequences, folded: one row for a message that several ranks logged."""
+    """Return the consequences, with one row for a message that several ranks logged."""
     if not verdict.consequences:
         return []
     tr, folded = told.tr, dict[tuple[str, str], list[Consequence]]()

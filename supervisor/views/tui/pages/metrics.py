@@ -1,4 +1,4 @@
-"""The metrics page: a grid of charts, one per series, or one chart at full size, with any number of runs in each."""
+"""The metrics page: a grid of charts, one per series, or one full-size chart, with any number of runs each."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ FIRST = (
     "mfu",
 )
 
-# With fewer points a moving mean lags behind the curve. Configured values have no noise to smooth.
+# With fewer points, a moving mean lags behind the curve. Configured values have no noise to smooth.
 SMOOTH_FROM = 60
 EXACT = frozenset(["lr", "learning_rate"])
 
@@ -65,7 +65,7 @@ smoothed_usually = of_track(smooth)
 
 @dataclass(frozen=True, slots=True)
 class OtherRun:
-    """A run compared with this run. `cuts`: see `curves.Curve`. `start_t`: start of its time axis. `given`: the name from the user, if any."""
+    """A run to compare with this run. `cuts`: see `curves.Curve`. `start_t`: start of its time axis. `given`: the name from the user, if any."""
 
     run: RunPaths
     series: Mapping[str, Track]
@@ -98,7 +98,7 @@ def grid_of(count: int, width: int, height: int) -> tuple[int, int]:
 
 
 def grid_cells(shape: tuple[int, int], width: int, height: int, top: int) -> list[Cell]:
-    """Return the cells of a grid in reading order, all of one height."""
+    """Return the cells of a grid in reading order, all with the same height."""
     columns, rows = shape
     high = height // rows
     xs = [width * at // columns for at in range(columns + 1)]
@@ -106,7 +106,7 @@ def grid_cells(shape: tuple[int, int], width: int, height: int, top: int) -> lis
 
 
 class MetricsPage(ChartPanel):
-    """Show all series as a grid of charts. The visible charts share one step (or time) axis, and keys act on one."""
+    """A page with all series as a grid of charts. Visible charts share a step (or time) axis. Keys act on one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("j", "move(1)", "next chart", show=False),
@@ -153,13 +153,13 @@ class MetricsPage(ChartPanel):
         ]
 
     def closes(self) -> str:
-        """Return what Esc closes: cursor and window first, then the full-size chart or the search."""
+        """Return what Esc closes: first the cursor and window, then the full-size chart or the search."""
         return super().closes() or ("all charts" if self.alone or self.searched else "")
 
     # -- data ------------------------------------------------------------------------------------------------
 
     def names(self) -> list[str]:
-        """Return the series that match the search, the usual ones first."""
+        """Return the series that match the search, with the standard series first."""
         found = set(self.view.snapshot.series if self.view is not None else ())
         found.update(*(other.series for other in self.others))
         words = self.searched.lower().split()
@@ -179,7 +179,7 @@ class MetricsPage(ChartPanel):
         return max(min(self._at, len(names) - 1), 0)
 
     def runs(self, name: str) -> list[Track]:
-        """Return a series of each run, with this run first; empty for runs without the series."""
+        """Return one series of each run, with this run first; empty for runs without the series."""
         mine = self.view.snapshot.series.get(name, ()) if self.view is not None else ()
         return [
             mine,
@@ -188,7 +188,7 @@ class MetricsPage(ChartPanel):
 
     @property
     def _start_t(self) -> float:
-        """Return the origin of time. Other runs start at their own origin."""
+        """The origin of time. Other runs start at their own origin."""
         if self.view is None:
             return 0.0
         return start_of(self.view.snapshot.state, self.view.snapshot.series.values())
@@ -200,7 +200,7 @@ class MetricsPage(ChartPanel):
         return [track for name in names for track in self.runs(name) if track]
 
     def compare_with(self, others: Sequence[OtherRun]) -> None:
-        """Draw other runs beside this run, instead of earlier ones."""
+        """Draw other runs beside this run. They replace earlier ones."""
         self.others = list(others)
         self.repaint()
 
@@ -233,7 +233,7 @@ class MetricsPage(ChartPanel):
         lines: list[list[Span]] = [[] for _ in range(height)]
         for name, cell in self._sight.items():
             rows = self._cell(name, cell, look, here=name == self._name)
-            for line, spans in zip(lines[cell.y :], rows, strict=False):  # cut off on a low screen
+            for line, spans in zip(lines[cell.y :], rows, strict=False):  # cut off on a short screen
                 line.extend(spans)
         return [self._head(names, width), *above, *(tuple(line) for line in lines[top:])]
 
@@ -437,7 +437,7 @@ class MetricsPage(ChartPanel):
 
 
 def _as_many_as_fit(parts: Sequence[Row], room: int) -> Row:
-    """Return the parts that fit, separated by two blanks, and the number of the remaining parts."""
+    """Return the parts that fit, separated by two spaces, and the number of parts left out."""
     found: Row = EMPTY
     for at, part in enumerate(parts):
         more = len(parts) - at - 1
@@ -449,7 +449,7 @@ def _as_many_as_fit(parts: Sequence[Row], room: int) -> Row:
 
 
 def say_of(name: str) -> Say:
-    """Return how to write a value of a series, by the unit in the name of the series."""
+    """Return the formatter for the values of a series, based on the unit in its name."""
     if name.endswith("loss"):
         return fm.loss
     if name == "lr":

@@ -32,7 +32,7 @@ _NOT_FINITE = (
 
 
 class AdvisoriesPage(Page):
-    """Show the advisories, which are not failures, each with a suggestion."""
+    """A page of advisories, which are not failures. Each has a suggestion."""
 
     heading = "advisories"
     uses_clock = True
@@ -90,7 +90,7 @@ def _then(attempt: AttemptState, stall: StallFlagged, now: float) -> str:
 
 
 class ProcessesPage(Page):
-    """Show the supervisor and the launcher, then the newest stacks. The ranks table has the ranks."""
+    """A page of the supervisor and the launcher, then the newest stacks. The ranks table shows the ranks."""
 
     heading = "processes"
     uses_clock = True
@@ -154,7 +154,7 @@ VALUE_LEAST = 16
 
 
 class SettingsPage(Page):
-    """Show the resolved job: command, environment, batch, and the origin of each value."""
+    """A page of the resolved job: command, environment, batch, and the origin of each value."""
 
     heading = "settings"
 
@@ -178,7 +178,7 @@ class SettingsPage(Page):
 
 
 class PreflightPage(Page):
-    """Show the checks before the first launch, and what to do about their warnings."""
+    """A page of the checks before the first launch, and what to do about their warnings."""
 
     heading = "pre-flight"
 
@@ -232,7 +232,7 @@ def _command(snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:
 
 
 def _again(snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:
-    """Return the whole command that starts a finished run again, to select and copy."""
+    """Return the full command to run a finished job again, ready to copy."""
     command = again_text(snapshot) if snapshot.state.is_over else ""
     if not command:
         return []

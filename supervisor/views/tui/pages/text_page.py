@@ -14,7 +14,7 @@ from supervisor.views.wording.translate import Tr
 
 
 class Page(MovingPanel):
-    """Show a page built from a snapshot. A subclass provides `rows`."""
+    """A page built from a snapshot. A subclass provides `rows`."""
 
     heading: ClassVar[str] = ""
 
@@ -82,7 +82,7 @@ def section(tr: Tr, title: str, note: str = "") -> list[Row]:
 
 
 def resumed_rows(state: RunState, width: int, tr: Tr) -> list[Row]:
-    """Return whether each resumed attempt continued the same training, in full; newest first."""
+    """Return full sentences on whether each resumed attempt continued the same training, newest first."""
     found = [attempt.compared for attempt in reversed(state.attempts) if attempt.compared is not None]
     rows = section(tr, "after the resume", "compared with the training before it") if found else []
     for compared in found:

@@ -29,7 +29,7 @@ THROTTLES = ((0x20 | 0x40, "thermal"), (0x80, "power brake"), (0x08, "hw slow"))
 
 
 class DevicesPanel(ListPanel, can_focus=True):
-    """Show GPUs, or the machine and its ranks."""
+    """A list of GPUs, or of the machine and its ranks."""
 
     number = 2
 
@@ -49,7 +49,7 @@ class DevicesPanel(ListPanel, can_focus=True):
         return devices_of(self.view.snapshot) if self.view is not None else []
 
     def count(self) -> int:
-        """Return one row per device, or one row for a missing reading."""
+        """Return one row per device, or one row if there is no reading."""
         return max(len(self._devices), 1)
 
     def item(self, index: int, width: int) -> Row:
@@ -112,8 +112,8 @@ class DevicesPanel(ListPanel, can_focus=True):
 
 
 def devices_of(snapshot: Snapshot) -> list[tuple[str, Gpu | Machine | Rank]]:
-    """Return the listed devices, with any node names: GPUs; without any, the machines and node 0's ranks."""
-    # Node 0's own readings have histories. The other nodes have only the newest values.
+    """Return the listed devices, with any node names: the GPUs, or else the machines and node 0's ranks."""
+    # Only node 0's own readings have histories.
     nodes = [
         (f"n{node.number}", node.gpus if node.number else snapshot.gpus, node.machine if node.number else snapshot.machine)
         for node in snapshot.nodes
@@ -135,7 +135,7 @@ def _device(
 ) -> Row:
     """Return a device in `width` cells. Parts that do not fit are dropped from the end.
 
-    `gauge`: the gauge for the share of capacity in use; None: a process, which may use several cores.
+    `gauge`: the gauge for the share of capacity in use; None for a process, which may use several cores.
     """
 
     def style_of(ratio: float) -> TextStyle:

@@ -1,6 +1,6 @@
-"""The failure card: the failure, its location, its consequences, the next step, and the effect of each key.
+"""The failure card: the failure, its location, its consequences, the next step, and what each key does.
 
-`diagnosis.verdict` and `diagnosis.advice` supply the sentences about the failure, and `policy` the reason of the decision.
+`diagnosis.verdict` and `diagnosis.advice` supply the sentences about the failure, and `policy` the reason for the decision.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ COPIED_ROWS = 100
 
 
 class FailureCard(Panel, can_focus=True):
-    """Cover the charts while the newest attempt has failed and no new attempt is running."""
+    """A card that covers the charts while the newest attempt has failed and no new attempt is running."""
 
     number = 1
     uses_clock = True
@@ -75,7 +75,7 @@ class FailureCard(Panel, can_focus=True):
         return rows
 
     def titles(self) -> tuple[Row, Row]:
-        """Return which attempt failed and where, and the class with its confidence."""
+        """Return which attempt failed and where, and the failure class with its confidence."""
         attempt = self.view.snapshot.state.attempt if self.view else None
         if self.view is None or attempt is None:
             return EMPTY, EMPTY
@@ -99,7 +99,7 @@ class FailureCard(Panel, can_focus=True):
         return self._copied_below_name(self.body(UNWRAPPED_CELLS, COPIED_ROWS))
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """Return the card, most important first. In a low pane, the failure page has the rest."""
+        """Return the card, most important part first. If the pane is short, the failure page has the rest."""
         attempt = self.view.snapshot.state.attempt if self.view else None
         if self.view is None or attempt is None:
             return []
@@ -191,7 +191,7 @@ class FailureText(NamedTuple):
         return [first, *self.part("", text, most=CAUSE_ROWS)]
 
     def own_code(self) -> list[Row]:
-        """Return the position and text of the traceback's line in user code, if there is such code."""
+        """Return the position and text of the traceback's line in user code, if any."""
         context = self.snapshot.nearby.contexts.get(self.attempt.number)
         own = context.own if context is not None else None
         if own is None:
@@ -233,7 +233,7 @@ class FailureText(NamedTuple):
         else:
             rows = self.part("next", tr(f"done: attempt {attempt.number + 1} followed"))
         if change is not None and not (held and change == SpecChange()):
-            # The default action of `r` is not a suggestion.
+            # Restarting with `r` by default is not a suggestion.
             following = state.find(attempt.number + 1)
             arguments = changed_arguments(attempt, following) if following is not None else ""
             label = "on offer" if held and is_newest else "plan"
@@ -304,7 +304,7 @@ class FailureText(NamedTuple):
 
 
 def reason_text(attempt: st.AttemptState, decision: Decision) -> str:
-    """Return the reason of a decision without the leading failure class, which the frame's title shows."""
+    """Return the reason for a decision without the failure class in front, which the frame's title shows."""
     return decision.reason.removeprefix(f"{attempt.failure}: ")
 
 

@@ -38,16 +38,16 @@ from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.kinds import epoch_text, is_unread, reading_ratio, reading_text, unread_text
 from supervisor.views.wording.translate import Tr
 
-# A stepping run counts as quiet after this many seconds, or after this many steps if they take longer.
+# A stepping run counts as quiet after this many seconds, or after this many step times if they take longer.
 QUIET_S = 30.0
 QUIET_STEPS = 10
-# An ETA needs this many gaps between steps of the live attempt. If the job itself prints an ETA, this many steps.
+# An ETA needs this many gaps between steps of the live attempt, or this many steps if the job prints an ETA.
 ETA_GAPS = 3
 ETA_STEPS = 5
 
 
 class HeaderPanel(Panel):
-    """Show run, attempt, state and progress, then job, elapsed time and ETA."""
+    """The header with run, attempt, state and progress, then job, elapsed time and ETA."""
 
     framed = False
     uses_clock = True
@@ -71,7 +71,7 @@ class HeaderPanel(Panel):
         return [clip(left, width), between((Span(" "), *progress), times, width)][:height]
 
     def _who(self, state: RunState, *, is_roomy: bool) -> Row:
-        """Return the run's name, and whether it is watched; with enough room our name and the attempt."""
+        """Return the run's name and whether it is watched. If there is room, add our name and the attempt."""
         left = [
             Span(" stoker  " if is_roomy else " ", TextStyle.DIM),
             Span(fm.short_id(state.run_id) or "…", TextStyle.STRONG),
@@ -117,7 +117,7 @@ class HeaderPanel(Panel):
         epoch, progress = self.tr(epoch_text(state)), state.progress
         shown, of = step, total
         if epoch and progress is not None and progress.step is not None and progress.epoch_step is not None:
-            # Count as the log does, so that both numbers can be compared. The bar covers the whole training.
+            # Count as the log does, so that the user can compare both. The bar covers the whole training.
             of = progress.epoch_steps
             shown = min(progress.epoch_step + step - progress.step, of or step)
         number = fm.whole(shown)
@@ -185,7 +185,7 @@ class HeaderPanel(Panel):
 
 
 def _is_of_whole(progress: Progress, ratio: float) -> bool:
-    """Check whether the share of steps can be the share of the training, as far as the log gives epochs."""
+    """Check whether the share of steps is consistent with the share of epochs in the log."""
     epoch, epochs = progress.epoch, progress.total_epochs
     if epoch is None or not epochs or epoch > epochs:
         return True
@@ -193,7 +193,7 @@ def _is_of_whole(progress: Progress, ratio: float) -> bool:
 
 
 def _counts_within_epochs(snapshot: Snapshot) -> bool:
-    """Check whether a watched log's steps restart with each epoch. Such steps alone do not show progress."""
+    """Check whether a watched log's step counter restarts with each epoch and so does not show progress."""
     track = snapshot.metrics.get("loss", ())
     if snapshot.state.mode != "observed" or not track:
         return False
@@ -201,7 +201,7 @@ def _counts_within_epochs(snapshot: Snapshot) -> bool:
 
 
 def quiet_s(snapshot: Snapshot, now: float) -> float | None:
-    """Return the seconds without a step if the keeper flagged the pause or the pause is unusually long; else None."""
+    """Return the seconds without a step if the keeper flagged a stall or the pause is unusual; else None."""
     condition, attempt = snapshot.state.condition, snapshot.state.attempt
     if attempt is not None and attempt.quiet_since is not None:
         return None  # the state already shows the pause
@@ -228,9 +228,9 @@ def quiet_s(snapshot: Snapshot, now: float) -> float | None:
 
 
 def eta_s(snapshot: Snapshot) -> float | None:
-    """Return the seconds to the last step, by the run's own estimate or the newest rate; None while halted.
+    """Return the seconds to the last step, by the job's own estimate or the newest rate; None while halted.
 
-    Return None for the first steps of an attempt too: they are slow, or were read at once. A resumed bar
+    The first steps of an attempt give no ETA, because they are slow or were read at once. A resumed bar
     counts skipped steps as done, so after a restart only the rate counts.
     """
     progress, total = snapshot.state.progress, snapshot.state.planned_steps
@@ -271,14 +271,14 @@ def _job(snapshot: Snapshot, name: str, room: int, tr: Tr) -> Row:
 
 
 def ranks_of(state: RunState) -> int | None:
-    """Return the job's number of ranks, or more if more are seen: a script may start its own; None if unknown."""
+    """Return the job's number of ranks, or the number seen if greater (a script may start its own); else None."""
     attempt = state.attempt
     numbers = [own.rank for own in attempt.ranks.values() if own.rank is not None] if attempt else []
     return max([state.world_size or 0, *(number + 1 for number in numbers)]) or None
 
 
 def batch_forms(batch: BatchSpec) -> tuple[str, ...]:
-    """Return the batch in words, the longest form first. Each number has a label."""
+    """Return the batch in words, the longest form first. Every number has a label."""
     tokens = batch.unit is BatchUnit.TOKENS
     unit = " tokens" if tokens else ""
     if not batch.ranks_known:
@@ -304,7 +304,7 @@ LINES = {"lr": TextStyle.DIM, "grad": TextStyle.DIM}
 
 
 class TilesPanel(Panel):
-    """Show one line: lr, throughput, gradient norm, step time, data wait."""
+    """One line of tiles: lr, throughput, gradient norm, step time, data wait."""
 
     framed = False
 
@@ -313,7 +313,7 @@ class TilesPanel(Panel):
         if self.view is None or height < 1:
             return []
         every = _tiles(self.view.snapshot)
-        tiles = [tile for tile in every if tile[3]] or every  # a value that was never logged takes no room
+        tiles = [tile for tile in every if tile[3]] or every  # hide values that were never logged
         shown = max(1, min(len(tiles), width // 20))
         size = width // shown
         spans: list[Span] = []

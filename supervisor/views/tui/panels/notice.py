@@ -39,7 +39,7 @@ GLYPHS = {Tone.INFO: "·", Tone.GOOD: "✓", Tone.WARN: "!", Tone.BAD: "✗"}
 
 
 class NoticeBar(Panel):
-    """Show one line, by urgency: folder gone, an answer, a copy, keeper gone, the newest advisory, a pre-flight warning."""
+    """One line, by urgency: folder gone, an answer, a copy, keeper gone, the newest advisory, a pre-flight warning."""
 
     framed = False
     uses_clock = True
@@ -55,7 +55,7 @@ class NoticeBar(Panel):
         self._answer = Span(text, style)
         if self._fading is not None:
             self._fading.stop()
-        # Use a separate timer: in a finished run nothing else moves, and recorded time may be paused.
+        # Use a separate timer, because nothing else moves in a finished run, and recorded time may be paused.
         self._fading = self.set_timer(ANSWER_S, self._fade)
         self.repaint()
 
@@ -118,7 +118,7 @@ class NoticeBar(Panel):
         attempt = state.attempt
         stall = attempt.stall if attempt is not None else None
         if attempt is not None and stall is not None and isinstance(state.condition, Running):
-            # The advisory has the duration at its writing. Keep counting here.
+            # The advisory has the duration at the time of its report. Keep counting here.
             text = stall_text(stall, now)
             where = f": {attempt.stacks.text}" if attempt.stacks is not None else ""
             return _warned(tr(f"{text}{where}"), self._key_for_more("a", "why"), width)
@@ -149,7 +149,7 @@ class NoticeBar(Panel):
 
 
 class TimelinePanel(ListPanel, can_focus=True):
-    """Show the events, newest last. Follow the newest event until the user moves the cursor."""
+    """A list of the events, newest last. It follows the newest event until the user moves the cursor."""
 
     number = 5
 
@@ -210,7 +210,7 @@ def _warned(text: str, more: Row, width: int, style: TextStyle = TextStyle.WARN)
 
 
 def is_past_evidence(snapshot: Snapshot) -> bool:
-    """Check whether training continued after a signature's lines, which then remain only on the timeline."""
+    """Check whether training continued after a signature matched. Its lines stay only on the timeline."""
     attempt, condition = snapshot.state.attempt, snapshot.state.condition
     if attempt is None or not isinstance(condition, Running) or condition.phase is not Phase.STEPPING:
         return False

@@ -1,4 +1,4 @@
-"""The actions possible now, where the next attempt would start, and what an action would cost (pure)."""
+"""The actions possible now, the start of the next attempt, and the cost of an action (pure)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from supervisor.views.wording.kinds import checkpoint_place
 if TYPE_CHECKING:
     from supervisor.job.spec import JobSpec, Knobs
 
-# Actions that send a request to a keeper, or start a keeper. Most are named after their request.
+# Actions that send a request to a keeper, or start a keeper. Most are named after the request.
 ACTING = frozenset(
     [
         *("restart", "smaller_batch", "edit", "accept", "start_now", "hold", "keep_waiting", "answer"),
@@ -28,12 +28,12 @@ ACTING = frozenset(
 )
 
 ANSWER_KEYS = ("6", "7", "8")
-"""The keys of a question's answers, in order: the digits that the panes leave free."""
+"""The keys for a question's answers, in order. These are the digits that the panes do not use."""
 FROM_FIRST_STEP = "from the first step, unless the script resumes by itself"
 
 
 def possible(snapshot: Snapshot, *, read_only: bool, can_adopt: bool) -> frozenset[str]:
-    """Return the actions that a keeper would perform now. Observers take only notes and stacks; a note on a finished run needs no keeper."""
+    """Return the actions that a keeper would perform now. Observers take only notes and stacks. A finished run takes notes directly."""
     state = snapshot.state
     if state.is_over and not (read_only or snapshot.gone):
         return frozenset(["note"])
@@ -69,7 +69,7 @@ def has_processes(state: st.RunState) -> bool:
 
 
 def why_not(name: str, snapshot: Snapshot, *, read_only: bool, can_adopt: bool) -> str:
-    """Return in one line why the requested action is not possible now, and which action is."""
+    """Return in one line why the requested action is not possible now, and what is possible."""
     state = snapshot.state
     if snapshot.gone:
         return "the run directory is gone: nobody is there to be asked"
@@ -121,7 +121,7 @@ def current_batch(snapshot: Snapshot) -> BatchSpec | None:
 
 
 def batch_flag(snapshot: Snapshot) -> str:
-    """Return the script's batch flag with its value, if it covers more than one rank's batch; else empty."""
+    """Return the script's batch flag with its value, if the flag covers more than one rank's batch."""
     from supervisor.job.knobs.set_batch import divided_flag
 
     if snapshot.run_file is None:
@@ -131,7 +131,7 @@ def batch_flag(snapshot: Snapshot) -> str:
 
 
 def batch_copy(snapshot: Snapshot) -> str:
-    """Return a note that the batch is changed in a copy of the user's config; empty if no config has it."""
+    """Return a note that a copy of the user's config gets the new batch; empty if no config has a batch."""
     from supervisor.job.knobs.setting_names import Place, config_file, place_of
 
     if (knobs := knobs_of(snapshot)) is None:
@@ -142,7 +142,7 @@ def batch_copy(snapshot: Snapshot) -> str:
 
 
 def suggested_batch(snapshot: Snapshot) -> BatchSpec | None:
-    """Return a smaller batch: the batch that policy planned, else the next divisor that did not run out of memory; the same if none.
+    """Return a smaller batch: the batch that policy planned, else the next divisor that did not run out of memory, else the same.
 
     Return None if the batch is unknown, or cannot be passed to the script.
     """
@@ -158,7 +158,7 @@ def suggested_batch(snapshot: Snapshot) -> BatchSpec | None:
 
 def why_no_batch(snapshot: Snapshot) -> str:
     """Return in one line why no other batch is available, and what would allow it."""
-    # This module loads slowly, so the first screen must not wait for it.
+    # This import is slow, and the first screen must not wait for it.
     from supervisor.job.knobs.set_batch import why_not_changeable, why_size_unknown
     from supervisor.job.spec import OF_BATCH, Knobs
 
@@ -177,8 +177,8 @@ class NextStart(NamedTuple):
     """Where the next attempt would start.
 
     `given`: the checkpoint in the arguments, such as ``--resume c2.pt``. `saved`: the newest checkpoint found.
-    `resumes`: whether the script would find a checkpoint, assumed true if run.json is unreadable (`knobs` is then None).
-    `looks_again`: whether the keeper searches for checkpoints again after the live attempt, and a flag takes the result.
+    `resumes`: whether the script would find a checkpoint, assumed true if run.json is unreadable (no `knobs`).
+    `looks_again`: whether the keeper searches for checkpoints again after the live attempt, for a flag.
     """
 
     given: str | None
@@ -191,7 +191,7 @@ class NextStart(NamedTuple):
 def next_start(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> NextStart:
     """Return where the next attempt would start. `typed`: its arguments; None: unchanged.
 
-    A checkpoint that the user typed stays. A newer checkpoint that a flag takes replaces one in the job's own arguments.
+    A checkpoint that the user typed stays. A flag may replace a checkpoint in the job's own arguments by a newer one.
     """
     record, state, saved = snapshot.run_file, snapshot.state, snapshot.state.resumable
     knobs = knobs_of(snapshot)
@@ -222,7 +222,7 @@ def next_start(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> Next
 
 
 def _handed_over(args: tuple[str, ...], job: JobSpec, path: str) -> str | None:
-    """Return the flag by which the user passed this checkpoint to the script, whatever the flag is called."""
+    """Return the flag by which the user passed this checkpoint to the script, whatever the flag's name."""
     from supervisor.job.arguments.command_line import settings_of
 
     whole = os.path.normpath(os.path.join(job.cwd, path))
@@ -273,7 +273,7 @@ def set_to_resume(start: NextStart) -> str:
 
 
 def checkpoint_words(start: NextStart) -> str:
-    """Return a checkpoint that the launch would not pass on, as words to type, with its flag if there is one; empty if none."""
+    """Return a checkpoint that the launch would not pass on, as words to type, with its flag if known; empty if none."""
     if start.knobs is None or start.saved is None or not start.saved.path or start.resumes:
         return ""
     path = shlex.quote(start.saved.path)
@@ -283,11 +283,11 @@ def checkpoint_words(start: NextStart) -> str:
 def overwrite_warning(snapshot: Snapshot) -> str:
     """Return the warning before a restart that may lose progress by starting at step 0.
 
-    Return an empty text if the restart resumes, or if the run never got past its first step.
+    The warning is empty if the restart resumes, or if the run never got past its first step.
     """
     record = snapshot.run_file
     steps = max((attempt.last_step or 0 for attempt in snapshot.state.attempts), default=0)
-    # A live training run is ahead of its state, which is up to a second old.
+    # A live run is ahead of its recorded state, which is up to a second old.
     nothing_lost = 0 if isinstance(snapshot.state.condition, st.Running) else FIRST_STEP
     if record is None or steps <= nothing_lost or record.job.retry.restart_from_scratch:
         return ""
@@ -309,7 +309,7 @@ def overwrite_warning(snapshot: Snapshot) -> str:
 
 
 def offer(snapshot: Snapshot) -> SpecChange | None:
-    """Return the change for a one-key restart of a held run, as the answer to its failure; None if there is none."""
+    """Return the suggested change for a one-key restart of a held run after a failure; None if there is none."""
     condition = snapshot.state.condition
     if not isinstance(condition, st.HeldOpen) or condition.decision is None:
         return None
@@ -331,7 +331,7 @@ def offer_warning(snapshot: Snapshot) -> str:
 
 
 def continue_text(snapshot: Snapshot) -> str:
-    """Return the command that starts the next attempt of a finished run, with policy's planned change; empty if it succeeded."""
+    """Return the command for the next attempt of a finished run, with policy's planned change; empty if it succeeded."""
     state = snapshot.state
     done = isinstance(state.condition, st.Finished) and state.condition.outcome is Outcome.SUCCEEDED
     if not state.is_over or done or state.mode == "observed" or snapshot.run_file is None:
@@ -340,7 +340,7 @@ def continue_text(snapshot: Snapshot) -> str:
 
 
 def again_text(snapshot: Snapshot) -> str:
-    """Return the command that starts this job again, with the settings that a restart lacked; empty if unknown."""
+    """Return the command that starts this job again, with the settings that a restart needs; empty if unknown."""
     if snapshot.run_file is None or snapshot.state.mode == "observed":
         return ""
     from supervisor.job.launch.plan import command_of  # only once a run has finished
@@ -354,7 +354,7 @@ def again_text(snapshot: Snapshot) -> str:
 
 
 def cost(snapshot: Snapshot) -> str:
-    """Return briefly what ending a live attempt would lose since the newest checkpoint; empty if nothing."""
+    """Return in brief what ending a live attempt would lose since the newest checkpoint; empty if nothing."""
     state, attempt, saved = snapshot.state, snapshot.state.attempt, snapshot.state.resumable
     if attempt is None or attempt.last_step is None or not isinstance(state.condition, st.Running):
         return ""
@@ -366,7 +366,7 @@ def cost(snapshot: Snapshot) -> str:
 
 
 def restart_effect(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> str:
-    """Return one line: what a restart ends and where the next attempt starts. `typed`: the new arguments."""
+    """Return, in one line, what a restart ends and where the next attempt starts. `typed`: new arguments."""
     state, attempt, start = snapshot.state, snapshot.state.attempt, next_start(snapshot, typed)
     where, _ = resume_text(snapshot, start)
     if attempt is not None and isinstance(state.condition, st.Running):
@@ -376,7 +376,7 @@ def restart_effect(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> 
         if start.looks_again:
             return f"this ends attempt {attempt.number} at step {at}+; the next begins {where}, or from a newer checkpoint found then"
         return f"this ends attempt {attempt.number} at step {at}+; the next begins {where}"
-    # Resuming a held run loses nothing more. A script that starts again may overwrite everything.
+    # Resuming a held run loses nothing more. A script that starts over may overwrite everything.
     steps = max((attempt.last_step or 0 for attempt in state.attempts), default=0)
     resumes = start.saved is not None and start.resumes
     is_typed = typed is not None and start.given != next_start(snapshot).given
@@ -386,7 +386,7 @@ def restart_effect(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> 
 
 
 def question(kind: RequestKind, snapshot: Snapshot) -> str | None:
-    """Return the question before a stop, or before a request that would lose something; else None."""
+    """Return the question to ask before a stop, or before a request that would lose something; else None."""
     condition, lost = snapshot.state.condition, cost(snapshot)
     if kind is RequestKind.RESTART:
         effect = restart_effect(snapshot)

@@ -22,7 +22,7 @@ from supervisor.views.tui.panels.state_words import OUTCOMES, rank_state
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, row
 from supervisor.views.tui.widgets.panel import ListPanel
 
-# Mark a rank that waits this long for its data, and ten times the median.
+# Mark a rank that waits this long for its data and ten times longer than the median.
 DATA_WAIT_S = 0.05
 # If printed step times differ this much between ranks that wait for each other, they measure different things.
 UNPROVEN_SKEW = 0.2
@@ -37,7 +37,7 @@ COLUMNS = {
     "cpu": 6, "gpu": 5, "network": 11, "pid": 7, "seen": 5,
 }  # fmt: skip
 NODE_CELLS = 14
-# The columns in the order in which a narrow table keeps them, and the columns of only one kind of table.
+# The columns in the order in which a narrow table keeps them, and the columns for only one kind of table.
 WANTED = (
     *("rank", "state", "step", "ms/step", "mem", "seen", "skew", "gpu", "network", "ranks"),
     *("data", "cpu", "pid", "compute", "peak"),
@@ -68,7 +68,7 @@ class Line(NamedTuple):
 
 
 class RanksPanel(ListPanel, can_focus=True):
-    """Show one row per rank of the newest attempt. `take_lines` gives the ranks' lines. Several nodes have rows that fold."""
+    """A table with one row per rank of the newest attempt. `take_lines` supplies the ranks' lines. Nodes' rows fold."""
 
     number = 3
     uses_clock = True
@@ -108,7 +108,7 @@ class RanksPanel(ListPanel, can_focus=True):
 
     @property
     def _wall(self) -> float:
-        """Return this machine's wall time."""
+        """This machine's wall time."""
         return self._now + self._snapshot.state.clock_ahead_s
 
     def take_lines(self, last: Mapping[str, str]) -> None:
@@ -231,7 +231,7 @@ class RanksPanel(ListPanel, can_focus=True):
     ) -> Line:
         snapshot, name = self._snapshot, rank_label(rank)
         values = sample.values if sample else {}
-        # Show job-level values for a job's only rank. A process that is only measured has no step.
+        # If the job has only one rank, show the job's values. A process that is only measured has no step.
         if is_alone := is_alone and "step" not in values:
             values = {"step": snapshot.step, "step_time_s": snapshot.latest("step_time_s"), **values}
         step_s, pace_s = values.get("step_time_s"), sample.pace_s if sample is not None else None
@@ -261,19 +261,19 @@ class RanksPanel(ListPanel, can_focus=True):
             "seen": _age(age_s, ended=rank.exited, is_stalled=is_stalled),
             LINE: Span(last, TextStyle.DIM),
         }
-        if pace_s and not step_s:  # by line times all ranks are as slow as the straggler, so there is no skew
+        if pace_s and not step_s:  # by line times all ranks look as slow as the straggler, so skip the skew
             fields["ms/step"] = Span(fm.about(FORMATS["ms/step"])(pace_s))
         return Line(fields, name, node)
 
     def _skew(self, step_s: float | None, slow: SlowRankFound | None, *, is_slow: bool) -> Span:
-        """Return how much slower a rank is than the others, or how long the others wait for a straggler in every step.
+        """Return how much slower a rank is than the others, or how long the others wait for it in every step.
 
-        Printed step times alone do not show the straggler: the waiting rank may print the longer time.
+        Printed step times alone do not reveal a straggler, since the waiting rank may print the longer time.
         """
         skew = step_s / self._usual_step_s - 1 if step_s and self._usual_step_s else None
         percent = f"{round(100 * skew) + 0:+d} %" if skew is not None else fm.DASH
         if is_slow and slow is not None and slow.lost_s > 0:
-            # Do not use percent: the straggler's own step time is the shortest, so percent would mislead.
+            # Do not use percent. The straggler's own step time is the shortest, so percent would mislead.
             wait_s = slow.lost_s
             text = f"+{wait_s * 1000:.0f}ms" if wait_s < 0.9995 else f"+{wait_s:.3g}s"
             return Span(text, TextStyle.WARN)
@@ -282,7 +282,7 @@ class RanksPanel(ListPanel, can_focus=True):
         return Span(percent, TextStyle.WARN if is_slow else TextStyle.PLAIN)
 
     def _waited(self, wait_s: float | None) -> Span:
-        """Return how long a rank waits for its data; marked if long, even against the usual wait here."""
+        """Return how long a rank waits for its data. Mark waits that are long even for this run."""
         if wait_s is None or wait_s <= max(DATA_WAIT_S, 10 * (self._usual_wait_s or 0.0)):
             return Span(fm.seconds(wait_s))
         return Span(f"⚠ {fm.seconds(wait_s)}", TextStyle.WARN)
@@ -314,7 +314,7 @@ class RanksPanel(ListPanel, can_focus=True):
         return action != "fold" or bool(self.view is not None and self.view.snapshot.nodes)
 
     def action_fold(self) -> None:
-        """Fold or unfold the node under the cursor, or the node of the rank there. The panes may need another height."""
+        """Fold or unfold the node under the cursor, or the node of the rank there. The pane's height may change."""
         here = self._lines[self.cursor] if self.cursor < len(self._lines) else None
         if here is None or here.node is None:
             return
@@ -334,7 +334,7 @@ class RanksPanel(ListPanel, can_focus=True):
 
 
 def columns_of(width: int, *, several: bool = False, reported: Container[str]) -> list[tuple[str, int]]:
-    """Return names and widths of the columns that fit. `reported`: values from some rank; other columns are left out."""
+    """Return names and widths of the columns that fit. `reported`: values that some rank reports; drop other columns."""
     sizes = {**COLUMNS, "rank": NODE_CELLS} if several else COLUMNS
     left, chosen = width, set[str]()
     for name in WANTED:
@@ -395,7 +395,7 @@ def node_state(node: Node, snapshot: Snapshot, now: float) -> Span:
 
 
 def network_text(node: Node) -> str:
-    """Return what a node's busiest interface receives and sends per second; empty without a measurement."""
+    """Return the busiest network interface's receive and send rates on a node; empty if not measured."""
     values = node.machine.values if node.machine is not None else {}
     rates = [
         (received, values.get(name.replace(NET_RECEIVED, NET_SENT)) or 0)
@@ -451,7 +451,7 @@ def _reports_alone(snapshot: Snapshot, sample: Rank | None) -> bool:
 
 
 def _age(age_s: float | None, *, ended: bool, is_stalled: bool = True) -> Span:
-    """Return an age; marked if long while no step arrives: a rank that logs every ten minutes is not late after one."""
+    """Return an age. Mark a long age only during a stall, because some ranks log only every ten minutes."""
     text = fm.age(age_s)
     if age_s is not None and not ended and is_stalled and age_s >= fm.VERY_STALE_S:
         return Span(f"{text} ⚠" if len(text) < 4 else f"{text}⚠", TextStyle.WARN)

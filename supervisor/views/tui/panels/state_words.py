@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     Shown: TypeAlias = Snapshot | RunRow
 
-# Start to count down to the end of a held run this long before.
+# How long before the end of a held run the countdown starts.
 SOON_S = 3600.0
-# What happens next without a user: a hang is ended, an attempt is started, a held run ends.
+# The events that follow without the user: a hang is ended, an attempt is started, a held run ends.
 HANG, RESTART, WAIT = "hang", "restart", "wait"
 END_UNSEEN = "○ ended: how is not known"
 UNWATCHED = "○ no longer watched"
@@ -48,7 +48,7 @@ OUTCOMES = {
 
 
 def listed_span(shown: Shown, now: float) -> Span:
-    """Return the state by the same rules in the few cells of a column, without countdowns."""
+    """Return the state in a few cells for a column, by the same rules but without countdowns."""
     if not shown.keeper_alive and not shown.state.is_over:
         return Span("? no supervisor", TextStyle.WARN)
     whole, attempt = condition_span(shown, now), shown.state.attempt
@@ -134,7 +134,7 @@ def _quiet_span(attempt: st.AttemptState, now: float) -> Span:
 
 
 def _end_unseen(attempt: st.AttemptState | None, now: float) -> Span:
-    """Return since when an unfollowed log is quiet, or that a watched process ended."""
+    """Return how long a log that is no longer followed has been quiet, or that a watched process ended."""
     if attempt is None or attempt.quiet_since is None:
         return Span(END_UNSEEN, TextStyle.WARN)
     return _quiet_span(attempt, now)
@@ -153,7 +153,7 @@ def is_stalled(shown: Shown) -> bool:
 
 
 def countdown(shown: Shown, now: float) -> tuple[str, float]:
-    """Return the next automatic event (`HANG`, `RESTART`, `WAIT`; empty: none), and the seconds until then."""
+    """Return the next automatic event (`HANG`, `RESTART`, `WAIT`; empty: none), and the seconds until it."""
     attempt, condition = shown.state.attempt, shown.state.condition
     if not shown.keeper_alive:
         return "", 0.0
@@ -167,7 +167,7 @@ def countdown(shown: Shown, now: float) -> tuple[str, float]:
 
 
 def is_live(snapshot: Snapshot) -> bool:
-    """Check whether anything keeps running or waiting after quitting."""
+    """Check whether the run continues or waits after the user quits."""
     return not snapshot.state.is_over and not snapshot.gone
 
 
@@ -187,7 +187,7 @@ def leave_word(snapshot: Snapshot) -> str:
 
 
 def is_held_unwatched(state: st.RunState) -> bool:
-    """Check whether a held run waits for the user even without a dashboard; not if only an edit helps."""
+    """Check whether a held run waits for a user even without a dashboard. It ends if only an edit helps."""
     from supervisor.policy.rules import RULES  # imported only after a failure
 
     verdict = state.attempt.verdict if state.attempt is not None else None
@@ -208,7 +208,7 @@ def shows_failure(snapshot: Snapshot) -> bool:
 
 
 def is_failing(snapshot: Snapshot) -> bool:
-    """Check whether a rank of the latest attempt is failing while its launcher is alive, so that the evidence is provisional."""
+    """Check whether a rank of the latest attempt is failing while its launcher is alive. The evidence is then provisional."""
     attempt, condition = snapshot.state.attempt, snapshot.state.condition
     if attempt is None or attempt.failing is None:
         return False
@@ -247,7 +247,7 @@ def rank_state(rank: st.RankState, state: st.RunState, *, is_live: bool) -> tupl
 
 
 def _hung(attempt: st.AttemptState | None) -> tuple[int, ...]:
-    """Return the ranks that the others waited for until we ended the attempt, or until they gave up."""
+    """Return the ranks that the others waited for until we ended the attempt, or until the others gave up."""
     if attempt is None or attempt.verdict is None:
         return ()
     if attempt.hang is not None:

@@ -1,4 +1,4 @@
-"""The list of live and past runs, one per line: as a screen, where Enter opens a run, or over a dashboard, to choose runs to compare."""
+"""The list of live and past runs, one per line. As a screen, Enter opens a run. Over a dashboard, the user chooses runs to compare."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _key(key: str, action: str, word: str, shown: str, text: str, *, show: bool 
 
 
 class BrowserScreen(KeyScreen, Screen[None]):
-    """Show all runs on one screen."""
+    """The screen with all runs."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         _key("question_mark,f1", "help", "help", "?", "this help"),
@@ -191,7 +191,7 @@ class BrowserScreen(KeyScreen, Screen[None]):
         self._offer()
 
     def action_delete(self) -> None:
-        """Delete the run under the cursor after a confirmation. For a week, `u` restores the run."""
+        """Delete the run under the cursor after a confirmation. `u` restores the run within a week."""
         if (row := self.panel.row) is None:
             return
         if row.live:
@@ -233,7 +233,7 @@ class BrowserScreen(KeyScreen, Screen[None]):
         self.tell(answer.text, TextStyle.PLAIN if answer.good is None else TextStyle.WARN)
 
     def on_key(self, event: events.Key) -> None:
-        """Report a key without an action, once."""
+        """Report once that a key has no action."""
         text = silence_of(self, event)
         if text is not None and text != self.notice.says:
             self.tell(text, TextStyle.PLAIN)
@@ -267,7 +267,7 @@ class BrowserScreen(KeyScreen, Screen[None]):
         self.filter_for("")
 
     def action_leave(self) -> None:
-        """Quit. All runs continue."""
+        """Quit without stopping any run."""
         self.app.exit()
 
     def _tick(self) -> None:
@@ -295,7 +295,7 @@ PICKER_KEYS = (
 
 
 class RunPicker(OverScreen[Sequence[RunPaths] | None]):
-    """Let the user mark any number of runs. Return them in the order of marking, or None if the dialog is closed.
+    """A dialog to mark any number of runs. The result has them in the order of marking, or is None if canceled.
 
     Args:
         run: the open run, which is not in the list.

@@ -35,10 +35,10 @@ STATE_CELLS = 15
 ID_CELLS = 29
 VERDICT_CELLS = 17
 PLACE_CELLS = 48
-# Marks and state in front of the columns.
+# The marks and the state in front of the columns.
 HEAD_CELLS = 3 + STATE_CELLS
 # Below these widths (inside the frame) columns are dropped: attempts with batch and learning rate, the name, the duration, the date in the id and
-# the total of steps; last the best loss and the age.
+# the total of steps. The best loss and the age are dropped last.
 NUMBERS_FROM = 152
 NAME_FROM = 127
 DURATION_FROM = 110
@@ -46,7 +46,7 @@ ROOMY_FROM = 98
 WHOLE_FROM = 77
 VERDICT_LEAST = 10
 DATE_CELLS = len("20261121-1412-")
-# Columns where an arrow shows the sort order. Newest first needs no arrow.
+# Columns with an arrow that shows the sort order. Newest first needs no arrow.
 SORTED_COLUMNS = {
     SortKey.STATE: "state",
     SortKey.NAME: "name",
@@ -68,7 +68,7 @@ TROUBLE_ROWS = 3
 
 
 class RunsPanel(ListPanel):
-    """Show the table of runs, with a cursor."""
+    """A table of runs, with a cursor."""
 
     inverts_cursor = False
 
@@ -219,7 +219,7 @@ class RunsPanel(ListPanel):
             where, key = " in all folders", " (a: this folder only)"
         else:
             folder = fm.near_path(str(place))
-            # The end of the path distinguishes folders, and the key after the path must stay visible.
+            # The end of the path identifies the folder, and the key after the path must stay visible.
             folder = folder if len(folder) <= PLACE_CELLS else f"…{folder[1 - PLACE_CELLS :]}"
             where, key = f" in {folder}", f" · {more} in other folders (a: all)"
         return row(Span(self.tr(where), TextStyle.PLAIN), Span(self.tr(key) if more else "", TextStyle.DIM))
@@ -266,7 +266,7 @@ class RunsPanel(ListPanel):
         return clip(spans, width)
 
     def rest(self, first: int, width: int) -> Row:
-        """Return the row itself instead of a count: the title counts all runs."""
+        """Return the row itself. The title already counts all runs."""
         return self.item(first, width)
 
     def _arrow(self) -> str:
@@ -295,7 +295,7 @@ class RunsPanel(ListPanel):
             if text is None:
                 self.chosen = chosen
             typed(before if text is None else text)
-            if not self.rows:  # the result of the first letters was not a choice
+            if not self.rows:  # a cursor moved by partial input was not a choice
                 self.chosen = chosen
 
         hint = "words, state:failed, failure:cuda_oom, loss<2.5, yesterday"
@@ -315,13 +315,13 @@ class RunsPanel(ListPanel):
         self.repaint()
 
     def mark_of(self, run: RunPaths) -> Span:
-        """Return the mark in the hue that the run's curves will have beside the curves of the open run."""
+        """Return the mark in the hue of the run's curves when compared with the open run."""
         if run not in self.marked:
             return Span(" ")
         return Span("◆", run_style(self.marked.index(run) + 1))
 
     def _detail(self, width: int) -> Row:
-        """Return the selected run's command and note, after a failure reason that its column truncates; empty if the run has none."""
+        """Return the selected run's command and note, after a failure reason that its column cuts off; empty if there is none."""
         found = self.rows[self.cursor]
         own = found.run.run_id if found.given and width < NAME_FROM else ""  # the given name replaces the id
         reason = self.tr(found.reason)
@@ -344,7 +344,7 @@ class RunsPanel(ListPanel):
 
 
 class Column(NamedTuple):
-    """A column of the table: its cells, and the number of extra blanks in front of the column."""
+    """A column of the table: its width in cells, and the number of extra spaces in front of it."""
 
     name: str
     cells: int
@@ -353,7 +353,7 @@ class Column(NamedTuple):
 
 
 def columns_of(width: int, longest: int) -> Sequence[Column]:
-    """Return the columns that fit a width. `longest`: cells of the longest verdict, which gets the remaining cells."""
+    """Return the columns that fit a width. `longest`: cells of the longest verdict, which gets the rest."""
     room = width - HEAD_CELLS
     roomy = width >= ROOMY_FROM
     id_cells = ID_CELLS if roomy else ID_CELLS - DATE_CELLS
@@ -412,7 +412,7 @@ def _texts(found: RunRow, width: int, now: float, tr: Tr) -> Mapping[str, str]:
 
 
 def _run_text(found: RunRow, width: int) -> str:
-    """Return the run's id. Without a name column, the user's name replaces the date, or the whole id."""
+    """Return the run's id. Without a name column, the user's name replaces the date or the whole id."""
     run_id = found.run.run_id
     if found.given and width < NAME_FROM:
         return f"{fm.short_id(run_id)} · {found.given}" if width >= ROOMY_FROM else found.given

@@ -17,7 +17,7 @@ from supervisor.views.wording.translate import Tr
 
 KEY_CELLS = 7
 NAME_CELLS = 17
-# Other programs' names for an action, or the user's goal, by action.
+# For each action, its names in other programs, or the goal of the user.
 SYNONYMS: dict[str, tuple[str, ...]] = {
     "leave": ("quit", "exit", "close", "detach"),
     "ask('stop')": ("end", "terminate", "cancel", "kill", "abort", "halt"),
@@ -51,14 +51,14 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "delete": ("remove", "rm"),
     "app.next_theme": ("colours", "colors"),
 }
-# Actions without a key on this screen. A comparison is a key of the metrics page.
+# Actions without a key on this screen. Comparison has a key on the metrics page.
 COMPARE = Binding("M", "compare", "compare", tooltip="metrics: all charts, any number of runs in each")
-# How well typed text matches a command: its name, a part of the name, a synonym, a part of the sentence.
+# Scores for a match with a command's name, a part of the name, a synonym, a part of the sentence.
 IS_NAME, IN_NAME, IN_OTHER, IN_SENTENCE = 1.0, 0.9, 0.8, 0.6
 
 
 class Palette(CommandPalette):
-    """Show Textual's palette in the frame of the other dialogs."""
+    """Textual's palette in the frame of the other dialogs."""
 
     def on_mount(self) -> None:
         """Set the titles."""
@@ -67,7 +67,7 @@ class Palette(CommandPalette):
 
 
 class KeyCommands(Provider):
-    """Find the actions possible now, with their keys."""
+    """A provider of the actions possible now, with their keys."""
 
     async def discover(self) -> Hits:
         """Yield all actions, in the footer's order."""

@@ -15,8 +15,8 @@ from supervisor.run.ownership import NotRequested, Offer, ask
 from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.state import RunState
 
-# At most two deliveries a second, which limits the cost of redrawing a chart with each delivery. A quiet directory
-# is read four times a second, so that changes appear quickly.
+# At most two deliveries a second, which limits the cost of redrawing a chart with each delivery. A quiet
+# directory is read four times a second, so that changes appear quickly.
 BUSY_S = 0.5
 IDLE_S = 0.25
 JOIN_S = 3.0
@@ -42,9 +42,9 @@ class Reader(Protocol[Read_co]):
 
 
 class Feeder(Generic[Moment]):
-    """Read and deliver one snapshot at a time.
+    """A reading thread that delivers one snapshot at a time.
 
-    The next read follows only after `taken` is called for the last snapshot, so a slow screen skips some.
+    The next read follows only after `taken` is called, so a slow screen skips snapshots.
 
     Args:
         reader: the reader.
@@ -110,7 +110,7 @@ class Feeder(Generic[Moment]):
             job = self._jobs.get()
             try:
                 job()
-            except Exception as error:  # noqa: BLE001 - show a failed request and continue to read
+            except Exception as error:  # noqa: BLE001 - show a failed request, keep reading
                 self._report(f"{type(error).__name__}: {error}")
 
     def _read(self) -> bool:
@@ -133,9 +133,9 @@ class Feeder(Generic[Moment]):
             self._trouble(text)
 
 
-# A keeper answers within a second, to a stop once it has begun. Report a missing answer after this long.
+# A keeper answers within a second, or to a stop as soon as it begins. Report a missing answer after this.
 PATIENCE_S = 8.0
-# Most answers mean that the keeper accepted a request, which takes seconds. These end with the answer.
+# Most answers mean only that the keeper accepted a request. These requests are done with the answer.
 _DONE = frozenset({RequestKind.NOTE, RequestKind.STACKS, RequestKind.ANSWER, RequestKind.HOLD})
 
 
@@ -148,7 +148,7 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Adopter:
-    """Adopt a run whose keeper died, or continue a finished run: first examine the effect, then act.
+    """The functions to adopt a run whose keeper died, or to continue a finished run. First examine, then act.
 
     Both are called in the reading thread and may raise.
     """
@@ -158,7 +158,7 @@ class Adopter:
 
 
 class RequestClient:
-    """Send requests and watch for their answers. The job from `sender` runs in the reading thread, the rest on screen."""
+    """A client that sends requests and watches for answers. Jobs of `sender` run in the reading thread, others on screen."""
 
     def __init__(self, run: RunPaths) -> None:
         self.run = run
@@ -193,7 +193,7 @@ class RequestClient:
         return put
 
     def answers(self, state: RunState, now: float) -> list[Answer]:
-        """Return the results of requests since the last call. A missing answer is reported once."""
+        """Return the results of requests since the last call. Report a missing answer once."""
         found: list[Answer] = []
         for request_id, (kind, sent_t) in list(self._pending.items()):
             text, word = state.answered.get(request_id), word_of(kind)

@@ -25,16 +25,16 @@ RETRY_S = 0.02
 
 
 class Passed(Message):
-    """Follow a key through the same queues up to the app. When this message arrives, the key is finished."""
+    """A message that follows a key through the same queues. When the app gets it, the key is finished."""
 
 
 class KeyOrder:
-    """Hold keys back while another key is being handled.
+    """A queue that holds keys back while another key is being handled.
 
     Args:
         app: the app that gets the keys.
         handle: Textual's own handling of a key.
-        early: whether a key comes too early, so that it and later keys wait. Called until it may pass.
+        early: whether a key comes too early, so that it and later keys wait. Called until the key may pass.
     """
 
     def __init__(

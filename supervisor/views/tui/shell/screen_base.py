@@ -27,7 +27,7 @@ LOW_BELOW = 18
 LEAVING = frozenset({"q", "d", "ctrl+c", "ctrl+q"})
 # Other keys wait this long for the first data.
 FIRST_READ_S = 5.0
-# Keys without a character. The user would notice their silence.
+# Keys without a character. A user would notice if they did nothing.
 NAMED_KEYS = frozenset({"enter", "backspace", "delete", "insert", *(f"f{number}" for number in range(1, 13))})
 
 
@@ -41,7 +41,7 @@ class Hint(NamedTuple):
 
 
 class FooterBar(Panel):
-    """Show the keys available now, most wanted first. Keys that do not fit are in the help."""
+    """A footer with the keys available now, most important first. The help has the keys that do not fit."""
 
     framed = False
 
@@ -65,7 +65,7 @@ class FooterBar(Panel):
         return self._last is not None
 
     def cover(self, *, covered: bool) -> None:
-        """Hide all keys while another screen covers this screen, because none of them works."""
+        """Hide all keys while another screen covers this screen, because none of the keys works."""
         if covered != self._covered:
             self._covered = covered
             self.repaint()
@@ -114,7 +114,7 @@ def _hint(hint: Hint) -> Row:
 
 
 def key_commands() -> type[Provider]:
-    """Import the command palette late: the palette, its library and the editor's take a tenth of a second."""
+    """Import the command palette late, because it and its libraries take a tenth of a second."""
     from supervisor.views.tui.shell.command_palette import KeyCommands
 
     return KeyCommands
@@ -131,7 +131,7 @@ def silence_of(screen: Screen[Any], event: events.Key) -> str | None:
 
 
 class KeyScreen(MessagePump):
-    """Serve screens: footer clicks act as keys, `:` opens all commands, and covered footers show no keys."""
+    """The base of screens: footer clicks act as keys, `:` opens all commands, covered footers are blank."""
 
     def on_screen_suspend(self) -> None:
         """Cover the footer while another screen has the focus."""
@@ -160,7 +160,7 @@ class KeyScreen(MessagePump):
 
 
 class OverScreen(KeyScreen, ModalScreen[ScreenResultType]):
-    """A modal screen. On a narrow terminal its box has full width, and on a low terminal its keys stay visible."""
+    """A modal screen. On a narrow terminal its box has full width. On a short terminal, keys stay visible."""
 
     # Textual declares them as instance variables.
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (NARROW_BELOW, "-usual")]  # noqa: RUF012
@@ -173,7 +173,7 @@ class OverScreen(KeyScreen, ModalScreen[ScreenResultType]):
         """Update the dialog after the run changed."""
 
     def stopped_line(self) -> Label:
-        """Return a dialog's line that no attempt starts automatically; hidden unless a restart was due."""
+        """Return a dialog's line about a stopped restart; hidden unless a restart was due."""
         line = Label(Content(tr_of(self)(RESTART_STOPPED)), classes="quiet", id="stopped")
         line.display = self.is_restart_stopped
         return line

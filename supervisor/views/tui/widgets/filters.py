@@ -50,7 +50,7 @@ _PLAIN: Final = {
     "▀▔": '"',
     "▕": "|",
 }
-# A lone arrow becomes a comparison. An arrow between two values also takes the cells of its blanks.
+# A lone arrow becomes a comparison. An arrow between two values also replaces the spaces around it.
 _LEADS_TO: Final = re.compile("(?<=[^ ←→↑↓]) → (?=[^ ←→↑↓])")
 BRAILLE: Final = 0x2800
 
@@ -69,7 +69,7 @@ TABLE: Final = _table()
 
 
 class AsciiFilter(LineFilter):
-    """Replace each glyph with a plain glyph of the same width. Text in other scripts becomes question marks."""
+    """A filter that replaces glyphs with ASCII glyphs of equal width. Other scripts become question marks."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 - textual's own signature
         """Return the line in ASCII."""
@@ -89,7 +89,7 @@ def ascii_of(text: str) -> str:
     return "".join(c if c.isascii() else "?" * cell_len(c) for c in text)
 
 
-# Differences of lightness, 0 to 1. In the three themes, signs with their own background differ from
+# Differences of lightness, 0 to 1. In the three themes, glyphs with their own background differ from
 # the screen's by 0.48 or more, a bar by at most 0.07. Dim text is at most 0.69 of the way from background to
 # foreground, a frame 0.3, warnings at least 0.73. Errors are bold.
 REVERSED_FROM: Final = 0.2
@@ -97,7 +97,7 @@ DIM_BELOW: Final = 0.72
 
 
 class NoColourFilter(LineFilter):
-    """Remove all colors from a line (https://no-color.org). Bold, dim and reversed text keep their meaning.
+    """A filter that removes all colors (https://no-color.org). Bold, dim and reversed text keep their look.
 
     Args:
         foreground: the theme's own; text much closer to the background becomes dim.
@@ -120,7 +120,7 @@ class NoColourFilter(LineFilter):
 
 @lru_cache(8)
 def no_colour(foreground: str) -> NoColourFilter:
-    """Return the filter for a theme's foreground, always the same object, because Textual caches lines by filter."""
+    """Return the filter for a theme's foreground, always the same object: Textual caches lines by filter."""
     return NoColourFilter(Color.parse(foreground))
 
 
@@ -147,7 +147,7 @@ def _lightness(colour: RichColor | None, otherwise: float) -> float:
 
 
 class HarmlessFilter(LineFilter):
-    """Remove control characters and similar characters from a line, but keep its width."""
+    """A filter that removes control characters from a line but keeps its width."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 - textual's own signature
         """Return the line without terminal commands."""

@@ -23,7 +23,7 @@ from supervisor.views.wording.translate import Tr
 
 
 class TextStyle(StrEnum):
-    """The meaning of a piece of text. Themes set the look. A glyph or word beside the text shows the meaning too."""
+    """The meaning of a piece of text. Themes set the style. A glyph or word beside it shows the meaning too."""
 
     PLAIN = "plain"
     DIM = "dim"
@@ -79,7 +79,7 @@ def cells(spans: Row) -> int:
 
 
 def cells_of(text: str) -> int:
-    """Return the width of plain text. Rich would examine every character of a new log line and cache it."""
+    """Return the width of plain text. For ASCII, skip rich, which would cache every new log line."""
     return len(text) if text.isascii() else cell_len(text)
 
 
@@ -131,7 +131,7 @@ def padded(spans: Row, width: int) -> Row:
 def wrap(text: str, width: int, most: int) -> list[str]:
     """Wrap `text` into at most `most` lines of `width` cells. Longer text ends in an ellipsis.
 
-    Lines break at blanks, in Chinese after any character but not before a closing mark (see UAX #14).
+    Lines break at spaces. Chinese breaks after any character but not before a closing mark (see UAX #14).
     """
     lines: list[str] = []
     line = ""
@@ -168,7 +168,7 @@ def labelled(
 
 
 def _words(text: str) -> list[str]:
-    """Return the parts that stay on one line, each with the blank before it."""
+    """Return the parts that stay on one line, each with the space before it."""
     if text.isascii():
         return [f" {word}" for word in text.split()]
     return _UNIT.findall(" ".join(text.split()))
@@ -239,7 +239,7 @@ def _picked(values: Sequence[float], width: int, pick: Callable[[Sequence[float]
 
 
 def plain(text: str) -> str:
-    """Return `text` with the same width on every terminal: control characters escaped, no line breaks, no tabs.
+    """Return `text` with the same width on every terminal: controls escaped, no line breaks, no tabs.
 
     Selectors of emoji style and skin tone are removed too. xterm, tmux and kitty count the cells of these
     pairs differently (1, 2 and 4 were seen), which would break the frame to their right.

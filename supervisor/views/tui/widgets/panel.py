@@ -1,4 +1,4 @@
-"""The base of all panes: rows in, strips out. Only changes are painted. Some panes scroll, and some are lists with a cursor."""
+"""The base of all panes. Rows become strips, and only changes are painted. Some panes scroll, and some have a list cursor."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from supervisor.views.tui.widgets.paint import (
 from supervisor.views.tui.widgets.textual_theme import styles_of
 from supervisor.views.wording.translate import Tr, english
 
-# Copy sentences and commands unwrapped, so that they can be pasted. Only a longer log line is cut.
+# Copy sentences and commands without wrapping, so that the user can paste them. Cut only longer log lines.
 UNWRAPPED_CELLS = 10_000
 WHEEL_ROWS = 3
 
@@ -66,12 +66,12 @@ class View(msgspec.Struct, frozen=True):
 
 
 def tr_of(node: DOMNode) -> Tr:
-    """Return the translator of the app's sentences into the user's language."""
+    """Return the translator from English into the user's language."""
     return getattr(node.app, "tr", english)
 
 
 class Panel(Widget):
-    """Draw rows. A `framed` pane has a frame whose top edge carries two titles.
+    """The base class of panes that draw rows. The top edge of a `framed` pane carries two titles.
 
     A subclass defines `body`, and `titles` if framed. A hidden pane draws nothing.
     """
@@ -84,7 +84,7 @@ class Panel(Widget):
     number: int | None = None  # the key of the pane, shown in the frame
 
     class KeysChanged(Message):
-        """A message that the pane's keys or their actions changed, so a footer that shows them is stale."""
+        """A message that the pane's keys or their actions changed, so that the footer updates."""
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
@@ -97,7 +97,7 @@ class Panel(Widget):
 
     @property
     def tr(self) -> Tr:
-        """The translator of sentences into the user's language, used before they are cut to width."""
+        """The translator into the user's language, used before text is cut to width."""
         return tr_of(self)
 
     @property
@@ -175,7 +175,7 @@ class Panel(Widget):
     def render_line(self, y: int) -> Strip:
         """Return a row for the compositor, which may ask for it before the pane learns its new size."""
         size = self.size
-        stale = self._drawn_size != size or not self._strips  # : size or focus changed behind a page
+        stale = self._drawn_size != size or not self._strips  # size or focus changed behind a page
         if stale and size.width and size.height:
             self._draw(self._compose_rows(size.width, size.height), styles_of(self.app.theme_variables))
         return self._strips[y] if y < len(self._strips) else Strip.blank(size.width, self.rich_style)
@@ -232,7 +232,7 @@ class Panel(Widget):
 
 
 class WheelPanel(Panel, can_focus=True):
-    """Let the mouse wheel move a cursor or a page of text. A subclass defines the movement."""
+    """A pane in which the mouse wheel moves a cursor or a page of text. A subclass defines the movement."""
 
     def action_move(self, rows: int) -> None:
         """Move by rows."""
@@ -254,7 +254,7 @@ class WheelPanel(Panel, can_focus=True):
 
 
 class MovingPanel(WheelPanel):
-    """Let j/k, the arrows and the page keys move the pane too."""
+    """A pane in which j/k, the arrows and the page keys move too."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("j,down", "move(1)", "down", show=False),
@@ -267,7 +267,7 @@ class MovingPanel(WheelPanel):
 
 
 class ListPanel(MovingPanel):
-    """Show rows below an optional heading, with a cursor. A click selects a row."""
+    """A list of rows below an optional heading, with a cursor. A click selects a row."""
 
     inverts_cursor: ClassVar[bool] = True  # whether the cursor's row is shown reversed
 
@@ -292,7 +292,7 @@ class ListPanel(MovingPanel):
         raise NotImplementedError
 
     def rest(self, first: int, width: int) -> Row:  # noqa: ARG002 - for subclasses
-        """Return the text in place of the rows from `first` on, which do not fit."""
+        """Return the text to show in place of the rows from `first` on, which do not fit."""
         return (Span(self.tr(f"… {self._count - first} more"), TextStyle.DIM),)
 
     def body(self, width: int, height: int) -> Sequence[Row]:
@@ -351,7 +351,7 @@ class ListPanel(MovingPanel):
 
 
 def framed_rows(inside: Sequence[Row], left: Row, right: Row, width: int, style: TextStyle) -> list[Row]:
-    """Frame rows in `width` cells. The top edge has two titles, and the right title is dropped first."""
+    """Frame rows in `width` cells. The top edge has two titles. If space is short, drop the right title."""
     side = Span("│", style)
     return [
         _edge(left, right, width, style),

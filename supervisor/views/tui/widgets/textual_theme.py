@@ -19,7 +19,7 @@ from supervisor.views.tui.widgets.paint import TextStyle
 
 # `primary` (also `accent`): loss and focus; `band`: a weaker color behind the smoothed loss. `secondary`: speed and time.
 # A second run beside the first is drawn in `secondary`, the next in `third` to `sixth`. `dim` and `faint` are weaker than
-# the foreground, `strong` is stronger.
+# the foreground, and `strong` is stronger.
 _DARK: Final = Theme(
     name="stoker-dark",
     dark=True,
@@ -68,8 +68,8 @@ _LIGHT: Final = Theme(
         "strong": "#000000",
     },
 )
-# Colors of Okabe and Ito's palette that are distinct in all color blindness (Color Universal Design, 2008). The
-# bluish green and the reddish purple are lightened, to be as legible as text on the dark background.
+# Colors from Okabe and Ito's palette that are distinct in all color blindness (Color Universal Design, 2008).
+# Bluish green and reddish purple are lightened, to be as legible as text on the dark background.
 _SAFE: Final = replace(
     _DARK,
     name="stoker-safe",
@@ -93,7 +93,7 @@ NAMED: Final = {theme.name: theme for theme in THEMES.values()}
 
 
 class ThemedApp(App[None]):
-    """Start in one of our themes. Textual would build its stylesheet in its own theme first, then again in ours.
+    """An app that starts in one of our themes. Textual would build its stylesheet in its own theme first.
 
     Args:
         appearance: the requested theme, and whether to use plain ASCII.
@@ -113,16 +113,16 @@ class ThemedApp(App[None]):
         return NAMED.get(theme_name) or super().get_theme(theme_name)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Return the line filters, with those for harmless lines and any for plain ASCII last."""
+        """Return the line filters. The harmless filter and any ASCII filter come last."""
         if not self.no_color:
             return [*super().get_line_filters(), *self._gates]
         # Textual's own filter turns colors into gray, which is still a color.
         return [*self._gates, no_colour(self.theme_variables["foreground"])]
 
 
-# These are not component classes of the stylesheet. Matching classes against every rule for each pane and
-# style took a third of the start and of each return to the dashboard. Each entry has the theme's colors of
-# the text and of its background, and whether the text is bold.
+# These are not component classes of the stylesheet. Matching those against every rule for each pane and style
+# took a third of the time to start and to return to the dashboard. Each entry has the theme's color of the
+# text, the color of its background, and whether the text is bold.
 LOOKS: dict[TextStyle, tuple[str, str, bool]] = {
     TextStyle.PLAIN: ("foreground", "background", False),
     TextStyle.DIM: ("dim", "background", False),
