@@ -79,7 +79,7 @@ class ConsoleSettings:
 
 
 class ConsoleView:
-    """The console view of one run. A thread follows the run and prints its events, and never writes to it.
+    """The console view of one run. A thread reads the run directory and prints the events.
 
     `only_news`: skip old events. Otherwise print the newest events of a long journal, or all events as JSON.
     """

@@ -120,7 +120,7 @@ def _attempt_story(attempt: AttemptState, run: RunPaths) -> list[str]:
 
 
 def _resumed_story(state: RunState, before: AttemptState, attempt: AttemptState) -> str:
-    """Return a resumed attempt's checkpoint and first step; empty if it, or every earlier attempt, made no step."""
+    """Return a resumed attempt's checkpoint and first step; empty if this attempt or all before it made no step."""
     if attempt.missed is not None:
         return english.sentence("moment", MomentKind.MISSED, values_of(attempt.missed))
     if attempt.resumed_step is not None:

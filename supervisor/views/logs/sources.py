@@ -78,7 +78,7 @@ def logs_of(
 def split_rank(text: str, who: str) -> tuple[str, str]:
     """Return the writer of a line, and the line without its rank prefix. `who` writes the file.
 
-    In a log of several ranks, a rank mark of the script's own logger after time and level counts too, and stays.
+    In a log of several ranks, a rank mark of the script's own logger, after time and level, counts too and stays.
     """
     if text[:1] not in {"[", "("} and who not in {AGENT, ""}:
         return who, text

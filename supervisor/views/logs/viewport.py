@@ -257,7 +257,7 @@ class LogViewport:
         return offset
 
     def _to_time(self, t: float, *, is_any_day: bool) -> None:
-        """Go to the first lines at a time, or at that clock time on the newest day. Logs without times are estimated."""
+        """Go to the first lines at a time, or at that clock time on the newest day. Estimate if a log has no times."""
         filled = [stream for stream in self.logs.included if stream.file.size]
         if is_any_day and filled:
             newest = max(stream.written_t for stream in filled)
@@ -376,7 +376,7 @@ class LogViewport:
         raise NothingThereError("not found")
 
     def match(self, cursor: Row | None, way: int) -> None:
-        """Go to the next match up (-1) or down (1) from a row, or else from the last visited match. Wrap around at an end."""
+        """Go to the next match up (-1) or down (1) from a row, or else from the last match. Wrap around at the end."""
         if cursor is None and self._is_match:
             rows = self._rows_from(self._place, self.height)
             cursor = next((row for row in rows if _row_of([row], self._cursor) is not None), None)

@@ -109,7 +109,7 @@ def note_of(state: RunState, listed: tuple[float, str] = (0.0, "")) -> str:
 
 
 def watched_word(state: RunState, *, live: bool) -> str:
-    """Return the state of a watched job from its log: live, quiet, unknown (how it ended) or unwatched; empty if it has an outcome."""
+    """Return the state of a watched job from its log: live, quiet, unknown (how it ended) or unwatched; empty if another word fits."""
     condition, attempt = state.condition, state.attempt
     if state.mode != "observed" or attempt is None:
         return ""

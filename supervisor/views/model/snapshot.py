@@ -39,7 +39,7 @@ class Gpu(msgspec.Struct, frozen=True):
 class Rank(msgspec.Struct, frozen=True):
     """One rank: the newest training sample and the newest reading of its process.
 
-    `stepped_t`: the time of its newest sample with a step; None if its steps are the same as the job's.
+    `stepped_t`: the time of its newest sample with a step; None if its steps cannot be told from the job's.
     `pace_s`: seconds per step from the times of its log lines, for a log without step times. All values are
     from the newest attempt and unknown at its start (`seen_t` 0) until logged.
     """

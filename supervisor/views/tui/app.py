@@ -267,7 +267,7 @@ class StokerApp(ThemedApp):
             await self.push_screen(self._open(recording.run, (recording, clock)))
 
     def on_runs_panel_stopped(self, message: RunsPanel.Stopped) -> None:
-        """Ask the run's keeper to stop it."""
+        """Ask the run's keeper to stop the run."""
         if self.browser is not None:
             self._request(message.row, RequestKind.STOP, None, self.browser.tell_answer)
 

@@ -63,7 +63,7 @@ class Kinds(Formatter):
         return self.vformat(OPTIONAL.sub(kept, text), (), values)
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        """Format a value: ``t`` translates it, and a table's name selects its word there. Else use Python's."""
+        """Format a value. ``t`` translates it, a table's name selects its word there, the rest is Python's."""
         if format_spec == "t":
             return self._translate(str(value))
         if (table := self._tables.get(format_spec)) is not None:

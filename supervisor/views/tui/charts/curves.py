@@ -462,7 +462,7 @@ def readout(
     lost: Track = (),
     room: int | None = None,
 ) -> Row:
-    """Return the readout at the cursor: step or epoch, value (with bounds if points were merged), any time of day.
+    """Return the readout at the cursor: step (else epoch), value (with bounds if points were merged), time of day.
 
     For an earlier attempt, include the attempt. `lost`: see `plot`. `room`: width in cells. Drop the range
     and the time of day first, then the position.

@@ -450,7 +450,7 @@ class Requests:
             self._send(RequestKind.HOLD)
             dialog.show_stopped(True)
         elif dialog.is_restart_stopped and not isinstance(state.condition, (Backoff, HeldOpen)):
-            dialog.show_stopped(False)  # the restart had already begun, or a different request overtook it
+            dialog.show_stopped(False)  # the restart had already begun, or someone else started or ended it
 
     def _tell_not_restarted(self, dialog: OverScreen[Any]) -> None:
         """After a dialog closed without an answer, report the restart that the dialog paused."""

@@ -153,7 +153,7 @@ class FailureText(NamedTuple):
         ]
 
     def so_far(self, failing: RankFailing) -> list[Row]:
-        """Return the evidence so far while the launcher is still ending. Each row is provisional."""
+        """Return the evidence while the launcher is still ending. Each row is provisional."""
         tr, verdict, watched = self.tr, self.attempt.verdict, self.snapshot.state.mode == "observed"
         job = self.snapshot.run_file.job if self.snapshot.run_file is not None else None
         launcher = "the command" if job is not None and job.entry_kind is EntryKind.COMMAND else "torchrun"

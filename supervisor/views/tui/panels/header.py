@@ -174,7 +174,7 @@ class HeaderPanel(Panel):
         return row(Span(name, TextStyle.DIM), Span(fm.loss(loss)), "  ")
 
     def _pace(self, snapshot: Snapshot) -> Row:
-        """Return the time per step, or else per epoch, if the terminal is too low for the tiles."""
+        """Return the time per step, or else per epoch, if the terminal is too short for the tiles."""
         took_s, is_derived = snapshot.step_time_s
         if not self.is_low or not isinstance(snapshot.state.condition, Running):
             return EMPTY

@@ -33,7 +33,7 @@ FROM_FIRST_STEP = "from the first step, unless the script resumes by itself"
 
 
 def possible(snapshot: Snapshot, *, read_only: bool, can_adopt: bool) -> frozenset[str]:
-    """Return the actions that a keeper would perform now. Observers take only notes and stacks. A finished run takes notes directly."""
+    """Return the actions that a keeper would take now. Observers take only notes and stacks. Notes on finished runs need no keeper."""
     state = snapshot.state
     if state.is_over and not (read_only or snapshot.gone):
         return frozenset(["note"])
@@ -178,7 +178,7 @@ class NextStart(NamedTuple):
 
     `given`: the checkpoint in the arguments, such as ``--resume c2.pt``. `saved`: the newest checkpoint found.
     `resumes`: whether the script would find a checkpoint, assumed true if run.json is unreadable (no `knobs`).
-    `looks_again`: whether the keeper searches for checkpoints again after the live attempt, for a flag.
+    `looks_again`: whether a flag gets the result of another checkpoint search after the live attempt.
     """
 
     given: str | None

@@ -261,7 +261,7 @@ class RanksPanel(ListPanel, can_focus=True):
             "seen": _age(age_s, ended=rank.exited, is_stalled=is_stalled),
             LINE: Span(last, TextStyle.DIM),
         }
-        if pace_s and not step_s:  # by line times all ranks look as slow as the straggler, so skip the skew
+        if pace_s and not step_s:  # by line times all ranks are as slow as the straggler, so there is no skew
             fields["ms/step"] = Span(fm.about(FORMATS["ms/step"])(pace_s))
         return Line(fields, name, node)
 

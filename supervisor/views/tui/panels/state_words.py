@@ -187,7 +187,7 @@ def leave_word(snapshot: Snapshot) -> str:
 
 
 def is_held_unwatched(state: st.RunState) -> bool:
-    """Check whether a held run waits for a user even without a dashboard. It ends if only an edit helps."""
+    """Check whether a held run waits even without a dashboard. It does not if only an edit helps."""
     from supervisor.policy.rules import RULES  # imported only after a failure
 
     verdict = state.attempt.verdict if state.attempt is not None else None

@@ -239,7 +239,7 @@ def _picked(values: Sequence[float], width: int, pick: Callable[[Sequence[float]
 
 
 def plain(text: str) -> str:
-    """Return `text` with the same width on every terminal: controls escaped, no line breaks, no tabs.
+    """Return `text` with equal width on every terminal: control characters escaped, no line breaks, no tabs.
 
     Selectors of emoji style and skin tone are removed too. xterm, tmux and kitty count the cells of these
     pairs differently (1, 2 and 4 were seen), which would break the frame to their right.
