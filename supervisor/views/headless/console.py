@@ -116,7 +116,7 @@ class ConsoleView:
         return self._reader.state
 
     def start(self) -> None:
-        """Start following."""
+        """Start to follow the run."""
         self._thread.start()
 
     def finish(self, *, with_story: bool = False) -> None:

@@ -54,7 +54,7 @@ class Counts:
         return self._ends[chunk - 1] if chunk else 0
 
     def chunk_of(self, ordinal: int) -> int:
-        """Return the chunk with item number `ordinal` from 0; if uncounted, the first uncounted chunk."""
+        """Return the chunk with item number `ordinal`, from 0, or the first uncounted chunk."""
         return bisect_right(self._ends, ordinal)
 
     def is_empty(self, chunk: int) -> bool:

@@ -131,7 +131,7 @@ def rows_from(streams: Sequence[Stream], place: Place, stop: Place | None = None
 
 
 def _alike(heads: Sequence[_Head], first: int, texts: tuple[str, ...]) -> list[tuple[int, int]]:
-    """Return the logs that continue with the same unit, and how many units come first. Never skip shared units."""
+    """Return the logs that continue with the same unit, and how many units come before it, none in the first log."""
     found: list[tuple[int, int]] = []
     whose = {heads[first].writer(0)}
     for i, head in enumerate(heads):

@@ -174,7 +174,7 @@ class Query:
 
     @classmethod
     def search(cls, typed: str) -> Query:
-        """Return the search for the words as one text, or for ``/re/``.
+        """Return a search for the typed words as one text, or for ``/re/``.
 
         Raises:
             BadQueryError: the regular expression is invalid.

@@ -144,7 +144,7 @@ class LogSession:
                 self._stop.wait(PAGE_S)  # a repeated failure must not use up a CPU core
 
     def _serve(self) -> bool:
-        """Perform the waiting requests. Return whether there were any."""
+        """Perform the waiting requests. Return whether any request was waiting."""
         is_asked = False
         while self._requests and not self._stop.is_set():
             with self._asking:

@@ -76,7 +76,7 @@ class Stream:
         self.reset()
 
     def reset(self) -> None:
-        """Reset after the file's content or the query changed."""
+        """Clear cached results after the file's content or the query changed."""
         self._found.clear()
         self._times.clear()
         self._counts, self._tail = Counts(), (-1, 0)

@@ -1,4 +1,4 @@
-"""Data read beside the journal and shown with it: the lines around each cause, and the newest stacks.
+"""Data read and shown in addition to the journal: the lines around each cause, and the newest stacks.
 
 The reading thread reads the data once for each verdict and each new artifact. The result is frozen.
 """

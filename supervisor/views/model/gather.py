@@ -165,7 +165,7 @@ class Readings:
 
 
 class Gatherer:
-    """The gatherer of a run's samples."""
+    """A run's samples, gathered into series, readings and pace."""
 
     def __init__(self) -> None:
         self._series = {name: Whole(WHOLE_POINTS) for name in WHOLE_METRICS}
@@ -239,7 +239,7 @@ class Gatherer:
             self._lost.append(point)
 
     def _is_trainings(self, name: str, sample: Sample) -> bool:
-        """Check whether a speed belongs to training. Once logged beside a loss, lines without a loss are an evaluation's."""
+        """Check whether a speed belongs to training. If it was logged beside a loss, a line without a loss is an evaluation's."""
         if "loss" in sample.v:
             self._beside_loss.add((sample.a, name))
             return True

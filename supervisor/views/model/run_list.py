@@ -207,7 +207,7 @@ class RunRow:
         return self.state.attempt is not None and self.state.attempt.has_unread
 
     def duration_s(self, now: float) -> float | None:
-        """Return the total seconds of the run's attempts, as in its header."""
+        """Return the total duration of the run's attempts in seconds, as in the header."""
         return self.state.elapsed_s(self.state.now(now), has_keeper=self.live)
 
 

@@ -1,4 +1,4 @@
-"""The duration of a step, derived from when steps were logged, if a script prints no times (pure)."""
+"""The duration of a step, derived from when steps were logged if a script prints no times (pure)."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ class StokerApp(ThemedApp):
         return self.screen is self.browser and self.browser is not None and self.browser.is_early(event)
 
     async def on_passed(self, message: Passed) -> None:
-        """Handle the next key after a key is finished."""
+        """Handle the next key after the current key is finished."""
         await self._keys.passed(message)
 
     def _show_moment(self, dashboard: Dashboard, snapshot: Snapshot) -> None:
@@ -230,14 +230,14 @@ class StokerApp(ThemedApp):
         self._feeders[-1].taken()
 
     def _report_trouble(self, text: str) -> None:
-        """Show an error of the reading thread."""
+        """Show an error from the reading thread."""
         if self.is_running and self._dashboard is not None:
             self._dashboard.tell(Answer(text, False))
         elif self.is_running:
             self.notify(self.tr(text), severity="error", markup=False)
 
     async def on_runs_panel_opened(self, message: RunsPanel.Opened) -> None:
-        """Open a run of the list, or read its recording and play it."""
+        """Open a run from the list, or read its recording and play it."""
         if self.browser is None or self._dashboard is not None:
             return
         if not message.replay:
@@ -307,7 +307,7 @@ class StokerApp(ThemedApp):
         )
 
     def on_runs_panel_named(self, message: RunsPanel.Named) -> None:
-        """Give a run another name."""
+        """Rename a run."""
         run = message.row.run
         self._change(lambda: f"{run.run_id}: named {give_name(run, message.text, os.environ)}")
 

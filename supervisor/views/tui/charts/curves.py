@@ -58,7 +58,7 @@ T = TypeVar("T")
 
 
 def of_track(work: Callable[Concatenate[Track, P], T]) -> Callable[Concatenate[Track, P], T]:
-    """Cache `work` by the identity of the track and by arguments. `lru_cache` would hash the whole track."""
+    """Cache `work` by track identity and arguments. `lru_cache` would hash the whole track each time."""
     kept: dict[tuple[object, ...], tuple[Track, T]] = {}
 
     def kept_work(track: Track, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -200,7 +200,7 @@ class Look(msgspec.Struct, frozen=True):
 
 
 def _moved(look: Look, start: float, size: float, whole: tuple[float, float]) -> Look:
-    """Return the view with a window of this size from `start`, within the whole."""
+    """Return the view with a window of this size from `start`, moved to fit within the whole range."""
     start = min(max(start, whole[0]), whole[1] - size)
     return replace(look, window=(start, start + size))
 

@@ -12,7 +12,7 @@ from supervisor.views.tui.widgets.paint import TextStyle
 
 
 class Gauge(StrEnum):
-    """A ratio with a good and a bad end."""
+    """A ratio with a good end and a bad end."""
 
     GPU = "gpu"
     CPU = "cpu"

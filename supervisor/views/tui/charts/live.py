@@ -85,14 +85,14 @@ class LossPanel(ChartPanel):
                 yield row(Span(self.tr(f" at step {fm.whole(step)}"), TextStyle.DIM))
 
     def _modes(self) -> str:
-        """Return the non-default settings of the axes."""
+        """Return words for the non-default settings of the axes."""
         found = self.modes()
         if self.look.log and any(p.low <= 0 for track in self.tracks()[:1] for p in track):
             found[0] = self.tr("no log: values of 0 or less")
         return f" {' · '.join(found)}" if found else ""
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """Return the chart, or the reason for its absence."""
+        """Return the chart, or the reason why it is missing."""
         assert self.view is not None
         snapshot = self.view.snapshot
         points = snapshot.metrics["loss"]

@@ -66,7 +66,7 @@ class ChartPanel(Panel, can_focus=True):
         ]
 
     def modes(self) -> list[str]:
-        """Return words for unusual settings of the axes, the logarithm first."""
+        """Return words for non-default settings of the axes, with the logarithm first."""
         word = axis_word(self.axis)
         found = ["log"] if self.look.log else []
         found += [self.tr(word)] if word else []

@@ -250,7 +250,7 @@ class Looking:
             self.panes.tell(Answer(f"{lines} lines copied (where the terminal allows it: OSC 52)", True))
 
     def _to_copy(self) -> Panel | None:
-        """Return the pane to copy; without a page, card or chosen pane, the log."""
+        """Return the pane to copy, which is the log if there is no page, card or chosen pane."""
         if self.panes.zoomed is not None:
             return self.panes.find(self.panes.zoomed)
         if self.panes.is_card_shown:

@@ -35,7 +35,7 @@ class ReplayBar(Panel):
         return True
 
     def body(self, width: int, height: int) -> Sequence[Row]:  # noqa: ARG002 - one line, however high
-        """Return the line."""
+        """Return the bar."""
         clock = self._clock
         now, span = clock.now(), max(clock.end_t - clock.start_t, 1e-9)
         glyph = "■" if now >= clock.end_t else "‖" if clock.paused else "▶"

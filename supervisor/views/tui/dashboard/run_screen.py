@@ -172,12 +172,12 @@ class Dashboard(KeyScreen, Screen[None]):
     # -- messages ------------------------------------------------------------------------------------------
 
     def on_screen_suspend(self) -> None:
-        """Pass the keys, including Esc, to the screen that opened over this screen."""
+        """Give up the keys, including Esc, to the screen that opened over this screen."""
         self.panes.notice.drop_older()
         self.call_later(self._offer)
 
     def on_screen_resume(self) -> None:
-        """Take the keys again."""
+        """Take back the keys when this screen is in front again."""
         self._offer()
 
     def on_resize(self, _event: events.Resize) -> None:
@@ -191,7 +191,7 @@ class Dashboard(KeyScreen, Screen[None]):
         self._offer()
 
     def on_panel_keys_changed(self) -> None:
-        """Update the footer after the keys of a page or pane, or what Esc closes, changed."""
+        """Update the footer after the available keys, or what Esc closes, changed."""
         self._offer()
 
     def on_ranks_panel_folded(self, _message: RanksPanel.Folded) -> None:

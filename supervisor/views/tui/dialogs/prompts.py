@@ -163,7 +163,7 @@ class OfferScreen(Confirm):
         self._shown_t = math.inf
 
     def compose(self) -> ComposeResult:
-        """Yield what would happen, notes about it, the question, and the keys."""
+        """Yield the effect, notes about the effect, the question, and the keys."""
         tr, lines = tr_of(self), [tr_of(self)(line) for line in self._lines]
         lines += [f"· {tr(action)}" for action in self._offer.actions]
         lines += [f"⚠ {tr(warning)}" for warning in self._offer.warnings]

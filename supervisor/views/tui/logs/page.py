@@ -113,7 +113,7 @@ def marked(spans: Row, searched: Query) -> Row:
 
 
 def lines_text(page: lc.Page) -> str:
-    """Return the number of lines, and how many a filter shows, as far as counted: ``3 of 148 lines``."""
+    """Return the number of shown and total lines counted so far: ``3 of 148 lines``."""
     total, shown = page.line_count, page.shown
     many = "" if total is None else f"{fm.whole(total)} line{'s' if total != 1 else ''}"
     if shown is None:
@@ -127,7 +127,7 @@ def lines_text(page: lc.Page) -> str:
 
 
 def found_text(page: lc.Page, tr: Tr) -> str:
-    """Return the number of matches, as far as counted, and which match is visible: ``/loss: 3 of 148``."""
+    """Return the number of matches counted so far, and which match is visible: ``/loss: 3 of 148``."""
     found = page.search
     if found is None:
         return ""

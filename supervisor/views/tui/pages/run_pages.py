@@ -75,7 +75,7 @@ class AdvisoriesPage(Page):
 
 
 def _then(attempt: AttemptState, stall: StallFlagged, now: float) -> str:
-    """Return what happens if a stall lasts."""
+    """Return what will happen if a stall continues."""
     flagged = attempt.only_flagged
     if attempt.kept is not None:
         return f"{attempt.kept.by} keeps waiting, so stoker won't end this stall"
@@ -90,7 +90,7 @@ def _then(attempt: AttemptState, stall: StallFlagged, now: float) -> str:
 
 
 class ProcessesPage(Page):
-    """A page of the supervisor and the launcher, then the newest stacks. The ranks table shows the ranks."""
+    """A page with the supervisor, the launcher and the newest stacks. The ranks table has the ranks."""
 
     heading = "processes"
     uses_clock = True
@@ -154,7 +154,7 @@ VALUE_LEAST = 16
 
 
 class SettingsPage(Page):
-    """A page of the resolved job: command, environment, batch, and the origin of each value."""
+    """A page with the resolved job: command, environment, batch, and the origin of each value."""
 
     heading = "settings"
 
@@ -178,7 +178,7 @@ class SettingsPage(Page):
 
 
 class PreflightPage(Page):
-    """A page of the checks before the first launch, and what to do about their warnings."""
+    """A page with the checks before the first launch, and what to do about their warnings."""
 
     heading = "pre-flight"
 

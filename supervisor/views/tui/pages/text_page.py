@@ -64,7 +64,7 @@ class Page(MovingPanel):
         self.repaint()
 
     def action_edge(self, way: int) -> None:
-        """Go to the first or the last rows."""
+        """Go to the first or last rows."""
         self._top = 0 if way < 0 else len(self._all)
         self.repaint()
 

@@ -49,7 +49,7 @@ class DevicesPanel(ListPanel, can_focus=True):
         return devices_of(self.view.snapshot) if self.view is not None else []
 
     def count(self) -> int:
-        """Return one row per device, or one row if there is no reading."""
+        """Return the number of rows: one per device, or one if there is no reading."""
         return max(len(self._devices), 1)
 
     def item(self, index: int, width: int) -> Row:

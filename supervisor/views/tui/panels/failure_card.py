@@ -176,7 +176,7 @@ class FailureText(NamedTuple):
         return [row(Span(text, TextStyle.WARN))] if verdict.confidence < UNSURE else []
 
     def cause(self, verdict: Verdict) -> list[Row]:
-        """Return the position and text of the line in the verdict, unless the headline has them."""
+        """Return the position and text of the line in the verdict. Omit text that the headline has."""
         tr, cause = self.tr, verdict.cause
         if cause is None:
             return self.part("cause", tr("no line to point at"), TextStyle.DIM, most=1)

@@ -56,7 +56,7 @@ class HeaderPanel(Panel):
     is_low = False  # whether the terminal has no room for the tiles, which show the step time
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """Return two rows."""
+        """Return the two rows of the header."""
         if self.view is None:
             return []
         snapshot, tr = self.view.snapshot, self.tr
@@ -309,7 +309,7 @@ class TilesPanel(Panel):
     framed = False
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """Return the line. Tiles that do not fit are dropped from the end."""
+        """Return the line of tiles. Tiles that do not fit are dropped from the end."""
         if self.view is None or height < 1:
             return []
         every = _tiles(self.view.snapshot)

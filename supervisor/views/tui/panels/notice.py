@@ -84,7 +84,7 @@ class NoticeBar(Panel):
         return self.view is not None or self._answer is not None
 
     def body(self, width: int, height: int) -> Sequence[Row]:  # noqa: ARG002 - one line, however high
-        """Return the line."""
+        """Return the notice line."""
         answer = [row(" ", spoken(self._answer, self.tr))] if self._answer is not None else []
         if self.view is None or (answer and not self.view.snapshot.gone):
             return answer
@@ -162,7 +162,7 @@ class TimelinePanel(ListPanel, can_focus=True):
         return row(Span(self.tr("timeline"), TextStyle.STRONG)), row(Span(self.tr(facts), TextStyle.DIM))
 
     def count(self) -> int:
-        """Return one row per event, or a single row without events."""
+        """Return the number of rows: one per event, or one without events."""
         assert self.view is not None
         count = max(len(self.view.snapshot.state.timeline), 1)
         if not self.has_focus:

@@ -157,7 +157,7 @@ class RanksPanel(ListPanel, can_focus=True):
     # -- rows ----------------------------------------------------------------------------------------------
 
     def count(self) -> int:
-        """Return one row per rank and node, or one row for an empty table."""
+        """Return the number of rows: one per rank and node, or one for an empty table."""
         snapshot = self._snapshot
         ranks = _samples(snapshot)
         self._usual_step_s = median(_known(ranks.values(), "step_time_s"))

@@ -141,7 +141,7 @@ def _end_unseen(attempt: st.AttemptState | None, now: float) -> Span:
 
 
 def stall_text(stall: StallFlagged, now: float) -> str:
-    """Return what is missing, and for how long: progress, or lines in a run with unreadable steps."""
+    """Return how long progress has been missing, or output if the steps cannot be read."""
     lasts = fm.duration(max(0.0, now - stall.since))
     return f"No output for {lasts}" if stall.stage == "log" else f"No progress for {lasts}"
 

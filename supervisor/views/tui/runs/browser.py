@@ -51,7 +51,7 @@ def _key(key: str, action: str, word: str, shown: str, text: str, *, show: bool 
 
 
 class BrowserScreen(KeyScreen, Screen[None]):
-    """The screen with all runs."""
+    """The screen that lists all runs."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         _key("question_mark,f1", "help", "help", "?", "this help"),

@@ -82,7 +82,7 @@ class RunsPanel(ListPanel):
             self.replay = replay
 
     class OfRow(Message):
-        """A request about the run of a row, with the typed words."""
+        """The base of requests about a row's run, with any typed words."""
 
         def __init__(self, row: RunRow, text: str = "") -> None:
             super().__init__()

@@ -77,7 +77,7 @@ class FooterBar(Panel):
             self.repaint()
 
     def body(self, width: int, height: int) -> Sequence[Row]:  # noqa: ARG002 - one line, however high
-        """Return the line."""
+        """Return the footer line."""
         self._places = []
         if self._last is None or self._covered:
             return []
@@ -173,7 +173,7 @@ class OverScreen(KeyScreen, ModalScreen[ScreenResultType]):
         """Update the dialog after the run changed."""
 
     def stopped_line(self) -> Label:
-        """Return a dialog's line about a stopped restart; hidden unless a restart was due."""
+        """Return a dialog's line about a stopped restart, hidden unless a restart was due."""
         line = Label(Content(tr_of(self)(RESTART_STOPPED)), classes="quiet", id="stopped")
         line.display = self.is_restart_stopped
         return line

@@ -120,7 +120,7 @@ class NoColourFilter(LineFilter):
 
 @lru_cache(8)
 def no_colour(foreground: str) -> NoColourFilter:
-    """Return the filter for a theme's foreground, always the same object: Textual caches lines by filter."""
+    """Return the filter for a theme's foreground, always the same object for Textual's cache of lines."""
     return NoColourFilter(Color.parse(foreground))
 
 

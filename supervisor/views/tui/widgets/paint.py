@@ -221,7 +221,7 @@ def spark_row(
     high: float | None = None,
     pick: Callable[[Sequence[float]], float] = fmean,
 ) -> Row:
-    """Draw a `spark` with each value in its own style."""
+    """Return a `spark` row with each value in its own style."""
     text = spark(values, width, low, high, pick)
     styles = [style_of(value) for value in _picked(values, width, pick)]
     styles = [TextStyle.PLAIN] * (len(text) - len(styles)) + styles

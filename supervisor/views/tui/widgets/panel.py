@@ -137,7 +137,7 @@ class Panel(Widget):
         return "\n".join(map(plain, redact_lines(lines))).strip()
 
     def show(self, view: View) -> None:
-        """Draw another view."""
+        """Draw a new view."""
         self.view = view
         self.repaint()
 
@@ -181,7 +181,7 @@ class Panel(Widget):
         return self._strips[y] if y < len(self._strips) else Strip.blank(size.width, self.rich_style)
 
     def notify_style_update(self) -> None:
-        """Redraw for another theme, because every strip is stale."""
+        """Redraw after a theme change, because every strip is stale."""
         super().notify_style_update()
         if self._strips and styles_of(self.app.theme_variables) is not self._drawn_in:
             self.repaint()
@@ -192,7 +192,7 @@ class Panel(Widget):
         self.repaint()
 
     def on_resize(self, _event: events.Resize) -> None:
-        """Compose again for another size."""
+        """Compose again after a resize."""
         if self._drawn_size != self.size:
             self.repaint()
 
