@@ -58,7 +58,7 @@ _RATE = re.compile(r"-{0,2}(?:[\w.]+\.)?(?:lr|learning[-_]rate)(?:=(.+))?", re.I
 
 
 def own_arguments(job: JobSpec | None, state: RunState) -> tuple[str, ...] | None:
-    """Return the newest attempt's script arguments, with secrets hidden, without the resume path and own-folder paths; None if unknown."""
+    """Return the newest attempt's script arguments, with secrets hidden, without the resume path and run folder paths; None if unknown."""
     if job is None:
         return None
     argv = state.attempt.argv if state.attempt is not None else ()

@@ -55,7 +55,7 @@ def _whole(key: str, action: str, word: str, tooltip: str) -> Binding:
 
 
 class LogPanel(WheelPanel):
-    """The log pane, or the full-page log (`is_whole`) with a cursor, a selection and line numbers. Lines appear live."""
+    """The log pane, or a full-page log (`is_whole`) with a cursor, a selection and line numbers. New lines appear live."""
 
     number = 4
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -1,4 +1,4 @@
-"""The list of live and past runs, one per line. As a screen, Enter opens a run. Over a dashboard, the user chooses runs to compare."""
+"""The list of live and past runs, one per line. On its own screen, Enter opens a run. Over a dashboard, Space marks runs to compare."""
 
 from __future__ import annotations
 
