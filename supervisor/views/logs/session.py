@@ -24,11 +24,11 @@ from supervisor.views.logs.viewport import LogViewport
 # answered at once.
 PAGE_S = 0.1
 REST_RATIO = 3.0
-# While the pages are hidden, the thread checks this often for requests.
+# How long `stop` waits for the thread to end.
 JOIN_S = 3.0
 # A search that takes longer than this reports its progress.
 PATIENCE_S = 0.3
-# The number of chunks to count before the logs are checked again.
+# How long to count before the logs are checked again.
 COUNT_S = 0.03
 
 

@@ -25,7 +25,7 @@ BELOW_CAUSE_SHARE = 1 / 3
 CAUSE_LINES = 2000
 # Terminals pass at most this many characters to the clipboard.
 COPY_CHARS = 500_000
-# At least one of this many lines contains a step.
+# Search at most this many lines for a step, going down.
 STEP_LINES = 200
 # Search at most this far above a line for its step.
 STEP_LINES_BACK = 60
