@@ -501,7 +501,7 @@ def _steps_from(stream: Stream, offset: int) -> Iterator[tuple[TextLine, float]]
 
 
 def _step_of(text: str) -> float | None:
-    # Read up to almost 1 MiB, to go from a chart's point to its line and back.
+    # Imported late, because it takes almost 1 MiB and serves only jumps between charts and lines.
     from supervisor.sources.metrics import MetricReader
 
     sample = MetricReader().feed(text)
