@@ -1,1 +1,1 @@
-"""Views: they only read run directories."""
+"""Views, which only read run directories."""

@@ -1,4 +1,4 @@
-"""How the app should look (theme, plain ASCII, language), and what it may ask of the terminal itself (pure)."""
+"""How the app should look (theme, plain ASCII, language), and what it may request from the terminal (pure)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from supervisor.job.errors import JobError
 
 
 class ThemeName(StrEnum):
-    """`SAFE` uses colours that people with red-green colour blindness can tell apart (Okabe and Ito 2008)."""
+    """The themes. `SAFE` has colors that are distinct in red-green color blindness (Okabe and Ito 2008)."""
 
     DARK = "dark"
     LIGHT = "light"
@@ -33,8 +33,8 @@ class NoticeKind(StrEnum):
     OSC777 = "osc777"
 
 
-class BadAppearance(JobError):  # noqa: N818 - named for what it is
-    """A value outside the allowed ones: one line."""
+class BadAppearance(JobError):  # noqa: N818 - the name is clear without Error
+    """A value is not allowed. The message is one line."""
 
 
 Choice = TypeVar("Choice", bound=StrEnum)
@@ -65,18 +65,18 @@ SWITCHES = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0",
 
 
 def appearance_of(sources: list[tuple[str, Mapping[str, object]]], env: Mapping[str, str]) -> Appearance:
-    """Take each setting from the first source that has it.
+    """Take each setting from the first source that has a value.
 
     Args:
         sources: (name, values) by descending priority; values by the names of `Appearance`.
         env: its ``LC_ALL``, ``LC_MESSAGES`` or ``LANG`` gives the language if no source does.
 
     Raises:
-        BadAppearance: a value is outside the allowed ones.
+        BadAppearance: a value is not allowed.
     """
 
     def first(name: str) -> tuple[str, str] | None:
-        """Where a setting was found, and its value; None: nowhere."""
+        """Return the source of a setting and its value; None if no source has one."""
         given = ((where, values.get(name)) for where, values in sources)
         return next(((where, str(value)) for where, value in given if value not in {None, ""}), None)
 
@@ -106,7 +106,7 @@ def appearance_of(sources: list[tuple[str, Mapping[str, object]]], env: Mapping[
 
 
 def _locale(env: Mapping[str, str]) -> Lang:
-    """In POSIX order: LC_ALL, LC_MESSAGES, LANG; the first one set decides."""
+    """Return the language of the first set variable in POSIX order: LC_ALL, LC_MESSAGES, LANG."""
     for name in ("LC_ALL", "LC_MESSAGES", "LANG"):
         if env.get(name):
             return Lang.ZH if env[name].lower().startswith("zh") else Lang.EN

@@ -1,7 +1,7 @@
-"""The view without a screen: events as log lines during a run, and a summary at the end.
+"""The view without a screen. It prints events as log lines during a run, and a summary at the end.
 
-Lines are ``[LEVEL] YYYY-MM-DD HH:MM:SS text``, on the console and in a file; color only on a terminal. With
-``--json`` stdout carries the journal's own lines instead.
+Lines are ``[LEVEL] YYYY-MM-DD HH:MM:SS text``, on the console and in a file. Only a terminal gets color. With
+``--json``, stdout gets the journal's own lines instead.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ Line: TypeAlias = tuple[Level, str]
 
 @dataclass(frozen=True, slots=True)
 class ConsoleSettings:
-    """Where lines go and how.
+    """Where to write lines, and how.
 
     `stdout`: None if lines go only to the file. `as_json`: journal lines on stdout, text only in the file. `least`: the lowest level to print
-    (a key of `LEAST`); the file gets all. `redactor`: knows the secrets of the environment, which the journal of an older stoker may contain.
+    (a key of `LEAST`); the file gets all levels. `redactor`: hides secrets of the environment, which an older stoker's journal may contain.
     """
 
     stdout: TextIO | None
@@ -79,9 +79,9 @@ class ConsoleSettings:
 
 
 class ConsoleView:
-    """Follows one run in a thread and prints its events. Only reads the run directory.
+    """The console view of one run. A thread reads the run directory and prints the events.
 
-    `only_news`: skip events already in the journal. Otherwise a long journal's newest, or all as JSON lines.
+    `only_news`: skip old events. Otherwise print the newest events of a long journal, or all events as JSON.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class ConsoleView:
         self._last_progress_t = float("-inf")
         self._gone = False
         self._progress: ev.Progress | None = None
-        self._lost = ""  # the word for a loss that is not finite
+        self._lost = ""  # the word for a non-finite loss
         self._is_behind = self._is_cut = False
         self._reads_on = 0
         self._measured: tuple[tuple[int, Line], ...] = ()
@@ -116,15 +116,15 @@ class ConsoleView:
         return self._reader.state
 
     def start(self) -> None:
-        """Start following."""
+        """Start to follow the run."""
         self._thread.start()
 
     def finish(self, *, with_story: bool = False) -> None:
-        """End the thread; print the rest of the journal, then the summary (but no summary among JSON lines)."""
+        """End the thread. Print the rest of the journal, then the summary (not with JSON lines)."""
         self._stop.set()
         self._thread.join()
         self._print_news()
-        while self.state.journal_read is not None:  # the summary needs all of it
+        while self.state.journal_read is not None:  # the summary needs the whole journal
             self._print_news()
         if with_story:
             redact = self._settings.redactor.text
@@ -133,7 +133,7 @@ class ConsoleView:
             if not self._settings.as_json:
                 self._write(self._settings.stdout, text)
         if self._kept is not None:
-            with contextlib.suppress(OSError):  # a full disk: what it refused once is written again here
+            with contextlib.suppress(OSError):  # after a full disk: write the failed lines again
                 self._kept.close()
 
     def _follow(self) -> None:
@@ -170,14 +170,14 @@ class ConsoleView:
         self._write(self._settings.stdout, f"{tag} {stamp} {line}")
 
     def _write(self, stream: TextIO | None, text: str) -> None:
-        """A reader that left, a lost terminal or a full disk costs the line, never the run."""
+        """Write to a stream. A closed pipe, a lost terminal or a full disk loses the line but not the run."""
         if stream is not None:
             with contextlib.suppress(OSError):
                 print(text, file=stream, flush=True)
 
     def _lines(self, event: ev.Event) -> Iterator[Line]:
         if isinstance(event, ev.Progress):
-            # Not the state's, which is already at the end of the events read along with this one.
+            # Merge events here, because the current state already includes later events of the same read.
             self._progress = merge_progress(self._progress, event)
             was_behind, self._is_behind = self._is_behind, bool(event.lag_bytes)
             falls_behind = self._is_behind and not was_behind
@@ -189,7 +189,7 @@ class ConsoleView:
             return
         if isinstance(event, ev.LossNotFinite | ev.LaunchIntended):
             value = event.value if isinstance(event, ev.LossNotFinite) else ""
-            self._lost = value if value in {"", "nan"} else f"{value} or nan"  # inf is mostly followed by nan
+            self._lost = value if value in {"", "nan"} else f"{value} or nan"  # inf usually becomes nan
         if isinstance(event, ev.Diagnosed) and not event.provisional:
             yield from verdict_lines(event.verdict, self._run, event.attempt)
             from supervisor.views.wording.start_warnings import foreseen, foreseen_text
@@ -198,7 +198,7 @@ class ConsoleView:
                 yield Level.WARNING, foreseen_text(finding)
             return
         if isinstance(event, ev.Diagnosed) and self._reads_on == event.attempt:
-            # Reading all of its logs may take minutes; report what is known so far before that.
+            # Reading all logs may take minutes, so report the preliminary verdict first.
             yield Level.WARNING, f"so far {event.verdict.failure}: {event.verdict.title}"
             return
         if isinstance(event, ev.ProcessesGone):
@@ -212,13 +212,13 @@ class ConsoleView:
 
 
 def console_file(run: RunPaths, node: int = 0) -> Path:
-    """The file that keeps the lines of a console that starts now; each node has its own."""
+    """Return the file for the lines of a console that starts now. Each node has its own file."""
     of_node = f"-node{node}" if node else ""
     return run.artifacts / f"console-{time.strftime('%Y%m%d-%H%M%S')}{of_node}.log"
 
 
 def wants_colour(stream: TextIO, env: Mapping[str, str]) -> bool:
-    """Color only on a terminal, unless NO_COLOR or FORCE_COLOR decides otherwise."""
+    """Check whether to use color: only on a terminal, unless NO_COLOR or FORCE_COLOR decides otherwise."""
     if env.get("NO_COLOR"):
         return False
     if env.get("FORCE_COLOR"):
@@ -227,7 +227,7 @@ def wants_colour(stream: TextIO, env: Mapping[str, str]) -> bool:
 
 
 def event_lines(event: ev.Event) -> Iterable[Line]:
-    """An event as lines; none for an event that only machines need."""
+    """Return an event as lines; empty for an event that is only for programs."""
     kind = type(event)
     if (made := MADE.get(kind)) is not None:
         return made(event)
@@ -238,7 +238,7 @@ def event_lines(event: ev.Event) -> Iterable[Line]:
 
 
 TONE_LEVELS = {Tone.BAD: Level.WARNING, Tone.WARN: Level.WARNING}
-# Events whose line is the sentence on the timeline.
+# Events that the console prints as on the timeline.
 AS_ON_THE_TIMELINE: frozenset[type[ev.Event]] = frozenset(
     {
         ev.ProcessesLeft,
@@ -325,7 +325,7 @@ def _attempt_ended(event: ev.AttemptEnded) -> Iterable[Line]:
 
 
 def _asked(event: ev.BatchAsked) -> Iterable[Line]:
-    """The question in one line, with the flag for each answer."""
+    """Return the question in one line, with the flag for each answer."""
     question = event.question
     if question.what is Unread.EXIT_CODE:
         yield Level.INFO, f"if that was a success: {question.flag('trust')}"
@@ -350,13 +350,13 @@ def _advisory(event: ev.Advisory) -> Iterable[Line]:
 def _run_ended(event: ev.RunEnded) -> Iterable[Line]:
     outcome = english.sentence("outcome", event.outcome)
     level = OUTCOME_LEVELS.get(event.outcome, Level.ERROR)
-    if event.outcome is ev.Outcome.LOST and event.exit_code == 0:  # watched, with no failure seen
+    if event.outcome is ev.Outcome.LOST and event.exit_code == 0:  # watched; no failure in its log
         yield Level.WARNING, f"{outcome}: {event.reason}"
     else:
         yield level, f"{outcome}: {event.reason} (exit code {event.exit_code})"
 
 
-# Events with lines of the console's own.
+# Events with their own console lines.
 MADE: Mapping[type[ev.Event], Callable[[Any], Iterable[Line]]] = {
     ev.RunStarted: lambda e: [(Level.INFO, f"run {e.run_id}: {e.name} on {e.host}")],
     ev.KeeperStarted: lambda e: [(Level.INFO, f"{e.continued_by} continues the run")] * bool(e.continued_by),
@@ -389,7 +389,7 @@ MADE: Mapping[type[ev.Event], Callable[[Any], Iterable[Line]]] = {
 
 
 def verdict_lines(verdict: Verdict, run: RunPaths, attempt: int) -> Iterator[Line]:
-    """A verdict as lines: title, cause, the user's line of code that raised it, consequences, advice."""
+    """Yield a verdict as lines: title, cause, the user's line that raised it, consequences, advice."""
     if verdict.failure is FailureClass.HEALTHY:
         return
     if verdict.failure is FailureClass.TERMINATED and verdict.reason is Reason.USER:
@@ -413,7 +413,7 @@ def verdict_lines(verdict: Verdict, run: RunPaths, attempt: int) -> Iterator[Lin
 
 
 def progress_text(progress: ev.Progress, total_steps: int | None = None, *, lost: str = "") -> str:
-    """One line of progress, from the known values. `total_steps`: used if it has none. `lost`: the word for a non-finite loss."""
+    """Return a progress line from the reported values. `total_steps`: the default. `lost`: the word for a non-finite loss."""
     steps = progress.total_steps or total_steps
     known: Sequence[tuple[float | None, Callable[[float], str]]] = (
         (progress.step, lambda v: f"step {v:.0f}{f'/{steps}' if steps else ''}"),

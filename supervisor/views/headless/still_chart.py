@@ -1,7 +1,7 @@
-"""Still charts on a console, drawn by plotext: the loss curve of the summary without a screen, and of ``stoker export --chart``.
+"""Static charts for a console, drawn by plotext: the loss curve in the headless summary, and ``stoker export --chart``.
 
-Live charts are a widget of the app (strips of braille, 6 to 9 times cheaper); this is the only file that
-imports plotext.
+Live charts are a widget of the app (strips of braille, 6 to 9 times cheaper). Only this file imports
+plotext.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from supervisor.run.series import METRICS, ROLLUP_S, SeriesReader, read_rollups
 from supervisor.text.decode import printable
 
 MAX_POINTS = 400
-MOST_DRAWN = 1e100  # the span of larger values overflows a float, and plotext cannot draw such a row
+MOST_DRAWN = 1e100  # larger values overflow a float, and plotext cannot draw them
 
 
 def loss_points(series: Path, name: str = "loss") -> list[tuple[int, float | None, float]]:
-    """(attempt, step, value) of a metric, ordered by time. The step is None if no line named one."""
+    """Return (attempt, step, value) of a metric, ordered by time. The step is None if no line had a step."""
     reader = SeriesReader(series, METRICS)
     points: list[tuple[int, float | None, float]] = []
     samples = reader.read()
@@ -45,9 +45,9 @@ def draw(
     height: int = 15,
     colour: bool = False,
 ) -> str:
-    """The curve as text, one line per attempt; "" for fewer than two points.
+    """Return the curve as text, one line per attempt; "" for fewer than two points.
 
-    Points are thinned to `MAX_POINTS` by mean buckets: a terminal shows no more. If a step is unknown, the values are numbered.
+    Points are thinned to `MAX_POINTS` bucket means, because a terminal shows no more. Without steps, values are numbered.
     """
     if len(points) < 2:
         return ""
@@ -65,7 +65,7 @@ def draw(
             if number == attempt
         ]
         xs, ys = _thin(mine)
-        # Without color the marker tells the attempts apart: fine for the newest, coarse for earlier ones.
+        # Without color, the marker identifies the attempt: fine for the newest, coarse for earlier attempts.
         marker = "braille" if attempt == attempts[-1] else "dot"
         plotext.plot(xs, ys, label=f"attempt {attempt}" if len(attempts) > 1 else None, marker=marker)
     plotext.title(printable(title))

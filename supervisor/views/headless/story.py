@@ -30,20 +30,20 @@ NO_STEP = "no step was seen"
 NO_CHECKPOINT = "no checkpoint was seen"
 USED, OWN = "memory_used_bytes", "own_memory_bytes"
 GREW_BYTES = 256 << 20
-"""A CUDA context alone takes more."""
+"""A CUDA context alone takes more memory than this."""
 LEAST_STEP_S = 0.001
-"""Of lines that are read many at once the time between two says nothing."""
+"""Lines that were read in one batch do not show the time between steps."""
 
 
 def story(state: RunState, run: RunPaths, *, redact: Callable[[str], str] = str) -> str:
-    """The run in a few lines: attempts, verdicts, changes, losses, a curve, and the paths of its files."""
-    # At the end of a run, so no start waits for them.
+    """Return the run in a few lines: attempts, verdicts, changes, losses, a curve, and its file paths."""
+    # Imported at the end of a run, so that starting does not wait for these modules.
     from supervisor.policy.health.early_signs import (
         MEMORY_UNEXPECTED,
     )
     from supervisor.run.next_job import declared_again
 
-    curve = ""  # it has its own lines
+    curve = ""  # the curve has separate lines
     lines = ["", f"run       {state.run_id}  {state.name}"]
     for index, attempt in enumerate(state.attempts):
         lines += _attempt_story(attempt, run)
@@ -71,12 +71,12 @@ def story(state: RunState, run: RunPaths, *, redact: Callable[[str], str] = str)
     lines += trial_lines(state, run, english)
     with contextlib.suppress(BadRunFile):
         if command := declared_again(state, read_run_file(run.run_json).job):
-            lines.append(command)  # the last line contains only the command, so that it can be pasted
+            lines.append(command)  # the last line has only the command, ready to paste
     return "\n".join(line if line is curve else printable(redact(line)) for line in lines)
 
 
 def _nodes_story(state: RunState, run: RunPaths) -> Iterator[str]:
-    """For a run on several nodes, one line per node: its ranks in the last attempt, and how its part ended."""
+    """Yield one line per node of a multi-node run: its ranks in the last attempt, and how its part ended."""
     for number in sorted({LEADER, *state.nodes}) if state.nodes else ():
         its = read_state(run.node(number).journal)
         attempt = its.attempt
@@ -120,7 +120,7 @@ def _attempt_story(attempt: AttemptState, run: RunPaths) -> list[str]:
 
 
 def _resumed_story(state: RunState, before: AttemptState, attempt: AttemptState) -> str:
-    """An attempt's checkpoint and first step after a resume; empty if it made no step, or no earlier attempt did."""
+    """Return a resumed attempt's checkpoint and first step; empty if this attempt or all before it made no step."""
     if attempt.missed is not None:
         return english.sentence("moment", MomentKind.MISSED, values_of(attempt.missed))
     if attempt.resumed_step is not None:
@@ -136,7 +136,7 @@ def _resumed_story(state: RunState, before: AttemptState, attempt: AttemptState)
 
 
 def _confirmed(before: AttemptState, attempt: AttemptState) -> str:
-    """Whether a changed batch was measured as planned. The bundled trainer, which reports where it resumes, uses the batch it is given."""
+    """Return a note on whether a changed batch was confirmed by measurement; empty for the bundled trainer, which needs no check."""
     change = before.decision.change if before.decision is not None else None
     if (
         change is None
@@ -160,12 +160,12 @@ def _change_story(attempt: AttemptState) -> str:
 
 
 def exit_text(code: int | None) -> str:
-    """How a process ended."""
+    """Return how a process ended."""
     return "exit code unknown" if code is None else f"exit code {code}"
 
 
 def place_text(cause: Cause, root: Path) -> str:
-    """The position of the cause, as a path that opens from here. `root`: the attempt's folder, its base."""
+    """Return the position of the cause as a path that opens from here. `root`: the attempt's folder."""
     path = cause.path
     if not os.path.isabs(path):
         whole = os.path.normpath(root / path)
@@ -174,19 +174,19 @@ def place_text(cause: Cause, root: Path) -> str:
 
 
 def code_text(cause: Cause, run: RunPaths, attempt: int) -> str:
-    """The user's own line in the traceback that ends in the cause, with its position; empty if there is none."""
+    """Return the user's own line in the traceback that ends in the cause, with its position; empty if none."""
     own = read_context(run, attempt, cause).own
     return shortened(f"{own.path}:{own.line}  {own.text}", 240) if own is not None else ""
 
 
 def shortened(text: str, limit: int) -> str:
-    """`text` in one line of at most `limit` characters."""
-    line = printable(redact_text(text).strip())  # before truncation: nobody recognizes half a token
+    """Shorten `text` to one line of at most `limit` characters."""
+    line = printable(redact_text(text).strip())  # redact first, because cutting may hide a token
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def batch_text(batch: BatchSpec) -> str:
-    """The effective batch as a product."""
+    """Return the effective batch as a product."""
     return f"micro-batch {describe(batch)}"
 
 
@@ -194,7 +194,7 @@ def batch_text(batch: BatchSpec) -> str:
 
 
 def trial_lines(state: RunState, run: RunPaths, tr: Tr) -> list[str]:
-    """The lines, labels first; none if the run is not a trial, or launched nothing."""
+    """Return the lines, labels first; empty if the run is not a trial, or launched nothing."""
     attempt = state.attempt
     try:
         job = read_run_file(run.run_json).job
@@ -236,16 +236,16 @@ def _trial_rows(
     newest = saved[-1] if saved else None
     if newest is None:
         yield "saved", tr(NO_CHECKPOINT)
-    elif newest.step_by_time:  # its name has no step, so this was the newest step seen when it was written
+    elif newest.step_by_time:  # no step in its name, only the newest step at its time
         yield "saved", tr(f"a checkpoint: {newest.path}")
     else:
         yield "saved", tr(f"a checkpoint at step {newest.step}: {newest.path}")
 
 
 def _gpus(run: RunPaths, attempt: int) -> Iterator[tuple[str, float, float]]:
-    """Each GPU that the attempt used: its peak use and its capacity, in bytes.
+    """Yield each GPU that the attempt used, with its peak use and its capacity, in bytes.
 
-    In a container the driver does not attribute memory, so the total use of the only GPU, or of those where it grew, counts.
+    In a container, the driver does not attribute memory. Then use the total of the only GPU, or of GPUs with growing use.
     """
     series = run.node().series
     most, early = highest(series, GPU, attempt), at_first(series, GPU, attempt, USED)
@@ -258,7 +258,7 @@ def _gpus(run: RunPaths, attempt: int) -> Iterator[tuple[str, float, float]]:
 
 
 def step_time_s(run: RunPaths, attempt: int) -> float | None:
-    """Seconds per step of an attempt without its first step, which compiles and warms up; None for fewer than three steps."""
+    """Return seconds per step of an attempt, without its first step (compilation, warm-up); None for under three steps."""
     reader = SeriesReader(run.node().series, METRICS)
     times: dict[float, float] = {}
     while samples := reader.read():

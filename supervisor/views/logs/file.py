@@ -1,8 +1,8 @@
-"""Random access to one log of any size: lines by place and by number, nothing of it kept.
+"""Random access to one log of any size: lines by place and by number, without keeping any content.
 
-Reads are pread(2) at offsets, so a file of gigabytes opens like a small one. A line lies between two
-newlines; its text is made safe to show (`text.decode.clean`): the newest state of a line redrawn with
-carriage returns, the beginning of a very long one.
+Reads are pread(2) calls at offsets, so a file of gigabytes opens like a small one. A newline ends a line. Its
+text is made safe to show (`text.decode.clean`): the newest state of a line redrawn with carriage returns,
+the beginning of a very long line.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from supervisor.text.decode import CAP_MARK, LINE_CAP_BYTES, clean
 # Bytes per running total of the index: 8 bytes for 256 KiB, 32 KiB for 1 GiB. Counting or searching a
 # chunk takes well under a millisecond, so a key press never waits for more than that.
 CHUNK_BYTES = 1 << 18
-# The unit of reading lines: about a screen of them. A page of 64 ranks reads a few of each.
+# The unit of reading lines: about a screen. A page of 64 ranks reads a few units of each rank.
 BLOCK_BYTES = 1 << 12
-# The unit of looking for the next newline.
+# The unit of searching for the next newline.
 STRIDE_BYTES = 1 << 16
-# A longer line is not read in full to be shown.
+# A line longer than this is not read in full to be shown.
 WHOLE_LINE_BYTES = 1 << 16
 MARK_BYTES = 64
 
@@ -37,12 +37,12 @@ class Counts:
 
     @property
     def chunks(self) -> int:
-        """Chunks counted so far."""
+        """The number of chunks counted so far."""
         return len(self._ends)
 
     @property
     def total(self) -> int:
-        """Their sum."""
+        """The sum of the counts."""
         return self._ends[-1] if self._ends else 0
 
     def append(self, count: int) -> None:
@@ -50,29 +50,29 @@ class Counts:
         self._ends.append(self.total + count)
 
     def before(self, chunk: int) -> int:
-        """The total before `chunk`, which is at most `chunks`."""
+        """Return the total before `chunk`, which is at most `chunks`."""
         return self._ends[chunk - 1] if chunk else 0
 
     def chunk_of(self, ordinal: int) -> int:
-        """The chunk with item number `ordinal`, counted from 0; the first one not counted if it lies there."""
+        """Return the chunk with item number `ordinal`, from 0, or the first uncounted chunk."""
         return bisect_right(self._ends, ordinal)
 
     def is_empty(self, chunk: int) -> bool:
-        """Whether a chunk is counted and has none."""
+        """Check whether a chunk is counted and has no items."""
         return chunk < self.chunks and self.before(chunk) == self._ends[chunk]
 
 
 class Change(Enum):
-    """How a file changed since the last look."""
+    """How a file changed since the last check."""
 
     SAME = auto()
     GROWN = auto()
     ANEW = auto()  # truncated, rewritten or replaced by another file: all offsets are void
-    REWOUND = auto()  # a replay went back: less of the same content existed at the moment shown
+    REWOUND = auto()  # a replay went back, so less of the same content existed
 
 
 class TextLine(NamedTuple):
-    """One line. `end` is the offset after its newline, or the end of the file if it has none (`is_open`)."""
+    """One line. `end` is the offset after the newline, or the end of the file without one (`is_open`)."""
 
     offset: int
     end: int
@@ -81,7 +81,7 @@ class TextLine(NamedTuple):
 
 
 class LogFile:
-    """One file, open for reading. `full_size`, `full_written_t`: in a replay, including what comes after the moment shown.
+    """One file, open for reading. `full_size`, `full_written_t`: in a replay, including content after the current moment.
 
     Args:
         path: the log; it need not exist yet.
@@ -111,7 +111,7 @@ class LogFile:
             self._fd = -1
 
     def limit(self, size: int, t: float) -> None:
-        """In a replay: how many bytes existed at the moment shown; takes effect at the next `refresh`."""
+        """Limit the file to its bytes at the moment of a replay, from the next `refresh` on."""
         self._limit = (size, t)
 
     def refresh(self) -> Change:
@@ -130,7 +130,7 @@ class LogFile:
             return Change.GROWN if first else Change.ANEW
         try:
             now = os.fstat(self._fd)
-        except OSError as error:  # ESTALE of a network filesystem
+        except OSError as error:  # ESTALE on a network filesystem
             self.trouble = error.strerror or "cannot be read"
             return Change.SAME
         before, (start, seen) = self.size, self._mark
@@ -161,7 +161,7 @@ class LogFile:
         return True
 
     def _take(self, info: os.stat_result, *, anew: bool) -> None:
-        """Keep the sizes, and the last bytes: they tell a file replaced by at least as much from one that grew."""
+        """Keep the sizes and the last bytes, to distinguish a file that grew from an equally long replacement."""
         self.size, self.written_t = self.full_size, self.full_written_t = info.st_size, info.st_mtime
         if self._limit is not None:
             self.size, self.written_t = min(self.size, self._limit[0]), min(self.written_t, self._limit[1])
@@ -172,7 +172,7 @@ class LogFile:
         self._mark = (start, self.read(start, self.size - start))
 
     def read(self, offset: int, size: int) -> bytes:
-        """At most `size` bytes at `offset`; empty beyond the end or if the disk fails."""
+        """Return at most `size` bytes at `offset`; empty beyond the end or if the disk fails."""
         if self._fd < 0 or size <= 0:
             return b""
         try:
@@ -184,7 +184,7 @@ class LogFile:
     # -- places ------------------------------------------------------------------------------------------
 
     def next_start(self, offset: int) -> int:
-        """The offset after the first newline at or after `offset`; -1: none up to the file's end."""
+        """Return the offset after the first newline at or after `offset`; -1 if no newline follows."""
         at = offset
         while data := self.read(at, min(STRIDE_BYTES, self.size - at)):
             found = data.find(b"\n")
@@ -194,7 +194,7 @@ class LogFile:
         return -1
 
     def line_start(self, offset: int) -> int:
-        """The start of the line that contains the byte at `offset`."""
+        """Return the start of the line that contains the byte at `offset`."""
         at = min(offset, self.full_size)
         while at > 0:
             start = max(at - STRIDE_BYTES, 0)
@@ -205,7 +205,7 @@ class LogFile:
         return 0
 
     def number_at(self, offset: int) -> int | None:
-        """The number, from 0, of the line that begins at `offset`; None: not counted that far yet."""
+        """Return the number, from 0, of the line that begins at `offset`; None if not counted that far."""
         chunk = offset // CHUNK_BYTES
         if chunk > self.newlines.chunks:
             return None
@@ -213,10 +213,10 @@ class LogFile:
         return self.newlines.before(chunk) + self.read(start, offset - start).count(b"\n")
 
     def offset_of(self, number: int) -> int | None:
-        """The start of line `number`, counted from 0; None: beyond the end, or not counted that far yet."""
+        """Return the start of line `number`, from 0; None beyond the end, or if not counted that far yet."""
         if number <= 0:
             return 0
-        chunk = self.newlines.chunk_of(number - 1)  # once counting is done, less than a chunk is uncounted
+        chunk = self.newlines.chunk_of(number - 1)  # at the end of counting, less than a chunk is uncounted
         start = chunk * CHUNK_BYTES
         data = self.read(start, min(CHUNK_BYTES, self.size - start))
         place = -1
@@ -227,7 +227,7 @@ class LogFile:
         return start + place + 1 if start + place + 1 < self.size else None
 
     def count(self) -> bool:
-        """Count the newlines of one more chunk; False: no whole chunk is left to count."""
+        """Count the newlines of one more chunk. Return False if all whole chunks are counted."""
         start = self.newlines.chunks * CHUNK_BYTES
         if start + CHUNK_BYTES > self.size:
             return False
@@ -236,13 +236,13 @@ class LogFile:
 
     @property
     def counted_bytes(self) -> int:
-        """How far the lines are counted; less than a chunk needs no counting ahead."""
+        """The number of bytes counted so far. The last partial chunk needs no counting ahead."""
         counted = self.newlines.chunks * CHUNK_BYTES
         return self.size if self.size - counted < CHUNK_BYTES else counted
 
     @property
     def line_count(self) -> int | None:
-        """All lines, including a partial last one; None: not counted yet."""
+        """The number of lines, including a partial last line; None if not counted yet."""
         total = self.number_at(self.size) if self.counted_bytes == self.size else None
         is_open = self.size > 0 and self.read(self.size - 1, 1) != b"\n"
         return total + is_open if total is not None else None
@@ -250,7 +250,7 @@ class LogFile:
     # -- lines -------------------------------------------------------------------------------------------
 
     def chunk_lines(self, chunk: int) -> tuple[int, bytes]:
-        """The lines that begin in `chunk`, as bytes, and their starts; only the head of a line that never ends."""
+        """Return the lines that begin in `chunk` as bytes, and their starts; only the head of endless lines."""
         start = chunk * CHUNK_BYTES
         stop = min(start + CHUNK_BYTES, self.size)
         base = max(start - 1, 0)
@@ -265,7 +265,7 @@ class LogFile:
         return base + first, data[first:]
 
     def forward(self, offset: int) -> Iterator[TextLine]:
-        """The lines that begin at or after `offset`."""
+        """Yield the lines that begin at or after `offset`."""
         at = self.next_start(offset - 1) if offset else 0
         while 0 <= at < self.size:
             data = self.read(at, min(BLOCK_BYTES, self.size - at))
@@ -279,7 +279,7 @@ class LogFile:
                 at = line.end
 
     def backward(self, offset: int) -> Iterator[TextLine]:
-        """The lines that begin before `offset`, the nearest first."""
+        """Yield the lines that begin before `offset`, the nearest first."""
         at = min(offset, self.size)
         if at and self.read(at - 1, 1) != b"\n":
             at = self.line_start(at)
@@ -288,7 +288,7 @@ class LogFile:
             start = max(at - BLOCK_BYTES, 0)
             data = self.read(start, at - start)
             if len(data) < at - start:
-                return  # it was cut since the last look
+                return  # the file was truncated since the last check
             first = 0 if start == 0 else data.find(b"\n", 0, len(data) - 1) + 1
             if start and not first:
                 at = self.line_start(at - 1)
@@ -299,7 +299,7 @@ class LogFile:
                 at -= len(raw) + 1
 
     def _long_line(self, offset: int) -> TextLine:
-        """The line that begins at `offset`, of any length."""
+        """Return the line that begins at `offset`, of any length."""
         end = self.next_start(offset)
         is_open = end < 0
         end = self.size if is_open else end

@@ -1,7 +1,7 @@
 """Many logs as one: merged by time, equal lines of several ranks folded, from any place in either direction.
 
-A place is one offset per log: everything before it is above. Moving on takes whole lines off the logs' heads,
-so each log keeps its own order, however little is known about times. Only what is in sight is kept.
+A place is one offset per log. Everything before it is above. Moving takes whole lines off the logs' heads,
+so each log keeps its own order, even if times are missing. Only visible lines are kept.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from supervisor.views.logs.file import TextLine
 from supervisor.views.logs.sources import Tone, split_rank, tone_of
 from supervisor.views.logs.stream import Stream
 
-# How far one log may be ahead of the others for its lines to still be folded with theirs.
+# How far a log may be ahead of the others so that its lines still fold with theirs.
 FOLD_AHEAD_LINES = 24
-# A traceback begins with this and ends with the first line without indentation; a longer one is not kept together.
+# A traceback begins with this and ends with the first line without indentation. A longer traceback may be split.
 TRACEBACK = re.compile(r"Traceback \(most recent call last\)")
 MOST_UNIT_LINES = 200
-# Maximum number of unfolded lines to look through to fill a page that folds them.
+# The greatest number of unfolded lines to read to fill a page that folds them.
 MOST_BACK_LINES = 20_000
 
 Place = tuple[int, ...]
@@ -39,7 +39,7 @@ class Row(NamedTuple):
 
 
 class _Unit(NamedTuple):
-    """Lines of one log that stay together: a line and the indented ones below it. Units with equal `texts` fold."""
+    """Lines of one log that stay together: a line and the indented lines below. Units with equal `texts` fold."""
 
     who: str
     lines: tuple[TextLine, ...]
@@ -69,7 +69,7 @@ class _Head:
             self.fill()
 
     def fill(self) -> None:
-        """Read as far ahead as lines may be folded."""
+        """Read as far ahead as lines may fold."""
         while len(self.ahead) < FOLD_AHEAD_LINES and self._next is not None:
             self.ahead.append(self._unit(self._next))
 
@@ -88,27 +88,27 @@ class _Head:
         return _Unit(first[1], lines, texts, self._stream.order(lines[0]))
 
     def take(self) -> _Unit:
-        """The next unit."""
+        """Return the next unit and move on."""
         taken = self.ahead.popleft()
         self.fill()
         return taken
 
     def depth_of(self, texts: tuple[str, ...]) -> int | None:
-        """How many units come before the one with these texts; None: it is not near."""
+        """Return how many units come before the unit with these texts; None if there is none nearby."""
         return next((depth for depth, unit in enumerate(self.ahead) if unit.texts == texts), None)
 
     def writer(self, depth: int) -> tuple[int | None, str]:
-        """The node and rank that wrote a unit."""
+        """Return the node and rank that wrote a unit."""
         return self._stream.ref.node, self.ahead[depth].who
 
 
 def rows_from(streams: Sequence[Stream], place: Place, stop: Place | None = None) -> Iterator[Row]:
-    """The rows from `place` on, up to `stop`."""
+    """Yield the rows from `place` on, up to `stop`."""
     now, stops = list(place), stop or (None,) * len(place)
     heads = [_Head(stream, at, end) for stream, at, end in zip(streams, place, stops, strict=True)]
 
     def rows(logs: Sequence[int]) -> Iterator[Row]:
-        """The next unit, which is the same in all of these logs."""
+        """Yield the next unit, which is the same in all of these logs."""
         units = [(i, heads[i].take()) for i in logs]
         first = units[0][1]
         whose = tuple(dict.fromkeys(unit.who for _, unit in units))
@@ -131,7 +131,7 @@ def rows_from(streams: Sequence[Stream], place: Place, stop: Place | None = None
 
 
 def _alike(heads: Sequence[_Head], first: int, texts: tuple[str, ...]) -> list[tuple[int, int]]:
-    """The logs that continue with the same unit, and how many of their units come before; never units that others await."""
+    """Return the logs that continue with the same unit, and how many units come before it, none in the first log."""
     found: list[tuple[int, int]] = []
     whose = {heads[first].writer(0)}
     for i, head in enumerate(heads):
@@ -146,7 +146,7 @@ def _alike(heads: Sequence[_Head], first: int, texts: tuple[str, ...]) -> list[t
 
 
 def place_before(streams: Sequence[Stream], place: Place, most: int) -> Place:
-    """The place that is this many unfolded lines before another, by time."""
+    """Return the place this many unfolded lines before another place, by time."""
     now = list(place)
     upward = (_upward(i, stream, at) for i, (stream, at) in enumerate(zip(streams, place, strict=True)))
     for _, minus, offset in itertools.islice(heapq.merge(*upward), most):
@@ -155,13 +155,13 @@ def place_before(streams: Sequence[Stream], place: Place, most: int) -> Place:
 
 
 def _upward(index: int, stream: Stream, place: int) -> Iterator[tuple[float, int, int]]:
-    """The lines of one log before a place, nearest first, so that the newest of all logs sorts first."""
+    """Yield the lines of one log before a place, nearest first, so that the newest of all sorts first."""
     for line in stream.backward(place):
         yield -stream.order(line), -index, line.offset
 
 
 def rows_before(streams: Sequence[Stream], place: Place, most: int) -> list[Row]:
-    """The last `most` rows before `place`."""
+    """Return the last `most` rows before `place`."""
     filled = sum(offset > 0 for offset in place)
     lines = most if filled == 1 else most * 4
     while True:

@@ -1,4 +1,4 @@
-"""The logs that a view reads: their files, thinned by a query, their changes and counts. Used by one thread."""
+"""The logs that a view reads: their files, filtered by a query, and their counts. Use from one thread."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from supervisor.views.logs.reading import Tally
 from supervisor.views.logs.sources import AGENT, LogRef, NodeLogs, logs_of
 from supervisor.views.logs.stream import Stream
 
-# At most this many files are open: RLIMIT_NOFILE is often 1024. If nodes have more in total, as many nodes
-# are read as fit: those of a filter, then in order.
+# Open at most this many files: RLIMIT_NOFILE is often 1024. If the nodes have more logs, read as many
+# nodes as fit: first the nodes of a filter, then the others in order.
 MOST_LOGS = 256
-# Logs up to this size are counted unasked, just for the number of lines: 64 ranks may have written gigabytes.
+# Count logs up to this size without a request, just for the line count. 64 ranks may have written gigabytes.
 COUNT_UNASKED_BYTES = 64 << 20
 
 
 class NothingThereError(LookupError):
-    """What a person asked for does not exist; the message is one line."""
+    """What the user asked for does not exist. The message is one line."""
 
 
 class OpenLogs:
-    """The logs of one attempt. `finders`: the same, thinned to the matches of the search.
+    """The logs of one attempt. `finders`: the same logs, filtered to the matches of the search.
 
     Args:
         node: the node's folder, which lists the run's logs.
-        check: called now and then during long work; raises to abort it.
+        check: called now and then during long work. It raises an exception to abort the work.
     """
 
     def __init__(self, node: NodePaths, check: Callable[[], None]) -> None:
@@ -44,7 +44,7 @@ class OpenLogs:
         self.nodes_read: tuple[int, ...] = ()
         self._node = node
         self._check = check
-        self._attempt: int | None = None  # None: the newest
+        self._attempt: int | None = None  # None: the newest attempt
         self._recorded_t: float | None = None
         self._files: dict[str, LogFile] = {}
         self._indexes: dict[tuple[int | None, int], ArrivalReader] = {}  # by node and attempt
@@ -61,14 +61,14 @@ class OpenLogs:
 
     @property
     def number(self) -> int:
-        """The attempt that is shown."""
+        """The number of the shown attempt."""
         if self._attempt is not None:
             return self._attempt
         return self.state.attempts[-1].number if self.state.attempts else 0
 
     @property
     def grows(self) -> bool:
-        """Whether lines may still come: the shown attempt is the newest, has not ended, and its log is not quiet."""
+        """Whether lines may still arrive: the shown attempt is the newest, is alive, and its log is not quiet."""
         attempt = self.state.attempt
         if attempt is None or self.state.is_over:
             return not self.state.is_over
@@ -76,7 +76,7 @@ class OpenLogs:
 
     @property
     def node_count(self) -> int:
-        """How many nodes the run has, if several."""
+        """The number of nodes in the run, if several."""
         return len(self._nodes)
 
     def update(
@@ -88,17 +88,17 @@ class OpenLogs:
         *,
         keep: bool,
     ) -> Place:
-        """Read the current logs; returns the place in them. `keep`: stay in the attempt that is being read."""
+        """Read the current logs and return the place in them. `keep`: stay in the shown attempt."""
         if keep and self.number:
             self._attempt = self.number
         self.state, self._recorded_t, self._nodes = state, recorded_t, nodes
         return self._choose(place)
 
     def other_attempt(self, way: int) -> None:
-        """Read the attempt before or after.
+        """Read the attempt before (-1) or after (1).
 
         Raises:
-            NothingThereError: there is none.
+            NothingThereError: there is no attempt in that direction.
         """
         numbers = [attempt.number for attempt in self.state.attempts]
         if not numbers:
@@ -109,13 +109,13 @@ class OpenLogs:
         self.choose_attempt(numbers[now + way])
 
     def choose_attempt(self, number: int | None) -> None:
-        """Read this attempt; None or the newest: the newest one, also when another starts."""
+        """Read this attempt. None or the newest number: the newest attempt, even after another starts."""
         is_newest = bool(self.state.attempts) and number == self.state.attempts[-1].number
         self._attempt = None if is_newest else number
         self._choose(())
 
     def _choose(self, place: Place) -> Place:
-        """Open the logs of the attempts; logs that are already read keep their place."""
+        """Open the logs of the attempts. Logs that are already open keep their place."""
         attempts = [attempt for attempt in self.state.attempts if attempt.number == self.number]
         refs = list(self._refs(attempts))
         if [stream.ref for stream in self.streams] != refs:
@@ -132,7 +132,7 @@ class OpenLogs:
         return place
 
     def _learn_sizes(self) -> None:
-        """The size of the ranks' logs tells which logs without times were written at once."""
+        """Store the largest size of rank logs. It shows which logs without times were written at once."""
         sizes = (stream.file.full_size for stream in self.streams if stream.ref.who != AGENT)
         most_bytes = max(sizes, default=0)
         for stream in self.streams:
@@ -158,11 +158,11 @@ class OpenLogs:
         return self._indexes[key]
 
     def _limit(self, stream: Stream, recorded_t: float) -> None:
-        """In a replay, what existed at its moment."""
+        """Limit a log to the content that existed at the current moment of a replay."""
         stream.file.limit(stream.offset_at(recorded_t), recorded_t)
 
     def _refs(self, attempts: Sequence[AttemptState]) -> Iterator[LogRef]:
-        """The logs of these attempts on all nodes, as far as they fit."""
+        """Yield the logs of these attempts on all nodes, up to the limit of open files."""
         if not self._nodes:
             yield from logs_of(self.state, self._node, attempts)
             return
@@ -189,7 +189,7 @@ class OpenLogs:
         return tuple(stream.file.size for stream in self.streams)
 
     def index_of(self, path: str) -> int | None:
-        """The log with this name, or whose path ends in it."""
+        """Return the log with this name, or with a path that ends in this name."""
         logs = [(i, stream.ref.path) for i, stream in enumerate(self.streams)]
         tail = os.sep + path.lstrip("./")
         exact = (i for i, log in logs if str(log) == path or log.name == path)
@@ -197,7 +197,7 @@ class OpenLogs:
         return next(itertools.chain(exact, ends), None)
 
     def ranks(self) -> tuple[str, ...]:
-        """The ranks that write these logs, as far as their lines or names show; only on the nodes of the query."""
+        """Return the ranks that write these logs, by their lines or file names, only on the nodes of the query."""
         nodes = self.query.nodes
         found = {who for s in self.streams if not nodes or s.ref.node in nodes for who in s.writers()}
         return tuple(sorted(filter(str.isdigit, found), key=int))
@@ -205,10 +205,10 @@ class OpenLogs:
     # -- query and search --------------------------------------------------------------------------------
 
     def filter_by(self, query: Query, place: Place) -> Place:
-        """Let only these lines through; returns the new place, as other nodes may be read."""
+        """Show only lines that match a query. Return the new place, because other nodes may be read."""
         chosen, same, self.query = self.query.nodes, query == self.query, query
         if same:
-            return place  # the counts stay
+            return place  # keep the counts
         for stream in self.streams:
             stream.filter_by(query)
         if query.nodes != chosen and len(self.nodes_read) < len(self._nodes):
@@ -217,12 +217,12 @@ class OpenLogs:
         return place
 
     def search(self, query: Query) -> None:
-        """Search for this among the shown lines."""
+        """Search the shown lines for a query."""
         self.searched = query
         self._find_anew()
 
     def _find_anew(self) -> None:
-        """Search the shown lines of each log; a log that is already searched for this is not searched again."""
+        """Search the shown lines of each log. Skip a log that was already searched for the same query."""
         both = replace(self.query, include=self.query.include + self.searched.include)
         known = {finder.ref: finder for finder in self.finders if finder.query == both}
         self.finders = []
@@ -236,7 +236,7 @@ class OpenLogs:
     # -- changes -----------------------------------------------------------------------------------------
 
     def refresh(self, place: Place) -> tuple[bool, list[str], Place]:
-        """Check every log; returns whether something changed, what to tell the person, and the new place."""
+        """Check every log. Return whether something changed, messages for the user, and the new place."""
         read = [index.refresh() for index in self._indexes.values()]
         changed, notes = any(read), []
         at = list(place)
@@ -258,7 +258,7 @@ class OpenLogs:
     # -- counts ------------------------------------------------------------------------------------------
 
     def count(self, *, is_moved: bool) -> bool:
-        """Count one chunk of the most wanted log; False: nothing is left. `is_moved`: the page's position matters."""
+        """Count one chunk of the most urgent log. Return False at the end. `is_moved`: the page's position counts."""
         included = self.included
         if self.searched and any(finder.count() for finder in self.finders):
             return True
@@ -269,25 +269,25 @@ class OpenLogs:
 
     @property
     def line_count(self) -> int | None:
-        """All lines of the included logs; None: not counted."""
+        """The number of lines in the included logs; None if not counted."""
         return _sum_of([stream.file.line_count for stream in self.included])
 
     def shown(self) -> Tally | None:
-        """How many lines the query lets through; None: the query excludes none."""
+        """Return how many lines match the query; None if the query excludes no line."""
         included = self.included
         if all(stream.is_whole for stream in included):
             return None
         return Tally(sum(stream.total for stream in included), _done(included))
 
     def found(self, place: Place | None) -> Tally:
-        """The number of matches of the search; with a place, also which of them begins there."""
+        """Return the number of matches of the search. With a place, also return which match begins there."""
         before = _before(self.finders, place) if place is not None else None
         total = sum(finder.total for finder in self.finders)
         ordinal = before + 1 if before is not None else None
         return Tally(total, _done(self.finders), ordinal, at_match=place is not None)
 
     def below(self, place: Place) -> int | None:
-        """How many lines that pass the query begin at or after a place; None: not counted."""
+        """Return how many lines of the query begin at or after a place; None if not counted."""
         before = _before(self.streams, place)
         if before is None or _done(self.streams) < 1:
             return None
@@ -295,7 +295,7 @@ class OpenLogs:
 
 
 def name_of(stream: Stream) -> str:
-    """A log by the last two parts of its path."""
+    """Return the last two parts of a log's path."""
     return "/".join(stream.ref.path.parts[-2:])
 
 
@@ -310,5 +310,5 @@ def _done(streams: Sequence[Stream]) -> float:
 
 
 def _before(streams: Sequence[Stream], place: Place) -> int | None:
-    """How many matching lines begin before a place; None: not counted yet."""
+    """Return how many matching lines begin before a place; None if not counted yet."""
     return _sum_of([stream.before(at) for stream, at in zip(streams, place, strict=True)])

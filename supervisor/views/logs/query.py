@@ -1,7 +1,7 @@
-r"""The one query language, of the logs and of the list of runs: its words, and how log lines match (pure).
+r"""The query language of the logs and of the list of runs: its words, and how log lines match (pure).
 
 ``error`` (any case), ``"two words"``, ``/re/`` (any case unless it has a capital), each with ``-`` in front to exclude matches;
-``field:value``, ``field=value`` and the comparisons ``< > <= >= !=``, for the fields that the caller names. Logs have
+``field:value``, ``field=value`` and the comparisons ``< > <= >= !=``, for the fields that the caller lists. Logs have
 ``r0``, ``r0-3,7``, ``ragent`` for ranks; ``level:warn``, ``level:error``; ``stream:stdout``, ``stream:stderr``;
 ``node:1``, ``node:0-3,7``. A search is one text or one ``/re/``.
 """
@@ -21,11 +21,11 @@ _WORD = re.compile(r'(-?)(?:/((?:\\.|[^/\\])+)/(?=\s|$)|"([^"]*)"|(\S+))\s*')
 _FIELD = re.compile(r"([a-z_]+)(<=|>=|!=|[:=<>])(.*)", re.IGNORECASE)
 _NUMBERS = r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*"
 _RANKS = re.compile(rf"r({_NUMBERS}|agent)")
-# The fields of a log, and what only the list of runs can compare.
+# The fields of a log, and the fields that only the list of runs can compare.
 _FIELDS = {"rank", "ranks", "node", "nodes", "level", "levels", "stream", "streams"}
 _VALUES = {"step", "epoch", "loss", "val_loss", "lr", "grad_norm"}
 _PLAIN = bytes([*b"\t\n", *range(32, 127)])
-# A typed range names at most a few thousand ranks, more than any log here has.
+# A typed range expands to at most a few thousand ranks, more than any log here has.
 MOST_RANKS = 4096
 STREAMS = frozenset(["stdout", "stderr", "agent"])
 _WORSE = frozenset([Tone.WARN, Tone.BAD])
@@ -33,20 +33,20 @@ LEVELS = {"warn": _WORSE, "warning": _WORSE, "error": frozenset([Tone.BAD]), "ba
 
 
 class BadQueryError(ValueError):
-    """The typed text is not a valid query; the message is one line."""
+    """The typed text is not a valid query. The message is one line."""
 
 
 # -- the words of a query ------------------------------------------------------------------------------
 
 
 class Term(NamedTuple):
-    """A text or an expression. `text` is lower case for plain words; `pattern` is set for ``/re/``."""
+    """A text or an expression. `text` is lower case for plain words, and `pattern` is set for ``/re/``."""
 
     text: str
     pattern: re.Pattern[str] | None = None
 
     def find(self, line: str, lowered: str, start: int = 0) -> tuple[int, int] | None:
-        """The first match from `start` on, as (start, stop) within the line."""
+        """Return the first match from `start` on, as (start, stop) within the line."""
         if self.pattern is not None:
             found = self.pattern.search(line, start)
             return found.span() if found is not None else None
@@ -58,7 +58,7 @@ class Term(NamedTuple):
 
 
 class Word(NamedTuple):
-    """One word of a filter: with a field, `field`, `sign` and `value` are set; otherwise `term` is searched."""
+    """One word of a filter. With a field, `field`, `sign` and `value` are set. Otherwise search for `term`."""
 
     text: str
     term: Term
@@ -70,10 +70,10 @@ class Word(NamedTuple):
 
 
 def words_of(typed: str, fields: Collection[str]) -> Iterator[Word]:
-    """The words of a filter, in order.
+    """Yield the words of a filter, in order.
 
     Raises:
-        BadQueryError: an invalid regular expression.
+        BadQueryError: a regular expression is invalid.
     """
     for match in _WORD.finditer(typed.strip()):
         minus, pattern, quoted, plain = match.groups()
@@ -95,7 +95,7 @@ def expression(pattern: str) -> Term:
     """Compile an expression that cannot hang on any line. ``^`` and ``$`` also match line ends within a chunk.
 
     Raises:
-        BadQueryError: it is invalid.
+        BadQueryError: the expression is invalid.
     """
     from supervisor.text.patterns import compile_linear
 
@@ -111,7 +111,7 @@ def expression(pattern: str) -> Term:
 
 @dataclass(frozen=True)
 class Query:
-    """What lines must and must not contain, their writers and nodes (empty: any), and their severity (empty: any)."""
+    """A query: texts that lines must and must not contain, writers and nodes, and severity (empty: any)."""
 
     include: tuple[Term, ...] = ()
     exclude: tuple[Term, ...] = ()
@@ -126,7 +126,7 @@ class Query:
         """Parse a typed query.
 
         Raises:
-            BadQueryError: an invalid regular expression, an unknown level, a comparison with a value.
+            BadQueryError: an expression is invalid, a level does not exist, or a comparison has a value.
         """
         query = cls(typed=" ".join(typed.split()))
         for word in words_of(typed, _FIELDS | _VALUES):
@@ -134,7 +134,7 @@ class Query:
         return query
 
     def _with(self, word: Word) -> Query:
-        """The query with one more word."""
+        """Return the query with one more word."""
         if word.field in _VALUES and word.sign in {"<", ">", "<=", ">=", "!="}:
             raise BadQueryError(
                 f"{word.text}: a log is filtered by words, not by values: M draws {word.field}"
@@ -174,10 +174,10 @@ class Query:
 
     @classmethod
     def search(cls, typed: str) -> Query:
-        """The search: the words as one text, or ``/re/``.
+        """Return a search for the typed words as one text, or for ``/re/``.
 
         Raises:
-            BadQueryError: an invalid regular expression.
+            BadQueryError: the regular expression is invalid.
         """
         pattern = re.fullmatch(r"/(.+)/", typed)
         term = expression(pattern.group(1)) if pattern else Term(typed.lower())
@@ -199,16 +199,16 @@ class Query:
         return " · ".join(parts)
 
     def of(self, *who: str) -> Query:
-        """The same query for these ranks (none: all)."""
+        """Return the same query for these ranks (none: all)."""
         return replace(self, who=frozenset(who), typed=self._typed("rank", *(f"r{name}" for name in who)))
 
     def at(self, *nodes: int) -> Query:
-        """The same query for these nodes (none: all)."""
+        """Return the same query for these nodes (none: all)."""
         typed = self._typed("node", *([f"node:{ranges(nodes)}"] if nodes else []))
         return replace(self, nodes=frozenset(nodes), typed=typed)
 
     def _typed(self, name: str, *words: str) -> str:
-        """The typed text with other words in place of those of a field."""
+        """Return the typed text with the words of a field replaced."""
         kept = [
             word.text
             for word in words_of(self.typed, _FIELDS)
@@ -217,7 +217,7 @@ class Query:
         return " ".join([*words, *kept])
 
     def accepts(self, line: str) -> bool:
-        """Whether a line's text matches; ignores the writer."""
+        """Check whether a line's text matches, regardless of the writer."""
         lowered = line.lower()
         return (
             all(term.find(line, lowered) for term in self.include)
@@ -226,7 +226,7 @@ class Query:
         )
 
     def is_by(self, *who: str) -> bool:
-        """Whether any of a line's writers matches."""
+        """Check whether any of a line's writers matches."""
         return not self.who or not self.who.isdisjoint(who)
 
     @property
@@ -235,11 +235,11 @@ class Query:
         return bool(self.include or self.exclude or self.level)
 
     def offsets_in(self, data: bytes) -> Iterator[int]:
-        """The starts of matching lines within `data`, which contains whole lines; see `accepts`."""
+        """Yield the starts of matching lines within `data`, which contains whole lines; see `accepts`."""
         text = _cleaned(data)
         lowered = text.lower()
         if any(term.pattern is None and term.text not in lowered for term in self.include):
-            return  # as in nearly every chunk of a large log
+            return  # the usual case for a chunk of a large log
         if self.level and NOTABLE.search(text) is None:
             return
         at = 0
@@ -250,9 +250,9 @@ class Query:
 
 
 def _cleaned(data: bytes) -> str:
-    """All lines of `data` as `clean` renders them, uncut; with as many newlines as before."""
+    """Return all lines of `data` as `clean` renders them, uncut, with the same number of newlines."""
     data = data.replace(b"\r\n", b"\n")
-    # Most logs that are not plain text contain only the blocks of a progress bar, which stay.
+    # In most logs that are not plain text, the unusual characters are progress bar blocks, which stay.
     unusual = data.translate(None, _PLAIN).decode("utf-8", "replace")
     if "\r" not in unusual and strip_escapes(unusual) == unusual:
         return data.decode("utf-8", "replace")
@@ -260,7 +260,7 @@ def _cleaned(data: bytes) -> str:
 
 
 def _rank_word(word: Word) -> str:
-    """The ranks that ``r0-3,7`` names; empty for any other word."""
+    """Return the ranks of ``r0-3,7``; empty for any other word."""
     named = _RANKS.fullmatch(word.text) if word.is_plain and not word.is_left_out else None
     return named[1] if named is not None else ""
 

@@ -1,4 +1,4 @@
-"""Places in the logs, as people and charts name them, and what a view gets to show (pure but for the local zone)."""
+"""Places in the logs as users and charts specify them, and what a view shows (pure but for the local zone)."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _STEP = re.compile(r"step (\d[\d ,]*)")
 
 
 class LogAt(msgspec.Struct, frozen=True):
-    """A place in the logs, as far as known. All None: follow the newest lines.
+    """A place in the logs. All fields None: follow the newest lines.
 
     Attributes:
         attempt: counted from 1; None: the newest.
-        step: the training step whose line is wanted.
+        step: the training step of the wanted line.
         t: wall time in seconds, used if no line has that step.
         is_any_day: `t` is a clock time, on the newest day that has it.
-        path: the file; `line` (from 1) or `offset` (in bytes) is a place within it. None: that of the row with the cursor.
-        text: of a line that a verdict names.
+        path: the file; `line` (from 1) or `offset` (in bytes) is a place within it. None: the cursor's file.
+        text: the text of a line in a verdict.
     """
 
     attempt: int | None = None
@@ -45,7 +45,7 @@ class LogAt(msgspec.Struct, frozen=True):
 
 
 def log_facts(state: RunState, nodes: Sequence[NodeLogs] = ()) -> list[tuple[object, ...]]:
-    """The part of a run's state that tells which logs exist, when they were written, and if they grow."""
+    """Return the state that determines which logs exist, when they were written, and whether they grow."""
     return [
         (number, each.is_over, a.number, a.ranks, a.started_t, a.ended_t, a.quiet_since)
         for number, each in [(None, state), *((node.number, node.state) for node in nodes[1:])]
@@ -57,7 +57,7 @@ def log_facts(state: RunState, nodes: Sequence[NodeLogs] = ()) -> list[tuple[obj
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """The number of matches so far. `ordinal` counts from 1; None: not known (yet). `at_match`: one is in sight, counted or not."""
+    """The number of matches so far. `ordinal` counts from 1; None: not counted yet. `at_match`: a match is visible."""
 
     found: int
     done_ratio: float
@@ -72,21 +72,21 @@ class Page(msgspec.Struct, frozen=True):
         rows: as many as fit, fewer where the logs end.
         logs: the logs being read, in the order of `Row.place`.
         cursor: the row that was jumped to; `jump` counts the jumps.
-        following: new lines move the page; `grows`: some may come.
-        cause: the row of the line that a verdict names; `at_cause`: the page stays there.
-        attempt: whose logs these are; `attempts` how many there are.
-        merged_by: "" for one log, else "time", "arrival", or "arrival (estimated)" if not all were seen.
+        following: new lines move the page; `grows`: more lines may arrive.
+        cause: the row of the line in a verdict; `at_cause`: the page stays there.
+        attempt: the number of the attempt of these logs; `attempts`: the number of attempts.
+        merged_by: "" for one log, else "time", "arrival", or "arrival (estimated)" if some are unknown.
         numbers: the line number (from 1) of each row, if there is one counted log.
         line_count: all lines of all logs; None: not counted.
-        below: lines after the page that pass the query; None: not counted.
+        below: lines of the query after the page; None: not counted.
         place_ratio: share of the bytes above the page's end.
-        shown: how many lines pass the query; None: no query.
+        shown: how many lines match the query; None: no query.
         search: matches; None: no search.
-        last_lines: of each rank.
-        nodes: of a run on several nodes, those whose logs are read, out of `node_count`.
+        last_lines: the last line of each rank.
+        nodes: for a multi-node run, the nodes whose logs are read, out of `node_count`.
         empty_why: why the page has no rows.
-        ranks: the known writers of these logs.
-        alone: the only log that the query includes, if there is just one.
+        ranks: the writers found in these logs.
+        alone: the only log that the query includes, if there is exactly one.
     """
 
     rows: tuple[Row, ...]
@@ -118,30 +118,30 @@ class Page(msgspec.Struct, frozen=True):
 
     @property
     def key_facts(self) -> tuple[object, ...]:
-        """The facts that change what keys do."""
+        """The values that change what keys do."""
         return self.following, self.grows
 
     def nodes_of(self, row: Row) -> tuple[int, ...]:
-        """The nodes that wrote a row; none for a run on one node."""
+        """Return the nodes that wrote a row; empty for a single-node run."""
         found = {self.logs[index].node for index, _ in row.parts}
         return tuple(sorted(node for node in found if node is not None))
 
     def place_of(self, row: Row) -> LogAt:
-        """The place of a row's line."""
+        """Return the place of a row's line."""
         index, line = row.parts[0]
         log = self.logs[index]
         return LogAt(attempt=log.attempt, path=str(log.path), offset=line.offset)
 
 
 class Remark(msgspec.Struct, frozen=True):
-    """One line for the person. `good`: None while in progress, False for trouble."""
+    """A one-line message to the user. `good`: None while in progress, False for trouble."""
 
     text: str
     good: bool | None = None
 
 
 class Copied(msgspec.Struct, frozen=True):
-    """The text of the requested rows; `lines` of them."""
+    """The text of the requested rows, and their number `lines`."""
 
     text: str
     lines: int
@@ -150,18 +150,18 @@ class Copied(msgspec.Struct, frozen=True):
 Answer: TypeAlias = Page | Remark | Copied | LogAt
 
 
-# -- what a person types after a colon --------------------------------------------------------------------
+# -- what a user types after a colon -------------------------------------------------------------------------
 
 
 class BadJumpError(ValueError):
-    """The typed text names no place; one line says what would."""
+    """The typed text is not a place. The message shows valid forms in one line."""
 
 
 def parse_jump(typed: str) -> LogAt:
-    """Read ``812``, ``step 1200``, ``14:52``, ``14:52:10`` or ``2026-11-21 14:52``; clock times are local.
+    """Parse ``812``, ``step 1200``, ``14:52``, ``14:52:10`` or ``2026-11-21 14:52``. Clock times are local.
 
     Raises:
-        BadJumpError: it is none of these.
+        BadJumpError: the text has another form.
     """
     text = typed.strip().removeprefix(":")
     if (digits := text.replace(" ", "").replace(",", "")).isdecimal():
@@ -174,7 +174,7 @@ def parse_jump(typed: str) -> LogAt:
             f"{text}: give a line's number, a step such as step 1200, or a time such as 14:52 or 2026-11-21 14:52"
         )
     year, month, day, hour, minute, second = (int(part) if part else None for part in match.groups())
-    today = datetime.fromtimestamp(time.time())  # noqa: DTZ006 - what a person types is local time
+    today = datetime.fromtimestamp(time.time())  # noqa: DTZ006 - users type local time
     try:
         when = today.replace(hour=hour or 0, minute=minute or 0, second=second or 0, microsecond=0)
         if year is not None and month is not None and day is not None:

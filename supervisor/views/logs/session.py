@@ -1,7 +1,7 @@
-"""The thread that reads for one view: it owns the viewport, moves it on request, and makes the pages.
+"""The thread that reads for one view. It owns the viewport, moves it on request, and makes the pages.
 
-A request is a call of the viewport. Requests are carried out one after another; a long one is aborted when
-another arrives. Between them the thread counts lines and matches, a chunk at a time.
+A request is a call of the viewport. The thread performs one request after another, and a new request aborts a
+long one. Between requests the thread counts lines and matches, a chunk at a time.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from supervisor.views.logs.viewport import LogViewport
 # answered at once.
 PAGE_S = 0.1
 REST_RATIO = 3.0
-# While nobody sees the pages, the thread checks this often for requests.
+# How long `stop` waits for the thread to end.
 JOIN_S = 3.0
-# A search that takes longer reports its progress.
+# A search that takes longer than this reports its progress.
 PATIENCE_S = 0.3
-# Counted at once, before checking the logs again.
+# How long to count before the logs are checked again.
 COUNT_S = 0.03
 
 
@@ -37,7 +37,7 @@ Request: TypeAlias = Callable[[LogViewport], Answer | None]
 
 @dataclass(frozen=True, slots=True)
 class Scroll:
-    """The request to move by this many rows (negative: up); several in a row add up."""
+    """A request to move by this many rows (negative: up). Consecutive requests add up."""
 
     rows: int
 
@@ -47,31 +47,31 @@ class Scroll:
         return None
 
 
-class Interrupted(Exception):  # noqa: N818 - no error: another request came
-    """Another request arrived, or the view is closed."""
+class Interrupted(Exception):  # noqa: N818 - not an error, but another request
+    """A new request arrived, or the view is closed."""
 
 
 class LogSession:
-    """Reads the logs of one node of a run for one view.
+    """A session that reads the logs of one node of a run for one view.
 
     Args:
         node: the node's folder, which lists the run's logs.
-        deliver: gets pages and remarks, in this thread.
+        deliver: gets pages and remarks, in the session's thread.
     """
 
     def __init__(self, node: NodePaths, deliver: Callable[[Answer], object]) -> None:
         self._deliver = deliver
-        self._requests: deque[tuple[Request, bool]] = deque()  # whether it is a fact, which is never aborted
+        self._requests: deque[tuple[Request, bool]] = deque()  # True: a state update, which is never aborted
         self._stop = threading.Event()
         self._urgent = threading.Event()
-        # A request and its arrival flag change together: otherwise it may interrupt itself.
+        # Change a request and its arrival flag together. Otherwise the request may interrupt itself.
         self._asking = threading.Lock()
         self._asked = threading.Event()
         self._view = LogViewport(node, self._check)
         self._began = self._due = 0.0  # start of the current request; time of the next page of new lines
         self._checks = 0
         self._remarked_at = 0.0
-        # A daemon, because a read from a dead network mount cannot be interrupted: leaving must still work.
+        # Use a daemon thread, because an uninterruptible read from a dead network mount must not block exit.
         self._thread = threading.Thread(target=self._run, name="stoker-log-pages", daemon=True)
 
     def start(self) -> None:
@@ -79,7 +79,7 @@ class LogSession:
         self._thread.start()
 
     def ask(self, request: Request) -> None:
-        """Request something; from any thread. A request in progress is aborted."""
+        """Send a request, from any thread. The current request is aborted."""
         with self._asking:
             last = self._requests[-1][0] if self._requests else None
             if isinstance(request, Scroll) and isinstance(last, Scroll):
@@ -90,18 +90,18 @@ class LogSession:
         self._asked.set()
 
     def tell(self, *facts: Request) -> None:
-        """Pass on facts of the run and the screen: they interrupt nothing and are never aborted."""
+        """Pass on changes of the run and the screen. They never interrupt a request and are never aborted."""
         with self._asking:
             self._requests.extend((fact, True) for fact in facts)
         self._asked.set()
 
     def ask_to_stop(self) -> None:
-        """End the thread after its current work; does not wait."""
+        """End the thread after its current work, without waiting."""
         self._stop.set()
         self._asked.set()
 
     def stop(self) -> None:
-        """End the thread and close the files; waits at most a few seconds."""
+        """End the thread and close the files. Wait for at most a few seconds."""
         self.ask_to_stop()
         if self._thread.is_alive():
             self._thread.join(JOIN_S)
@@ -111,7 +111,7 @@ class LogSession:
     # -- the thread ------------------------------------------------------------------------------------
 
     def _check(self) -> None:
-        """Called for each chunk during long work."""
+        """Abort for a new request. Long work calls this once for each chunk."""
         if self._stop.is_set() or self._urgent.is_set():
             raise Interrupted
         self._checks += 1
@@ -123,7 +123,7 @@ class LogSession:
             self._deliver(Remark(f"{part(done)} searched; Esc gives up"))
 
     def _run(self) -> None:
-        is_stale = False  # whether the page shown is older than the logs
+        is_stale = False  # whether the shown page is older than the logs
         while not self._stop.is_set():
             try:
                 is_asked = self._serve()
@@ -137,14 +137,14 @@ class LogSession:
                     self._wait(max(PAGE_S, self._due - time.monotonic()))
             except Interrupted:
                 is_stale = True
-            except Exception as error:  # noqa: BLE001 - a log view that stops without a word would lie
+            except Exception as error:  # noqa: BLE001 - a log view that stops silently would mislead
                 is_stale = True
                 text = f"reading the log failed: {type(error).__name__}: {error}"
                 self._deliver(Remark(text, good=False))
-                self._stop.wait(PAGE_S)  # a repeated failure must not use up a processor
+                self._stop.wait(PAGE_S)  # a repeated failure must not use up a CPU core
 
     def _serve(self) -> bool:
-        """Carry out the waiting requests; returns whether there were any."""
+        """Perform the waiting requests. Return whether any request was waiting."""
         is_asked = False
         while self._requests and not self._stop.is_set():
             with self._asking:
@@ -166,7 +166,7 @@ class LogSession:
         return is_asked
 
     def _refresh(self) -> bool:
-        """Check the logs, and report what happened to them; returns whether anything changed."""
+        """Check the logs, and report what happened to them. Return whether anything changed."""
         changed, notes = self._view.refresh()
         for note in notes:
             self._deliver(Remark(note, good=False))
@@ -180,7 +180,7 @@ class LogSession:
         self._due = max(began + PAGE_S, ended + REST_RATIO * (ended - began))
 
     def _count(self) -> bool:
-        """Count for a moment, unless a request is waiting; returns whether anything was left to count."""
+        """Count for a short while, unless a request is waiting. Return whether anything was left to count."""
         until = time.monotonic() + COUNT_S
         has_counted = False
         while not (self._requests or self._stop.is_set()) and time.monotonic() < until:

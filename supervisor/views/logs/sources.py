@@ -1,6 +1,6 @@
-"""Finds a run's logs, the rank that wrote a line, and a line's severity (pure: only names and text).
+"""Find a run's logs, the rank that wrote a line, and a line's severity (pure: only names and text).
 
-A line is addressed by its file and its byte offset; the files that torchrun wrote remain the record.
+A line is addressed by its file and its byte offset. The files that torchrun wrote remain the record.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ AGENT = "agent"
 
 
 class Tone(Enum):
-    """How a line is shown: a guess from its words, never a verdict."""
+    """How to show a line. The tone is a guess from its words, never a verdict."""
 
     PLAIN = "plain"
     WARN = "warn"
@@ -30,7 +30,7 @@ _BAD = re.compile(
     r"Traceback \(most|\bFATAL\b|\bCRITICAL\b|\b\w*(?:Error|Exception)\b(?::|$)|out of memory|\[ERROR\]|\bERROR\b"
 )
 _WARN = re.compile(r"\bWARN(?:ING)?\b|\w*Warning\b:|\bwarning:")
-# A string that every such line contains. Nearly all lines lack it, and this check is 15 to 25 times as fast.
+# Any line with a severity contains one of these. Most lines do not, and this check is 15 to 25 times faster.
 NOTABLE = re.compile(r"rror|RROR|xception|arning|WARN|Traceback|FATAL|CRITICAL|out of memory")
 
 
@@ -48,12 +48,12 @@ class LogRef(NamedTuple):
 
     @property
     def is_mixed(self) -> bool:
-        """Whether its lines may be from several ranks, named by their own prefixes."""
+        """Whether the lines may be from several ranks, marked by their own prefixes."""
         return self.who in {AGENT, ""}
 
 
 class NodeLogs(NamedTuple):
-    """One of a run's several nodes: the folder that lists its logs, and their display names."""
+    """One node of a multi-node run: the folder that lists its logs, and their display names."""
 
     number: int
     paths: NodePaths
@@ -63,7 +63,7 @@ class NodeLogs(NamedTuple):
 def logs_of(
     state: RunState, node: NodePaths, attempts: Sequence[AttemptState], number: int | None = None
 ) -> Iterator[LogRef]:
-    """The logs of some attempts, launcher first, each file once per attempt. `number`: the node's, if there are several."""
+    """Yield the logs of some attempts, launcher first, each file once per attempt. `number`: the node's, if several."""
     for attempt in attempts:
         paths = node.attempt(attempt.number)
         yield LogRef(attempt.number, AGENT, AGENT, paths.agent_log, number)
@@ -76,9 +76,9 @@ def logs_of(
 
 
 def split_rank(text: str, who: str) -> tuple[str, str]:
-    """The writer of a line, and the line without its rank prefix; `who` writes the file.
+    """Return the writer of a line, and the line without its rank prefix. `who` writes the file.
 
-    In a log of several ranks, a mark from the script's own logger after time and level counts too and stays in the line.
+    In a log of several ranks, a rank mark of the script's own logger, after time and level, counts too and stays.
     """
     if text[:1] not in {"[", "("} and who not in {AGENT, ""}:
         return who, text
@@ -91,17 +91,17 @@ def split_rank(text: str, who: str) -> tuple[str, str]:
 
 
 def rank_label(rank: RankState) -> str:
-    """The global rank if known, else the local one."""
+    """Return the global rank, or the local rank if the global rank is unknown."""
     return str(rank.rank if rank.rank is not None else rank.local_rank)
 
 
 def _label(rank: RankState, state: RunState) -> str:
-    """The writer of a file. An observed log may contain every rank, named by its own prefixes."""
+    """Return the writer of a file. An observed log may contain every rank, marked by its own prefix."""
     return "" if state.mode == "observed" and rank.rank is None else rank_label(rank)
 
 
 def tone_of(text: str) -> Tone:
-    """How a line is shown, from the words of its first 400 characters."""
+    """Return how to show a line, from the words of its first 400 characters."""
     head = text[:400]
     if NOTABLE.search(head) is None:
         return Tone.PLAIN

@@ -1,4 +1,4 @@
-"""One log as a view reads it: thinned by a query, its matches counted, its lines with their times."""
+"""One log as a view reads it: filtered by a query, with match counts and line times."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from supervisor.views.logs.sources import AGENT, LogRef, split_rank
 KEPT_CHUNKS = 64
 # How many lines of a log to search for a rank's newest line.
 LAST_LINES = 64
-# A log has stamps if a third of its newest lines has one; this much of a log's beginning decides it for good.
+# A log is stamped if a third of its newest lines has a time stamp. This much of a log settles the question.
 SNIFF_LINES = 40
 SNIFF_BYTES = 1 << 16
-# At most this many lines without a stamp, such as a printed config, may lie between two stamped ones.
+# At most this many unstamped lines, such as a printed config, may come between two stamped lines.
 STAMP_LINES = 2000
 KEPT_TIMES = 20_000
-# A log without times and with less than this share of the largest one's bytes was written at once.
+# A log without times and with less than this share of the largest log's bytes was written at once.
 SHORT = 0.25
-# torchrun polls its ranks every 0.1 s: what it reports within one look of the tailer happened before.
+# torchrun polls its ranks every 0.1 s, so events that it reports within one tailer poll happened earlier.
 REACTION_S = 0.05
 
 
 class Stream:
-    """One log with the times of its lines, and the query that thins it.
+    """One log with the times of its lines, filtered by a query.
 
     A line's time is its arrival time from the attempt's index. A log without an index (from an earlier version, or not
-    started by stoker) uses its lines' own stamps; without those, its lines are spread evenly up to its last write.
+    started by stoker) uses the stamps in its lines. Without stamps, lines are spread evenly up to the last write.
 
     Args:
         ref: the log's identity.
         file: the open file.
-        check: called now and then while skipping much; raises to abort.
+        check: called now and then during a long skip. It raises an exception to abort the skip.
         start_t: when its attempt began, wall seconds.
-        index: the arrival index of its attempt, by path.
+        index: the arrival index of the attempt, by path.
     """
 
     def __init__(
@@ -55,8 +55,8 @@ class Stream:
         self.ref = ref
         self.file = file
         self.query = Query()
-        self.ended_t: float | None = None  # of its attempt: a copied file's modification time is later
-        self.most_bytes = 0  # of the logs of its attempt's ranks
+        self.ended_t: float | None = None  # end of the attempt; a copied file's modification time is later
+        self.most_bytes = 0  # in the largest rank log of the attempt
         self._check = check
         self._start_t = start_t
         self._index = {} if index is None else index
@@ -66,17 +66,17 @@ class Stream:
         self._last: tuple[int, int, dict[str, tuple[float, str]]] = (0, 0, {})
         self._writers: tuple[int, set[str]] = (-1, set())  # by generation of the file
         self._shift: tuple[tuple[int, int], float | None] = ((-1, 0), None)
-        self._times: dict[int, float] = {}  # of lines, by their stamps
+        self._times: dict[int, float] = {}  # times of lines, from their stamps
 
     # -- shown lines -----------------------------------------------------------------------------------
 
     def filter_by(self, query: Query) -> None:
-        """Show only the lines that match this query; none if it asks only for other ranks."""
+        """Show only the lines that match this query; none if the query asks only for other ranks."""
         self.query = query
         self.reset()
 
     def reset(self) -> None:
-        """The file's content or the query changed."""
+        """Clear cached results after the file's content or the query changed."""
         self._found.clear()
         self._times.clear()
         self._counts, self._tail = Counts(), (-1, 0)
@@ -92,11 +92,11 @@ class Stream:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the query includes all of its lines."""
+        """Whether the query includes all lines of this log."""
         return not self.query.reads_text and not (self.query.who and self.ref.is_mixed)
 
     def _found_in(self, chunk: int) -> tuple[int, ...]:
-        """The starts of matching lines among those that begin in `chunk`."""
+        """Return the starts of matching lines that begin in `chunk`."""
         size = self.file.size
         kept = self._found.get(chunk)
         if kept is not None and kept[0] in {-1, size}:
@@ -115,7 +115,7 @@ class Stream:
         return split_rank(clean(data[at : stop if stop >= 0 else len(data)]), self.ref.who)[0]
 
     def forward(self, offset: int) -> Iterator[TextLine]:
-        """The matching lines from `offset` on."""
+        """Yield the matching lines from `offset` on."""
         if self.is_excluded:
             return
         if self.is_whole:
@@ -130,7 +130,7 @@ class Stream:
             self._check()
 
     def backward(self, offset: int) -> Iterator[TextLine]:
-        """The matching lines that begin before `offset`, nearest first."""
+        """Yield the matching lines that begin before `offset`, nearest first."""
         if self.is_excluded:
             return
         if self.is_whole:
@@ -147,7 +147,7 @@ class Stream:
     # -- counting --------------------------------------------------------------------------------------
 
     def count(self) -> bool:
-        """Count the matches in one more chunk; False: nothing is left to count."""
+        """Count the matches in one more chunk. Return False if all chunks are counted."""
         size = self.file.size
         if self.is_excluded or self._tail[0] == size:
             return False
@@ -166,7 +166,7 @@ class Stream:
 
     @property
     def counted_bytes(self) -> int:
-        """The counted bytes."""
+        """The number of counted bytes."""
         size = self.file.size
         if self.is_whole:
             return self.file.counted_bytes
@@ -174,13 +174,13 @@ class Stream:
 
     @property
     def total(self) -> int:
-        """How many lines match, as far as counted."""
+        """The number of matching lines counted so far."""
         if self.is_excluded:
             return 0
         return self.file.line_count or 0 if self.is_whole else self._counts.total + self._tail[1]
 
     def before(self, offset: int) -> int | None:
-        """How many matching lines begin before `offset`; None: not counted yet."""
+        """Return how many matching lines begin before `offset`; None if not counted yet."""
         if self.is_excluded or not offset:
             return 0
         if offset >= self.file.size:
@@ -196,27 +196,27 @@ class Stream:
 
     @property
     def written_t(self) -> float:
-        """When the log was last written."""
+        """Wall seconds of the last write to the log."""
         t = self.file.full_written_t
         return t if self.ended_t is None else min(t, max(self.ended_t, self._start_t))
 
     @property
     def arrivals(self) -> Arrivals | None:
-        """When its bytes arrived; None: their arrival was not seen."""
+        """The arrival times of the log's bytes; None if the log has no arrival index."""
         known = self._index.get(self.file.path)
         return known if known is not None and known.batches else None
 
     @property
     def is_stamped(self) -> bool:
-        """Whether its lines carry their time of writing."""
+        """Whether the lines carry their time of writing."""
         return self._stamps_shift() is not None
 
     def order(self, line: TextLine) -> float:
-        """When a line stands among all logs: at its time; the launcher's lines after those that it reports."""
+        """Return the sort time of a line among all logs. The launcher's lines follow the lines they report."""
         return self.time_of(line) + (REACTION_S if self.ref.who == AGENT else 0.0)
 
     def time_of(self, line: TextLine) -> float:
-        """When a line was written, as far as known, wall seconds."""
+        """Return the wall time in seconds when a line was written. Estimate without an index or stamps."""
         if (arrivals := self.arrivals) is not None:
             if line.end <= arrivals.end:
                 return arrivals.time_of(line.end)
@@ -226,7 +226,7 @@ class Stream:
         return self.written_t - (self.file.full_size - line.end) / self._bytes_per_s()
 
     def offset_at(self, t: float) -> int:
-        """The start of the first line written at `t` or later."""
+        """Return the start of the first line written at `t` or later."""
         file = self.file
         if (arrivals := self.arrivals) is not None:
             is_later = t > max(arrivals.batches[-1].t, self.written_t)
@@ -239,13 +239,13 @@ class Stream:
         return file.line_start(int(max(file.full_size - left_bytes, 0)))
 
     def _bytes_per_s(self) -> float:
-        """How fast it was written, evenly. A launcher's report, and a log much shorter than the ranks', came at once."""
+        """Return the average write rate; infinite for a launcher's report or a log much shorter than the ranks' logs."""
         took_s = self.written_t - self._start_t if self._start_t else 0.0
         is_short = self.ref.who == AGENT or self.file.full_size < SHORT * self.most_bytes
         return math.inf if is_short or took_s <= 0 else self.file.full_size / took_s
 
     def _stamps_shift(self) -> float | None:
-        """The shift from the lines' stamps to wall time; None: too few lines have a stamp."""
+        """Return the shift from the lines' stamps to wall time; None if too few lines have a stamp."""
         file = self.file
         key = file.generation, min(file.full_size, SNIFF_BYTES)
         if self._shift[0] != key:
@@ -261,7 +261,7 @@ class Stream:
         return t + (self._stamps_shift() or 0.0) if t is not None else None
 
     def _stamped_t(self, line: TextLine) -> float:
-        """A line's stamp, or else that of the last stamped line before it."""
+        """Return a line's stamp, or else the stamp of the last stamped line before it."""
         t, passed = self._start_t, []
         lines = itertools.chain([line], self.file.backward(line.offset))
         for each in itertools.islice(lines, STAMP_LINES):
@@ -277,7 +277,7 @@ class Stream:
         return t
 
     def _offset_of_stamp(self, t: float) -> int:
-        """The start of the first line with time `t` or later; stamps rise, so bisection finds it."""
+        """Return the start of the first line with time `t` or later. Stamps rise, so bisection works."""
         low, high = 0, self.file.full_size
         while low < high:
             self._check()
@@ -291,7 +291,7 @@ class Stream:
         return next((offset for offset, stamp in stamps if stamp >= t), self.file.full_size)
 
     def _stamps_from(self, offset: int) -> Iterator[tuple[int, float]]:
-        """The stamped lines from the start of a line on: their starts and times."""
+        """Yield offset and time of each stamped line, starting at the start of a line."""
         while data := self.file.read(offset, SNIFF_BYTES):
             whole = data.rfind(b"\n") + 1 or len(data)
             for raw in data[:whole].removesuffix(b"\n").split(b"\n"):
@@ -303,7 +303,7 @@ class Stream:
     # -- writers ---------------------------------------------------------------------------------------
 
     def writers(self) -> set[str]:
-        """The writers; for a log of several ranks, those named in its beginning, its end and its newest lines."""
+        """Return the writers. In a log of several ranks, search only its beginning, end and newest lines."""
         if not self.ref.is_mixed:
             return {self.ref.who}
         file = self.file
@@ -317,7 +317,7 @@ class Stream:
         return self._writers[1]
 
     def last_lines(self) -> dict[str, tuple[float, str]]:
-        """The newest line of each rank that writes here, with its time, regardless of the query."""
+        """Return the newest line and its time for each rank that writes here, regardless of the query."""
         file = self.file
         if self._last[:2] != (file.generation, file.size):
             found: dict[str, tuple[float, str]] = {}

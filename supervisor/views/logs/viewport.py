@@ -1,4 +1,4 @@
-"""The position of a view in the logs: its page, moved by rows, lines, times, steps and matches. For one thread."""
+"""The position of a view in the logs. The page moves by rows, lines, times, steps and matches. For one thread."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from supervisor.views.logs.query import Query
 from supervisor.views.logs.sources import AGENT, NodeLogs, split_rank
 from supervisor.views.logs.stream import Stream
 
-# On a page at a failure, this share is below the line where it began.
+# When a page shows a failure, this share of its rows is below the line where the failure began.
 BELOW_CAUSE_SHARE = 1 / 3
-# How many lines from a log's end to search for the line that a verdict names.
+# How many lines at the end of a log to search for the line in a verdict.
 CAUSE_LINES = 2000
-# A terminal passes no more characters to the clipboard.
+# Terminals pass at most this many characters to the clipboard.
 COPY_CHARS = 500_000
-# One of this many lines names a step.
+# Search at most this many lines for a step, going down.
 STEP_LINES = 200
-# How far above a line its step may be.
+# Search at most this far above a line for its step.
 STEP_LINES_BACK = 60
 # Reported when the search wraps around.
 ONLY_MATCH = "the only match"
@@ -35,16 +35,16 @@ PAST_OLDEST = "past the oldest match: continued at the newest"
 PAST_NEWEST = "past the newest match: continued at the oldest"
 FILTERED_OUT = "no line matches; f changes the filter, Esc clears it"
 
-# A line of the logs: which log, and where it begins there.
+# A line of the logs: the index of its log, and the offset of the line there.
 At = tuple[int, int]
 
 
 class LogViewport:
-    """The page of one view.
+    """The visible page of one view.
 
     Args:
         node: the node's folder, which lists the run's logs.
-        check: called now and then during long work; raises to abort it.
+        check: called now and then during long work. It raises an exception to abort the work.
     """
 
     def __init__(self, node: NodePaths, check: Callable[[], None]) -> None:
@@ -54,19 +54,19 @@ class LogViewport:
         self._place: Place = ()
         self._following = True
         self._cursor: At | None = None  # the target of the newest jump
-        self._is_match = False  # whether that is a match of the search
+        self._is_match = False  # whether the target is a match of the search
         self._jump = 0
         self._cause: lc.LogAt | None = None
         self._cause_at: At | None = None
         self._cause_passed = False
-        self._notes: list[str] = []  # what to tell the person about the last move
+        self._notes: list[str] = []  # messages about the last move
 
     # -- the logs ----------------------------------------------------------------------------------------
 
     def update(
         self, state: RunState, recorded_t: float | None = None, nodes: tuple[NodeLogs, ...] = ()
     ) -> None:
-        """The run's current state; in a replay, at its moment."""
+        """Update the run's state. In a replay, use the state at the recorded moment."""
         before = [stream.ref for stream in self.logs.streams]
         self._place = self.logs.update(state, recorded_t, self._place, nodes, keep=not self._following)
         after = [stream.ref for stream in self.logs.streams]
@@ -76,7 +76,7 @@ class LogViewport:
             self._cursor = self._cause_at = None
 
     def refresh(self) -> tuple[bool, list[str]]:
-        """Check every log; returns whether something changed, and what to tell the person."""
+        """Check every log. Return whether anything changed, and messages for the user."""
         changed, notes, place = self.logs.refresh(self._place)
         if place != self._place:
             self._place, self._cursor, self._cause_at = place, None, None
@@ -85,11 +85,11 @@ class LogViewport:
 
     @property
     def is_moved(self) -> bool:
-        """Whether a person moved the page, which makes the number of lines around it matter."""
+        """Whether the user moved the page, so that the number of lines around the page matters."""
         return not self._following
 
     def resize(self, height: int, cursor: Row | None = None) -> None:
-        """Another number of rows; the row with the cursor stays in sight."""
+        """Change the number of rows and keep the row under the cursor visible."""
         self.height = max(height, 1)
         if cursor is not None and not self._following and len(cursor.place) == len(self.logs.streams):
             rows = self._rows_from(self._place, self.height)
@@ -99,7 +99,7 @@ class LogViewport:
     # -- the page ----------------------------------------------------------------------------------------
 
     def page(self) -> lc.Page:
-        """The current page."""
+        """Return the current page."""
         logs, streams = self.logs, self.logs.streams
         rows, at_cause = self._rows()
         if rows:
@@ -140,7 +140,7 @@ class LogViewport:
         )
 
     def _rows(self) -> tuple[list[Row], bool]:
-        """The rows of the page, and whether it is at a failure."""
+        """Return the rows of the page, and whether the page shows a failure."""
         if not self._following:
             return self._rows_from(self._place, self.height), False
         rows = rows_before(self.logs.streams, self.logs.ends, self.height)
@@ -148,21 +148,21 @@ class LogViewport:
         return held or rows, bool(held)
 
     def _rows_from(self, place: Place, most: int) -> list[Row]:
-        """A page from a place on, with rows above it if too few follow."""
+        """Return a page that starts at a place. If too few rows follow, add rows from above."""
         rows = list(itertools.islice(rows_from(self.logs.streams, place), most))
         if len(rows) < self.height:
             rows = rows_before(self.logs.streams, place, self.height - len(rows)) + rows
         return rows
 
-    # -- the line that a verdict names ---------------------------------------------------------------------
+    # -- the line in a verdict -----------------------------------------------------------------------------
 
     def keep_cause(self, cause: lc.LogAt | None) -> None:
-        """Keep this line in sight while following the newest lines, until a person moves; None: no line."""
+        """Keep this line visible while following the newest lines, until the user moves. None: no line."""
         if cause != self._cause:
             self._cause, self._cause_at, self._cause_passed = cause, None, False
 
     def _rows_at_cause(self, newest: Sequence[Row]) -> list[Row]:
-        """The page around the cause, if the newest rows do not include it."""
+        """Return the page around the cause, if the newest rows do not include the cause."""
         if self._cause is None or self._cause_passed:
             return []
         self._cause_at = self._cause_at or self._find_cause(self._cause)
@@ -175,11 +175,11 @@ class LogViewport:
         below = max(1, int(self.height * BELOW_CAUSE_SHARE))
         rows = self._rows_from(self._beside(index, line), self.height + below)
         number = _row_of(rows, self._cause_at)
-        # The query may exclude it.
+        # The query may exclude the cause.
         return rows[: number + 1 + below][-self.height :] if number is not None else []
 
     def _find_cause(self, cause: lc.LogAt) -> At | None:
-        """The place of the line in its file: by its text near the end, or else by its number."""
+        """Find the line in its file by its text near the end, or else by its line number."""
         index, text = self.logs.index_of(cause.path or ""), cause.text.strip().rstrip("…")
         if index is None or cause.attempt != self.logs.number:
             return None
@@ -201,7 +201,7 @@ class LogViewport:
         self._jump += 1
 
     def scroll(self, rows: int) -> None:
-        """Move the page; at its end, follow again."""
+        """Move the page by rows. Follow again at the end."""
         if rows < 0:
             self._stand()
             self._place = self._above(self._place, -rows)
@@ -215,7 +215,7 @@ class LogViewport:
                 self._place = ahead[rows].place
 
     def to_start(self) -> None:
-        """The first line."""
+        """Go to the first line."""
         self._place = (0,) * len(self.logs.streams)
         first = next(rows_from(self.logs.streams, self._place), None)
         if first is not None:
@@ -229,7 +229,7 @@ class LogViewport:
             self.to_attempt(lambda: self.logs.choose_attempt(None))
 
     def to_place(self, at: lc.LogAt, cursor: Row | None = None) -> None:
-        """The place that a person, a chart, a verdict or the dashboard's pane names. `cursor`: the row with the cursor."""
+        """Go to a place given by the user, a chart, a verdict or the dashboard's pane. `cursor`: the cursor's row."""
         if at.attempt is not None and at.attempt != self.logs.number:
             self.to_attempt(lambda: self.logs.choose_attempt(at.attempt))
         self.refresh()
@@ -248,7 +248,7 @@ class LogViewport:
             raise NothingThereError(f"no line names step {at.step:g} or a later one")
 
     def _offset_of(self, index: int, number: int) -> int:
-        """The start of a line by its number from 1, counting the log up to there first."""
+        """Return the offset of a line by its number from 1. Count the log up to the line first."""
         file = self.logs.streams[index].file
         while (offset := file.offset_of(number - 1)) is None and file.count():
             self._check()
@@ -257,7 +257,7 @@ class LogViewport:
         return offset
 
     def _to_time(self, t: float, *, is_any_day: bool) -> None:
-        """The first lines at a time, or on the newest day with that clock time. Approximate for logs without times."""
+        """Go to the first lines at a time, or at that clock time on the newest day. Estimate if a log has no times."""
         filled = [stream for stream in self.logs.included if stream.file.size]
         if is_any_day and filled:
             newest = max(stream.written_t for stream in filled)
@@ -274,11 +274,11 @@ class LogViewport:
         self._place = self._above(first.place, self.height // 2)
 
     def other_attempt(self, way: int) -> None:
-        """The attempt before (-1) or after (1), at its newest line."""
+        """Go to the attempt before (-1) or after (1), at its newest line."""
         self.to_attempt(lambda: self.logs.other_attempt(way))
 
     def to_attempt(self, choose: Callable[[], None]) -> None:
-        """Another attempt, at its newest line."""
+        """Go to another attempt, at its newest line."""
         before = self.logs.number
         choose()
         if self.logs.number != before:
@@ -286,7 +286,7 @@ class LogViewport:
             self._following, self._cursor, self._cause_at = True, None, None
 
     def _step_line(self, step: float) -> tuple[int, TextLine, float] | None:
-        """The line of a step, or of the nearest later one, and its log; steps ascend in a log, so bisection finds it."""
+        """Find the line of a step, or of the nearest later step, and its log. Bisection works because steps ascend."""
         nearest: tuple[int, TextLine, float] | None = None
         for index, stream in enumerate(self.logs.streams):
             file = stream.file
@@ -304,7 +304,7 @@ class LogViewport:
         return nearest
 
     def _go(self, index: int, offset: int | None) -> None:
-        """Go to a line of one log, or its nearest shown line, with the others at the time it was written."""
+        """Go to a line of one log, or to the nearest shown line. The other logs move to the same time."""
         line = next(self.logs.streams[index].file.forward(offset), None) if offset is not None else None
         if line is None:
             raise NothingThereError("that line is not there any more")
@@ -314,7 +314,7 @@ class LogViewport:
             self._notes.append("that line is filtered out: here is the nearest that is kept")
 
     def _go_near(self, index: int, line: TextLine) -> bool:
-        """Go to a line if the query includes it; otherwise to the first included one after it, or the last before it; False: none is."""
+        """Go to a line if the query includes it, else to the next included line, or else the last before it. Return False if none."""
         streams = self.logs.streams
         if next(streams[index].forward(line.offset), None) != line:
             place = self._beside(index, line, in_order=False)
@@ -327,7 +327,7 @@ class LogViewport:
         return True
 
     def _beside(self, index: int, line: TextLine, *, in_order: bool = True) -> Place:
-        """A line of one log, with the others at the time it was written. `in_order`: lines of one time follow the order of their logs."""
+        """Return the place of a line in one log, with the other logs at the same time. `in_order`: break ties by log order."""
         stream = self.logs.streams[index]
         t = stream.time_of(line)
         later = math.nextafter(t, math.inf) if in_order else t
@@ -337,17 +337,17 @@ class LogViewport:
         )
 
     def _above(self, place: Place, rows: int) -> Place:
-        """The place that many rows further up."""
+        """Return the place this many rows further up."""
         above = rows_before(self.logs.streams, place, rows)
         return above[0].place if above else place
 
     # -- searching ---------------------------------------------------------------------------------------
 
     def show(self, query: Query, cursor: Row | None = None) -> None:
-        """Show only these lines; the line under the cursor stays, or the first shown one after it in time."""
+        """Show only these lines. Keep the line under the cursor, or the first shown line after it in time."""
         before = self.logs.streams
         self._place = self.logs.filter_by(query, self._place)
-        if self.logs.streams is not before:  # of other nodes, if not all fit
+        if self.logs.streams is not before:  # the query may have opened logs of other nodes
             self._following, self._cursor, self._cause_at = True, None, None
         if cursor is None or self._following or len(cursor.place) != len(self.logs.streams):
             return
@@ -355,9 +355,9 @@ class LogViewport:
             self._place, self._cursor = self._beside(*cursor.parts[0]), None
 
     def find(self, query: Query, cursor: Row | None) -> None:
-        """Search up from the cursor (or from the end), or down if nothing is above.
+        """Search up from the cursor or the end. Search down if there is no match above.
 
-        If nothing is found, the page returns to where the search began: earlier keystrokes may have moved it.
+        Without a match, go back to the start of the search, since earlier keystrokes may have moved the page.
         """
         self.logs.search(query)
         self._cursor = None  # earlier matches do not count for this search
@@ -376,7 +376,7 @@ class LogViewport:
         raise NothingThereError("not found")
 
     def match(self, cursor: Row | None, way: int) -> None:
-        """The next match up (-1) or down (1), from a row, or else from the last visited one; wraps around after the last."""
+        """Go to the next match up (-1) or down (1) from a row, or else from the last match. Wrap around at the end."""
         if cursor is None and self._is_match:
             rows = self._rows_from(self._place, self.height)
             cursor = next((row for row in rows if _row_of([row], self._cursor) is not None), None)
@@ -397,7 +397,7 @@ class LogViewport:
         self._is_match = True
 
     def _nearest_match(self, place: Place, way: int) -> At | None:
-        """The next match from a place, down (1) or up (-1)."""
+        """Return the nearest match from a place, searching down (1) or up (-1)."""
         best: tuple[tuple[float, int], At] | None = None
         for i, finder in enumerate(self.logs.finders):
             line = next(finder.forward(place[i]) if way > 0 else finder.backward(place[i]), None)
@@ -409,7 +409,7 @@ class LogViewport:
     # -- copies ------------------------------------------------------------------------------------------
 
     def copied(self, first: Row, last: Row) -> lc.Copied:
-        """The lines from one row to another as shown, without writers and secrets."""
+        """Copy the lines from one row to another as shown, without rank names and secrets."""
         first, last = sorted((first, last), key=lambda row: row.place)
         texts: list[str] = []
         size = 0
@@ -422,7 +422,7 @@ class LogViewport:
         return lc.Copied("\n".join(redact_lines(texts)), len(texts))
 
     def point(self, row: Row) -> lc.LogAt:
-        """The step named by a row or the lines above it, and when the row was written."""
+        """Return the step on a row or on a line above, and when the row was written."""
         index, line = row.parts[0]
         stream = self.logs.streams[index]
         above = itertools.islice(stream.file.backward(line.offset), STEP_LINES_BACK)
@@ -431,7 +431,7 @@ class LogViewport:
         return lc.LogAt(attempt=stream.ref.attempt, step=step, t=stream.time_of(line))
 
     def _last_lines(self) -> dict[str, str]:
-        """The newest line of each rank of the newest attempt, regardless of the query."""
+        """Return the newest line of each rank of the newest attempt, regardless of the query."""
         newest: dict[str, tuple[float, str]] = {}
         for stream in self.logs.streams:
             for who, found in stream.last_lines().items():
@@ -462,30 +462,30 @@ class LogViewport:
 
 
 def place_after(row: Row) -> Place:
-    """The start of the next row."""
+    """Return the start of the next row."""
     ends = {i: line.end for i, line in row.parts}
     return tuple(ends.get(i, offset) for i, offset in enumerate(row.place))
 
 
 def _at(row: Row) -> At:
-    """A row's log, and its line's start there."""
+    """Return a row's log and the offset of its line."""
     index, line = row.parts[0]
     return index, line.offset
 
 
 def _row_of(rows: Sequence[Row], at: At | None) -> int | None:
-    """The row with the line of a log that begins at an offset."""
+    """Return the index of the row with the line at this log and offset."""
     return next((n for n, row in enumerate(rows) if any((i, x.offset) == at for i, x in row.parts)), None)
 
 
 def _number_of(stream: Stream, row: Row) -> int | None:
-    """The number of a row of the only log, from 1; None: not counted."""
+    """Return the number of a row from 1 in a single log; None for several logs or an uncounted log."""
     number = stream.file.number_at(row.parts[0][1].offset)
     return number + 1 if number is not None else None
 
 
 def _merged_by(streams: Sequence[Stream]) -> str:
-    """How the lines are ordered, and whether some times are estimated."""
+    """Return how the lines are ordered, and whether some times are estimates."""
     if len(streams) < 2:
         return ""
     if all(stream.arrivals is not None for stream in streams):
@@ -494,14 +494,14 @@ def _merged_by(streams: Sequence[Stream]) -> str:
 
 
 def _steps_from(stream: Stream, offset: int) -> Iterator[tuple[TextLine, float]]:
-    """The nearest lines from an offset on that name a step, with their steps."""
+    """Yield the nearest lines from an offset on that contain a step, together with the step."""
     for line in itertools.islice(stream.file.forward(offset), STEP_LINES):
         if (step := _step_of(split_rank(line.text, stream.ref.who)[1])) is not None:
             yield line, step
 
 
 def _step_of(text: str) -> float | None:
-    # Nearly a MiB, for going from a chart's point to its line and back.
+    # Imported late, because it takes almost 1 MiB and serves only jumps between charts and lines.
     from supervisor.sources.metrics import MetricReader
 
     sample = MetricReader().feed(text)

@@ -1,1 +1,1 @@
-"""A run as a view sees it: state, series, nearby lines; live or replayed."""
+"""A run as a view sees it, live or replayed: state, series, nearby lines."""

@@ -1,6 +1,6 @@
-"""Data read beside the journal and shown with it: the lines around each cause, and the newest stacks.
+"""Data read and shown in addition to the journal: the lines around each cause, and the newest stacks.
 
-Reading happens in the reading thread, once for each verdict and each new artifact; the result is frozen.
+The reading thread reads the data once for each verdict and each new artifact. The result is frozen.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from supervisor.text.tracebacks import LOOKED_AT, CodeLine, own_line
 BEFORE_LINES = 14
 AFTER_LINES = 8
 CHUNK_BYTES = 1 << 20
-# Beyond this many bytes of its log a line is not searched for: counting newlines takes about 0.3 s per GiB.
+# Do not search for a line beyond this many bytes of its log. Counting newlines takes about 0.3 s per GiB.
 READ_LIMIT_BYTES = 4 << 30
 SHOWN_BYTES = 4000
 STACKS_LIMIT_BYTES = 1 << 18
@@ -34,7 +34,7 @@ CAUSES = 20
 class Context(msgspec.Struct, frozen=True):
     """The lines around a cause; `lines[0]` is line `first` of `path`, counted from 1. `trouble`: why there are none.
 
-    `own`: the user's own line of code in the traceback that ends in the cause, if one does.
+    `own`: the user's own line of code in the traceback that ends in the cause, if there is one.
     """
 
     path: str
@@ -54,14 +54,14 @@ class StackDump(msgspec.Struct, frozen=True):
 
 
 class Nearby(msgspec.Struct, frozen=True):
-    """`contexts`: by attempt. `stacks`: None until some were taken."""
+    """`contexts`: by attempt. `stacks`: None until stacks were taken."""
 
     contexts: dict[int, Context]
     stacks: StackDump | None = None
 
 
 class NearbyReader:
-    """Reads the files that a journal points at. Not thread-safe: one thread reads."""
+    """A reader of the files in a journal's verdicts and artifacts. Not thread-safe: one thread reads."""
 
     def __init__(self, run: RunPaths) -> None:
         self._run = run
@@ -71,7 +71,7 @@ class NearbyReader:
         self._last = Nearby({})
 
     def refresh(self, state: RunState) -> Nearby:
-        """The current state; the same object while nothing changed."""
+        """Return the current data; the same object while nothing changed."""
         changed = False
         for attempt in state.attempts[-CAUSES:]:
             cause = attempt.verdict.cause if attempt.verdict is not None else None
@@ -108,7 +108,7 @@ class NearbyReader:
 
 
 def read_context(run: RunPaths, attempt: int, cause: Cause) -> Context:
-    """The lines around an attempt's cause. If the run directory was copied, they are read at its new place."""
+    """Return the lines around an attempt's cause. In a copied run directory, read the copied files."""
     if cause.line is None:
         return Context(cause.path, 0, trouble="no line to point at")
     path = where_it_lies(run, attempt, cause.path)
@@ -133,7 +133,7 @@ def read_context(run: RunPaths, attempt: int, cause: Cause) -> Context:
 
 
 def where_it_lies(run: RunPaths, attempt: int, path: str) -> Path:
-    """The file that a verdict names: relative to its attempt's folder, or the absolute path of a watched log."""
+    """Return the path in a verdict: relative to the attempt's folder, or the absolute path of a watched log."""
     if not os.path.isabs(path):
         return run.node().attempt(attempt).root / path
     _, slash, below = path.partition("/nodes/")

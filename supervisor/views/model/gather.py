@@ -1,6 +1,6 @@
-"""Turns samples into what a view shows: tracks, the newest readings, the pace. Reads no files.
+"""Turn samples into what a view shows: tracks, the newest readings, the pace. This module reads no files.
 
-`views.model.reader` feeds it as a run directory grows, `views.model.replay` as recorded time continues.
+`views.model.reader` feeds samples as a run directory grows, `views.model.replay` as recorded time advances.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ RECENT_POINTS = 600
 LOST_POINTS = 200
 SPEEDS = ("tokens_per_sec", "samples_per_sec", "step_time_s", "data_wait_s", "mfu")
 WHOLE_METRICS = ("loss", "val_loss", "lr", "grad_norm", *SPEEDS)
-# Limits for series not named here: this many, each with this many points, so that a script that logs a number
-# per layer costs a bounded amount of memory (about 10 MiB).
+# Limits for other series: this many, each with this many points. A script that logs a number per layer then
+# costs a bounded amount of memory (about 10 MiB).
 OTHER_SERIES = 80
 OTHER_POINTS = 1024
 AXIS_FIELDS = frozenset(
     ["step", "total_steps", "epoch", "total_epochs", "epoch_step", "epoch_steps", "eta_s", *se.CONTEXT]
 )
 LONGEST_STEP_S = 4 * 3600.0
-"""What a log prints as its time is that since its start where it is longer: of 400 real logs no step took half an hour."""
+"""A longer printed step time is the time since the start. In 400 real logs, no step took half an hour."""
 TOGETHER_S = 0.5
 
 
 class _Pool:
-    """Readings of several devices combined into one point: their minimum, mean and maximum."""
+    """Readings of several devices, combined into one point: minimum, mean and maximum."""
 
     def __init__(self) -> None:
         self._done = Recent(RECENT_POINTS)
         self._open: list[tuple[float, float, int]] = []
 
     def add(self, t: float, value: float | None, attempt: int) -> None:
-        """Add one device's reading; readings within half a second belong together."""
+        """Add one device's reading. Readings within half a second form one point."""
         if value is None:
             return
         if self._open and t - self._open[0][0] > TOGETHER_S:
@@ -55,7 +55,7 @@ class _Pool:
         self._open.append((t, value, attempt))
 
     def view(self) -> Track:
-        """The points, oldest first."""
+        """Return the points, oldest first."""
         return (*self._done.view(), self._point()) if self._open else ()
 
     def _point(self) -> Point:
@@ -66,7 +66,7 @@ class _Pool:
 
 @dataclass(slots=True)
 class _Keyed:
-    """The data of one GPU, rank or machine. A rank's samples from an earlier attempt are out of date."""
+    """The data of one GPU, rank or machine. A rank's samples from an earlier attempt are stale."""
 
     tracks: dict[str, Recent]
     values: dict[str, float | None] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class _Keyed:
     pace: Pace = field(default_factory=Pace)
 
     def take(self, sample: Sample) -> None:
-        """Take one sample, in time order."""
+        """Take one sample. Samples arrive in time order."""
         step = sample.v.get("step")
         for name, value in sample.v.items():
             track = self.tracks.get(name)
@@ -95,12 +95,12 @@ class _Keyed:
         self.values.update(sample.v)
 
     def track(self, name: str) -> Track:
-        """The history of a value; empty without one."""
+        """Return the history of a value; empty without history."""
         track = self.tracks.get(name)
         return track.view() if track is not None else ()
 
     def rank(self, key: str, attempt: int) -> Rank:
-        """The state of this rank in `attempt`, the newest."""
+        """Return the state of this rank in `attempt`, the newest attempt."""
         is_current = self.attempt >= attempt
         return Rank(
             key=key,
@@ -123,7 +123,7 @@ class Readings:
         self._machine = self._keyed("cpu_ratio", "memory_used_bytes")
 
     def take(self, stream: str, sample: Sample) -> None:
-        """Take one sample of GPUs, ranks or the machine, in time order."""
+        """Take one sample of GPUs, ranks or the machine. Samples arrive in time order."""
         if stream == se.GPU:
             if sample.k not in self._gpus:
                 self._gpus[sample.k] = self._keyed("util_ratio", "memory_used_bytes")
@@ -139,11 +139,11 @@ class Readings:
         return _Keyed({name: Recent(RECENT_POINTS) for name in tracked if self._with_history})
 
     def ranks(self, attempt: int) -> dict[str, Rank]:
-        """The state of the ranks in `attempt`, the newest."""
+        """Return the state of the ranks in `attempt`, the newest attempt."""
         return {key: keyed.rank(key, attempt) for key, keyed in sorted(self._ranks.items(), key=_numeric)}
 
     def gpus(self) -> tuple[Gpu, ...]:
-        """The devices, in order."""
+        """Return the devices, in order."""
         return tuple(
             Gpu(
                 index=int(key) if key.isdigit() else 0,
@@ -156,7 +156,7 @@ class Readings:
         )
 
     def machine(self) -> Machine | None:
-        """The machine; None without readings."""
+        """Return the machine; None without readings."""
         keyed = self._machine
         if not keyed.seen_t:
             return None
@@ -165,24 +165,24 @@ class Readings:
 
 
 class Gatherer:
-    """Gathers a run's samples."""
+    """A run's samples, gathered into series, readings and pace."""
 
     def __init__(self) -> None:
         self._series = {name: Whole(WHOLE_POINTS) for name in WHOLE_METRICS}
         self._lost: deque[Point] = deque(maxlen=LOST_POINTS)
         self._lost_since: Point | None = None
-        # For series whose newest value is not finite: the attempt, and the word for the value.
+        # For series with a non-finite newest value: the attempt, and the word for the value.
         self._odd: dict[str, tuple[int, str]] = {}
         self._pace = Pace()
         self._number = 0
-        self._epoch: tuple[int, float | None] = (0, None)  # attempt, and the epoch its log named last
-        self._beside_loss: set[tuple[int, str]] = set()  # attempts and speeds
+        self._epoch: tuple[int, float | None] = (0, None)  # attempt, and the last epoch in its log
+        self._beside_loss: set[tuple[int, str]] = set()  # attempts and names of speeds
         self._readings = Readings(with_history=True)
         self._gpu_util, self._gpu_memory = _Pool(), _Pool()
         self._smoothed: tuple[Track, tuple[float, ...]] = ((), ())
 
     def take(self, stream: str, sample: Sample) -> None:
-        """Take one sample, in time order."""
+        """Take one sample. Samples arrive in time order."""
         if stream == se.METRICS:
             self._take_metrics(sample)
             return
@@ -217,7 +217,7 @@ class Gatherer:
                 if name == "step_time_s" and value > LONGEST_STEP_S:
                     continue
                 self._add(name, point)
-            elif name not in se.CONTEXT:  # null, also from an older version, which wrote no word
+            elif name not in se.CONTEXT:  # null, written without a word by an older version
                 self._odd[name] = (sample.a, sample.odd.get(name, "nan or inf"))
             if name == "loss":
                 lost = float(sample.odd.get(name, "nan"))
@@ -232,14 +232,14 @@ class Gatherer:
             series.add(point)
 
     def _note_lost(self, point: Point | None) -> None:
-        """Note a loss that is not finite, or (None) one that is."""
+        """Note a non-finite loss, or that the loss is finite (None)."""
         known = self._lost_since
         self._lost_since = known if known and point and known.attempt == point.attempt else point
         if point is not None:
             self._lost.append(point)
 
     def _is_trainings(self, name: str, sample: Sample) -> bool:
-        """Whether a speed is the training's: if it was logged beside a loss, a line without one (an evaluation's) does not continue it."""
+        """Check whether a speed belongs to training. If it was logged beside a loss, a line without a loss is an evaluation's."""
         if "loss" in sample.v:
             self._beside_loss.add((sample.a, name))
             return True
@@ -279,12 +279,12 @@ class Gatherer:
         misplaced: str = "",
         recorded_t: float | None = None,
     ) -> Snapshot:
-        """The current state of the run, with the other known facts."""
+        """Return the current state of the run, with the given context."""
         series = {name: whole.view() for name, whole in self._series.items()}
         metrics = {name: series[name] for name in WHOLE_METRICS}
         loss_name = "loss"
         if not metrics["loss"] and not self._lost and metrics["val_loss"]:
-            loss_name = "val_loss"  # better than none
+            loss_name = "val_loss"  # the only loss of this run
         metrics["loss"] = series[loss_name]
         if self._smoothed[0] is not metrics["loss"]:
             self._smoothed = (metrics["loss"], smooth(metrics["loss"]))
@@ -322,7 +322,7 @@ def _numeric(item: tuple[str, object]) -> tuple[int, str]:
 
 
 def _keep_pace(pace: Pace, sample: Sample, step: float) -> None:
-    """Note when a step was logged: when its line was read, unless the log was read afterwards."""
+    """Note when a step was logged, by the time of reading or, if the log was read later, the line's time."""
     if se.LINE_T not in sample.v:
         pace.add(sample.t, step, sample.a)
     elif (line_t := sample.v[se.LINE_T]) is not None:

@@ -1,6 +1,6 @@
 """The current state of a run, read from its directory as it grows.
 
-`SnapshotReader.refresh` costs a few fstats when nothing changed; it is meant for one reading thread. Its
+`SnapshotReader.refresh` costs a few fstats when nothing changed, and is meant for one reading thread. The
 result is frozen and may be passed to any other thread.
 """
 
@@ -27,30 +27,30 @@ from supervisor.views.model.snapshot import Node, Snapshot
 if TYPE_CHECKING:
     from supervisor.run.runfile import RunFile
 
-# The newest part of a stream, read line by line when a run is opened; older data comes from the
+# The newest part of a stream, read line by line when a run is opened. Older data comes from the
 # one-minute roll-ups, so that a run of seven days opens at once.
 TAIL_BYTES = 4 << 20
-# For a watched log: the samples of some 4 GB, read in 3 s.
+# For a watched log: the samples of about 4 GB, read in 3 s.
 OBSERVED_BYTES = 16 << 20
-# Of older data, this much, in pieces from the first sample on: 20,000 samples for some 2,000 points of a curve.
+# Read this much older data, in pieces from the first sample on: 20,000 samples for 2,000 points of a curve.
 SPREAD_BYTES = 4 << 20
 LIVENESS_S = 1.0
-# Interval of reading the other nodes; longer for many nodes, so that a file server gets at most some 200 requests a second.
+# Interval for reading the other nodes; longer for many nodes, to send a file server about 200 requests a second at most.
 LOOK_S = 1.0
 LOOK_PER_NODE_S = 0.03
-# Of each stream of another node at the start: about ten readings of eight ranks.
+# Read this much of each stream of another node at the start: about ten readings of eight ranks.
 NODE_TAIL_BYTES = 1 << 14
 
 
 class SnapshotReader:
-    """Follows one node of a run, and the others if it leads several. Not thread-safe: one thread reads.
+    """A reader of one node of a run, and of the others if the node leads several. Not thread-safe.
 
     Args:
         run: the run directory; it may not exist yet, or vanish.
         node: the node whose journal and series are read.
         monotonic: clock for the interval of checking the keeper's lock.
-        journal: the node's, if it was already read.
-        presence: tells a live keeper that somebody who can act is watching; None: nobody can.
+        journal: the node's journal, if already read.
+        presence: tells a live keeper that a user who can act is watching; None for a read-only view.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class SnapshotReader:
         self._last: Snapshot | None = None
 
     def look_again(self) -> None:
-        """At the next `refresh`, also check what is otherwise checked once a second."""
+        """At the next `refresh`, check what is otherwise checked once a second."""
         self._alive_due = float("-inf")
 
     def close(self) -> None:
@@ -121,10 +121,10 @@ class SnapshotReader:
         return self._last
 
     def _open_series(self) -> None:
-        """Position the readers: large streams at their tail, with the past from the roll-ups."""
+        """Position the readers: large streams at their tail, with older data from the roll-ups."""
         for name, reader in self._series.items():
             if self._state.state.mode == "observed" and name in {se.METRICS, se.RANKS}:
-                # Its minutes are those in which it was read, which make no curve.
+                # In a watched log, roll-up minutes are the times of reading, which do not make a curve.
                 if reader.seek_tail(OBSERVED_BYTES) and name == se.METRICS:
                     for sample in reader.before(SPREAD_BYTES):
                         self._gathered.take(name, sample)
@@ -147,7 +147,7 @@ class SnapshotReader:
         return changed
 
     def _look_around(self) -> bool:
-        """Check what no file growth shows: whether a keeper is alive, whether the folder exists, run.json."""
+        """Check what file growth does not show: whether a keeper is alive, the folder, run.json."""
         now = self._monotonic()
         if now < self._alive_due:
             return False
@@ -168,7 +168,7 @@ class SnapshotReader:
                 self._run_file = read_run_file(self._run.run_json)
                 changed = True
             except BadRunFile:
-                self._run_file = None  # a view works from the journal without it
+                self._run_file = None  # a view then works from the journal alone
         return changed
 
 
@@ -176,7 +176,7 @@ class SnapshotReader:
 
 
 class _OtherNode:
-    """One node other than node 0: its journal's state and newest readings, no history."""
+    """One node other than node 0: the state from its journal and its newest readings, without history."""
 
     def __init__(self, number: int, run: RunPaths) -> None:
         self.number, self.paths = number, run.node(number)
@@ -187,7 +187,7 @@ class _OtherNode:
         self._readings = Readings(with_history=False)
 
     def look(self, beat_t: float | None) -> bool:
-        """Read new data; returns whether `view` is another one. `beat_t`: when its heartbeat last moved."""
+        """Read new data. Return whether `view` changed. `beat_t`: when the node's heartbeat last moved."""
         changed = self.view is None or self.view.beat_t != beat_t
         while self._journal.refresh(limit_bytes=1 << 20):
             changed = True
@@ -213,7 +213,7 @@ class _OtherNode:
 
 
 class NodesReader:
-    """Follows the nodes that node 0's journal names, all together.
+    """A reader that follows all nodes in node 0's journal.
 
     Args:
         run: the run directory.
@@ -238,7 +238,7 @@ class NodesReader:
         self.nodes: tuple[Node, ...] = ()
 
     def refresh(self, leader: RunState) -> bool:
-        """Read all of them once a second, or less often; returns whether anything new can be shown. `leader`: node 0's state."""
+        """Read all nodes once a second, or less often. Return whether anything new can be shown. `leader`: node 0's state."""
         new = leader.nodes.keys() - self._others.keys() - {LEADER}
         self._others.update({number: _OtherNode(number, self._run) for number in new})
         now = self._monotonic()
@@ -253,7 +253,7 @@ class NodesReader:
         return any(changed) or before != self.leader_beat_t
 
     def beside(self, snapshot: Snapshot, paths: NodePaths) -> Snapshot:
-        """The snapshot of node 0 with all nodes. `paths`: node 0's."""
+        """Return the snapshot of node 0 with all nodes. `paths`: the paths of node 0."""
         own = Node(
             number=LEADER,
             paths=paths,
@@ -266,6 +266,6 @@ class NodesReader:
         return replace(snapshot, nodes=(own, *self.nodes))
 
     def _beat(self, pulse: Pulse, now: float, leader: RunState) -> float | None:
-        """When a heartbeat last moved, in whole seconds, so that a slightly later reading is no change."""
+        """Return when a heartbeat last moved, in whole seconds, so that small differences do not count."""
         pulse.look(now)
         return round(self._wall() - pulse.silent_s(now)) if pulse.moved() and not leader.is_over else None

@@ -1,6 +1,6 @@
-"""Replays a recorded run: the same journal and samples, at another pace, forward or back.
+"""Replay a recorded run: the same journal and samples, at another pace, forward or back.
 
-A replay only reads: it writes nothing and sends no request.
+A replay only reads. It writes nothing and sends no request.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from supervisor.views.model.cause_context import NearbyReader
 from supervisor.views.model.gather import Gatherer
 from supervisor.views.model.snapshot import Snapshot
 
-# Of each stream this much is played sample by sample; older data comes as one-minute roll-ups.
+# Play this much of each stream sample by sample. Older data comes as one-minute roll-ups.
 STREAM_BYTES = 64 << 20
 SPEEDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 3600.0)
-# A person watches a replay for about this long.
+# The usual length of a replay, in seconds.
 LASTS_S = 30.0
-# The ways to type a moment: a share of the whole, a span from here, or a time.
+# The ways to type a moment: a share of the whole, a span from the current moment, or a time.
 SHARE = re.compile(r"(\d+(?:\.\d+)?) ?%")
 SPAN = re.compile(r"([-+]) ?((?:\d+(?:\.\d+)? ?[dhms] ?)+)")
 SPAN_PART = re.compile(r"(\d+(?:\.\d+)?) ?([dhms])")
@@ -44,8 +44,8 @@ UNIT_S = {"d": 86_400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 CLOCK = re.compile(r"(?:\d{4}-\d\d-\d\d[ T])?\d{1,2}:\d\d(?::\d\d)?")
 
 
-class NothingRecorded(Exception):  # noqa: N818 - a state of affairs, not an error
-    """There is no event to play; the message is one line."""
+class NothingRecorded(Exception):  # noqa: N818 - a normal state, not an error
+    """The run has no event to play. The message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +61,18 @@ class Recording:
 
     @property
     def start_t(self) -> float:
-        """Wall time of the first event."""
+        """The wall time of the first event."""
         return self.events[0].t
 
     @property
     def end_t(self) -> float:
-        """Wall time of the last event or sample."""
+        """The wall time of the last event or sample."""
         # Events of several keepers are not in time order.
         return max([*(event.t for event in self.events), *(sample[0] for sample in self.samples[-1:])])
 
 
 def record_of(run: RunPaths, *, node: int = 0) -> Recording:
-    """Read everything of a run that can be played.
+    """Read everything of a run that a replay needs.
 
     Raises:
         NothingRecorded: there is no journal, or it is empty.
@@ -103,7 +103,7 @@ def record_of(run: RunPaths, *, node: int = 0) -> Recording:
 
 
 def _ordered(events: Iterable[Event]) -> list[Event]:
-    """Sort each keeper's events by time, but leave the keepers in journal order: the clock may have been set back between them."""
+    """Sort each keeper's events by time, but keep the keepers in journal order. The clock may have been set back between them."""
     lives: list[list[Event]] = [[]]
     for event in events:
         if isinstance(event, KeeperStarted):
@@ -113,19 +113,19 @@ def _ordered(events: Iterable[Event]) -> list[Event]:
 
 
 def fitting_speed(span_s: float) -> float:
-    """The usual speed (recorded seconds per second) that plays this many seconds in about half a minute."""
+    """Return the standard speed (recorded seconds per second) that plays the span in half a minute or so."""
     return min(SPEEDS, key=lambda speed: abs(math.log(speed * LASTS_S / max(span_s, 1.0))))
 
 
 class ReplayClock:
-    """Recorded time: it runs `speed` times as fast as the wall clock, pauses, or jumps. Safe between threads.
+    """A clock of recorded time, which runs `speed` times as fast as wall time, pauses, or jumps. Thread-safe.
 
     Args:
         start_t: the first moment, wall seconds.
-        end_t: the last moment, where it stops.
-        speed: recorded seconds per second; None: fits the length.
+        end_t: the last moment, where the clock stops.
+        speed: recorded seconds per second; None: a speed that fits the length.
         monotonic: our own clock.
-        waits: it stays at the first moment until `begin`, so that nothing is played before it is visible.
+        waits: stay at the first moment until `begin`, so that nothing is played before it is visible.
     """
 
     def __init__(
@@ -153,22 +153,22 @@ class ReplayClock:
             self._waits = False
 
     def now(self) -> float:
-        """The recorded moment, wall seconds."""
+        """Return the recorded moment, wall seconds."""
         with self._lock:
             return self._now()
 
     @property
     def speed(self) -> float:
-        """Recorded seconds per second."""
+        """The speed in recorded seconds per second."""
         return self._speed
 
     @property
     def paused(self) -> bool:
-        """Whether it is paused, by a person or because it reached the end."""
+        """Whether the clock is paused, by the user or at the end."""
         return self._paused or self.now() >= self.end_t
 
     def toggle(self) -> None:
-        """Pause or resume; at the end, start again from the beginning."""
+        """Pause or resume. At the end, start again from the beginning."""
         with self._lock:
             at_end = self._now() >= self.end_t
             self._set(self.start_t if at_end else self._now())
@@ -180,7 +180,7 @@ class ReplayClock:
             self._set(t)
 
     def faster(self, way: int) -> None:
-        """The next higher or lower of the usual speeds."""
+        """Switch to the next higher or lower standard speed."""
         with self._lock:
             self._set(self._now())
             if way > 0:
@@ -198,7 +198,7 @@ class ReplayClock:
 
 
 class ReplayReader:
-    """Returns what a `reader.SnapshotReader` would have returned at the clock's moment. One thread reads."""
+    """A reader that returns a `reader.SnapshotReader`'s result at the clock's moment. One thread reads."""
 
     def __init__(self, recording: Recording, clock: Callable[[], float]) -> None:
         self._recording = recording
@@ -215,7 +215,7 @@ class ReplayReader:
         self._rewind()
 
     def refresh(self) -> Snapshot:
-        """The state of the run at the clock's moment."""
+        """Return the state of the run at the clock's moment."""
         now = self._clock()
         back = now < self._at
         if back:
@@ -236,7 +236,7 @@ class ReplayReader:
         self._events, self._samples, self._at = events, samples, now
         self._last = self._gathered.snapshot(
             self._revision,
-            # The player's clock is that of the events, so later changes of the machine's clock do not matter.
+            # The replay uses the clock of the events, so later changes of the machine's clock do not matter.
             msgspec.structs.replace(self._state, clock_ahead_s=0.0, unknown_events=0),
             keeper_alive=self._state.keeper_pid is not None and self._state.keeper_left is None,
             gone=False,
@@ -255,17 +255,17 @@ class ReplayReader:
 
 
 def is_moment(typed: str) -> bool:
-    """Whether the text can only be a moment: ``14:32``, ``+10m``, ``50%``."""
+    """Check whether the text can only be a moment: ``14:32``, ``+10m``, ``50%``."""
     return any(form.fullmatch(typed.strip()) for form in (SHARE, SPAN, CLOCK))
 
 
 def parse_moment(typed: str, now: float, start_t: float, end_t: float) -> float:
-    """Read ``14:32``, ``2026-11-21 14:32:10``, ``+10m``, ``-1h 30m`` or ``50%`` as a moment of a recording, wall seconds.
+    """Parse ``14:32``, ``2026-11-21 14:32:10``, ``+10m``, ``-1h 30m`` or ``50%`` as wall seconds in a recording.
 
-    A time without a day is the first such time in the recording. A span never leads beyond either end.
+    A time without a day means its first occurrence in the recording. A span never leads beyond either end.
 
     Raises:
-        BadJumpError: it is none of these, or a time outside the recording.
+        BadJumpError: the text has another form, or is a time outside the recording.
     """
     text = typed.strip()
     if (share := SHARE.fullmatch(text)) is not None:
@@ -278,7 +278,7 @@ def parse_moment(typed: str, now: float, start_t: float, end_t: float) -> float:
     jump = parse_jump(text)
     t = jump.t or 0.0
     if jump.is_any_day:
-        day = datetime.fromtimestamp(start_t)  # noqa: DTZ006 - what a person types is local time
+        day = datetime.fromtimestamp(start_t)  # noqa: DTZ006 - users type local time
         typed_at = datetime.fromtimestamp(t)  # noqa: DTZ006
         of_day = day.replace(
             hour=typed_at.hour, minute=typed_at.minute, second=typed_at.second, microsecond=0
@@ -287,7 +287,7 @@ def parse_moment(typed: str, now: float, start_t: float, end_t: float) -> float:
             of_day += timedelta(days=1)
         t = of_day.timestamp()
     if start_t - 60.0 < t < start_t:
-        t = start_t  # the minute of the start
+        t = start_t  # typed minute of the start
     if not start_t <= t <= end_t:
         begin, end = fm.time_of_day(start_t), fm.time_of_day(end_t)
         raise BadJumpError(f"nothing was recorded at {text}: it is from {begin} to {end}")
@@ -295,7 +295,7 @@ def parse_moment(typed: str, now: float, start_t: float, end_t: float) -> float:
 
 
 def next_fact(facts_t: Sequence[float], now: float, way: int) -> float | None:
-    """When the next event happened, in either direction; None if there is none. Skips the one just passed."""
+    """Return the time of the next or previous event, or None. Skip the event just passed."""
     if way > 0:
         at = bisect_right(facts_t, now + 1e-3)
         return facts_t[at] if at < len(facts_t) else None

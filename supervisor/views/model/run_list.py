@@ -36,15 +36,15 @@ from supervisor.text.redact import redact_argv, redact_text
 from supervisor.views.format import short_id
 from supervisor.views.logs.query import BadQueryError, Word, words_of
 
-# A list of hundreds of runs fills in slices of this length, so that leaving never waits for all of it.
+# A list of hundreds of runs loads in slices of this length, so that closing it never waits for all runs.
 SLICE_S = 0.2
 # How often to list the folder of runs and check the keepers' locks.
 LOOK_S = 2.0
 READ_S = 1.0  # how often the journals of live runs are read
-# Headlines that name an exception (``ValueError: label 1001 out of range``) or a signal (``Rank 0 crashed (SIGSEGV: …)``).
+# Headlines with an exception (``ValueError: label 1001 out of range``) or a signal (``Rank 0 crashed (SIGSEGV: …)``).
 _NAMED = re.compile(r"[A-Za-z_]\w*(?::|$)")
 _SIGNAL = re.compile(r"\((SIG[A-Z]+)\b")
-# What a filter of runs compares: numbers, texts, and days by how many days ago they were.
+# The fields that a filter of runs compares: numbers, texts, and days as days before today.
 _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le,
     ">=": operator.ge,
@@ -58,7 +58,7 @@ _RATE = re.compile(r"-{0,2}(?:[\w.]+\.)?(?:lr|learning[-_]rate)(?:=(.+))?", re.I
 
 
 def own_arguments(job: JobSpec | None, state: RunState) -> tuple[str, ...] | None:
-    """The newest attempt's arguments for its script, secrets hidden, without the resume path and paths in its own folder; None if unknown."""
+    """Return the newest attempt's script arguments, with secrets hidden, without the resume path and run folder paths; None if unknown."""
     if job is None:
         return None
     argv = state.attempt.argv if state.attempt is not None else ()
@@ -73,7 +73,7 @@ def own_arguments(job: JobSpec | None, state: RunState) -> tuple[str, ...] | Non
 
 
 def rate_of(command: Sequence[str]) -> str:
-    """The learning rate that a command sets by a flag or ``key=value``, as written; empty if it sets none."""
+    """Return the learning rate that a command sets by a flag or ``key=value``, as written; else empty."""
     found = ""
     for at, word in enumerate(command):
         match = _RATE.fullmatch(word)
@@ -86,21 +86,21 @@ def rate_of(command: Sequence[str]) -> str:
 
 
 def newest_rate(state: RunState, command: Sequence[str]) -> str:
-    """The learning rate of the newest attempt, which a restart may have changed."""
+    """Return the learning rate of the newest attempt, which a restart may have changed."""
     return rate_of(state.attempt.argv if state.attempt is not None and state.attempt.argv else command)
 
 
 def batch_of(batch: BatchSpec | None) -> str:
-    """The global batch of an attempt; ``8 a rank`` if the number of ranks is unknown, empty without a batch."""
+    """Return the global batch of an attempt; ``8 a rank`` if the rank count is unknown, empty if no batch."""
     if batch is None:
         return ""
     return str(batch.global_batch) if batch.ranks_known else f"{batch.global_batch} a rank"
 
 
 def note_of(state: RunState, listed: tuple[float, str] = (0.0, "")) -> str:
-    """A person's newest note on a run (key m), secrets hidden; empty without one.
+    """Return the user's newest note on a run (key m), secrets hidden; empty without a note.
 
-    `listed`: the one in the index and its time, written after the run's end.
+    `listed`: the time and text of the note in the index, written after the run's end.
     """
     notes = (moment for moment in reversed(state.timeline) if moment.kind is MomentKind.NOTE)
     newest = next(notes, None)
@@ -109,7 +109,7 @@ def note_of(state: RunState, listed: tuple[float, str] = (0.0, "")) -> str:
 
 
 def watched_word(state: RunState, *, live: bool) -> str:
-    """The state of a watched job as its log shows it: live, quiet, unknown (how it ended), unwatched; empty if its outcome says it."""
+    """Return the state of a watched job from its log: live, quiet, unknown (how it ended) or unwatched; empty if another word fits."""
     condition, attempt = state.condition, state.attempt
     if state.mode != "observed" or attempt is None:
         return ""
@@ -125,7 +125,7 @@ def watched_word(state: RunState, *, live: bool) -> str:
 
 
 def short_reason(verdict: Verdict) -> str:
-    """A reason that fits a column: the error's own name and message, a refusal, the user's own error name, a signal; else the class."""
+    """Return a reason that fits a column: the error's name and message, a refusal, the user's own error, a signal; else the class."""
     title = verdict.plain_title
     if verdict.signature or (verdict.failure in PLAIN_ERRORS and _NAMED.match(title)):
         return title
@@ -137,13 +137,13 @@ def short_reason(verdict: Verdict) -> str:
 
 
 def recovered_from(state: RunState) -> list[str]:
-    """The classes of the failures that a later attempt recovered from, oldest first."""
+    """Return the classes of the failures from which a later attempt recovered, oldest first."""
     return [str(attempt.failure) for attempt in state.attempts[:-1] if attempt.failure is not None]
 
 
 @dataclass(frozen=True)
 class RunRow:
-    """One run of the list. `live`: a keeper holds its lock. `command`: its script and arguments, secrets hidden. `given`: its name, if a person gave it one. `note`: its newest note. `summary`: what it was made from."""
+    """One run of the list. `live`: a keeper holds its lock. `command`: its script and arguments, secrets hidden. `given`: the name from the user, if any. `note`: its newest note. `summary`: the source of this row."""
 
     run: RunPaths
     state: RunState
@@ -155,12 +155,12 @@ class RunRow:
 
     @cached_property
     def history(self) -> str:
-        """Its failure classes, each once, and the newest verdict: ``cuda_oom→healthy``; also for a run stopped later. Repeats are omitted."""
+        """The failure classes, each once, and the newest verdict: ``cuda_oom→healthy``; also for a run stopped later. Repeats are omitted."""
         return self._after_earlier(self.failure)
 
     @cached_property
     def reason(self) -> str:
-        """The same, with the newest attempt's reason in place of its class: ``ValueError: label 1001 out of range``."""
+        """The history with the newest attempt's reason, not its class: ``ValueError: label 1001 out of range``."""
         verdict = self.state.attempt.verdict if self.state.attempt is not None else None
         return self._after_earlier(short_reason(verdict) if verdict is not None and self.failure else "")
 
@@ -170,12 +170,12 @@ class RunRow:
 
     @property
     def keeper_alive(self) -> bool:
-        """As in a snapshot."""
+        """Whether a keeper is alive, as in a snapshot."""
         return self.live
 
     @property
     def word(self) -> str:
-        """Its state in one word: the outcome, its activity, or that it has no keeper."""
+        """The state in one word: the outcome, the activity, or the missing keeper."""
         condition = self.state.condition
         if word := watched_word(self.state, live=self.live):
             return word
@@ -185,9 +185,9 @@ class RunRow:
 
     @cached_property
     def failure(self) -> str:
-        """The class of the newest attempt's verdict; empty without one, or if somebody ended it.
+        """The class of the newest attempt's verdict; empty without a verdict, or if the user ended it.
 
-        Recovered failures are not shown, nor is the absence of failures in a log without an end.
+        Recovered failures are not shown. An unfinished log without failures is not shown as healthy.
         """
         attempt = self.state.attempt
         if attempt is None or attempt.verdict is None or attempt.ended_on_request:
@@ -198,16 +198,16 @@ class RunRow:
 
     @property
     def step(self) -> int | None:
-        """The last step of the newest attempt that made one."""
+        """The last step of the newest attempt that made a step."""
         return self.state.last_step
 
     @property
     def is_cut(self) -> bool:
-        """Whether the logs of the latest attempt were not read to their end, so that it got further than the last step read."""
+        """Whether the logs of the latest attempt were only partly read. The attempt got further than the last step read."""
         return self.state.attempt is not None and self.state.attempt.has_unread
 
     def duration_s(self, now: float) -> float | None:
-        """Total seconds of its attempts, as in its header."""
+        """Return the total duration of the run's attempts in seconds, as in the header."""
         return self.state.elapsed_s(self.state.now(now), has_keeper=self.live)
 
 
@@ -230,9 +230,9 @@ GREATEST_FIRST = frozenset([SortKey.NEWEST, SortKey.STEP, SortKey.DURATION])
 
 @dataclass(slots=True)
 class Scope:
-    """Which runs to list: those in the folder `place`, or with `everywhere` all that this user started.
+    """Which runs to list: the runs in the folder `place`, or all runs that this user started (`everywhere`).
 
-    Switched by the screen's thread, read by the reading thread. None: all runs are of one place.
+    The screen's thread sets the scope and the reading thread reads it. None: all runs are in one place.
     """
 
     place: Path | None = None
@@ -241,7 +241,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class RunList:
-    """Runs, newest first. `complete`: all journals were read. `elsewhere`: known runs of other folders, listed or not."""
+    """Runs, newest first. `complete`: all journals were read. `elsewhere`: runs in other folders, listed or not."""
 
     revision: int
     rows: tuple[RunRow, ...]
@@ -250,11 +250,11 @@ class RunList:
 
 
 class RunsReader:
-    """Reads the list: finished runs from their summaries, other runs from new journal lines, for at most a time slice per call.
+    """The reader of the list. It reads finished runs from summaries and other runs from journal lines, a time slice per call.
 
     Args:
         known: the runs, newest first; called in the reading thread.
-        scope: which of them to list; after a switch call `look_again`.
+        scope: which runs to list; after a switch call `look_again`.
         names, notes: the names and notes of runs in the index, by folder; called in the reading thread.
         monotonic: clock for slices and intervals.
     """
@@ -281,17 +281,17 @@ class RunsReader:
         self._rows: dict[RunPaths, RunRow] = {}
         self._index = RunIndex()
         self._due = self._next = -math.inf
-        # Opening a run and returning within a slice starts a reading thread while the last one still ends.
+        # Opening a run and returning within one slice starts a new thread before the old thread has ended.
         self._lock = threading.Lock()
         self._last = RunList(0, (), complete=False)
 
     def refresh(self) -> RunList:
-        """The list as read so far; its revision is the same while nothing changed."""
+        """Return the list as read so far. Its revision stays the same while nothing changes."""
         with self._lock:
             return self._refresh()
 
     def look_again(self) -> None:
-        """List the folder at the next refresh, because something was moved there."""
+        """List the folder at the next refresh, because a run was moved there."""
         with self._lock:
             self._due = -math.inf
 
@@ -333,7 +333,7 @@ class RunsReader:
         return known if self._scope.everywhere else here
 
     def _look(self) -> None:
-        """List the runs, and see which journals changed and which keepers are alive."""
+        """List the runs, and check which journals changed and which keepers are alive."""
         self._runs, listed = self._in_scope(self._known()), (dict(self._names()), dict(self._notes()))
         if listed != self._listed:
             self._listed, self._rows = listed, {}
@@ -356,7 +356,7 @@ class RunsReader:
         self._rows.pop(run, None)
 
     def _read(self, run: RunPaths) -> None:
-        """Fold new lines of a journal; keep the summary of a run that no keeper writes."""
+        """Fold new lines of a journal into its row, and keep the summary of a run without a live keeper."""
         journal = run.node().journal
         mark, found = mark_of(journal), self._summaries.get(run)
         if mark is None:
@@ -375,7 +375,7 @@ class RunsReader:
 
 
 def rows_of(runs: list[RunPaths], env: Mapping[str, str]) -> tuple[RunRow, ...]:
-    """The rows of these runs, read once, however long that takes."""
+    """Return the rows of these runs, read once without a time limit."""
     names, notes = partial(listed_names, env), partial(listed_notes, env)
     return RunsReader(lambda: runs, names=names, notes=notes, monotonic=lambda: 0.0).refresh().rows
 
@@ -389,7 +389,7 @@ def ordered(
     name: Callable[[RunRow], str] = lambda row: row.given or row.state.name,
     state: Callable[[RunRow], str] = lambda row: row.word,
 ) -> list[RunRow]:
-    """The rows by `key`; unknown values come last, ties newest first, but runs of one name by the words of their ids.
+    """Sort the rows by `key`. Unknown values come last, ties newest first. Runs with the same name sort by id.
 
     `reverse`: against this key's usual order. `name`, `state`: as a screen shows them, because a list sorted
     by hidden values looks unsorted.
@@ -417,10 +417,10 @@ def ordered(
 def filtered(
     rows: Sequence[RunRow], typed: str, now: float, shown: Callable[[RunRow], Sequence[str]] = lambda _: ()
 ) -> list[RunRow]:
-    """The rows that all words accept: texts and expressions (in id, name, state, failures, note, command), days, and fields.
+    """Return the rows that match all words: texts, expressions (in id, name, state, failures, note, command), days, fields.
 
-    ``:`` and ``=`` compare words (``:`` a part of one); an unknown value is never less or greater. A
-    day (``today``, ``yesterday``, ``2026-11-26``) is that of the start, local time. `shown`: see `RunRow.word`.
+    ``:`` and ``=`` compare words (``:`` matches a part of a word). An unknown value is never less or greater. A
+    day (``today``, ``yesterday``, ``2026-11-26``) is the local day of the start. `shown`: see `RunRow.word`.
     """
     try:
         words = list(words_of(typed, FIELDS))
@@ -430,7 +430,7 @@ def filtered(
 
 
 def filter_trouble(typed: str) -> str:
-    """The error in a filter, in one line: a comparison without a number, a bad expression. Empty if there is none."""
+    """Return the error in a filter, in one line: a comparison without a number, a bad expression. Empty if valid."""
     try:
         for word in words_of(typed, FIELDS):
             name, sign, value = word.field, word.sign, word.value.lower()
@@ -451,7 +451,7 @@ def _accepts(row: RunRow, word: Word, now: float, shown: Sequence[str]) -> bool:
     failed = () if state.failed_for is None else (str(Outcome.FAILED),)
     states = (row.word, *failed, *(each.lower().replace(" ", "_") for each in shown))
     start = state.began_t or state.started_t
-    started = str(date.fromtimestamp(start)) if start is not None else "unknown"  # noqa: DTZ012 - what a person types is local time
+    started = str(date.fromtimestamp(start)) if start is not None else "unknown"  # noqa: DTZ012 - users type local time
     wanted = word.value.lower() if word.field else word.term.text
     if (back := NAMED_DAYS.get(wanted)) is not None and word.field in {"", "started"}:
         wanted = str(date.fromtimestamp(now) - timedelta(days=back))  # noqa: DTZ012
@@ -460,7 +460,7 @@ def _accepts(row: RunRow, word: Word, now: float, shown: Sequence[str]) -> bool:
         is_found = any(word.term.find(text, text.lower()) for text in texts)
         return (is_found or started == wanted) != word.is_left_out
     if not word.value:
-        return True  # it is still being typed
+        return True  # the filter is still being typed
     live = ("live",) if row.live and not state.is_over else ()
     values: dict[str, tuple[float | str | None, ...]] = {
         "state": (*states, *live),

@@ -1,4 +1,4 @@
-"""All that a view shows about a run at one moment: frozen, so that it may be passed to any thread (pure)."""
+"""Everything that a view shows about a run at one moment, frozen, so that any thread may use it (pure)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Gpu(msgspec.Struct, frozen=True):
-    """One device: the newest reading of each value (absent: None) and two histories."""
+    """One device: the newest reading of each value (None if missing) and two histories."""
 
     index: int
     seen_t: float
@@ -39,9 +39,9 @@ class Gpu(msgspec.Struct, frozen=True):
 class Rank(msgspec.Struct, frozen=True):
     """One rank: the newest training sample and the newest reading of its process.
 
-    `stepped_t`: of its newest sample with a step; None if its steps cannot be told from the job's. `pace_s`:
-    seconds per step from the times of its log lines, for a log without step times. All values are from the newest
-    attempt and unknown at its start (`seen_t` 0) until logged.
+    `stepped_t`: the time of its newest sample with a step; None if its steps cannot be told from the job's.
+    `pace_s`: seconds per step from the times of its log lines, for a log without step times. All values are
+    from the newest attempt and unknown at its start (`seen_t` 0) until logged.
     """
 
     key: str
@@ -63,9 +63,9 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 class Node(msgspec.Struct, frozen=True):
-    """One node of a run on several: its own journal, and the newest readings there (without histories).
+    """One node of a multi-node run: its own journal, and the newest readings there (without histories).
 
-    `beat_t`: when its heartbeat was last seen to move, by this machine's clock; None: never.
+    `beat_t`: when its heartbeat last moved, by this machine's clock; None: never.
     """
 
     number: int
@@ -80,15 +80,15 @@ class Node(msgspec.Struct, frozen=True):
 class Snapshot(msgspec.Struct, frozen=True):
     """The current state of a run. `metrics` maps a series' name to its points; `smoothed` belongs to the loss.
 
-    `loss_name`: the log's own name for the value shown as the loss, if it is one of several without a sum.
-    `series`: every metric ever seen, in full, by its own name. `lost`: the newest losses that were not
-    finite. `lost_since`: the first one not followed by a finite loss. `odd`: for series whose newest value is
-    not finite, its attempt and the word for it. `keeper_alive`: a keeper holds the lock. `gone`: the run
-    directory was removed. `misplaced`: the notice for a folder other than the one in which the run was
-    started; else empty. `pace_s`: seconds per step by when steps were logged, the median over the newest
-    attempt's newest gaps; `pace`: those gaps. `gpu_util` and `gpu_memory` are ratios over all devices of this
-    node. `recorded_t`: the moment of a replay. `nodes`: all nodes of a run on several, node 0 first, which
-    the other fields describe; else empty.
+    `loss_name`: the log's own name for the value shown as the loss, if it has several losses without a sum.
+    `series`: every metric in full, by its own name. `lost`: the newest non-finite losses. `lost_since`: the
+    first of them without a finite loss after it. `odd`: for a series whose newest value is non-finite, the
+    attempt and the word for the value. `keeper_alive`: a keeper holds the lock. `gone`: the run directory was
+    removed. `misplaced`: the notice for a folder other than the one where the run was started; else empty.
+    `pace_s`: seconds per step by when steps were logged, the median over the newest attempt's newest gaps.
+    `pace`: those gaps. `gpu_util` and `gpu_memory` are ratios over all devices of this node. `recorded_t`:
+    the moment of a replay. `nodes`: all nodes of a multi-node run, node 0 first; else empty. The other
+    fields describe node 0.
     """
 
     revision: int
@@ -116,7 +116,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     odd: dict[str, tuple[int, str]] = {}
 
     def facts(self) -> tuple[object, ...]:
-        """Everything but the lines; if only lines were added, these are the same objects as before."""
+        """Return all fields except the lines. If only lines were added, these objects stay the same."""
         return (
             self.state,
             self.keeper_alive,
@@ -132,7 +132,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def node_logs(self) -> tuple[NodeLogs, ...]:
-        """For a run on several nodes, the folder that lists each node's logs."""
+        """The folder that lists each node's logs, for a multi-node run."""
         return tuple(NodeLogs(node.number, node.paths, node.state) for node in self.nodes)
 
     @property
@@ -145,20 +145,20 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def step_time_s(self) -> tuple[float | None, bool]:
-        """Seconds between two steps of the job, and whether that is derived from when steps were logged: `step_pace.job_pace`."""
+        """Seconds between two steps of the job, and whether they are derived from log times; see `step_pace.job_pace`."""
         newest = self.metrics["step_time_s"][-max(len(self.pace), LEAST_STEPS) :]
         logged = (point.mean for point in newest if self.is_current(point.attempt))
         return job_pace(self.latest("step_time_s"), logged, self.gap_s, len(self.gaps))
 
     @property
     def gap_s(self) -> float | None:
-        """Seconds per step from these gaps."""
+        """The seconds per step from the gaps."""
         gaps = self.gaps
         return self.pace_s if gaps is self.pace else median(gap.mean for gap in gaps)
 
     @property
     def gaps(self) -> Track:
-        """The gaps of `pace` that show the job's speed: a pipe's first lines were written before."""
+        """The gaps of `pace` that show the job's speed, without a pipe's first lines, written earlier."""
         state = self.state
         if state.source != A_PIPE or state.attempt is None:
             return self.pace
@@ -167,7 +167,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def epoch_times(self) -> tuple[Track, bool]:
-        """How long the newest attempt's epochs took, and whether that is derived from log times; empty if the step time is known."""
+        """The durations of the newest attempt's epochs, and whether they are derived from log times; empty if steps have times."""
         if self.step_time_s[0] is not None:
             return (), False
         printed = tuple(
@@ -182,7 +182,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def epoch_time_s(self) -> tuple[float | None, bool]:
-        """The newest epoch time; if derived, the median of some, so that one evaluation does not distort it."""
+        """The newest epoch time. A derived time is a median, so that one evaluation does not distort it."""
         track, is_derived = self.epoch_times
         if is_derived:
             known = track[-NEWEST_EPOCHS:] if len(track) >= LEAST_EPOCHS else ()
@@ -190,17 +190,17 @@ class Snapshot(msgspec.Struct, frozen=True):
         return (track[-1].mean if track else None), False
 
     def latest(self, name: str) -> float | None:
-        """The newest logged value of a metric; None until the newest attempt logs one."""
+        """Return the newest logged value of a metric; None until the newest attempt logs a value."""
         track = self.metrics.get(name, ())
         return track[-1].mean if track and self.is_current(track[-1].attempt) else None
 
     def not_finite(self, name: str) -> str:
-        """The word for a metric's newest value if it is not finite: nan, inf, -inf, or both from an older version."""
+        """Return the word for a metric's non-finite newest value: nan, inf, -inf, or both from an older version."""
         attempt, word = self.odd.get(name, (0, ""))
         return word if word and self.is_current(attempt) else ""
 
     def is_current(self, attempt: int) -> bool:
-        """Whether values from attempt `attempt` are current: no later one was launched."""
+        """Check whether values from attempt `attempt` are current. A later attempt makes them stale."""
         newest = self.state.attempt
         return newest is None or attempt >= newest.number
 
@@ -208,8 +208,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     def best_loss(self) -> tuple[float | None, int | None]:
         """The least loss that no later attempt overwrote, and its step."""
         if self.loss_name != "loss":
-            return None, None  # for a loss composed of several, the journal has only the total
+            return None, None  # for several losses, the journal has only the total
         samples = self.metrics["loss"]
-        # If a log's losses name only epochs, the step is a progress bar's, which may have moved on.
+        # If a log's losses have only epochs, the step is from a progress bar, which may be ahead.
         has_step = not samples or samples[-1].step is not None
         return self.state.best_loss, self.state.best_step if has_step else None

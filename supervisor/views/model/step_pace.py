@@ -1,4 +1,4 @@
-"""Derives the duration of a step from when steps were logged (pure), if a script prints no times."""
+"""The duration of a step, derived from when steps were logged if a script prints no times (pure)."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from itertools import pairwise
 
 from supervisor.views.model.thinned_series import Point, Track, median, single
 
-# Lines are read in batches at intervals, so lines closer together than this do not show a step's duration.
+# Lines are read in batches, so lines closer together than this do not show a step's duration.
 APART_S = 0.25
-# Clocks in lines mostly have whole seconds; over ten of them that is an error of a tenth.
+# Times in lines mostly have whole seconds. Over ten seconds, rounding is an error of a tenth.
 APART_BY_CLOCK_S = 10.0
-# If both have a fraction of a second, an evaluation between two steps must not be part of every gap.
+# For times with fractions of a second, use a shorter gap, so that not every gap includes an evaluation.
 APART_BY_FINE_CLOCK_S = 1.0
-# Gaps in the median: one evaluation or checkpoint among them must not distort it.
+# The number of gaps in the median. One evaluation or checkpoint among them must not distort the median.
 GAPS = 60
-# The median uses this many: of a file with several trainings, not all points that tell them apart are kept.
+# Use the median of this many epochs. In a file with several trainings, points that separate them may be lost.
 NEWEST_EPOCHS = 5
-# A logged step time that differs more from the time between steps is not the run's pace.
+# A logged step time that differs by more than this from the time between steps is not the run's pace.
 PACE_RATIO = 1.25
-# Lines that arrive this soon after a pipe is first read may have been written before.
+# Lines that arrive this soon after the first read of a pipe may have been written earlier.
 BURST_S = 3.0
-# Known after this many gaps between steps; after two if a step time is shorter by the second factor, like
-# that of a bar that jumped to the step at which a job resumed.
+# The pace is available after this many gaps between steps; after two if a step time is shorter by the second
+# factor, like that of a progress bar that jumped to the step at which a job resumed.
 LEAST_GAPS = 5
 FAR = 10.0
-# Fewer epochs give no epoch time.
+# With fewer epochs, there is no epoch time.
 LEAST_EPOCHS = 2
-# A logged step or epoch time is really the time since the start if it never falls and rises to this many times the first.
+# Logged step or epoch times are times since the start if they never fall and rise to this many times the first.
 RISEN = 1.5
 LEAST_STEPS = 9
 
@@ -37,16 +37,16 @@ LEAST_STEPS = 9
 def job_pace(
     reported_s: float | None, logged_s: Iterable[float], pace_s: float | None, gaps: int
 ) -> tuple[float | None, bool]:
-    """Seconds between two steps of the job, and whether that is derived from when steps were logged.
+    """Return seconds between two steps of the job, and whether they are derived from when steps were logged.
 
-    It is derived if the newest attempt's log has no step time, or one that the steps contradict: a rank's own
-    time without its waits, or that of ten steps.
+    They are derived if the newest attempt's log has no step time, or if the steps contradict the logged time.
+    Examples are a rank's own time without its waits, or the time of ten steps.
 
     Args:
         reported_s: the newest logged step time.
-        logged_s: the newest ones, about as many as there are gaps, but at least `LEAST_STEPS`.
-        pace_s: from when steps were logged.
-        gaps: how many gaps between steps `pace_s` is based on.
+        logged_s: the newest logged step times, about as many as there are gaps, but at least `LEAST_STEPS`.
+        pace_s: seconds per step from when steps were logged.
+        gaps: the number of gaps between steps behind `pace_s`.
     """
     logged = list(logged_s)
     usual_s = median(logged)
@@ -60,19 +60,19 @@ def job_pace(
 
 
 def epoch_times(printed: Track) -> Track:
-    """How long each epoch took, from the times that a log prints for them; empty if those seem to count from the start."""
+    """Return the duration of each epoch from the printed times; empty if the times seem to count from the start."""
     return () if is_since_start([point.mean for point in printed], LEAST_EPOCHS + 1) else printed
 
 
 def is_since_start(values: Sequence[float], least: int) -> bool:
-    """Whether the times in a log count from its start; unknown for fewer than `least`."""
+    """Check whether the times in a log count from its start; False for fewer than `least`."""
     if len(values) < least or values[-1] < RISEN * values[0]:
         return False
     return all(b >= a for a, b in pairwise(values))
 
 
 def epochs_apart(logged: Track) -> Track:
-    """Seconds between epochs of the newest training, from when their first known lines were written."""
+    """Return seconds between epochs of the newest training, from the first logged line of each epoch."""
     firsts: list[Point] = []
     for point in logged:
         if point.epoch is None or point.time is None:
@@ -98,7 +98,7 @@ def _epoch(point: Point) -> int:
 
 
 class Pace:
-    """Gaps between the steps of the newest attempt, added one by one."""
+    """The gaps between the steps of the newest attempt, added one by one."""
 
     def __init__(self) -> None:
         self._gaps: deque[Point] = deque(maxlen=GAPS)
@@ -107,7 +107,7 @@ class Pace:
         self._of: tuple[int, bool] = (0, False)
 
     def add(self, t: float, step: float, attempt: int, *, by_clock: bool = False) -> None:
-        """A step was logged at `t`, wall seconds. `by_clock`: by the line's own time stamp."""
+        """Add a step logged at `t`, wall seconds. `by_clock`: by the time stamp in the line."""
         if not (math.isfinite(t) and math.isfinite(step)):
             return
         if (attempt, by_clock) != self._of:
@@ -120,7 +120,7 @@ class Pace:
         apart_s = APART_S
         if by_clock:
             apart_s = _apart_s(t, self._at[0])
-        if t == self._at[0]:  # read at once: only the last of them is that recent
+        if t == self._at[0]:  # read at once, so only the last step is that recent
             if self._from is not None:
                 self._gaps.pop()
         elif step > self._at[1] and t - self._at[0] >= apart_s:
@@ -133,7 +133,7 @@ class Pace:
             self._gaps.append(single(t, step, gap_s, attempt))
 
     def forget(self) -> None:
-        """Call if the next step does not directly follow the last one."""
+        """Start over because the next step does not directly follow the last step."""
         self._from = self._at = None
 
     @property
@@ -142,14 +142,14 @@ class Pace:
         return self._of[0]
 
     def seconds(self) -> float | None:
-        """Seconds per step, the median over the newest gaps; None if there are none."""
+        """Return the seconds per step, the median over the newest gaps; None without gaps."""
         return median(gap.mean for gap in self._gaps)
 
     def track(self) -> Track:
-        """The gaps, in seconds per step."""
+        """Return the gaps, in seconds per step."""
         return tuple(self._gaps)
 
 
 def _apart_s(t: float, before: float) -> float:
-    """The minimum distance between two clock times in lines that shows a gap between them."""
+    """Return the smallest difference between two times in lines that shows a gap between them."""
     return APART_BY_FINE_CLOCK_S if t % 1 and before % 1 else APART_BY_CLOCK_S

@@ -1,4 +1,4 @@
-"""A view's memory of a series: as points accumulate they are merged, so that memory is bounded (pure)."""
+"""A view's memory of a series. Older points are merged to limit memory (pure)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import NamedTuple, TypeAlias
 
 
 class Point(NamedTuple):
-    """One sample, or several merged: `t` wall seconds, `step`, `epoch`, `number` and `line_t` are those of the newest.
+    """One sample, or several merged. `t` (wall seconds), `step`, `epoch`, `number` and `line_t` come from the newest.
 
-    `number`: its index among the readings. `late`: it was read after it was written; then `t` is when it was
-    read, and `line_t` the time in its line, if any.
+    `number`: its index among the readings. `late`: it was read after it was written. Then `t` is the time of
+    reading, and `line_t` the time in the line, if any.
     """
 
     t: float
@@ -31,7 +31,7 @@ class Point(NamedTuple):
 
     @property
     def time(self) -> float | None:
-        """When it was written, wall seconds, as far as known."""
+        """The wall time of writing in seconds; None if unknown."""
         return self.line_t if self.late else self.t
 
 
@@ -39,37 +39,37 @@ Track: TypeAlias = tuple[Point, ...]
 
 
 def single(t: float, step: float | None, value: float, attempt: int) -> Point:
-    """A point of one sample."""
+    """Return a point of one sample."""
     return Point(t, step, value, value, value, 1, attempt)
 
 
 def merge(a: Point, b: Point) -> Point:
-    """Merge two adjacent points; minimum and maximum are kept, so that a spike is never lost."""
+    """Merge two adjacent points. Keep minimum and maximum, so that a spike is never lost."""
     weight = a.weight + b.weight
     mean = (a.mean * a.weight + b.mean * b.weight) / weight
     return b._replace(low=min(a.low, b.low), mean=mean, high=max(a.high, b.high), weight=weight)
 
 
 def lives_on(point: Point, cuts: Mapping[int, float]) -> bool:
-    """Whether no later attempt repeated a point's step; a point without a step counts as not repeated."""
+    """Check whether no later attempt repeated the step of a point. A point without a step is not repeated."""
     return point.step is None or point.step < cuts.get(point.attempt, math.inf)
 
 
 class Whole:
-    """A whole series in about `cap` points of similar sample counts: when full, adjacent points of one attempt are merged.
+    """A whole series in about `cap` points of similar sample counts. When full, adjacent points of one attempt are merged.
 
-    The first point stays unmerged, because the axis begins there; so does the newest quarter: the newest is
-    shown as a number, and people zoom to those before it.
+    The first point stays unmerged, because the axis begins there. So does the newest quarter, which contains
+    the point shown as a number and the points that users zoom to.
     """
 
     def __init__(self, cap: int) -> None:
         self._cap = cap
         self._points: list[Point] = []
         self._view: Track | None = ()
-        self._most = 1  # samples in a merged point
+        self._most = 1  # greatest number of samples in a merged point
 
     def add(self, point: Point) -> None:
-        """Append a point; values that are not finite are skipped."""
+        """Append a point. Non-finite values are skipped."""
         if not (math.isfinite(point.low) and math.isfinite(point.high)):
             return
         self._points.append(point)
@@ -78,13 +78,13 @@ class Whole:
             self._merge()
 
     def view(self) -> Track:
-        """The points, oldest first; the same object until something is added."""
+        """Return the points, oldest first; the same object until a point is added."""
         if self._view is None:
             self._view = tuple(self._points)
         return self._view
 
     def _merge(self) -> None:
-        """Merge light points, and twice as heavy ones, until an eighth is free: merging all pairs would leave one for the first half."""
+        """Merge light points, then twice as heavy ones, until an eighth is free. Merging all pairs would thin early points too much."""
         newest = max(1, self._cap // 4)
         first, older, newer = self._points[:1], self._points[1:-newest], self._points[-newest:]
         samples = sum(point.weight for point in older)
@@ -114,12 +114,12 @@ class Recent:
         self._points: deque[Point] = deque(maxlen=cap)
 
     def add(self, point: Point) -> None:
-        """Append a point; values that are not finite are skipped."""
+        """Append a point. Non-finite values are skipped."""
         if math.isfinite(point.low) and math.isfinite(point.high):
             self._points.append(point)
 
     def view(self) -> Track:
-        """The points, oldest first."""
+        """Return the points, oldest first."""
         return tuple(self._points)
 
 
@@ -128,11 +128,11 @@ SMOOTH_SHARE = 1 / 30
 
 
 def smooth(points: Sequence[Point], share: float = SMOOTH_SHARE) -> tuple[float, ...]:
-    """A moving mean of each attempt's means, exponential to both sides, over about `share` of the visible range.
+    """Return a moving mean of each attempt's means, exponential on both sides, over about `share` of the range.
 
-    A trailing mean lags behind a falling loss; this one is centered on its values, and at the newest point it
-    covers only the past. Its ends are corrected for missing values (Kingma and Ba 2015, section 3, name it
-    bias correction), so that the first values are not pulled to zero.
+    A trailing mean lags behind a falling loss. This mean is centered on its values. At the newest point, it
+    covers only the past. Its ends are corrected for missing values (bias correction in Kingma and Ba 2015,
+    section 3), so that the first values are not pulled to zero.
     """
     span = max(3.0, len(points) * share)
     keep = 1 - 2 / (span + 1)
@@ -142,7 +142,7 @@ def smooth(points: Sequence[Point], share: float = SMOOTH_SHARE) -> tuple[float,
         past = _sums(values, keep)
         future = _sums(values[::-1], keep)
         weights = _sums([1.0] * len(values), keep)
-        # Each value is in the sums of both sides.
+        # The sums of both sides contain each value.
         for value, before, after, left, right in zip(
             values, past, reversed(future), weights, reversed(weights), strict=True
         ):
@@ -151,11 +151,11 @@ def smooth(points: Sequence[Point], share: float = SMOOTH_SHARE) -> tuple[float,
 
 
 def _sums(values: Sequence[float], keep: float) -> list[float]:
-    """For each value, its sum with those before it, weighted by `keep` per position."""
+    """Return, for each value, the sum of all values up to it, weighted by `keep` per position."""
     return list(accumulate(values, lambda total, value: keep * total + value))
 
 
 def median(values: Iterable[float]) -> float | None:
-    """The middle value (the lower of two: with two ranks, the faster is the norm); None for no values."""
+    """Return the median (the lower of two, so that of two ranks the faster is the norm); None if empty."""
     ordered = sorted(values)
     return ordered[(len(ordered) - 1) // 2] if ordered else None

@@ -1,6 +1,6 @@
-"""The app: one screen on one run directory, and the thread that reads it.
+"""The app: one screen on one run directory, and the thread that reads the directory.
 
-Quitting never ends anything: the app only reads, and its requests go through a keeper.
+Quitting never ends a run. The app only reads, and sends its requests to a keeper.
 """
 
 from __future__ import annotations
@@ -45,40 +45,40 @@ if TYPE_CHECKING:
 from supervisor.views.tui.runs.table import RunsPanel
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-# How much later a list that is still being mounted gets its data.
+# A list that is still being mounted gets its data this much later.
 MOUNTED_S = 0.005
-# If the terminal is gone, wait no longer than this: Textual's remaining output may never be accepted.
+# If the terminal is gone, wait no longer than this, because the terminal may never accept Textual's output.
 LEAVE_LATEST_S = 5
-# The reading thread yields to a key within a millisecond; Python's own 5 ms are noticeable under load.
+# The reading thread yields to a key within a millisecond. Python's default of 5 ms is noticeable under load.
 SWITCH_S = 0.001
 
 
 class StokerApp(ThemedApp):
-    """The dashboard of one run, or the list of runs and the dashboard of the opened one.
+    """The app: the dashboard of one run, or the list of runs and the dashboard of the open run.
 
     Args:
         run: the run directory; None: the list of runs.
         read_only: no requests can be sent.
         known: the runs of the list, newest first; called in the reading thread.
-        scope: which of them to list at first.
+        scope: which runs to list at first.
         adopter: adopts a run whose keeper died.
         continuer: starts the next attempt of a finished run.
         clock: wall time, for ages and times on the screen.
         appearance: how the app looks.
         painted: called once the first screen is painted.
-        journal: the run's, if already read.
+        journal: the run's journal, if already read.
     """
 
     CSS_PATH = "stoker.tcss"
     TITLE = "stoker"
-    ENABLE_COMMAND_PALETTE = False  # the dashboard opens it, with only its own commands
+    ENABLE_COMMAND_PALETTE = False  # the dashboard opens the palette, with only its own commands
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = set()
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q,ctrl+c", "leave", "leave", show=False, priority=False),
     ]
 
     takes_signals = False
-    """Whether SIGTERM and SIGHUP leave as `q` does, so that the terminal is given back whole."""
+    """Whether SIGTERM and SIGHUP quit as `q` does, so that the terminal is fully restored."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class StokerApp(ThemedApp):
             asyncio.get_running_loop().add_signal_handler(number, self._leave_soon)
 
     def get_default_screen(self) -> Screen[None]:
-        """The first screen itself: an empty screen below it would also be created, laid out and painted."""
+        """Return the first screen itself. An empty screen below would also be laid out and painted."""
         if self.run_paths is not None:
             return self._open(self.run_paths, self._replay)
         assert self.browser is not None, "without a run there is the list of runs"
@@ -160,18 +160,18 @@ class StokerApp(ThemedApp):
         return self.browser
 
     def _leave_soon(self) -> None:
-        """Quit on a signal. If the terminal is gone, its writer may be too, and Textual would wait for it forever."""
+        """Quit on a signal. If the terminal is gone, its writer may be gone too, and Textual would wait forever."""
         signal.alarm(LEAVE_LATEST_S)
         self.exit()
 
     def _write_out(self, text: str) -> None:
-        """Write to the terminal itself, which Textual draws on through standard error."""
+        """Write to the terminal itself. Textual draws on the terminal through standard error."""
         if sys.__stderr__ is not None and not self.is_headless:
             sys.__stderr__.write(text)
             sys.__stderr__.flush()
 
     def _sign(self) -> None:
-        """Title, bell and notification follow the open run."""
+        """Update title, bell and notification for the open run."""
         snapshot = self._dashboard.snapshot if self._dashboard is not None else None
         if snapshot is not None or self._dashboard is None:
             now = snapshot.state.now(self._clock()) if snapshot is not None else 0.0
@@ -187,12 +187,12 @@ class StokerApp(ThemedApp):
             feeder.stop()
 
     def exit(self, result: None = None, return_code: int = 0, message: RenderableType | None = None) -> None:
-        """Quit; keys typed ahead are for the shell, not for the closing app."""
+        """Quit. Discard keys that the user typed ahead, so that the closing app never handles them."""
         self._leaving = True
         super().exit(result, return_code, message)
 
     async def on_event(self, event: events.Event) -> None:
-        """Textual's handler, without input once the app is quitting; each key finishes before the next."""
+        """Handle an event, but ignore input while quitting. Finish each key before the next."""
         if self._leaving and isinstance(event, events.InputEvent):
             return
         if isinstance(event, (events.Key, events.Paste)) and not event.is_forwarded:
@@ -201,7 +201,7 @@ class StokerApp(ThemedApp):
             await super().on_event(event)
 
     def _is_early(self, event: events.Event) -> bool:
-        """Whether a key has to wait for the next screen."""
+        """Check whether a key has to wait for the next screen."""
         if not self.screen_stack:
             return not self._leaving
         if self.screen is self._dashboard:
@@ -209,18 +209,18 @@ class StokerApp(ThemedApp):
         return self.screen is self.browser and self.browser is not None and self.browser.is_early(event)
 
     async def on_passed(self, message: Passed) -> None:
-        """A key is finished: handle the next one."""
+        """Handle the next key after the current key is finished."""
         await self._keys.passed(message)
 
     def _show_moment(self, dashboard: Dashboard, snapshot: Snapshot) -> None:
-        """Show the newest data of a run, then let the thread read on."""
+        """Show the newest data of a run, then let the reading thread continue."""
         if self.is_running and dashboard is self._dashboard:
             dashboard.take(snapshot)
             self._sign()
             self._feeders[-1].taken()
 
     def _show_list(self, runs: RunList) -> None:
-        """Show the list of runs, then let the thread read on."""
+        """Show the list of runs, then let the reading thread continue."""
         if not self.is_running or self.browser is None or self._dashboard is not None:
             return
         if not self.browser.is_mounted:
@@ -230,14 +230,14 @@ class StokerApp(ThemedApp):
         self._feeders[-1].taken()
 
     def _report_trouble(self, text: str) -> None:
-        """Show an error of the reading thread."""
+        """Show an error from the reading thread."""
         if self.is_running and self._dashboard is not None:
             self._dashboard.tell(Answer(text, False))
         elif self.is_running:
             self.notify(self.tr(text), severity="error", markup=False)
 
     async def on_runs_panel_opened(self, message: RunsPanel.Opened) -> None:
-        """Open a run of the list, or read its recording and play it."""
+        """Open a run from the list, or read its recording and play it."""
         if self.browser is None or self._dashboard is not None:
             return
         if not message.replay:
@@ -261,18 +261,18 @@ class StokerApp(ThemedApp):
     async def _play_recorded(self, recording: Recording) -> None:
         from supervisor.views.model.replay import ReplayClock
 
-        if self.browser is not None and self.screen is self.browser:  # nothing else was opened meanwhile
+        if self.browser is not None and self.screen is self.browser:  # no other screen was opened meanwhile
             self.browser.notice.withdraw(self.browser.notice.says)
             clock = ReplayClock(recording.start_t, recording.end_t, waits=True)
             await self.push_screen(self._open(recording.run, (recording, clock)))
 
     def on_runs_panel_stopped(self, message: RunsPanel.Stopped) -> None:
-        """Ask the run's keeper to stop it."""
+        """Ask the run's keeper to stop the run."""
         if self.browser is not None:
             self._request(message.row, RequestKind.STOP, None, self.browser.tell_answer)
 
     def on_runs_panel_noted(self, message: RunsPanel.Noted) -> None:
-        """Put a note on a run: its keeper writes it; without one it goes into the index."""
+        """Put a note on a run. The keeper writes the note; without a keeper it goes into the index."""
         row, browser = message.row, self.browser
         if not row.live or row.state.is_over:
             self._change(lambda: f"noted: {give_note(row.run, message.text, os.environ)}")
@@ -291,7 +291,7 @@ class StokerApp(ThemedApp):
             self._feeders[-1].submit(RequestClient(row.run).sender(kind, number, args, self._clock(), later))
 
     def on_runs_panel_continued(self, message: RunsPanel.Continued) -> None:
-        """Show what the run's next attempt would be, and ask."""
+        """Show the run's next attempt, and ask whether to start it."""
         browser, reader, continuer = self.browser, self._reader, self._continuer
         if browser is None or reader is None or continuer is None or self._dashboard is not None:
             return
@@ -307,12 +307,12 @@ class StokerApp(ThemedApp):
         )
 
     def on_runs_panel_named(self, message: RunsPanel.Named) -> None:
-        """Give a run another name."""
+        """Rename a run."""
         run = message.row.run
         self._change(lambda: f"{run.run_id}: named {give_name(run, message.text, os.environ)}")
 
     def on_runs_panel_thrown(self, message: RunsPanel.Thrown) -> None:
-        """Delete a run, or restore the last one."""
+        """Delete a run, or restore the last deleted run."""
         from supervisor.run.trash import bring_back, throw_away
 
         run, thrown = message.run, self.browser.thrown if self.browser is not None else []
@@ -326,7 +326,7 @@ class StokerApp(ThemedApp):
         self._change(act)
 
     def _change(self, change: Callable[[], str]) -> None:
-        """Change something about a run, in the reading thread; report what `change` returns, or why it failed."""
+        """Change something about a run in the reading thread. Report what `change` returns, or why it failed."""
         browser, reader = self.browser, self._reader
         if browser is None or reader is None or self._dashboard is not None:
             return
@@ -342,7 +342,7 @@ class StokerApp(ThemedApp):
         self._feeders[-1].submit(act)
 
     def on_runs_panel_widened(self, _message: RunsPanel.Widened) -> None:
-        """List the runs of other folders too, or stop listing them."""
+        """List the runs of other folders too, or hide them again."""
         if self._reader is not None and self._dashboard is None:
             self._feeders[-1].submit(self._reader.look_again)
 
@@ -364,7 +364,7 @@ class StokerApp(ThemedApp):
             presence = None if self._read_only else presence_of(run.control)
             reader = SnapshotReader(run, journal=journal, presence=presence)
         else:
-            # The usual start need not wait for them.
+            # Imported only for a replay, so that the usual start is fast.
             from supervisor.views.model.replay import ReplayReader
             from supervisor.views.tui.dashboard.playback import Playback
 
@@ -397,14 +397,14 @@ class StokerApp(ThemedApp):
         self._list()
 
     def _read_with(self, feeder: Feeder[Any]) -> None:
-        """One thread reads at a time: the previous one ends on its own and is joined when the app ends."""
+        """Start the only reading thread. The previous thread ends on its own and is joined at exit."""
         if self._feeders:
             self._feeders[-1].ask_to_stop()
         self._feeders.append(feeder)
         feeder.start()
 
     def action_leave(self) -> None:
-        """Quit; training continues."""
+        """Quit without stopping the training."""
         self.exit()
 
 
@@ -415,7 +415,7 @@ def replay_app(
     speed: float | None = None,
     appearance: Appearance = USUAL,
 ) -> StokerApp:
-    """The app on recorded time; `speed` None: fits its length."""
+    """Return the app for a recording. `speed` None: a speed that fits the length of the recording."""
     from supervisor.views.model.replay import ReplayClock
 
     clock = clock or ReplayClock(recording.start_t, recording.end_t, speed=speed, waits=True)
@@ -424,24 +424,24 @@ def replay_app(
 
 
 def run_tui(run: RunPaths | None, **choices: Any) -> None:
-    """Show a run, or without one the list of runs. `choices`: of `StokerApp`."""
+    """Show a run, or the list of runs if `run` is None. `choices`: keyword arguments of `StokerApp`."""
     run_app(StokerApp(run, **choices))
 
 
 def run_app(app: StokerApp) -> None:
-    """Show the app on this terminal until it is left."""
+    """Show the app on this terminal until the user quits."""
     app.takes_signals = True
     sys.setswitchinterval(SWITCH_S)
     try:
         with terminal_on_stderr():
             app.run()
     finally:
-        signal.alarm(0)  # it quit in time
+        signal.alarm(0)  # the app quit in time
 
 
 @contextmanager
 def terminal_on_stderr() -> Iterator[None]:
-    """Textual draws on descriptor 2. Under `2>err.log`, that is stdout's terminal while the app runs; log records still go to the file."""
+    """Point descriptor 2, on which Textual draws, to stdout's terminal under `2>err.log`. Log records still go to the file."""
     if os.isatty(2):
         yield
         return

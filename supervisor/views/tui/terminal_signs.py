@@ -1,6 +1,6 @@
-"""Signs outside the screen: the terminal's title, its bell, a desktop notification. Each has a setting in ``[ui]``.
+"""Signals outside the screen: terminal title, bell, desktop notification. Each has a setting in ``[ui]``.
 
-Each is one line without control characters and secrets, because names of runs and texts of logs are data.
+Each signal is one line without control characters and secrets, because run names and log texts are data.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from supervisor.views.tui.panels.state_words import listed_span
 from supervisor.views.tui.widgets.paint import plain
 from supervisor.views.wording.translate import Tr
 
-# Longer ones are truncated where they are shown: a tab has about 30 characters, a notice about 200.
+# Longer texts are cut off where they are shown. A tab has about 30 characters, a notification about 200.
 TITLE_CHARACTERS = 100
 NOTICE_CHARACTERS = 200
-# xterm's stack of titles (CSI 22 t, CSI 23 t); without it, the empty title sent before remains.
+# xterm's stack of titles (CSI 22 t, CSI 23 t). Terminals without the stack keep the empty title sent before.
 KEEP_TITLE, RESTORE_TITLE = "\x1b[22;2t", "\x1b]2;\x1b\\\x1b[23;2t"
-# The Linux console prints the parts of a sequence that it does not know, older ones a whole title.
+# The Linux console prints the unknown parts of a sequence, and older consoles print a whole title.
 NO_SEQUENCES = frozenset(["linux", "dumb"])
 
 
 class TerminalSigns:
-    """Keeps the title up to date, and calls a person once for a failure and once for the end.
+    """The terminal's title, and alerts to the user: one for a failure and one for the end.
 
     Args:
         appearance: the settings.
-        env: its ``TERM``, ``TMUX`` and ``STY`` tell what is between here and the terminal.
+        env: its ``TERM``, ``TMUX`` and ``STY`` show which programs are between here and the terminal.
         write: writes to the terminal.
-        tr: the person's language.
-        calls: whether news may call a person; not in recorded time.
+        tr: translates into the user's language.
+        calls: whether news may alert the user; False in recorded time.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class TerminalSigns:
         known = env.get("TERM", "") not in NO_SEQUENCES
         self._titled = appearance.title and known
         notice = appearance.notice if calls and known else NoticeKind.OFF
-        # tmux and screen do not pass a notice on, but mark the window of a bell.
+        # tmux and screen do not pass on a notification, but they mark the window after a bell.
         between = bool(env.get("TMUX") or env.get("STY"))
         self._notice = NoticeKind.OFF if between else notice
         self._bell = calls and (appearance.bell or (between and notice is not NoticeKind.OFF))
@@ -59,7 +59,7 @@ class TerminalSigns:
         self._last: object = None
 
     def take(self, snapshot: Snapshot | None, now: float, *, recorded: bool = False) -> None:
-        """Take a moment of the open run; None: the list of runs is open. Facts true at the opening, or `recorded`, call nobody."""
+        """Take a snapshot of the open run; None: the list of runs is open. Do not alert the user to old news, or if `recorded`."""
         self._entitle("stoker" if snapshot is None else title_of(snapshot, now, self._tr))
         if snapshot is None:
             self._run = ""
@@ -108,7 +108,7 @@ class TerminalSigns:
 
 
 def title_of(snapshot: Snapshot, now: float, tr: Tr) -> str:
-    """State and name of a run in one line, without changing numbers: a title is not rewritten every second."""
+    """Return state and name of a run in one line, without numbers that would change every second."""
     word = listed_span(snapshot, now).text
     if word.startswith("○ quiet"):
         word = "○ quiet"
@@ -116,7 +116,7 @@ def title_of(snapshot: Snapshot, now: float, tr: Tr) -> str:
 
 
 def worth_a_call(state: st.RunState) -> object:
-    """The reason to call a person: a failed attempt, or the end of a run that nobody asked to stop; None: none.
+    """Return the reason to alert the user: a failed attempt, or a run's end without a stop request; else None.
 
     A run that ends with its failed attempt is not a second reason.
     """

@@ -1,1 +1,1 @@
-"""The words that people read, in English and Chinese."""
+"""The words that users read, in English and Chinese."""

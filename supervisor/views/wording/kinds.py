@@ -28,14 +28,14 @@ from supervisor.text.lines import read_amounts, read_to
 from supervisor.views import format as fm
 from supervisor.views.appearance import Lang
 
-# A part that is left out if one of its values is absent or empty.
+# A part that is left out if one of its values is missing or empty.
 SHORT_CHARS = 120
 OPTIONAL = re.compile(r"\[([^\[\]]*)\]")
 
 
 @cache
 def sections(lang: Lang) -> dict[str, Any]:
-    """The file of a language, as written."""
+    """Return the file of a language, as written."""
     import tomllib
 
     with (Path(__file__).parent / "lang" / f"{lang}.toml").open("rb") as file:
@@ -43,18 +43,18 @@ def sections(lang: Lang) -> dict[str, Any]:
 
 
 class Kinds(Formatter):
-    """Renders kinds and values in one language. `translate`: for values that are sentences in English."""
+    """A formatter of kinds and values in one language. `translate`: for values that are English sentences."""
 
     def __init__(self, lang: Lang, translate: Callable[[str], str]) -> None:
         self._tables: Mapping[str, Mapping[str, str]] = sections(lang)["kind"]
         self._translate = translate
 
     def sentence(self, table: str, kind: str, values: Mapping[str, object]) -> str:
-        """The sentence of a kind with its values."""
+        """Return the sentence of a kind with its values."""
         return self.filled(self._tables[table][kind], values)
 
     def filled(self, text: str, values: Mapping[str, object]) -> str:
-        """A sentence with its values; a part in ``[ ]`` is left out if one of its values is absent or empty."""
+        """Fill a sentence with values. Leave out a part in ``[ ]`` if one of its values is missing or empty."""
 
         def kept(part: re.Match[str]) -> str:
             names = [name for _, name, _, _ in self.parse(part[1]) if name is not None]
@@ -63,7 +63,7 @@ class Kinds(Formatter):
         return self.vformat(OPTIONAL.sub(kept, text), (), values)
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        """Format a value: ``t`` translates it, a table's name selects its word there; otherwise as in Python."""
+        """Format a value. ``t`` translates it, a table's name selects its word there, the rest is Python's."""
         if format_spec == "t":
             return self._translate(str(value))
         if (table := self._tables.get(format_spec)) is not None:
@@ -72,7 +72,7 @@ class Kinds(Formatter):
 
 
 def end_of_request(attempt: AttemptState) -> str:
-    """``stopped by ada``, ``restarted by ada``, in English; empty if no request ended it."""
+    """Return ``stopped by ada``, ``restarted by ada``, in English; empty if no request ended the attempt."""
     if attempt.stop is None or not attempt.ended_on_request:
         return ""
     word = "restarted" if attempt.stop.why is StopWhy.RESTART else "stopped"
@@ -80,14 +80,14 @@ def end_of_request(attempt: AttemptState) -> str:
 
 
 def failing_text(attempt: AttemptState, failing: RankFailing) -> str:
-    """``rank 1 died``, ``rank 1 is exiting``, in English; without ranks ``the process is exiting``."""
+    """Return ``rank 1 died``, ``rank 1 is exiting``, in English; without ranks ``the process is exiting``."""
     known = attempt.ranks.get(failing.local_rank)
     gone = failing.sign is FailureSign.GONE or (known is not None and known.exited)
     return f"{_who(failing) if attempt.ranks else 'the process'} {'died' if gone else 'is exiting'}"
 
 
 def failing_line(event: RankFailing, who: str = "", launcher: str = "the launcher") -> str:
-    """``rank 1 died: CUDA out of memory; waiting for torchrun to end``, in English. `who`: see `failing_text`."""
+    """Return ``rank 1 died: CUDA out of memory; waiting for torchrun to end``. `who`: see `failing_text`."""
     who = who or f"{_who(event)} {'died' if event.sign is FailureSign.GONE else 'is exiting'}"
     why = _short(event.text)
     if not why and event.exit_code is not None:
@@ -100,13 +100,13 @@ def _who(failing: RankFailing) -> str:
 
 
 def _short(text: str) -> str:
-    """The first sentence of an error line."""
+    """Return the first sentence of an error line."""
     first = text.split(". ", 1)[0].strip().removesuffix(".")
     return first if len(first) <= SHORT_CHARS else f"{first[: SHORT_CHARS - 1]}…"
 
 
 def signal_name(code: int) -> str:
-    """The meaning of a negative exit code."""
+    """Return the meaning of a negative exit code."""
     try:
         return signal.Signals(-code).name
     except ValueError:
@@ -114,19 +114,19 @@ def signal_name(code: int) -> str:
 
 
 def values_of(event: Event) -> dict[str, object]:
-    """An event's fields, for the placeholders of a sentence."""
+    """Return an event's fields, for the placeholders of a sentence."""
     return {name: getattr(event, name) for name in event.__struct_fields__}
 
 
 def unread_text(of: AttemptState | AttemptEnded | Progress) -> str:
-    """``log read to 120 of 600 MB``, in English; empty if all was read, or reading is not behind."""
+    """Return ``log read to 120 of 600 MB``, in English; empty if all was read or reading keeps up."""
     if not isinstance(of, Progress):
         return read_to(of.log_read_bytes, of.log_size_bytes)
     return read_to((of.log_bytes or 0) - of.lag_bytes, of.log_bytes) if of.lag_bytes else ""
 
 
 def reading_ratio(state: RunState) -> float | None:
-    """How much of a watched log's earlier content was read, while that is going on; None at any other time."""
+    """Return the share of a watched log's earlier content read so far; None if reading keeps up."""
     progress = state.progress
     if state.mode != "observed" or progress is None or not progress.lag_bytes or not progress.log_bytes:
         return None
@@ -134,7 +134,7 @@ def reading_ratio(state: RunState) -> float | None:
 
 
 def is_unread(state: RunState) -> bool:
-    """Whether the watcher of a log has not reported on it yet: the log may be live or long quiet."""
+    """Check whether a log's watcher has not reported yet. The log may be live, or quiet for a long time."""
     attempt = state.attempt
     if state.mode != "observed" or attempt is None or attempt.log_checked or attempt.ended_t is not None:
         return False
@@ -142,7 +142,7 @@ def is_unread(state: RunState) -> bool:
 
 
 def reading_text(state: RunState) -> str:
-    """``reading 231 MB, 37 %``, in English, for a watched log or an old run's journal; empty if reading is not behind. ``reading``: nobody has checked the log yet."""
+    """Return ``reading 231 MB, 37 %``, in English, for a watched log or an old run's journal; empty if reading keeps up. ``reading``: not checked yet."""
     if is_unread(state):
         return "reading"
     ratio, size_bytes = reading_ratio(state), state.progress.log_bytes if state.progress is not None else None
@@ -156,9 +156,9 @@ def reading_text(state: RunState) -> str:
 
 
 def place_of_end(state: RunState, step: int | None, attempt: AttemptState) -> str:
-    """``step 1 200``, ``epoch 3.5`` or ``before its first step``, in English; empty if unknown. `step`: the header's, for the newest attempt."""
+    """Return ``step 1 200``, ``epoch 3.5`` or ``before its first step``, in English; empty if unknown. `step`: the header's, for the newest."""
     if reading_ratio(state) is not None:
-        return ""  # the reading position is not its end
+        return ""  # the reading position is not the end
     is_newest = state.attempt is not None and attempt.number == state.attempt.number
     ended = step if is_newest else attempt.last_step
     if ended is not None:
@@ -168,23 +168,23 @@ def place_of_end(state: RunState, step: int | None, attempt: AttemptState) -> st
 
 
 def checkpoint_place(saved: CheckpointCommitted) -> str:
-    """``at step 1 200``, or ``about step 1 200, by its time`` if the checkpoint's name has no step; in English."""
+    """Return ``at step 1 200``, or ``about step 1 200, by its time`` if the name has no step; in English."""
     return step_place(fm.whole(saved.step), saved.step_by_time)
 
 
 def resume_place(state: RunState, step: int) -> str:
-    """The same for the checkpoint that an attempt was to continue from, by its step."""
+    """Return the place of the checkpoint from which an attempt was to resume; see `checkpoint_place`."""
     steps = {saved.step_by_time for saved in state.checkpoints if saved.step == step}
     return step_place(str(step), steps == {True})
 
 
 def step_place(step: str, by_time: bool) -> str:
-    """The form of a checkpoint's step: known from its name, or estimated from its time."""
+    """Return the text for a checkpoint's step, either exact from the name or estimated from the time."""
     return f"about step {step}, by its time" if by_time else f"at step {step}"
 
 
 def counter_text(seen: BatchMeasured) -> str:
-    """What a script's printed counter means in optimizer steps; empty if it is the same, or unknown."""
+    """Return the meaning of a script's printed counter in optimizer steps; empty if the same or unknown."""
     steps = seen.logged_step or 1.0
     if steps < 1:
         return f"{1 / steps:.0f} steps of the script are 1 optimizer step"
@@ -192,7 +192,7 @@ def counter_text(seen: BatchMeasured) -> str:
 
 
 def epoch_text(state: RunState) -> str:
-    """``epoch 3.5 / 10`` for a log without steps; empty if it has no epochs either."""
+    """Return ``epoch 3.5 / 10`` for a log without steps; empty if the log has no epochs either."""
     progress = state.progress
     if progress is None or progress.epoch is None:
         return ""
@@ -206,7 +206,7 @@ def _plain(value: float) -> str:
 
 
 def changed_text(change: SpecChange) -> str:
-    """The effect of a change, in one line of English; empty if none."""
+    """Return the effect of a change, in one line of English; empty if none."""
     parts = describe_change(change.batch).split(", ") if change.batch is not None else []
     parts = [part for part in parts if not part.endswith(" unchanged")]
     parts += [f"{name}={value}" for name, value in change.env]

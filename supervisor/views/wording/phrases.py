@@ -1,4 +1,4 @@
-"""Short phrases: a line's position (``rank 1 stderr.log:418``), and the question about a batch with its answer (pure)."""
+"""Short phrases: the position of a line (``rank 1 stderr.log:418``), and the batch question with its answer (pure)."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from supervisor.run.timeline import answer_values, question_values
 from supervisor.views.format import short_path
 from supervisor.views.wording.translate import Tr, Words, english
 
-# The folder of attempts below their run (run/paths.py); the number of the node does not matter here.
+# The folder of an attempt below its run (run/paths.py). The node number does not matter here.
 _ATTEMPTS = "nodes/0/attempts"
 
 
 def place_of(attempt: AttemptState, path: str, line: int | None, tr: Tr = english) -> str:
-    """A line of a file that a verdict names: by its rank, or else relative to its run or by its name.
+    """Return a file and line in a verdict, named by rank, or else relative to the run or by file name.
 
     Args:
-        attempt: the attempt of the verdict; relative paths begin in its folder.
+        attempt: the attempt of the verdict. Relative paths begin in its folder.
         path: as in the verdict.
         line: counted from 1.
-        tr: the person's language.
+        tr: translates into the user's language.
     """
     number = f":{line}" if line is not None else ""
     rank = _writer(attempt.ranks.values(), path)
-    # A watched log, which is elsewhere, may name no rank.
+    # A watched log is elsewhere and may have no rank in its name.
     if rank is not None and (rank.rank is not None or not posixpath.isabs(path)):
         name = tr(f"rank {rank.rank if rank.rank is not None else rank.local_rank}")
         return f"{name} {posixpath.basename(path)}{number}"
@@ -36,13 +36,13 @@ def place_of(attempt: AttemptState, path: str, line: int | None, tr: Tr = englis
 
 
 def is_stacks(path: str | None) -> bool:
-    """Whether a verdict's path is that of captured stacks, not of a log."""
+    """Check whether a verdict's path leads to captured stacks, not to a log."""
     folder, _, name = (path or "").rpartition("/")
     return name.startswith("stacks-") and folder.rpartition("/")[2] == "artifacts"
 
 
 def below_run(attempt: int, path: str) -> str:
-    """A path relative to the run's or its attempt's folder; for a path elsewhere its last two parts."""
+    """Return a path relative to the run's or its attempt's folder; for other paths the last two parts."""
     home = f"{_ATTEMPTS}/{attempt}"
     if posixpath.isabs(path):
         _, inside, rest = path.partition("/nodes/")
@@ -57,7 +57,7 @@ def below_run(attempt: int, path: str) -> str:
 
 
 def of_project(path: str, folder: str | None) -> str:
-    """A source file relative to the job's folder if it is below, else its last two parts after ``…/``."""
+    """Return a source file relative to the job's folder if below, else its last two parts after ``…/``."""
     if folder and posixpath.isabs(path) and path.startswith(folder.rstrip("/") + "/"):
         return path[len(folder.rstrip("/")) + 1 :]
     if not posixpath.isabs(path):
@@ -66,37 +66,37 @@ def of_project(path: str, folder: str | None) -> str:
 
 
 def _writer(ranks: Iterable[RankState], path: str) -> RankState | None:
-    """The rank that writes a file; None for a log of several ranks."""
+    """Return the rank that writes a file; None for a log of several ranks."""
     found = [r for r in ranks for name in (r.stdout, r.stderr) if name and _is_same(path, name)]
     return found[0] if len(found) == 1 else None
 
 
 def _is_same(path: str, name: str) -> bool:
-    """Whether the path in a verdict refers to a rank's file, however the run directory is spelled."""
+    """Check whether the path in a verdict refers to a rank's file, for any spelling of the run directory."""
     if posixpath.isabs(name):
         return path == name
     return path == name or path.endswith(f"/{name}")
 
 
 def question_text(question: BatchQuestion, tr: Words) -> str:
-    """``what does --bs 24 count?``."""
+    """Return ``what does --bs 24 count?``."""
     return tr.sentence("batch", "question", question_values(question))
 
 
 def answer_text(question: BatchQuestion, value: str, tr: Words) -> str:
-    """``24 is per rank``."""
+    """Return ``24 is per rank``."""
     return tr.sentence("batch", "answer", answer_values(question, value))
 
 
 def given_text(given: BatchAnswered, tr: Words) -> str:
-    """``you answered on 2026-11-22: 24 is per rank``, as on the timeline."""
+    """Return ``you answered on 2026-11-22: 24 is per rank``, as on the timeline."""
     kind = "remembered" if given.day else "answered"
     values = answer_values(given.question, given.value)
     return tr.sentence("moment", kind, {**values, "day": given.day, "by": given.by, "trial": given.trial})
 
 
 def effect_text(answer: BatchAnswer, tr: Words) -> str:
-    """The result of an answer: ``12 × accumulation 2 × 2 ranks = global batch 48``."""
+    """Return the result of an answer: ``12 × accumulation 2 × 2 ranks = global batch 48``."""
     change = answer.change
     if change is None:
         return tr(answer.refusal)
@@ -106,7 +106,7 @@ def effect_text(answer: BatchAnswer, tr: Words) -> str:
 
 
 def flags_text(question: BatchQuestion, answer: BatchAnswer) -> str:
-    """The command-line flags that answer it in advance, and allow a restart without a person."""
+    """Return the flags that answer the question in advance, and allow a restart without the user."""
     change = answer.change
     shrinks = change is not None and change.after.global_batch < change.before.global_batch
     return question.flag(answer.value) + (" --allow-smaller-global" if shrinks else "")

@@ -1,4 +1,4 @@
-"""The warnings of pre-flight, shown where the person looks while the run starts (pure)."""
+"""Pre-flight warnings, shown in the main view while the run starts (pure)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from supervisor.run.records import FailureClass, Finding, FindingLevel
 from supervisor.run.state import Launching, Preflight, Running, RunState
 from supervisor.views.wording.translate import Tr, english
 
-# How long to show them in the first attempt; the page `P` keeps all of them.
+# How long to show the warnings in the first attempt. The page `P` keeps all of them.
 SHOWN_S = 600.0
-# stoker's own flags; a sentence may also name the script's, which nobody needs to declare.
+# stoker's own flags. A sentence may also contain the script's flags, which need no setting.
 _FLAG = re.compile(r"--(?:\w+-knob|batch-scope)\b")
 
 _LINKS = frozenset(("rendezvous", "GPU health", "GPU modes", "GPUs"))
-# Names of the checks (`preflight`) whose warnings explain a failure.
+# The checks (`preflight`) whose warnings explain a failure.
 BEARING: Final[Mapping[FailureClass, frozenset[str]]] = MappingProxyType(
     {
         FailureClass.CUDA_OOM: frozenset(("GPU memory", "memory", "GPU modes")),
@@ -44,19 +44,19 @@ BEARING: Final[Mapping[FailureClass, frozenset[str]]] = MappingProxyType(
 
 
 def warnings_of(state: RunState) -> tuple[Finding, ...]:
-    """The findings that a person should act on."""
+    """Return the warnings that the user should act on."""
     return tuple(finding for finding in state.findings if finding.level is FindingLevel.WARNING)
 
 
 def shown_at_start(state: RunState, now: float) -> tuple[Finding, ...]:
-    """The warnings while they are new: until the first attempt ends, or for ten minutes."""
+    """Return the warnings while they are new: until the first attempt ends, or for ten minutes."""
     begins = isinstance(state.condition, (Preflight, Launching, Running)) and len(state.attempts) <= 1
     fresh = state.started_t is not None and now - state.started_t < SHOWN_S
     return warnings_of(state) if begins and fresh else ()
 
 
 def in_one_line(finding: Finding) -> str:
-    """A warning short enough for the line below the panes: what to declare rather than why."""
+    """Shorten a warning for the line below the panes. Show what to declare, not why."""
     flags = list(dict.fromkeys(_FLAG.findall(finding.what)))
     if finding.check == KNOBS_CHECK and flags:
         return f"some failures will not restart: add {', '.join(flags)}"
@@ -64,11 +64,11 @@ def in_one_line(finding: Finding) -> str:
 
 
 def foreseen(state: RunState, failure: FailureClass) -> tuple[Finding, ...]:
-    """Warnings from before the start that explain a failure, which might have been prevented."""
+    """Return warnings from before the start that explain a failure and might have prevented it."""
     checks = BEARING.get(failure, frozenset())
     return tuple(finding for finding in warnings_of(state) if finding.check in checks)
 
 
 def foreseen_text(finding: Finding, tr: Tr = english) -> str:
-    """Such a warning in one line."""
+    """Return such a warning in one line."""
     return f"{tr('found before the start')}: {tr(finding.check)}: {tr(finding.what)}"

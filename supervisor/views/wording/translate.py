@@ -1,7 +1,7 @@
-"""Texts in a person's language: kinds and values from the state, and sentences that are written in English.
+"""Texts in the user's language: kinds and values from the state, and English sentences from the code.
 
-A kind with values in the state is rendered from the language's own table (`kinds`). All other English is written where it is used and
-is the key of a catalogue (``lang/zh.toml``): a sentence composed by policy, diagnosis or the keeper is found by template when it is
+A kind with values in the state is rendered from the language's own table (`kinds`). All other English text stays where it is used
+and is the key of a catalog (``lang/zh.toml``). A sentence from policy, diagnosis or the keeper is translated by template when it is
 shown. Text without an entry is shown in English, never lost.
 """
 
@@ -16,11 +16,11 @@ from supervisor.run.state import Moment
 from supervisor.views.appearance import Lang
 from supervisor.views.wording.kinds import Kinds, changed_text, sections
 
-# A few hundred sentences are visible at one time; those with running numbers come and go.
+# A few hundred sentences are visible at one time. Sentences with changing numbers come and go.
 REMEMBERED = 4096
-# Clauses of a sentence, nested in each other.
+# The maximum nesting depth of clauses in a sentence.
 DEEPEST = 12
-# A longer text is a log line or a command, not one of our sentences.
+# A longer text is a log line or a command, not our own sentence.
 LONGEST = 1000
 _PLACE = re.compile(r"\{(\w+)(?::([t!]))?\}")
 # Leading signs and surrounding blanks are not part of a sentence.
@@ -36,16 +36,16 @@ _FORMS = {
 _SUFFIX = re.compile(r"(\w)\(s\)")
 
 
-class BadCatalogue(ValueError):  # noqa: N818 - named for what it is
-    """An entry that cannot be used: which, and why."""
+class BadCatalogue(ValueError):  # noqa: N818 - the name is clear without Error
+    """A catalog entry cannot be used. The message contains the entry and the reason."""
 
 
 class Words:
-    """One language. Called with an English sentence it gives the same sentence; the tables of kinds are read on first use.
+    """The words of one language. A call translates a sentence. The tables of kinds are read on first use.
 
     Args:
         lang: the language.
-        translate: English in, the language out.
+        translate: translates English into the language.
     """
 
     def __init__(self, lang: Lang, translate: Callable[[str], str]) -> None:
@@ -53,17 +53,17 @@ class Words:
         self._translate = translate
 
     def __call__(self, text: str) -> str:
-        """An English sentence in this language, or unchanged if it has no translation."""
+        """Return an English sentence in this language, or unchanged without a translation."""
         return self._translate(text)
 
     def moment(self, moment: Moment) -> str:
-        """The text of an event on the timeline."""
+        """Return the text of an event on the timeline."""
         change = changed_text(moment.change) if moment.change is not None else ""
         values = {**moment.values, "change": change} if change else moment.values
         return self.sentence("moment", moment.kind, values)
 
     def sentence(self, table: str, kind: str, values: Mapping[str, object] | None = None) -> str:
-        """The sentence of a table in ``lang/*.toml`` for a kind, with its values."""
+        """Return the sentence of a table in ``lang/*.toml`` for a kind, with its values."""
         return self._kinds.sentence(table, kind, values or {})
 
     @cached_property
@@ -77,12 +77,12 @@ english = Words(Lang.EN, str)
 
 
 def words_in(lang: Lang) -> Words:
-    """A language's words. The catalogue of sentences is read only if needed."""
+    """Return the words of a language. The catalog of sentences is read only if needed."""
     return english if lang is Lang.EN else Words(lang, Translator(catalogue(lang)))
 
 
 def catalogue(lang: Lang) -> dict[str, str]:
-    """The sentences of a language, English first: all sections except the tables of kinds.
+    """Return the sentences of a language by their English text: all sections except the tables of kinds.
 
     Raises:
         BadCatalogue: an English sentence occurs twice.
@@ -105,7 +105,7 @@ class _Template(NamedTuple):
     modes: Mapping[str, str]
 
     def captured(self, text: str) -> dict[str, str] | None:
-        """The captured texts; None if the text does not match. Linear: each piece is searched once."""
+        """Return the captured texts; None without a match. Linear time, as each piece is searched once."""
         first, *between, last = self.pieces
         at, end = len(first), len(text) - len(last)
         if end <= at or not text.startswith(first) or not text.endswith(last):
@@ -126,12 +126,12 @@ class _Template(NamedTuple):
 
 
 class Translator:
-    """Finds sentences in a catalogue, whole or by template, and caches the results.
+    """A translator that finds sentences in a catalog, whole or by template, and caches the results.
 
-    A placeholder in a key takes any text; with a single-letter name a number (nothing with letters), ``span`` and ``age`` a duration, ``place`` a word, ``call`` one clause.
-    A value's ``{name}`` is the captured text, ``{name:t}`` its translation if there is one, ``{name:!}`` its translation, or else the entry does not fit. ``word(s)`` in a
-    key matches both numbers. A sentence without an entry is tried in its parts: signs and blanks around it are kept, and clauses joined by `` · ``, ``;``, ``:`` or ``,``
-    are translated one by one.
+    A placeholder in a key matches any text. A single-letter name matches a number (no letters), ``span`` and ``age`` a duration, ``place`` a word, ``call`` one clause.
+    In a value, ``{name}`` is the captured text, and ``{name:t}`` is its translation if there is one. ``{name:!}`` requires a translation, or else the entry does not match.
+    ``word(s)`` in a key matches both numbers. A sentence without an entry is translated in parts: signs and blanks around it stay, and clauses joined by
+    `` · ``, ``;``, ``:`` or ``,`` are translated separately.
     """
 
     def __init__(self, entries: Mapping[str, str]) -> None:
@@ -144,7 +144,7 @@ class Translator:
         self._remembered = lru_cache(REMEMBERED)(self._shown)
 
     def __call__(self, text: str) -> str:
-        """The text in the catalogue's language, or unchanged."""
+        """Return the text in the catalog's language, or unchanged."""
         return self._remembered(text)
 
     def _enter(self, form: str, value: str) -> None:
@@ -200,7 +200,7 @@ class Translator:
 
 
 def _may_stand(name: str, text: str) -> bool:
-    """Whether a placeholder of this name may take a text."""
+    """Check whether a placeholder of this name may match a text."""
     if (form := _FORMS.get(name)) is not None:
         return form.fullmatch(text) is not None
     return len(name) > 1 or not _LETTER.search(text)

@@ -1,4 +1,4 @@
-"""A braille canvas, drawing on it, and the numbers beside it: two by four dots a cell, one color a cell (pure).
+"""A braille canvas, its drawing, and the numbers on its axes: two by four dots a cell, one color a cell (pure).
 
 Dots follow the braille patterns block of Unicode (U+2800; dot numbering of ISO/TR 11548-1).
 """
@@ -22,16 +22,16 @@ from supervisor.views.tui.widgets.paint import Row, Span, TextStyle
 BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 BLANK = 0x2800
 _EMPTY = (" ", TextStyle.PLAIN)
-# A span below this has no usable logarithm.
+# A span smaller than this has no usable logarithm.
 LEAST_SPAN = 1e-300
-# Values are left outside the y axis only if that makes the rest this much higher.
+# Leave values outside the y axis only if the rest then grows this much taller.
 CLIP_FROM = 1.25
-# Possible distances between the numbers of a time axis; beyond these, whole days.
+# Possible distances between the numbers of a time axis. Beyond these, use whole days.
 TIME_STEPS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400)
 
 
 class Canvas:
-    """`columns` by `rows` cells. Later layers win a cell, like marks over dots: a thin line stays thin."""
+    """A canvas of `columns` by `rows` cells. Later layers hide earlier ones, and marks hide dots."""
 
     def __init__(self, columns: int, rows: int) -> None:
         self.columns = columns
@@ -42,22 +42,22 @@ class Canvas:
 
     @property
     def dot_columns(self) -> int:
-        """Width in dots."""
+        """The width in dots."""
         return 2 * self.columns
 
     @property
     def dot_rows(self) -> int:
-        """Height in dots."""
+        """The height in dots."""
         return 4 * self.rows
 
     def layer(self, style: TextStyle, *, below: bool = False) -> dict[int, int]:
-        """A new layer above the others, or below all of them: cell index to dot bits."""
+        """Add a layer above the others, or below all of them. A layer maps cell index to dot bits."""
         cells: dict[int, int] = {}
         self._layers.insert(0 if below else len(self._layers), (style, cells))
         return cells
 
     def span(self, layer: dict[int, int], x: int, y0: int, y1: int) -> None:
-        """Dots of column `x` from `y0` to `y1` (from the top), both included; clipped at the edges."""
+        """Draw the dots of column `x` from `y0` to `y1` (from the top), inclusive, clipped at the edges."""
         if not 0 <= x < self.dot_columns:
             return
         low, high = min(y0, y1), max(y0, y1)
@@ -66,36 +66,36 @@ class Canvas:
             layer[cell] = layer.get(cell, 0) | BITS[x & 1][y & 3]
 
     def line(self, layer: dict[int, int], x0: int, y0: int, x1: int, y1: int) -> None:
-        """A line of dots without gaps."""
+        """Draw a line of dots without gaps."""
         if x1 <= x0:
             self.span(layer, x0, y0, y1)
             return
         before = y0
         for x in range(x0, x1 + 1):
             y = y0 + round((y1 - y0) * (x - x0) / (x1 - x0))
-            # Start one dot from the last column's end, so that a steep line has no doubled corners.
+            # Start one dot from the end of the last column, so that a steep line has no doubled corners.
             start = y if abs(y - before) <= 1 else before + (1 if y > before else -1)
             self.span(layer, x, start, y)
             before = y
 
     def mark(self, column: int, row: int, character: str, style: TextStyle) -> None:
-        """A character over whatever is drawn in a cell."""
+        """Draw a character over the content of a cell."""
         if 0 <= column < self.columns and 0 <= row < self.rows:
             self._marks[row * self.columns + column] = (character, style)
 
     def is_free(self, column: int, row: int) -> bool:
-        """Whether a cell is on the canvas and has no mark yet."""
+        """Check whether a cell is on the canvas and has no mark yet."""
         inside = 0 <= column < self.columns and 0 <= row < self.rows
         return inside and row * self.columns + column not in self._marks
 
     def rule(self, column: int, character: str, style: TextStyle) -> None:
-        """A vertical rule behind the drawing."""
+        """Draw a vertical rule behind the drawing."""
         if 0 <= column < self.columns:
             for row in range(self.rows):
                 self._under[row * self.columns + column] = (character, style)
 
     def drawn(self) -> list[Row]:
-        """The rows of cells, from the top; adjacent cells of one color are one span."""
+        """Return the rows of cells, from the top. Adjacent cells of one color are one span."""
         shown = dict(self._under)
         for style, cells in self._layers:
             shown |= {cell: (chr(BLANK + bits), style) for cell, bits in cells.items()}
@@ -108,7 +108,7 @@ class Canvas:
 
 
 def row_of(cells: Iterable[tuple[str, TextStyle]]) -> Row:
-    """Adjacent cells in one style as one span."""
+    """Join adjacent cells of one style into one span."""
     return tuple(
         Span("".join([character for character, _ in run]), style)
         for style, run in groupby(cells, itemgetter(1))
@@ -126,7 +126,7 @@ class Bucket(NamedTuple):
 
 
 class Scale(msgspec.Struct, frozen=True):
-    """A map of `low`..`high` onto `dots` dots; `flipped`: from the top, as rows count; `log`: by logarithm."""
+    """A map of `low`..`high` onto `dots` dots. `flipped`: from the top, as rows count. `log`: by logarithm."""
 
     low: float
     high: float
@@ -135,7 +135,7 @@ class Scale(msgspec.Struct, frozen=True):
     log: bool = False
 
     def dot(self, value: float) -> int:
-        """The dot of a value; beyond the ends if the value is."""
+        """Return the dot of a value; outside the canvas if the value is outside the range."""
         low, high = self.low, self.high
         if self.log:
             low, high, value = math.log(low), math.log(high), math.log(max(value, low * 1e-9, 5e-324))
@@ -155,10 +155,10 @@ def buckets(
     """Combine the points of one dot column and attempt: minimum, mean and maximum.
 
     Args:
-        points: those to draw.
-        xs: their positions.
-        scale: of the x axis.
-        values: in place of their means.
+        points: the points to draw.
+        xs: the positions of the points.
+        scale: the scale of the x axis.
+        values: drawn in place of the means.
     """
     found: list[Bucket] = []
     means = [point.mean for point in points] if values is None else values
@@ -182,14 +182,14 @@ def buckets(
 
 
 def draw_band(canvas: Canvas, layer: dict[int, int], found: Sequence[Bucket], y: Scale) -> None:
-    """From minimum to maximum of each column; adjacent columns of one attempt are joined at their means."""
+    """Draw each column from minimum to maximum. Adjacent columns of one attempt are joined at their means."""
     draw_line(canvas, layer, found, y)
     for bucket in found:
         canvas.span(layer, bucket.x, y.dot(bucket.low), y.dot(bucket.high))
 
 
 def draw_line(canvas: Canvas, layer: dict[int, int], found: Sequence[Bucket], y: Scale) -> None:
-    """The means, joined within an attempt."""
+    """Draw the means, joined within an attempt."""
     last: Bucket | None = None
     before = 0
     for bucket in found:
@@ -204,7 +204,7 @@ def draw_line(canvas: Canvas, layer: dict[int, int], found: Sequence[Bucket], y:
 def draw_area(
     canvas: Canvas, found: Sequence[Bucket], y: Scale, style_of: Callable[[float], TextStyle]
 ) -> None:
-    """The means as an area down to the bottom, each column of cells in the style of its mean."""
+    """Draw the means as an area down to the bottom. Each column of cells has the style of its mean."""
     values: dict[int, float] = {}
     last: Bucket | None = None
     for bucket in found:
@@ -223,29 +223,29 @@ def draw_area(
 def ticks(
     low: float, high: float, most: int, *, least: float = 0.0, steps: Sequence[float] = ()
 ) -> list[float]:
-    """At most `most` round numbers within the bounds, in one of `steps`; else by 1, 2 or 5 times a power of ten, and at least `least`."""
+    """Return at most `most` round numbers within the bounds, in one of `steps`, else by 1, 2 or 5 times a power of ten (>= `least`)."""
     span = high - low
     if span < LEAST_SPAN or most < 1 or not math.isfinite(span):
         return [low] if math.isfinite(low) else []
     power = 10.0 ** math.floor(math.log10(span / most))
     for step in steps or [max(least, power * factor) for factor in (1, 2, 5, 10, 20)]:
         first, last = math.ceil(low / step - 1e-9), math.floor((high + 1e-9 * span) / step)
-        # Choose by their number, not by how often the step fits the span: of 1..69 in three, 20, 40, 60.
+        # Choose by the number of ticks, not by span divided by step. For 1..69 in three ticks, 20, 40, 60.
         if last - first < most:
             return [at * step for at in range(first, last + 1)]
     return []
 
 
 def time_ticks(low_s: float, high_s: float, most: int) -> list[float]:
-    """At most `most` round spans within the bounds: seconds, minutes, hours, days."""
+    """Return at most `most` round times within the bounds: seconds, minutes, hours, days."""
     days = math.ceil((high_s - low_s) / (86400 * most)) * 86400.0
     return ticks(low_s, high_s, most, steps=(*TIME_STEPS_S, days, 2 * days))
 
 
 def log_ticks(low: float, high: float, most: int) -> list[float]:
-    """At most `most` of 1, 2, 5 times powers of ten within the bounds; if those are too many, only powers.
+    """Return at most `most` of 1, 2, 5 times powers of ten within the bounds. If too many, use the powers.
 
-    Bounds within half a decade are nearly linear: they get `ticks`.
+    Bounds within half a decade are nearly linear, so they get `ticks`.
     """
     if low <= 0 or high / low < 3:
         return ticks(low, high, most)
@@ -259,7 +259,7 @@ def log_ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def labels(values: Sequence[float]) -> list[str]:
-    """Axis numbers with as many digits as it takes to tell them apart: ``0.25``, ``20k``, ``1.5e-4``."""
+    """Return axis numbers with just enough digits to tell them apart: ``0.25``, ``20k``, ``1.5e-4``."""
     most = max(map(abs, values), default=0.0)
     step = min((abs(b - a) for a, b in pairwise(values)), default=0.0)
     if not step or not math.isfinite(most):
@@ -275,29 +275,29 @@ def labels(values: Sequence[float]) -> list[str]:
 
 
 def _in_powers(value: float, exponent: int) -> str:
-    """``2e-4``, ``1.5e-4``: with only as many digits as a step of that exponent needs."""
+    """Return ``2e-4``, ``1.5e-4``, with just enough digits for a step of that exponent."""
     digits = max(0, math.floor(math.log10(abs(value)) + 1e-9) - exponent)
     number, _, power = f"{value:.{min(digits, 15)}e}".partition("e")
     return f"{number}e{int(power)}"
 
 
 def loss_bounds(points: Sequence[Point], smoothed: Sequence[float], *, log: bool) -> tuple[float, float]:
-    """The range of the y axis: all smoothed values, and the raw values without their top two percent.
+    """Return the range of the y axis: all smoothed values, and the raw values without the top two percent.
 
-    One outlier would flatten the curve. So would the first steps: the smoothed values of the first twentieth do not count.
-    A logarithmic axis of positive points flattens nothing, and has them all.
+    An outlier would flatten the curve, and so would the first steps. Smoothed values of the first twentieth do not count.
+    A logarithmic axis of positive points is not flattened, so its range includes all values.
     """
     low, top = min([min(p.low for p in points), *smoothed]), max([max(p.high for p in points), *smoothed])
     if log:
         ratio = top / low
         pad = ratio**0.02 if 1 + 1e-9 < ratio < math.inf else 1.05
         return low / pad, min(top * pad, sys.float_info.max)
-    early = len(smoothed) // 20  # a fiftieth, plus as far as smoothing spreads it into the next ones
+    early = len(smoothed) // 20  # a fiftieth, plus its spread by smoothing
     highs = sorted(p.high for p in points)
     high = max([highs[min(len(highs) - 1, math.floor(len(highs) * 0.98))], *smoothed[early:]])
     if top - low <= CLIP_FROM * (high - low):
         high = top
-    if high - low <= 1e-9 * abs(high):  # constant, except for rounding errors of sums
+    if high - low <= 1e-9 * abs(high):  # constant, except for the rounding errors of sums
         pad = abs(high) * 0.05 or 1.0
         return low - pad, high + pad
     pad = 0.04 * (high - low)

@@ -1,8 +1,8 @@
-"""Curves between their axes: a window on them, a cursor that reads them, marks (pure).
+"""Curves with axes: a window, a cursor that reads values, and marks (pure).
 
-The x axis counts steps, or else epochs, times in the log, or readings. For a log that is read after it was written, the time
-of reading means nothing and is on no axis. An axis is offered if nearly all points have a value for it, the values differ, and
-they never drop sharply within an attempt, as a counter that restarts with each epoch does.
+The x axis counts steps, epochs, times in the log, or readings. If a log is read after it was written, the time of
+reading has no meaning, so no axis shows it. An axis is available if nearly all points have a value for it, the values differ,
+and they never drop sharply within an attempt. A counter that restarts with each epoch does drop.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from supervisor.views.wording.translate import Tr, english
 
 # A window is never narrower than this share of the whole.
 ZOOM_LEAST = 1 / 4096
-# From these heights on there is a line below the curves, and another for the words of marks.
+# From these heights on, draw a line below the curves, and another line for the labels of marks.
 LINE_HEIGHT = 8
 MARKS_HEIGHT = 10
-# The width of a number below the axis with the space beside it, and of a time span.
+# The width of a number below the axis with its margin, and of a time span.
 NUMBER_CELLS = 7
 SPAN_CELLS = 11
 NONE: Mapping[int, float] = MappingProxyType({})
-# This share of the points must have the value; the others are placed with their neighbors.
+# This share of the points must have the value. The other points are placed next to their neighbors.
 KNOWN_RATIO = 0.9
 # A value below this share of the previous one means that the counter restarted.
 BACK_RATIO = 0.5
-# Lines closer together than this were read together: only their order distinguishes them.
+# Lines closer together than this were read together, so only their order is meaningful.
 TIME_LEAST_S = 2.0
-# A page of charts makes the same query for about a hundred tracks at each key.
+# A page of charts makes the same query for about a hundred tracks at each key press.
 MOST_KEPT = 512
 
 P = ParamSpec("P")
@@ -58,7 +58,7 @@ T = TypeVar("T")
 
 
 def of_track(work: Callable[Concatenate[Track, P], T]) -> Callable[Concatenate[Track, P], T]:
-    """Caches `work` for the very same track and arguments: hashing a track for `lru_cache` takes as long."""
+    """Cache `work` by track identity and arguments. `lru_cache` would hash the whole track each time."""
     kept: dict[tuple[object, ...], tuple[Track, T]] = {}
 
     def kept_work(track: Track, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -83,7 +83,7 @@ class Axis(StrEnum):
 
 
 def axes_of(tracks: Sequence[Track]) -> list[Axis]:
-    """The axes that fit these points, best first; the readings' number always does."""
+    """Return the axes that fit these points, best first. The number of readings always fits."""
     given = [track for track in tracks if track]
     if not given:
         return [Axis.STEP]
@@ -91,14 +91,14 @@ def axes_of(tracks: Sequence[Track]) -> list[Axis]:
 
 
 def axis_for(wanted: Axis | None, tracks: Sequence[Track]) -> Axis:
-    """The wanted axis if it fits the points, else the best."""
+    """Return the wanted axis if it fits the points, else the best axis."""
     axes = axes_of(tracks)
     return wanted if wanted in axes else axes[0]
 
 
 @of_track
 def positions(track: Track, axis: Axis) -> Sequence[float]:
-    """The position of each point, or of the previous one if it has no value; readings are spread within their epoch."""
+    """Return the position of each point. A point without a value repeats the last. Spread readings over an epoch."""
     if axis is Axis.NUMBER and track and not track[-1].number:  # not numbered
         return [float(at) for at in range(1, len(track) + 1)]
     values = [value_of(point, axis) for point in track]
@@ -111,13 +111,13 @@ def positions(track: Track, axis: Axis) -> Sequence[float]:
 
 
 def value_of(point: Point, axis: Axis) -> float | None:
-    """The value of a point on an axis."""
+    """Return the value of a point on an axis."""
     return point.number if axis is Axis.NUMBER else getattr(point, axis)
 
 
 @of_track
 def shifted(track: Track, by_s: float) -> Track:
-    """The same points at other times, for a run that started earlier or later."""
+    """Shift points in time, for a run that started earlier or later."""
     return tuple(
         point._replace(t=point.t + by_s, line_t=None if point.line_t is None else point.line_t + by_s)
         for point in track
@@ -126,14 +126,14 @@ def shifted(track: Track, by_s: float) -> Track:
 
 @of_track
 def span_of(track: Track, axis: Axis) -> tuple[float, float] | None:
-    """The least and the greatest position of a track's points; None without points."""
+    """Return the least and the greatest position of a track's points; None without points."""
     found = positions(track, axis)
     return (min(found), max(found)) if found else None
 
 
 @of_track
 def _known(track: Track, axis: Axis) -> tuple[int, float, float] | None:
-    """How many points have a value on an axis, the least and the greatest; None if the counter restarts within an attempt."""
+    """Return how many points have a value on an axis, the least and greatest; None if the counter restarts in an attempt."""
     given = [(point.attempt, value) for point in track if (value := value_of(point, axis)) is not None]
     if any(mine == other and b < BACK_RATIO * a for (mine, a), (other, b) in pairwise(given)):
         return None
@@ -142,9 +142,9 @@ def _known(track: Track, axis: Axis) -> tuple[int, float, float] | None:
 
 
 def _within_epochs(track: Track, values: list[float]) -> list[float]:
-    """For whole epochs with several readings each: spread the readings over their epoch, spaced as in the previous one."""
+    """Spread the readings of each whole epoch over that epoch, spaced as in the previous epoch."""
     if any(value % 1 for value in values):
-        return values  # the log has fractions
+        return values  # the log has fractional epochs
     found: list[float] = []
     before = 1
     keys = [(point.attempt, value) for point, value in zip(track, values, strict=True)]
@@ -159,7 +159,7 @@ def _within_epochs(track: Track, values: list[float]) -> list[float]:
 def _can_hold(tracks: Sequence[Track], axis: Axis) -> bool:
     found = [each for track in tracks if (each := _known(track, axis)) is not None]
     count, known = sum(map(len, tracks)), sum(number for number, _, _ in found)
-    # For times all must have one: nothing shows when the others were written.
+    # A time axis needs a time on every point, because nothing shows when the other points were written.
     if len(found) < len(tracks) or known < count * (1.0 if axis is Axis.TIME else KNOWN_RATIO):
         return False
     if count == 1:
@@ -177,7 +177,7 @@ class Look(msgspec.Struct, frozen=True):
     cursor: float | None = None
 
     def zoomed(self, factor: float, whole: tuple[float, float]) -> Look:
-        """Scale the window by `factor`, about the cursor or the newest end."""
+        """Scale the window by `factor` around the cursor or the newest end."""
         low, high = self.window or whole
         span = whole[1] - whole[0]
         size = min(max((high - low) * factor, span * ZOOM_LEAST), span)
@@ -188,7 +188,7 @@ class Look(msgspec.Struct, frozen=True):
         return _moved(self, at - share * size, size, whole)
 
     def pointed(self, at: float | None, whole: tuple[float, float]) -> Look:
-        """Move the cursor to a value; the window follows it."""
+        """Move the cursor to a value. The window follows the cursor."""
         if at is None:
             return replace(self, cursor=None)
         at = min(max(at, whole[0]), whole[1])
@@ -200,16 +200,16 @@ class Look(msgspec.Struct, frozen=True):
 
 
 def _moved(look: Look, start: float, size: float, whole: tuple[float, float]) -> Look:
-    """A window of this size from `start`, within the whole."""
+    """Return the view with a window of this size from `start`, moved to fit within the whole range."""
     start = min(max(start, whole[0]), whole[1] - size)
     return replace(look, window=(start, start + size))
 
 
 class Curve(msgspec.Struct, frozen=True):
-    """One series. `smoothed` matches `points` one by one; empty: draw the means.
+    """One series. `smoothed` matches `points` one by one; if empty, the means are drawn.
 
-    `cuts`: per attempt, the step from which a later one repeated its work. That part is drawn faint. `band`:
-    style of the values' range behind the smoothed ones; None: not drawn. `letter`: written at the newest end.
+    `cuts`: per attempt, the step from which a later attempt repeated the work (faint). `band`: the style of
+    the range of values behind the smoothed curve, or None. `letter`: drawn at the newest end.
     """
 
     points: Track
@@ -221,7 +221,7 @@ class Curve(msgspec.Struct, frozen=True):
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """An event: a rule behind the curves and a word below them, on an axis of steps or time. Its step may be unknown."""
+    """An event: a rule behind the curves and a word below them, on an axis of steps or time. The step may be unknown."""
 
     step: float | None
     t: float
@@ -241,7 +241,7 @@ class Plot(NamedTuple):
     height: int = 0
 
     def with_cursor(self, at: float | None) -> Plot:
-        """The plot with a rule at a value of the x axis, behind the curves; None: without."""
+        """Return the plot with a rule at a value of the x axis, behind the curves; None: without a rule."""
         if at is None:
             return self
         column = self.left + min(max(self.x.dot(at) // 2, 0), self.x.dots // 2 - 1)
@@ -250,14 +250,14 @@ class Plot(NamedTuple):
 
 
 def extent(look: Look, tracks: Sequence[Track]) -> tuple[float, float] | None:
-    """The least and the greatest position; None without points."""
+    """Return the least and the greatest position; None without points."""
     axis = axis_for(look.axis, tracks)
     spans = [span for track in tracks if (span := span_of(track, axis)) is not None]
     return (min(low for low, _ in spans), max(high for _, high in spans)) if spans else None
 
 
 def nearest(look: Look, tracks: Sequence[Track], at: float) -> Point | None:
-    """The point of the first track nearest to a position; of two attempts, the newer one's."""
+    """Return the point of the first track nearest to a position. Of two attempts, prefer the newer."""
     if not tracks or not tracks[0]:
         return None
     xs = positions(tracks[0], axis_for(look.axis, tracks))
@@ -266,9 +266,9 @@ def nearest(look: Look, tracks: Sequence[Track], at: float) -> Point | None:
 
 
 Laid: TypeAlias = tuple[Curve, Sequence[float]]
-"""A curve, and where each of its points stands."""
+"""A curve, and the position of each of its points."""
 Below: TypeAlias = list[tuple[int, str, TextStyle]]
-"""What stands below the axis: column, text and style."""
+"""The texts below the axis: column, text and style."""
 
 
 def plot(
@@ -283,7 +283,7 @@ def plot(
     axis_cells: int = 0,
     start_t: float = 0.0,
 ) -> Plot | None:
-    """Curves with their axes in `height` rows; None if there is nothing to draw or no room.
+    """Draw curves with their axes in `height` rows. Return None if there is nothing to draw or no room.
 
     Args:
         curves: later ones are drawn over earlier ones.
@@ -292,7 +292,7 @@ def plot(
         height: rows.
         marks: events.
         circles: single values, such as a validation loss.
-        lost: points that were not finite: a cross at the upper edge, or the sign of an infinite one.
+        lost: non-finite points, drawn at the upper edge as a cross, or as the sign of an infinity.
         start_t: the start of a time axis, wall seconds.
         axis_cells: the minimum width of the y axis with its numbers, so that stacked charts align.
     """
@@ -343,7 +343,7 @@ def plot(
 
 
 def _within(curve: Curve, xs: Sequence[float], low: float, high: float) -> Laid:
-    """The points in the window and one more on each side, so that lines reach its edges."""
+    """Return the points in the window plus one more on each side, so that lines reach the edges."""
     points = curve.points
     if not points or (low <= min(xs) and max(xs) <= high):
         return curve, xs
@@ -379,16 +379,16 @@ def _draw(canvas: Canvas, curve: Curve, xs: Sequence[float], x: Scale, y: Scale)
 
 
 def _mark_clipped(canvas: Canvas, laid: Sequence[Laid], x: Scale, y: Scale) -> None:
-    """Mark where values are above the y axis."""
+    """Mark columns with values above the y axis."""
     for curve, xs in laid:
         for point, at in zip(curve.points, xs, strict=True):
-            value = point.high if curve.smoothed else point.mean  # as far as it is drawn
+            value = point.high if curve.smoothed else point.mean  # as high as it is drawn
             if value > y.high and x.low <= at <= x.high:
                 canvas.mark(x.dot(at) // 2, 0, "▲", TextStyle.DIM)
 
 
 def _ruled(spans: Row, column: int) -> Row:
-    """A row with the cursor's rule in each cell that is empty or has only a mark's rule."""
+    """Draw the cursor's rule in each cell that is empty or has only a mark's rule."""
     found: list[Span] = []
     for text, style in spans:
         at, column = column, column - len(text)
@@ -400,7 +400,7 @@ def _ruled(spans: Row, column: int) -> Row:
 
 
 def _marked(marks: Sequence[Mark], x: Scale, axis: Axis) -> Below:
-    """The visible marks; none on an axis that counts neither steps nor time."""
+    """Return the visible marks; an axis that counts neither steps nor time has no marks."""
     if axis in {Axis.EPOCH, Axis.NUMBER}:
         return []
     places = [(mark.step if axis is Axis.STEP else mark.t, mark) for mark in marks]
@@ -414,7 +414,7 @@ def _marked(marks: Sequence[Mark], x: Scale, axis: Axis) -> Below:
 def _under(
     columns: int, left: int, x: Scale, axis: Axis, start_t: float, below: Below, *, line: bool, words: bool
 ) -> list[Row]:
-    """The rows below the canvas: a line, the words of marks, the numbers."""
+    """Return the rows below the canvas: a line, the labels of marks, the numbers."""
     numbers = _x_labels(x, columns, axis, start_t)
     found: list[Row] = []
     if line:
@@ -429,21 +429,21 @@ def _under(
 
 
 def _x_labels(x: Scale, columns: int, axis: Axis, start_t: float) -> Below:
-    """Columns and texts of the numbers below."""
+    """Return columns and texts of the numbers below the x axis."""
     cells_each = SPAN_CELLS if axis is Axis.TIME else max(NUMBER_CELLS, len(fm.whole(x.high)) + 3)
     most = max(2, columns // cells_each)
     if axis is Axis.TIME:
         spans = time_ticks(x.low - start_t, x.high - start_t, most)
         at, texts = [start_t + value for value in spans], list(map(fm.span, spans))
     else:
-        counted = axis is not Axis.EPOCH  # there is no value between two steps
+        counted = axis is not Axis.EPOCH  # no values exist between two steps
         at = ticks(x.low, x.high, most, least=1.0 if counted else 0.0)
         texts = [fm.whole(v) for v in at] if counted else labels(at)
     return [(x.dot(value) // 2, text, TextStyle.DIM) for value, text in zip(at, texts, strict=True)]
 
 
 def _texts(taken: Below, width: int) -> Row:
-    """Texts under their columns; if two would touch, the first in the list wins."""
+    """Lay out texts under their columns. If two texts would touch, keep the earlier one in the list."""
     line: list[tuple[str, TextStyle]] = [(" ", TextStyle.DIM)] * width
     for column, text, style in taken:
         start = min(max(column - len(text) // 2, 0), max(width - len(text), 0))
@@ -462,10 +462,10 @@ def readout(
     lost: Track = (),
     room: int | None = None,
 ) -> Row:
-    """The readout at the cursor: step (else epoch), value (with bounds if points were merged), time of day if known.
+    """Return the readout at the cursor: step (else epoch), value (with bounds if points were merged), time of day.
 
-    For an earlier attempt it names the attempt. `lost`: see `plot`. `room`: cells; the range and the time of
-    day are dropped first, then the position.
+    For an earlier attempt, include the attempt. `lost`: see `plot`. `room`: width in cells. Drop the range
+    and the time of day first, then the position.
     """
     if look.cursor is None:
         return ()
@@ -491,7 +491,7 @@ def readout(
 
 
 def axis_word(axis: Axis) -> str:
-    """The word for the axis in a chart's title, in English; empty for steps, which everybody expects."""
+    """Return the word for the axis in a chart's title, in English; empty for steps, the usual axis."""
     if axis is Axis.TIME:
         return "by time since the start"
     return "" if axis is Axis.STEP else f"by {axis}"

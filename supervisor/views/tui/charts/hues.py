@@ -12,7 +12,7 @@ from supervisor.views.tui.widgets.paint import TextStyle
 
 
 class Gauge(StrEnum):
-    """A ratio with a good and a bad end."""
+    """A ratio with a good end and a bad end."""
 
     GPU = "gpu"
     CPU = "cpu"
@@ -20,21 +20,21 @@ class Gauge(StrEnum):
 
 
 class Limits(NamedTuple):
-    """The ratios where amber and red start. Red below amber: the low end is the bad one."""
+    """The ratios where amber and red start. If red is below amber, low values are bad."""
 
     amber: float
     red: float
 
 
 LIMITS: Final[Mapping[Gauge, Limits]] = {
-    # A waiting GPU is wasted: below 70 % something else sets the pace, below 30 % it is mostly idle.
+    # A waiting GPU is wasted. Below 70 % something else sets the pace, and below 30 % the GPU is mostly idle.
     Gauge.GPU: Limits(0.7, 0.3),
     # If all cores are busy, data workers and kernel launches have to wait.
     Gauge.CPU: Limits(0.9, 0.98),
     # From 95 % on, a fragmented allocator or one longer sequence runs out of memory.
     Gauge.MEMORY: Limits(0.85, 0.95),
 }
-# Runs compared in one chart, this one first.
+# Hues of the runs compared in one chart, this run first.
 _RUN_STYLES: Final = (
     TextStyle.LOSS,
     TextStyle.PACE,
@@ -48,7 +48,7 @@ _PACE: Final = re.compile(r"per_sec|_s$|_ms$|time|speed|throughput|mfu|samples/s
 
 
 def value_style(gauge: Gauge, ratio: float | None) -> TextStyle:
-    """Green, amber or red by `LIMITS`; dim if the ratio is unknown."""
+    """Return green, amber or red by `LIMITS`; dim if the ratio is unknown."""
     if ratio is None:
         return TextStyle.DIM
     amber, red = LIMITS[gauge]
@@ -59,22 +59,22 @@ def value_style(gauge: Gauge, ratio: float | None) -> TextStyle:
 
 
 def band_style(name: str) -> TextStyle:
-    """The range of a series' values, behind its smoothed curve: a weaker accent for losses, neutral for the rest."""
+    """Return the style for the range behind a series' smoothed curve: a weaker accent for losses, else neutral."""
     return TextStyle.BAND if series_style(name) is TextStyle.LOSS else TextStyle.FRAME
 
 
 def run_style(at: int) -> TextStyle:
-    """The hue of one of several runs in a chart. The first hue is unique; a seventh run reuses the second."""
+    """Return the hue of a run in a chart. The first is unique, and a seventh run reuses the second."""
     return _RUN_STYLES[at if at < len(_RUN_STYLES) else 1 + (at - 1) % (len(_RUN_STYLES) - 1)]
 
 
 def run_letter(at: int) -> str:
-    """The letter that marks its curve: color is never the only sign."""
+    """Return the letter that marks a run's curve, so that color is never the only sign."""
     return ascii_lowercase[at % len(ascii_lowercase)]
 
 
 def series_style(name: str) -> TextStyle:
-    """The accent for losses, the second hue for speed and time, the foreground for the rest."""
+    """Return the accent for losses, the second hue for speed and time, the foreground for the rest."""
     if _LOSS.search(name):
         return TextStyle.LOSS
     return TextStyle.PACE if _PACE.search(name) else TextStyle.PLAIN

@@ -24,23 +24,23 @@ from supervisor.views.wording.kinds import reading_ratio, reading_text
 from supervisor.views.wording.translate import Tr
 
 WINDOW_S = 600.0
-# The width that the frame of the loss pane and the pane's number take from the title line.
+# The title line loses this width to the frame of the loss pane and the pane's number.
 EDGE_CELLS = 13
 WINDOW_LEAST_S = 60.0
 
 
 class LossPanel(ChartPanel):
-    """The loss: raw values faint, their moving mean strong, validation as circles, failures and restarts marked."""
+    """A loss chart: raw values faint, moving mean strong, validation as circles, failures and restarts marked."""
 
     number: int | None = 1
 
     def tracks(self) -> Sequence[Track]:
-        """The loss, and the points where it was not finite."""
+        """Return the loss, and the points with a non-finite loss."""
         snapshot = self.view.snapshot if self.view is not None else None
         return (snapshot.metrics["loss"], snapshot.lost) if snapshot is not None else ()
 
     def titles(self) -> tuple[Row, Row]:
-        """The readout at the cursor, or else the newest values."""
+        """Return the readout at the cursor, or else the newest values."""
         if self.view is None:
             return EMPTY, EMPTY
         snapshot = self.view.snapshot
@@ -62,7 +62,7 @@ class LossPanel(ChartPanel):
         read = reading_ratio(snapshot.state)
         if read is not None:  # a reading far before the end is not the newest
             newest = row(Span(self.tr(f"{math.floor(100 * read)} % read"), TextStyle.DIM))
-        elif latest is None:  # an attempt is starting
+        elif latest is None:  # a new attempt is starting
             newest = row(Span(fm.DASH, TextStyle.DIM))
         else:
             newest = row(Span(fm.loss(latest), TextStyle.LOSS))
@@ -74,7 +74,7 @@ class LossPanel(ChartPanel):
         return name, newest
 
     def _beside(self, snapshot: Snapshot) -> Iterator[Row]:
-        """The validation loss and the best one."""
+        """Yield the validation loss and the best loss."""
         vals = _beside_loss(snapshot)
         if vals and lives_on(vals[-1], snapshot.state.cuts):
             yield row(Span(self.tr("  ○ val "), TextStyle.DIM), Span(fm.loss(vals[-1].mean)))
@@ -85,14 +85,14 @@ class LossPanel(ChartPanel):
                 yield row(Span(self.tr(f" at step {fm.whole(step)}"), TextStyle.DIM))
 
     def _modes(self) -> str:
-        """Unusual settings of the axes."""
+        """Return words for the non-default settings of the axes."""
         found = self.modes()
         if self.look.log and any(p.low <= 0 for track in self.tracks()[:1] for p in track):
             found[0] = self.tr("no log: values of 0 or less")
         return f" {' · '.join(found)}" if found else ""
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """The chart, or the reason why there is none."""
+        """Return the chart, or the reason why it is missing."""
         assert self.view is not None
         snapshot = self.view.snapshot
         points = snapshot.metrics["loss"]
@@ -116,7 +116,7 @@ class LossPanel(ChartPanel):
 
 
 class Use(NamedTuple):
-    """What is charted for all devices together. `full`: the value at capacity; `gauge` None: unknown."""
+    """What to chart for all devices together. `full`: the value at capacity; `gauge` None: unknown."""
 
     what: str
     track: Track
@@ -125,12 +125,12 @@ class Use(NamedTuple):
     say: Callable[[float], str]
 
     def style(self, value: float) -> TextStyle:
-        """Style by how busy or full it is; a process measured by itself may use several cores."""
+        """Return a style by how busy or full a device is. A process on its own may use several cores."""
         return value_style(self.gauge, value / self.full) if self.gauge is not None else TextStyle.PLAIN
 
 
 def use_of(snapshot: Snapshot, *, memory: bool) -> Use:
-    """Ratios of the GPUs; without bytes, of the machine's memory; otherwise of its cores or of its first rank's."""
+    """Return the use of the GPUs, or else of the machine's memory, of its cores, or of the first rank's cores."""
     machine = snapshot.machine
     if snapshot.gpus and not memory:
         return Use("GPU", snapshot.gpu_util, 1.0, Gauge.GPU, fm.percent)
@@ -150,7 +150,7 @@ def use_of(snapshot: Snapshot, *, memory: bool) -> Use:
 
 
 class UsePanel(Panel):
-    """How busy (or how full) all devices together were in the last ten minutes."""
+    """A chart of how busy (or how full) all devices together were in the last ten minutes."""
 
     def __init__(self, *, id: str, memory: bool) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
@@ -158,11 +158,11 @@ class UsePanel(Panel):
         self._age = ""
 
     def titles(self) -> tuple[Row, Row]:
-        """The charted quantity and its newest mean."""
+        """Return the charted quantity and its newest mean."""
         if self.view is None:
             return EMPTY, EMPTY
         use = use_of(self.view.snapshot, memory=self.memory)
-        # For other nodes, only the newest readings are kept.
+        # Other nodes keep only their newest readings.
         which = Span(f" {self.tr('node 0')}" if self.view.snapshot.nodes else "", TextStyle.DIM)
         left = row(Span(self.tr(use.what), TextStyle.STRONG), which)
         if not use.track:
@@ -173,26 +173,26 @@ class UsePanel(Panel):
         return left, row(value, Span(self._age, TextStyle.WARN))
 
     def tick(self, view: View) -> None:
-        """Time has passed, which matters for an old reading."""
+        """Update the age of an old reading."""
         self.view = view
         if self._age_text(view) != self._age:
             self.repaint()
 
     def _age_text(self, view: View) -> str:
-        """The age of a live run's newest reading; empty while it is as recent as usual."""
+        """Return the age of a live run's newest reading; empty while the age is normal."""
         track = use_of(view.snapshot, memory=self.memory).track
         if not track or view.snapshot.state.is_over or view.now - track[-1].t < fm.STALE_S:
             return ""
         return f"  {fm.age(view.now - track[-1].t)} ⚠"
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """The chart."""
+        """Return the chart."""
         assert self.view is not None
         use = use_of(self.view.snapshot, memory=self.memory)
         if not use.track or height < 2:
             return [row(Span(fit(self.tr("no reading yet"), width), TextStyle.DIM))]
         end = use.track[-1].t
-        # A young run fills the pane; after ten minutes the window moves.
+        # A young run fills the pane. After ten minutes the window moves.
         start = end - min(max(end - use.track[0].t, WINDOW_LEAST_S), WINDOW_S)
         shown = [point for point in use.track if point.t >= start]
         canvas = Canvas(width - 5, height)
@@ -210,12 +210,12 @@ class UsePanel(Panel):
 
 
 def _beside_loss(snapshot: Snapshot) -> Track:
-    """The validation losses, unless they are charted themselves."""
+    """Return the validation losses, unless they have their own chart."""
     return snapshot.metrics["val_loss"] if snapshot.loss_name != "val_loss" else ()
 
 
 def not_finite(snapshot: Snapshot) -> str:
-    """A note that the newest loss is not finite, since when, and the last finite one; empty if it is finite, or reading is behind."""
+    """Return a note on a non-finite newest loss, its start and the last finite loss; empty if finite, or reading is behind."""
     first = snapshot.lost_since
     if first is None or not snapshot.is_current(first.attempt) or reading_ratio(snapshot.state) is not None:
         return ""
@@ -228,16 +228,16 @@ def not_finite(snapshot: Snapshot) -> str:
 
 
 def start_of(state: RunState, tracks: Iterable[Track]) -> float:
-    """The start of the time axis, wall seconds: the first launch, or the first line of a log that was attached later."""
+    """Return the start of the time axis, wall seconds: the first launch, or the first line of a log attached later."""
     known = [track[0].time for track in tracks if track]
     known += [attempt.started_t or attempt.planned_t for attempt in state.attempts[:1]]
     return min((t for t in known if t is not None), default=0.0)
 
 
 def attempt_marks(state: RunState) -> list[Mark]:
-    """Marks for failures, starts of later attempts, and changes of the printed loss; newest first, so that the newest keeps its label.
+    """Return marks for failures, starts of later attempts, and changes of the printed loss. The newest is first, to keep its label.
 
-    None while an old log is being read: the last line read is not its end.
+    Return no marks while an old log is being read, because the last line read is not its end.
     """
     attempts = state.attempts
     found: list[Mark] = []
@@ -263,7 +263,7 @@ def attempt_marks(state: RunState) -> list[Mark]:
 
 
 def _nothing_yet(snapshot: Snapshot, width: int, height: int, tr: Tr) -> list[Row]:
-    """An empty chart says why it is empty."""
+    """Return the reason why the chart is empty."""
     attempts = snapshot.state.attempts
     is_over = bool(attempts) and (attempts[-1].quiet_since is not None or attempts[-1].ended_t is not None)
     text = "no loss seen yet: it appears with the first log line that names one"

@@ -28,7 +28,7 @@ ZOOM = 0.6
 
 
 class ChartPanel(Panel, can_focus=True):
-    """A chart with its view settings. A subclass draws `tracks`, of which the cursor reads the first."""
+    """A chart with its view settings. A subclass draws `tracks`. The cursor reads the first track."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "cursor(-1)", "cursor back", show=False),
@@ -55,7 +55,7 @@ class ChartPanel(Panel, can_focus=True):
         self.plotted: Plot | None = None
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
-        """Keys for reading and drawing."""
+        """Return the keys for reading and drawing."""
         return [
             ("← →", "cursor", "focused.cursor(-1)"),
             *([("Enter", "its log", "focused.choose")] if self.look.cursor is not None else []),
@@ -66,24 +66,24 @@ class ChartPanel(Panel, can_focus=True):
         ]
 
     def modes(self) -> list[str]:
-        """Words for unusual settings of the axes, the logarithm first."""
+        """Return words for non-default settings of the axes, with the logarithm first."""
         word = axis_word(self.axis)
         found = ["log"] if self.look.log else []
         found += [self.tr(word)] if word else []
         return [*found, *([self.tr("zoomed, 0 shows all")] if self.look.window is not None else [])]
 
     def closes(self) -> str:
-        """The cursor and the window, together."""
+        """Return what Esc closes: the cursor and the window together; empty without either."""
         if self.look.cursor is not None:
             return "clear cursor"
         return "whole range" if self.look.window is not None else ""
 
     def tracks(self) -> Sequence[Track]:
-        """The tracks, the cursor's track first."""
+        """Return the tracks, the cursor's track first."""
         raise NotImplementedError
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
-        """Esc and Enter belong to the screen if they have no use here."""
+        """Check whether a key is available. Esc and Enter go to the screen if they have no use here."""
         if action == "plain":
             return bool(self.closes())
         if action == "choose":
@@ -91,7 +91,7 @@ class ChartPanel(Panel, can_focus=True):
         return True
 
     def show_at(self, step: float | None, t: float | None, attempt: int) -> bool:
-        """Put the cursor where a line of a log was written; False if no point is near enough."""
+        """Put the cursor where a log line was written. Return False if no point is near enough."""
         tracks = self.tracks()
         xs = positions(tracks[0], axis_for(self.look.axis, tracks)) if tracks else []
         points = (
@@ -108,7 +108,7 @@ class ChartPanel(Panel, can_focus=True):
         return True
 
     def action_cursor(self, way: int) -> None:
-        """Move the cursor to the last point within a column, or the next one beyond; it starts at the newest."""
+        """Move the cursor to the last point in a column, or else the next point. Start at the newest point."""
         whole, plot = extent(self.look, self.tracks()), self.plotted
         if whole is None or plot is None:
             return
@@ -140,7 +140,7 @@ class ChartPanel(Panel, can_focus=True):
         self._look(replace(self.look, window=None, cursor=None))
 
     def action_log(self) -> None:
-        """Logarithm on or off."""
+        """Turn the logarithm on or off."""
         self._look(replace(self.look, log=not self.look.log))
 
     @property
@@ -149,7 +149,7 @@ class ChartPanel(Panel, can_focus=True):
         return axis_for(self.look.axis, self.tracks())
 
     def action_axis(self) -> None:
-        """The next axis that fits its points; the cursor stays at its point."""
+        """Switch to the next axis that fits the points. The cursor stays at its point."""
         tracks = self.tracks()
         axes, now = axes_of(tracks), self.axis
         following = axes[(axes.index(now) + 1) % len(axes)]
@@ -168,7 +168,7 @@ class ChartPanel(Panel, can_focus=True):
                 self.post_message(self.Chosen(point))
 
     def on_click(self, event: events.Click) -> None:
-        """A click places the cursor."""
+        """Place the cursor at the click."""
         plot = self.plotted
         if plot is not None and plot.x.dots >= 4:
             at = (event.x - (1 if self.framed else 0) - plot.left) / (plot.x.dots // 2 - 1)

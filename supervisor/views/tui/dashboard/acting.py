@@ -1,4 +1,4 @@
-"""The keys of the dashboard; those that send requests to the keeper, and the reasons why one is unavailable."""
+"""The dashboard's keys, including those that send requests, and the reasons why a key is unavailable."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ PLAYBACK = frozenset({"play", "scrub", "fact", "speed"})
 
 
 def action_name(binding: Binding) -> str:
-    """The action of a binding, as `actions.possible` names it: ``ask('hold')`` is "hold"."""
+    """Return the action of a binding, as in `actions.possible`: ``ask('hold')`` is "hold"."""
     name, _, argument = binding.action.partition("(")
     return argument.strip("')") if name in {"ask", "page"} else name
 
@@ -78,12 +78,12 @@ def _act(key: str, action: str, word: str, shown: str, text: str, *, show: bool 
 
 
 def _hidden(key: str, action: str, word: str, shown: str, text: str) -> Binding:
-    """Only in the help."""
+    """Bind a key that only the help shows."""
     return _key(key, action, word, shown, text, show=False)
 
 
 def _recorded(key: str, action: str, word: str, shown: str = "") -> Binding:
-    """For a recording, checked before the key's usual action."""
+    """Bind a key for a recording, checked before the key's usual action."""
     name = f"recorded.{action}"
     return Binding(key, action, word, key_display=shown or None, show=bool(shown), priority=True, id=name)
 
@@ -94,7 +94,7 @@ ANSWERS = "while something is asked on the card: that answer"
 CLOSES = "close page, search, filter, zoom; then back to the list"
 MATCHES = "next match: up in the log, from its newest line"
 
-# In the footer's order; keys that do not fit are dropped from the end.
+# In the footer's order. Keys that do not fit are dropped from the end.
 KEYS: list[BindingType] = [
     _key("question_mark,f1", "help", "help", "?", "this help"),
     _act("A", "adopt", "adopt", "A", "adopt a run whose supervisor process is gone"),
@@ -124,7 +124,7 @@ KEYS: list[BindingType] = [
     _act("m", "note", "note", "m", "put a note on the run"),
     _hidden("n", "match(1)", "next match", "n", MATCHES),
     _hidden("N", "match(-1)", "match before", "N", "match before: the other way"),
-    # While a search is open, N belongs to it.
+    # While a search is open, N goes to the search.
     _act("N", "name", "name", "N", "name the run; every command finds it by that name", show=False),
     _hidden("right_square_bracket", "rank(1)", "next rank", "]", "log of the next rank alone"),
     _hidden("left_square_bracket", "rank(-1)", "previous rank", "[", "log of the previous rank"),
@@ -152,7 +152,7 @@ KEYS: list[BindingType] = [
 ]
 
 VETOES = ("keep_waiting", "hold")
-# Keys that never stay silent, and their requests.
+# Keys that always respond, and their requests.
 EXPLAINED = {
     binding.key: action_name(binding)
     for binding in KEYS
@@ -161,7 +161,7 @@ EXPLAINED = {
 
 
 class Requests:
-    """Actions that send a request to the keeper, or start one.
+    """Actions that send a request to the keeper, or start a keeper.
 
     Args:
         panes: the visible panes.
@@ -177,7 +177,7 @@ class Requests:
     # -- what is possible now ------------------------------------------------------------------------------
 
     def renew(self) -> None:
-        """The run's state changed: update the possible actions and any open dialog."""
+        """Update the possible actions and any open dialog after the run's state changed."""
         self.report_answers()
         snapshot = self.panes.snapshot
         if snapshot is None:
@@ -196,14 +196,14 @@ class Requests:
                 self.panes.tell(answer)
 
     def can_continue(self) -> bool:
-        """Whether the next attempt of a finished run can be started."""
+        """Check whether the next attempt of a finished run can be started."""
         snapshot = self.panes.snapshot
         if snapshot is None or snapshot.gone or snapshot.misplaced or snapshot.keeper_alive:
             return False
         return self._access.continuer is not None and bool(continue_text(snapshot))
 
     def can(self, name: str, at: int = 0) -> bool:
-        """Whether an action is possible now. `at`: for an answer."""
+        """Check whether an action is possible now. `at`: the index of an answer."""
         snapshot = self.panes.snapshot
         match name:
             case "continue_run":
@@ -216,19 +216,19 @@ class Requests:
                 asked = snapshot.state.open_question if snapshot is not None else None
                 return name in self.possible and asked is not None and at < len(asked.answers)
             case "smaller_batch":
-                return "restart" in self.possible  # if the batch is unknown, the key says why
+                return "restart" in self.possible  # if the batch is unknown, the key reports why
             case _:
                 return name in self.possible
 
     def is_early(self, event: events.Event) -> bool:
-        """Whether a key came before the run's first data: it then waits a while."""
+        """Check whether a key came before the run's first data. Such early keys wait."""
         if isinstance(event, events.Key) and event.key in LEAVING:
             return False
         is_unread = self.panes.snapshot is None or not self.panes.screen.is_mounted
         return is_unread and time.monotonic() - self._made_t < FIRST_READ_S
 
     def explain(self, event: events.Key) -> bool:
-        """Explain why a request key is not possible now; returns whether it is such a key."""
+        """Explain why a request key is not possible now. Return whether the key is a request key."""
         name, snapshot = EXPLAINED.get(event.character or ""), self.panes.snapshot
         if name is None:
             return False
@@ -236,7 +236,7 @@ class Requests:
             self.panes.tell(Answer("nothing of the run is read yet: ask again", False))
             return True
         at = ANSWER_KEYS.index(event.character) if name == "answer" and event.character else 0
-        # For a finished run, the restart key continues it.
+        # If the run has finished, the restart key continues the run.
         can = self.can(name, at) or (name == "restart" and self.can_continue())
         if can or self.panes.screen.app.screen is not self.panes.screen:
             return True
@@ -251,14 +251,14 @@ class Requests:
             self.panes.tell(Answer(text, False))
         return True
 
-    # -- actions without a dialog of their own -------------------------------------------------------------
+    # -- actions without a dialog ----------------------------------------------------------------------------
 
     def action_adopt(self, why: str = "") -> None:
-        """Show what adopting the run with a new keeper would do, and ask. `why`: the action that needs a keeper."""
+        """Show what a new keeper would do, and ask. `why`: the action that needs a keeper."""
         self._offer_first(self._access.adopter, ADOPT, why)
 
     def action_continue_run(self) -> None:
-        """Show what the next attempt of a finished run would be, and ask."""
+        """Show the next attempt of a finished run, and ask whether to start it."""
         self._offer_first(self._access.continuer, CONTINUE)
 
     def _offer_first(self, adopter: Adopter | None, words: OfferWords, why: str = "") -> None:
@@ -267,12 +267,12 @@ class Requests:
             offer_first(screen, feeder.submit, adopter, run, words, self.panes.tell, why=why)
 
     def action_accept(self) -> None:
-        """Restart a held run with the offered change; after a question if something would be lost."""
+        """Restart a held run with the suggested change. Ask first if the restart would lose something."""
         if self.panes.snapshot is not None:
             self._restart(offer_warning(self.panes.snapshot), RequestArgs(offered=True))
 
     def _restart(self, risk: str, args: RequestArgs) -> None:
-        """Restart with a change, after a question if it has a risk."""
+        """Restart with a change. Ask first if the change has a risk."""
 
         def closed(yes: bool | None) -> None:
             if yes:
@@ -286,7 +286,7 @@ class Requests:
             self._send(RequestKind.RESTART_WITH, args)
 
     def action_answer(self, at: int) -> None:
-        """Answer the question on the card; the keeper then plans with the answer."""
+        """Answer the question on the card. The keeper then plans with the answer."""
         asked = self.panes.snapshot.state.open_question if self.panes.snapshot is not None else None
         if asked is not None and at < len(asked.answers):
             self._send(RequestKind.ANSWER, RequestArgs(answer=asked.answers[at].value))
@@ -296,7 +296,7 @@ class Requests:
         ask_over(self.panes.screen, AskLine("note"), self.note_for)
 
     def note_for(self, words: str) -> None:
-        """Mark the timeline; for a finished run, whose folder is no longer written, the note goes into this user's index."""
+        """Add a note to the timeline. The note of a finished run goes into this user's index, since its folder is closed."""
         run, text, snapshot = self._access.client.run, words.strip(), self.panes.snapshot
         if text and snapshot is not None and snapshot.state.is_over:
             self._change_index(lambda: f"noted: {give_note(run, text, os.environ)}")
@@ -308,7 +308,7 @@ class Requests:
         ask_over(self.panes.screen, AskLine("name", self.panes.header.name_given), self.name_for)
 
     def name_for(self, words: str) -> None:
-        """Name the run, only in this user's index: its folder may belong to anybody."""
+        """Name the run, only in this user's index, because the run's folder may belong to another user."""
         header = self.panes.header
 
         def named() -> str:
@@ -319,7 +319,7 @@ class Requests:
         self._change_index(named)
 
     def _change_index(self, change: Callable[[], str]) -> None:
-        """Change this user's index in the reading thread; report what `change` returns, or why it failed."""
+        """Change this user's index in the reading thread. Report what `change` returns, or why it failed."""
 
         def act() -> None:
             try:
@@ -340,7 +340,7 @@ class Requests:
             offered = offer(snapshot)
             batch = offered.batch if offered is not None else None
             if batch is not None and batch.changes_global and "accept" in self.possible:
-                self.action_accept()  # a smaller global batch cannot be typed, but is offered here
+                self.action_accept()  # a smaller global batch cannot be typed, only accepted
             else:
                 self.panes.tell(Answer(why_no_batch(snapshot), False))
             return
@@ -365,7 +365,7 @@ class Requests:
         self._open_restart_dialog(asks, closed)
 
     def action_edit(self) -> None:
-        """Restart with other arguments or environment, beginning with the change on offer."""
+        """Restart with other arguments or environment. Start from the suggested change."""
         from supervisor.run.next_job import next_job, undecided
         from supervisor.views.tui.dialogs.restart import Edited, EditScreen
 
@@ -402,7 +402,7 @@ class Requests:
         self._open_restart_dialog(asks, closed)
 
     def action_ask(self, name: str) -> None:
-        """Send a request of a kind to the keeper, after a question if something would be lost."""
+        """Send a request to the keeper. Ask first if the request would lose something."""
         kind = RequestKind(name)
         asked = question(kind, self.panes.snapshot) if self.panes.snapshot else None
         if asked is None:
@@ -429,7 +429,7 @@ class Requests:
     def _open_restart_dialog(
         self, dialog: OverScreen[ScreenResultType], closed: Callable[[ScreenResultType | None], None]
     ) -> None:
-        """Open a dialog about the next attempt; none starts on its own with the old arguments while it is open."""
+        """Open a dialog about the next attempt. While it is open, no attempt starts with the old arguments."""
 
         def close(result: ScreenResultType | None) -> None:
             self._dialog = None
@@ -450,10 +450,10 @@ class Requests:
             self._send(RequestKind.HOLD)
             dialog.show_stopped(True)
         elif dialog.is_restart_stopped and not isinstance(state.condition, (Backoff, HeldOpen)):
-            dialog.show_stopped(False)  # it had already started, or somebody else started or ended it
+            dialog.show_stopped(False)  # the restart had already begun, or someone else started or ended it
 
     def _tell_not_restarted(self, dialog: OverScreen[Any]) -> None:
-        """After a dialog closed without an answer: report what became of the restart that it paused."""
+        """After a dialog closed without an answer, report the restart that the dialog paused."""
         if dialog.is_restart_stopped:
             self.panes.tell(Answer("not restarted; the run waits for you", None))
 

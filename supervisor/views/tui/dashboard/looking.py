@@ -1,4 +1,4 @@
-"""Actions that show something: panes, pages, the log, other runs. None sends a request to a keeper."""
+"""Actions that only show something, such as panes, pages, the log or other runs. They send no requests."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from supervisor.run.paths import RunPaths
     from supervisor.views.tui.pages.metrics import OtherRun
 
-# Until the pane has a size: more rows than on most terminals.
+# Used until the pane has a size: more rows than most terminals have.
 FIRST_ROWS = 50
 
 
 class LogOfRun:
-    """What the log pane of one run shows.
+    """The controller of what a run's log pane shows.
 
     Args:
-        panes: with the log pane.
+        panes: the panes, with the log pane.
         access: the way to the run.
         deliver: called in the reading thread with each page and remark.
     """
@@ -44,12 +44,12 @@ class LogOfRun:
         self._known: tuple[object, ...] = ()
 
     def mounted(self) -> None:
-        """The pane exists."""
+        """Connect the pane once it is mounted."""
         self._panes.log.resize(FIRST_ROWS)
         self.session.start()
 
     def update(self, snapshot: Snapshot) -> None:
-        """Pass on which logs exist, and the line where the newest failure began."""
+        """Pass on the list of logs, and the line where the newest failure began."""
         attempt = snapshot.state.attempt
         verdict = attempt.verdict if attempt is not None and attempt.ended_t is not None else None
         cause = verdict.cause if verdict is not None and attempt is not None and attempt.failure else None
@@ -64,7 +64,7 @@ class LogOfRun:
             self.session.tell(lambda view: view.keep_cause(line))
 
     def take(self, answer: lc.Answer) -> None:
-        """Show a delivery of the reading thread."""
+        """Show a delivery from the reading thread."""
         match answer:
             case lc.Page() as page:
                 self._panes.log.take(page)
@@ -81,7 +81,7 @@ class LogOfRun:
                 self._point_at(point)
 
     def open(self, at: LogAt | None = None) -> None:
-        """Show the log alone, at a place; None: where it is."""
+        """Show the log on a full page, at a place; None: at the current place."""
         self._panes.zoom("log")
         self._panes.log.focus()
         if at is not None:
@@ -98,13 +98,13 @@ class LogOfRun:
 
 
 class Looking:
-    """Actions that change what is shown.
+    """Actions that change the view.
 
     Args:
         panes: the visible panes.
         access: the way to the run.
         log: the log of the run.
-        back: returns to the list of runs; None if the run was not opened from one.
+        back: returns to the list of runs; None if the run was not opened from the list.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Looking:
         self._access, self._log, self._logs = access, log, panes.log
 
     def can(self, name: str) -> bool:
-        """Whether an action would show something else now."""
+        """Check whether an action would change the view now."""
         match name:
             case "back":
                 return bool(self.closes() or self.back)
@@ -134,12 +134,12 @@ class Looking:
     # -- panes and pages -----------------------------------------------------------------------------------
 
     def closes(self) -> str:
-        """What the back key closes first, the innermost open thing; empty: nothing."""
+        """Return what the back key closes first, from the inside out; empty if nothing is open."""
         focused = self.panes.focused
         if focused is not None and (word := focused.closes()):
             return word
         if self.panes.zoomed in PAGES:
-            return "close page"  # it covers a search in the log
+            return "close page"  # the page covers a search in the log
         if self._logs.searched:
             return "close search"
         if self._logs.lines_query:
@@ -147,7 +147,7 @@ class Looking:
         return "end zoom" if self.panes.zoomed is not None else ""
 
     def action_back(self) -> None:
-        """Close the innermost open thing; if nothing is open, go back to the list of runs."""
+        """Close the innermost open view. If nothing is open, return to the list of runs."""
         focused = self.panes.focused
         match self.closes():
             case "close search":
@@ -164,7 +164,7 @@ class Looking:
                 self.panes.zoom(None)
 
     def action_pane(self, name: str) -> None:
-        """Go to a pane; one that does not fit is zoomed."""
+        """Go to a pane. Zoom the pane if it does not fit."""
         wanted = self.panes.find("card" if name == "loss" and self.panes.is_card_shown else name)
         if self.panes.zoomed is not None:
             self.panes.zoom(None)
@@ -173,7 +173,7 @@ class Looking:
         wanted.focus()
 
     async def action_page(self, name: str) -> None:
-        """Show only one page; the same key returns."""
+        """Show only one page. The same key returns to the panes."""
         if self.panes.zoomed == name:
             self.panes.zoom(None)
             return
@@ -182,7 +182,7 @@ class Looking:
         page.focus()
 
     def action_zoom(self) -> None:
-        """Show only the pane with the focus, or all panes again."""
+        """Show only the focused pane, or all panes again."""
         if self.panes.zoomed is not None:
             self.panes.zoom(None)
         elif self.panes.focused is not None:
@@ -196,7 +196,7 @@ class Looking:
     # -- other runs ----------------------------------------------------------------------------------------
 
     def open_beside(self, others: Sequence[RunPaths]) -> None:
-        """Show the metrics with those of other runs in each chart, replacing earlier ones."""
+        """Show the metrics with the curves of other runs in each chart. They replace earlier runs."""
         from supervisor.views.tui.pages.metrics import load_other
 
         def load() -> None:
@@ -230,10 +230,10 @@ class Looking:
         picker = RunPicker(self._access.client.run, before, self.panes.clock, self._access.feeder)
         self.panes.screen.app.push_screen(picker, closed)
 
-    # -- a failure's code, and copies ----------------------------------------------------------------------
+    # -- the code of a failure, and copies -------------------------------------------------------------------
 
     def _failed_attempt(self) -> AttemptState | None:
-        """The failed attempt on the screen: the failure page's, or the card's."""
+        """Return the failed attempt on the screen: the failure page's, or the card's."""
         from supervisor.views.tui.pages.failure import FailurePage
 
         if self.panes.zoomed == "failure":
@@ -250,7 +250,7 @@ class Looking:
             self.panes.tell(Answer(f"{lines} lines copied (where the terminal allows it: OSC 52)", True))
 
     def _to_copy(self) -> Panel | None:
-        """What to copy; without a page, card or chosen pane, the log."""
+        """Return the pane to copy, which is the log if there is no page, card or chosen pane."""
         if self.panes.zoomed is not None:
             return self.panes.find(self.panes.zoomed)
         if self.panes.is_card_shown:
@@ -266,7 +266,7 @@ class Looking:
         self._logs.open_search()
 
     def action_match(self, way: int) -> None:
-        """The next or previous match, upward or downward."""
+        """Go to the next or previous match, upward or downward."""
         self._logs.match(-way)
 
     def action_filter(self) -> None:
@@ -275,38 +275,38 @@ class Looking:
         self._logs.open_filter()
 
     def filter_for(self, words: str) -> None:
-        """Show only the lines that `words` name, as typed in a filter."""
+        """Show only the lines that match `words`, as typed in a filter."""
         self.leave_page()
         if trouble := self._logs.filter(words, self._logs.frozen_row):
             self.panes.tell(Answer(trouble, False))
 
     def search_for(self, words: str) -> None:
-        """Look for words in the log."""
+        """Search the log for words."""
         self.leave_page()
         if trouble := self._logs.search(words, self._logs.frozen_row):
             self.panes.tell(Answer(trouble, False))
 
     def action_freeze(self) -> None:
-        """Freeze the log, or let it follow."""
+        """Freeze the log, or follow it."""
         self._logs.toggle_follow()
 
     def action_rank(self, way: int) -> None:
-        """The log of one rank: none, 0, 1, … and round again."""
+        """Show the log of one rank. Repeated calls cycle through none, 0, 1 and so on."""
         self._logs.next_rank(way)
 
     def action_node(self, way: int) -> None:
-        """The log of one node: none, 0, 1, … and round again."""
+        """Show the log of one node. Repeated calls cycle through none, 0, 1 and so on."""
         if self.panes.snapshot is not None:
             self._logs.next_node([node.number for node in self.panes.snapshot.nodes], way)
 
     def show_rank(self, who: str, node: int | None) -> None:
-        """The log of one rank, or of the ranks of a node."""
+        """Show the log of one rank, or of the ranks of a node."""
         self.panes.zoom(None)
         self._logs.show_only(Query().of(who) if node is None else Query().at(node), None)
         self.panes.log.focus()
 
     async def action_open_log(self) -> None:
-        """Open the whole log: at the cause if that is in view, else at the visible line; the stacks page if they are the cause."""
+        """Open the full log at the visible cause, or else at the visible line. If stacks are the cause, open their page."""
         from supervisor.views.tui.pages.failure import cause_of
 
         cause = cause_of(self._failed_attempt())

@@ -1,7 +1,7 @@
-"""The panes of the dashboard: their content, which ones a terminal has room for, and which one is shown alone.
+"""The panes of the dashboard: their content, which panes fit on the terminal, and which pane is shown alone.
 
-There are two layouts. A narrow terminal has one column: the loss or the failure card, a line per device, the log. A wide one has
-two columns above the log. As the terminal gets smaller, these are dropped in order: timeline, charts of use, tiles,
+There are two layouts. A narrow terminal has one column: the loss or the failure card, a line per device, the log. A wide
+terminal has two columns above the log. As the terminal shrinks, these are dropped in order: timeline, usage charts, tiles,
 ranks, devices beyond four, the loss chart. Header, log, notice and footer stay. A failure card takes only its own rows.
 """
 
@@ -39,14 +39,14 @@ LOW = 30
 LOG_LEAST = 3
 CHARTS_LEAST = 6
 RANKS_LEAST = 5
-# Beside other panes a card is at least this high.
+# The least height of a card beside other panes.
 CARD_BESIDE_RIGHT = 20
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """`shown`: ids of panes. Heights in rows; None: the rest. `right_width` None: the full width.
+    """A layout. `shown`: ids of panes. Heights are in rows; None: the rest. `right_width` None: full width.
 
-    `left_height`: height of the loss or card above the devices of a narrow terminal.
+    `left_height`: height of the loss or the card above the devices of a narrow terminal.
     """
 
     shown: frozenset[str]
@@ -60,7 +60,7 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 class Needs(msgspec.Struct, frozen=True):
-    """The inputs of the layout besides the size, in rows. `card_rows` 0: no failure card.
+    """The inputs of the layout besides the terminal size, in rows. `card_rows` 0: no failure card.
 
     `gpus`: whether the devices are GPUs, which have charts.
     """
@@ -73,14 +73,14 @@ class Needs(msgspec.Struct, frozen=True):
 
 
 def plan(width: int, height: int, needs: Needs) -> Layout:
-    """The layout for a terminal of `width` by `height` cells."""
+    """Return the layout for a terminal of `width` by `height` cells."""
     if needs.zoomed is not None:
         return Layout(ALWAYS | {needs.zoomed})
     return _narrow(height, needs) if width < WIDE_FROM else _wide(width, height, needs)
 
 
 def _narrow(height: int, needs: Needs) -> Layout:
-    """One column."""
+    """Lay out one column."""
     room = height - 4
     shown = set(ALWAYS | {"log"} | ({"tiles"} if height >= LOW else set()))
     devices = left = 0
@@ -106,7 +106,7 @@ def _narrow(height: int, needs: Needs) -> Layout:
 
 
 def _wide(width: int, height: int, needs: Needs) -> Layout:
-    """Two columns above the log. The charts of use get the rows that the ranks table does not need."""
+    """Lay out two columns above the log. The usage charts get the rows that the ranks table does not need."""
     room = height - (5 if height >= LOW else 4)
     shown = set(ALWAYS | {"log"} | ({"tiles"} if height >= LOW else set()))
     shown |= {"timeline"} if width >= ROOMY_FROM else set()
@@ -139,7 +139,7 @@ def _wide(width: int, height: int, needs: Needs) -> Layout:
 
 
 def _is_beside_card(width: int, needs: Needs) -> bool:
-    """Whether a column of other panes is beside a failure card."""
+    """Check whether a column of other panes is beside a failure card."""
     return width >= ROOMY_FROM and bool(needs.devices + needs.ranks)
 
 
@@ -151,7 +151,7 @@ class Panes:
     """All panes of one run, arranged for the terminal's size and the run's state.
 
     Args:
-        screen: their screen.
+        screen: the screen of the panes.
         clock: wall time.
         offer: called when the set of working keys changes.
     """
@@ -171,7 +171,7 @@ class Panes:
         self.notice = NoticeBar(id="notice")
 
     def compose(self) -> ComposeResult:
-        """All panes; the layout decides which are visible."""
+        """Yield all panes. The layout decides which panes are visible."""
         yield self.header
         with Horizontal(id="middle"):
             with Vertical(id="left"):
@@ -191,7 +191,7 @@ class Panes:
         yield FooterBar(id="footer")
 
     def find(self, name: str) -> Panel:
-        """The pane or page with this name."""
+        """Return the pane or page with this name."""
         return self.screen.query_one(f"#{name}", Panel)
 
     @property
@@ -206,7 +206,7 @@ class Panes:
         return self._layout is not None and "card" in self._layout.shown
 
     async def page(self, name: str) -> Panel:
-        """The page of this name, created on first use; it is above the notice."""
+        """Return the page of this name, created on first use above the notice."""
         for found in self.screen.query(f"#{name}").results(Panel):
             return found
         made = new_page(name)
@@ -222,7 +222,7 @@ class Panes:
         return View(snapshot, snapshot.state.now(self.clock()), tr_of(self.screen))
 
     def show(self) -> None:
-        """Draw the newest moment."""
+        """Draw the newest snapshot."""
         if self.snapshot is not None:
             view = self._view(self.snapshot)
             for panel in self.screen.query(Panel):
@@ -241,7 +241,7 @@ class Panes:
         self.notice.say(answer.text, style)
 
     def report(self, answer: Answer) -> None:
-        """Like `tell`, from the reading thread."""
+        """Show the result of a request, from the reading thread."""
         self.screen.app.call_later(self.tell, answer)
 
     # -- arrangement ---------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ class Panes:
         self.offer()
 
     def arrange(self) -> None:
-        """Arrange the panes for the size of the terminal and the content."""
+        """Arrange the panes for the content and the size of the terminal."""
         size, needs = self.screen.size, self._needs()
         self.header.is_low = size.height < LOW
         layout = plan(size.width, size.height, needs)
@@ -270,7 +270,7 @@ class Panes:
         if snapshot is None:
             return needs
         ranks = self.ranks.needed_rows(snapshot) if snapshot.state.attempt else 1
-        # For a log written elsewhere the machine is unknown, and a single rank shows the same as the header.
+        # The machine of an external log is unknown, and for a single rank the table would repeat the header.
         is_here = snapshot.machine or any(rank.cpu or rank.rss for rank in snapshot.ranks.values())
         is_elsewhere = snapshot.state.mode == "observed" and not is_here
         is_unmeasured = not is_here and bool(snapshot.series)

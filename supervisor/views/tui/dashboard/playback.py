@@ -19,7 +19,7 @@ MOMENTS = "a time (14:32), a span (+10m, -30s) or a share (50%) of the recording
 
 
 class ReplayBar(Panel):
-    """Recorded time: position and speed."""
+    """A bar that shows recorded time: position and speed."""
 
     framed = False
     uses_clock = True
@@ -31,11 +31,11 @@ class ReplayBar(Panel):
 
     @property
     def ready(self) -> bool:
-        """There is always a moment to show."""
+        """Whether there is a moment to show, which is always true."""
         return True
 
     def body(self, width: int, height: int) -> Sequence[Row]:  # noqa: ARG002 - one line, however high
-        """The line."""
+        """Return the bar."""
         clock = self._clock
         now, span = clock.now(), max(clock.end_t - clock.start_t, 1e-9)
         glyph = "■" if now >= clock.end_t else "‖" if clock.paused else "▶"
@@ -79,13 +79,13 @@ class Playback:
         self._wake: Callable[[], object] = lambda: None
 
     def begin(self, panes: Panes, feeder: Feeder[Snapshot]) -> None:
-        """Let time pass."""
+        """Start the clock of recorded time."""
         self._panes = panes
         self._wake = lambda: feeder.submit(lambda: None)  # show the new moment at once
         panes.screen.call_after_refresh(self.clock.begin)
 
     def tick(self) -> None:
-        """Move the bar, and change the word for Space once time stops, as it does at the end."""
+        """Move the bar. When the recording stops, change the label of the Space key."""
         if not self.clock.paused:
             self.bar.repaint()
         if self._plays is self.clock.paused:
@@ -114,7 +114,7 @@ class Playback:
         self._moved()
 
     def action_scrub(self, way: int) -> None:
-        """A fiftieth of the whole, back or forward."""
+        """Move back or forward by a fiftieth of the recording."""
         self.seek(self.clock.now() + way * (self.clock.end_t - self.clock.start_t) * SCRUB)
 
     def action_fact(self, way: int) -> None:
@@ -141,10 +141,10 @@ class Playback:
             self._tell(Answer(str(error), False))
 
     def command_of(self, typed: str) -> str:
-        """A moment typed without a command: go to it."""
+        """Return the command for a moment typed without a command, which is a jump to the moment."""
         return f"go {typed}" if is_moment(typed) else typed
 
     def action_speed(self, way: int) -> None:
-        """Faster or slower."""
+        """Play faster or slower."""
         self.clock.faster(way)
         self.bar.repaint()

@@ -1,4 +1,4 @@
-"""The dashboard: one run on one screen. It has panes, requests to the keeper, navigation, and playback for a recording."""
+"""The dashboard shows one run on one screen, with panes, requests to the keeper, navigation, and playback."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 TICK_S = 1.0
 PLAYBACK_TICK_S = 0.25
 PLAYBACK_FIRST = frozenset({"play", "fact(1)", "fact(-1)", "speed(1)"})
-# Beside a failure card, these come before what only shows something.
+# Beside a failure card, these keys come before keys that only change the view.
 RESTARTS = frozenset({"smaller_batch", "edit", "continue_run", "ask('restart')", "ask('stop')"})
 LOOKS = frozenset({"back", "node", "copy", "match"})
-"""Actions that change what is seen only in some states."""
+"""Actions that change the view only in some states."""
 COUNTDOWNS = {
     HANG: "a hang is about to be ended, Esc on the dashboard keeps waiting",
     RESTART: "the run is about to restart, Esc on the dashboard stops that",
@@ -48,19 +48,19 @@ COUNTDOWNS = {
 
 
 class Dashboard(KeyScreen, Screen[None]):
-    """One run on one screen.
+    """The screen of one run.
 
     Args:
         access: the way to the run.
         clock: wall time.
-        back: returns to the list of runs; None if the run was not opened from one.
+        back: returns to the list of runs; None if the run was not opened from the list.
         name: the run's name in the index; empty: none.
         playback: recorded time; None: show the run as it is now.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = KEYS
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {key_commands}
-    # Actions without a key of their own.
+    # Actions without a key.
     MORE_COMMANDS: ClassVar[tuple[Binding, ...]] = (
         Binding("g", "jump", "go", key_display=" ", tooltip=MOMENTS),
     )
@@ -86,7 +86,7 @@ class Dashboard(KeyScreen, Screen[None]):
         self._is_composed = False
 
     def _take_actions(self, *parts: object) -> None:
-        """Textual and the palette look for `action_…` and `…_for` on the screen: each is one of a part."""
+        """Copy each `action_…` and `…_for` of the parts. Textual and the palette search the screen."""
         for part in parts:
             for name in dir(part):
                 if name.startswith("action_") or name.endswith("_for"):
@@ -94,20 +94,20 @@ class Dashboard(KeyScreen, Screen[None]):
 
     @property
     def snapshot(self) -> Snapshot | None:
-        """The newest moment."""
+        """The newest snapshot."""
         return self.panes.snapshot
 
     # -- life cycle ----------------------------------------------------------------------------------------
 
     def compose(self) -> ComposeResult:
-        """The panes; a recording's bar is above the notice."""
+        """Yield the panes. A recording's bar is above the notice."""
         for widget in self.panes.compose():
             if widget.id == "notice" and self.playback is not None:
                 yield self.playback.bar
             yield widget
 
     def on_mount(self) -> None:
-        """Start ticking; the log has the focus."""
+        """Start the timer and focus the log."""
         self._is_composed = True
         notice, header = self.panes.notice, self.panes.header
         notice.read_only, notice.recorded = self._access.read_only, self._access.is_recorded
@@ -130,7 +130,7 @@ class Dashboard(KeyScreen, Screen[None]):
         self.log_of_run.session.stop()
 
     def take(self, snapshot: Snapshot) -> None:
-        """Show a new moment of the run, once there are panes to show it."""
+        """Show a new snapshot of the run, once the panes exist."""
         if not self._is_composed:
             self._first = snapshot
             return
@@ -146,17 +146,17 @@ class Dashboard(KeyScreen, Screen[None]):
         self.panes.show()
 
     def _tick(self) -> None:
-        """Update times and ages once a second while something is alive."""
+        """Update times and ages once a second while a run is alive."""
         snapshot = self.snapshot
         if snapshot is None or snapshot.state.is_over:
             return
         self.requests.report_answers()
         if isinstance(snapshot.state.condition, HeldOpen):
-            self._offer()  # the end of its waiting comes near by time alone
+            self._offer()  # the end of the wait depends on time alone
         self.panes.tick()
 
     def _announce_countdown(self, before: Snapshot | None, snapshot: Snapshot) -> None:
-        """The header shows a countdown; on another screen, announce its start in a message."""
+        """Announce the start of a countdown in a message if another screen covers the header."""
         if self.app.screen is self or self._access.read_only:
             return
         now = snapshot.state.now(self.panes.clock())
@@ -165,45 +165,45 @@ class Dashboard(KeyScreen, Screen[None]):
             self.app.notify(tr_of(self)(COUNTDOWNS[due]), severity="warning", timeout=left_s, markup=False)
 
     def _deliver_log(self, answer: lc.Answer) -> None:
-        """From the reading thread. Deliveries before this screen runs are requested again once it does."""
+        """Take a delivery from the reading thread. Drop it until this screen runs and requests it again."""
         if self.is_running:
             self.call_later(self.log_of_run.take, answer)
 
     # -- messages ------------------------------------------------------------------------------------------
 
     def on_screen_suspend(self) -> None:
-        """Something opened over this: it has the keys, including Esc."""
+        """Give up the keys, including Esc, to the screen that opened over this screen."""
         self.panes.notice.drop_older()
         self.call_later(self._offer)
 
     def on_screen_resume(self) -> None:
-        """In front again, with the keys."""
+        """Take back the keys when this screen is in front again."""
         self._offer()
 
     def on_resize(self, _event: events.Resize) -> None:
-        """Another size needs another layout and other words in the footer."""
+        """Lay out the panes and the footer again for another size."""
         self.panes.arrange()
         if self.is_mounted:
             self._offer()
 
     def on_descendant_focus(self, _event: events.DescendantFocus) -> None:
-        """Another pane has the focus, so other keys work."""
+        """Update the available keys for the newly focused pane."""
         self._offer()
 
     def on_panel_keys_changed(self) -> None:
-        """The keys of a page or pane may have changed, or what Esc closes."""
+        """Update the footer after the available keys, or what Esc closes, changed."""
         self._offer()
 
     def on_ranks_panel_folded(self, _message: RanksPanel.Folded) -> None:
-        """The number of rows changed, and perhaps the layout."""
+        """Lay out again after the number of rows changed."""
         self.panes.arrange()
 
     def on_ranks_panel_chosen(self, message: RanksPanel.Chosen) -> None:
-        """Enter on a rank shows its log; on a node, those of its ranks."""
+        """Show the log of the chosen rank, or of the ranks of the chosen node."""
         self.looking.show_rank(message.who, message.node)
 
     def on_chart_panel_chosen(self, message: ChartPanel.Chosen) -> None:
-        """Enter on a point of a chart shows its line."""
+        """Show the line of the chosen chart point."""
         point = message.point
         if point.step is None and point.time is None:
             self.tell(Answer("its line names no step and no time to find it by", False))
@@ -211,13 +211,13 @@ class Dashboard(KeyScreen, Screen[None]):
             self.log_of_run.open(lc.LogAt(attempt=point.attempt, step=point.step, t=point.time))
 
     def tell(self, answer: Answer) -> None:
-        """Show one line to the person."""
+        """Show a one-line answer."""
         self.panes.tell(answer)
 
     # -- keys ----------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """An action is available only if a keeper would carry it out now, or if it changes something here."""
+        """Check whether an action is available: a keeper would perform it now, or it changes this screen."""
         name = str(parameters[0]) if action == "ask" else action
         if name in PLAYBACK or name == "jump":
             if self.playback is None:
@@ -228,28 +228,28 @@ class Dashboard(KeyScreen, Screen[None]):
             state = self.snapshot.state if self.snapshot is not None else None
             return state is not None and any(a.failure or a.compared for a in state.attempts)
         if name in VETOES and self.is_mounted and self.looking.closes():
-            return False  # Esc closes that first: nobody should stop a restart by leaving a page
+            return False  # Esc closes this first, because leaving a page must never stop a restart
         if name in ACTING or name == "continue_run":
             return self.requests.can(name, int(str(parameters[0])) if name == "answer" and parameters else 0)
         return self.is_mounted and self.looking.can(name) if name in LOOKS else True
 
     def on_key(self, event: events.Key) -> None:
-        """A key that is unavailable now says why: silence would look like a hang."""
+        """Explain why a key is unavailable now. Silence would look like a hang."""
         if not self.requests.explain(event):
             text = silence_of(self, event)
-            if text is not None and text != self.panes.notice.says:  # do not repeat it for each key repeat
+            if text is not None and text != self.panes.notice.says:  # not again for each key repeat
                 self.tell(Answer(text, None))
 
     def command_of(self, typed: str) -> str:
-        """The meaning of text typed without a command: a moment of a recording."""
+        """Return the command for text without a command. In a recording, it is a jump to a moment."""
         return self.playback.command_of(typed) if self.playback is not None else typed
 
     def action_leave(self) -> None:
-        """Quit; training continues."""
+        """Quit without stopping the training."""
         self.app.exit()
 
     def action_help(self) -> None:
-        """The keys that work now, those of the focused pane first."""
+        """Show the keys that work now, with the focused pane's keys first."""
         inside = self.panes.focused
         lines: list[HelpLine] = []
         for group, title in GROUPS.items():
@@ -267,7 +267,7 @@ class Dashboard(KeyScreen, Screen[None]):
         self.app.push_screen(HelpScreen(lines))
 
     def offers(self, binding: Binding) -> bool:
-        """Whether to show an available key: not one that only explains itself, and only one of two that do the same."""
+        """Check whether to show an available key. Hide keys that only explain themselves or duplicate another key."""
         match binding.action:
             case "smaller_batch":
                 return "smaller_batch" in self.requests.possible
@@ -279,7 +279,7 @@ class Dashboard(KeyScreen, Screen[None]):
                 return True
 
     def word_of(self, binding: Binding) -> str:
-        """The footer's word for a key: what it does now."""
+        """Return the footer's word for the current effect of a key."""
         match binding.action:
             case "back":
                 return self.looking.closes() or "to the list"
@@ -295,7 +295,7 @@ class Dashboard(KeyScreen, Screen[None]):
                 return binding.description
 
     def _offer(self) -> None:
-        """The footer's keys, from the live bindings; the recommended one first."""
+        """Update the footer's keys from the live bindings, with the recommended key first."""
         snapshot, zoomed = self.snapshot, self.panes.zoomed
         wanted = recommended(snapshot, zoomed) if snapshot is not None else ""
         hints = [
@@ -316,7 +316,7 @@ class Dashboard(KeyScreen, Screen[None]):
         self.query_one(FooterBar).offer(tuple(unique), Hint("q", word, "leave"))
 
     def _inner_hints(self) -> list[Hint]:
-        """The keys of an open search, and the own keys of a pane shown alone."""
+        """Return the keys of an open search, and a full-page pane's own keys."""
         own: list[Hint] = []
         if self.panes.focused is not None and (word := self.panes.focused.closes()):
             own.append(Hint("Esc", word, "focused.plain"))
@@ -327,7 +327,7 @@ class Dashboard(KeyScreen, Screen[None]):
         return own
 
     def _footer_place(self, wanted: str, inner: list[Hint]) -> Callable[[Hint], int]:
-        """The order of hints: the recommended one, help, Esc and Enter; a page's own keys; then as they are bound."""
+        """Return the sort order of hints: the recommended key, help, Esc and Enter, a page's own keys, the rest."""
         has_card = self.snapshot is not None and shows_failure(self.snapshot)
 
         def place(hint: Hint) -> int:
@@ -344,7 +344,7 @@ class Dashboard(KeyScreen, Screen[None]):
 
 
 def _answer_word(snapshot: Snapshot, at: int) -> str:
-    """An answer to the card's question, as short as possible."""
+    """Return an answer to the card's question, as short as possible."""
     question = snapshot.state.open_question
     if question is None or at >= len(question.answers):
         return ""
@@ -353,5 +353,5 @@ def _answer_word(snapshot: Snapshot, at: int) -> str:
 
 
 def _stage(snapshot: Snapshot) -> tuple[object, ...]:
-    """What makes earlier messages old: another state, another attempt, a failure on the screen."""
+    """Return the state, attempt and visible failure. A change in any of them makes earlier messages stale."""
     return type(snapshot.state.condition), len(snapshot.state.attempts), shows_failure(snapshot)

@@ -25,7 +25,7 @@ from supervisor.views.tui.widgets.panel import tr_of
 
 # The keys of one line, separately: ``← h``, ``Ctrl ↑``.
 _ONE_KEY = re.compile(r"Ctrl \S+|\S+")
-# A column is at least so wide; KEY_CELLS of it are for keys.
+# A column is at least this wide. KEY_CELLS of the width are for keys.
 COLUMN_CELLS = 38
 KEY_CELLS = 14
 MOST_COLUMNS = 3
@@ -42,7 +42,7 @@ class HelpLine(NamedTuple):
 
 
 def key_names(keys: str) -> str:
-    """``plus,shift+left`` as ``+ Shift-←``."""
+    """Return ``plus,shift+left`` as ``+ Shift-←``."""
     names = []
     for key in keys.split(","):
         *held, last = key.split("+")
@@ -53,12 +53,12 @@ def key_names(keys: str) -> str:
 
 
 def bindings_of(node: DOMNode) -> list[BindingType]:
-    """The bindings of a node: its class's own, then those of the base classes."""
+    """Return the bindings of a node: first from its own class, then from the base classes."""
     return [binding for each in type(node).__mro__ for binding in each.__dict__.get("BINDINGS", ())]
 
 
 def lines_of(node: DOMNode, group: str, bindings: Iterable[BindingType]) -> list[HelpLine]:
-    """The lines of bindings that are available now on a screen or a focused pane."""
+    """Return the lines of bindings that are available now on a screen or a focused pane."""
     tr, lines = tr_of(node), []
     for binding in bindings:
         if not isinstance(binding, Binding):
@@ -71,10 +71,10 @@ def lines_of(node: DOMNode, group: str, bindings: Iterable[BindingType]) -> list
 
 
 class HelpScreen(OverScreen[None]):
-    """The keys that work now, in columns; if a key occurs twice, the first one counts.
+    """A screen of the keys that work now, in columns. If a key occurs twice, the first occurrence counts.
 
     Args:
-        lines: in their order, those of the focused pane first.
+        lines: the lines in order, the focused pane's first.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -93,7 +93,7 @@ class HelpScreen(OverScreen[None]):
             self.lines += (line._replace(key=" ".join(free)),) if free else ()
 
     def compose(self) -> ComposeResult:
-        """Groups of keys."""
+        """Yield the groups of keys."""
         tr = tr_of(self)
         box = VerticalScroll(classes="box")
         box.border_title = tr("keys")
@@ -102,7 +102,7 @@ class HelpScreen(OverScreen[None]):
             yield Static(id="keys")
 
     def on_resize(self, event: events.Resize) -> None:
-        """Use as many columns as fit. One widget has all lines: sixty took a tenth of a second to mount."""
+        """Use as many columns as fit. One widget holds all lines; sixty widgets took 0.1 s."""
         columns = max(1, min(MOST_COLUMNS, event.size.width // COLUMN_CELLS))
         style = Style(bold=True, color=self.app.theme_variables["strong"])
         parts: list[Text | Table] = []
@@ -115,7 +115,7 @@ class HelpScreen(OverScreen[None]):
         self.query_one("#keys", Static).update(Group(*parts))
 
     def action_close(self) -> None:
-        """Back to the dashboard."""
+        """Return to the dashboard."""
         self.dismiss(None)
 
     def action_scroll(self, way: int) -> None:
@@ -124,7 +124,7 @@ class HelpScreen(OverScreen[None]):
 
 
 def _table(lines: Sequence[HelpLine], columns: int) -> Table:
-    """Keys and sentences, in reading order down each column."""
+    """Return keys and sentences, in reading order down each column."""
     table = Table.grid(expand=True, padding=(0, 1))
     for _ in range(columns):
         table.add_column(style="bold", width=KEY_CELLS)

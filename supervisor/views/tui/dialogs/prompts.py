@@ -30,13 +30,13 @@ SEARCH_HINT = "words, or /expression/"
 
 
 def key_line(tr: Tr, *keys: tuple[str, str]) -> Content:
-    """Keys and what they do, in one line."""
+    """Return keys and their effects in one line."""
     parts = [Content.assemble((key, "bold"), f" {tr(word)}") for key, word in keys]
     return Content("  ").join(parts)
 
 
 class Confirm(OverScreen[bool]):
-    """Asks once: the question, with the keys below. Only `y` means yes. `question`: built from the run's current state, or fixed."""
+    """A yes/no question, with the keys below. Only `y` means yes. `question`: a fixed text, or a function of the current state."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)", "yes"),
@@ -53,7 +53,7 @@ class Confirm(OverScreen[bool]):
         return self._ask()
 
     def compose(self) -> ComposeResult:
-        """The question in as many lines as needed, and a line of keys."""
+        """Yield the question in as many lines as needed, and a line of keys."""
         tr = tr_of(self)
         with Vertical(classes="bar"):
             yield Label(Content(plain(tr(self.question))), classes="question")
@@ -61,7 +61,7 @@ class Confirm(OverScreen[bool]):
             yield Label(key_line(tr, ("y", "yes"), ("n", "no")), classes="answers")
 
     def renew(self) -> None:
-        """Update the question to the current state."""
+        """Update the question for the current state."""
         self.query_one(".question", Label).update(Content(plain(tr_of(self)(self.question))))
 
     def action_answer(self, answer: bool) -> None:
@@ -70,17 +70,17 @@ class Confirm(OverScreen[bool]):
 
 
 class AskLine(OverScreen[str | None]):
-    """Asks for a line of text; None if canceled. The initial text is selected, so that typing replaces it.
+    """A dialog that asks for a line of text; None if canceled. Typing replaces the initial text.
 
     Args:
-        label: what to enter, in a word or two: the field takes the rest of the line.
+        label: what to enter, in one or two words. The field takes the rest of the line.
         value: the initial text.
-        hint: what may be typed; shown in the field while it is empty.
+        hint: what the user may type, shown while the field is empty.
         changed: called with the text at every change; returns an error in one line, or nothing. Enter does not accept a text with an error.
-        entered: the same, but called only at Enter, so it may act on the text.
+        entered: called like `changed`, but only at Enter, so it may act on the text.
     """
 
-    # Handled before the field sees it: its own Submitted comes later, and the next letter would go into the field.
+    # Handle Enter before the field does. Its own Submitted comes later, after the next letter is typed.
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,ctrl+c", "cancel", "cancel"),
         Binding("enter", "submit", "submit", priority=True),
@@ -102,7 +102,7 @@ class AskLine(OverScreen[str | None]):
         self.changed = changed
 
     def compose(self) -> ComposeResult:
-        """Label and field, with any error in the text above them."""
+        """Yield label and field, with any error in the text above them."""
         with Vertical(classes="asking"):
             yield Label(id="wrong")
             with Horizontal(classes="bar"):
@@ -114,7 +114,7 @@ class AskLine(OverScreen[str | None]):
         self._report(event.value)
 
     def _report(self, text: str) -> bool:
-        """Whether the text has no error."""
+        """Report the text, and return whether it has no error."""
         return self._show_trouble(self.changed(text) if self.changed is not None else None)
 
     def _show_trouble(self, trouble: str | None) -> bool:
@@ -135,7 +135,7 @@ class AskLine(OverScreen[str | None]):
 
 
 def ask_over(screen: Screen[Any], line: AskLine, done: Callable[[str], object]) -> None:
-    """Ask for a line over a screen; `done` gets its text, or nothing if canceled."""
+    """Ask for a line over a screen. `done` gets the text, unless the dialog is canceled."""
 
     def closed(text: str | None) -> None:
         if text is not None:
@@ -145,12 +145,12 @@ def ask_over(screen: Screen[Any], line: AskLine, done: Callable[[str], object]) 
 
 
 class OfferScreen(Confirm):
-    """Asks once whether to adopt or continue a run. Only `y` means yes.
+    """A question whether to adopt or continue a run. Only `y` means yes.
 
     Args:
         title: the question.
-        offer: what would happen, and what to know about it.
-        why: the action that needs it; empty: none.
+        offer: what would happen, and what the user should know.
+        why: the action that needs the run; empty: none.
     """
 
     is_shown = False
@@ -163,7 +163,7 @@ class OfferScreen(Confirm):
         self._shown_t = math.inf
 
     def compose(self) -> ComposeResult:
-        """What would happen, what to know about it, the question, and the keys."""
+        """Yield the effect, notes about the effect, the question, and the keys."""
         tr, lines = tr_of(self), [tr_of(self)(line) for line in self._lines]
         lines += [f"· {tr(action)}" for action in self._offer.actions]
         lines += [f"⚠ {tr(warning)}" for warning in self._offer.warnings]
@@ -173,23 +173,23 @@ class OfferScreen(Confirm):
             yield Label(key_line(tr, ("y", "yes"), ("n", "no")), classes="answers")
 
     def on_mount(self) -> None:
-        """It can be answered from its first frame on."""
+        """Accept an answer from the first frame on."""
         self.call_after_refresh(self._appear)
 
     def _appear(self) -> None:
         self.is_shown, self._shown_t = True, Message().time
 
     def on_key(self, event: events.Key) -> None:
-        """A yes typed before the question was on the screen does not answer it: examining a run may take seconds."""
+        """Ignore a yes typed before the question was on the screen, because examining a run may take seconds."""
         if event.key == "y" and event.time < self._shown_t:
             event.stop()
 
     def renew(self) -> None:
-        """An offer does not change after it was made."""
+        """Do nothing, because this question does not change."""
 
 
 class OfferWords(NamedTuple):
-    """What to report while examining a run, the question, and the reports after a no and a yes."""
+    """The report while examining a run, the question, and the reports after a no and a yes."""
 
     looking: str
     title: str
@@ -216,12 +216,12 @@ def offer_first(
     *,
     why: str = "",
 ) -> None:
-    """Show what adopting or continuing a run would do; do it after a yes. `submit`: to the reading thread."""
+    """Show the effect of adopting or continuing a run, and act on a yes. `submit`: to the reading thread."""
     app = screen.app
 
     def ask(offer: Offer) -> None:
         if app.screen is not screen:
-            return  # something else was opened meanwhile
+            return  # another screen was opened meanwhile
         if offer.refusals:
             tell(Answer(f"{words.not_done}: {offer.refusals[0]}", False))
             return

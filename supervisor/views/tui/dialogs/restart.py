@@ -1,4 +1,4 @@
-"""Restarts with a change: another batch, other arguments, other environment."""
+"""Dialogs for a restart with another batch, other arguments, or another environment."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ SHOWN_DIFFERENCES = 8
 
 
 class BatchScreen(OverScreen[int | None]):
-    """Asks for a micro-batch that keeps the global batch; None if canceled.
+    """A dialog that asks for a micro-batch that keeps the global batch. The result is None if canceled.
 
     Args:
         now: the batch of the newest attempt.
         suggested: the initial micro-batch in the field.
-        effect: what a restart would do now, as one line.
+        effect: returns what a restart would do now, as one line.
         flag: the script's batch flag with its value, if it covers more than one rank's batch, or the config to copy; else empty.
     """
 
@@ -55,7 +55,7 @@ class BatchScreen(OverScreen[int | None]):
         self.effect, self.flag = effect, flag
 
     def compose(self) -> ComposeResult:
-        """The current batch, the field, the effect."""
+        """Yield the current batch, the field, the effect."""
         tr = tr_of(self)
         box = Vertical(classes="box")
         box.border_title = tr("restart with another batch")
@@ -77,7 +77,7 @@ class BatchScreen(OverScreen[int | None]):
         self._show(str(self.suggested))
 
     def renew(self) -> None:
-        """What a restart does now."""
+        """Update the effect of a restart."""
         self.query_one(".cost", Label).update(Content(tr_of(self)(self.effect())))
 
     def on_input_changed(self, event: Input.Changed) -> None:
@@ -95,7 +95,7 @@ class BatchScreen(OverScreen[int | None]):
         effect.update(Content(tr_of(self)(shown)))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Close with the number if it divides."""
+        """Close with the number if it divides the global batch."""
         try:
             self._after(event.value)
         except JobError:
@@ -104,7 +104,7 @@ class BatchScreen(OverScreen[int | None]):
             self.dismiss(int(event.value))
 
     def action_other(self, way: int) -> None:
-        """The next larger or smaller valid number."""
+        """Enter the next larger or smaller valid number."""
         field = self.query_one(Input)
         known = candidates(self.now)
         current = int(field.value) if field.value.isdigit() else self.suggested
@@ -127,21 +127,21 @@ class BatchScreen(OverScreen[int | None]):
 
 @dataclass(frozen=True, slots=True)
 class Edited:
-    """What a person typed: everything after the script, and additions to the environment."""
+    """What the user typed: everything after the script, and additions to the environment."""
 
     argv: tuple[str, ...]
     env: dict[str, str]
 
 
-class BadEdit(Exception):  # noqa: N818 - named for what it is
-    """The typed text is not a valid command line: one line."""
+class BadEdit(Exception):  # noqa: N818 - a typing mistake, not a program error
+    """The typed text is not a valid command line. The message is one line."""
 
 
 def parse_edit(arguments: str, environment: str) -> Edited:
     """Parse the typed text.
 
     Raises:
-        BadEdit: a quote is not closed, a variable has no ``=``, or a value is a secret, which the journal
+        BadEdit: a quote is open, a variable has no ``=``, or a value is a secret, which the journal
             would keep.
     """
     try:
@@ -161,14 +161,14 @@ def parse_edit(arguments: str, environment: str) -> Edited:
 
 
 def differences(before: Sequence[str], edited: Edited) -> list[str]:
-    """Lines with ``-`` and ``+``: removals and additions; a flag and its value stay together."""
+    """Return the removals (``-``) and additions (``+``) as lines. A flag and its value stay together."""
     found = difflib.ndiff(_pairs(before), _pairs(edited.argv))
     lines = [line for line in found if line[0] in "+-"]
     return lines + [f"+ {name}={shlex.quote(value)}" for name, value in edited.env.items()]
 
 
 def _pairs(words: Sequence[str]) -> list[str]:
-    """``--lr 3e-4 --seed 1`` as two parts: a flag with the words that follow it."""
+    """Split ``--lr 3e-4 --seed 1`` into two parts: each flag with the words that follow."""
     found: list[str] = []
     for word in words:
         quoted = shlex.quote(word)
@@ -181,13 +181,13 @@ def _pairs(words: Sequence[str]) -> list[str]:
 
 
 class EditScreen(OverScreen[Edited | None]):
-    """Asks for arguments and environment; None if canceled.
+    """A dialog that asks for arguments and environment. The result is None if canceled.
 
     Args:
         script: the script of the arguments.
-        ran: the words that followed the script in the newest attempt; the difference is shown against these.
-        proposed: the same with the change on offer or planned: the initial text.
-        consequences: lines on the effect of a restart with the typed words.
+        ran: the words after the script in the newest attempt. The difference is shown against these words.
+        proposed: these words with the suggested or planned change, as the initial text.
+        consequences: returns lines on the effect of a restart with the typed words.
         checkpoint: the words for a checkpoint that is not passed on automatically; else empty.
     """
 
@@ -212,7 +212,7 @@ class EditScreen(OverScreen[Edited | None]):
         self.checkpoint = checkpoint
 
     def compose(self) -> ComposeResult:
-        """The two fields and the difference."""
+        """Yield the two fields and the difference."""
         tr = tr_of(self)
         box = Vertical(classes="box")
         box.border_title = tr("restart with other arguments")
@@ -231,7 +231,7 @@ class EditScreen(OverScreen[Edited | None]):
             yield Label(key_line(tr, *keys), classes="quiet", id="keys")
 
     def on_mount(self) -> None:
-        """Start at the end of the arguments."""
+        """Place the cursor at the end of the arguments."""
         area = self.query_one(TextArea)
         area.move_cursor(area.document.end)
         area.focus()
@@ -246,7 +246,7 @@ class EditScreen(OverScreen[Edited | None]):
         self.renew()
 
     def action_submit(self) -> None:
-        """Close with what was typed if it can be parsed."""
+        """Close with the typed text if it can be parsed."""
         try:
             self.dismiss(parse_edit(self.query_one(TextArea).text, self.query_one(Input).value))
         except BadEdit:
@@ -258,17 +258,17 @@ class EditScreen(OverScreen[Edited | None]):
         (area if field.has_focus else field).focus()
 
     def action_checkpoint(self) -> None:
-        """Insert the checkpoint that was found at the cursor, as a word of its own."""
+        """Insert the available checkpoint at the cursor, as a separate word."""
         area = self.query_one(TextArea)
         before = area.get_text_range(area.document.start, area.cursor_location)
         area.insert(self.checkpoint if before[-1:] in {"", " ", "="} else f" {self.checkpoint}")
 
     def action_cancel(self) -> None:
-        """Close without a change."""
+        """Close without any change."""
         self.dismiss(None)
 
     def renew(self) -> None:
-        """Show the difference, and what a restart with it does now."""
+        """Update the difference and the effect of a restart."""
         effect, tr = self.query_one("#effect", Label), tr_of(self)
         try:
             edited = parse_edit(self.query_one(TextArea).text, self.query_one(Input).value)

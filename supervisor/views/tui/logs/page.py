@@ -1,4 +1,4 @@
-"""The pieces of a page of the logs: a row's writer and text with its matches, and the words of its titles (pure)."""
+"""The parts of a page of the logs: a row's writer and text with its matches, and the words of its titles (pure)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_WHO = 20
 
 
 def logs_text(page: lc.Page, tr: Tr, *, brief: bool) -> str:
-    """Which logs are shown; without `brief` also the order of their lines."""
+    """Return which logs are shown. Unless `brief`, include the order of their lines."""
     chosen = page.query.nodes
     logs = [log for log in page.logs if not chosen or log.node in chosen]
     logs = [log for log in logs if page.query.is_by(log.who) or log.is_mixed]
@@ -30,7 +30,7 @@ def logs_text(page: lc.Page, tr: Tr, *, brief: bool) -> str:
     else:
         which = (
             f"{'rank' if len(set(numbers)) == 1 else 'ranks'} {fm.ranges(tuple(set(numbers)))}"
-            if numbers and not page.query.who  # the title already names a rank filter
+            if numbers and not page.query.who  # the title already shows a rank filter
             else ""
         )
         merged = tr(f"merged by {page.merged_by}")
@@ -39,7 +39,7 @@ def logs_text(page: lc.Page, tr: Tr, *, brief: bool) -> str:
 
 
 def who_width(page: lc.Page) -> int:
-    """Cells for a line's writer; for several nodes the longest name's width, so that nothing moves."""
+    """Return the width of a line's writer in cells; for several nodes the width of the longest name."""
     if not page.nodes:
         return WHO_WIDTH
     numbers = {int(log.who) for log in page.logs if log.who.isdigit()}
@@ -48,7 +48,7 @@ def who_width(page: lc.Page) -> int:
 
 
 def who_text(who: tuple[str, ...], nodes: tuple[int, ...] = ()) -> str:
-    """The writer of a line, shortened: ``0-7 ×8``; for several nodes ``n1 r3``, ``n0-1 r0-15 ×16``."""
+    """Return the writer of a line, shortened: ``0-7 ×8``; for several nodes ``n1 r3``, ``n0-1 r0-15 ×16``."""
     if nodes:
         numbers = tuple(int(name) for name in who if name.isdigit())
         names = [*([f"r{fm.ranges(numbers)}"] if numbers else []), *(x for x in who if not x.isdigit())]
@@ -61,7 +61,7 @@ def who_text(who: tuple[str, ...], nodes: tuple[int, ...] = ()) -> str:
 
 
 def nodes_text(page: lc.Page) -> str:
-    """The nodes whose logs are read, for a run on several; the title already shows a filter by node."""
+    """Return the nodes whose logs are read, for a multi-node run. The title already shows a node filter."""
     if not page.nodes or page.query.nodes:
         return ""
     if len(page.nodes) == page.node_count:
@@ -72,7 +72,7 @@ def nodes_text(page: lc.Page) -> str:
 def text_spans(
     text: str, query: Query, searched: Query, style: TextStyle, plain: TextStyle
 ) -> Iterator[Span]:
-    """The text with search matches in `MATCH`, filter matches in `LIVE`, and plain text in `style`."""
+    """Yield the text with search matches in `MATCH`, filter matches in `LIVE`, and plain text in `style`."""
     base = style if plain is TextStyle.PLAIN else plain
     marks = [(a, b, TextStyle.MATCH) for term in searched.include for a, b in _places(term, text)]
     marks += [(a, b, TextStyle.LIVE) for term in query.include for a, b in _places(term, text)]
@@ -101,7 +101,7 @@ def _places(term: Term, text: str) -> Iterator[tuple[int, int]]:
 
 
 def marked(spans: Row, searched: Query) -> Row:
-    """The row with search matches in `MATCH`."""
+    """Return the row with search matches in `MATCH`."""
     text = "".join(span.text for span in spans)
     found: list[Span] = []
     at = 0
@@ -113,7 +113,7 @@ def marked(spans: Row, searched: Query) -> Row:
 
 
 def lines_text(page: lc.Page) -> str:
-    """How many lines there are and how many a filter shows, as far as counted: ``3 of 148 lines``."""
+    """Return the number of shown and total lines counted so far: ``3 of 148 lines``."""
     total, shown = page.line_count, page.shown
     many = "" if total is None else f"{fm.whole(total)} line{'s' if total != 1 else ''}"
     if shown is None:
@@ -127,12 +127,12 @@ def lines_text(page: lc.Page) -> str:
 
 
 def found_text(page: lc.Page, tr: Tr) -> str:
-    """How many matches the search has, as far as counted, and which of them is in sight: ``/loss: 3 of 148``."""
+    """Return the number of matches counted so far, and which match is visible: ``/loss: 3 of 148``."""
     found = page.search
     if found is None:
         return ""
     going = f" ({fm.part(found.done_ratio)} searched)" if found.done_ratio < 1 else ""
-    least = max(found.found, 1) if found.at_match else found.found  # the visible one may not be counted yet
+    least = max(found.found, 1) if found.at_match else found.found  # the visible match may not be counted yet
     if found.ordinal:
         text = f"{fm.whole(found.ordinal)} of {fm.whole(found.found)}{going}"
     elif least:
@@ -143,7 +143,7 @@ def found_text(page: lc.Page, tr: Tr) -> str:
 
 
 def place_text(page: lc.Page, cursor: int) -> str:
-    """The position of the row under the cursor, in English."""
+    """Return the position of the row under the cursor, in English."""
     number = page.numbers[cursor] if cursor < len(page.numbers) else None
     if page.line_count is not None and number is not None:
         return f"line {fm.whole(number)} of {fm.whole(page.line_count)}"
@@ -151,11 +151,11 @@ def place_text(page: lc.Page, cursor: int) -> str:
     text = fm.memory(size) if size >= 1 << 20 else f"{size / 1024:.0f}K" if size >= 1 << 10 else f"{size} B"
     if not size:
         return "empty"
-    return f"{page.place_ratio:.0%} of {text}" if page.rows else text  # no position if no line is kept
+    return f"{page.place_ratio:.0%} of {text}" if page.rows else text  # no position without lines
 
 
 def state_text(page: lc.Page) -> tuple[str, TextStyle]:
-    """Whether the page moves, and what is below it, in English."""
+    """Return whether the page follows new lines, and what is below the page, in English."""
     below = fm.whole(page.below) if page.below is not None else "…"
     if page.at_cause:
         return f"at the failure · {below} below", TextStyle.BAD
@@ -167,7 +167,7 @@ def state_text(page: lc.Page) -> tuple[str, TextStyle]:
 
 
 def cut_spans(spans: Row, start: int, stop: int) -> Row:
-    """The characters from `start` to `stop`."""
+    """Return the characters from `start` to `stop`."""
     if not start and sum(len(span.text) for span in spans) <= stop:
         return spans
     kept: list[Span] = []

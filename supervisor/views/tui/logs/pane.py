@@ -1,4 +1,4 @@
-"""The logs of a run: the dashboard's pane, and shown alone all of it, with a cursor, line numbers and keys of its own."""
+"""The logs of a run, as a pane of the dashboard or on a full page with a cursor, line numbers and its own keys."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ TONES = {
 REMARK_STYLES = {None: TextStyle.PLAIN, True: TextStyle.LIVE, False: TextStyle.WARN}
 FILTER_HINT = "words, -without, /expression/, r0-3, node:1, level:warn, stream:stderr"
 JUMP_HINT = "a line (812), a step (step 1200), a time (14:52)"
-# A wrapped line takes at most this share of the page, so that the next one is always within reach.
+# A wrapped line takes at most this share of the page, so that the next line is always within reach.
 MOST_WRAPPED = 0.8
 
 
 def _whole(key: str, action: str, word: str, tooltip: str) -> Binding:
-    """A key of the log shown alone."""
+    """Return a key binding for the log on its full page."""
     return Binding(key, action, word, show=False, tooltip=tooltip, id=f"log.{action}")
 
 
 class LogPanel(WheelPanel):
-    """Lines of the run's files as they come. `is_whole`: it is shown alone, with a cursor, a selection and line numbers."""
+    """The log pane, or a full-page log (`is_whole`) with a cursor, a selection and line numbers. New lines appear live."""
 
     number = 4
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -97,16 +97,16 @@ class LogPanel(WheelPanel):
 
     @property
     def ready(self) -> bool:
-        """Whether there is a page."""
+        """Whether a page has arrived."""
         return self.page is not None
 
     def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:  # noqa: ARG002 - lines come by `take`
-        """Uses nothing from a snapshot."""
+        """Return nothing: lines arrive by `take`, not in a snapshot."""
         return ()
 
     @property
     def row(self) -> LogRow | None:
-        """The row under the cursor; without one the match, the cause, or else the last visible row."""
+        """The row under the cursor. Without a cursor: the match, the cause, or else the last visible row."""
         page = self.page
         if page is None or not page.rows:
             return None
@@ -118,7 +118,7 @@ class LogPanel(WheelPanel):
         return page.rows[number] if number < len(page.rows) else None
 
     def place(self) -> lc.LogAt | None:
-        """The place of the row; None while following the newest lines."""
+        """Return the place of the current row; None while following the newest lines."""
         here = self.row
         if self.page is None or here is None or (self.page.following and not self.page.at_cause):
             return None
@@ -126,12 +126,12 @@ class LogPanel(WheelPanel):
 
     @property
     def selection(self) -> tuple[LogRow, LogRow] | None:
-        """The first and last selected row; None if there is no row."""
+        """The first and last selected row; None without rows."""
         here = self.row
         return (self.mark or here, here) if here is not None else None
 
     def take(self, page: lc.Page) -> None:
-        """Show another page; the cursor stays on its line if that is still visible."""
+        """Show another page, with the cursor on its previous line if that line is still visible."""
         before, shown = self.row, self.page
         self.page = page
         if self.is_looking:
@@ -140,7 +140,7 @@ class LogPanel(WheelPanel):
         if page.following:
             self.cursor = last
         elif page.cursor is not None and page.jump != self._jump:
-            # A page made for fewer rows may not contain the line: then the jump is still to come.
+            # A page made for fewer rows may not contain the line. Then the next page completes the jump.
             self.cursor, self._jump = page.cursor, page.jump
         else:
             self.cursor = self._found_again(before, min(self.cursor, last))
@@ -161,11 +161,11 @@ class LogPanel(WheelPanel):
         return len(rows) - 1 if before.place > rows[-1].place else otherwise
 
     def on_resize(self, _event: events.Resize) -> None:
-        """The number of rows that fit changed."""
+        """Request as many rows as now fit."""
         self._fit()
 
     def watch_framed(self) -> None:
-        """The same without a frame."""
+        """Request as many rows as fit with or without the frame."""
         super().watch_framed()
         self._fit()
 
@@ -176,7 +176,7 @@ class LogPanel(WheelPanel):
             self.resize(height)
 
     def show_whole(self, on: bool) -> None:
-        """Show it alone with its own keys, or as a pane of the newest attempt."""
+        """Switch between the full page with its own keys and the pane of the newest attempt."""
         if on != self.is_whole:
             self.is_whole, self.mark = on, None
             page = self.page
@@ -184,20 +184,20 @@ class LogPanel(WheelPanel):
                 self.ask(LogViewport.follow)
             self.repaint()
 
-    # -- its session ---------------------------------------------------------------------------------------
+    # -- the session ---------------------------------------------------------------------------------------
 
     def connect(self, session: LogSession, notice: NoticeBar) -> None:
-        """Use this session for its requests, and this line for remarks."""
+        """Send requests to this session, and show remarks in this notice bar."""
         self._session, self._notice = session, notice
 
     def ask(self, request: Request) -> None:
-        """Send a request that is answered by a page."""
+        """Send a request. The session answers with a page."""
         self._forget_remark()
         if self._session is not None:
             self._session.ask(request)
 
     def resize(self, rows: int) -> None:
-        """Another number of rows fits; the one with the cursor stays in sight."""
+        """Request a different number of rows and keep the row under the cursor visible."""
         here = self.frozen_row
         if self._session is not None:
             self._session.tell(lambda view: view.resize(rows, here))
@@ -208,7 +208,7 @@ class LogPanel(WheelPanel):
         return self._remark is not None and self._remark.good is None
 
     def report(self, remark: Remark) -> None:
-        """Show a remark until it fades, another request is made, or the reported work is done."""
+        """Show a remark until it fades, another request is sent, or the reported work is done."""
         was_looking, self._remark = self.is_looking, remark
         if self._notice is not None:
             self._notice.say(remark.text, REMARK_STYLES[remark.good])
@@ -234,21 +234,21 @@ class LogPanel(WheelPanel):
         return None if self.following else self.row
 
     def freeze_word(self) -> str:
-        """What the freeze key does; empty if nothing, because no more lines come."""
+        """Return the label of the freeze key; empty if the key has no effect because the log has ended."""
         grows = self.page is None or self.page.grows
         if self.following:
             return "freeze" if grows else ""
         return "follow" if grows else "to the end"
 
     def toggle_follow(self, on: bool | None = None) -> None:
-        """Freeze, or follow; `on` says which."""
+        """Freeze the page or follow the newest lines. `on`: whether to follow; None: toggle."""
         follows = not self.following if on is None else on
         self.ask(lambda view: view.follow(follows))
 
     # -- drawing -----------------------------------------------------------------------------------------
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
-        """The keys of the log shown alone; a selection's first."""
+        """Return the keys of the full page, with the keys of a selection first."""
         keys = [
             (":", "line, time", "focused.jump"),
             *([("F", "failure", "focused.failure")] if self._cause() is not None else []),
@@ -263,13 +263,13 @@ class LogPanel(WheelPanel):
         return keys if self.is_whole else []
 
     def closes(self) -> str:
-        """What Esc closes before the search and the filter; giving up comes after them."""
+        """Return what Esc closes before the search and the filter. Esc ends a running search last."""
         if self.mark is not None:
             return "end selection"
         return "give up" if self.is_looking and not self.searched and not self.lines_query else ""
 
     def titles(self) -> tuple[Row, Row]:
-        """What is shown, and whether it moves."""
+        """Return what is shown, and whether the page follows new lines."""
         page, tr = self.page, self.tr
         if page is None:
             return EMPTY, EMPTY
@@ -287,7 +287,7 @@ class LogPanel(WheelPanel):
         return tuple(left), row(Span(text, TextStyle.DIM), Span(tr(state), style))
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """The visible rows; those that do not fit go on the cursor's far side."""
+        """Return the visible rows. If not all rows fit, drop the rows farthest from the cursor."""
         page = self.page
         if page is None or not page.rows:
             self._shown = []
@@ -298,14 +298,14 @@ class LogPanel(WheelPanel):
             lines += [(number, drawn) for drawn in self._drawn(page, number, gutter, width, height)]
         if len(lines) > height:
             mine = [at for at, (number, _) in enumerate(lines) if number == self.cursor and self.is_whole]
-            # From the top, but with the cursor's last line visible; a following page shows its end.
+            # Start at the top, but show the cursor's last line. A following page shows its end.
             top = len(lines) - height if page.following else max(0, mine[-1] - height + 1 if mine else 0)
             lines = lines[min(top, mine[0] if mine else top) :][:height]
         self._shown = [number for number, _ in lines]
         return [drawn for _, drawn in lines]
 
     def _gutter(self, page: lc.Page) -> tuple[int, int]:
-        """Cells for a line's number and its writer."""
+        """Return the widths, in cells, of the line numbers and of the rank names."""
         if not self.is_whole:
             return 0, who_width(page)
         numbers = [n for n in page.numbers if n is not None]
@@ -359,7 +359,7 @@ class LogPanel(WheelPanel):
     # -- moving ------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - textual's own signature
-        """Most keys need the log shown alone."""
+        """Check whether a key is available. Most keys need the full page."""
         match action:
             case "plain":
                 return bool(self.closes())
@@ -377,7 +377,7 @@ class LogPanel(WheelPanel):
         return self.page is not None and self.page.attempts > 1
 
     def action_move(self, rows: int) -> None:
-        """Move the cursor, and beyond the page the lines; without a cursor, the lines. At the end, follow again."""
+        """Move the cursor. Scroll at the edge of the page, or without a cursor. Follow again at the end."""
         page = self.page
         if page is None or not page.rows or (page.following and rows > 0 and not page.at_cause):
             return
@@ -398,7 +398,7 @@ class LogPanel(WheelPanel):
         self.repaint()
 
     def action_page(self, pages: int) -> None:
-        """A page up or down, one row of it kept in sight."""
+        """Move one page up or down, with one row of overlap."""
         in_sight = len(set(self._shown)) or 1
         self.ask(Scroll(pages * max(in_sight - 1, 1)))
 
@@ -408,7 +408,7 @@ class LogPanel(WheelPanel):
         self.ask(LogViewport.to_start if way < 0 else LogViewport.follow)
 
     def action_jump(self) -> None:
-        """Ask for a line, a step or a time."""
+        """Ask for a line, a step or a time, and go there."""
         here = self.row
 
         def entered(text: str) -> str:
@@ -431,7 +431,7 @@ class LogPanel(WheelPanel):
             self.ask(lambda view: view.to_place(cause))
 
     def _cause(self) -> LogAt | None:
-        """The cause in the newest attempt with one; the visible attempt first."""
+        """Return the cause of failure of the visible attempt, or else of the newest attempt with a cause."""
         attempts = self.view.snapshot.state.attempts if self.view is not None else ()
         shown = [a for a in attempts if self.page is not None and a.number == self.page.attempt]
         for attempt in [*shown, *reversed(attempts)]:
@@ -441,27 +441,27 @@ class LogPanel(WheelPanel):
         return None
 
     def action_attempt(self, way: int) -> None:
-        """The logs of the previous or next attempt."""
+        """Show the logs of the previous or next attempt."""
         self.ask(lambda view: view.other_attempt(way))
 
     # -- the mouse ---------------------------------------------------------------------------------------
 
     def wheel(self, rows: int) -> None:
-        """The wheel does not move the cursor."""
+        """Scroll without moving the cursor."""
         self.ask(Scroll(rows))
 
     def on_click(self, event: events.Click) -> None:
-        """A click places the cursor."""
+        """Place the cursor at the click."""
         at = event.y - 1
         if self.is_whole and 0 <= at < len(self._shown):
             self.ask(freeze)
             self.mark = None
             self._move_to(self._shown[at])
 
-    # -- lines taken along -------------------------------------------------------------------------------
+    # -- selecting and copying ---------------------------------------------------------------------------
 
     def action_mark(self) -> None:
-        """Start a selection here, or end it."""
+        """Start a selection here, or end the current one."""
         self.mark = None if self.mark is not None else self.row
         if self.page is not None and self.page.following:
             self.ask(freeze)
@@ -472,10 +472,10 @@ class LogPanel(WheelPanel):
         if self.mark is not None:
             self.action_mark()
         else:
-            self.ask(freeze)  # another request ends the one in progress
+            self.ask(freeze)  # a new request ends the current work
 
     def action_wrap(self) -> None:
-        """Wrap long lines, or cut them."""
+        """Switch between wrapping long lines and cutting them."""
         self.wraps = not self.wraps
         self.repaint()
 
@@ -494,7 +494,7 @@ class LogPanel(WheelPanel):
             self.ask(lambda view: view.point(here))
 
     def action_editor(self) -> None:
-        """Open the person's own editor."""
+        """Open the log in the user's editor."""
         page, here = self.page, self.row
         if page is None or here is None:
             return
@@ -508,7 +508,7 @@ class LogPanel(WheelPanel):
     # -- searching -----------------------------------------------------------------------------------------
 
     def open_search(self) -> None:
-        """Search while typing. Enter on unchanged words goes to the next match."""
+        """Search while typing. Enter on an unchanged query goes to the next match."""
         start = self.frozen_row
         before = self.searched.typed
 
@@ -526,7 +526,7 @@ class LogPanel(WheelPanel):
         self.app.push_screen(AskLine("search", before, typed, SEARCH_HINT), closed)
 
     def search(self, typed: str, start: LogRow | None) -> str:
-        """Search from a row back; None: from the newest line. Returns an error, if any."""
+        """Search up from a row, or from the newest line (None). Return an error message, if any."""
         try:
             query = Query.search(typed)
         except BadQueryError as error:
@@ -538,10 +538,10 @@ class LogPanel(WheelPanel):
         return ""
 
     def match(self, way: int) -> None:
-        """The next match up (-1) or down (1)."""
+        """Go to the next match up (-1) or down (1)."""
         page, start = self.page, self.frozen_row
         if page is not None and page.cursor is not None and start is page.rows[page.cursor]:
-            start = None  # nobody moved since the previous match, whose page may still be on its way
+            start = None  # no move since the last match, whose page may not have arrived yet
         self.ask(lambda view: view.match(start, way))
 
     # -- filters -------------------------------------------------------------------------------------------
@@ -560,7 +560,7 @@ class LogPanel(WheelPanel):
         self.app.push_screen(AskLine("filter", f"{before.typed} ".lstrip(), typed, FILTER_HINT), closed)
 
     def filter(self, typed: str, row: LogRow | None) -> str:
-        """Show only the lines that a typed filter accepts. Returns an error, if any; then nothing changes."""
+        """Show only the lines that a typed filter accepts. Return an error message, if any."""
         try:
             query = Query.parse(typed)
         except BadQueryError as error:
@@ -569,14 +569,14 @@ class LogPanel(WheelPanel):
         return ""
 
     def show_only(self, query: Query, row: LogRow | None) -> None:
-        """Show only these lines; the row stays in sight. A query already in effect is not started again."""
+        """Show only these lines and keep the row visible. Do nothing if the query is already in effect."""
         if query != self.lines_query:
             self.lines_query = query
             self.ask(lambda view: view.show(query, row))
             self.post_message(self.KeysChanged())
 
     def next_rank(self, way: int) -> None:
-        """Show a single rank: none, 0, 1, … and round again."""
+        """Show a single rank. Repeated calls cycle through none, 0, 1 and so on."""
         names = self.page.ranks if self.page is not None else ()
         if names:
             chosen = _next(names, self.lines_query.who, way)
@@ -585,7 +585,7 @@ class LogPanel(WheelPanel):
             self.report(Remark("the log does not say which rank wrote a line", good=False))
 
     def next_node(self, numbers: Sequence[int], way: int) -> None:
-        """Show a single node: none, 0, 1, … and round again."""
+        """Show a single node. Repeated calls cycle through none, 0, 1 and so on."""
         chosen = _next(numbers, self.lines_query.nodes, way)
         self.show_only(self.lines_query.at(*chosen), self.frozen_row)
 
@@ -598,12 +598,12 @@ class LogPanel(WheelPanel):
 
 
 def freeze(view: LogViewport) -> None:
-    """The request that new lines no longer move the page."""
+    """Stop moving the page when new lines arrive."""
     view.follow(on=False)
 
 
 def _next(names: Sequence[T], now: Collection[T], way: int) -> Sequence[T]:
-    """Which one to show alone after `now`: none, the first, … and round again."""
+    """Return the item to show after `now`, in the cycle none, first, second and so on."""
     circle: list[Sequence[T]] = [(), *((name,) for name in names)]
     at = circle.index(tuple(now)) if tuple(now) in circle else 0
     return circle[(at + way) % len(circle)]

@@ -1,1 +1,1 @@
-"""Pages: panes that are shown alone, each to answer one question."""
+"""Pages: full-screen panes, each of which answers one question."""

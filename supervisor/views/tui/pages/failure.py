@@ -27,7 +27,7 @@ FOLLOWED = 24
 
 
 class FailurePage(Page):
-    """One failed attempt; left and right switch between the failed ones."""
+    """A page about one failed attempt. Left and right switch between the failed attempts."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *Page.BINDINGS,
@@ -39,7 +39,7 @@ class FailurePage(Page):
     _chosen: int | None = None
 
     def titles(self) -> tuple[Row, Row]:
-        """Which of the failed attempts is shown."""
+        """Return which of the failed attempts is shown."""
         left, right = super().titles()
         failed, attempt = self._failed(), self.attempt
         if attempt is None:
@@ -53,7 +53,7 @@ class FailurePage(Page):
         return (*left, Span(self.tr(text), TextStyle.DIM)), right
 
     def rows(self, view: View, width: int) -> Sequence[Row]:
-        """The page."""
+        """Return the rows of the page."""
         snapshot, attempt, tr = view.snapshot, self.attempt, view.tr
         resumed = resumed_rows(snapshot.state, width, tr)
         if attempt is None or attempt.verdict is None:
@@ -74,7 +74,7 @@ class FailurePage(Page):
         ]
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
-        """Keys to the other failures, and to the line that the page points at."""
+        """Return the keys to the other failures, and to the line in the verdict."""
         own = [("← →", "other failure", "focused.attempt(-1)")] if len(self._failed()) > 1 else []
         place = cause_of(self.attempt)
         if place is not None:
@@ -83,7 +83,7 @@ class FailurePage(Page):
         return [*own, *super().inner_keys()]
 
     def action_attempt(self, way: int) -> None:
-        """Another failed attempt."""
+        """Show another failed attempt."""
         failed, attempt = self._failed(), self.attempt
         if attempt is None:
             return
@@ -96,7 +96,7 @@ class FailurePage(Page):
 
     @property
     def attempt(self) -> st.AttemptState | None:
-        """The failed attempt that the page shows; the newest one unless a person chose another."""
+        """The failed attempt on the page: the newest, unless the user chose another."""
         failed = self._failed()
         if self._chosen is not None:
             return next((each for each in failed if each.number == self._chosen), None)
@@ -104,7 +104,7 @@ class FailurePage(Page):
 
 
 def cause_of(attempt: st.AttemptState | None) -> LogAt | None:
-    """The line that an attempt's verdict points at."""
+    """Return the line in an attempt's verdict."""
     cause = attempt.verdict.cause if attempt is not None and attempt.verdict is not None else None
     if attempt is None or cause is None:
         return None
@@ -142,7 +142,7 @@ def _head(told: FailureText, verdict: Verdict) -> list[Row]:
 
 
 def _cause(told: FailureText, verdict: Verdict) -> list[Row]:
-    """The user's own code, and the line of the log with those around it."""
+    """Return the user's own code, and the line of the log with its context."""
     cause, tr, width = verdict.cause, told.tr, told.width
     if cause is None:
         return [row(Span(tr("no line to point at: exit codes and silence told it"), TextStyle.DIM))]
@@ -171,7 +171,7 @@ def _cause(told: FailureText, verdict: Verdict) -> list[Row]:
 
 
 def _followed(told: FailureText, verdict: Verdict) -> list[Row]:
-    """Consequences, folded: one row for a message that several ranks logged."""
+    """Return the consequences, with one row for a message that several ranks logged."""
     if not verdict.consequences:
         return []
     tr, folded = told.tr, dict[tuple[str, str], list[Consequence]]()
@@ -191,7 +191,7 @@ def _followed(told: FailureText, verdict: Verdict) -> list[Row]:
 
 
 def _policy(told: FailureText) -> list[Row]:
-    """The decision with its reason, and what will happen next, as on the card."""
+    """Return the decision with its reason, and what will happen next, as on the card."""
     attempt, tr = told.attempt, told.tr
     rows, decision = section(tr, "what stoker does"), attempt.decision
     if decision is not None and told.snapshot.state.mode != "observed":

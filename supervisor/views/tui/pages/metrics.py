@@ -1,4 +1,4 @@
-"""The metrics page: a grid of charts, one per series; one of them at full size; any number of runs in each."""
+"""The metrics page: a grid of charts, one per series, or one full-size chart, with any number of runs each."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ FIRST = (
     "mfu",
 )
 
-# With fewer points a moving mean lags behind the curve; configured values have no noise to smooth.
+# With fewer points, a moving mean lags behind the curve. Configured values have no noise to smooth.
 SMOOTH_FROM = 60
 EXACT = frozenset(["lr", "learning_rate"])
 
@@ -65,7 +65,7 @@ smoothed_usually = of_track(smooth)
 
 @dataclass(frozen=True, slots=True)
 class OtherRun:
-    """A run compared with this one. `cuts`: see `curves.Curve`. `start_t`: start of its time axis. `given`: the name a person gave it, if any."""
+    """A run to compare with this run. `cuts`: see `curves.Curve`. `start_t`: start of its time axis. `given`: the name from the user, if any."""
 
     run: RunPaths
     series: Mapping[str, Track]
@@ -76,12 +76,12 @@ class OtherRun:
 
     @property
     def label(self) -> str:
-        """The name that a person gave it, or else the two words of its id."""
+        """The name from the user, or else the two words of the run's id."""
         return self.given or fm.short_id(self.run.run_id)
 
 
 class Cell(NamedTuple):
-    """A grid cell, in terminal cells from the page's upper left corner."""
+    """A cell of the grid, in terminal cells from the page's upper left corner."""
 
     x: int
     y: int
@@ -90,7 +90,7 @@ class Cell(NamedTuple):
 
 
 def grid_of(count: int, width: int, height: int) -> tuple[int, int]:
-    """Columns and rows for `count` charts: all that fit, in about as many columns as rows."""
+    """Return columns and rows for `count` charts: as many as fit, in about as many columns as rows."""
     most_columns, most_rows = max(width // CELL_WIDTH, 1), max(height // CELL_HEIGHT, 1)
     least = math.ceil(count / most_rows)  # columns
     columns = min(max(math.isqrt(count), least, 1), most_columns)
@@ -98,7 +98,7 @@ def grid_of(count: int, width: int, height: int) -> tuple[int, int]:
 
 
 def grid_cells(shape: tuple[int, int], width: int, height: int, top: int) -> list[Cell]:
-    """The cells of a grid in reading order, all of one height."""
+    """Return the cells of a grid in reading order, all with the same height."""
     columns, rows = shape
     high = height // rows
     xs = [width * at // columns for at in range(columns + 1)]
@@ -106,7 +106,7 @@ def grid_cells(shape: tuple[int, int], width: int, height: int, top: int) -> lis
 
 
 class MetricsPage(ChartPanel):
-    """All series as a grid of charts; the visible ones share one axis of steps (or time); keys act on one chart."""
+    """A page with all series as a grid of charts. Visible charts share a step (or time) axis. Keys act on one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("j", "move(1)", "next chart", show=False),
@@ -144,7 +144,7 @@ class MetricsPage(ChartPanel):
         self._sight: dict[str, Cell] = {}
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
-        """Keys to choose charts, then to read and draw each."""
+        """Return the keys that choose a chart, then the keys that read and draw it."""
         return [
             ("z", "all charts" if self.alone else "full size", "focused.alone"),
             ("/", "find", "focused.find"),
@@ -153,13 +153,13 @@ class MetricsPage(ChartPanel):
         ]
 
     def closes(self) -> str:
-        """Cursor and window, then the full-size chart or the search."""
+        """Return what Esc closes: first the cursor and window, then the full-size chart or the search."""
         return super().closes() or ("all charts" if self.alone or self.searched else "")
 
     # -- data ------------------------------------------------------------------------------------------------
 
     def names(self) -> list[str]:
-        """The series that match the search, the usual ones first."""
+        """Return the series that match the search, with the standard series first."""
         found = set(self.view.snapshot.series if self.view is not None else ())
         found.update(*(other.series for other in self.others))
         words = self.searched.lower().split()
@@ -179,7 +179,7 @@ class MetricsPage(ChartPanel):
         return max(min(self._at, len(names) - 1), 0)
 
     def runs(self, name: str) -> list[Track]:
-        """The named series of each run, this run first; empty for runs that do not have it."""
+        """Return one series of each run, with this run first; empty for runs without the series."""
         mine = self.view.snapshot.series.get(name, ()) if self.view is not None else ()
         return [
             mine,
@@ -188,26 +188,26 @@ class MetricsPage(ChartPanel):
 
     @property
     def _start_t(self) -> float:
-        """The origin of time; other runs start at their own."""
+        """The origin of time. Other runs start at their own origin."""
         if self.view is None:
             return 0.0
         return start_of(self.view.snapshot.state, self.view.snapshot.series.values())
 
     def tracks(self) -> Sequence[Track]:
-        """All visible series, the cursor's first."""
+        """Return all visible series, with the cursor's series first."""
         chosen = self.chosen
         names = [*([chosen] if chosen else ()), *(name for name in self._sight if name != chosen)]
         return [track for name in names for track in self.runs(name) if track]
 
     def compare_with(self, others: Sequence[OtherRun]) -> None:
-        """Draw other runs beside this one, replacing earlier ones."""
+        """Draw other runs beside this run. They replace earlier ones."""
         self.others = list(others)
         self.repaint()
 
     # -- drawing ---------------------------------------------------------------------------------------------
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """A line that lists the visible charts and their runs, then the charts."""
+        """Return a line that lists the visible charts and their runs, then the charts."""
         names = self.names()
         self.plotted = None
         if not names:
@@ -228,17 +228,17 @@ class MetricsPage(ChartPanel):
         first = self._at // len(spots) * len(spots)
         self._sight = dict(zip(names[first:], spots, strict=False))
         look = replace(self.look, axis=self.axis, cursor=None)
-        # All charts have one x axis, so that the eye can go straight down.
+        # All charts share one x axis, so that points line up from chart to chart.
         look = replace(look, window=self.look.window or extent(look, self.tracks()))
         lines: list[list[Span]] = [[] for _ in range(height)]
         for name, cell in self._sight.items():
             rows = self._cell(name, cell, look, here=name == self._name)
-            for line, spans in zip(lines[cell.y :], rows, strict=False):  # cut off on a low screen
+            for line, spans in zip(lines[cell.y :], rows, strict=False):  # cut off on a short screen
                 line.extend(spans)
         return [self._head(names, width), *above, *(tuple(line) for line in lines[top:])]
 
     def _head(self, names: Sequence[str], width: int) -> Row:
-        """Which charts of how many are visible, how they are drawn, and the hue of each run."""
+        """Return how many charts are visible, how they are drawn, and the hue of each run."""
         seen = list(self._sight)
         counted = ""
         if 0 < len(seen) < len(names):
@@ -262,7 +262,7 @@ class MetricsPage(ChartPanel):
         return between(left, (*_as_many_as_fit(parts, room - 1), Span(" ")), width)
 
     def _differing_arguments(self, width: int) -> Row:
-        """``lr 1e-2 | 1e-3``, each run's value in its hue; empty if the arguments of a run are unknown."""
+        """Return ``lr 1e-2 | 1e-3``, each value in its run's hue; empty if a run's arguments are unknown."""
         assert self.view is not None
         snapshot = self.view.snapshot
         job = snapshot.run_file.job if snapshot.run_file is not None else None
@@ -285,7 +285,7 @@ class MetricsPage(ChartPanel):
         return clip((*label, *_as_many_as_fit(parts, width - cells(label))), width)
 
     def _cell(self, name: str, cell: Cell, look: Look, *, here: bool) -> list[Row]:
-        """One chart in its frame; `here`: it is selected."""
+        """Return one chart in its frame; `here`: the chart is selected."""
         inner = (cell.width - 2, cell.height - 2)
         drawn = self._plot(name, look, *inner)
         if drawn is not None:
@@ -302,7 +302,7 @@ class MetricsPage(ChartPanel):
         )
 
     def _values(self, name: str, look: Look, room: int, *, here: bool) -> Row:
-        """The newest value, or the one at the cursor; for several runs, each one's."""
+        """Return the newest value, or the value at the cursor; for several runs, one value each."""
         say, cursor = say_of(name), self.look.cursor
         tracks = self.runs(name)
         look = replace(look, cursor=cursor)
@@ -329,14 +329,14 @@ class MetricsPage(ChartPanel):
         return _as_many_as_fit(parts, room)
 
     def _plot(self, name: str, look: Look, width: int, height: int) -> Plot | None:
-        """The curves of all runs, this one's on top; None if there are fewer than two values."""
+        """Draw the curves of all runs, with this run on top. Return None for fewer than two values."""
         assert self.view is not None
         state, tracks = self.view.snapshot.state, self.runs(name)
         if sum(map(len, tracks)) < 2:
             return None
         known = [track for track in tracks if track]
         if axis_for(look.axis, known) is not look.axis:
-            look = Look(log=look.log)  # its axis may not fit the others
+            look = Look(log=look.log)  # the axis of this chart may not fit the others
         cuts = [state.cuts, *(other.cuts for other in self.others)]
         is_smooth = name not in EXACT
         curves = [
@@ -359,24 +359,24 @@ class MetricsPage(ChartPanel):
     # -- actions ---------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Enter is always available here."""
+        """Check whether a key is available. Enter always is."""
         return True if action == "choose" else super().check_action(action, parameters)
 
     def action_move(self, charts: int) -> None:
-        """The next or previous chart, in reading order."""
+        """Select the next or previous chart, in reading order."""
         names = self.names()
         if names:
             self._name = names[min(max(self._index(names) + charts, 0), len(names) - 1)]
             self.repaint()
 
     def action_row(self, rows: int) -> None:
-        """The chart below or above."""
+        """Select the chart below or above."""
         at = self._at + rows * self._shape[0]
         if 0 <= at < len(self.names()):
             self.action_move(at - self._at)
 
     def action_turn(self, pages: int) -> None:
-        """The next or previous page of charts."""
+        """Show the next or previous page of charts."""
         self.action_move(pages * self._shape[0] * self._shape[1])
 
     def action_alone(self) -> None:
@@ -390,7 +390,7 @@ class MetricsPage(ChartPanel):
 
         def typed(text: str) -> None:
             self.searched = text.strip()
-            self._at, self._name = 0, name  # it stays selected while it matches, and after the search
+            self._at, self._name = 0, name  # the chart stays selected while it matches, and after the search
             self.repaint()
 
         def closed(text: str | None) -> None:
@@ -399,14 +399,14 @@ class MetricsPage(ChartPanel):
         self.app.push_screen(AskLine("charts", before, typed, "a part of their name; empty: all"), closed)
 
     def action_choose(self) -> None:
-        """Open the log at the cursor; without a cursor, this chart at full size."""
+        """Open the log at the cursor. Without a cursor, show this chart at full size."""
         if self.look.cursor is not None:
             super().action_choose()
         else:
             self.action_alone()
 
     def action_plain(self) -> None:
-        """Clear cursor and zoom; otherwise return to the grid; otherwise show all charts again."""
+        """Clear cursor and zoom. Otherwise return to the grid, or show all charts again."""
         if self.look.cursor is not None or self.look.window is not None:
             super().action_plain()
         elif self.alone:
@@ -416,7 +416,7 @@ class MetricsPage(ChartPanel):
             self.repaint()
 
     def on_click(self, event: events.Click) -> None:
-        """A click selects a chart; the chart then places its cursor."""
+        """Select the chart under the click. The chart then places its cursor."""
         self._choose_at(event)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
@@ -428,7 +428,7 @@ class MetricsPage(ChartPanel):
         self._choose_at(event)
 
     def _choose_at(self, event: events.MouseEvent) -> None:
-        """Runs before the handler of `ChartPanel`, which Textual calls afterwards."""
+        """Select the chart under the mouse. Textual calls the handler of `ChartPanel` afterwards."""
         for name, cell in self._sight.items():
             inside = cell.x <= event.x < cell.x + cell.width and cell.y <= event.y < cell.y + cell.height
             if inside and name != self.chosen:
@@ -437,7 +437,7 @@ class MetricsPage(ChartPanel):
 
 
 def _as_many_as_fit(parts: Sequence[Row], room: int) -> Row:
-    """The parts that fit, separated by two blanks, and the number of those that do not."""
+    """Return the parts that fit, separated by two spaces, and the number of parts left out."""
     found: Row = EMPTY
     for at, part in enumerate(parts):
         more = len(parts) - at - 1
@@ -449,7 +449,7 @@ def _as_many_as_fit(parts: Sequence[Row], room: int) -> Row:
 
 
 def say_of(name: str) -> Say:
-    """How to write a value of a series, by the unit in its name."""
+    """Return the formatter for the values of a series, based on the unit in its name."""
     if name.endswith("loss"):
         return fm.loss
     if name == "lr":

@@ -1,4 +1,4 @@
-"""Pages about the run: advisories, processes with their stacks, settings with their origins, pre-flight findings."""
+"""Pages about the run: advisories, processes with their stacks, settings with their origins, pre-flight warnings."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _NOT_FINITE = (
 
 
 class AdvisoriesPage(Page):
-    """No entry here is a failure; each line says what could be done."""
+    """A page of advisories, which are not failures. Each has a suggestion."""
 
     heading = "advisories"
     uses_clock = True
 
     def rows(self, view: View, width: int) -> Sequence[Row]:
-        """The page."""
+        """Return the rows of the page."""
         state = view.snapshot.state
         attempt = state.attempt
         rows: list[Row] = []
@@ -59,7 +59,7 @@ class AdvisoriesPage(Page):
         return rows
 
     def _stall(self, attempt: AttemptState, stall: StallFlagged, now: float, width: int) -> list[Row]:
-        """A stall: since when, the normal interval, what will happen, and where each rank is."""
+        """Return a stall: its start, the normal interval, what will happen, and the position of each rank."""
         rows: list[Row] = [row(Span(self.tr(stall_text(stall, now)), TextStyle.WARN))]
         if stall.pace_s > 0:
             usual, is_gap = fm.seconds(stall.pace_s), stall.stage in {"step", "log"}
@@ -75,7 +75,7 @@ class AdvisoriesPage(Page):
 
 
 def _then(attempt: AttemptState, stall: StallFlagged, now: float) -> str:
-    """What happens if a stall lasts."""
+    """Return what will happen if a stall continues."""
     flagged = attempt.only_flagged
     if attempt.kept is not None:
         return f"{attempt.kept.by} keeps waiting, so stoker won't end this stall"
@@ -90,18 +90,18 @@ def _then(attempt: AttemptState, stall: StallFlagged, now: float) -> str:
 
 
 class ProcessesPage(Page):
-    """The supervisor and the launcher, then the newest stacks; the ranks table has each rank's process."""
+    """A page with the supervisor, the launcher and the newest stacks. The ranks table has the ranks."""
 
     heading = "processes"
     uses_clock = True
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
-        """Also a key for new stacks, if ranks are running."""
+        """Return the keys, with a key for new stacks while ranks are running."""
         can = bool(self.screen.check_action("ask", ("stacks",)))
         return [*([("K", "take stacks", "ask('stacks')")] if can else []), *super().inner_keys()]
 
     def rows(self, view: View, width: int) -> Sequence[Row]:
-        """The page."""
+        """Return the rows of the page."""
         snapshot, tr = view.snapshot, view.tr
         state, attempt = snapshot.state, snapshot.state.attempt
         if attempt is None:
@@ -154,12 +154,12 @@ VALUE_LEAST = 16
 
 
 class SettingsPage(Page):
-    """The resolved job: command, environment, batch, and the origin of each value."""
+    """A page with the resolved job: command, environment, batch, and the origin of each value."""
 
     heading = "settings"
 
     def rows(self, view: View, width: int) -> Sequence[Row]:
-        """The page."""
+        """Return the rows of the page."""
         snapshot = view.snapshot
         record = snapshot.run_file
         if record is None:
@@ -178,12 +178,12 @@ class SettingsPage(Page):
 
 
 class PreflightPage(Page):
-    """The checks before the first launch, and what to do about their findings."""
+    """A page with the checks before the first launch, and what to do about their warnings."""
 
     heading = "pre-flight"
 
     def rows(self, view: View, width: int) -> Sequence[Row]:
-        """The page."""
+        """Return the rows of the page."""
         findings = view.snapshot.state.findings
         if not findings:
             return [row(Span(view.tr("nothing was written down before the launch"), TextStyle.DIM))]
@@ -232,7 +232,7 @@ def _command(snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:
 
 
 def _again(snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:
-    """The whole command that starts a finished run again, to select and copy."""
+    """Return the full command to run a finished job again, ready to copy."""
     command = again_text(snapshot) if snapshot.state.is_over else ""
     if not command:
         return []
@@ -279,14 +279,14 @@ def _job(record: RunFile, snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:
 
 
 def _knob_text(name: str, scope: KnobScope) -> str:
-    """The batch setting and the meaning of its number."""
+    """Return the batch setting and the meaning of its number."""
     if scope is KnobScope.UNKNOWN:
         return f"{name} (not known whether per rank or in all)"
     return f"{name} ({scope.value.replace('_', ' ')})"
 
 
 def _resume(record: RunFile, snapshot: Snapshot) -> str:
-    """How a restart continues: as planned at each launch, or as a person's arguments say."""
+    """Return how a restart continues: as planned at each launch, or as the user's arguments specify."""
     from supervisor.job.knobs.resume_settings import given_start
     from supervisor.job.launch.oom_plan import resume_plan, resume_words
     from supervisor.run.next_job import next_job
@@ -317,7 +317,7 @@ def _origins(record: RunFile, width: int, tr: Tr) -> list[Row]:
 
 
 def sample_text(state: st.RunState) -> str:
-    """The shape of one model sample: ``sequence 1024``, ``sample 3 × 224 × 224``; empty if it was not measured, or varies."""
+    """Return the shape of one model sample: ``sequence 1024``, ``sample 3 × 224 × 224``; empty if unmeasured or varying."""
     seen = state.attempt.measured if state.attempt is not None else None
     if seen is None or not seen.sample_shape:
         return ""

@@ -1,4 +1,4 @@
-"""A page of text built from a snapshot, which can scroll; and the list of pages."""
+"""A page of text built from a snapshot, which can scroll, and the list of pages."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class Page(MovingPanel):
         self._height = 1
 
     def rows(self, view: View, width: int) -> Sequence[Row]:
-        """The whole page, in rows of at most `width` cells."""
+        """Return the whole page, in rows of at most `width` cells."""
         raise NotImplementedError
 
     def titles(self) -> tuple[Row, Row]:
-        """The page's name, and how far it is scrolled."""
+        """Return the page's name, and how far it is scrolled."""
         count = len(self._all)
         place = f"{self._top + 1}-{min(self._top + self._height, count)} of {count}"
         right = row(Span(self.tr(place), TextStyle.DIM)) if self.scrolls else EMPTY
         return row(Span(self.tr(self.heading), TextStyle.STRONG)), right
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """The visible rows."""
+        """Return the visible rows."""
         if self.view is None:
             return []
         self._all = found = self.rows(self.view, width - 2)
@@ -45,17 +45,17 @@ class Page(MovingPanel):
         return [(Span(" "), *spans) for spans in found[self._top : self._top + height]]
 
     def copied(self) -> str:
-        """The whole page as plain unwrapped lines; empty if there is none."""
+        """Return the whole page as plain unwrapped lines; empty without a page."""
         rows = self.rows(self.view, UNWRAPPED_CELLS) if self.view is not None else ()
         return self._copied_below_name(rows)
 
     @property
     def scrolls(self) -> bool:
-        """Whether it is longer than the pane."""
+        """Whether the page is longer than the pane."""
         return len(self._all) > self._height
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
-        """Scrolling, if there is more than is visible."""
+        """Return the keys to scroll, if the page is longer than the pane."""
         return [("j k", "scroll", "focused.move(1)")] if self.scrolls else []
 
     def action_move(self, rows: int) -> None:
@@ -64,17 +64,17 @@ class Page(MovingPanel):
         self.repaint()
 
     def action_edge(self, way: int) -> None:
-        """Go to the first or the last rows."""
+        """Go to the first or last rows."""
         self._top = 0 if way < 0 else len(self._all)
         self.repaint()
 
     def action_page(self, pages: int) -> None:
-        """One page up or down."""
+        """Move one page up or down."""
         self.action_move(pages * max(1, self._height - 1))
 
 
 def section(tr: Tr, title: str, note: str = "") -> list[Row]:
-    """A blank row and a title."""
+    """Return a blank row and a title."""
     return [
         EMPTY,
         row(Span(tr(title), TextStyle.STRONG), Span(f"  {tr(note)}" if note else "", TextStyle.DIM)),
@@ -82,7 +82,7 @@ def section(tr: Tr, title: str, note: str = "") -> list[Row]:
 
 
 def resumed_rows(state: RunState, width: int, tr: Tr) -> list[Row]:
-    """Whether each resumed attempt continued the same training, in full; newest first."""
+    """Return full sentences on whether each resumed attempt continued the same training, newest first."""
     found = [attempt.compared for attempt in reversed(state.attempts) if attempt.compared is not None]
     rows = section(tr, "after the resume", "compared with the training before it") if found else []
     for compared in found:
@@ -93,12 +93,12 @@ def resumed_rows(state: RunState, width: int, tr: Tr) -> list[Row]:
     return rows
 
 
-# Pages are imported and created when first opened, so that the start need not wait for any.
+# Pages are imported and created when first opened, so that the start does not wait for them.
 PAGES: Final = ("failure", "metrics", "advisories", "processes", "preflight", "settings")
 
 
 def new_page(name: str) -> Panel:
-    """The page of this name, one of `PAGES`, which is also its id."""
+    """Return the page of this name, which is one of `PAGES` and also the page's id."""
     from supervisor.views.tui.pages import failure, metrics, run_pages
 
     made: tuple[type[Panel], ...] = (

@@ -1,1 +1,1 @@
-"""The panes of a run, and their words: each draws a snapshot and knows nothing about its screen."""
+"""The panes of a run, and their words. Each pane draws a snapshot and does not depend on its screen."""

@@ -1,4 +1,4 @@
-"""One line per device: how busy, how full, how hot. Without GPUs: the machine and its ranks."""
+"""One line per device with its use, memory and temperature. Without GPUs: the machine and its ranks."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ THROTTLES = ((0x20 | 0x40, "thermal"), (0x80, "power brake"), (0x08, "hw slow"))
 
 
 class DevicesPanel(ListPanel, can_focus=True):
-    """GPUs, or the machine and its ranks."""
+    """A list of GPUs, or of the machine and its ranks."""
 
     number = 2
 
     def titles(self) -> tuple[Row, Row]:
-        """What is listed."""
+        """Return the kind of the listed devices."""
         if self.view is None:
             return EMPTY, EMPTY
         nodes = len(self.view.snapshot.nodes)
@@ -49,15 +49,15 @@ class DevicesPanel(ListPanel, can_focus=True):
         return devices_of(self.view.snapshot) if self.view is not None else []
 
     def count(self) -> int:
-        """One row per device, or one that says that there is no reading."""
+        """Return the number of rows: one per device, or one if there is no reading."""
         return max(len(self._devices), 1)
 
     def item(self, index: int, width: int) -> Row:
-        """One device; without a frame, indented by one cell like everything else."""
+        """Return the row of a device. Without a frame, it is indented by one cell like other panes."""
         indent, devices = EMPTY if self.framed else row(" "), self._devices
         if not devices:
             return (*indent, Span(self.tr("no reading yet"), TextStyle.DIM))
-        # A device's name begins with its node, if there are several.
+        # With several nodes, a device's name begins with its node.
         node, device = devices[index]
         longest = max(len(name) for name, _ in devices)
         node_cells = longest + 1 if longest else 0
@@ -112,8 +112,8 @@ class DevicesPanel(ListPanel, can_focus=True):
 
 
 def devices_of(snapshot: Snapshot) -> list[tuple[str, Gpu | Machine | Rank]]:
-    """The listed devices, with any node names: GPUs; without any, the machines and node 0's ranks."""
-    # Node 0's own readings have histories; the others have only the newest values.
+    """Return the listed devices, with any node names: the GPUs, or else the machines and node 0's ranks."""
+    # Only node 0's own readings have histories.
     nodes = [
         (f"n{node.number}", node.gpus if node.number else snapshot.gpus, node.machine if node.number else snapshot.machine)
         for node in snapshot.nodes
@@ -133,9 +133,9 @@ def _device(
     width: int,
     gauge: Gauge | None,
 ) -> Row:
-    """A device in `width` cells: parts that do not fit are dropped from the end.
+    """Return a device in `width` cells. Parts that do not fit are dropped from the end.
 
-    `gauge`: the capacity that how busy it is is a ratio of; None: a process, which may use several cores.
+    `gauge`: the gauge for the share of capacity in use; None for a process, which may use several cores.
     """
 
     def style_of(ratio: float) -> TextStyle:

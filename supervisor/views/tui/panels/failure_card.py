@@ -1,6 +1,6 @@
-"""The failure card: the failure, its place, its consequences, the next step, and the effect of each key.
+"""The failure card: the failure, its location, its consequences, the next step, and what each key does.
 
-The sentences about the failure itself come from `diagnosis.verdict` and `diagnosis.advice`, the reason of the decision from `policy`.
+`diagnosis.verdict` and `diagnosis.advice` supply the sentences about the failure, and `policy` the reason for the decision.
 """
 
 from __future__ import annotations
@@ -57,25 +57,25 @@ COUNT_CELLS = 10
 UNSURE = 0.6
 CODE_LEAST = 12
 CAUSE_ROWS = 3
-# A copy contains the whole card.
+# A copy always contains the whole card.
 COPIED_ROWS = 100
 
 
 class FailureCard(Panel, can_focus=True):
-    """Covers the charts while the newest attempt has failed and no new one is running."""
+    """A card that covers the charts while the newest attempt has failed and no new attempt is running."""
 
     number = 1
     uses_clock = True
 
     def needed_rows(self, view: View, width: int) -> int:
-        """Rows that the whole card needs at this width, including its frame."""
+        """Return the rows that the whole card needs at this width, including its frame."""
         before, self.view = self.view, view
         rows = len(self.body(width - 2, COPIED_ROWS)) + 2
         self.view = before
         return rows
 
     def titles(self) -> tuple[Row, Row]:
-        """Which attempt failed and where; the class and the confidence."""
+        """Return which attempt failed and where, and the failure class with its confidence."""
         attempt = self.view.snapshot.state.attempt if self.view else None
         if self.view is None or attempt is None:
             return EMPTY, EMPTY
@@ -95,11 +95,11 @@ class FailureCard(Panel, can_focus=True):
         return left, row(name, Span(self.tr(f" · {sure}") if sure else "", TextStyle.DIM))
 
     def copied(self) -> str:
-        """The whole card as plain unwrapped lines; empty if there is none."""
+        """Return the whole card as plain unwrapped lines; empty without a card."""
         return self._copied_below_name(self.body(UNWRAPPED_CELLS, COPIED_ROWS))
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """The card, most important first: in a low pane the rest is left to the failure page."""
+        """Return the card, most important part first. If the pane is short, the failure page has the rest."""
         attempt = self.view.snapshot.state.attempt if self.view else None
         if self.view is None or attempt is None:
             return []
@@ -125,15 +125,15 @@ class FailureText(NamedTuple):
     tr: Tr
 
     def part(self, label: str, text: str, style: TextStyle = TextStyle.PLAIN, *, most: int = 4) -> list[Row]:
-        """A labelled text; nothing for an empty one."""
+        """Return a labeled text; no rows for an empty text."""
         return labelled(self.tr(label), text, self.width, style, most=most, label_cells=LABEL) if text else []
 
     def warned(self, text: str, style: TextStyle = TextStyle.WARN, most: int = 2) -> list[Row]:
-        """A text without a label."""
+        """Return a text without a label."""
         return [row(Span(line, style)) for line in wrap(text, self.width, most)]
 
     def blocks(self, verdict: Verdict) -> list[list[Row]]:
-        """The parts of the card, the most important first."""
+        """Return the parts of the card, most important first."""
         tr, compared = self.tr, self.attempt.compared
         head = self.warned(tr(verdict.title), TextStyle.STRONG) + self.unsure(verdict)
         if compared is not None and compared.result is Sameness.DIFFERS:
@@ -153,7 +153,7 @@ class FailureText(NamedTuple):
         ]
 
     def so_far(self, failing: RankFailing) -> list[Row]:
-        """The known facts while its launcher is still ending; each row is provisional."""
+        """Return the evidence while the launcher is still ending. Each row is provisional."""
         tr, verdict, watched = self.tr, self.attempt.verdict, self.snapshot.state.mode == "observed"
         job = self.snapshot.run_file.job if self.snapshot.run_file is not None else None
         launcher = "the command" if job is not None and job.entry_kind is EntryKind.COMMAND else "torchrun"
@@ -171,18 +171,18 @@ class FailureText(NamedTuple):
         return [*rows, *self.part("next", tr(after), TextStyle.DIM, most=1)]
 
     def unsure(self, verdict: Verdict) -> list[Row]:
-        """A note that the verdict may be wrong."""
+        """Return a note that the verdict may be wrong."""
         text = self.tr("not sure: read the evidence before you act")
         return [row(Span(text, TextStyle.WARN))] if verdict.confidence < UNSURE else []
 
     def cause(self, verdict: Verdict) -> list[Row]:
-        """The position of the line that the verdict points at, and its text, unless the headline has it."""
+        """Return the position and text of the line in the verdict. Omit text that the headline has."""
         tr, cause = self.tr, verdict.cause
         if cause is None:
             return self.part("cause", tr("no line to point at"), TextStyle.DIM, most=1)
         of_stacks = is_stacks(cause.path)
         text = "" if verdict.title_says_cause else cause.text.strip()
-        text = tr(text) if of_stacks else text  # our own words about the stacks, or a log's own text
+        text = tr(text) if of_stacks else text  # either our own words about the stacks, or text from a log
         where = place_of(self.attempt, cause.path, cause.line, tr)
         (first,) = self.part("cause", where, TextStyle.KEY, most=1)
         leads = f"  {tr('L opens the stacks')}" if of_stacks else ""
@@ -191,7 +191,7 @@ class FailureText(NamedTuple):
         return [first, *self.part("", text, most=CAUSE_ROWS)]
 
     def own_code(self) -> list[Row]:
-        """The user's own line of the traceback, if there is one: its position, then its text."""
+        """Return the position and text of the traceback's line in user code, if any."""
         context = self.snapshot.nearby.contexts.get(self.attempt.number)
         own = context.own if context is not None else None
         if own is None:
@@ -204,7 +204,7 @@ class FailureText(NamedTuple):
         return [(*where, Span("  "), Span(code, TextStyle.STRONG))]
 
     def followed(self, verdict: Verdict) -> list[Row]:
-        """Consequences, folded by class and rank."""
+        """Return the consequences, folded by class and rank."""
         folded: dict[str, list[int]] = {}
         for item in verdict.consequences:
             folded.setdefault(item.words, []).extend([] if item.rank is None else [item.rank])
@@ -215,7 +215,7 @@ class FailureText(NamedTuple):
         return self.part("then", " · ".join(map(self.tr, parts)), TextStyle.DIM, most=1)
 
     def next_rows(self) -> list[Row]:
-        """What will happen, or which keys to press, with the change and the resume step."""
+        """Return what will happen, or which keys to press, with the change and the resume step."""
         snapshot, attempt, tr = self.snapshot, self.attempt, self.tr
         decision, state = attempt.decision, snapshot.state
         if state.mode == "observed":
@@ -233,7 +233,7 @@ class FailureText(NamedTuple):
         else:
             rows = self.part("next", tr(f"done: attempt {attempt.number + 1} followed"))
         if change is not None and not (held and change == SpecChange()):
-            # The default action of `r` is not an offer.
+            # Restarting with `r` by default is not a suggestion.
             following = state.find(attempt.number + 1)
             arguments = changed_arguments(attempt, following) if following is not None else ""
             label = "on offer" if held and is_newest else "plan"
@@ -252,7 +252,7 @@ class FailureText(NamedTuple):
         return rows
 
     def _now(self, decision: Decision) -> list[Row]:
-        """What is happening now, or who must act."""
+        """Return what is happening now, or who must act."""
         snapshot, tr, state = self.snapshot, self.tr, self.snapshot.state
         condition, asked = state.condition, state.open_question
         if isinstance(condition, st.Backoff):
@@ -276,7 +276,7 @@ class FailureText(NamedTuple):
         return self.part("next", tr(text), TextStyle.WARN, most=1)
 
     def _asked(self) -> list[Row]:
-        """The answers to the batch question by key, with the numbers of each; and the given answer, even from an earlier run."""
+        """Return the answers to the batch question with keys and numbers, and the given answer, even from an earlier run."""
         state, question, tr = self.snapshot.state, self.snapshot.state.open_question, self.tr
         given = state.answers.get(question.what) if question is not None else state.answer
         rows = self.part("answer", given_text(given, tr), most=1) if given is not None else []
@@ -292,7 +292,7 @@ class FailureText(NamedTuple):
         return rows
 
     def why(self) -> list[Row]:
-        """The reason for the decision, unless the next step already states it."""
+        """Return the reason for the decision, unless the next step already states the reason."""
         decision = self.attempt.decision
         if decision is None or self.snapshot.state.mode == "observed":
             return []
@@ -304,12 +304,12 @@ class FailureText(NamedTuple):
 
 
 def reason_text(attempt: st.AttemptState, decision: Decision) -> str:
-    """The reason of a decision without the leading failure class, which the frame's title has."""
+    """Return the reason for a decision without the failure class in front, which the frame's title shows."""
     return decision.reason.removeprefix(f"{attempt.failure}: ")
 
 
 def keys_now(snapshot: Snapshot) -> list[str]:
-    """The keys that act on a waiting run, the offered one first."""
+    """Return the keys that act on a waiting run, the suggested key first."""
     now = possible(snapshot, read_only=False, can_adopt=False)
     keys = ("accept", "Enter"), ("smaller_batch", "b"), ("edit", "e"), ("restart", "r"), ("stop", "s")
     return [key for action, key in keys if action in now]
@@ -329,7 +329,7 @@ def _countdown(condition: st.Backoff, now: float, decision: Decision, tr: Tr) ->
 
 
 def change_text(change: SpecChange, arguments: str = "") -> str:
-    """The changes of the next attempt, in one line. `arguments`: the differing ones, if known."""
+    """Return the changes of the next attempt in one line. `arguments`: the differing ones, if available."""
     parts = [describe_change(change.batch)] if change.batch is not None else []
     parts += [f"{name}={value}" for name, value in change.env]
     parts += [f"{name} {value}" for name, value in change.set_args]

@@ -1,4 +1,4 @@
-"""The lines of numbers: at the top, whether the run is alive, how far it is, and when it will be done; the tiles with its pace."""
+"""The header: whether the run is alive, its progress, and its ETA. The tiles below show the pace."""
 
 from __future__ import annotations
 
@@ -38,31 +38,31 @@ from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.kinds import epoch_text, is_unread, reading_ratio, reading_text, unread_text
 from supervisor.views.wording.translate import Tr
 
-# A stepping run is called quiet after this many seconds, or steps if those take longer.
+# A stepping run counts as quiet after this many seconds, or after this many step times if they take longer.
 QUIET_S = 30.0
 QUIET_STEPS = 10
-# An ETA needs this many gaps between steps of the live attempt; if the job itself prints one, this many steps.
+# An ETA needs this many gaps between steps of the live attempt, or this many steps if the job prints an ETA.
 ETA_GAPS = 3
 ETA_STEPS = 5
 
 
 class HeaderPanel(Panel):
-    """Run, attempt, state and progress; job, elapsed time and ETA."""
+    """The header with run, attempt, state and progress, then job, elapsed time and ETA."""
 
     framed = False
     uses_clock = True
-    # The name a person gave the run, if any; otherwise its script's or log's name is shown.
+    # The name from the user, if any. Otherwise the name of the script or log is shown.
     name_given = ""
     is_low = False  # whether the terminal has no room for the tiles, which show the step time
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """Two rows."""
+        """Return the two rows of the header."""
         if self.view is None:
             return []
         snapshot, tr = self.view.snapshot, self.tr
         condition = self._condition(snapshot, self.view.now)
         times = self._times(snapshot, width)
-        for is_roomy in (True, False):  # our name and the attempt give way to the step
+        for is_roomy in (True, False):  # the step has priority over our name and the attempt
             left = (*self._who(snapshot.state, is_roomy=is_roomy), Span(" · "), *condition)
             progress = self._progress(snapshot, width - cells(left) - 2)
             if cells(left) + cells(progress) < width:
@@ -71,7 +71,7 @@ class HeaderPanel(Panel):
         return [clip(left, width), between((Span(" "), *progress), times, width)][:height]
 
     def _who(self, state: RunState, *, is_roomy: bool) -> Row:
-        """Its name, and whether it is watched; with enough room also our name, and the attempt."""
+        """Return the run's name and whether it is watched. If there is room, add our name and the attempt."""
         left = [
             Span(" stoker  " if is_roomy else " ", TextStyle.DIM),
             Span(fm.short_id(state.run_id) or "…", TextStyle.STRONG),
@@ -83,7 +83,7 @@ class HeaderPanel(Panel):
         return tuple(left)
 
     def _condition(self, snapshot: Snapshot, now: float) -> Row:
-        """The state and any necessary detail."""
+        """Return the state and any necessary detail."""
         state, tr = snapshot.state, self.tr
         left = [spoken(condition_span(snapshot, now), tr)]
         quiet = quiet_s(snapshot, now)
@@ -117,11 +117,11 @@ class HeaderPanel(Panel):
         epoch, progress = self.tr(epoch_text(state)), state.progress
         shown, of = step, total
         if epoch and progress is not None and progress.step is not None and progress.epoch_step is not None:
-            # Count as the log does, so that the two can be compared; the bar covers the whole training.
+            # Count as the log does, so that the user can compare both. The bar covers the whole training.
             of = progress.epoch_steps
             shown = min(progress.epoch_step + step - progress.step, of or step)
         number = fm.whole(shown)
-        if of and shown <= of:  # the arguments' number may not be the total
+        if of and shown <= of:  # the total in the arguments may be wrong
             size = len(fm.whole(of))
             count = (Span(number.rjust(size), TextStyle.STRONG), Span(f" / {fm.whole(of)} "))
         else:
@@ -149,7 +149,7 @@ class HeaderPanel(Panel):
         elapsed = state.elapsed_s(self.view.now, has_keeper=has_keeper) if began_t is not None else None
         attempt = state.attempt
         has_card = attempt is not None and attempt.failure is not None and not attempt.verdict_provisional
-        loss = self._loss(snapshot) if has_card else EMPTY  # else the chart shows it
+        loss = self._loss(snapshot) if has_card else EMPTY  # otherwise the chart shows the loss
         spans = [*loss, *self._pace(snapshot)]
         spans += [Span(tr("elapsed "), TextStyle.DIM), Span(fm.clock(elapsed))]
         if isinstance(state.condition, (Running, Stopping)):
@@ -158,7 +158,7 @@ class HeaderPanel(Panel):
             moves = not still and quiet_s(snapshot, self.view.now) is None
             spans += [Span("  ETA ", TextStyle.DIM), Span(fm.clock(eta_s(snapshot) if moves else None))]
         if width >= 100:
-            # `~` if its log gives only clock times without a day.
+            # Show `~` if the log gives only clock times without a day.
             is_guess = began_t is not None and attempt is not None and attempt.day_guessed
             began = fm.day_and_time(began_t, self.view.now) if began_t is not None else fm.DASH
             spans += [Span(tr("  started "), TextStyle.DIM), Span(f"{'~' * is_guess}{began}")]
@@ -174,7 +174,7 @@ class HeaderPanel(Panel):
         return row(Span(name, TextStyle.DIM), Span(fm.loss(loss)), "  ")
 
     def _pace(self, snapshot: Snapshot) -> Row:
-        """The time per step, or else per epoch, if the terminal is too low for the tiles."""
+        """Return the time per step, or else per epoch, if the terminal is too short for the tiles."""
         took_s, is_derived = snapshot.step_time_s
         if not self.is_low or not isinstance(snapshot.state.condition, Running):
             return EMPTY
@@ -185,7 +185,7 @@ class HeaderPanel(Panel):
 
 
 def _is_of_whole(progress: Progress, ratio: float) -> bool:
-    """Whether the share of the steps may be the training's, as far as its log names epochs."""
+    """Check whether the share of steps is consistent with the share of epochs in the log."""
     epoch, epochs = progress.epoch, progress.total_epochs
     if epoch is None or not epochs or epoch > epochs:
         return True
@@ -193,7 +193,7 @@ def _is_of_whole(progress: Progress, ratio: float) -> bool:
 
 
 def _counts_within_epochs(snapshot: Snapshot) -> bool:
-    """Whether a watched log's steps restart with each epoch, so that they alone show nothing."""
+    """Check whether a watched log's step counter restarts with each epoch and so does not show progress."""
     track = snapshot.metrics.get("loss", ())
     if snapshot.state.mode != "observed" or not track:
         return False
@@ -201,26 +201,26 @@ def _counts_within_epochs(snapshot: Snapshot) -> bool:
 
 
 def quiet_s(snapshot: Snapshot, now: float) -> float | None:
-    """Seconds without a step, if the keeper flagged that or it is longer than a run is ever quiet; else None."""
+    """Return the seconds without a step if the keeper flagged a stall or the pause is unusual; else None."""
     condition, attempt = snapshot.state.condition, snapshot.state.attempt
     if attempt is not None and attempt.quiet_since is not None:
-        return None  # the state already says so
+        return None  # the state already shows the pause
     if isinstance(condition, Running) and attempt is not None and attempt.stall is not None:
         return now - attempt.stall.since
     if snapshot.state.progress is not None and snapshot.state.progress.lag_bytes:
-        return None  # the steps are in the unread part
+        return None  # newer steps are in the unread part
     if (
         attempt is not None
         and attempt.last_step is not None
         and attempt.last_step == snapshot.state.total_steps
     ):
-        return None  # the last step is done: it is saving or ending
+        return None  # the last step is done, so the run is saving or ending
     steps = snapshot.metrics["step_time_s"] or snapshot.metrics["loss"]
     if not isinstance(condition, Running) or condition.phase is not Phase.STEPPING or not steps:
         return None
     last_t = steps[-1].t
     if attempt is not None and snapshot.state.mode != "observed":
-        # Before it started, or started to step, no steps were due.
+        # No steps were due before the run started to step.
         last_t = max(last_t, attempt.started_t or attempt.planned_t, attempt.phase_t or 0.0)
     quiet = now - last_t
     usual = snapshot.step_time_s[0] or 0.0
@@ -228,10 +228,10 @@ def quiet_s(snapshot: Snapshot, now: float) -> float | None:
 
 
 def eta_s(snapshot: Snapshot) -> float | None:
-    """Seconds to the last step, by the run's own estimate or the newest steps' rate; None while halted.
+    """Return the seconds to the last step, by the job's own estimate or the newest rate; None while halted.
 
-    None for the first steps of an attempt too: they are slow, or were read at once. A resumed bar counts
-    skipped steps as done, so after a restart only the rate counts.
+    The first steps of an attempt give no ETA, because they are slow or were read at once. A resumed bar
+    counts skipped steps as done, so after a restart only the rate counts.
     """
     progress, total = snapshot.state.progress, snapshot.state.planned_steps
     attempt = snapshot.state.attempt
@@ -239,7 +239,7 @@ def eta_s(snapshot: Snapshot) -> float | None:
         return None
     gaps, rate_s = snapshot.gaps, snapshot.gap_s
     if snapshot.pace and not gaps:
-        gaps, (rate_s, _) = snapshot.pace, snapshot.step_time_s  # from the log's own step time
+        gaps, (rate_s, _) = snapshot.pace, snapshot.step_time_s  # from the step time in the log
     by_rate, step = None, snapshot.step if progress.step is not None else None
     if step is not None and total and step <= total and rate_s is not None and len(gaps) >= ETA_GAPS:
         by_rate = (total - step) * rate_s
@@ -256,7 +256,7 @@ def eta_s(snapshot: Snapshot) -> float | None:
 
 
 def _job(snapshot: Snapshot, name: str, room: int, tr: Tr) -> Row:
-    """Name, ranks and the effective batch, in as many words as fit."""
+    """Return name, ranks and the effective batch, in as many words as fit."""
     state = snapshot.state
     parts = [Span(f" {name or state.name}", TextStyle.PLAIN)]
     count = ranks_of(state)
@@ -271,14 +271,14 @@ def _job(snapshot: Snapshot, name: str, room: int, tr: Tr) -> Row:
 
 
 def ranks_of(state: RunState) -> int | None:
-    """The job's number of ranks, or more if more are seen: a script may start its own; None if neither is known."""
+    """Return the job's number of ranks, or the number seen if greater (a script may start its own); else None."""
     attempt = state.attempt
     numbers = [own.rank for own in attempt.ranks.values() if own.rank is not None] if attempt else []
     return max([state.world_size or 0, *(number + 1 for number in numbers)]) or None
 
 
 def batch_forms(batch: BatchSpec) -> tuple[str, ...]:
-    """The batch in words, the longest form first; each number has its name."""
+    """Return the batch in words, the longest form first. Every number has a label."""
     tokens = batch.unit is BatchUnit.TOKENS
     unit = " tokens" if tokens else ""
     if not batch.ranks_known:
@@ -299,21 +299,21 @@ Tile: TypeAlias = tuple[str, str, TextStyle, list[float], Pick]
 RECENT = 120
 RATES = {"tokens_per_sec": "tok/s", "samples_per_sec": "smp/s"}
 WAIT_WARN_RATIO = 0.1
-# The others are speeds and times.
+# The other tiles show speeds and times.
 LINES = {"lr": TextStyle.DIM, "grad": TextStyle.DIM}
 
 
 class TilesPanel(Panel):
-    """One line: lr, throughput, gradient norm, step time, data wait."""
+    """One line of tiles: lr, throughput, gradient norm, step time, data wait."""
 
     framed = False
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """The line; tiles that do not fit are dropped from the end."""
+        """Return the line of tiles. Tiles that do not fit are dropped from the end."""
         if self.view is None or height < 1:
             return []
         every = _tiles(self.view.snapshot)
-        tiles = [tile for tile in every if tile[3]] or every  # never logged: takes no room
+        tiles = [tile for tile in every if tile[3]] or every  # hide values that were never logged
         shown = max(1, min(len(tiles), width // 20))
         size = width // shown
         spans: list[Span] = []
@@ -359,7 +359,7 @@ def _tiles(snapshot: Snapshot) -> list[Tile]:
 
 
 def epoch_time_text(snapshot: Snapshot) -> str:
-    """The duration of an epoch, if the step time is unknown; empty if both are."""
+    """Return the duration of an epoch if the step time is unknown; empty if both are unknown."""
     took_s, is_derived = snapshot.epoch_time_s
     return (
         f"{(fm.about(fm.seconds) if is_derived else fm.seconds)(took_s)}/epoch" if took_s is not None else ""
@@ -378,7 +378,7 @@ def _tile(
 
 
 def _ink(value: float | None) -> TextStyle:
-    """An unknown value is dimmed."""
+    """Dim an unknown value."""
     return TextStyle.DIM if value is None else TextStyle.STRONG
 
 

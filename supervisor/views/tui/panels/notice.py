@@ -1,4 +1,4 @@
-"""What happened: the line above the footer, the timeline, and which key is recommended."""
+"""The newest events: the line above the footer, the timeline, and which key is recommended."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from supervisor.views.wording.start_warnings import in_one_line, shown_at_start
 
 # How long an answer is shown.
 ANSWER_S = 12.0
-# How long an advisory is shown in this line; the page `a` keeps all of them.
+# How long this line shows an advisory. The page `a` keeps all advisories.
 ADVISORY_S = 600.0
 STALL = "stall"
-# The advisory code for a GPU that others also use, before its index (keeper/monitoring/collector.py).
+# The advisory code for a shared GPU, before the GPU's index (keeper/monitoring/collector.py).
 SHARED = "gpu_shared_"
 
 TONES = {
@@ -39,38 +39,38 @@ GLYPHS = {Tone.INFO: "·", Tone.GOOD: "✓", Tone.WARN: "!", Tone.BAD: "✗"}
 
 
 class NoticeBar(Panel):
-    """One line, by urgency: folder gone, an answer, a copy, keeper gone, the newest advisory, a warning of pre-flight."""
+    """One line, by urgency: folder gone, an answer, a copy, keeper gone, the newest advisory, a pre-flight warning."""
 
     framed = False
     uses_clock = True
 
     read_only = False
     recorded = False  # in a recording, missing restart settings do not matter
-    page: str | None = None  # the page or pane shown alone above this line
+    page: str | None = None  # the full page or pane above this line
     _answer: Span | None = None
     _fading: Timer | None = None
 
     def say(self, text: str, style: TextStyle = TextStyle.PLAIN) -> None:
-        """Show an answer for a while, or until the next one."""
+        """Show an answer for a while, or until the next answer."""
         self._answer = Span(text, style)
         if self._fading is not None:
             self._fading.stop()
-        # Its own timer: for a finished run nothing else moves, and recorded time may be paused.
+        # Use a separate timer, because nothing else moves in a finished run, and recorded time may be paused.
         self._fading = self.set_timer(ANSWER_S, self._fade)
         self.repaint()
 
     @property
     def says(self) -> str:
-        """The answer being shown, empty without one."""
+        """The visible answer; empty without an answer."""
         return self._answer.text if self._answer is not None else ""
 
     def drop_older(self) -> None:
-        """The run's state changed, so earlier answers are old, such as "copied" below a failure card."""
+        """Drop answers from before the run's state changed, such as "copied" below a failure card."""
         if self._answer is not None:
             self._fade()
 
     def withdraw(self, text: str) -> None:
-        """Drop this answer, which no longer holds; keep any other."""
+        """Drop this answer, which is no longer true, but keep any other answer."""
         if self.says == text:
             self._fade()
 
@@ -80,11 +80,11 @@ class NoticeBar(Panel):
 
     @property
     def ready(self) -> bool:
-        """An answer is shown even before any data was read."""
+        """Whether the line has content. An answer is shown even before any data is read."""
         return self.view is not None or self._answer is not None
 
     def body(self, width: int, height: int) -> Sequence[Row]:  # noqa: ARG002 - one line, however high
-        """The line."""
+        """Return the notice line."""
         answer = [row(" ", spoken(self._answer, self.tr))] if self._answer is not None else []
         if self.view is None or (answer and not self.view.snapshot.gone):
             return answer
@@ -109,16 +109,16 @@ class NoticeBar(Panel):
         return [row(Span(f" {fm.time_of_day(newest.t)} {text}", TextStyle.DIM))]
 
     def _key_for_more(self, key: str, word: str) -> Row:
-        """A key and what it shows, at the right end of the line."""
+        """Return a key and what it shows, for the right end of the line."""
         return row(Span(key, TextStyle.KEY), Span(f" {self.tr(word)} ", TextStyle.DIM))
 
     def _warning(self, snapshot: Snapshot, now: float, width: int) -> Row | None:
-        """A stall, else the newest advisory, else a warning of pre-flight; and the key that shows more."""
+        """Return a stall, else the newest advisory, else a pre-flight warning, and the key for more."""
         state, tr = snapshot.state, self.tr
         attempt = state.attempt
         stall = attempt.stall if attempt is not None else None
         if attempt is not None and stall is not None and isinstance(state.condition, Running):
-            # The advisory has its duration when written; here it keeps counting.
+            # The advisory has the duration at the time of its report. Keep counting here.
             text = stall_text(stall, now)
             where = f": {attempt.stacks.text}" if attempt.stacks is not None else ""
             return _warned(tr(f"{text}{where}"), self._key_for_more("a", "why"), width)
@@ -149,12 +149,12 @@ class NoticeBar(Panel):
 
 
 class TimelinePanel(ListPanel, can_focus=True):
-    """The events, newest last; shows the newest until a person moves in it."""
+    """A list of the events, newest last. It follows the newest event until the user moves the cursor."""
 
     number = 5
 
     def titles(self) -> tuple[Row, Row]:
-        """How many there are."""
+        """Return the number of events."""
         if self.view is None:
             return EMPTY, EMPTY
         count = len(self.view.snapshot.state.timeline)
@@ -162,7 +162,7 @@ class TimelinePanel(ListPanel, can_focus=True):
         return row(Span(self.tr("timeline"), TextStyle.STRONG)), row(Span(self.tr(facts), TextStyle.DIM))
 
     def count(self) -> int:
-        """One row per event, or a single row if there are none."""
+        """Return the number of rows: one per event, or one without events."""
         assert self.view is not None
         count = max(len(self.view.snapshot.state.timeline), 1)
         if not self.has_focus:
@@ -170,7 +170,7 @@ class TimelinePanel(ListPanel, can_focus=True):
         return count
 
     def item(self, index: int, width: int) -> Row:  # noqa: ARG002 - panes clip their rows themselves
-        """One event."""
+        """Return the row of one event."""
         assert self.view is not None
         moments = self.view.snapshot.state.timeline
         if not moments:
@@ -185,7 +185,7 @@ class TimelinePanel(ListPanel, can_focus=True):
 
 
 def _without_a_keeper(snapshot: Snapshot, *, read_only: bool) -> tuple[str, TextStyle]:
-    """Why no keeper answers here, in one line; empty if one does, or if none is needed."""
+    """Return in one line why no keeper answers here; empty if a keeper answers, or if none is needed."""
     state, lives = snapshot.state, is_live(snapshot)
     if snapshot.gone:
         return "✗ the run directory is gone: what you see is the last that was read", TextStyle.BAD
@@ -203,14 +203,14 @@ def _without_a_keeper(snapshot: Snapshot, *, read_only: bool) -> tuple[str, Text
 
 
 def _warned(text: str, more: Row, width: int, style: TextStyle = TextStyle.WARN) -> Row:
-    """A warning, truncated if the key that shows more would not fit."""
+    """Return a warning, truncated to leave room for the key that shows more."""
     sign = "⚠ " if style is TextStyle.WARN else ""
     cut = fit(f" {sign}{text}", width - cells(more) - 1).rstrip()
     return between(row(Span(cut, style)), more, width)
 
 
 def is_past_evidence(snapshot: Snapshot) -> bool:
-    """Whether training continues below the lines that a signature matched: they then remain only on the timeline."""
+    """Check whether training continued after a signature matched. Its lines stay only on the timeline."""
     attempt, condition = snapshot.state.attempt, snapshot.state.condition
     if attempt is None or not isinstance(condition, Running) or condition.phase is not Phase.STEPPING:
         return False
@@ -218,7 +218,7 @@ def is_past_evidence(snapshot: Snapshot) -> bool:
 
 
 def current_advisory(snapshot: Snapshot, now: float) -> Advisory | None:
-    """The newest advisory while it applies: for the live attempt, recent, and until its cause is over."""
+    """Return the newest advisory while it applies: for the live attempt, recent, and until its cause ends."""
     state = snapshot.state
     if not state.advisories or not isinstance(state.condition, Running) or state.attempt is None:
         return None
@@ -238,12 +238,12 @@ def current_advisory(snapshot: Snapshot, now: float) -> Advisory | None:
 
 
 def recommended(snapshot: Snapshot, page: str | None) -> str:
-    """The action of the key to press next in a run that waits for its person; empty if none. `page`: the visible one."""
+    """Return the action to recommend in a run that waits for the user; empty if none. `page`: the visible page."""
     state = snapshot.state
     if is_live(snapshot) and not snapshot.keeper_alive and state.mode != "observed":
         return "adopt"
     if state.open_question is not None:
-        return ""  # only the person knows the right answer
+        return ""  # only the user can choose the right answer
     if offer(snapshot) is not None and snapshot.keeper_alive:
         return "accept"
     return "page('failure')" if shows_failure(snapshot) and page != "failure" else ""

@@ -1,4 +1,4 @@
-"""The actions possible now, where the next attempt would start, and what an action would cost (pure)."""
+"""The actions possible now, the start of the next attempt, and the cost of an action (pure)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from supervisor.views.wording.kinds import checkpoint_place
 if TYPE_CHECKING:
     from supervisor.job.spec import JobSpec, Knobs
 
-# Actions that send a request to a keeper, or start one. Most have the name of their request.
+# Actions that send a request to a keeper, or start a keeper. Most are named after the request.
 ACTING = frozenset(
     [
         *("restart", "smaller_batch", "edit", "accept", "start_now", "hold", "keep_waiting", "answer"),
@@ -28,12 +28,12 @@ ACTING = frozenset(
 )
 
 ANSWER_KEYS = ("6", "7", "8")
-"""The keys of a question's answers, in their order: what the digits of the panes leave free."""
+"""The keys for a question's answers, in order. These are the digits that the panes do not use."""
 FROM_FIRST_STEP = "from the first step, unless the script resumes by itself"
 
 
 def possible(snapshot: Snapshot, *, read_only: bool, can_adopt: bool) -> frozenset[str]:
-    """The actions that a keeper would carry out now. Observers take only notes and stacks; a note on a finished run needs no keeper."""
+    """Return the actions that a keeper would take now. Observers take only notes and stacks. Notes on finished runs need no keeper."""
     state = snapshot.state
     if state.is_over and not (read_only or snapshot.gone):
         return frozenset(["note"])
@@ -64,12 +64,12 @@ def possible(snapshot: Snapshot, *, read_only: bool, can_adopt: bool) -> frozens
 
 
 def has_processes(state: st.RunState) -> bool:
-    """Whether there are known processes whose stacks can be read: a watched log has none."""
+    """Check whether the run has processes whose stacks can be read. A watched log has none."""
     return state.mode != "observed" or (state.attempt is not None and bool(state.attempt.pid))
 
 
 def why_not(name: str, snapshot: Snapshot, *, read_only: bool, can_adopt: bool) -> str:
-    """Why the requested action is not possible now, and what is: one line."""
+    """Return in one line why the requested action is not possible now, and what is possible."""
     state = snapshot.state
     if snapshot.gone:
         return "the run directory is gone: nobody is there to be asked"
@@ -109,19 +109,19 @@ def why_not(name: str, snapshot: Snapshot, *, read_only: bool, can_adopt: bool) 
 
 
 def knobs_of(snapshot: Snapshot) -> Knobs | None:
-    """The job's settings with the answers and measurements since its start; None: run.json cannot be read."""
+    """Return the job's settings with later answers and measurements; None if run.json cannot be read."""
     record = snapshot.run_file
     return snapshot.state.answered_job(record.job).knobs if record is not None else None
 
 
 def current_batch(snapshot: Snapshot) -> BatchSpec | None:
-    """The batch of the newest attempt, measured or planned, if known."""
+    """Return the batch of the newest attempt, measured or planned; None if unknown."""
     attempt = snapshot.state.attempt
     return attempt.shown_batch if attempt else None
 
 
 def batch_flag(snapshot: Snapshot) -> str:
-    """The script's batch flag with its value, if it covers more than one rank's batch; empty otherwise."""
+    """Return the script's batch flag with its value, if the flag covers more than one rank's batch."""
     from supervisor.job.knobs.set_batch import divided_flag
 
     if snapshot.run_file is None:
@@ -131,7 +131,7 @@ def batch_flag(snapshot: Snapshot) -> str:
 
 
 def batch_copy(snapshot: Snapshot) -> str:
-    """A note that the batch is changed in a copy of the user's config; empty if no config contains it."""
+    """Return a note that a copy of the user's config gets the new batch; empty if no config has a batch."""
     from supervisor.job.knobs.setting_names import Place, config_file, place_of
 
     if (knobs := knobs_of(snapshot)) is None:
@@ -142,9 +142,9 @@ def batch_copy(snapshot: Snapshot) -> str:
 
 
 def suggested_batch(snapshot: Snapshot) -> BatchSpec | None:
-    """A smaller batch: the one that policy planned, else the next divisor that did not run out of memory; the same if none is smaller.
+    """Return a smaller batch: the batch that policy planned, else the next divisor that did not run out of memory, else the same.
 
-    None if the batch is unknown, or cannot be passed to the script.
+    Return None if the batch is unknown, or cannot be passed to the script.
     """
     attempt, now, knobs = snapshot.state.attempt, current_batch(snapshot), knobs_of(snapshot)
     if attempt is None or now is None or (knobs is not None and not knobs.can_change_batch):
@@ -157,8 +157,8 @@ def suggested_batch(snapshot: Snapshot) -> BatchSpec | None:
 
 
 def why_no_batch(snapshot: Snapshot) -> str:
-    """Why no other batch can be offered, and what would allow it: one line."""
-    # Slow to load, so the first screen must not wait for it.
+    """Return in one line why no other batch is available, and what would allow it."""
+    # This import is slow, and the first screen must not wait for it.
     from supervisor.job.knobs.set_batch import why_not_changeable, why_size_unknown
     from supervisor.job.spec import OF_BATCH, Knobs
 
@@ -176,9 +176,9 @@ def why_no_batch(snapshot: Snapshot) -> str:
 class NextStart(NamedTuple):
     """Where the next attempt would start.
 
-    `given`: the checkpoint named in the arguments, such as ``--resume c2.pt``. `saved`: the newest known one.
-    `resumes`: whether the script would find one, assumed true if run.json cannot be read (`knobs` is then None).
-    `looks_again`: whether checkpoints are searched again after the live attempt ends, and a flag takes the result.
+    `given`: the checkpoint in the arguments, such as ``--resume c2.pt``. `saved`: the newest checkpoint found.
+    `resumes`: whether the script would find a checkpoint, assumed true if run.json is unreadable (no `knobs`).
+    `looks_again`: whether a flag gets the result of another checkpoint search after the live attempt.
     """
 
     given: str | None
@@ -189,15 +189,15 @@ class NextStart(NamedTuple):
 
 
 def next_start(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> NextStart:
-    """Where the next attempt would start. `typed`: its arguments; None: unchanged.
+    """Return where the next attempt would start. `typed`: its arguments; None: unchanged.
 
-    A checkpoint typed by a person stays; one in the job's own arguments is replaced by a newer one that a flag takes.
+    A checkpoint that the user typed stays. A flag may replace a checkpoint in the job's own arguments by a newer one.
     """
     record, state, saved = snapshot.run_file, snapshot.state, snapshot.state.resumable
     knobs = knobs_of(snapshot)
     if record is None or knobs is None:
         return NextStart(None, saved, resumes=True, knobs=None)
-    # Only after a failure or before a restart.
+    # Imported only after a failure or before a restart.
     from supervisor.job.knobs.resume_settings import given_start
     from supervisor.policy.history import is_resume_known
     from supervisor.run.next_job import next_job
@@ -222,7 +222,7 @@ def next_start(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> Next
 
 
 def _handed_over(args: tuple[str, ...], job: JobSpec, path: str) -> str | None:
-    """The flag by which a person gave the script this known checkpoint, whatever its name."""
+    """Return the flag by which the user passed this checkpoint to the script, whatever the flag's name."""
     from supervisor.job.arguments.command_line import settings_of
 
     whole = os.path.normpath(os.path.join(job.cwd, path))
@@ -234,7 +234,7 @@ def _handed_over(args: tuple[str, ...], job: JobSpec, path: str) -> str | None:
 
 
 def resume_text(snapshot: Snapshot, start: NextStart) -> tuple[str, str]:
-    """Where the next attempt would start, in one line; and why, to be shown if there is space."""
+    """Return where the next attempt would start, in one line, and the reason, shown if there is space."""
     saved, attempt = start.saved, snapshot.state.attempt
     if start.given:
         return f"with {start.given}, as given", ""
@@ -252,7 +252,7 @@ def resume_text(snapshot: Snapshot, start: NextStart) -> tuple[str, str]:
 
 
 def checkpoint_path(snapshot: Snapshot) -> str:
-    """The newest checkpoint's path, relative to the job's folder if it is below; empty if none is known."""
+    """Return the newest checkpoint's path, relative to the job's folder if below it; empty if none."""
     saved, record = snapshot.state.resumable, snapshot.run_file
     if saved is None:
         return ""
@@ -260,7 +260,7 @@ def checkpoint_path(snapshot: Snapshot) -> str:
 
 
 def set_to_resume(start: NextStart) -> str:
-    """What the launch would add to the arguments to make the script resume; empty if nothing."""
+    """Return what the launch would add to the arguments to make the script resume; empty if nothing."""
     knobs, saved = start.knobs, start.saved
     if knobs is None or saved is None or not start.resumes or start.given:
         return ""
@@ -273,7 +273,7 @@ def set_to_resume(start: NextStart) -> str:
 
 
 def checkpoint_words(start: NextStart) -> str:
-    """A known checkpoint that the launch would not pass on, as words to type: with its flag, if one is known; empty if none."""
+    """Return a checkpoint that the launch would not pass on, as words to type, with its flag if known; empty if none."""
     if start.knobs is None or start.saved is None or not start.saved.path or start.resumes:
         return ""
     path = shlex.quote(start.saved.path)
@@ -281,13 +281,13 @@ def checkpoint_words(start: NextStart) -> str:
 
 
 def overwrite_warning(snapshot: Snapshot) -> str:
-    """The warning before a restart that may lose progress by starting at step 0.
+    """Return the warning before a restart that may lose progress by starting at step 0.
 
-    Empty if the restart resumes, or if the run never got past its first step.
+    The warning is empty if the restart resumes, or if the run never got past its first step.
     """
     record = snapshot.run_file
     steps = max((attempt.last_step or 0 for attempt in snapshot.state.attempts), default=0)
-    # A training run is further than its state says, which is up to a second old.
+    # A live run is ahead of its recorded state, which is up to a second old.
     nothing_lost = 0 if isinstance(snapshot.state.condition, st.Running) else FIRST_STEP
     if record is None or steps <= nothing_lost or record.job.retry.restart_from_scratch:
         return ""
@@ -309,7 +309,7 @@ def overwrite_warning(snapshot: Snapshot) -> str:
 
 
 def offer(snapshot: Snapshot) -> SpecChange | None:
-    """The change that one key would restart a held run with, as an answer to its failure; None if there is none."""
+    """Return the suggested change for a one-key restart of a held run after a failure; None if there is none."""
     condition = snapshot.state.condition
     if not isinstance(condition, st.HeldOpen) or condition.decision is None:
         return None
@@ -318,7 +318,7 @@ def offer(snapshot: Snapshot) -> SpecChange | None:
 
 
 def offer_warning(snapshot: Snapshot) -> str:
-    """A warning before the offer is accepted, in one line; empty if nothing is at risk."""
+    """Return a warning in one line before the user accepts the change; empty without a risk."""
     change = offer(snapshot)
     batch = change.batch if change is not None else None
     risk = ""
@@ -331,7 +331,7 @@ def offer_warning(snapshot: Snapshot) -> str:
 
 
 def continue_text(snapshot: Snapshot) -> str:
-    """The command that starts the next attempt of a finished run, with policy's planned change; empty if it succeeded."""
+    """Return the command for the next attempt of a finished run, with policy's planned change; empty if it succeeded."""
     state = snapshot.state
     done = isinstance(state.condition, st.Finished) and state.condition.outcome is Outcome.SUCCEEDED
     if not state.is_over or done or state.mode == "observed" or snapshot.run_file is None:
@@ -340,7 +340,7 @@ def continue_text(snapshot: Snapshot) -> str:
 
 
 def again_text(snapshot: Snapshot) -> str:
-    """The command that starts this job again, with the settings that it lacked for a restart; empty if unknown."""
+    """Return the command that starts this job again, with the settings that a restart needs; empty if unknown."""
     if snapshot.run_file is None or snapshot.state.mode == "observed":
         return ""
     from supervisor.job.launch.plan import command_of  # only once a run has finished
@@ -354,7 +354,7 @@ def again_text(snapshot: Snapshot) -> str:
 
 
 def cost(snapshot: Snapshot) -> str:
-    """What ending a live attempt would lose since the newest checkpoint, in a few words; empty if nothing."""
+    """Return in brief what ending a live attempt would lose since the newest checkpoint; empty if nothing."""
     state, attempt, saved = snapshot.state, snapshot.state.attempt, snapshot.state.resumable
     if attempt is None or attempt.last_step is None or not isinstance(state.condition, st.Running):
         return ""
@@ -366,7 +366,7 @@ def cost(snapshot: Snapshot) -> str:
 
 
 def restart_effect(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> str:
-    """What a restart ends and where the next attempt starts, in one line. `typed`: with these arguments."""
+    """Return, in one line, what a restart ends and where the next attempt starts. `typed`: new arguments."""
     state, attempt, start = snapshot.state, snapshot.state.attempt, next_start(snapshot, typed)
     where, _ = resume_text(snapshot, start)
     if attempt is not None and isinstance(state.condition, st.Running):
@@ -376,7 +376,7 @@ def restart_effect(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> 
         if start.looks_again:
             return f"this ends attempt {attempt.number} at step {at}+; the next begins {where}, or from a newer checkpoint found then"
         return f"this ends attempt {attempt.number} at step {at}+; the next begins {where}"
-    # Resuming a held run loses nothing more; a script that starts again may overwrite everything.
+    # Resuming a held run loses nothing more. A script that starts over may overwrite everything.
     steps = max((attempt.last_step or 0 for attempt in state.attempts), default=0)
     resumes = start.saved is not None and start.resumes
     is_typed = typed is not None and start.given != next_start(snapshot).given
@@ -386,7 +386,7 @@ def restart_effect(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> 
 
 
 def question(kind: RequestKind, snapshot: Snapshot) -> str | None:
-    """The question before a stop, or before a request that would lose something; None if there is none."""
+    """Return the question to ask before a stop, or before a request that would lose something; else None."""
     condition, lost = snapshot.state.condition, cost(snapshot)
     if kind is RequestKind.RESTART:
         effect = restart_effect(snapshot)

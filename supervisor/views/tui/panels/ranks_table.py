@@ -1,4 +1,4 @@
-"""The ranks table: where ranks are, who lags, who waits for data, who is gone; with several nodes, below their nodes."""
+"""The ranks table: steps, stragglers, data waits and dead ranks. With several nodes, ranks are listed below nodes."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from supervisor.views.tui.panels.state_words import OUTCOMES, rank_state
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, row
 from supervisor.views.tui.widgets.panel import ListPanel
 
-# A rank that waits this long for its data, and ten times the median, is marked.
+# Mark a rank that waits this long for its data and ten times longer than the median.
 DATA_WAIT_S = 0.05
-# Printed step times that differ this much between ranks that wait for each other do not measure the same thing.
+# If printed step times differ this much between ranks that wait for each other, they measure different things.
 UNPROVEN_SKEW = 0.2
-# A rank's last line is shown if the other columns leave at least this many cells.
+# Show a rank's last line if the other columns leave at least this many cells.
 LINE_LEAST = 24
 LINE = "last line"
-# With more rows of nodes and ranks than this, each node is one row until a person opens it.
+# With more rows of nodes and ranks than this, fold each node into one row until the user unfolds it.
 OPEN_ROWS = 20
-# Names and widths, in display order. A node's name needs NODE_CELLS.
+# Names and widths, in display order. The name of a node needs NODE_CELLS.
 COLUMNS = {
     "rank": 5, "state": 11, "ranks": 5, "step": 7, "ms/step": 7, "skew": 6, "data": 8, "compute": 8, "mem": 5, "peak": 5,
     "cpu": 6, "gpu": 5, "network": 11, "pid": 7, "seen": 5,
 }  # fmt: skip
 NODE_CELLS = 14
-# The same in the order in which a narrow table keeps them, and those of one kind of table alone.
+# The columns in the order in which a narrow table keeps them, and the columns for only one kind of table.
 WANTED = (
     *("rank", "state", "step", "ms/step", "mem", "seen", "skew", "gpu", "network", "ranks"),
     *("data", "cpu", "pid", "compute", "peak"),
 )
 OF_NODES = frozenset(["ranks", "gpu", "network"])
 OF_ONE_NODE = frozenset(["compute", "peak"])
-# Columns shown only if some rank reports their value.
+# Columns shown only if some rank reports a value.
 REPORTED = {"data": "data_wait_s", "compute": "compute_s", "peak": "memory_peak_bytes"}
 LEFT = frozenset(["state", LINE, "network"])
-# How a column's number is written; the others need more than their number.
+# How to write a column's number. The other columns need more than their number.
 FORMATS: Mapping[str, Callable[[float | None], str]] = {
     "step": fm.whole,
     "ms/step": lambda value_s: fm.whole(value_s * 1000) if value_s else fm.DASH,
@@ -60,7 +60,7 @@ FORMATS: Mapping[str, Callable[[float | None], str]] = {
 
 
 class Line(NamedTuple):
-    """A rank, or one of several nodes. `who`: the rank's name, empty for a node; `node`: its number, if there are several."""
+    """A rank, or one of several nodes. `who`: the rank's name, empty for a node. `node`: its number, if there are several."""
 
     cells: Mapping[str, Span]
     who: str = ""
@@ -68,7 +68,7 @@ class Line(NamedTuple):
 
 
 class RanksPanel(ListPanel, can_focus=True):
-    """One row per rank of the newest attempt; `take_lines` gives it ranks' lines. Several nodes have rows that fold."""
+    """A table with one row per rank of the newest attempt. `take_lines` supplies the ranks' lines. Nodes' rows fold."""
 
     number = 3
     uses_clock = True
@@ -86,12 +86,12 @@ class RanksPanel(ListPanel, can_focus=True):
             self.node = node
 
     class Folded(Message):
-        """The number of rows has changed."""
+        """A message that the number of rows changed."""
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
         self._lines: list[Line] = []
-        self._folds: dict[int, bool] = {}  # nodes that a person folded or unfolded
+        self._folds: dict[int, bool] = {}  # nodes that the user folded or unfolded
         self._usual_step_s: float | None = None
         self._usual_wait_s: float | None = None
         self._last: Mapping[str, str] = {}
@@ -117,7 +117,7 @@ class RanksPanel(ListPanel, can_focus=True):
         self.repaint()
 
     def titles(self) -> tuple[Row, Row]:
-        """How many there are, and the worst known fact about one of them."""
+        """Return the number of ranks and nodes, and the worst problem among them."""
         if self.view is None:
             return EMPTY, EMPTY
         snapshot = self.view.snapshot
@@ -145,7 +145,7 @@ class RanksPanel(ListPanel, can_focus=True):
         return "", TextStyle.PLAIN
 
     def heading(self, width: int) -> Sequence[Row]:
-        """The names of the columns."""
+        """Return the names of the columns."""
         several = self.view is not None and bool(self.view.snapshot.nodes)
         text = ""
         for name, size in self._columns(width):
@@ -157,7 +157,7 @@ class RanksPanel(ListPanel, can_focus=True):
     # -- rows ----------------------------------------------------------------------------------------------
 
     def count(self) -> int:
-        """One row per rank and node, or one that says that there are none."""
+        """Return the number of rows: one per rank and node, or one for an empty table."""
         snapshot = self._snapshot
         ranks = _samples(snapshot)
         self._usual_step_s = median(_known(ranks.values(), "step_time_s"))
@@ -173,7 +173,7 @@ class RanksPanel(ListPanel, can_focus=True):
         return len(self._lines)
 
     def needed_rows(self, snapshot: Snapshot) -> int:
-        """How many rows the table has, with some nodes folded."""
+        """Return the number of rows of the table, with some nodes folded."""
         if not snapshot.nodes:
             return len(ranks_of(snapshot.state, snapshot.state))
         opened = (node for node in snapshot.nodes if not self._is_folded(node.number, snapshot))
@@ -194,7 +194,7 @@ class RanksPanel(ListPanel, can_focus=True):
         ]
 
     def _line_of_node(self, node: Node) -> Line:
-        """The least step, the median and the longest step time, the greatest wait and memory of its ranks."""
+        """Return a node's least step, its median and longest step time, and its greatest wait and memory."""
         snapshot, over, samples = self._snapshot, self._snapshot.state.is_over, node.ranks.values()
         ranks, slow = ranks_of(node.state, snapshot.state), slow_rank_of(node.state)
         living = sum(not rank.exited for rank in ranks)
@@ -231,11 +231,11 @@ class RanksPanel(ListPanel, can_focus=True):
     ) -> Line:
         snapshot, name = self._snapshot, rank_label(rank)
         values = sample.values if sample else {}
-        # Facts about the job are shown for its only rank; a process that is only measured has no step.
+        # If the job has only one rank, show the job's values. A process that is only measured has no step.
         if is_alone := is_alone and "step" not in values:
             values = {"step": snapshot.step, "step_time_s": snapshot.latest("step_time_s"), **values}
         step_s, pace_s = values.get("step_time_s"), sample.pace_s if sample is not None else None
-        if is_alone or _reports_alone(snapshot, sample):  # the header has the same number
+        if is_alone or _reports_alone(snapshot, sample):  # the header shows the same number
             took, is_derived = snapshot.step_time_s
             step_s, pace_s = (None, took) if is_derived else (took, None)
         slow, seen_t = slow_rank_of(state), _seen_t(state, sample)
@@ -261,19 +261,19 @@ class RanksPanel(ListPanel, can_focus=True):
             "seen": _age(age_s, ended=rank.exited, is_stalled=is_stalled),
             LINE: Span(last, TextStyle.DIM),
         }
-        if pace_s and not step_s:  # by line times all ranks are as slow as the slowest, so there is no skew
+        if pace_s and not step_s:  # by line times all ranks are as slow as the straggler, so there is no skew
             fields["ms/step"] = Span(fm.about(FORMATS["ms/step"])(pace_s))
         return Line(fields, name, node)
 
     def _skew(self, step_s: float | None, slow: SlowRankFound | None, *, is_slow: bool) -> Span:
-        """How much slower a rank is than the others; for the one they wait for, how long they wait in every step.
+        """Return how much slower a rank is than the others, or how long the others wait for it in every step.
 
-        Printed step times alone do not show that: the waiting rank may print the longer one.
+        Printed step times alone do not reveal a straggler, since the waiting rank may print the longer time.
         """
         skew = step_s / self._usual_step_s - 1 if step_s and self._usual_step_s else None
         percent = f"{round(100 * skew) + 0:+d} %" if skew is not None else fm.DASH
         if is_slow and slow is not None and slow.lost_s > 0:
-            # Not in percent: its own step time is the shortest, so that would look like the opposite.
+            # Do not use percent. The straggler's own step time is the shortest, so percent would mislead.
             wait_s = slow.lost_s
             text = f"+{wait_s * 1000:.0f}ms" if wait_s < 0.9995 else f"+{wait_s:.3g}s"
             return Span(text, TextStyle.WARN)
@@ -282,7 +282,7 @@ class RanksPanel(ListPanel, can_focus=True):
         return Span(percent, TextStyle.WARN if is_slow else TextStyle.PLAIN)
 
     def _waited(self, wait_s: float | None) -> Span:
-        """How long a rank waits for its data; marked if long, even compared with the usual wait here."""
+        """Return how long a rank waits for its data. Mark waits that are long even for this run."""
         if wait_s is None or wait_s <= max(DATA_WAIT_S, 10 * (self._usual_wait_s or 0.0)):
             return Span(fm.seconds(wait_s))
         return Span(f"⚠ {fm.seconds(wait_s)}", TextStyle.WARN)
@@ -294,7 +294,7 @@ class RanksPanel(ListPanel, can_focus=True):
         return columns_of(width, several=snapshot is not None and bool(snapshot.nodes), reported=reported)
 
     def item(self, index: int, width: int) -> Row:
-        """One rank or node."""
+        """Return the row of a rank or node."""
         if not self._lines:
             attempt = self._snapshot.state.attempt
             has_stepped = attempt is not None and attempt.last_step is not None
@@ -310,11 +310,11 @@ class RanksPanel(ListPanel, can_focus=True):
     # -- keys ----------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's own
-        """A single node cannot be folded."""
+        """Check whether a key is available. A single node cannot be folded."""
         return action != "fold" or bool(self.view is not None and self.view.snapshot.nodes)
 
     def action_fold(self) -> None:
-        """Fold or unfold the node under the cursor, or that of the rank under it. The panes may need another height."""
+        """Fold or unfold the node under the cursor, or the node of the rank there. The pane's height may change."""
         here = self._lines[self.cursor] if self.cursor < len(self._lines) else None
         if here is None or here.node is None:
             return
@@ -334,7 +334,7 @@ class RanksPanel(ListPanel, can_focus=True):
 
 
 def columns_of(width: int, *, several: bool = False, reported: Container[str]) -> list[tuple[str, int]]:
-    """Names and widths of the columns that fit. `reported`: values that some rank reports; other columns are left out."""
+    """Return names and widths of the columns that fit. `reported`: values that some rank reports; drop other columns."""
     sizes = {**COLUMNS, "rank": NODE_CELLS} if several else COLUMNS
     left, chosen = width, set[str]()
     for name in WANTED:
@@ -350,7 +350,7 @@ def columns_of(width: int, *, several: bool = False, reported: Container[str]) -
 
 
 def ranks_of(state: st.RunState, leader: st.RunState) -> list[st.RankState]:
-    """A node's ranks in the run's newest attempt; none until it starts that attempt."""
+    """Return a node's ranks in the run's newest attempt; empty until the node starts that attempt."""
     attempt, newest = state.attempt, leader.attempt
     if attempt is None or newest is None or attempt.number != newest.number:
         return []
@@ -358,13 +358,13 @@ def ranks_of(state: st.RunState, leader: st.RunState) -> list[st.RankState]:
 
 
 def slow_rank_of(state: st.RunState) -> SlowRankFound | None:
-    """The rank that the others wait for, as found by the newest attempt's keeper; None if none was found."""
+    """Return the straggler that the newest attempt's keeper found; None without a straggler."""
     found = state.attempt.slow_rank if state.attempt is not None else None
     return found if found is not None and (found.rank is not None or found.unclear) else None
 
 
 def node_state(node: Node, snapshot: Snapshot, now: float) -> Span:
-    """Glyph and word for a node's activity. `now`: this machine's wall time."""
+    """Return glyph and word for a node's activity. `now`: this machine's wall time."""
     leader, state, attempt = snapshot.state, node.state, node.state.attempt
     has_failed = attempt is not None and attempt.exit_code not in {None, 0}
     over = leader.condition if leader.is_over else state.condition
@@ -395,7 +395,7 @@ def node_state(node: Node, snapshot: Snapshot, now: float) -> Span:
 
 
 def network_text(node: Node) -> str:
-    """What a node's busiest interface receives and sends a second; empty if it was not read."""
+    """Return the busiest network interface's receive and send rates on a node; empty if not measured."""
     values = node.machine.values if node.machine is not None else {}
     rates = [
         (received, values.get(name.replace(NET_RECEIVED, NET_SENT)) or 0)
@@ -409,7 +409,7 @@ def network_text(node: Node) -> str:
 
 
 def short_rate(bytes_per_s: float) -> str:
-    """Bytes per second in at most four cells: ``0``, ``934K``, ``112M``, ``1.2G``."""
+    """Format bytes per second in at most four cells: ``0``, ``934K``, ``112M``, ``1.2G``."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "K")):
         if bytes_per_s >= 0.9995 * size:
             number = bytes_per_s / size
@@ -418,12 +418,12 @@ def short_rate(bytes_per_s: float) -> str:
 
 
 def _states(snapshot: Snapshot) -> list[st.RunState]:
-    """The states of all nodes."""
+    """Return the states of all nodes."""
     return [node.state for node in snapshot.nodes] or [snapshot.state]
 
 
 def _samples(snapshot: Snapshot) -> dict[str, Rank]:
-    """The newest readings of all ranks, by name."""
+    """Return the newest readings of all ranks, by name."""
     every = [node.ranks for node in snapshot.nodes] or [snapshot.ranks]
     return {name: rank for samples in every for name, rank in samples.items()}
 
@@ -433,9 +433,9 @@ def _known(samples: Iterable[Rank], name: str) -> list[float]:
 
 
 def _seen_t(state: st.RunState, sample: Rank | None) -> float | None:
-    """When a rank last logged a step; if its steps are not its own, when its process was last seen.
+    """Return when a rank last logged a step, or when its process was last seen if its steps are not its own.
 
-    While nothing moves, all ranks count as silent: otherwise the only rank that prints would look late.
+    While nothing moves, all ranks count as silent. Otherwise the only rank that prints would look late.
     """
     if sample is None:
         return None
@@ -444,14 +444,14 @@ def _seen_t(state: st.RunState, sample: Rank | None) -> float | None:
 
 
 def _reports_alone(snapshot: Snapshot, sample: Rank | None) -> bool:
-    """Whether only this rank reports steps."""
+    """Check whether only this rank reports steps."""
     if snapshot.nodes or sample is None or sample.stepped_t is None:
         return False
     return sum(rank.stepped_t is not None for rank in snapshot.ranks.values()) == 1
 
 
 def _age(age_s: float | None, *, ended: bool, is_stalled: bool = True) -> Span:
-    """An age; marked if it is long while no step comes: a rank that logs every ten minutes is not late after one."""
+    """Return an age. Mark a long age only during a stall, because some ranks log only every ten minutes."""
     text = fm.age(age_s)
     if age_s is not None and not ended and is_stalled and age_s >= fm.VERY_STALE_S:
         return Span(f"{text} ⚠" if len(text) < 4 else f"{text}⚠", TextStyle.WARN)

@@ -1,4 +1,4 @@
-"""The state of a run or a rank as a glyph, a word and a color: the same in all places (pure)."""
+"""The state of a run or a rank as a glyph, a word and a color, the same in all places (pure)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     Shown: TypeAlias = Snapshot | RunRow
 
-# How long before it to count down to the end of a held run.
+# How long before the end of a held run the countdown starts.
 SOON_S = 3600.0
-# What happens by itself: a hang is ended, an attempt is started, a held run ends.
+# The events that follow without the user: a hang is ended, an attempt is started, a held run ends.
 HANG, RESTART, WAIT = "hang", "restart", "wait"
 END_UNSEEN = "○ ended: how is not known"
 UNWATCHED = "○ no longer watched"
@@ -48,13 +48,13 @@ OUTCOMES = {
 
 
 def listed_span(shown: Shown, now: float) -> Span:
-    """The state by the same rules in the few cells of a column, without countdowns."""
+    """Return the state in a few cells for a column, by the same rules but without countdowns."""
     if not shown.keeper_alive and not shown.state.is_over:
         return Span("? no supervisor", TextStyle.WARN)
     whole, attempt = condition_span(shown, now), shown.state.attempt
     match shown.state.condition:
         case st.Finished() if shown.state.failed_for is not None:
-            return Span("✗ stopped", whole.style)  # the verdict column names the failure
+            return Span("✗ stopped", whole.style)  # the verdict column shows the failure
         case st.Running() if attempt is not None and attempt.failing is not None:
             return Span("✗ failing", whole.style)
         case _:
@@ -64,7 +64,7 @@ def listed_span(shown: Shown, now: float) -> Span:
 
 
 def condition_span(shown: Shown, now: float) -> Span:
-    """Glyph and word for the run's state."""
+    """Return glyph and word for the run's state."""
     condition = shown.state.condition
     attempt = shown.state.attempt
     requested = end_of_request(attempt) if attempt is not None else ""
@@ -89,7 +89,7 @@ def condition_span(shown: Shown, now: float) -> Span:
         case st.Running(phase=Phase.RENDEZVOUS) if shown.state.mode == "observed" and attempt is not None:
             return Span("● live", TextStyle.LIVE)
         case st.Running():
-            # Without a keeper nobody knows; show the last state that one wrote.
+            # Without a keeper the state is unknown, so show the last state that a keeper wrote.
             known = shown.keeper_alive
             return Span(
                 f"{'●' if known else '?'} {condition.phase}", TextStyle.LIVE if known else TextStyle.WARN
@@ -134,26 +134,26 @@ def _quiet_span(attempt: st.AttemptState, now: float) -> Span:
 
 
 def _end_unseen(attempt: st.AttemptState | None, now: float) -> Span:
-    """For a log no longer followed, since when it is quiet; for a watched process, that it ended."""
+    """Return how long a log that is no longer followed has been quiet, or that a watched process ended."""
     if attempt is None or attempt.quiet_since is None:
         return Span(END_UNSEEN, TextStyle.WARN)
     return _quiet_span(attempt, now)
 
 
 def stall_text(stall: StallFlagged, now: float) -> str:
-    """What is missing, and for how long: progress, or lines in a run whose steps cannot be read."""
+    """Return how long progress has been missing, or output if the steps cannot be read."""
     lasts = fm.duration(max(0.0, now - stall.since))
     return f"No output for {lasts}" if stall.stage == "log" else f"No progress for {lasts}"
 
 
 def is_stalled(shown: Shown) -> bool:
-    """Whether a keeper has flagged missing progress and is still watching."""
+    """Check whether a keeper has flagged missing progress and is still watching."""
     attempt = shown.state.attempt
     return shown.keeper_alive and attempt is not None and attempt.stall is not None
 
 
 def countdown(shown: Shown, now: float) -> tuple[str, float]:
-    """What happens by itself next (`HANG`, `RESTART`, `WAIT`; empty: nothing), and in how many seconds."""
+    """Return the next automatic event (`HANG`, `RESTART`, `WAIT`; empty: none), and the seconds until it."""
     attempt, condition = shown.state.attempt, shown.state.condition
     if not shown.keeper_alive:
         return "", 0.0
@@ -167,12 +167,12 @@ def countdown(shown: Shown, now: float) -> tuple[str, float]:
 
 
 def is_live(snapshot: Snapshot) -> bool:
-    """Whether something keeps running or waiting after quitting."""
+    """Check whether the run continues or waits after the user quits."""
     return not snapshot.state.is_over and not snapshot.gone
 
 
 def leave_word(snapshot: Snapshot) -> str:
-    """What quitting does, and what it does not end."""
+    """Return what quitting does, and what keeps running."""
     if not is_live(snapshot) or not snapshot.keeper_alive or snapshot.state.mode == "observed":
         return "leave"
     match snapshot.state.condition:
@@ -187,15 +187,15 @@ def leave_word(snapshot: Snapshot) -> str:
 
 
 def is_held_unwatched(state: st.RunState) -> bool:
-    """Whether a held run waits for its person even without a dashboard; not if only an edit helps."""
-    from supervisor.policy.rules import RULES  # only after a failure
+    """Check whether a held run waits even without a dashboard. It does not if only an edit helps."""
+    from supervisor.policy.rules import RULES  # imported only after a failure
 
     verdict = state.attempt.verdict if state.attempt is not None else None
     return verdict is None or RULES[verdict.failure].held_unwatched
 
 
 def shows_failure(snapshot: Snapshot) -> bool:
-    """Whether the failure card replaces the charts: an attempt failed and no new one is running."""
+    """Check whether the failure card replaces the charts: an attempt failed and no new attempt is running."""
     attempt = snapshot.state.attempt
     if is_failing(snapshot):
         return True
@@ -208,7 +208,7 @@ def shows_failure(snapshot: Snapshot) -> bool:
 
 
 def is_failing(snapshot: Snapshot) -> bool:
-    """Whether a rank of the latest attempt is failing while its launcher still runs, so that what is known is provisional."""
+    """Check whether a rank of the latest attempt is failing while its launcher is alive. The evidence is then provisional."""
     attempt, condition = snapshot.state.attempt, snapshot.state.condition
     if attempt is None or attempt.failing is None:
         return False
@@ -220,16 +220,16 @@ def is_failing(snapshot: Snapshot) -> bool:
 
 
 def failures(state: st.RunState) -> list[st.AttemptState]:
-    """The failed attempts, oldest first; attempts that a person ended are not included."""
+    """Return the failed attempts, oldest first. Attempts that the user ended are not included."""
     return [attempt for attempt in state.attempts if attempt.failure is not None]
 
 
 def rank_state(rank: st.RankState, state: st.RunState, *, is_live: bool) -> tuple[str, TextStyle]:
-    """Glyph and word for a rank's state. `state`: of its node; `is_live`: a keeper manages it."""
+    """Return glyph and word for a rank's state. `state`: of its node; `is_live`: a keeper manages it."""
     attempt = state.attempt
     if rank.exited:
         if rank.exit_code is None and attempt is not None and attempt.exit_code == 0:
-            return "✓ done", TextStyle.DIM  # torchrun exited with 0, so its ranks did
+            return "✓ done", TextStyle.DIM  # torchrun exited with 0, so the ranks did too
         if attempt is not None and attempt.ended_on_request:
             return "■ stopped", TextStyle.DIM
         if hung := _hung(attempt):
@@ -247,7 +247,7 @@ def rank_state(rank: st.RankState, state: st.RunState, *, is_live: bool) -> tupl
 
 
 def _hung(attempt: st.AttemptState | None) -> tuple[int, ...]:
-    """The ranks that the others waited for until we ended the attempt, or until they gave up."""
+    """Return the ranks that the others waited for until we ended the attempt, or until the others gave up."""
     if attempt is None or attempt.verdict is None:
         return ()
     if attempt.hang is not None:

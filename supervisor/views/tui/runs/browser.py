@@ -1,4 +1,4 @@
-"""The list of runs, live and past, one per line: as a screen, where Enter opens one, and over a dashboard, to choose runs to compare."""
+"""The list of live and past runs, one per line. On its own screen, Enter opens a run. Over a dashboard, Space marks runs to compare."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _key(key: str, action: str, word: str, shown: str, text: str, *, show: bool 
 
 
 class BrowserScreen(KeyScreen, Screen[None]):
-    """All runs on one screen."""
+    """The screen that lists all runs."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         _key("question_mark,f1", "help", "help", "?", "this help"),
@@ -75,7 +75,7 @@ class BrowserScreen(KeyScreen, Screen[None]):
         _key("q,d,ctrl+c,ctrl+q", "leave", "leave", "q d", "leave; no training is ended by it", show=False),
     ]
 
-    # Actions with an argument, which have no key.
+    # Actions with an argument and without a key.
     MORE_COMMANDS: ClassVar[tuple[Binding, ...]] = tuple(
         _key("o", f"sort('{key.name}')", f"sort {key}", "o", "sort the list by this", show=False)
         for key in SortKey
@@ -84,7 +84,7 @@ class BrowserScreen(KeyScreen, Screen[None]):
 
     def __init__(self, clock: Callable[[], float], scope: Scope, *, continues: bool = False) -> None:
         super().__init__()
-        self._continues = continues  # whether a next attempt can be started from here
+        self._continues = continues  # whether the next attempt can be started from here
         self.panel = RunsPanel(clock, scope, id="runs")
         self.thrown: list[RunPaths] = []
         self.notice = NoticeBar(id="notice")
@@ -92,19 +92,19 @@ class BrowserScreen(KeyScreen, Screen[None]):
         self._made_t = time.monotonic()
 
     def compose(self) -> ComposeResult:
-        """The table, the result of a key, and the keys."""
+        """Yield the table, the result of a key, and the keys."""
         yield self.panel
         yield self.notice
         yield FooterBar(id="footer")
 
     def on_mount(self) -> None:
-        """The table has the focus; ages update once a second."""
+        """Focus the table, and update ages once a second."""
         self.panel.focus()
         self._offer()
         self.set_interval(TICK_S, self._tick)
 
     def take(self, runs: RunList) -> None:
-        """Show new data; before this is mounted, it is what is shown first."""
+        """Show new data. Before this screen is mounted, keep the data for the first paint."""
         self._read = True
         self.panel.list = runs
         self.panel.renew()
@@ -112,12 +112,12 @@ class BrowserScreen(KeyScreen, Screen[None]):
             self._offer()
 
     def is_early(self, event: events.Event) -> bool:
-        """Whether a key has to wait for the first data; quitting never does."""
+        """Check whether a key has to wait for the first data. Quitting never waits."""
         leaves = isinstance(event, events.Key) and event.key in LEAVING
         return not self._read and not leaves and time.monotonic() - self._made_t < FIRST_READ_S
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - textual's own signature
-        """Opening needs a run, and clearing needs a filter."""
+        """Check whether a key is available. Opening needs a run, and clearing needs a filter."""
         if action in {"open", "mark", "delete", "replay", "name", "note"}:
             return bool(self.panel.rows)
         if action == "compare":
@@ -133,12 +133,12 @@ class BrowserScreen(KeyScreen, Screen[None]):
         return bool(self.panel.query_text) if action == "clear" else True
 
     def action_help(self) -> None:
-        """The keys that work now."""
+        """Show the keys that work now."""
         lines = lines_of(self, "the list of runs", self.BINDINGS)
         self.app.push_screen(HelpScreen([*lines, *lines_of(self.panel, "move", RunsPanel.BINDINGS)]))
 
     def action_open(self) -> None:
-        """Open only the run under the cursor, whatever is marked."""
+        """Open only the run under the cursor, even if other runs are marked."""
         if self.panel.chosen is not None:
             self.post_message(RunsPanel.Opened(self.panel.chosen))
 
@@ -149,7 +149,7 @@ class BrowserScreen(KeyScreen, Screen[None]):
         self._offer()
 
     def action_compare(self) -> None:
-        """Open the run under the cursor, with the marked ones' series beside its own."""
+        """Open the run under the cursor, with the series of the marked runs beside its own."""
         chosen = self.panel.chosen
         if chosen is not None and self.panel.marked == [chosen]:
             self.tell("one run is marked: move to another one, or mark more, then c compares them")
@@ -163,7 +163,7 @@ class BrowserScreen(KeyScreen, Screen[None]):
             self.post_message(RunsPanel.Opened(self.panel.chosen, replay=True))
 
     def action_stop(self) -> None:
-        """Stop the run under the cursor, after a question."""
+        """Stop the run under the cursor after a confirmation."""
         if (row := self.panel.row) is None:
             return
         name = row.run.run_id
@@ -182,16 +182,16 @@ class BrowserScreen(KeyScreen, Screen[None]):
         self.app.push_screen(Confirm(question), closed)
 
     def action_continue_run(self) -> None:
-        """Start the next attempt of the run under the cursor, after a question."""
+        """Start the next attempt of the run under the cursor after a confirmation."""
         if self.panel.row is not None:
             self.post_message(RunsPanel.Continued(self.panel.row))
 
     def on_panel_keys_changed(self) -> None:
-        """The run under the cursor has other keys."""
+        """Update the keys for the run under the cursor."""
         self._offer()
 
     def action_delete(self) -> None:
-        """Delete the run under the cursor, after a question; `u` undoes it for a week."""
+        """Delete the run under the cursor after a confirmation. `u` restores the run within a week."""
         if (row := self.panel.row) is None:
             return
         if row.live:
@@ -224,7 +224,7 @@ class BrowserScreen(KeyScreen, Screen[None]):
         self.post_message(RunsPanel.Thrown(None))
 
     def tell(self, text: str, style: TextStyle = TextStyle.WARN) -> None:
-        """Show a result for a while, or until the next one."""
+        """Show a result for a while, or until the next result."""
         self.notice.say(text, style)
         self._offer()
 
@@ -233,13 +233,13 @@ class BrowserScreen(KeyScreen, Screen[None]):
         self.tell(answer.text, TextStyle.PLAIN if answer.good is None else TextStyle.WARN)
 
     def on_key(self, event: events.Key) -> None:
-        """A key without an action says so, once."""
+        """Report once that a key has no action."""
         text = silence_of(self, event)
         if text is not None and text != self.notice.says:
             self.tell(text, TextStyle.PLAIN)
 
     def action_sort(self, name: str = "") -> None:
-        """Sort by the named key, or else by the next one."""
+        """Sort by the given key, or else by the next key."""
         keys = list(SortKey)
         following = keys[(keys.index(self.panel.sort) + 1) % len(keys)]
         self.panel.sort_by(SortKey[name] if name else following)
@@ -267,7 +267,7 @@ class BrowserScreen(KeyScreen, Screen[None]):
         self.filter_for("")
 
     def action_leave(self) -> None:
-        """Quit; nothing is ended."""
+        """Quit without stopping any run."""
         self.app.exit()
 
     def _tick(self) -> None:
@@ -295,11 +295,11 @@ PICKER_KEYS = (
 
 
 class RunPicker(OverScreen[Sequence[RunPaths] | None]):
-    """Lets a person mark any number of runs; returns them in the order of marking, or None if the dialog is closed.
+    """A dialog to mark any number of runs. The result has them in the order of marking, or is None if canceled.
 
     Args:
-        run: the open run, which is not listed.
-        marked: the runs already being compared.
+        run: the open run, which is not in the list.
+        marked: the runs already compared.
         clock: wall time.
         feeder: the reading thread.
     """
@@ -333,7 +333,7 @@ class RunPicker(OverScreen[Sequence[RunPaths] | None]):
         self.panel.marked = list(marked)
 
     def compose(self) -> ComposeResult:
-        """The table, and the keys."""
+        """Yield the table, and the keys."""
         yield self.panel
         with Horizontal(classes="bar"):
             yield Label(Content.assemble(" ", key_line(tr_of(self), *PICKER_KEYS)))
@@ -357,17 +357,17 @@ class RunPicker(OverScreen[Sequence[RunPaths] | None]):
             self._feeder.submit(self._read)
 
     def on_runs_panel_opened(self, message: RunsPanel.Opened) -> None:
-        """A click on the selected run marks it."""
+        """Mark the selected run after a click."""
         message.stop()
         self.panel.mark(message.run)
 
     def action_mark(self) -> None:
-        """Compare with the run under the cursor, or stop comparing."""
+        """Compare with the run under the cursor, or stop comparing with it."""
         if self.panel.chosen is not None:
             self.panel.mark(self.panel.chosen)
 
     def action_help(self) -> None:
-        """The keys of this list."""
+        """Show the keys of this list."""
         lines = lines_of(self, "the list of runs", self.BINDINGS)
         self.app.push_screen(HelpScreen([*lines, *lines_of(self.panel, "move", RunsPanel.BINDINGS)]))
 
@@ -390,5 +390,5 @@ class RunPicker(OverScreen[Sequence[RunPaths] | None]):
         self._feeder.submit(self._read)
 
     def action_cancel(self) -> None:
-        """Close without a change."""
+        """Close without any change."""
         self.dismiss(None)

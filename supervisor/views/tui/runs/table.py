@@ -1,4 +1,4 @@
-"""The table of runs, one per line, with a cursor; the browser's screen surrounds it."""
+"""The table of runs, one per line, with a cursor. The browser's screen contains the table."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ STATE_CELLS = 15
 ID_CELLS = 29
 VERDICT_CELLS = 17
 PLACE_CELLS = 48
-# Marks and state in front of the columns.
+# The marks and the state in front of the columns.
 HEAD_CELLS = 3 + STATE_CELLS
 # Below these widths (inside the frame) columns are dropped: attempts with batch and learning rate, the name, the duration, the date in the id and
-# the total of steps; last the best loss and the age.
+# the total of steps. The best loss and the age are dropped last.
 NUMBERS_FROM = 152
 NAME_FROM = 127
 DURATION_FROM = 110
@@ -46,7 +46,7 @@ ROOMY_FROM = 98
 WHOLE_FROM = 77
 VERDICT_LEAST = 10
 DATE_CELLS = len("20261121-1412-")
-# Columns where an arrow shows the sort order; newest first needs none.
+# Columns with an arrow that shows the sort order. Newest first needs no arrow.
 SORTED_COLUMNS = {
     SortKey.STATE: "state",
     SortKey.NAME: "name",
@@ -68,12 +68,12 @@ TROUBLE_ROWS = 3
 
 
 class RunsPanel(ListPanel):
-    """The table of runs, with a cursor."""
+    """A table of runs, with a cursor."""
 
     inverts_cursor = False
 
     class Opened(Message):
-        """A run was chosen; `beside`: the runs whose series to draw beside its own; `replay`: play its recording."""
+        """A message that a run was chosen; `beside`: the runs to draw beside it; `replay`: play its recording."""
 
         def __init__(self, run: RunPaths, beside: Sequence[RunPaths] = (), *, replay: bool = False) -> None:
             super().__init__()
@@ -82,7 +82,7 @@ class RunsPanel(ListPanel):
             self.replay = replay
 
     class OfRow(Message):
-        """A request about the run of a row, with the words typed for it."""
+        """The base of requests about a row's run, with any typed words."""
 
         def __init__(self, row: RunRow, text: str = "") -> None:
             super().__init__()
@@ -96,10 +96,10 @@ class RunsPanel(ListPanel):
         """A request for the next attempt of a finished run."""
 
     class Named(OfRow):
-        """A new name for a run."""
+        """A request to give a run a new name."""
 
     class Noted(OfRow):
-        """A note on a run."""
+        """A request to put a note on a run."""
 
     class Thrown(Message):
         """A request to delete a run, or (None) to undo the last deletion."""
@@ -109,7 +109,7 @@ class RunsPanel(ListPanel):
             self.run = run
 
     class Widened(Message):
-        """The scope was switched."""
+        """A message that the scope was switched."""
 
     def __init__(self, clock: Callable[[], float], scope: Scope, *, id: str) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
@@ -125,14 +125,14 @@ class RunsPanel(ListPanel):
         self._columns: Sequence[Column] = ()
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
-        """The keys that depend on the run under the cursor."""
+        """Return the keys that depend on the run under the cursor."""
         stop = [("s", "stop", "stop")] if self.can_stop else []
         again = [("r", "continue", "continue_run")] if self.can_continue else []
         return [*stop, *again, *([("c", "compare", "compare")] if self.can_compare else [])]
 
     @property
     def can_stop(self) -> bool:
-        """Whether a keeper would stop the run under the cursor."""
+        """Whether a keeper can stop the run under the cursor."""
         found = self.row
         return found is not None and found.live and found.state.mode != "observed" and not found.state.is_over
 
@@ -166,7 +166,7 @@ class RunsPanel(ListPanel):
         return self.rows[self.cursor] if self.rows else None
 
     def renew(self) -> None:
-        """Filter and sort again, then paint: the cursor stays on its run, or in its place if that run is gone."""
+        """Filter, sort and paint again. The cursor stays on its run, or in its place if the run is gone."""
         now = self._clock()
         rows = self.list.rows if self.list else ()
         self.rows = ordered(
@@ -181,7 +181,7 @@ class RunsPanel(ListPanel):
         self.go_to(at)
 
     def _state_words(self, found: RunRow) -> tuple[str, str]:
-        """The text of the state column, in English and in the person's language, without the glyph."""
+        """Return the text of the state column, in English and in the user's language, without the glyph."""
         span = listed_span(found, self._clock())
         return span.text[2:], spoken(span, self.tr).text[2:]
 
@@ -192,11 +192,11 @@ class RunsPanel(ListPanel):
         super().go_to(index)
 
     def count(self) -> int:
-        """How many runs the filter accepts."""
+        """Return how many runs the filter accepts."""
         return len(self.rows)
 
     def titles(self) -> tuple[Row, Row]:
-        """How many runs, the filter, and the sort order."""
+        """Return the number of runs, the filter, and the sort order."""
         total = len(self.list.rows) if self.list else 0
         tr = self.tr
         left = [Span(tr("runs"), TextStyle.STRONG), *self._scope_text()]
@@ -210,7 +210,7 @@ class RunsPanel(ListPanel):
         return tuple(left), row(Span(f"{where}{counted}", TextStyle.DIM))
 
     def _scope_text(self) -> Row:
-        """The folder of the listed runs, and the key that shows more or fewer."""
+        """Return the folder of the listed runs, and the key that shows more or fewer."""
         place = self.scope.place
         if place is None:
             return EMPTY
@@ -219,13 +219,13 @@ class RunsPanel(ListPanel):
             where, key = " in all folders", " (a: this folder only)"
         else:
             folder = fm.near_path(str(place))
-            # Its end distinguishes folders, and the key after it must not be pushed out.
+            # The end of the path identifies the folder, and the key after the path must stay visible.
             folder = folder if len(folder) <= PLACE_CELLS else f"…{folder[1 - PLACE_CELLS :]}"
             where, key = f" in {folder}", f" · {more} in other folders (a: all)"
         return row(Span(self.tr(where), TextStyle.PLAIN), Span(self.tr(key) if more else "", TextStyle.DIM))
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """The heading and the rows around the cursor."""
+        """Return the heading and the rows around the cursor."""
         if self.list is not None and not self.list.rows and self.list.complete:
             lines = [(f"  {fit(self.tr(text), TEACH_CELLS)}{how}", how) for text, how in TEACH]
             styled = [Span(line, TextStyle.DIM if how else TextStyle.STRONG) for line, how in lines]
@@ -243,7 +243,7 @@ class RunsPanel(ListPanel):
         return [*rows, *([EMPTY] * (room - len(rows))), detail] if detail else rows
 
     def heading(self, width: int) -> Sequence[Row]:
-        """The column names; an arrow marks the sort column, up for least first."""
+        """Return the column names. An arrow marks the sort column, up for least first."""
         texts = {name: self.tr(name) for name in ("state", *(column.name for column in self._columns))}
         if sorted_by := SORTED_COLUMNS.get(self.sort):
             texts[sorted_by] = texts.get(sorted_by, "") + self._arrow()
@@ -251,7 +251,7 @@ class RunsPanel(ListPanel):
         return [clip(row(Span(heading, TextStyle.DIM)), width)]
 
     def item(self, index: int, width: int) -> Row:
-        """One run."""
+        """Return the row of one run."""
         found, now, tr = self.rows[index], self._clock(), self.tr
         condition = spoken(listed_span(found, now), tr)
         here = found.run == self.chosen
@@ -266,7 +266,7 @@ class RunsPanel(ListPanel):
         return clip(spans, width)
 
     def rest(self, first: int, width: int) -> Row:
-        """The run itself: the title counts all of them."""
+        """Return the row itself. The title already counts all runs."""
         return self.item(first, width)
 
     def _arrow(self) -> str:
@@ -278,12 +278,12 @@ class RunsPanel(ListPanel):
         self.renew()
 
     def filter_by(self, text: str) -> None:
-        """Show the runs that a filter accepts; empty: all."""
+        """Show the runs that a filter accepts; empty: all runs."""
         self.query_text, self.cursor = text.strip(), 0
         self.renew()
 
     def open_filter(self, changed: Callable[[], object]) -> None:
-        """Ask for a filter, which applies while typing; canceling restores the previous one."""
+        """Ask for a filter and apply it while typing. Canceling restores the previous filter."""
         before, chosen = self.query_text, self.chosen
 
         def typed(text: str) -> str:
@@ -295,7 +295,7 @@ class RunsPanel(ListPanel):
             if text is None:
                 self.chosen = chosen
             typed(before if text is None else text)
-            if not self.rows:  # nobody chose the result of its first letters
+            if not self.rows:  # a cursor moved by partial input was not a choice
                 self.chosen = chosen
 
         hint = "words, state:failed, failure:cuda_oom, loss<2.5, yesterday"
@@ -315,15 +315,15 @@ class RunsPanel(ListPanel):
         self.repaint()
 
     def mark_of(self, run: RunPaths) -> Span:
-        """The mark in the hue that the run's curves will have beside those of the opened run."""
+        """Return the mark in the hue of the run's curves when compared with the open run."""
         if run not in self.marked:
             return Span(" ")
         return Span("◆", run_style(self.marked.index(run) + 1))
 
     def _detail(self, width: int) -> Row:
-        """The selected run's command and note, after the reason for its failure if its column truncates it; empty if it has none."""
+        """Return the selected run's command and note, after any failure reason that its column cuts off; empty if there is none."""
         found = self.rows[self.cursor]
-        own = found.run.run_id if found.given and width < NAME_FROM else ""  # its name replaces the id
+        own = found.run.run_id if found.given and width < NAME_FROM else ""  # the given name replaces the id
         reason = self.tr(found.reason)
         room = next(column.cells for column in self._columns if column.name == "verdict")
         parts = [
@@ -336,7 +336,7 @@ class RunsPanel(ListPanel):
         return clip(row(Span(f"  {text}", TextStyle.DIM)), width) if text else EMPTY
 
     def click_row(self, index: int) -> None:
-        """A click selects; a click on the selected one opens it."""
+        """Select the clicked run. A click on the selected run opens it."""
         if self.rows[index].run == self.chosen:
             self.post_message(self.Opened(self.rows[index].run))
         else:
@@ -344,7 +344,7 @@ class RunsPanel(ListPanel):
 
 
 class Column(NamedTuple):
-    """A column of the table: its cells, and how many blanks more than one are in front of it."""
+    """A column of the table: its width in cells, and the number of extra spaces in front of it."""
 
     name: str
     cells: int
@@ -353,7 +353,7 @@ class Column(NamedTuple):
 
 
 def columns_of(width: int, longest: int) -> Sequence[Column]:
-    """The columns that fit a width. `longest`: cells of the longest verdict, which gets the remaining width."""
+    """Return the columns that fit a width. `longest`: cells of the longest verdict, which gets the rest."""
     room = width - HEAD_CELLS
     roomy = width >= ROOMY_FROM
     id_cells = ID_CELLS if roomy else ID_CELLS - DATE_CELLS
@@ -382,7 +382,7 @@ def columns_of(width: int, longest: int) -> Sequence[Column]:
 
 
 def laid(columns: Sequence[Column], texts: Mapping[str, str]) -> str:
-    """Texts in their columns."""
+    """Lay out texts in their columns."""
     return " ".join(
         " " * column.gap + fit(texts[column.name], column.cells, right=column.right) for column in columns
     )
@@ -393,7 +393,7 @@ def _cells_of(columns: Sequence[Column]) -> int:
 
 
 def _texts(found: RunRow, width: int, now: float, tr: Tr) -> Mapping[str, str]:
-    """The texts of a run, by column."""
+    """Return the texts of a run, by column."""
     state = found.state
     total = f"/{fm.whole(state.planned_steps)}" if state.planned_steps and width >= ROOMY_FROM else ""
     step = f"{fm.whole(found.step)}{'+' if found.is_cut else ''}"
@@ -412,7 +412,7 @@ def _texts(found: RunRow, width: int, now: float, tr: Tr) -> Mapping[str, str]:
 
 
 def _run_text(found: RunRow, width: int) -> str:
-    """Its id; if there is no name column, a person's name for it replaces the date, or all of the id."""
+    """Return the run's id. Without a name column, the user's name replaces the date or the whole id."""
     run_id = found.run.run_id
     if found.given and width < NAME_FROM:
         return f"{fm.short_id(run_id)} · {found.given}" if width >= ROOMY_FROM else found.given

@@ -17,7 +17,7 @@ from supervisor.views.wording.translate import Tr
 
 KEY_CELLS = 7
 NAME_CELLS = 17
-# Other programs' names for an action, or what a person wants from it, by action.
+# For each action, its names in other programs, or the goal of the user.
 SYNONYMS: dict[str, tuple[str, ...]] = {
     "leave": ("quit", "exit", "close", "detach"),
     "ask('stop')": ("end", "terminate", "cancel", "kill", "abort", "halt"),
@@ -51,26 +51,26 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "delete": ("remove", "rm"),
     "app.next_theme": ("colours", "colors"),
 }
-# An action without a key on this screen: a comparison is a key of the metrics page.
+# Actions without a key on this screen. Comparison has a key on the metrics page.
 COMPARE = Binding("M", "compare", "compare", tooltip="metrics: all charts, any number of runs in each")
-# How well typed text matches a command: its name, a part of it, another word for it, a part of its sentence.
+# Scores for a match with a command's name, a part of the name, a synonym, a part of the sentence.
 IS_NAME, IN_NAME, IN_OTHER, IN_SENTENCE = 1.0, 0.9, 0.8, 0.6
 
 
 class Palette(CommandPalette):
-    """Textual's palette, in the frame of the other dialogs."""
+    """Textual's palette in the frame of the other dialogs."""
 
     def on_mount(self) -> None:
-        """Its titles."""
+        """Set the titles."""
         tr, box = tr_of(self), self.query_one("#--container")
         box.border_title, box.border_subtitle = tr("commands"), tr("Enter does it · Esc closes")
 
 
 class KeyCommands(Provider):
-    """The actions possible now, with their keys."""
+    """A provider of the actions possible now, with their keys."""
 
     async def discover(self) -> Hits:
-        """All of them, in the footer's order."""
+        """Yield all actions, in the footer's order."""
         tr = tr_of(self.screen)
         for binding in self._possible():
             yield DiscoveryHit(
@@ -78,7 +78,7 @@ class KeyCommands(Provider):
             )
 
     async def search(self, query: str) -> Hits:
-        """Commands that match the words: its name, then a synonym, then its sentence."""
+        """Yield commands that match the words by name, then by synonym, then by sentence."""
         query = getattr(self.screen, "command_of", str)(query)
         matcher, tr = self.matcher(query), tr_of(self.screen)
         verb, _, words = query.strip().partition(" ")
@@ -96,7 +96,7 @@ class KeyCommands(Provider):
                 yield Hit(score, _line(binding, tr, matcher), do, text=binding.description)
 
     def _possible(self) -> list[Binding]:
-        """Bindings whose action is possible now, without the palette itself."""
+        """Return bindings whose action is possible now, except the palette itself."""
         screen, offers = self.screen, getattr(self.screen, "offers", bool)
         live = {active.binding.action for active in screen.active_bindings.values() if active.enabled}
         bound = [binding for binding in screen.BINDINGS if isinstance(binding, Binding)]
@@ -108,7 +108,7 @@ class KeyCommands(Provider):
 
 
 def rank(query: str, names: tuple[str, ...], sentences: tuple[str, ...], action: str) -> float:
-    """How well a command matches the typed text: 0 (not at all) to 1."""
+    """Return how well a command matches the typed text, from 0 (no match) to 1."""
     typed = " ".join(query.lower().split())
     low = [name.lower() for name in names]
     if typed in low:
@@ -121,10 +121,10 @@ def rank(query: str, names: tuple[str, ...], sentences: tuple[str, ...], action:
 
 
 def _line(binding: Binding, tr: Tr, matcher: Matcher | None = None) -> Content:
-    """Key, name and sentence in one line, as in the help."""
+    """Return key, name and sentence in one line, as in the help."""
     name, message = tr(binding.description), tr(binding.tooltip)
     key = Content.styled(fit(binding.key_display or binding.key, KEY_CELLS), "bold")
     blank = " " * max(NAME_CELLS - cell_len(name), 1)
-    # The typed text may be a word of the sentence.
+    # The typed text may match a word of the sentence.
     shown = [matcher.highlight(text) if matcher and matcher.match(text) else text for text in (name, message)]
     return Content.assemble(key, " ", shown[0], blank, shown[1])

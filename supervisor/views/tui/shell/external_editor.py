@@ -1,4 +1,4 @@
-"""Opens a run's file at a line in a person's own editor, with the app suspended."""
+"""Open a run's file at a line in the user's own editor, with the app suspended."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Spot:
     number: int | None
 
     def counted(self) -> int | None:
-        """The line's number, counted now if unknown; None: the file cannot be read."""
+        """Return the line's number, counted now if unknown; None if the file cannot be read."""
         if self.number is not None:
             return self.number
         number, left = 1, self.offset
@@ -44,7 +44,7 @@ class Spot:
 
 
 def editor_argv(spot: Spot, env: Mapping[str, str]) -> list[str] | str:
-    """The editor's command, or why there is none."""
+    """Return the editor's command, or why there is none."""
     words = _named(env, ("VISUAL", "EDITOR"), EDITORS)
     if not words:
         return "no editor: set EDITOR"
@@ -60,7 +60,7 @@ def editor_argv(spot: Spot, env: Mapping[str, str]) -> list[str] | str:
 
 
 def _named(env: Mapping[str, str], variables: tuple[str, ...], otherwise: tuple[str, ...]) -> list[str]:
-    """The words of the first configured and available command, or else of the first usual one."""
+    """Return the words of the first configured and available command, or else of the first default."""
     for variable in variables:
         try:
             words = shlex.split(env.get(variable, ""))
@@ -72,7 +72,7 @@ def _named(env: Mapping[str, str], variables: tuple[str, ...], otherwise: tuple[
 
 
 def run_outside(app: App[object], argv: list[str]) -> str:
-    """Run a command on the terminal until it ends, without a shell; returns any error."""
+    """Run a command on the terminal until it ends, without a shell. Return any error."""
     try:
         with app.suspend():
             done = subprocess.run(argv, check=False)

@@ -1,4 +1,4 @@
-"""The only thread that reads the run directory, so that the screen never waits for a disk, and the requests that it sends."""
+"""The only thread that reads the run directory and sends requests, so that the screen never waits for a disk."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from supervisor.run.ownership import NotRequested, Offer, ask
 from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.state import RunState
 
-# At most two deliveries a second, which bounds what a chart costs that is drawn anew with each; a quiet directory
-# is read four times, so that no change is shown late.
+# At most two deliveries a second, which limits the cost of redrawing a chart with each delivery. A quiet
+# directory is read four times a second, so that changes appear quickly.
 BUSY_S = 0.5
 IDLE_S = 0.25
 JOIN_S = 3.0
 
 
 class Revised(Protocol):
-    """A delivery: its revision is the same while nothing changed."""
+    """A delivery. Its revision stays the same while nothing changes."""
 
     @property
     def revision(self) -> int:
-        """Counts changes."""
+        """The number of changes so far."""
 
 
 Moment = TypeVar("Moment", bound=Revised)
@@ -35,16 +35,16 @@ Read_co = TypeVar("Read_co", bound=Revised, covariant=True)
 
 
 class Reader(Protocol[Read_co]):
-    """The source, used only in the reading thread."""
+    """The source of snapshots, used only in the reading thread."""
 
     def refresh(self) -> Read_co:
-        """Read new data."""
+        """Read new data and return the result."""
 
 
 class Feeder(Generic[Moment]):
-    """Reads and delivers, one snapshot at a time.
+    """A reading thread that delivers one snapshot at a time.
 
-    The next one is read only after `taken` was called for the last, so a slow screen skips moments.
+    The next read follows only after `taken` is called, so a slow screen skips snapshots.
 
     Args:
         reader: the reader.
@@ -64,7 +64,7 @@ class Feeder(Generic[Moment]):
         self._free = threading.Event()
         self._free.set()
         self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        # A daemon, because a read from a dead network mount cannot be interrupted: leaving must still work.
+        # Use a daemon thread, because an uninterruptible read from a dead network mount must not block exit.
         self._thread = threading.Thread(target=self._run, name="stoker-view-reader", daemon=True)
         self._revision = -1
         self._said = ""
@@ -74,23 +74,23 @@ class Feeder(Generic[Moment]):
         self._thread.start()
 
     def ask_to_stop(self) -> None:
-        """End the thread after its current work; does not wait."""
+        """End the thread after its current work, without waiting."""
         self._stop.set()
         self._free.set()
         self._wake.set()
 
     def stop(self) -> None:
-        """End the thread and wait for it, at most a few seconds."""
+        """End the thread and wait for at most a few seconds."""
         self.ask_to_stop()
         if self._thread.is_alive():
             self._thread.join(JOIN_S)
 
     def taken(self) -> None:
-        """The last snapshot is on the screen."""
+        """Report that the last snapshot is on the screen."""
         self._free.set()
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Run something that touches the disk (a request) in this thread, soon."""
+        """Run a job that touches the disk (a request) in this thread, soon."""
         self._jobs.put(job)
         self._wake.set()
 
@@ -110,14 +110,14 @@ class Feeder(Generic[Moment]):
             job = self._jobs.get()
             try:
                 job()
-            except Exception as error:  # noqa: BLE001 - a failed request is shown; reading continues
+            except Exception as error:  # noqa: BLE001 - show a failed request, keep reading
                 self._report(f"{type(error).__name__}: {error}")
 
     def _read(self) -> bool:
-        """Read, and deliver anything new; returns whether there was any."""
+        """Read, and deliver anything new. Return whether anything was new."""
         try:
             snapshot = self._reader.refresh()
-        except Exception as error:  # noqa: BLE001 - a view that stops without a word would lie
+        except Exception as error:  # noqa: BLE001 - a view that stops silently would mislead
             self._report(f"reading the run failed: {type(error).__name__}: {error}")
             return False
         if snapshot.revision == self._revision:
@@ -133,14 +133,14 @@ class Feeder(Generic[Moment]):
             self._trouble(text)
 
 
-# A keeper answers within a second, for a stop once it has begun. After this long, report that it did not.
+# A keeper answers within a second, or to a stop as soon as it begins. Report a missing answer after this.
 PATIENCE_S = 8.0
-# An answer means that the keeper took a request, which then takes seconds. These are done with the answer.
+# Most answers mean only that the keeper accepted a request. These requests are done with the answer.
 _DONE = frozenset({RequestKind.NOTE, RequestKind.STACKS, RequestKind.ANSWER, RequestKind.HOLD})
 
 
 class Answer(NamedTuple):
-    """One line for the person. `good` is None while undecided."""
+    """A one-line result for the user. `good` is None while undecided."""
 
     text: str
     good: bool | None
@@ -148,9 +148,9 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Adopter:
-    """Adopts a run whose keeper died, or continues a finished one: examines the effect, and does it.
+    """The functions to adopt a run whose keeper died, or to continue a finished run. First examine, then act.
 
-    Called in the reading thread; may raise.
+    Both are called in the reading thread and may raise.
     """
 
     examine: Callable[[RunPaths], Offer]
@@ -158,7 +158,7 @@ class Adopter:
 
 
 class RequestClient:
-    """Sends requests and watches for their answers. What `sender` returns runs in the reading thread, the rest on screen."""
+    """A client that sends requests and watches for answers. Jobs of `sender` run in the reading thread, others on screen."""
 
     def __init__(self, run: RunPaths) -> None:
         self.run = run
@@ -166,7 +166,7 @@ class RequestClient:
 
     @property
     def node(self) -> NodePaths:
-        """The part of node 0."""
+        """The files of node 0."""
         return self.run.node()
 
     def sender(
@@ -177,7 +177,7 @@ class RequestClient:
         now: float,
         report: Callable[[Answer], object],
     ) -> Callable[[], None]:
-        """A job for the reading thread that sends a request and reports the result."""
+        """Return a job for the reading thread that sends a request and reports the result."""
 
         def put() -> None:
             try:
@@ -193,7 +193,7 @@ class RequestClient:
         return put
 
     def answers(self, state: RunState, now: float) -> list[Answer]:
-        """The results of requests since the last call; a missing answer is reported once."""
+        """Return the results of requests since the last call. Report a missing answer once."""
         found: list[Answer] = []
         for request_id, (kind, sent_t) in list(self._pending.items()):
             text, word = state.answered.get(request_id), word_of(kind)
@@ -216,7 +216,7 @@ class RunAccess:
     """How a dashboard reaches its run.
 
     `feeder`: the reading thread, which also sends requests. `read_only`: no requests. `is_recorded`: the run is a recording.
-    `adopter`: adopts a run whose keeper died. `continuer`: starts the next attempt of a finished run. None: not offered.
+    `adopter`: adopts a run whose keeper died. `continuer`: starts the next attempt of a finished run. None: unavailable.
     """
 
     client: RequestClient
@@ -228,5 +228,5 @@ class RunAccess:
 
 
 def word_of(kind: RequestKind) -> str:
-    """The name of a request: ``stop now``."""
+    """Return the name of a request: ``stop now``."""
     return kind.value.replace("_", " ")

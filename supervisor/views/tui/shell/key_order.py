@@ -1,8 +1,8 @@
-"""Handles keys one at a time: each is finished before the next is handled.
+"""Handle keys one at a time. Each key is finished before the next is handled.
 
-Textual hands a key to the focused widget, and a binding acts only when the key has bubbled up to the app; a
-letter typed meanwhile is written by the widget at once. So in a burst, as over slow ssh, ``Backspace 0``
-became ``0 Backspace``, and text typed right after the key that opens a dialog went to the screen below it.
+Textual passes a key to the focused widget, and a binding acts only after the key has bubbled up to the app.
+Meanwhile the widget writes the next letter. So in a burst, as over slow ssh, ``Backspace 0`` became
+``0 Backspace``, and text typed right after the key that opens a dialog went to the screen below.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from textual.app import App
 
 WAIT_S = 0.5
-"""A key whose widget went away while it was on its way is waited for so long."""
+"""How long to wait for a key whose widget was removed before the key arrived."""
 RETRY_S = 0.02
-"""A key that comes too early is looked at again after so long."""
+"""How soon to check again a key that came too early."""
 
 
 class Passed(Message):
-    """Follows a key through the same queues, up to the app: when it arrives, the key is finished."""
+    """A message that follows a key through the same queues. When the app gets it, the key is finished."""
 
 
 class KeyOrder:
-    """Holds keys back while one is being handled.
+    """A queue that holds keys back while another key is being handled.
 
     Args:
         app: the app that gets the keys.
         handle: Textual's own handling of a key.
-        early: whether a key comes too early, so that it and later keys wait. Called again until it does not.
+        early: whether a key comes too early, so that it and later keys wait. Called until the key may pass.
     """
 
     def __init__(
@@ -52,14 +52,14 @@ class KeyOrder:
         self._screen: object = None
 
     async def take(self, event: events.Event) -> None:
-        """Take a key or a paste: handle it now, or after those before it."""
+        """Take a key or a paste. Handle it now, or after the keys before it."""
         self._held.append(event)
         if self._under_way is None:
             await self._next()
 
     async def passed(self, message: Passed) -> None:
-        """The current key is finished; a screen that it opened is ready before the next is handled."""
-        if message is not self._under_way or not self._app.screen_stack:  # none is left while the app closes
+        """Finish the current key. A screen that it opened is ready before the next key is handled."""
+        if message is not self._under_way or not self._app.screen_stack:  # no screen is left at exit
             return
         if self._app.screen is not self._screen and self._follow():
             return
@@ -80,7 +80,7 @@ class KeyOrder:
         await self._next()
 
     def _follow(self) -> bool:
-        """Send a message after the key; returns whether it can arrive."""
+        """Send a message after the key. Return whether the message can arrive."""
         screen = self._screen = self._app.screen
         message = Passed()
         if not (self._app.focused or screen).post_message(message):

@@ -18,16 +18,16 @@ from supervisor.views.tui.widgets.panel import Panel, tr_of
 if TYPE_CHECKING:
     from textual.command import Provider
 
-# The words beside q are dropped if fewer than this many other keys would fit.
+# Drop the words beside q if fewer than this many other keys would fit.
 WANTED_HINTS = 8
 NARROW_BELOW = 64
 RESTART_STOPPED = "the automatic restart is stopped; if you leave this, the run waits for you"
 LOW_BELOW = 18
-# Keys that quit the app, on the dashboard and in the list of runs: they never wait.
+# Keys that quit the app, on the dashboard and in the list of runs. They never wait.
 LEAVING = frozenset({"q", "d", "ctrl+c", "ctrl+q"})
 # Other keys wait this long for the first data.
 FIRST_READ_S = 5.0
-# Keys without a character, whose silence would be noticed.
+# Keys without a character. A user would notice if they did nothing.
 NAMED_KEYS = frozenset({"enter", "backspace", "delete", "insert", *(f"f{number}" for number in range(1, 13))})
 
 
@@ -41,12 +41,12 @@ class Hint(NamedTuple):
 
 
 class FooterBar(Panel):
-    """The keys available now, most wanted first; those that do not fit are in the help."""
+    """A footer with the keys available now, most important first. The help has the keys that do not fit."""
 
     framed = False
 
     class Pressed(Message):
-        """A hint was clicked."""
+        """A message that a hint was clicked."""
 
         def __init__(self, action: str) -> None:
             super().__init__()
@@ -61,23 +61,23 @@ class FooterBar(Panel):
 
     @property
     def ready(self) -> bool:
-        """Whether keys were offered."""
+        """Whether the footer has keys to show."""
         return self._last is not None
 
     def cover(self, *, covered: bool) -> None:
-        """Something is open over the screen, so none of its keys works or is shown."""
+        """Hide all keys while another screen covers this screen, because none of the keys works."""
         if covered != self._covered:
             self._covered = covered
             self.repaint()
 
     def offer(self, hints: tuple[Hint, ...], last: Hint) -> None:
-        """Show these keys; `last` is always at the right end."""
+        """Show these keys. `last` is always at the right end."""
         if (hints, last) != (self._hints, self._last):
             self._hints, self._last = hints, last
             self.repaint()
 
     def body(self, width: int, height: int) -> Sequence[Row]:  # noqa: ARG002 - one line, however high
-        """The line."""
+        """Return the footer line."""
         self._places = []
         if self._last is None or self._covered:
             return []
@@ -101,7 +101,7 @@ class FooterBar(Panel):
         return [between(tuple(spans), right, width)]
 
     def on_click(self, event: events.Click) -> None:
-        """A click acts as the key."""
+        """Run the action of the clicked hint."""
         for start, stop, action in self._places:
             if start <= event.x < stop:
                 self.post_message(self.Pressed(action))
@@ -114,14 +114,14 @@ def _hint(hint: Hint) -> Row:
 
 
 def key_commands() -> type[Provider]:
-    """Imported late: the palette, its library and the editor's take a tenth of a second at the start."""
+    """Import the command palette late, because it and its libraries take a tenth of a second."""
     from supervisor.views.tui.shell.command_palette import KeyCommands
 
     return KeyCommands
 
 
 def silence_of(screen: Screen[Any], event: events.Key) -> str | None:
-    """The message for a key that has no effect on a screen; None if it has one."""
+    """Return the message for a key that has no effect on a screen; None if the key has an effect."""
     if screen.app.screen is not screen or event.key in screen.active_bindings:
         return None
     if not event.is_printable and event.key not in NAMED_KEYS:
@@ -131,23 +131,23 @@ def silence_of(screen: Screen[Any], event: events.Key) -> str | None:
 
 
 class KeyScreen(MessagePump):
-    """For screens: footer clicks act as keys, `:` opens all commands, and a covered footer shows no keys."""
+    """The base of screens: footer clicks act as keys, `:` opens all commands, covered footers are blank."""
 
     def on_screen_suspend(self) -> None:
-        """Another screen has the focus."""
+        """Cover the footer while another screen has the focus."""
         self._cover_footer(covered=True)
 
     def on_screen_resume(self) -> None:
-        """This screen has the focus again."""
+        """Uncover the footer when this screen has the focus again."""
         self._cover_footer(covered=False)
 
     def on_footer_bar_pressed(self, message: FooterBar.Pressed) -> None:
-        """A click on a hint acts as its key."""
+        """Run the action of a clicked hint."""
         assert isinstance(self, Screen)
         self.call_later(self.run_action, message.action)
 
     def action_commands(self) -> None:
-        """All commands, searchable by name."""
+        """Show all commands, searchable by name."""
         from supervisor.views.tui.shell.command_palette import Palette
 
         assert isinstance(self, Screen)
@@ -160,26 +160,26 @@ class KeyScreen(MessagePump):
 
 
 class OverScreen(KeyScreen, ModalScreen[ScreenResultType]):
-    """A modal screen; on a narrow terminal its box takes the full width, on a low one its keys stay visible."""
+    """A modal screen. On a narrow terminal its box has full width. On a short terminal, keys stay visible."""
 
     # Textual declares them as instance variables.
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (NARROW_BELOW, "-usual")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-low"), (LOW_BELOW, "-high")]  # noqa: RUF012
 
     is_restart_stopped = False
-    """Whether an automatic restart was stopped because this is open."""
+    """Whether an automatic restart was stopped because this dialog is open."""
 
     def renew(self) -> None:
-        """The run in question has changed."""
+        """Update the dialog after the run changed."""
 
     def stopped_line(self) -> Label:
-        """The line of a dialog that says that no attempt starts on its own; shown only if one would have."""
+        """Return a dialog's line about a stopped restart, hidden unless a restart was due."""
         line = Label(Content(tr_of(self)(RESTART_STOPPED)), classes="quiet", id="stopped")
         line.display = self.is_restart_stopped
         return line
 
     def show_stopped(self, is_stopped: bool) -> None:
-        """Show that line, or hide it."""
+        """Show or hide the line about a stopped restart."""
         self.is_restart_stopped = is_stopped
         for line in self.query("#stopped"):
             line.display = is_stopped

@@ -1,4 +1,4 @@
-"""Filters each line last, on its way to the terminal: no commands, only ASCII (--ascii), no color (NO_COLOR)."""
+"""Filter each line on its way to the terminal: no commands, only ASCII (--ascii), no color (NO_COLOR)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _PLAIN: Final = {
     "▀▔": '"',
     "▕": "|",
 }
-# A lone arrow becomes a comparison; between two values it also takes the blanks' cells.
+# A lone arrow becomes a comparison. An arrow between two values also replaces the spaces around it.
 _LEADS_TO: Final = re.compile("(?<=[^ ←→↑↓]) → (?=[^ ←→↑↓])")
 BRAILLE: Final = 0x2800
 
@@ -69,10 +69,10 @@ TABLE: Final = _table()
 
 
 class AsciiFilter(LineFilter):
-    """Replaces each glyph with a plain one of the same width; text in other scripts becomes question marks."""
+    """A filter that replaces glyphs with ASCII glyphs of equal width. Other scripts become question marks."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 - textual's own signature
-        """The line in ASCII."""
+        """Return the line in ASCII."""
         return [
             segment
             if segment.control or segment.text.isascii()
@@ -82,22 +82,22 @@ class AsciiFilter(LineFilter):
 
 
 def ascii_of(text: str) -> str:
-    """`text` in ASCII, with the same width."""
+    """Return `text` in ASCII, with the same width."""
     text = _LEADS_TO.sub(" ->", text).translate(TABLE)
     if text.isascii():
         return text
     return "".join(c if c.isascii() else "?" * cell_len(c) for c in text)
 
 
-# Differences of lightness, 0 to 1. In the three themes, signs with their own background differ from the
-# screen's by 0.48 or more, a bar by at most 0.07; dim text is at most 0.69 of the way from background to
-# foreground, a frame 0.3, warnings at least 0.73; errors are bold.
+# Differences of lightness, 0 to 1. In the three themes, glyphs with their own background differ from
+# the screen's by 0.48 or more, a bar by at most 0.07. Dim text is at most 0.69 of the way from background to
+# foreground, a frame 0.3, warnings at least 0.73. Errors are bold.
 REVERSED_FROM: Final = 0.2
 DIM_BELOW: Final = 0.72
 
 
 class NoColourFilter(LineFilter):
-    """Removes all colors from a line (https://no-color.org); bold, dim and reversed text keep their meaning.
+    """A filter that removes all colors (https://no-color.org). Bold, dim and reversed text keep their look.
 
     Args:
         foreground: the theme's own; text much closer to the background becomes dim.
@@ -108,7 +108,7 @@ class NoColourFilter(LineFilter):
         self._foreground = foreground.brightness
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """The line in the terminal's own two colors."""
+        """Return the line in the terminal's own two colors."""
         ground = background.brightness
         return [
             segment
@@ -120,7 +120,7 @@ class NoColourFilter(LineFilter):
 
 @lru_cache(8)
 def no_colour(foreground: str) -> NoColourFilter:
-    """The filter for a theme, by its foreground; always the same object, as Textual caches lines by filters."""
+    """Return the filter for a theme's foreground, always the same object for Textual's cache of lines."""
     return NoColourFilter(Color.parse(foreground))
 
 
@@ -147,10 +147,10 @@ def _lightness(colour: RichColor | None, otherwise: float) -> float:
 
 
 class HarmlessFilter(LineFilter):
-    """Removes control characters and similar ones from a line, which keeps its width."""
+    """A filter that removes control characters from a line but keeps its width."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 - textual's own signature
-        """The line, without commands."""
+        """Return the line without terminal commands."""
         if all(segment.control or plain(segment.text) is segment.text for segment in segments):
             return segments
         return [
@@ -160,7 +160,7 @@ class HarmlessFilter(LineFilter):
 
 
 def harmless(text: str) -> str:
-    """`text` without characters that command a terminal, with the same width."""
+    """Return `text` without characters that command a terminal, with the same width."""
     width = cell_len(text)
     kept = "".join(_sign(c) for c in text)
     return kept + " " * (width - cell_len(kept))

@@ -1,8 +1,8 @@
 """Rows of text in a few styles, each with a meaning: cut, padded and wrapped by cells (pure).
 
-Text is never markup here. `plain` removes control characters and characters whose width terminals disagree
-about; all code that measures, cuts or pads uses it, so that measured and painted widths agree, and so does
-`panel.to_strip`, wherever the text came from.
+Text is never markup here. `plain` removes control characters and characters whose width differs between
+terminals. All code that measures, cuts or pads uses `plain`, so that measured and painted widths agree.
+`panel.to_strip` uses it for text from any source.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from supervisor.views.wording.translate import Tr
 
 
 class TextStyle(StrEnum):
-    """The meaning of a piece of text; themes set its look. Never the only sign: a glyph or word is beside it."""
+    """The meaning of a piece of text. Themes set the style. A glyph or word beside it shows the meaning too."""
 
     PLAIN = "plain"
     DIM = "dim"
@@ -58,33 +58,33 @@ EMPTY: Row = ()
 _UNSURE = re.compile("[\ufe0e\ufe0f\U0001f3fb-\U0001f3ff]")
 LABEL = 12
 SPARKS = "▁▂▃▄▅▆▇"
-# A word, or one Han character, with the marks that must not begin the next line or end this one.
+# A word, or one Han character, with the marks that must not begin the next line or end this line.
 _HAN = r"\u3400-\u9fff\uf900-\ufaff"
 _UNIT = Lazy(rf" ?[（「《“]*(?:[{_HAN}]|[^\s{_HAN}（「《“，。；：、！？）」》”]+|.)[，。；：、！？）」》”]*")
 
 
 def row(*parts: Span | str) -> Row:
-    """A row of spans; a bare string is plain."""
+    """Return a row of spans. A bare string becomes a plain span."""
     return tuple(Span(part) if isinstance(part, str) else part for part in parts)
 
 
 def spoken(span: Span, tr: Tr) -> Span:
-    """The span in the person's language."""
+    """Translate the span into the user's language."""
     return Span(tr(span.text), span.style)
 
 
 def cells(spans: Row) -> int:
-    """Width of a row in cells."""
+    """Return the width of a row in cells."""
     return sum(cells_of(plain(span.text)) for span in spans)
 
 
 def cells_of(text: str) -> int:
-    """Width of plain text: for a new log line, rich's own would examine every character and cache it."""
+    """Return the width of plain text. For ASCII, skip rich, which would cache every new log line."""
     return len(text) if text.isascii() else cell_len(text)
 
 
 def fit(text: str, width: int, *, right: bool = False) -> str:
-    """`text` in exactly `width` cells; longer text ends in an ellipsis."""
+    """Return `text` in exactly `width` cells. Longer text ends in an ellipsis."""
     text = plain(text)
     size = cell_len(text)
     if size == width:
@@ -95,7 +95,7 @@ def fit(text: str, width: int, *, right: bool = False) -> str:
 
 
 def between(left: Row, right: Row, width: int, fill: Span | None = None) -> Row:
-    """`left` and `right` at the two ends of `width` cells; `right` is dropped if both do not fit."""
+    """Put `left` and `right` at the two ends of `width` cells. Drop `right` if both do not fit."""
     fill = fill or Span(" ")
     gap = width - cells(left) - cells(right)
     if gap < 1:
@@ -104,7 +104,7 @@ def between(left: Row, right: Row, width: int, fill: Span | None = None) -> Row:
 
 
 def clip(spans: Row, width: int) -> Row:
-    """The row cut to `width` cells, with an ellipsis if something is lost."""
+    """Cut the row to `width` cells, with an ellipsis if anything is lost."""
     if cells(spans) <= width:
         return spans
     kept: list[Span] = []
@@ -120,7 +120,7 @@ def clip(spans: Row, width: int) -> Row:
 
 
 def padded(spans: Row, width: int) -> Row:
-    """The row in exactly `width` cells."""
+    """Return the row in exactly `width` cells."""
     size = cells(spans)
     if size > width:
         spans = clip(spans, width)
@@ -129,9 +129,9 @@ def padded(spans: Row, width: int) -> Row:
 
 
 def wrap(text: str, width: int, most: int) -> list[str]:
-    """`text` in at most `most` lines of `width` cells; longer text ends in an ellipsis.
+    """Wrap `text` into at most `most` lines of `width` cells. Longer text ends in an ellipsis.
 
-    Lines break at blanks, in Chinese after any character but not before a closing mark (see UAX #14).
+    Lines break at spaces. Chinese breaks after any character but not before a closing mark (see UAX #14).
     """
     lines: list[str] = []
     line = ""
@@ -159,7 +159,7 @@ def labelled(
     most: int = 6,
     label_cells: int = LABEL,
 ) -> list[Row]:
-    """A label, and its text in as many rows as needed (at most `most`)."""
+    """Return a label, and its text in as many rows as needed (at most `most`)."""
     lines = wrap(text, max(width - label_cells, 10), most) or [""]
     return [
         row(Span(fit(label if not at else "", label_cells), TextStyle.DIM), Span(line, style))
@@ -168,14 +168,14 @@ def labelled(
 
 
 def _words(text: str) -> list[str]:
-    """The parts that stay on one line, each with the blank before it."""
+    """Return the parts that stay on one line, each with the space before it."""
     if text.isascii():
         return [f" {word}" for word in text.split()]
     return _UNIT.findall(" ".join(text.split()))
 
 
 def bar(ratio: float | None, width: int, style: TextStyle) -> Row:
-    """A bar of `width` cells, in half cells; an unknown ratio is an empty track."""
+    """Return a bar of `width` cells, in half cells. An unknown ratio leaves the bar empty."""
     known = 0.0 if ratio is None else min(max(ratio, 0.0), 1.0)
     full, half = divmod(round(known * width * 2), 2)
     track = "─" * (width - full - half)
@@ -189,7 +189,7 @@ def spark(
     high: float | None = None,
     pick: Callable[[Sequence[float]], float] = fmean,
 ) -> str:
-    """Values as at most `width` block characters, right-aligned and clipped at the bounds.
+    """Draw values as at most `width` block characters, right-aligned and clipped at the bounds.
 
     If values outnumber cells, `pick` combines them. Without bounds the range is at least a fifth of the
     greatest value, so that noise stays small. The full block is not used, because rows would merge.
@@ -221,7 +221,7 @@ def spark_row(
     high: float | None = None,
     pick: Callable[[Sequence[float]], float] = fmean,
 ) -> Row:
-    """`spark` with each value in its own style."""
+    """Return a `spark` row with each value in its own style."""
     text = spark(values, width, low, high, pick)
     styles = [style_of(value) for value in _picked(values, width, pick)]
     styles = [TextStyle.PLAIN] * (len(text) - len(styles)) + styles
@@ -239,10 +239,10 @@ def _picked(values: Sequence[float], width: int, pick: Callable[[Sequence[float]
 
 
 def plain(text: str) -> str:
-    """`text` with the same width on every terminal: control characters as escapes, no line breaks, no tabs.
+    """Return `text` with equal width on every terminal: control characters escaped, no line breaks, no tabs.
 
-    Selectors of emoji style and skin tone are removed too: xterm, tmux and kitty count the cells of such
-    pairs differently (1, 2 and 4 were seen), which would break a frame after them.
+    Selectors of emoji style and skin tone are removed too. xterm, tmux and kitty count the cells of these
+    pairs differently (1, 2 and 4 were seen), which would break the frame to their right.
     """
     if text.isprintable() and (text.isascii() or _UNSURE.search(text) is None):
         return text

@@ -1,4 +1,4 @@
-"""The base of all panes: rows in, strips out; only changes are painted. Some move, and some of these are lists with a cursor."""
+"""The base of all panes. Rows become strips, and only changes are painted. Some panes scroll, and some have a list cursor."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from supervisor.views.tui.widgets.paint import (
 from supervisor.views.tui.widgets.textual_theme import styles_of
 from supervisor.views.wording.translate import Tr, english
 
-# Sentences and commands are copied unwrapped, to be pasted; only a longer log line is cut.
+# Copy sentences and commands without wrapping, so that the user can paste them. Cut only longer log lines.
 UNWRAPPED_CELLS = 10_000
 WHEEL_ROWS = 3
 
@@ -44,7 +44,7 @@ def to_strip(
     width: int,
     styles: Mapping[TextStyle, Style],
 ) -> Strip:
-    """The row as a strip of exactly `width` cells, free of control characters."""
+    """Convert a row to a strip of exactly `width` cells, free of control characters."""
     segments: list[Segment] = []
     size = 0
     for text, style in spans:
@@ -58,7 +58,7 @@ def to_strip(
 
 
 class View(msgspec.Struct, frozen=True):
-    """The input of a pane: a snapshot, the wall time of display, the language."""
+    """The input of a pane: a snapshot, the wall time to display, the language."""
 
     snapshot: Snapshot
     now: float
@@ -66,14 +66,14 @@ class View(msgspec.Struct, frozen=True):
 
 
 def tr_of(node: DOMNode) -> Tr:
-    """Translates the app's sentences into the person's language."""
+    """Return the translator from English into the user's language."""
     return getattr(node.app, "tr", english)
 
 
 class Panel(Widget):
-    """A pane that draws rows. `framed` panes have a frame whose top edge carries two titles.
+    """The base class of panes that draw rows. The top edge of a `framed` pane carries two titles.
 
-    A subclass gives `body`, and `titles` when it is framed. A pane that is not displayed draws nothing.
+    A subclass defines `body`, and `titles` if framed. A hidden pane draws nothing.
     """
 
     ALLOW_SELECT = False
@@ -81,10 +81,10 @@ class Panel(Widget):
     # Whether the content depends on the time of day, shown in whole seconds.
     uses_clock: ClassVar[bool] = False
     framed: reactive[bool] = reactive(True)
-    number: int | None = None  # its key, shown in its frame
+    number: int | None = None  # the key of the pane, shown in the frame
 
     class KeysChanged(Message):
-        """Its own keys or their actions have changed, so a footer that shows them is stale."""
+        """A message that the pane's keys or their actions changed, so that the footer updates."""
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
@@ -97,37 +97,37 @@ class Panel(Widget):
 
     @property
     def tr(self) -> Tr:
-        """Translates sentences into the person's language, before they are cut to width."""
+        """The translator into the user's language, used before text is cut to width."""
         return tr_of(self)
 
     @property
     def ready(self) -> bool:
-        """Whether there is something to draw."""
+        """Whether the pane has content to draw."""
         return self.view is not None
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """At most `height` rows of at most `width` cells."""
+        """Return at most `height` rows of at most `width` cells."""
         raise NotImplementedError
 
     def titles(self) -> tuple[Row, Row]:
-        """Left and right title of the frame."""
+        """Return the left and right title of the frame."""
         return EMPTY, EMPTY
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
-        """Its own keys that deserve a place in the footer while it is shown alone: key, word, action."""
+        """Return the pane's own keys for the footer of its full page: key, word, action."""
         return ()
 
     def closes(self) -> str:
-        """What Esc closes in this pane (its action is `plain`), before anything around it; empty: nothing."""
+        """Return what Esc closes in this pane (action `plain`) before anything around it; else empty."""
         return ""
 
     def copied(self) -> str:
-        """Its content as plain lines below the run's name, for the clipboard; empty if there is none."""
+        """Return the content as plain lines below the run's name, for the clipboard; empty if none."""
         edge = 2 if self.framed else 0
         return self._copied_below_name(self.body(self.size.width - edge, self.size.height - edge))
 
     def _copied_below_name(self, rows: Sequence[Row]) -> str:
-        """Rows as plain lines below the run's name and the title, without control characters and secrets."""
+        """Return rows as plain lines below run name and title, without control characters and secrets."""
         if self.view is None or not rows:
             return ""
         state, (left, right) = self.view.snapshot.state, self.titles()
@@ -137,12 +137,12 @@ class Panel(Widget):
         return "\n".join(map(plain, redact_lines(lines))).strip()
 
     def show(self, view: View) -> None:
-        """Draw another moment."""
+        """Draw a new view."""
         self.view = view
         self.repaint()
 
     def tick(self, view: View) -> None:
-        """Time has passed."""
+        """Update the time of day."""
         self.view = view
         if self.uses_clock:
             self.repaint()
@@ -173,31 +173,31 @@ class Panel(Widget):
         self._rows, self._drawn_size, self._drawn_in = rows, size, styles
 
     def render_line(self, y: int) -> Strip:
-        """A row for the compositor, which after a layout may ask for it before the pane hears of its size."""
+        """Return a row for the compositor, which may ask for it before the pane learns its new size."""
         size = self.size
-        stale = self._drawn_size != size or not self._strips  # its size or focus changed behind a page
+        stale = self._drawn_size != size or not self._strips  # size or focus changed behind a page
         if stale and size.width and size.height:
             self._draw(self._compose_rows(size.width, size.height), styles_of(self.app.theme_variables))
         return self._strips[y] if y < len(self._strips) else Strip.blank(size.width, self.rich_style)
 
     def notify_style_update(self) -> None:
-        """Another theme: every strip is stale."""
+        """Redraw after a theme change, because every strip is stale."""
         super().notify_style_update()
         if self._strips and styles_of(self.app.theme_variables) is not self._drawn_in:
             self.repaint()
 
     def watch_framed(self) -> None:
-        """Frame on or off."""
+        """Lay out again after the frame appears or disappears."""
         self._strips = []
         self.repaint()
 
     def on_resize(self, _event: events.Resize) -> None:
-        """Another size needs another composition."""
+        """Compose again after a resize."""
         if self._drawn_size != self.size:
             self.repaint()
 
     def watch_has_focus(self, has_focus: bool) -> None:
-        """The frame shows the focus; `on_focus` would come before Textual has recorded it."""
+        """Show the focus in the frame. `on_focus` would come before Textual records the focus."""
         super().watch_has_focus(has_focus)
         self._strips = []
         self.repaint()
@@ -206,7 +206,7 @@ class Panel(Widget):
         rows = self._composed(width, height)
         if (
             keys := (self.closes(), *self.inner_keys())
-        ) != self._keys:  # their actions may depend on the content
+        ) != self._keys:  # the actions may depend on the content
             self._keys = keys
             self.post_message(self.KeysChanged())
         return rows
@@ -232,29 +232,29 @@ class Panel(Widget):
 
 
 class WheelPanel(Panel, can_focus=True):
-    """A pane that the wheel moves: a cursor or a page of text. A subclass says how."""
+    """A pane in which the mouse wheel moves a cursor or a page of text. A subclass defines the movement."""
 
     def action_move(self, rows: int) -> None:
         """Move by rows."""
         raise NotImplementedError
 
     def wheel(self, rows: int) -> None:
-        """The wheel was turned."""
+        """Move after the wheel was turned."""
         self.action_move(rows)
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """The wheel moves three rows."""
+        """Move down three rows."""
         event.stop()
         self.wheel(WHEEL_ROWS)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """The wheel moves three rows."""
+        """Move up three rows."""
         event.stop()
         self.wheel(-WHEEL_ROWS)
 
 
 class MovingPanel(WheelPanel):
-    """A pane that j/k, the arrows and the page keys also move."""
+    """A pane in which j/k, the arrows and the page keys move too."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("j,down", "move(1)", "down", show=False),
@@ -267,7 +267,7 @@ class MovingPanel(WheelPanel):
 
 
 class ListPanel(MovingPanel):
-    """Rows below an optional heading, with a cursor; a click selects."""
+    """A list of rows below an optional heading, with a cursor. A click selects a row."""
 
     inverts_cursor: ClassVar[bool] = True  # whether the cursor's row is shown reversed
 
@@ -280,23 +280,23 @@ class ListPanel(MovingPanel):
         self._heading_rows = 0
 
     def heading(self, width: int) -> Sequence[Row]:  # noqa: ARG002 - for subclasses
-        """Rows that do not scroll."""
+        """Return rows that do not scroll."""
         return ()
 
     def count(self) -> int:
-        """How many rows there are."""
+        """Return the number of rows."""
         raise NotImplementedError
 
     def item(self, index: int, width: int) -> Row:
-        """One row. Called only for visible rows."""
+        """Return one row. Only visible rows are requested."""
         raise NotImplementedError
 
     def rest(self, first: int, width: int) -> Row:  # noqa: ARG002 - for subclasses
-        """The text in place of the rows from `first` on, which do not fit."""
+        """Return the text to show in place of the rows from `first` on, which do not fit."""
         return (Span(self.tr(f"… {self._count - first} more"), TextStyle.DIM),)
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """The visible rows, including the cursor's."""
+        """Return the visible rows, including the row under the cursor."""
         heading = list(self.heading(width))
         count = self.count()
         room = max(height - len(heading), 0)
@@ -318,7 +318,7 @@ class ListPanel(MovingPanel):
         return heading + shown
 
     def go_to(self, index: int) -> None:
-        """Move the cursor to a row, or the nearest existing one."""
+        """Move the cursor to a row, or to the nearest existing row."""
         last = max(self.count() - 1, 0) if self.ready else 0
         self.cursor = min(max(index, 0), last)
         self.repaint()
@@ -332,26 +332,26 @@ class ListPanel(MovingPanel):
         self.go_to(0 if way < 0 else self._count - 1)
 
     def action_page(self, pages: int) -> None:
-        """One page up or down."""
+        """Move one page up or down."""
         self.action_move(pages * self._page)
 
     def row_at(self, event: events.MouseEvent) -> int | None:
-        """The row under the mouse; None outside the rows."""
+        """Return the row under the mouse; None outside the rows."""
         at = event.y - (1 if self.framed else 0) - self._heading_rows
         return self._top + at if 0 <= at < min(self._page, self._count - self._top) else None
 
     def on_click(self, event: events.Click) -> None:
-        """A click on a row."""
+        """Pass a click on a row to `click_row`."""
         if (index := self.row_at(event)) is not None:
             self.click_row(index)
 
     def click_row(self, index: int) -> None:
-        """Move the cursor there."""
+        """Move the cursor to the clicked row."""
         self.go_to(index)
 
 
 def framed_rows(inside: Sequence[Row], left: Row, right: Row, width: int, style: TextStyle) -> list[Row]:
-    """Rows in a frame of `width` cells whose top edge has two titles; the right one is dropped first."""
+    """Frame rows in `width` cells. The top edge has two titles. If space is short, drop the right title."""
     side = Span("│", style)
     return [
         _edge(left, right, width, style),
@@ -361,7 +361,7 @@ def framed_rows(inside: Sequence[Row], left: Row, right: Row, width: int, style:
 
 
 def _edge(left: Row, right: Row, width: int, style: TextStyle) -> Row:
-    """The top edge: ``╭ left ──── right ╮``."""
+    """Return the top edge: ``╭ left ──── right ╮``."""
     room = width - 4
     left = clip(left, room - 1)
     if cells(left) + cells(right) + 5 > room:

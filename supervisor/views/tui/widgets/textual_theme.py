@@ -1,4 +1,4 @@
-"""Our themes: their colors, an app that starts in it, and the style of each kind of text."""
+"""Our themes: their colors, an app that starts in a theme, and the style of each kind of text."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from supervisor.views.appearance import Appearance, ThemeName
 from supervisor.views.tui.widgets.filters import AsciiFilter, HarmlessFilter, no_colour
 from supervisor.views.tui.widgets.paint import TextStyle
 
-# `primary` (also `accent`): loss and focus; `band`: a weaker one behind the smoothed loss. `secondary`: speed and time. A
-# second run beside the first is drawn in `secondary`, the next in `third` to `sixth`. `dim` and `faint` are weaker than
-# the foreground, `strong` is stronger.
+# `primary` (also `accent`): loss and focus; `band`: a weaker color behind the smoothed loss. `secondary`: speed and time.
+# A second run beside the first is drawn in `secondary`, the next in `third` to `sixth`. `dim` and `faint` are weaker than
+# the foreground, and `strong` is stronger.
 _DARK: Final = Theme(
     name="stoker-dark",
     dark=True,
@@ -68,8 +68,8 @@ _LIGHT: Final = Theme(
         "strong": "#000000",
     },
 )
-# Colors of Okabe and Ito's palette that are distinct in all color blindness (Color Universal Design, 2008). The
-# bluish green and the reddish purple are lightened, to be as legible as text on the dark background.
+# Colors from Okabe and Ito's palette that are distinct in all color blindness (Color Universal Design, 2008).
+# Bluish green and reddish purple are lightened, to be as legible as text on the dark background.
 _SAFE: Final = replace(
     _DARK,
     name="stoker-safe",
@@ -93,7 +93,7 @@ NAMED: Final = {theme.name: theme for theme in THEMES.values()}
 
 
 class ThemedApp(App[None]):
-    """An app that starts in one of our themes. Textual would build its stylesheet in its own theme first, then again in ours.
+    """An app that starts in one of our themes. Textual would build its stylesheet in its own theme first.
 
     Args:
         appearance: the requested theme, and whether to use plain ASCII.
@@ -109,20 +109,20 @@ class ThemedApp(App[None]):
             self.register_theme(theme)
 
     def get_theme(self, theme_name: str) -> Theme | None:
-        """A theme by its name; Textual asks before one can be registered."""
+        """Return a theme by its name. Textual asks before themes can be registered."""
         return NAMED.get(theme_name) or super().get_theme(theme_name)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """The filters for harmless lines and for plain ASCII, if requested, come last."""
+        """Return the line filters. The harmless filter and any ASCII filter come last."""
         if not self.no_color:
             return [*super().get_line_filters(), *self._gates]
-        # Textual's own filter turns colors into gray, and gray is a color.
+        # Textual's own filter turns colors into gray, which is still a color.
         return [*self._gates, no_colour(self.theme_variables["foreground"])]
 
 
-# Not component classes of the stylesheet: matching those against every rule for each pane and style took a
-# third of the start and of each return to the dashboard. Names of the theme's colours: of the text, of what
-# is behind it; whether it is bold.
+# These are not component classes of the stylesheet. Matching those against every rule for each pane and style
+# took a third of the time to start and to return to the dashboard. Each entry has the theme's color of the
+# text, the color of its background, and whether the text is bold.
 LOOKS: dict[TextStyle, tuple[str, str, bool]] = {
     TextStyle.PLAIN: ("foreground", "background", False),
     TextStyle.DIM: ("dim", "background", False),
@@ -148,7 +148,7 @@ _COLOURS = tuple(dict.fromkeys(name for look in LOOKS.values() for name in look[
 
 
 def styles_of(variables: Mapping[str, str]) -> Mapping[TextStyle, Style]:
-    """The style of each kind of text, from the variables of a theme; the same object for the same colors."""
+    """Return the style of each kind of text for a theme's variables; the same object for the same colors."""
     return _styles(tuple(variables[name] for name in _COLOURS))
 
 
