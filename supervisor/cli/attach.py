@@ -1,4 +1,4 @@
-"""Watch a run, a log file, a folder of logs, a process, or a pipe: nothing is started, signalled or written there.
+"""Watch a run, a log file, a folder of logs, a process, or a pipe. Start, signal and write nothing there.
 
 With --adopt: start a new keeper for the living processes of a run whose keeper died.
 """

@@ -1,4 +1,4 @@
-"""Explain settings: what each means and takes, its value, where that came from, and what it overrode."""
+"""Explain settings: what each means and takes, its value, where the value came from, and what it overrode."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Start the next attempt of a run of which nothing lives: it failed, was stopped or lost, or its machine was booted.
+"""Start the next attempt of a run with no live process: it failed, was stopped or lost, or its machine rebooted.
 
-What the next attempt runs is printed first, and asked about on a terminal. It continues from a checkpoint as any restart does.
+Print what the next attempt runs, and on a terminal ask before starting it. It continues from a checkpoint, like any restart.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Delete old runs: those beyond what ``--keep`` or ``[runs] keep`` says, never one that is live or that something still needs."""
+"""Delete old runs beyond what ``--keep`` or ``[runs] keep`` allows, but never a live one or one that is still needed."""
 
 from __future__ import annotations
 

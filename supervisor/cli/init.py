@@ -1,4 +1,4 @@
-"""Make a job file for a script you have, and start it: asks what cannot be found out."""
+"""Make a job file for a script you have, and start it. Ask only for what cannot be found out."""
 
 from __future__ import annotations
 

@@ -22,10 +22,10 @@ VERBS: dict[str, tuple[str, str]] = {
     "runs": ("runs", "list known runs; --scaling: how some of them scale"),
     "gc": ("gc", "delete old runs; it lists them first"),
     "diagnose": ("diagnose", "say why a log or a run failed"),
-    "troubleshoot": ("troubleshoot", "from a symptom to its cause: what stoker does, what you can do"),
+    "troubleshoot": ("troubleshoot", "explain a symptom: its cause, what stoker does, what you can do"),
     "metrics": ("metrics", "print the metrics found in a log"),
     "policy": ("policy", "explain what policy did over a run, or would do with other settings"),
-    "replay": ("replay", "play a recorded run again: pause, scrub, jump to the next fact"),
+    "replay": ("replay", "play a recorded run again: pause, scrub, jump to the next event"),
     "export": ("export", "a run's GPU samples as CSV, or a metric as a still chart"),
     "config": (
         "config",

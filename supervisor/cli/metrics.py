@@ -1,7 +1,7 @@
 """Print the metrics found in a log: step, loss, learning rate, throughput, and more.
 
-One JSON object a line in which something was found, or CSV (--csv). Of a folder or a run, `file` says which log.
-In both, `line` counts from 0; `stoker diagnose` counts from 1.
+Print one JSON object per line with a metric, or CSV (--csv). For a folder or a run, `file` says which log.
+`line` counts from 0; `stoker diagnose` counts from 1.
 """
 
 from __future__ import annotations

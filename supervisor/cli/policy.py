@@ -1,7 +1,7 @@
-"""Say what policy would do: `stoker policy explain RUN`, over a run on record. Runs nothing.
+"""Show what the restart policy would do in a recorded run: `stoker policy explain RUN`. Start nothing.
 
-One line an attempt: what it ended with, what is decided, and, where the settings given here lead elsewhere than
-what was done, both. After such a fork the rest of the record is still judged as it happened.
+Print one line per attempt: how it ended and what is decided. Where the given settings lead to another decision than
+the recorded one, print both. Judge the rest of the record as it happened.
 """
 
 from __future__ import annotations

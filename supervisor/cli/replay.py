@@ -1,4 +1,4 @@
-"""Play a recorded run again: pause, scrub, jump from fact to fact."""
+"""Play a recorded run again: pause, scrub, jump from event to event."""
 
 from __future__ import annotations
 

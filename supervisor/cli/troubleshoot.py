@@ -1,4 +1,4 @@
-"""From a symptom to what it means, what stoker does about it, and what you can do."""
+"""Explain a symptom: what it means, what stoker does about it, and what you can do."""
 
 from __future__ import annotations
 
