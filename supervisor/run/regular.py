@@ -1,7 +1,7 @@
-"""Opening files that anybody may have placed: only regular files, and without blocking.
+"""Opens files that any user may have placed: only regular files, and without blocking.
 
 A pipe named ``error.json``, ``exit`` or ``control/x.json`` would block its reader forever, a device may do anything when it is
-opened, and files in /proc look regular but may never end (/proc/kmsg). Only the input that a person named may be a pipe. Every
+opened, and files in /proc look regular but may never end (/proc/kmsg). Only the input that a person chose may be a pipe. Every
 other file in a folder that stoker reads is opened here. Files of JSON lines are appended and read only as whole lines.
 """
 
@@ -27,11 +27,11 @@ NOT_DECODED: Final = (ValueError, msgspec.DecodeError, RecursionError, OverflowE
 _PACKER: Final = msgspec.msgpack.Encoder()
 
 Mark: TypeAlias = tuple[int, int, int]
-"""Inode, size and mtime (nanoseconds) of a file. While they stay the same, it is not read again."""
+"""Inode, size and mtime (nanoseconds) of a file. While they stay the same, the file is not read again."""
 
 
 def mark_of(path: str | os.PathLike[str]) -> Mark | None:
-    """The mark of a file; None if it does not exist."""
+    """Return the mark of a file, or None if it does not exist."""
     try:
         found = os.stat(path)
     except OSError:
@@ -40,12 +40,12 @@ def mark_of(path: str | os.PathLike[str]) -> Mark | None:
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
-    """A regular file, open for reading.
+    """Open a regular file for reading.
 
     Raises:
-        OSError: it is missing, cannot be read, or is no regular file.
+        OSError: the file is missing, cannot be read, or is not a regular file.
     """
-    # With O_NONBLOCK a FIFO opens at once, even without a writer; fstat then describes the opened file, not a name.
+    # With O_NONBLOCK a FIFO opens at once, even without a writer. fstat then describes the opened file, not a name.
     fd = os.open(path, FLAGS)
     info = os.fstat(fd)
     if stat.S_ISREG(info.st_mode) and info.st_dev != _proc():
@@ -56,7 +56,7 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def read_regular(path: str | os.PathLike[str], most: int = -1) -> bytes:
-    """The bytes of a regular file, at most `most`.
+    """Return the bytes of a regular file, at most `most`.
 
     Raises:
         OSError: see `open_regular`.
@@ -66,11 +66,11 @@ def read_regular(path: str | os.PathLike[str], most: int = -1) -> bytes:
 
 
 def read_text(path: str | os.PathLike[str], *, errors: str = "strict") -> str:
-    """The text of a regular file.
+    """Return the text of a regular file.
 
     Raises:
         OSError: see `open_regular`.
-        UnicodeDecodeError: it is no UTF-8.
+        UnicodeDecodeError: the file is not UTF-8.
     """
     return read_regular(path).decode("utf-8", errors)
 
@@ -83,7 +83,7 @@ def _proc() -> int:
 
 
 def bounded(value: T) -> T:
-    """The decoded value, if every integer in it fits into 64 bits: a step of 400 digits cannot even become a float.
+    """Return the decoded value if every integer in it fits into 64 bits. A 400-digit step is not even a float.
 
     Raises:
         OverflowError: an integer does not fit.
@@ -93,7 +93,7 @@ def bounded(value: T) -> T:
 
 
 def decoded_file(path: str | os.PathLike[str], kind: type[T], most_bytes: int = -1) -> T | None:
-    """The decoded content of a regular JSON file, of which at most `most_bytes` are read; None if it is missing or invalid."""
+    """Decode a regular JSON file, of which at most `most_bytes` are read. Return None if it is missing or invalid."""
     try:
         return bounded(msgspec.json.decode(read_regular(path, most_bytes), type=kind))
     except (OSError, *NOT_DECODED):
@@ -101,10 +101,10 @@ def decoded_file(path: str | os.PathLike[str], kind: type[T], most_bytes: int = 
 
 
 def append_line(path: Path, *records: msgspec.Struct, follows: bool = False) -> OSError | None:
-    """Append a line per record to a file of the user, creating its folder if needed; returns the error if that fails.
+    """Append a line per record to a file of the user, creating its folder if needed; return the error if that fails.
 
-    It is one write of whole lines, even after a torn line, so several processes may append at once. A link (unless `follows`), a
-    pipe or another user's file is left alone, as no run depends on these files.
+    One write adds all lines, even after a torn line, so several processes may append at once. A link (unless `follows`), a
+    pipe or another user's file is left alone, because no run depends on these files.
     """
     try:
         # A link to itself stays a link, and is refused.
@@ -120,7 +120,7 @@ def append_line(path: Path, *records: msgspec.Struct, follows: bool = False) -> 
 
 
 def decoded(decoder: msgspec.json.Decoder[T], data: bytes) -> Iterator[T]:
-    """The records in `data`; damaged or foreign lines are skipped."""
+    """Yield the records in `data`. Skip damaged or foreign lines."""
     for line in data.split(b"\n"):
         if line:
             try:
