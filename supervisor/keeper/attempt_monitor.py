@@ -42,11 +42,11 @@ PROVISIONAL_DELAY_S = 0.4
 FAILING_DELAY_S = 0.05
 """Seconds before a verdict, so that the screen shows the failed rank first."""
 FAILING_S = 60.0
-"""For this many seconds a failing rank explains the lack of progress. torchrun ends the others within 30 s."""
+"""For this many seconds a failing rank explains the lack of progress. torchrun ends the others within 30 s, the keeper sooner."""
 RECEIVE_S = 0.1
 """Time to spend on observations per pass of the loop, in seconds. A flood of lines must not delay a stop."""
 HURRIED_DRAIN_S = 0.2
-"""If reading takes longer, the keeper journals that with a provisional verdict: a failure is explained within a second."""
+"""If reading takes longer, the keeper journals that with a provisional verdict, to explain a failure within a second."""
 CUT_S, LOOK_S = 1.0, 0.005
 """If a stop is urgent, logs are read for at most this many seconds more, which is usually enough to reach their end."""
 SIGNAL_READ_S = 10.0
@@ -324,7 +324,7 @@ class AttemptMonitor:
             self._end_now(ev.StopWhy.HANG)
 
     def _end_now(self, why: ev.StopWhy) -> None:
-        """Stop without requesting a save, which might replace an unloaded one. Hung ranks do not save."""
+        """Stop without a checkpoint. A save could overwrite an unloaded one, and hung ranks don't respond."""
         self.stop(why, "keeper", grace_s=self._record.job.timing.death_grace_s)
 
     def _foretell(self) -> None:

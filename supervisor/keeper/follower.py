@@ -44,7 +44,7 @@ LOOK_S: Final = 0.2
 PROBE_EVERY_S, PROBE_S = 10.0, 3.0
 """How often the leader's node is probed while its keeper is silent, and for how long, in seconds."""
 STOPPED_ALONE_S: Final = 30.0
-"""Seconds that a node that was told to stop waits for the leader to end the run."""
+"""Seconds that a stopped node waits for the leader to end the run."""
 BY: Final = f"node {LEADER}"
 SILENT: Final = "leader_silent"
 
@@ -109,7 +109,7 @@ class Following(Group):
         self._rendezvous.close()
 
     def may_launch(self, reason: str) -> str | None:
-        """Allow no launch that an earlier keeper did not get to. The leader orders another."""
+        """Refuse a launch that an earlier keeper did not get to, because the leader orders another."""
         view = self._state.attempt
         log.warning("attempt %d is not started here: %s", view.number if view is not None else 0, reason)
         return None
@@ -174,7 +174,7 @@ class Following(Group):
             monitor.stop(ev.StopWhy.RANK_DIED, f"{BY} is gone", grace_s=grace_s)
 
     def _wait_for_orders(self, now: float) -> None:
-        """With nothing running here, copy the leader's verdict and decision (the only ones), start the next attempt, or exit."""
+        """Adopt the leader's verdict and decision, start the next attempt, or exit, while nothing is running on this node."""
         order, view, told = self._order, self._state.attempt, self._told_to_stop
         number, t = view.number if view is not None else 0, self._clock.wall()
         if order is not None and view is not None and order.attempt == number:
@@ -307,7 +307,7 @@ class Following(Group):
 
 
 def quiet(record: RunFile) -> RunFile:
-    """Return the record of a follower, which never ends a silence itself. Node 0 counts rank 0's steps."""
+    """Return a follower's record, with hang detection off, because node 0 counts rank 0's steps."""
     job = dataclasses.replace(record.job, hang=dataclasses.replace(record.job.hang, enabled=False))
     return msgspec.structs.replace(record, job=job)
 

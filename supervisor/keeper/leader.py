@@ -362,7 +362,7 @@ class Leading(Group):
                 return
 
     def _pass_on_stops(self) -> None:
-        """End the run if a node was told to stop between two attempts."""
+        """End the run if a node was stopped between two attempts."""
         view = self._state.attempt
         for member in self._members.values():
             report, old = member.report, self._settled.get(member.node)
@@ -373,7 +373,7 @@ class Leading(Group):
                 is_old = report.session == old.session or report.phase is not NodePhase.LEFT
             else:
                 is_old = False
-            # If the node's pulse has not moved, it may have been told before this keeper started.
+            # If the node's pulse has not moved, the stop may be from before this keeper's start.
             if not is_old and member.pulse.moved():
                 self._keeper.end_stopped(ev.on_node(member.node, report.by), report.stop)
                 return

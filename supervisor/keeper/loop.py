@@ -400,7 +400,7 @@ class Keeper:
         return bool(self.astray)
 
     def _hold_on(self, held: st.HeldOpen) -> None:
-        """End a held run after `hold_s`, or after `UNWATCHED_S` without a viewer if only an edit helps: a typo must not keep a process for a day."""
+        """End a held run after `hold_s`, or after `UNWATCHED_S` without a viewer if only an edit helps. A typo must not keep a process for a day."""
         view, now = self.state.find(held.attempt), self._clock.mono()
         verdict = view.verdict if view is not None else None
         stays = verdict is None or rule_for(verdict.failure, verdict.reason).held_unwatched

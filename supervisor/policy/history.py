@@ -161,7 +161,7 @@ def has_trained(attempt: AttemptState) -> bool:
 
 
 def lost_at(attempt: AttemptState) -> int | None:
-    """Return the first step whose loss was NaN or Inf. A script may end before it logs such a loss."""
+    """Return the first step whose loss was NaN or Inf. A script may end before it logs this loss."""
     refused = attempt.verdict is not None and attempt.verdict.failure is FailureClass.NAN_LOSS
     if attempt.lost_at is not None or not refused or attempt.last_step is None:
         return attempt.lost_at

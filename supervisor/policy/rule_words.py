@@ -31,7 +31,7 @@ WORDS: Final = MappingProxyType(
 
 
 def rules_about(failure: FailureClass) -> list[tuple[str, str]]:
-    """Return reason (empty: the class itself) and sentence of each of the class's rules."""
+    """Return the reason (empty for the class itself) and the sentence of each rule of a class."""
     own = [(reason.value, sentence(rule)) for (of, reason), rule in REASON_RULES.items() if of is failure]
     return [("", sentence(RULES[failure])), *own]
 

@@ -29,11 +29,11 @@ WINDOW: Final = 24
 SURE: Final = 4.5
 """Standard errors of the mean. Correct restarts with dropout reached 2.8, wrong weights 4 to 40."""
 HIDDEN_RATIO: Final = 1.25
-"""If noise could hide 1.25 times the loss, the weights may be others."""
+"""If noise could hide 1.25 times the loss, the weights may differ."""
 DOUBTFUL: Final = 2.0
-"""If losses are higher by two standard errors, the weights may be others, too."""
+"""If losses are higher by two standard errors, the weights may differ, too."""
 LEAST_NOISE: Final = 0.02
-"""Gaps that differ by less than 2 % do so by chance, or change by more once the weights diverge."""
+"""Gaps that agree within 2 % do so by chance, or drift apart once the weights diverge."""
 LOSS_RATIO: Final = 1.1
 NORM_RATIO: Final = 1.28
 """The smallest wrong weight of an accumulation is 4/3, from one micro-batch of three."""
@@ -52,9 +52,9 @@ class Restart:
     """What is known about a restart.
 
     Attributes:
-        resumes_at: the step of the checkpoint that it should load; None: unknown.
-        expected: whether it should load one at all.
-        accumulates_otherwise: it makes another number of micro-batches per step.
+        resumes_at: the step of the checkpoint that it should load, or None if unknown.
+        expected: whether it should load a checkpoint.
+        accumulates_otherwise: whether it makes another number of micro-batches per step.
         total_steps: the number of steps that the script reports, before and after.
     """
 
@@ -99,9 +99,9 @@ def _unknown(text: str, *numbers: tuple[str, float]) -> Judgement:
 
 
 def began_below(before: Table, after: Table, at: int) -> int | None:
-    """Return the step after which an attempt began that should have continued from step `at` of `before`, if it is below.
+    """Return the step after which an attempt began that should continue from step `at` of `before`; None if not below.
 
-    One logged step proves nothing, since an evaluation before the training is step 0. The first step must be below `at` by a logging
+    One logged step proves nothing, because an evaluation before the training is step 0. The first must be below `at` by a logging
     interval, and by at least 2, because a checkpoint's number may be one ahead of the log.
     """
     first = sorted(after)[:2]

@@ -753,7 +753,7 @@ class BatchAsked(AttemptEvent, frozen=True, kw_only=True, tag="batch_asked"):
 
 
 class BatchAnswered(Event, frozen=True, kw_only=True, tag="batch_answered"):
-    """An answer and who gave it. `batch`: that of the attempts so far, by this answer. `trial`: no person answered: this is try number `trial`."""
+    """An answer and who gave it. `batch`: that of the attempts so far, by this answer. `trial`: the number of this try if no person answered."""
 
     question: BatchQuestion
     value: str

@@ -46,7 +46,7 @@ def fold(state: st.RunState, event: ev.Event) -> st.RunState:
 
 
 def replay(events: Iterable[ev.Event], state: st.RunState | None = None) -> st.RunState:
-    """The state after all of `events`, from `state` or from nothing.
+    """Return the state after all of `events`, from `state` or from nothing.
 
     Consecutive progress events, nearly all of a long journal, are folded together, which takes a third of the time.
     """
@@ -69,7 +69,7 @@ def _edit(s: st.RunState, number: int, **changes: object) -> st.RunState:
 
 
 def _given(event: ev.Event, *names: str) -> dict[str, Any]:
-    """Return those of an event's fields that have a value."""
+    """Return the given fields of an event that have a value."""
     return {name: value for name in names if (value := getattr(event, name)) is not None}
 
 
@@ -358,7 +358,7 @@ def _node_seen(s: st.RunState, event: ev.NodeSeen) -> st.RunState:
     if event.sight is ev.NodeSight.ENDED and found is not None:
         changes: dict[str, object] = {"node_exits": {**found.node_exits, event.node: event.exit_code}}
         if event.stop is not None and found.stop is None:
-            # Ranks that checkpoint together end together. Node 0's part may have ended before its keeper hears about the signal.
+            # Ranks that checkpoint together end together. Node 0's part may have ended before its keeper learns of the signal.
             stop = ev.StopIntended(
                 t=event.t,
                 attempt=found.number,

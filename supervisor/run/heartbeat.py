@@ -16,7 +16,7 @@ from supervisor.run.regular import read_regular
 BEAT_S: Final = 1.0
 """Seconds between two writes of a keeper's heartbeat."""
 SILENT_S: Final = 20.0
-"""A heartbeat that has not changed for this many seconds counts as silent. A busy disk delays it less."""
+"""Seconds without a change after which a heartbeat counts as silent: 20 beats, to allow for a busy disk."""
 
 
 class Heartbeat:

@@ -1,4 +1,4 @@
-"""The index of runs, for finding a run by path, id, part of an id or name, or without any of them.
+"""The index of runs, which finds a run by path, id, part of an id or name, or the newest run.
 
 Every run of this user has a line in ``$XDG_STATE_HOME/stoker/index.jsonl``: {path, run_id, t, name, note, note_t}. A run that was renamed,
 or given a note after its end, has another line. The last line with a name or a note counts.
@@ -82,7 +82,7 @@ def claim(parent: Path, now: float | None = None) -> RunPaths:
     Raises:
         OSError: the folder cannot be written, or a run's first files do not fit.
     """
-    import secrets  # loads OpenSSL, which a look at a run does not need
+    import secrets  # loads OpenSSL, which reading a run does not need
 
     make_private(parent, 0o775)  # the umask may also exclude the group; others never have access
     parent = parent.resolve()
@@ -272,7 +272,7 @@ def _nearest(text: str, known: list[RunPaths], env: Mapping[str, str]) -> str | 
 
     listed = listed_names(env)
     ids: dict[str, str] = {}
-    for run in known:  # newest first, which is meant if two have the same name
+    for run in known:  # newest first, because two with one name mean the newest
         for name in (run.run_id, run.run_id[ID_STAMP:], listed.get(str(run.root), "")):
             ids.setdefault(name, run.run_id)
     near = difflib.get_close_matches(text, list(ids), n=1, cutoff=0.75)

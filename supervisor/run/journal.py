@@ -93,7 +93,7 @@ class JournalWriter:
 
     @property
     def size(self) -> int:
-        """Bytes in the file."""
+        """The bytes in the file."""
         return os.fstat(self._fd).st_size
 
     def append(self, event: Event, *, durable: bool = False) -> None:
@@ -312,8 +312,8 @@ def _seal(file: BinaryIO, offset: int) -> int:
 class StateReader:
     """A journal folded as it grows. Every view has one.
 
-    `tail_first`: a long journal without a snapshot is folded in pieces of `TAIL_BYTES`, one per `refresh`. Until the last,
-    `state` has only the run's identity and `journal_read`, and only the events of the last piece are returned.
+    `tail_first`: a long journal without a snapshot is folded in pieces of `TAIL_BYTES`, one per `refresh`. Until the end,
+    `state` has only the run's identity and `journal_read`, and only the last piece's events are returned.
 
     Attributes:
         state: the fold of the events read.
@@ -329,7 +329,7 @@ class StateReader:
 
     @property
     def offset(self) -> int:
-        """How many bytes of the journal are read."""
+        """How many bytes of the journal were read."""
         return self._reader.offset
 
     def refresh(self, *, limit_bytes: int = MAX_LINE_BYTES) -> list[Event]:

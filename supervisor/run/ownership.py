@@ -3,7 +3,7 @@
 A keeper holds ``keeper.lock`` by flock, which the kernel releases whenever the holder dies. The pid and start time in the file are for
 display, and distinguish a live keeper from a recycled pid on another host.
 
-A folder can claim anything about itself: any user can write or copy one, or place one where another user will look. Reading a folder
+A folder can claim anything about itself: any user can write or copy one, or place one where others will read it. Reading a folder
 needs no trust. A request is written only if a live keeper is at the path in run.json. A new keeper is started only on a folder
 that belongs to its user from top to bottom. Reasons to refuse are returned as data, one line each.
 """
@@ -26,7 +26,7 @@ import msgspec
 from supervisor.run.paths import RUN_SCHEMA, NodePaths, RunPaths, private
 from supervisor.run.regular import decoded_file
 
-if TYPE_CHECKING:  # they load the whole schema, which finding a run need not wait for
+if TYPE_CHECKING:  # they load the whole schema, which is not needed to find a run
     from supervisor.run.control import RequestArgs
     from supervisor.run.events import RequestKind
 
@@ -147,7 +147,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a run directory is, and where it was created according to run.json (None if that does not say).
+    """Where a run directory is, and where it was created according to run.json (None if not recorded).
 
     `schema`: the schema of run.json.
     """

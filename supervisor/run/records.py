@@ -147,11 +147,11 @@ SURELY_OVER = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Why an attempt ended: the wire schema of ``stoker diagnose --json`` is this record.
+    """Why an attempt ended. This record is the wire schema of ``stoker diagnose --json``.
 
     `rank` is the rank that failed first, or None if ranks failed alike (then `ranks` lists them)
-    or it is unknown. `confidence` is in [0, 1] and calibrated on the corpus. `signature`: the id of the user's own
-    signature that decided it, else empty.
+    or the rank is unknown. `confidence` is in [0, 1] and calibrated on the corpus. `signature`: the id of a user's
+    own signature that decided the verdict, or "".
     """
 
     failure: FailureClass
@@ -209,8 +209,8 @@ class DecisionKind(StrEnum):
 class SpecChange:
     """What the next attempt does differently. If all fields are empty, relaunch unchanged.
 
-    `set_args`: (flag, value) pairs for the script; an empty value makes a switch. `argv` replaces all after
-    the script. `raise_open_files`: raise the soft limit on open files to the hard limit.
+    `set_args`: (flag, value) pairs for the script; an empty value makes a switch. `argv` replaces everything
+    after the script. `raise_open_files`: raise the soft limit on open files to the hard limit.
     `nproc_per_node`: ranks on this node, if a GPU is excluded.
     """
 

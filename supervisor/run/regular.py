@@ -83,7 +83,7 @@ def _proc() -> int:
 
 
 def bounded(value: T) -> T:
-    """Return the decoded value if every integer in it fits into 64 bits. A 400-digit step is not even a float.
+    """Return the decoded value if every integer in it fits into 64 bits. 400 digits would overflow a float.
 
     Raises:
         OverflowError: an integer does not fit.
@@ -107,7 +107,7 @@ def append_line(path: Path, *records: msgspec.Struct, follows: bool = False) -> 
     pipe or another user's file is left alone, because no run depends on these files.
     """
     try:
-        # A link to itself stays a link, and is refused.
+        # A link to itself stays a link and is refused.
         target = Path(os.path.realpath(path)) if follows else path
         make_private(target.parent)
         fd = private(target, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK)

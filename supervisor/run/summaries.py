@@ -1,8 +1,8 @@
 """The data of each run for lists, cached in ``.index`` next to the runs, so that a finished run is folded only once.
 
-A line counts only while the run's journal has the mark that it was made from. A keeper adds its run's line
-when it ends, and a reader adds missing ones. Each write appends whole lines, so that several processes may
-write at once. A damaged line is skipped and its run folded again. A file that another user owns is ignored.
+A line counts only while the run's journal has the mark stored in the line. A keeper adds its run's line
+when it ends, and a reader adds missing lines. Each write appends whole lines, so that several processes may
+write at once. A damaged line is skipped and its run folded again. A file of another user is ignored.
 """
 
 from __future__ import annotations

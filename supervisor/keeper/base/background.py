@@ -77,7 +77,7 @@ class Background(Generic[Result]):
 class BackgroundTask(Generic[Found, Answer]):
     """Starts at once in its own thread. The thread that polls turns the result into the answer.
 
-    The task should limit its own duration. The thread is a daemon, as it inspects other processes.
+    The task should limit its own duration. The thread is a daemon, since it inspects other processes.
 
     Args:
         work: runs in the thread.
@@ -121,7 +121,7 @@ class BackgroundTask(Generic[Found, Answer]):
 
 
 def within(limit_s: float, work: Callable[[], Result], name: str) -> Result | None:
-    """Return the result of `work` if it takes at most `limit_s`, else None. A mute driver costs a thread."""
+    """Return the result of `work`, or None after `limit_s`. A driver that never answers costs a thread."""
     asked: Background[Result] = Background(name)
     asked.start(work)
     return asked.poll(limit_s)

@@ -72,7 +72,7 @@ def with_secrets(job: JobSpec, env: Mapping[str, str]) -> JobSpec:
     """Return the job with its hidden variables filled in from `env`.
 
     Raises:
-        JobError: a secret is missing; one line says which, and what to do.
+        JobError: a secret is missing. The message shows which one, and what to do.
     """
     if missing := missing_secrets(job, env):
         raise JobError(asks_for(missing))

@@ -58,7 +58,7 @@ class Ledger:
 
     @property
     def size(self) -> int:
-        """Size of the journal in bytes; 0 if unknown."""
+        """The size of the journal in bytes; 0 if unknown."""
         try:
             return self._journal.size
         except OSError:
@@ -66,7 +66,7 @@ class Ledger:
 
     @property
     def apart_s(self) -> float:
-        """Minimum seconds between two reports of a repeating event; grows with the journal. The newest report counts."""
+        """Minimum seconds between two reports of a repeating event. Grows with the journal. The newest report counts."""
         size = self.size
         return next(apart_s for below, apart_s in APART_S if size < below)
 
@@ -146,7 +146,7 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """Where a run is, what it runs, and where its events go.
+    """The place of a run, its job, and the destination of its events.
 
     `record`: the job and its settings at the start. `env`: the environment that the user gave.
     `ledger`: the journal and its folded state. `others`: the other nodes whose evidence counts for a verdict.

@@ -258,7 +258,7 @@ def machine_values(sample: HostSample) -> dict[str, float | None]:
 
 
 def own_values(sample: ProcessSample | None) -> dict[str, float | None]:
-    """Return the keeper's own use: its share of all cores, and its memory in bytes."""
+    """Return the keeper's own usage: its share of all cores, and its memory in bytes."""
     if sample is None or not sample.alive:
         return {}
     ratio = sample.cpu_ratio
@@ -310,7 +310,7 @@ class Use:
 
 
 class OtherGpuUsers:
-    """Separates a GPU's processes. A process is the run's if it or an ancestor is watched, or is this keeper."""
+    """Separates a GPU's processes. The run's own are watched, or below a watched process or this keeper."""
 
     def __init__(self) -> None:
         self._own: dict[int, frozenset[int]] = {}  # by GPU, at its last sample: an orphaned rank still counts

@@ -1,7 +1,7 @@
-"""Checkpoints of a script that reports none itself: found beside the keeper's loop, and journalled once complete.
+"""Finds checkpoints that a script does not report, beside the keeper's loop, and journals them once complete.
 
 A save that was measured in a process belongs to this run. Folders are searched only if nothing is measured (``--no-instrument``) or no
-measured save was complete at the end; such a search skips checkpoints that another run on this machine may have written.
+measured save was complete at the end. The search skips checkpoints that another run on this machine may have written.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ READ_S = 1.0
 """A log line is read at most this many seconds after it was written."""
 STEPS_TAIL_BYTES = 4 << 20
 MOST_SAVED = 32
-"""How many of the newest paths to keep that processes were measured to save."""
+"""How many paths of measured saves to keep, counted from the newest."""
 OWN_FOLDER_DEPTH = 2
 """A script leaves files and checkpoint folders in its working folder. Deeper folders belong to other programs."""
 MOST_FOUND = 200
@@ -100,7 +100,7 @@ Others: TypeAlias = Callable[[float], Sequence[ConcurrentRun]]
 
 
 def concurrent_runs(run: RunPaths, since_t: float, env: Mapping[str, str]) -> list[ConcurrentRun]:
-    """Return the other runs on this machine with an attempt not ended at `since_t` (wall seconds)."""
+    """Return this machine's other runs with an attempt that had not ended at `since_t` (wall time)."""
     found = []
     for other in known_runs(run.root.parent, env)[:NEWEST_RUNS]:
         node = other.node()
@@ -235,7 +235,7 @@ class FoundCheckpoints:
         self._is_measured = self._is_new = self._warned = False
         self._looker: Background[tuple[list[FoundCheckpoint], str | None]] = Background("stoker-checkpoints")
         self._journalled: set[tuple[str, int | None, float]] = set()
-        self._taken: dict[str, float] = {}  # path to the time it was last journalled
+        self._taken: dict[str, float] = {}  # path to the time it was last journaled
         self._last_look = clock.mono()
 
     def hear(self, seen: Observation) -> None:
@@ -354,7 +354,7 @@ class FoundCheckpoints:
         return any(known.written_t in {None, one.t} for known in journalled)
 
     def _step_of(self, one: FoundCheckpoint, state: RunState) -> tuple[int, bool]:
-        """Return a checkpoint's step by its name, its process's count or the steps logged around its time; and if by time.
+        """Return a checkpoint's step by its name, its process's count or the steps logged around it; True if by time.
 
         If the script logs steps, its own counter gives the step. A log that begins with 0 or 1 shows where the script starts to count,
         and its steps around the save show that it counts optimizer steps.

@@ -322,7 +322,7 @@ class LogWatch:
         self._read_rows[key.name] = before + len(rows)
         numbers = None if few else {row: before + at for at, (row, *_) in enumerate(rows, 1)}
         both: list[tuple[int, StepSeen | StepHint]] = []
-        end = 0  # a long line is truncated, but its end lies after the states drawn on it
+        end = 0  # a long line is truncated, but it ends after the states drawn on it
         for row, columns, at, _ in kept:
             line, sample = lines[row], columns.sample(at)
             end = max(end, line.offset + len(line.raw))

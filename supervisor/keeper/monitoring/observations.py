@@ -93,7 +93,7 @@ class FactSeen:
 
 @dataclass(frozen=True, slots=True)
 class ReadySeen:
-    """The trainer is ready to step, see `events.TrainerReady`."""
+    """The trainer is ready to step; see `events.TrainerReady`."""
 
     t: float
     rank: int | None
@@ -114,7 +114,7 @@ class CheckpointSeen:
 
 @dataclass(frozen=True, slots=True)
 class AdviceSeen:
-    """Something worth reporting once: a warning of the trainer, a lost GPU, a missing driver."""
+    """A message to report once: a warning of the trainer, a lost GPU, a missing driver."""
 
     t: float
     rank: int | None

@@ -47,7 +47,7 @@ class ObservedLog:
 
     @property
     def written(self) -> str:
-        """The file whose modification time is the log's."""
+        """The file whose modification time counts for the log."""
         return self.packed or self.path
 
 
@@ -55,9 +55,9 @@ class ObservedLog:
 class Target:
     """The target of an observer.
 
-    `pipe` is a file descriptor to read until its end. `processes` are the ranks by rank (or one process under
-    0); the run is over when all of them are gone. `ended`: no process here writes these logs. `unseen`: which
-    part of it cannot be seen from here; `cut`: why a log is incomplete. Both are texts for people.
+    `pipe` is a file descriptor to read to its end. `processes`: the processes by rank (or one under 0).
+    The run has ended once all have exited. `ended`: no process here writes these logs. `unseen`: which part
+    cannot be seen from here. `cut`: why a log is incomplete. Both texts are shown to the user.
     """
 
     name: str

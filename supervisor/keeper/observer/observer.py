@@ -344,7 +344,7 @@ class Observer:
                 self._date()
             return
         if self._target.ended and not self._words_decide and not attempt.log_checked:
-            return  # the job may have ended; until its end is judged, the job may be live or not
+            return  # its end is not judged yet, so it may be live or not
         lately, since_t = self._is_lately_written(), attempt.quiet_since
         is_news = lately == (since_t is not None) or not attempt.log_checked
         if is_news and not self._logs.backlog().unread_bytes:
@@ -412,7 +412,7 @@ class Observer:
         return verdict.shows_end and not (self._reopened and self._is_lately_written())
 
     def _decide_end(self, verdict: Verdict) -> None:
-        """After all logs are read and judged: close the attempt, or keep it open if they show no end."""
+        """Close the attempt if it has ended, or keep it open, once all logs are read and judged."""
         if self._is_over() or self._target.is_copy or self._shows_end(verdict):
             if self._target.is_copy and not verdict.shows_end:
                 # An unpacked log is not followed: it fell quiet, and may show no end.
@@ -495,7 +495,7 @@ class Observer:
         return "" if done else "its log was not read to its end"
 
     def _end(self) -> None:
-        """Give the last verdict and the outcome, once the job has ended or the observer was told to leave."""
+        """Give the last verdict and the outcome, once the job has ended or `leave` was called."""
         verdict = self._closed[0] if self._closed is not None else self._leave_off()
         if self._cut:
             gone, left = f"{self._cut}: how it ended is not known", f"no longer watched; {self._cut}"

@@ -50,7 +50,7 @@ COUNT_BYTES = 1 << 24
 EXIT_BYTES = 4096
 MACHINE_TAIL_BYTES = 1 << 20
 AT_ONCE_S = 0.05
-"""Seconds that the loop itself waits for a verdict. A verdict on a small log takes milliseconds."""
+"""Seconds that the loop waits for a verdict. A verdict on a small log takes milliseconds."""
 DRIVER_S = 5.0
 """Seconds to wait for the driver, which may never respond after a GPU failure."""
 XID = re.compile(r"gpu_xid_(\d+)_(\d+)")
@@ -139,7 +139,7 @@ def evidence_of(attempts: Sequence[NodeAttempt], job: JobSpec, *, whole: bool = 
         with contextlib.suppress(JobError):
             port = free_port()
     values = found.run_values._replace(free_port=port, user_of=user_of if pids_are_the_drivers() else None)
-    if whole:  # earlier runs' logs too, because the decision looks at them
+    if whole:  # earlier runs' logs, too, because the decision uses them
         values = values._replace(trials=lambda: known_trials(job, own.state, os.environ))
     return found._replace(ranks_per_node=job.nproc_per_node, run_values=values)
 
@@ -228,7 +228,7 @@ def with_node(verdict: Verdict, attempts: Sequence[NodeAttempt]) -> Verdict:
 
 
 def memory_point_of(view: AttemptState, batch: BatchSpec | None) -> MemoryPoint | None:
-    """Return the memory figures in the message of an attempt's memory failure, or None if too few."""
+    """Return the memory figures in the message of an attempt's memory failure, or None if incomplete."""
     verdict = view.verdict
     if verdict is None or verdict.cause is None or batch is None or verdict.failure not in OUT_OF_MEMORY:
         return None
@@ -239,7 +239,7 @@ def memory_point_of(view: AttemptState, batch: BatchSpec | None) -> MemoryPoint 
 def trial_of(
     node: NodePaths, view: AttemptState, batch: BatchSpec | None, point: MemoryPoint | None
 ) -> MemoryTrial | None:
-    """Return the trial from attempt `view`; None if its batch is unknown, or it neither stepped nor ran out."""
+    """Return the trial from attempt `view`; None if its batch is unknown, or it neither stepped nor hit OOM."""
     if batch is None or view.verdict is None:
         return None
     micro = batch.micro_batch_per_rank
@@ -311,7 +311,7 @@ def _kind(job: JobSpec) -> JobKind | None:
 class BackgroundVerdict:
     """Makes one verdict at a time, in a thread. Waits if the log is small. Used by the keeper's only thread.
 
-    `judge` makes the verdict on an attempt in that thread; unless its second argument is true, from both ends of large logs.
+    `judge` makes the verdict on an attempt in that thread. If its second argument is false, it skips large logs' middles.
     """
 
     def __init__(self, judge: Callable[[int, bool], Verdict]) -> None:
@@ -325,7 +325,7 @@ class BackgroundVerdict:
         return self._making.busy
 
     def look(self, number: int, *, whole: bool) -> Verdict | None:
-        """Return the verdict once it is made. The first call starts it; one for another question finishes first."""
+        """Return the verdict once it is made. The first call starts it. An earlier verdict finishes first."""
         wait_s = 0.0
         if not self._making.busy:
             self._wanted, wait_s = (number, whole), AT_ONCE_S

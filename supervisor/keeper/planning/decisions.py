@@ -46,7 +46,7 @@ def decide_next(
 
 
 def needs_smaller_batch(record: RunFile, state: RunState, view: AttemptState) -> bool:
-    """Check whether it ran out of memory, or then ran another batch than planned, and no smaller one can be planned."""
+    """Check whether an attempt ran out of memory, or then had another batch than planned, with no smaller one left."""
     knobs = state.answered_job(record.job).knobs
     return (view.failure in OUT_OF_MEMORY or view.refuted) and not knobs.can_change_batch
 
@@ -67,7 +67,7 @@ def next_answer(
 ) -> BatchAnswered | None:
     """Return the answer about the batch from an earlier run of the script, or None if a person must be asked.
 
-    `tries`: else an answer that a restart may try, as nothing can be lost; its first steps confirm or refute it.
+    `tries`: if unknown, return an answer to try without risk of loss; the first steps confirm or refute it.
     """
     question, seen = batch_question(record.job, state), state.measured
     if question is None or seen is None:
@@ -158,7 +158,7 @@ def _was_measured(record: RunFile, state: RunState, env: Mapping[str, str]) -> b
 
 
 def _code_hidden_by(job: JobSpec) -> str:
-    """Return a clause on why a command's program hides its exit code; "" if its text shows none."""
+    """Return a clause on why a command's program hides its exit code; "" if its text shows no reason."""
     name, text = script_of(job)
     where = name or "the command"
     if job.has_own_code:

@@ -48,7 +48,7 @@ ROOM_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A condition that is not met yet. `fatal`: a launch is pointless after the wait, and is otherwise tried anyway."""
+    """A condition that is not met yet. `fatal`: a launch without it is pointless. If False, try it after the wait."""
 
     precondition: Precondition
     text: str
@@ -331,7 +331,7 @@ class KeptCopies:
 
 
 def _shares_blocks(source: IO[bytes], made: IO[bytes]) -> bool:
-    """Make a file share the blocks of another; False if the file system cannot."""
+    """Make a file share the blocks of another; return False if the file system cannot."""
     try:
         fcntl.ioctl(made.fileno(), FICLONE, source.fileno())
     except OSError:

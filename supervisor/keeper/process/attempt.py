@@ -57,7 +57,7 @@ class LiveAttempt:
         job: JobSpec,
         ends: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`ends()`: whether the agent's log says that the agent is ending its workers because one failed.
+        """`ends()`: whether the agent's log shows that the agent is ending its workers because one failed.
 
         `exit_codes` of ranks, by local rank, are filled in by the code that waits for their processes. `run_dir`: the
         run's directory as passed to its processes.
@@ -172,7 +172,7 @@ class LiveAttempt:
         facts += self._find_folders()
         facts += self._missed_ranks(now)
         if self.stop_sequence is None:
-            # An intent from this check is journalled before the next check acts on it.
+            # An intent from this check is journaled before the next check acts on it.
             facts += self._crash(now) + self._leftovers(now)
         else:
             facts += self._climb(now)

@@ -58,7 +58,7 @@ class ExitStatus:
 
 
 class SpawnError(Exception):
-    """The command did not start. One line. `disk_full`: the disk was full; `killed`: a signal ended the launcher."""
+    """The command did not start. The message is one line. `disk_full`, `killed` (the launcher): the cause."""
 
     def __init__(self, message: str, *, disk_full: bool = False, killed: bool = False) -> None:
         super().__init__(message)

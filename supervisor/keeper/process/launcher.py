@@ -87,7 +87,7 @@ def _not_started(exit_path: str, error: str, number: int | None) -> int:
     try:
         _write(exit_path, {"exit_code": 127, "t": time.time(), "error": error})
     except OSError:
-        return 1  # the disk is full: the keeper was told, and the next one finds no process
+        return 1  # the disk is full; the keeper knows, and the next keeper finds no process
     return 0
 
 

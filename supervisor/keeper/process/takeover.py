@@ -50,8 +50,8 @@ class NotAdopted(Exception):  # noqa: N818 - a state of affairs, not an error
 class Continuation:
     """Reasons against a keeper on a run's folder. `doubts`: questions for a person, asked one by one.
 
-    `listen_to`: the host where a keeper that is invisible from here might still run; `slurm_job`: where it
-    ran. `record`: the job; None if the folder cannot be trusted.
+    `listen_to`: the host where a keeper that is invisible here might still run. `slurm_job`: the SLURM job
+    that it ran in. `record`: the job; None if the folder cannot be trusted.
     """
 
     refusals: tuple[str, ...] = ()
@@ -77,7 +77,7 @@ def recorded_processes(node: NodePaths, state: st.RunState) -> list[ProcessId]:
 
 
 def examine_adoption(run: RunPaths) -> tuple[Offer, RunFile | None]:
-    """Check whether a new keeper may adopt the live processes of a run, and what the keeper would do."""
+    """Check whether a new keeper may adopt the live processes of a run, and list what it would do."""
     found = _examine(run)
     record, state, again = found.record, found.state, f"`stoker continue {run.run_id}`"
     refusals, actions = found.refusals, tuple[str, ...]()
@@ -103,7 +103,7 @@ def examine_adoption(run: RunPaths) -> tuple[Offer, RunFile | None]:
 
 
 def adopt(run: RunPaths, env: Mapping[str, str], *, entry: str) -> None:
-    """Start a keeper for the live processes of a run, if nothing forbids it. `entry`: see `start_detached`.
+    """Start a keeper for the live processes of a run, if no reason forbids it. `entry`: see `start_detached`.
 
     Raises:
         NotAdopted: the run may not be adopted.

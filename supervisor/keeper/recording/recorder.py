@@ -372,7 +372,7 @@ class Recorder:
         settled = m.last_loss is not None or m.not_finite_count >= NOT_FINITE_FROM_START
         if settled and not m.told_not_finite:
             m.told_not_finite = True
-            self._emit_progress(0.0)  # it has the last finite loss
+            self._emit_progress(0.0)  # that event has the last finite loss
             self._emit(m.not_finite)
 
     def _add_progress(self, attempt: int, seen: StepSeen) -> None:

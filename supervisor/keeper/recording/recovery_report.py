@@ -167,7 +167,7 @@ class ResumeComparison:
             )
 
     def _began_below(self, state: RunState, view: AttemptState, tables: _Tables) -> int | None:
-        """Return the step at which an attempt began without loading its checkpoint, if below it.
+        """Return the step at which an attempt began without loading a checkpoint, if below that one.
 
         Reported once a run. A person who then restarts the run knows that the script counts its steps from 0.
         """

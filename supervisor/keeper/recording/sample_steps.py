@@ -261,7 +261,7 @@ def _moved(values: dict[str, float], behind: float, total: float | None) -> dict
 
 
 def _overtaken(rank: _Rank, log: str) -> Iterator[StepSeen]:
-    """Yield waiting samples whose step the next loss of their log already has. Later they would look like the newest."""
+    """Yield waiting samples whose step the next loss of their log already has. Later, they would seem the newest."""
     while rank.waiting and log and rank.waiting[0].seen.log == log:
         one = rank.waiting.popleft()
         yield _at(one.seen, one.before)

@@ -102,7 +102,7 @@ class HangWatch:
         self._emit(ev.StallEnded(t=self._clock.wall(), attempt=self._attempt, stalled_s=stalled_s))
 
     def keep_waiting(self, by: str) -> None:
-        """Keep this silence, because a person does not want it to be ended."""
+        """Do not end this silence, because a person chose to keep waiting."""
         self._countdown, self._kept = None, True
         self._emit(ev.HangKept(t=self._clock.wall(), attempt=self._attempt, by=by))
 
@@ -224,7 +224,7 @@ class HangWatch:
     # -- carrying out a ruling -------------------------------------------------------------------
 
     def _wait(self, ruling: Wait, silence: Silence, now: float) -> None:
-        """Keep the silence for now: report each reason once, and take more stacks in time."""
+        """Do not end the silence for now. Report each reason once, and take more stacks in time."""
         due = silence.act_s is not None and silence.silent_s >= silence.act_s
         if self._countdown is not None and not ruling.passing:
             self._countdown = None

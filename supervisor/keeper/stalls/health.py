@@ -174,7 +174,7 @@ class Health:
         return self._hangs.look(watch, watch.flagged, taken, now)
 
     def keep_waiting(self, by: str) -> None:
-        """Keep this silence, because a person chose not to end it."""
+        """Do not end this silence, because a person chose to keep waiting."""
         self._hangs.keep_waiting(by)
 
     def stacks_now(self) -> BackgroundTask[Round, str] | None:
@@ -210,7 +210,7 @@ class Health:
             self._paces.returned_s = max(self._paces.returned_s, lasted_s)
 
     def _is_past(self, t: float) -> bool:
-        """Check whether an earlier keeper saw it. Only while files are read again: its clock may have differed."""
+        """Check whether an earlier keeper saw time `t`. False after files are read again, as clocks may differ."""
         is_known = self._past_t is not None and t <= self._past_t
         return is_known and self._clock.mono() < self._replayed
 
@@ -323,7 +323,7 @@ def resumed_watch(
         if isinstance(fact, ev.StallEnded):
             paces.returned_s = max(
                 paces.returned_s, fact.stalled_s
-            )  # a later silence as long is not ended either
+            )  # a later silence of this length is not ended, either
     last_t, resumed = view.first_step_t, False
     reader = SeriesReader(node.series, METRICS)
     reader.seek_tail(TAIL_BYTES)

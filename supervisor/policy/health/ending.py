@@ -100,7 +100,7 @@ class Act:
 class Wait:
     """The silence is not ended: by which rule, why, and up to which length the rule applies (None: any length).
 
-    `reported`: a person is told. `passing`: another look at the stacks may settle it.
+    `reported`: whether to tell a person. `passing`: whether another round of stacks may settle it.
     """
 
     rule: str
@@ -125,7 +125,7 @@ UNWATCHED_WHY: Final = (
 
 
 def _shows_life(s: Silence) -> Wait | None:
-    """Apply the rules about what was seen. The first rule that holds forbids ending, after any silence."""
+    """Apply the rules about what was seen. The first rule that holds forbids ending, at any length."""
     if s.act_s is None:
         return Wait("switched_off", "act_s is 0: nothing is ended", reported=False)
     if s.kept:

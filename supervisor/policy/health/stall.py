@@ -34,7 +34,7 @@ from supervisor.run.events import Phase
 
 TEMPLATE_BYTES: Final = 300
 MOST_TEMPLATES: Final = 4096
-"""For all logs of an attempt. In prose every line is a new template, so templates without a step go first."""
+"""For all logs of an attempt. In prose every line is a new template, so unfamiliar templates are dropped first."""
 FASTER: Final = 2.0
 SPARE: Final = 2.0
 """A familiar template may come this many times as often as usual, plus this many lines for uneven batches."""
@@ -185,7 +185,7 @@ class Paces:
     """The newest durations of each stage over all attempts, and the silences that ended on their own.
 
     Attributes:
-        forgiven_s: the longest flagged silence of a stage that ended on its own. No second one is reported.
+        forgiven_s: the longest flagged silence of a stage that ended on its own; an equal one is not flagged.
         returned_s: the longest silence, flagged or not, from which the run recovered.
     """
 
@@ -380,7 +380,7 @@ class StallWatch:
         return max(settings.act_s, FIRST_PHASE_S if longest_s is None else PHASE_FACTOR * longest_s)
 
     def threshold(self) -> Threshold | None:
-        """Return how long a stall may last in the current phase, or None if unknown, so without limit."""
+        """Return how long a stall may last in the current phase, or None if the pace is unknown."""
         settings = self._settings
         if not settings.enabled or self._finished:
             return None

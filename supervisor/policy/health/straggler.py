@@ -27,7 +27,7 @@ MET = 0.8
 
 @dataclass(slots=True)
 class _Rank:
-    """The last steps of one rank. `rows`: seconds per step, of these outside of the timed step, and waiting for data."""
+    """The last steps of one rank. `rows`: seconds per step, the part outside of the timed step, the wait for data."""
 
     last_t: float | None = None
     last_step: float | None = None
