@@ -42,7 +42,7 @@ PROVISIONAL_DELAY_S = 0.4
 FAILING_DELAY_S = 0.05
 """Seconds before a verdict, so that the screen shows the failed rank first."""
 FAILING_S = 60.0
-"""For this many seconds a failing rank explains the lack of progress. torchrun ends the others within 30 s, the keeper sooner."""
+"""For this many seconds a failing rank explains a lack of progress. torchrun ends the rest in 30 s, the keeper sooner."""
 RECEIVE_S = 0.1
 """Time to spend on observations per pass of the loop, in seconds. A flood of lines must not delay a stop."""
 HURRIED_DRAIN_S = 0.2

@@ -158,7 +158,7 @@ def _hash_of(job: JobSpec) -> str:
 
 
 def script_of(job: JobSpec) -> tuple[str, str]:
-    """Return the name and text of the script that a job starts; for a command without a file, "" and its words."""
+    """Return the name and text of the script that a job starts; without a file, "" and the command's words."""
     words = (job.entry, *job.entry_args)
     launch = read_launch(words) if job.entry_kind is EntryKind.COMMAND else Launch(script=job.entry)
     is_module = job.entry_kind is EntryKind.MODULE or launch.module is not None

@@ -1,7 +1,7 @@
 """What a screen writes to ``control/`` for the keeper: requests, and a sign that a person is watching.
 
 A request is a file ``control/<id>.json``, written by rename, so that the keeper never sees half of it. An event answers the request
-(`request_done`, `request_refused`), and the file is removed. The file's owner is the sender: the run's own user, or root. A sender in
+(`request_done`, `request_refused`), and the file is removed. The file's owner is the sender: the run's user, or root. A sender in
 the file is only informative.
 
 ``control/viewer-<pid>@<host>`` is the heartbeat of a screen that may send requests. It is removed when the screen is left. A file that no

@@ -1,7 +1,7 @@
 """Time, injected: monotonic seconds for deadlines, wall seconds for display and for joining nodes.
 
 The wall clock may be set during a run: by NTP after a boot, by a person, or in a virtual machine that was suspended. The keeper
-reads the wall clock once, at its start, and advances the time by a clock that is never set. All durations in its journal are
+reads the wall clock once, at its start, and advances the time by a clock that is never set. Durations in its journal are
 therefore exact and never negative. A difference is journaled as its own event, and views subtract it from displayed ages.
 """
 

@@ -356,7 +356,7 @@ class LogWatch:
         rank = sample.rank if sample.rank is not None else self._rank_of(key.origin)
         other = sample.other
         if sample.evaluates:
-            # Prevents one of several losses on held-out data from being mistaken for the training loss.
+            # Keeps one of several losses on held-out data from being mistaken for the training loss.
             other = {
                 name
                 if "loss" not in name.lower() or EVAL_WORDS & set(words_of(name))

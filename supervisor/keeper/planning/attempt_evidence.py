@@ -92,7 +92,7 @@ def diagnose_attempt(context: RunContext, number: int, engine: Engine, *, whole:
     attempts = [
         NodeAttempt(node, paths, state, view)
         for node, (paths, state) in nodes.items()
-        if (view := state.find(number)) is not None  # it started it
+        if (view := state.find(number)) is not None  # the node started it
     ]
     evidence = evidence_of(attempts, context.record.job, whole=whole)
     return with_node(diagnose(evidence, engine.signatures, engine.matcher), attempts)
@@ -124,7 +124,7 @@ def evidence_of(attempts: Sequence[NodeAttempt], job: JobSpec, *, whole: bool = 
         raised |= _raised(paths)
     by_scheduler, scheduler = None, scheduler_of(os.environ)
     stopped = view.stop is not None and view.stop.why is StopWhy.SIGNAL
-    if whole and scheduler.job is not None and stopped:  # it sent the SIGTERM
+    if whole and scheduler.job is not None and stopped:  # a SIGTERM from the scheduler
         by_scheduler = scheduler.end_of(scheduler.job) or None
     found = JobEvidence(
         logs=tuple(logs),

@@ -221,7 +221,7 @@ class Health:
             return
         self._wire = self._wire or seen.from_telemetry
         if self._wire and not seen.from_telemetry:
-            return  # telemetry has the same values, exactly
+            return  # telemetry has the exact values
         if seen.again:
             return
         step = seen.values.get("step")

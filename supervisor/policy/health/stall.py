@@ -34,7 +34,7 @@ from supervisor.run.events import Phase
 
 TEMPLATE_BYTES: Final = 300
 MOST_TEMPLATES: Final = 4096
-"""For all logs of an attempt. In prose every line is a new template, so unfamiliar templates are dropped first."""
+"""For all logs of an attempt. In prose every line is a new template, so unfamiliar ones are dropped first."""
 FASTER: Final = 2.0
 SPARE: Final = 2.0
 """A familiar template may come this many times as often as usual, plus this many lines for uneven batches."""
