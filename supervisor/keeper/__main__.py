@@ -1,8 +1,8 @@
 """``python -m supervisor.keeper RUN_DIR``: a detached keeper, until its run ends.
 
-The job comes through stdin, secrets included: a folder alone starts nothing.
+The job comes through stdin, secrets included. A folder alone starts nothing.
 
-Started by `detach.start_detached` in a session of its own, its stdout and stderr in keeper.log.
+Started by `detach.start_detached` in its own session, with its stdout and stderr in keeper.log.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def make_keeper(
     findings: tuple[Finding, ...] = (),
     continued_by: str = "",
 ) -> Keeper:
-    """The keeper of a run on one machine, or on this node of several.
+    """Return the keeper of a run on one machine, or on this node of several.
 
     Raises:
         LockTaken, OSError: as `Keeper`.
@@ -56,11 +56,11 @@ def make_keeper(
 
 
 Beside: TypeAlias = Callable[[RunPaths, RunFile, Keeper], Callable[[bool], None]]
-"""Starts what shares the keeper's process; what it returns wraps up (true: the run has ended, the keeper did not crash)."""
+"""Starts code that shares the keeper's process, and returns its cleanup (True: the run has ended without a crash)."""
 
 
 def main(argv: list[str], *, beside: Beside | None = None) -> int:
-    """Run the job in `argv[0]` to its end and return its exit code. `beside` starts what shares this process."""
+    """Run the job in `argv[0]` to its end and return its exit code. `beside` shares this process."""
     _log_without_secrets()
     run = RunPaths(Path(argv[0]))
     try:
@@ -77,8 +77,8 @@ def main(argv: list[str], *, beside: Beside | None = None) -> int:
         code = keeper.run_to_end()
         why = "the run ended"
     finally:
-        # Whatever happened here, training continues: its processes are left alone, the lock is released, and
-        # `stoker attach --adopt` takes them over.
+        # Whatever happened here, training continues. Its processes keep running, the lock is released, and
+        # `stoker attach --adopt` takes the processes over.
         keeper.close(why)
         logging.info("keeper %d ends: %s", os.getpid(), why)  # noqa: LOG015
         if wrap_up is not None:
@@ -87,7 +87,7 @@ def main(argv: list[str], *, beside: Beside | None = None) -> int:
 
 
 class _Formatter(logging.Formatter):
-    """keeper.log quotes commands, paths and errors, which may contain secrets or terminal escapes."""
+    """Hides secrets and terminal escapes in the commands, paths and errors of keeper.log."""
 
     def format(self, record: logging.LogRecord) -> str:
         return _shown(super().format(record))
@@ -98,7 +98,7 @@ def _shown(lines: str) -> str:
 
 
 def _log_without_secrets() -> None:
-    """Set up keeper.log: our log messages, and the traceback if we crash."""
+    """Set up keeper.log for the keeper's messages, and for the traceback of a crash."""
     handler = logging.StreamHandler()
     handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])

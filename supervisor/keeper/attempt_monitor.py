@@ -1,4 +1,4 @@
-"""The current attempt, watched from its first process to its last by the keeper that started or adopted it."""
+"""Watches the current attempt from first process to last, for the keeper that started or adopted it."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ from supervisor.sources.signature_files import EngineLoader
 
 PROVISIONAL_DELAY_S = 0.4
 FAILING_DELAY_S = 0.05
-"""The screen shows that a rank is gone before the loop spends time on a verdict."""
+"""Seconds before a verdict, so that the screen shows the failed rank first."""
 FAILING_S = 60.0
-"""For this long a failing rank explains the lack of progress: torchrun ends the others within 30 s, and we do so earlier."""
+"""For this many seconds a failing rank explains a lack of progress. torchrun ends the rest in 30 s, the keeper sooner."""
 RECEIVE_S = 0.1
-"""Seconds per pass of the loop spent on observations, so that a flood of lines does not delay a stop."""
+"""Time to spend on observations per pass of the loop, in seconds. A flood of lines must not delay a stop."""
 HURRIED_DRAIN_S = 0.2
-"""If reading takes longer, that is journalled with a provisional verdict, so that a failure is explained within a second."""
+"""If reading takes longer, the keeper journals that with a provisional verdict, to explain a failure within a second."""
 CUT_S, LOOK_S = 1.0, 0.005
 """If a stop is urgent, logs are read for at most this many seconds more, which is usually enough to reach their end."""
 SIGNAL_READ_S = 10.0
-"""Whoever sent us a signal kills us soon after (SLURM's KillWait: 30 s), so the end of the run must be on disk by then."""
+"""The sender of a signal kills the keeper soon after (SLURM's KillWait: 30 s), so the end must be on disk by then."""
 MOST_FORETOLD = 3
 ADOPT_WAIT_S = 2.0
-"""How long an adopting keeper waits for the launcher that a dead one may have just started."""
+"""How many seconds an adopting keeper waits for a launcher that a dead keeper may have just started."""
 
 
 VAGUE = frozenset((FailureClass.HEALTHY, FailureClass.UNKNOWN, FailureClass.TERMINATED))
@@ -69,13 +69,13 @@ class _Ending:
 
 
 class AttemptMonitor:
-    """Sensors, health and stop sequence of one attempt after another. Used by the keeper's only thread.
+    """Runs the sensors, health checks and stop sequence of one attempt after another, in the keeper's thread.
 
     Args:
         judging: makes the verdict on an attempt from its logs so far.
-        saved: called at each new checkpoint, when copies of the one that was resumed from can be removed.
-        stepped: called at each look, to report what the first step shows about the recovery.
-        same_boot: pids and start times of an adopted attempt are still valid.
+        saved: called at each new checkpoint, when copies of the checkpoint resumed from can be removed.
+        stepped: called at each check, to report what the first step shows about the recovery.
+        same_boot: whether the pids and start times of an adopted attempt are still valid.
     """
 
     def __init__(
@@ -139,35 +139,35 @@ class AttemptMonitor:
 
     @property
     def is_active(self) -> bool:
-        """Whether there is an attempt to watch: it is running, or its logs are still being read."""
+        """Whether there is an attempt to watch: one that is running or whose logs are still being read."""
         return self._live is not None or self._ending is not None
 
     @property
     def is_stoppable(self) -> bool:
-        """Whether there is a running attempt that can be stopped."""
+        """Whether a running attempt can be stopped."""
         return self._live is not None and self._ending is None and not self._live.ended_well()
 
     @property
     def is_draining_logs(self) -> bool:
-        """Whether its processes have exited and its logs are being read to their end."""
+        """Whether the processes have exited and their logs are being read to the end."""
         return self._ending is not None
 
     @property
     def is_about_to_end(self) -> bool:
-        """Whether a rank died or may be dying, so that torchrun is about to exit and every moment delays the next launch."""
+        """Whether a rank died or may be dying. torchrun is then about to exit, and any wait delays the next launch."""
         live, collector = self._live, self._collector
         if live is None or collector is None or live.stop_sequence is not None:
             return False
         return self._failing_is_new() or collector.agent_is_ending()
 
     def is_watched(self) -> bool:
-        """Whether somebody has this run open on a screen."""
+        """Check whether this run is open on a screen."""
         now = self._clock.mono()
         self._viewers.look(now)
         return self._viewers.watched(now)
 
     def receive(self, timeout_s: float) -> None:
-        """Take what the sensors saw, waiting for the first observation; at most what is queued now, for at most `RECEIVE_S`."""
+        """Record what the sensors saw. Wait for the first observation; stop after those queued now, or after `RECEIVE_S`."""
         try:
             self._observe(self._queue.get(timeout=timeout_s))
             until = self._clock.mono() + RECEIVE_S
@@ -202,7 +202,7 @@ class AttemptMonitor:
                 and observation.failure is FailureClass.TERMINATED
                 and observation.stop_signal
             ):
-                return  # it only echoes the SIGTERM of our own stop, which is journalled already
+                return  # an echo of the keeper's own SIGTERM, which the journal already has
             live.sends_telemetry = live.sends_telemetry or is_telemetry(observation)
             if isinstance(observation, RankGone) and observation.exit_code is not None:
                 live.exit_codes[observation.local_rank] = observation.exit_code
@@ -222,7 +222,7 @@ class AttemptMonitor:
         view = state.attempt
         assert view is not None, "a launched condition has an attempt"
         if not self._same_boot:
-            # The machine was rebooted, so the attempt has no processes, and its pids may belong to anybody.
+            # The machine was rebooted, so the attempt has no processes. Its pids may be reused.
             status = read_exit(self._node.attempt(view.number))
             self._ended(view.number, status or ExitStatus(None))
             return
@@ -245,7 +245,7 @@ class AttemptMonitor:
             self._live.stop(view.stop.why, view.stop.by, grace_s=view.stop.grace_s)
 
     def _ended(self, number: int, status: ExitStatus) -> None:
-        """Read the logs of an attempt that another keeper left and that has ended."""
+        """Read the logs of an ended attempt that another keeper left."""
         state = self._ledger.state
         if isinstance(state.condition, st.Launching) or state.attempt is None:  # nothing may have run
             self._ledger.emit(
@@ -258,7 +258,7 @@ class AttemptMonitor:
 
     def _sense(self, paths: AttemptPaths, number: int, *, adopted: st.RunState | None) -> Collector:
         self._number = number
-        self._engine.begin()  # not before: a run that starts nothing need not wait for a first compile
+        self._engine.begin()  # not earlier: a run without a launch needs no compile
         self._collector = Collector(
             paths,
             queue=self._queue,
@@ -275,21 +275,21 @@ class AttemptMonitor:
         return self._collector
 
     def follow(self, child: Child, number: int, *, adopted: st.RunState | None = None) -> None:
-        """Watch a running command: one just started, or one `adopted` in the given state."""
+        """Watch a running command that was just started, or that was `adopted` in the given state."""
         collector = self._sense(child.paths, number, adopted=adopted)
         job = next_job(self._record.job, self._ledger.state).job
         ends = collector.agent_is_ending
         self._live = LiveAttempt(number, child, run_dir=self._mark, clock=self._clock, job=job, ends=ends)
-        # A count that another keeper began cannot be continued, because the control group may be another one now.
+        # An earlier keeper's count cannot be continued, because the control group may be another one now.
         self._kills_before = memory_kills() if adopted is None else None
         self._health.begin(number, adopted=adopted)
         self._failures.begin()
         self._provisional_at = {}
 
-    # -- its life ---------------------------------------------------------------------------------
+    # -- while it is running ----------------------------------------------------------------------
 
     def look(self) -> None:
-        """Look once: journal what was learned, and end the attempt if it hangs or has ended itself."""
+        """Check once: journal what was learned, and end the attempt if it hangs or has exited."""
         if self._ending is not None:
             self._read_out(self._ending)
             return
@@ -324,7 +324,7 @@ class AttemptMonitor:
             self._end_now(ev.StopWhy.HANG)
 
     def _end_now(self, why: ev.StopWhy) -> None:
-        """Ask for no checkpoint: one might overwrite what was not loaded, and hanging ranks do not respond."""
+        """Stop without a checkpoint. A save could overwrite an unloaded one, and hung ranks don't respond."""
         self.stop(why, "keeper", grace_s=self._record.job.timing.death_grace_s)
 
     def _foretell(self) -> None:
@@ -363,13 +363,13 @@ class AttemptMonitor:
             self._ledger.emit(ev.Advisory(t=now, attempt=1, code=code, text=text))
 
     def _failing_is_new(self) -> bool:
-        """Whether a rank is known to have failed recently enough for its launcher to still end the others."""
+        """Check whether a rank failed so recently that its launcher is still going to end the others."""
         view = self._ledger.state.attempt
         failing = view.failing if view is not None else None
         return failing is not None and self._clock.wall() - failing.t < FAILING_S
 
     def _trial_is_over(self) -> bool:
-        """Whether a trial has made its steps or run out of time."""
+        """Check whether a trial has made its steps or run out of time."""
         trial, view = self._record.job.trial, self._ledger.state.attempt
         if trial is None or view is None or view.started_t is None:
             return False
@@ -377,14 +377,14 @@ class AttemptMonitor:
         return trial.is_over(view.first_step, view.last_step, age_s)
 
     def stop(self, why: ev.StopWhy, by: str, *, grace_s: float, now: bool = False) -> None:
-        """End the attempt by the stop sequence. The intent is on disk before the first signal."""
+        """End the attempt by the stop sequence. Write the intent to disk before the first signal."""
         assert self._live is not None, "stopped only while it lives"
         intent = self._live.stop(why, by, grace_s=grace_s, now=now)
         if intent is not None:
             self._ledger.emit(intent, durable=True)
 
     def dump_stacks(self) -> BackgroundTask[Round, str]:
-        """Start writing the stacks of all ranks to artifacts/; returns the file's name.
+        """Start writing the stacks of all ranks to artifacts/. The task returns the file's name.
 
         Raises Refused if there are no ranks.
         """
@@ -402,17 +402,17 @@ class AttemptMonitor:
         self._live.paths.profile_file.touch()
 
     def keep_waiting(self, by: str) -> None:
-        """A person chose not to end the current stall."""
+        """Journal that a person chose not to end the current stall."""
         self._health.keep_waiting(by)
 
     def _can_resume(self) -> bool:
-        """Whether a restart would resume from a checkpoint or may start from scratch."""
+        """Check whether a restart would resume from a checkpoint or may start from scratch."""
         state = self._ledger.state
         job, saved = state.answered_job(self._record.job), state.resumable
         return job.retry.restart_from_scratch or can_go_on(job.knobs, saved)
 
     def _stack_targets(self) -> Targets | None:
-        """Which processes to look at now; None while no process of the attempt is known."""
+        """Return the processes to inspect now, or None while no process of the attempt is known."""
         view, live, job = self._ledger.state.attempt, self._live, self._record.job
         if live is None or view is None:
             return None
@@ -433,13 +433,13 @@ class AttemptMonitor:
             attempt_root=live.paths.root,
             artifacts=self._run.artifacts,
             env={**self._env, **dict(job.env)},
-            # Dumps have the machine's time, so if its clock was set back, they look older than they are.
+            # Dumps carry the machine's time, so after the clock is set back they look older than they are.
             since_t=(view.started_t or view.planned_t) + min(self._clock.ahead_s(), 0.0),
             python=self._record.interpreter,
         )
 
     def _drop_copies(self) -> None:
-        """Remove the copy of the checkpoint that was resumed from once a newer one is committed."""
+        """Remove the copy of the checkpoint resumed from once a newer one is committed."""
         newest = self._ledger.state.checkpoint
         if newest is not None and newest is not self._newest:
             self._newest = newest
@@ -447,14 +447,14 @@ class AttemptMonitor:
             self._saved()
 
     def find_checkpoints(self) -> None:
-        """After the end of an attempt: journal checkpoints that the script did not report."""
+        """Journal the checkpoints that the script did not report, after the end of an attempt."""
         self._found.finish(self._ledger.state)
         self._drop_copies()
 
     # -- its end -----------------------------------------------------------------------------------
 
     def cut(self) -> None:
-        """Stop reading the logs of an ended attempt soon; the verdict uses what was read so far."""
+        """Stop reading the logs of an ended attempt soon. The verdict uses what was read so far."""
         ending = self._ending
         if ending is None:
             return
@@ -467,7 +467,7 @@ class AttemptMonitor:
     def _give_provisional(self, number: int, delay_s: float = 0.0, *, rank_died: bool = False) -> None:
         """Give a verdict before all logs were read, so that a person sees the cause within a second.
 
-        One once a rank has died, another once the launcher ends, or has ended and its logs are still being read.
+        Give one once a rank has died, and another once the launcher ends, or has ended with logs unread.
         """
         now = self._clock.mono()
         if now < self._provisional_at.setdefault(rank_died, now + delay_s) or not self._engine.ready:
@@ -478,7 +478,7 @@ class AttemptMonitor:
         self._provisional_at[rank_died] = float("inf")
         view = self._ledger.state.attempt
         known = view is not None and view.verdict == verdict
-        # One rank's logs may say nothing yet.
+        # One rank's logs may show nothing yet.
         vague = rank_died and verdict.failure in VAGUE
         if not (known or vague):
             now_t = self._clock.wall()
@@ -491,7 +491,7 @@ class AttemptMonitor:
         self._read_out(self._ending)
 
     def _read_out(self, ending: _Ending) -> None:
-        """Check how far the logs of an exited attempt have been read; once all are, the attempt has ended."""
+        """End the attempt once its logs are read. If that takes long, give a provisional verdict."""
         view = self._ledger.state.attempt
         why = view.stop.why if view is not None and view.stop is not None else None
         took_s = ending.reading.took_s
@@ -511,7 +511,7 @@ class AttemptMonitor:
     def _finish(self, ending: _Ending) -> None:
         assert self._collector is not None, "what is read is read by its sensors"
         self._collector.stop()
-        # After the threads have ended, because later observations would count for the next attempt.
+        # Do this after the threads have ended, because later observations would count for the next attempt.
         while not self._queue.empty():
             self._observe(self._queue.get_nowait())
         backlog = self._collector.logs.backlog()
@@ -531,7 +531,7 @@ class AttemptMonitor:
                 exit_t=ending.exit.t,
                 last_step=view.last_step if view else None,
                 memory_kills=kills - before if kills is not None and before is not None else None,
-                # torchrun ends with 0 only when every rank did.
+                # torchrun exits with 0 only if every rank did.
                 rank_exit_codes=dict.fromkeys(view.ranks, 0) if view and all_ended_well else {},
                 log_read_bytes=backlog.read_bytes if backlog.unread_bytes else None,
                 log_size_bytes=backlog.size_bytes if backlog.unread_bytes else None,

@@ -1,8 +1,8 @@
 """``--fit-batch``: short launches before the first attempt, until the largest micro-batch that fits is known.
 
-Bisection over the micro-batches that keep the global batch exact, so at most ceil(log2(n + 1)) probes for n of
-them. Each probe is a trial with a journal of its own in ``probes/<n>``. Its result is in the run's journal, so a keeper
-that adopts the run continues where the dead one stopped.
+Bisects over the n micro-batches that keep the global batch exact, so there are at most ceil(log2(n + 1)) probes.
+Each probe is a trial with its own journal in ``probes/<n>``. Its result is in the run's journal, so a keeper that
+adopts the run continues where the dead keeper stopped.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.records import OUT_OF_MEMORY, FailureClass
 from supervisor.sources.signature_files import EngineLoader
 
-# A probe has no work to lose, so its ranks get only this long to end.
+# A probe has no work to lose, so its ranks get only this many seconds to end.
 GRACE_S = 5.0
-# The first probe may fail for a reason other than memory; a second one shows whether it persists.
+# The first probe may fail for a reason other than memory. A second probe shows whether the reason persists.
 MAX_OTHER_FAILURES = 2
 
 
 def next_probe(open_: Sequence[int], probes: Sequence[ev.ProbeEnded]) -> int | None:
-    """The micro-batch to try next, or None when the answer is known.
+    """Return the micro-batch to try next, or None when the answer is known.
 
     Args:
         open_: micro-batches that could be used, in any order.
-        probes: what was tried.
+        probes: the probes so far.
     """
     fits = max((p.micro_batch for p in probes if p.fitted), default=0)
     fails = min((p.micro_batch for p in probes if p.fitted is False), default=None)
@@ -56,7 +56,7 @@ def next_probe(open_: Sequence[int], probes: Sequence[ev.ProbeEnded]) -> int | N
 
 
 class Prober:
-    """One per keeper, used by its only thread: call `tick` until it returns True. `same_boot`: as `AttemptMonitor`."""
+    """One per keeper, used by its only thread. Call `tick` until it is True. `same_boot`: see `AttemptMonitor`."""
 
     def __init__(self, context: RunContext, engine: EngineLoader, *, same_boot: bool = True) -> None:
         self._context, self._record, self._engine = context, context.record, engine
@@ -65,7 +65,7 @@ class Prober:
         self._live: tuple[RunContext, AttemptMonitor] | None = None
 
     def tick(self, state: st.RunState) -> bool:
-        """Continue probing; True once the first attempt may launch."""
+        """Continue probing; return True once the first attempt may launch."""
         job = self._record.job
         if job.fit is None or state.fitted is not None:
             return True
@@ -109,7 +109,7 @@ class Prober:
             self._judge(number, micro, context)
 
     def _begin(self, number: int, micro: int) -> bool:
-        """Start a probe, or take over the one that a dead keeper left; False if that is impossible."""
+        """Start a probe, or take over one that a dead keeper left; return False if that fails."""
         try:
             self._live = self._begun(number, micro)
         except (JobError, OSError, StillAlive) as error:
@@ -121,7 +121,7 @@ class Prober:
         run = RunPaths(outer.node.root / "probes" / str(number))
         make_private(run.root)
         args = job.entry_args
-        if job.entry_kind is EntryKind.TRAINER:  # its checkpoints stay in the probe's folder
+        if job.entry_kind is EntryKind.TRAINER:  # the trainer's checkpoints stay in the probe's folder
             args = set_value(args, "--checkpoint_dir", str(run.root / "checkpoints"))
         probe = replace(
             job,
@@ -194,7 +194,7 @@ class Prober:
         )
 
     def _settle(self, state: st.RunState, batch: BatchSpec) -> None:
-        """Take the largest micro-batch that fits, and remember all trials for later runs."""
+        """Choose the largest micro-batch that fits, and remember all trials for later runs."""
         for probe in state.probes:
             if probe.fitted is not None:
                 trial = MemoryTrial(probe.micro_batch, fitted=probe.fitted)

@@ -1,7 +1,7 @@
-"""Any node but 0: its keeper starts and stops attempts on the leader's orders and reports the results. It decides nothing.
+"""Any node but 0. Its keeper starts and stops attempts on the leader's orders and reports the results. It decides nothing.
 
 While the leader's keeper shows no sign of life, running processes continue and nothing new is started. If the leader's whole node
-is gone, this keeper stops after a limited time (`_leave_a_dead_leader`).
+is gone, this keeper stops after a limited time (`_leader_is_gone`).
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ log = logging.getLogger("stoker.keeper")
 
 LOOK_S: Final = 0.2
 PROBE_EVERY_S, PROBE_S = 10.0, 3.0
-"""How often the leader's node is tried while its keeper is silent, and for how long."""
+"""How often the leader's node is probed while its keeper is silent, and for how long, in seconds."""
 STOPPED_ALONE_S: Final = 30.0
-"""A node that was told to stop waits so long for the leader to end the run."""
+"""Seconds that a stopped node waits for the leader to end the run."""
 BY: Final = f"node {LEADER}"
 SILENT: Final = "leader_silent"
 
@@ -72,7 +72,7 @@ class Following(Group):
         self._watched: set[int] = set()
 
     def join(self, keeper: Keeper) -> None:
-        """The keeper holds its lock and is about to start."""
+        """Accept the keeper, which holds its lock and is about to start."""
         self._keeper, self._context, self._clock = keeper, keeper.context, keeper.context.clock
         self._node = self._context.node
         self._heartbeat = Heartbeat(self._node.heartbeat, self._session)
@@ -95,7 +95,7 @@ class Following(Group):
     # -- called by the keeper ------------------------------------------------------------------------------
 
     def begin(self, continued_by: str) -> None:  # noqa: ARG002 - of any group
-        """Wait for a run that had ended on this node and that node 0 is continuing."""
+        """Wait if the run had ended on this node and node 0 is continuing it."""
         if isinstance(self._state.condition, st.Finished):
             view = self._state.attempt
             number = view.number if view is not None else 0
@@ -109,7 +109,7 @@ class Following(Group):
         self._rendezvous.close()
 
     def may_launch(self, reason: str) -> str | None:
-        """An earlier keeper did not get to this launch: the leader orders another."""
+        """Refuse a launch that an earlier keeper did not get to, because the leader orders another."""
         view = self._state.attempt
         log.warning("attempt %d is not started here: %s", view.number if view is not None else 0, reason)
         return None
@@ -164,7 +164,7 @@ class Following(Group):
                 return
             if self._end_since is None or self._end_since[0] != number:
                 self._end_since = (number, now)
-            # Its ranks notice on their own that their peers are gone and log it: give them a moment.
+            # The ranks notice on their own that their peers are gone, and log it. Give them a moment.
             if now - self._end_since[1] > grace_s:
                 monitor.stop(ev.StopWhy.RANK_DIED, BY, grace_s=grace_s)
         elif self._leader_is_gone(now):
@@ -174,7 +174,7 @@ class Following(Group):
             monitor.stop(ev.StopWhy.RANK_DIED, f"{BY} is gone", grace_s=grace_s)
 
     def _wait_for_orders(self, now: float) -> None:
-        """Nothing runs here: take over the leader's verdict and decision, the only ones there are, start the next attempt, or exit."""
+        """Adopt the leader's verdict and decision, start the next attempt, or exit, while nothing is running on this node."""
         order, view, told = self._order, self._state.attempt, self._told_to_stop
         number, t = view.number if view is not None else 0, self._clock.wall()
         if order is not None and view is not None and order.attempt == number:
@@ -185,7 +185,7 @@ class Following(Group):
                 self._keeper.emit(decided, durable=True)
         silent_s, most_s = self._leader.silent_s(now), self._job.timing.node_timeout_s
         is_over = order is not None and order.want is Want.OVER
-        # Of a run that ended before this keeper started: node 0, alive or waited for, may be about to continue it.
+        # If the run ended before this keeper started, node 0 (alive or expected) may be about to continue it.
         waits = order is not None and order.seq == self._old_end and silent_s <= self._patience_s
         if order is not None and order.want is Want.RUN and order.attempt > number and told is None:
             self._start(order)
@@ -215,7 +215,7 @@ class Following(Group):
     # -- the leader's node -----------------------------------------------------------------------------
 
     def _leader_is_gone(self, now: float) -> bool:
-        """Whether neither its keeper's heartbeat nor its port responded for `node_timeout_s`. If only its keeper died, its agent does."""
+        """Check whether the leader's heartbeat and port were silent for `node_timeout_s`. If only its keeper died, its agent responds."""
         if self._leader.silent_s(now) <= heartbeat.SILENT_S:
             self._answered_t = now
             return False
@@ -233,14 +233,14 @@ class Following(Group):
         return now - self._answered_t > self._job.timing.node_timeout_s
 
     def _look_for_a_route(self, view: st.AttemptState) -> None:
-        """After a local failure, journal if node 0's machine is unreachable, so that the verdict can name the node that was cut off."""
+        """Journal after a local failure if node 0's machine is unreachable, so that the verdict can blame the node that was cut off."""
         asked = view.stop is not None and view.stop.why in st.REQUESTED_STOPS
         where = meeting_point(self._job, self._order)
         if view.number not in self._watched - {self._routed} or view.exit_code in {None, 0}:
             return
         self._routed = view.number
         error = connection_error(*where) if where is not None and not asked else None
-        # A machine that refuses is reachable.
+        # A machine that refuses a connection is reachable.
         if where is not None and error is not None and not isinstance(error, ConnectionRefusedError):
             text = (
                 f"node {LEADER} could not be reached at {where[0]} once attempt {view.number} had failed here"
@@ -265,7 +265,7 @@ class Following(Group):
         if self._told_to_stop is not None:
             stop, by, _ = self._told_to_stop
         elif (
-            # A request to this keeper, not an earlier one; no order of the leader.
+            # A request to this keeper, not to an earlier one, and not an order of the leader.
             ended is not None
             and ended.stop is not None
             and ended.number in self._watched
@@ -297,7 +297,7 @@ class Following(Group):
     # -- signals ---------------------------------------------------------------------------------------
 
     def stop(self, why: ev.StopWhy, by: str, *, now: bool) -> bool:
-        """A signal stops the local attempt, and the leader ends the run. A second one also ends this keeper once nothing runs."""
+        """Stop the local attempt on a signal; the leader ends the run. A second signal ends this keeper once nothing runs."""
         again = self._told_to_stop is not None
         self._told_to_stop = self._told_to_stop or (why, by, self._clock.mono())
         stopping = self._keeper.stop_attempt(why, by, now=now)
@@ -307,13 +307,13 @@ class Following(Group):
 
 
 def quiet(record: RunFile) -> RunFile:
-    """The record of a follower, which never ends a silence itself; node 0 counts rank 0's steps."""
+    """Return a follower's record, with hang detection off, because node 0 counts rank 0's steps."""
     job = dataclasses.replace(record.job, hang=dataclasses.replace(record.job.hang, enabled=False))
     return msgspec.structs.replace(record, job=job)
 
 
 def connection_error(host: str, port: int) -> OSError | None:
-    """Why a connection fails; None if somebody listens. A store tolerates a connection that sends nothing."""
+    """Return why a connection fails; None if the port is open. A store tolerates silent connections."""
     try:
         socket.create_connection((host, port), PROBE_S).close()
     except OSError as error:

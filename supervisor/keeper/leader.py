@@ -1,6 +1,6 @@
-"""Node 0 of several: its keeper works like any other, but waits for the others to launch and judge.
+"""Node 0 of several. Its keeper works like any other, but waits for the other nodes to launch and judge.
 
-Its orders follow from its state (`publish`), so a keeper that takes over the run gives the same ones.
+Its orders follow from its state (`publish`), so a keeper that takes over the run gives the same orders.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ log = logging.getLogger("stoker.keeper")
 
 LOOK_S: Final = 0.25
 LOOKS_PER_NODE_S: Final = 0.02
-"""Of many nodes each is looked at less often: two files of 64 nodes are read 100 times a second."""
+"""Seconds per node between two checks. Two files of each of 64 nodes are read 100 times a second in total."""
 PEERS_S: Final = 60.0
-"""After node 0's part succeeded, those of the others may take so long: torchrun's agents leave together, within its exit barrier."""
+"""Seconds that the other nodes may take after node 0's part succeeded. torchrun's agents leave together, within its exit barrier."""
 NOT_THERE: Final = 2
-"""The exit code where the nodes never came together: the start was wrong."""
+"""The exit code if the nodes never came together, because the start was wrong."""
 IDLE: Final = frozenset({NodePhase.READY, NodePhase.ENDED})
 
 
 @dataclass(slots=True)
 class Member:
-    """Another node, as the leader sees it."""
+    """Another node from the leader's point of view."""
 
     node: int
     paths: NodePaths
@@ -66,7 +66,7 @@ class Member:
     report: Report | None = None
 
     def lives(self, now: float) -> bool:
-        """Whether its keeper has a heartbeat and has reported."""
+        """Check whether the node's keeper has a heartbeat and has reported."""
         return (
             self.report is not None
             and self.report.phase is not NodePhase.LEFT
@@ -74,11 +74,11 @@ class Member:
         )
 
     def is_idle(self, seq: int) -> bool:
-        """Whether nothing of the run is alive or will start there: it has read order `seq`, which starts nothing."""
+        """Check that no process is alive or will start there: the node has read order `seq`, which starts none."""
         return self.report is not None and self.report.phase in IDLE and self.report.seq >= seq
 
     def has_ended(self, number: int) -> bool:
-        """Whether it reports that its part of attempt `number` is over."""
+        """Check whether the node reports that its part of attempt `number` has ended."""
         report = self.report
         return (
             report is not None
@@ -99,7 +99,7 @@ class Leading(Group):
         self.others = tuple(self._members)
         self._nodes: tuple[int, ...] = (LEADER, *self._members)
         self._launch: Launch | None = None
-        # A continued run was already over, so earlier stop requests to its nodes no longer count.
+        # A continued run had ended already, so earlier stop requests to its nodes do not count.
         reports = (read_report(member.paths) for member in self._members.values() if continued_by)
         self._settled = {report.node: report for report in reports if report is not None}
         self._left_out: set[int] = set()
@@ -111,7 +111,7 @@ class Leading(Group):
         self._failed_since: tuple[int, float] | None = None
 
     def join(self, keeper: Keeper) -> None:
-        """The keeper holds its lock and is about to start."""
+        """Accept the keeper, which holds its lock and is about to start."""
         self._keeper, self._context, self._clock = keeper, keeper.context, keeper.context.clock
         session = new_session()
         self._heartbeat = Heartbeat(self._context.node.heartbeat, session)
@@ -125,14 +125,14 @@ class Leading(Group):
     # -- called by the keeper ------------------------------------------------------------------------------
 
     def begin(self, continued_by: str) -> None:
-        """A run that ended before any launch waits for the other nodes, as at its start."""
+        """Wait for the other nodes, as at the start, if the run ended before any launch."""
         over = not isinstance(self._state.condition, st.Preflight)
         if continued_by and self._state.attempt is None and over:
             self._begins_by = continued_by
             self._keeper.emit(ev.Held(t=self._clock.wall(), attempt=0, reason="waits for the other nodes"))
 
     def close(self, *, superseded: bool) -> None:
-        """Tell the others that the run is over."""
+        """Tell the other nodes that the run has ended."""
         if not superseded and isinstance(self._state.condition, st.Finished):
             try:
                 self.publish()
@@ -141,26 +141,26 @@ class Leading(Group):
         self._rendezvous.close()
 
     def may_launch(self, reason: str) -> str | None:
-        """Settle who takes part. If called too early, between two checks, the launch is tried again."""
+        """Choose the nodes that take part. A call that is too early, between checks, is repeated later."""
         if not self._choose(self._absent(self._clock.mono())):
             return None
         return reason + self._in_place_of_all()
 
     def plan(self, number: int, paths: AttemptPaths) -> LaunchPlan:
-        """This node's plan; the others derive theirs from the same launch."""
+        """Return this node's plan. The other nodes derive theirs from the same launch."""
         context = self._context
         record, run, env = context.record, context.run, context.env
         self._launch, copy = common_launch(record, self._state, run, env, self._nodes)
         return dataclasses.replace(plan_on_node(record, self._launch, number, run, paths, env), copy=copy)
 
     def announce(self, number: int, reason: str) -> None:
-        """Order the launch. Raises Superseded, in which case nothing starts here either."""
+        """Order the launch. Raises Superseded, in which case nothing starts here, either."""
         assert self._launch is not None, "planned before"
         launch = replace(self._launch, reason=reason)
         self._orders.give(Order(seq=0, leader="", want=Want.RUN, attempt=number, launch=launch))
 
     def step(self, *, hurried: bool) -> bool:
-        """Check on the others; returns whether to wait for them."""
+        """Check on the other nodes; return whether to wait for them."""
         now = self._clock.mono()
         self._heartbeat.beat(now)
         self._look(now)
@@ -170,7 +170,7 @@ class Leading(Group):
         return waits
 
     def _waits(self, condition: st.Condition, now: float) -> bool:
-        """Whether to wait for others and do nothing now."""
+        """Check whether to wait for other nodes and do nothing now."""
         match condition:
             case st.Preflight():
                 return not self._may_launch(now)
@@ -199,7 +199,7 @@ class Leading(Group):
     # -- the others -----------------------------------------------------------------------------------
 
     def _look(self, now: float) -> None:
-        """Read heartbeats and reports; journal what changed."""
+        """Read heartbeats and reports, and journal what changed."""
         if now < self._look_due:
             return
         self._look_due = now + max(LOOK_S, LOOKS_PER_NODE_S * len(self._members))
@@ -231,7 +231,7 @@ class Leading(Group):
             )
         if seen is not None and seen is not sight:
             self._see(member, seen)
-        # A stop there first ends the attempt here (`_follow_others`), so it counts as the reason only if the attempt ended on its own.
+        # A stop there ends the attempt here first (`_follow_others`), so it counts as the reason only if the attempt ended on its own.
         if view is None or not member.has_ended(view.number) or member.node in view.node_exits:
             return
         if report.stop is None or view.stop is not None or view.ended_t is not None:
@@ -256,13 +256,13 @@ class Leading(Group):
         )
 
     def _absent(self, now: float) -> list[int]:
-        """The nodes that are not ready for a launch."""
+        """Return the nodes that are not ready for a launch."""
         newest = self._orders.newest
         seq = newest.seq if newest is not None else 0
         return [m.node for m in self._members.values() if not (m.lives(now) and m.is_idle(seq))]
 
     def _may_launch(self, now: float) -> bool:
-        """Whether all nodes are ready, or enough to run without the others; after the time limit the run ends or is held."""
+        """Check whether all nodes are ready, or enough to run without the rest. After the limit, end or hold the run."""
         absent = self._absent(now)
         if self._choose(absent):
             return True
@@ -307,7 +307,7 @@ class Leading(Group):
         return False
 
     def _waits_for_ends(self, number: int, now: float) -> bool:
-        """Whether the others' parts of an attempt are still running: one verdict covers all of them."""
+        """Check whether other nodes' parts of an attempt are running, as one verdict covers them all."""
         if self._ended_since is None or self._ended_since[0] != number:
             self._ended_since = (number, now)
             self._look_due = float("-inf")  # journal pending reports before the verdict
@@ -326,7 +326,7 @@ class Leading(Group):
                 return True
         view = self._state.find(number)
         if view is not None and view.started_t is None and view.exit_code is None and view.verdict is None:
-            # A keeper died between its intent and the launch: the others may have started and already ended.
+            # A keeper died between its intent and the launch. Other nodes may have started and already ended.
             if self._may_launch(now):
                 self._keeper.launch("the keeper died before it was launched")
             return True
@@ -342,7 +342,7 @@ class Leading(Group):
         took_part = self._orders.take_part(number) or ()
         met = any(rank.pid for rank in view.ranks.values())
         for member in self._members.values():
-            # A node that is gone before the ranks have met: torchrun would wait 15 minutes for it, and no work can be lost.
+            # The node is gone before the ranks have met. torchrun would wait 15 minutes for it, and no work can be lost.
             if not met and member.node in took_part and member.pulse.silent_s(now) > bound_s:
                 monitor.stop(ev.StopWhy.RANK_DIED, f"node {member.node} is gone", grace_s=grace_s)
                 return
@@ -357,23 +357,23 @@ class Leading(Group):
             if self._failed_since is None or self._failed_since[0] != number:
                 self._failed_since = (number, now)
             elif now - self._failed_since[1] > grace_s:
-                # Its peers would wait in a collective until a timeout of half an hour.
+                # The node's peers would wait in a collective until a timeout of half an hour.
                 monitor.stop(ev.StopWhy.RANK_DIED, f"node {member.node}", grace_s=grace_s)
                 return
 
     def _pass_on_stops(self) -> None:
-        """End the run if a node was told to stop between two attempts."""
+        """End the run if a node was stopped between two attempts."""
         view = self._state.attempt
         for member in self._members.values():
             report, old = member.report, self._settled.get(member.node)
             if report is None or report.stop is None or view is None or report.attempt != view.number:
                 continue
-            # It predates the continuation of the run; a new keeper there repeats it from its journal.
+            # The stop predates the run's continuation. A new keeper there repeats the stop from its journal.
             if old is not None and (old.attempt, old.stop, old.by) == (view.number, report.stop, report.by):
                 is_old = report.session == old.session or report.phase is not NodePhase.LEFT
             else:
                 is_old = False
-            # Or the node was told so before this keeper started.
+            # If the node's pulse has not moved, the stop may be from before this keeper's start.
             if not is_old and member.pulse.moved():
                 self._keeper.end_stopped(ev.on_node(member.node, report.by), report.stop)
                 return
@@ -381,7 +381,7 @@ class Leading(Group):
     # -- orders to the others ----------------------------------------------------------------------------
 
     def publish(self) -> None:
-        """Publish the order that the state calls for, if it differs from the newest."""
+        """Publish the order that the state calls for, if it differs from the newest order."""
         wanted, newest = self._wanted(), self._orders.newest
         if wanted is None:
             return
@@ -415,7 +415,7 @@ class Leading(Group):
                 return end
 
     def _in_place_of_all(self) -> str:
-        """What a launch without all nodes changes, in words; empty if all take part."""
+        """Describe what a launch without all nodes changes; "" if all take part."""
         nodes, now = self._nodes, next_job(self._job, self._state)
         missing = sorted(self._members.keys() - set(nodes))
         before, after = now.current_batch, batch_on(now, len(nodes))

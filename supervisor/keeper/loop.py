@@ -1,7 +1,7 @@
-"""The keeper: one thread that journals events, folds them, and acts on what the state says.
+"""The keeper: one thread that journals events, folds them, and acts on the resulting state.
 
-The loop is driven by the folded state alone: each condition has one thing to do (`_act`). So a keeper
-that adopts a run replays the journal and simply continues; nothing it needs lives only in memory.
+The folded state alone drives the loop: each condition has one action (`_act`). A keeper that adopts a run can
+therefore replay the journal and continue, because it needs nothing that exists only in memory.
 """
 
 from __future__ import annotations
@@ -61,18 +61,18 @@ MIN_TICK_S = 0.005
 ENDING_TICK_S = 0.02
 LIFE_S = 5.0
 AGAIN_S = 1.0
-"""A folder that is not in its place is looked for once more after this long, as a mount may be away for a moment."""
+"""Seconds until the second check for a missing run folder, because a mount may be away for a moment."""
 EXIT_INTERRUPTED = 130
 LATE = "journal_written_late_"
 UNWATCHED_S = 30.0
-"""After this long without a dashboard a held run whose failure only an edit helps is over."""
+"""After this many seconds without a dashboard, a held run ends if only an edit can fix its failure."""
 
 
 class Group:
-    """The other nodes of a run, as one keeper sees them. This base class has none.
+    """The other nodes of a run, from one keeper's point of view. This base class has none.
 
     Attributes:
-        leads: this node decides, and answers requests.
+        leads: whether this node makes the decisions and answers requests.
         others: the nodes whose evidence counts for a verdict.
     """
 
@@ -80,47 +80,47 @@ class Group:
     others: tuple[int, ...] = ()
 
     def join(self, keeper: Keeper) -> None:
-        """Take the keeper, which holds its lock and is about to start."""
+        """Accept the keeper, which holds its lock and is about to start."""
 
     def begin(self, continued_by: str) -> None:
-        """Start with the keeper's loop; `continued_by`: the person who continues the run."""
+        """Start along with the keeper's loop. `continued_by`: the person who continues the run."""
 
     def step(self, *, hurried: bool) -> bool:
-        """Check on the other nodes and act; returns whether the keeper has nothing else to do now."""
+        """Check on the other nodes and act; return whether the keeper has nothing else to do now."""
         del hurried
         return False
 
     def publish(self) -> None:
-        """Tell the other nodes about changes."""
+        """Send changes to the other nodes."""
 
     def may_launch(self, reason: str) -> str | None:
-        """The reason for a launch, as journalled; None if nothing may launch now."""
+        """Return the reason to journal for a launch, or None if nothing may launch now."""
         return reason
 
     def plan(self, number: int, paths: AttemptPaths) -> LaunchPlan | None:
-        """This node's plan for the next attempt, or None to launch as on a single machine."""
+        """Return this node's plan for the next attempt, or None to launch as on a single machine."""
         del number, paths
         return None
 
     def announce(self, number: int, reason: str) -> None:
-        """Order the launch, which is in the journal and about to start."""
+        """Order the other nodes to launch. The launch is in the journal and about to start."""
 
     def stop(self, why: ev.StopWhy, by: str, *, now: bool) -> bool:
-        """Take a stop that was requested; returns whether the group carries it out."""
+        """Handle a requested stop; return whether the group carries it out."""
         del why, by, now
         return False
 
     def close(self, *, superseded: bool) -> None:
-        """Leave with the keeper. `superseded`: another keeper leads the run, so the other nodes hear nothing."""
+        """Leave with the keeper. `superseded`: another keeper leads the run, so do not tell the other nodes."""
 
 
 class Keeper:
-    """Runs one run from its current state to its end. Holds the lock from construction to `close`.
+    """Takes one run from its current state to its end. Holds the lock from construction to `close`.
 
-    `group`: the nodes of the run; None: it runs on one machine.
+    `group`: the nodes of the run, or None if it runs on one machine.
 
     Attributes:
-        astray: what happened to the run directory if it is missing: deleted or moved.
+        astray: what happened to a missing run directory (deleted or moved), or "".
 
     Raises (on construction):
         LockTaken: another keeper is alive.
@@ -138,7 +138,7 @@ class Keeper:
         continued_by: str = "",
         group: Group | None = None,
     ) -> None:
-        """`continued_by`: the person who has the next attempt started, in a run with no live process."""
+        """`continued_by`: the person who asked for the next attempt of a run with no live process."""
         self._node = run.node(record.node)
         self._record = record
         self._env = dict(env)
@@ -242,11 +242,11 @@ class Keeper:
         self._ledger.emit(event, durable=durable)
 
     def install_signal_handlers(self) -> Callable[[], None]:
-        """Queue signals as requests; returns the undo."""
+        """Queue signals as requests; return a function that restores the old handlers."""
         return self._control.install_signal_handlers()
 
     def run_to_end(self) -> int:
-        """Run to the end and return the exit code of `--no-ui`. If another keeper takes over the run, this one exits."""
+        """Run to the end and return the exit code of `--no-ui`. Exit early if another keeper takes over the run."""
         try:
             return self._run_loop()
         except Superseded as error:
@@ -274,7 +274,7 @@ class Keeper:
         return isinstance(self.state.condition, st.Preflight) and self._record.job.fit is None
 
     def learn_end(self) -> None:
-        """Learn how and why an attempt with no live process ended; if the job had succeeded, end the run."""
+        """Find out how and why an attempt with no live process ended. If the job succeeded, end the run."""
         while isinstance(self.state.condition, st.Launching | st.Running | st.Stopping):
             if self.monitor.is_active:
                 self._show_life()
@@ -282,7 +282,7 @@ class Keeper:
                 self.monitor.write()
                 self.monitor.look()
             elif any(map(is_alive, recorded_processes(self._node, self.state))):
-                # Not known to belong to the run, so it is not waited for. A person was asked about it.
+                # The process may not belong to the run, so do not wait for it. A person was asked about it.
                 number, now = self._attempt_number(), self._clock.wall()
                 status = read_exit(self._node.attempt(number)) or ExitStatus(None)
                 code = status.exit_code
@@ -308,11 +308,11 @@ class Keeper:
         if view is not None:
             self._decided(view.number, plans.continuing(self._record, self.state, self._env, by), by)
             self.start_now()
-        elif isinstance(condition, st.Finished):  # it ended before any launch
+        elif isinstance(condition, st.Finished):  # the run ended before any launch
             self.launch(f"{by} continued it")
 
     def _show_life(self) -> None:
-        """Show hosts that the lock does not reach that the keeper is alive: they wait longer than `LIFE_S`."""
+        """Show that the keeper is alive to hosts that cannot see the lock. They wait longer than `LIFE_S`."""
         if (now := self._clock.mono()) < self._life_due:
             return
         self._life_due = now + LIFE_S
@@ -321,13 +321,13 @@ class Keeper:
         self._look_for_folder()
         trouble, view = self._ledger.trouble, self.state.attempt
         if trouble and view is not None and self._told_late != view.number:
-            # Once per attempt: this explains a gap in its times.
+            # Once per attempt: the advisory explains a gap in the attempt's times.
             self._told_late = view.number
             text = f"the journal could not be written for a while ({trouble}): its events were kept, and written later"
             self.context.advise(view.number, f"{LATE}{view.number}", text)
 
     def _look_for_folder(self) -> None:
-        """Notice that the run folder was deleted or moved. Training continues; nothing is created at the old place."""
+        """Check whether the run folder was deleted or moved. Training continues; nothing is created in its place."""
         where = self._ledger.astray()
         if where and not self.astray:
             time.sleep(AGAIN_S)
@@ -338,7 +338,7 @@ class Keeper:
         self.astray = where
 
     def _end_without_folder(self, condition: st.Condition) -> None:
-        """Without its folder nothing can be read or started, so the run ends with its attempt."""
+        """End the run together with its attempt. Nothing can be read or started without the run folder."""
         view, reason = self.state.attempt, f"the run directory was {self.astray}"
         ended = view.exit_code if view is not None else None
         if view is not None and view.ended_t is not None and ended == 0:
@@ -360,7 +360,7 @@ class Keeper:
         return self.state.attempt is not None and self.state.attempt.reads_on
 
     def _patience_s(self) -> float:
-        """How long the next check may wait for the sensors; after an attempt there is nothing to wait for."""
+        """Return how many seconds the next check may wait for the sensors: 0 between attempts."""
         match self.state.condition:
             case st.Ended() if self.reads_on:
                 return ENDING_TICK_S
@@ -382,7 +382,7 @@ class Keeper:
                 return TICK_S
 
     def close(self, why: str = "the run ended") -> None:
-        """Stop the sensors, close the files, release the lock. Child processes are left alone."""
+        """Stop the sensors, close the files and release the lock. Leave child processes running."""
         self._group.close(superseded=bool(self._superseded))
         why = self._superseded or why
         self._control.close()
@@ -398,7 +398,7 @@ class Keeper:
     # -- the state machine ---------------------------------------------------------------------
 
     def _act(self, *, hurried: bool = False) -> None:
-        """`hurried`: nobody waits for a verdict that reads large logs in full."""
+        """Act on the condition. `hurried`: do not wait for a verdict that reads large logs in full."""
         self._waits_for_group = self._group.step(hurried=hurried)
         if not self._waits_for_group:
             self._act_alone(hurried=hurried)
@@ -432,16 +432,16 @@ class Keeper:
                 assert_never(unreachable)
 
     def _is_without_folder(self, condition: st.Condition) -> bool:
-        """Whether nothing is alive and the folder is missing; checked again right now."""
+        """Check whether no process is alive and the folder is missing. The folder is checked again now."""
         lives = isinstance(condition, st.Launching | st.Running | st.Stopping | st.Finished)
         if lives or self.reads_on:
             return False
-        if not isinstance(condition, st.HeldOpen):  # which may take hours, with a check every few seconds
+        if not isinstance(condition, st.HeldOpen):  # a hold may take hours, with a check every few seconds
             self._look_for_folder()
         return bool(self.astray)
 
     def _hold_on(self, held: st.HeldOpen) -> None:
-        """End a held run after its time, or once nobody has watched it for a while if only an edit helps: a typo must not keep a process for a day."""
+        """End a held run after `hold_s`, or after `UNWATCHED_S` without a viewer if only an edit helps. A typo must not keep a process for a day."""
         view, now = self.state.find(held.attempt), self._clock.mono()
         verdict = view.verdict if view is not None else None
         stays = verdict is None or rule_for(verdict.failure, verdict.reason).held_unwatched
@@ -459,7 +459,7 @@ class Keeper:
 
     def _wait(self, condition: st.Backoff) -> None:
         left_s, delay_s = condition.until - self._clock.wall(), condition.delay_s
-        # The machine's clock was set back since a keeper that is gone began the wait.
+        # The machine's clock was set back after an earlier keeper began the wait.
         set_back = delay_s is not None and left_s > delay_s + SET_S
         if (left_s <= 0 or set_back) and self._copies.ready(condition):
             if self._readiness.ready(self.state, condition):
@@ -475,7 +475,7 @@ class Keeper:
         self.emit(ev.Decided(t=self._clock.wall(), attempt=number, decision=decision, by=by), durable=True)
 
     def hold_or_fail(self, number: int, reason: str, decided: Decision | None = None) -> None:
-        """The decision cannot be carried out now: wait for a person, or end a headless run."""
+        """Wait for a person, or end a headless run, because the decision cannot be carried out now."""
         kind = DecisionKind.HOLD if self._record.settings.interactive else DecisionKind.FAIL
         before = decided or Decision(kind, reason)
         decision = replace(before, kind=kind, reason=reason, exit_code=EXIT_FAILED, show_first=())
@@ -483,7 +483,7 @@ class Keeper:
         self._apply(number, decision)
 
     def launch(self, reason: str) -> None:
-        """Start the next attempt, or hold or end the run if it cannot start."""
+        """Start the next attempt. If it cannot start, hold or end the run."""
         allowed = self._group.may_launch(reason)
         if allowed is None:
             return
@@ -512,7 +512,7 @@ class Keeper:
 
     def _diagnose(self, number: int, *, hurried: bool) -> None:
         view = self.state.attempt
-        # Whoever did not wait for the logs to be read will not wait for a verdict that reads them either.
+        # A person who did not wait for the logs to be read will not wait for a full verdict either.
         hurried = hurried or (view is not None and view.has_unread)
         verdict = self._judging.at_once(number) if hurried else self._judging.look(number, whole=True)
         if verdict is None:
@@ -527,7 +527,7 @@ class Keeper:
         if view.decision is None:
             from supervisor.keeper.planning.decisions import needs_smaller_batch, next_answer
 
-            # Known answers, and answers that may be tried, if a smaller batch needs them.
+            # If a smaller batch needs answers: first the known answers, then answers that may be tried.
             while needs_smaller_batch(self._record, self.state, view):
                 now = self._clock.wall()
                 told = next_answer(self._record, self.state, self._env, now, tries=True)
@@ -539,7 +539,7 @@ class Keeper:
         self._apply(view.number, view.decision)
 
     def _next_decision(self) -> Decision:
-        """What follows the newest attempt."""
+        """Decide what follows the newest attempt."""
         from supervisor.keeper.planning.decisions import decide_next
 
         watched = self.monitor.is_watched()
@@ -568,7 +568,7 @@ class Keeper:
                 assert_never(unreachable)
 
     def _ask(self, number: int, decision: Decision) -> None:
-        """Ask the open question, once per attempt; a headless run prints which flag answers it."""
+        """Ask the open question, once per attempt. A headless run prints the flag that answers it."""
         from supervisor.keeper.planning.decisions import question_after
 
         asked, question = self.state.asked, question_after(self._record, self.state, number)
@@ -587,18 +587,18 @@ class Keeper:
     # -- called for requests (see `requests`) --------------------------------------------------------
 
     def stop(self, why: ev.StopWhy, by: str, *, now: bool = False) -> None:
-        """End the attempt by the stop sequence, or the run if no attempt is alive."""
+        """End the attempt by the stop sequence, or end the run if no attempt is alive."""
         if self._group.stop(why, by, now=now):
             return
         if isinstance(self.state.condition, st.Finished) or self.stop_attempt(why, by, now=now):
             return
         if why is ev.StopWhy.RESTART:
-            self.monitor.cut()  # the decision is made, and nothing else is pending
+            self.monitor.cut()  # the decision is made, and no other work is pending
         else:
             self.end_stopped(by, why)
 
     def stop_attempt(self, why: ev.StopWhy, by: str, *, now: bool) -> bool:
-        """Begin the stop sequence; False if no attempt is alive."""
+        """Begin the stop sequence; return False if no attempt is alive."""
         lives = isinstance(self.state.condition, st.Launching | st.Running | st.Stopping)
         if lives and not self.monitor.is_active:
             self.monitor.adopt()
@@ -623,7 +623,7 @@ class Keeper:
         monitor = self.monitor
         while monitor.is_active or isinstance(self.state.condition, st.Ended | st.DiagnosedAs):
             monitor.cut()
-            if monitor.is_active or self.reads_on:  # it left processes, or another keeper's logs are unread
+            if monitor.is_active or self.reads_on:  # processes or another keeper's unread logs are left
                 monitor.receive(MIN_TICK_S)
             self._act(hurried=True)
 
@@ -649,13 +649,13 @@ class Keeper:
         self._back_off(self._attempt_number(), 0.0)
 
     def hold(self, reason: str) -> None:
-        """Wait for a person, at most the job's `hold_s`."""
+        """Wait for a person for at most the job's `hold_s`."""
         now, self._watched_t = self._clock.wall(), self._clock.mono()
         until = now + self._record.job.timing.hold_s
         self.emit(ev.Held(t=now, attempt=self._attempt_number(), reason=reason, until=until))
 
     def answer(self, value: str, by: str) -> None:
-        """Take a person's answer about the batch, keep it for later runs of the script, and decide again."""
+        """Accept a person's answer about the batch, keep it for later runs of the script, and decide anew."""
         question, now, number = self.state.open_question, self._clock.wall(), self._attempt_number()
         if question is None:
             raise Refused("there is no open question")
@@ -666,10 +666,10 @@ class Keeper:
         self.emit(replace_fields(told, batch=batch), durable=True)
         if question.script:
             line = AnswerLine(script=question.script, question=question.key, value=value, t=now)
-            with contextlib.suppress(OSError):  # it still applies to this run
+            with contextlib.suppress(OSError):  # the answer still applies to this run
                 remember_answer(line, self._env)
         if isinstance(self.state.condition, st.Running):
-            return  # it is for a failure that may come
+            return  # the answer is for a failure that may come
         decision = self._next_decision()
         self._decided(number, decision)
         self._apply(number, decision)

@@ -1,4 +1,4 @@
-"""When each request of a person is valid, and what it makes the keeper of a run do."""
+"""Decides when a person's request is valid, and makes the keeper of a run carry it out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def carry_out(keeper: Keeper, request: Request, by: str) -> None:
-    """Make the keeper do what a request of `by` says.
+    """Make the keeper carry out a request of `by`.
 
     Raises:
         Refused: the request is not valid in this condition (see `require`).
@@ -56,6 +56,6 @@ def carry_out(keeper: Keeper, request: Request, by: str) -> None:
             require(isinstance(condition, st.Backoff), "no restart is waiting")
             keeper.hold(f"{by} stopped the restart")
         case RequestKind.NOTE | RequestKind.STACKS:
-            return  # every keeper answers it, in `control_input`
+            return  # every keeper answers these requests, in `control_input`
         case _ as unreachable:
             assert_never(unreachable)

@@ -16,7 +16,7 @@ from supervisor.run.records import Action, Reason, SpecChange
 
 
 def change_for(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str]:
-    """The change that the rule makes, with its line; if there is none, no change and the reason."""
+    """Return the change that the rule makes, with its line, or None with the reason."""
     match rule.answer:
         case Answer.SHRINK:
             return _smaller(history, rule)
@@ -37,7 +37,7 @@ def change_for(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str
         case Answer.RESUME_EARLIER if history.newest_checkpoint is None:
             return None, f"no earlier checkpoint is known; {rule.advice_if_not_restarted}"
         case Answer.RESUME_EARLIER:
-            # It is good: it did not fail to load, and the loss was still finite.
+            # The newest checkpoint is good: it did not fail to load, and the loss was still finite.
             lost = lost_at(history.now)
             if lost is None:
                 return SpecChange(), f"resume from the checkpoint before: {history.newest_checkpoint}"
@@ -101,7 +101,7 @@ def _smaller(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str]:
 
 
 def offer_for(history: PolicyInput, rule: Rule) -> SpecChange:
-    """The plan that a person may accept if policy makes none: the global batch would shrink."""
+    """Return a plan for a person to accept if policy makes none: the global batch would shrink."""
     batch, knobs = history.now.shown_batch, history.knobs
     known = knobs.batch is not None and knobs.batch_scope is not KnobScope.UNKNOWN
     if rule.answer is not Answer.SHRINK or batch is None or not known or knobs.can_change_batch:
@@ -114,7 +114,7 @@ def offer_for(history: PolicyInput, rule: Rule) -> SpecChange:
 # -- against full host memory and a full /dev/shm: data workers hold their batches there ------------
 
 
-# After a kill by the kernel, the control group or SLURM the micro-batch follows; of /dev/shm nothing else takes much.
+# After a kill by the kernel, the control group or SLURM, the micro-batch is next. Workers fill most of /dev/shm.
 KILLED: Final = 1
 SHARED: Final = 2
 
@@ -122,7 +122,7 @@ SHARED: Final = 2
 def fewer_workers(
     loader: LoaderKnobs, changes: Iterable[SpecChange], most: int
 ) -> tuple[SpecChange, str] | None:
-    """The change that halves the DataLoader's workers, with its line; None if they were halved `most` times."""
+    """Return the change that halves the DataLoader's workers, with its line; None if halved `most` times."""
     if loader.workers is None:
         return None
     name, first = loader.workers

@@ -1,4 +1,4 @@
-"""Applies the rules: who stopped the attempt, whether a restart is allowed, and whether its budget lasts."""
+"""Applies the rules: what stopped the attempt, whether a restart is allowed, and whether its budget lasts."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ EXIT_STOPPED: Final = 5
 EXIT_LOST: Final = 6
 EXIT_ENDED_EARLY: Final = 7
 EXIT_REQUEUE: Final = 75
-# Instead of 1 in a SLURM job, because a requeue would fail again (the number is NVRx's, nvidia-resiliency-ext).
+# Instead of 1 in a SLURM job, because a requeue would fail again (NVRx's number, nvidia-resiliency-ext).
 EXIT_DO_NOT_REQUEUE: Final = 93
 
 
 INTERACTIVE_DELAY_S: Final = 10.0
-# A person reads a change, such as a smaller micro-batch, before letting it continue or stopping it.
+# Time for a person to read a change, such as a smaller micro-batch, and to stop it.
 CHANGED_DELAY_S: Final = 30.0
 MAX_DELAY_S: Final = 60.0
-# An attempt whose steps cannot be seen counts as one without a step only if it was shorter than this; a longer one may have done work
-# that a restart from scratch would lose.
+# An attempt whose steps cannot be seen counts as one without a step only if it was shorter than this. A longer one may have done
+# work that a restart from scratch would lose.
 UNSEEN_START_S: Final = 120.0
 UNCHANGED: Final = SpecChange()
 
@@ -45,7 +45,7 @@ def decide(history: PolicyInput) -> Decision:
     """Decide what follows the newest attempt of `history`.
 
     Raises:
-        ValueError: `history` holds no attempt.
+        ValueError: `history` has no attempt.
     """
     if not history.attempts:
         raise ValueError("nothing has ended yet: there is nothing to decide")
@@ -75,7 +75,7 @@ def decide(history: PolicyInput) -> Decision:
 
 
 def _ended_unsurely(history: PolicyInput, failure: FailureClass) -> Decision | None:
-    """The decision after an abort at exit, or if the exit status was lost and no cause is known: was the work done?"""
+    """Decide after an abort at exit, or a lost exit status without a known cause, by whether the work was done."""
     now, verdict = history.now, history.now.verdict
     at_exit = verdict is not None and (failure, verdict.reason) == (FailureClass.WORKER_CRASH, Reason.AT_EXIT)
     is_lost = now.job_exit_code is None and failure in {FailureClass.UNKNOWN, FailureClass.HEALTHY}
@@ -93,7 +93,7 @@ def _ended_unsurely(history: PolicyInput, failure: FailureClass) -> Decision | N
 
 
 def _ended_with_zero(history: PolicyInput, verdict: Verdict | None) -> Decision | None:
-    """The decision after exit code 0, usually success. None: the logs show a failure, and its rule decides."""
+    """Return the decision after exit code 0, usually success; None if its failure's rule decides."""
     failure, reason = (verdict.failure, verdict.reason) if verdict else (FailureClass.HEALTHY, None)
     if failure is FailureClass.NAN_LOSS:
         return Decision(DecisionKind.FAIL, "finished, but the loss is NaN or Inf", exit_code=EXIT_FAILED)
@@ -115,7 +115,7 @@ def _ended_with_zero(history: PolicyInput, verdict: Verdict | None) -> Decision 
 
 
 def _how_it_failed(history: PolicyInput, failure: FailureClass) -> str:
-    """``rank 1 ended with an exception at step 7 of 20; the pipe in train.sh hides the exit code (`set -o pipefail`)``."""
+    """Return ``rank 1 ended with an exception at step 7 of 20; the pipe in train.sh hides the exit code``."""
     now, verdict = history.now, history.now.verdict
     who = "a process" if verdict is None or verdict.rank is None else f"rank {verdict.rank}"
     crashed = failure in {FailureClass.WORKER_CRASH, FailureClass.HOST_OOM}
@@ -126,9 +126,9 @@ def _how_it_failed(history: PolicyInput, failure: FailureClass) -> str:
 
 
 def change_asked_for(history: PolicyInput) -> tuple[SpecChange, str] | None:
-    """The change that avoids the newest failure, and why, for a person who restarts the run; None if there is none.
+    """Return the change that avoids the newest failure, and why, for a person who restarts the run, or None.
 
-    What forbids a restart without a person (the budget, checkpoints that it might overwrite) does not matter here.
+    Ignore what forbids a restart without a person: the budget, and checkpoints that it might overwrite.
     """
     rule = _rule(history, history.now.verdict)
     if rule.answer in {Answer.STOP, Answer.HOLD, Answer.REQUEUE}:
@@ -166,13 +166,13 @@ def _stopped_by_us(history: PolicyInput, now: AttemptState) -> Decision | None:
         case StopWhy.TRIAL:
             return _trial_over(history)
         case StopWhy.RANK_DIED | StopWhy.HANG | StopWhy.NOT_RESUMED | StopWhy.PLAN_DIFFERS:
-            return None  # the reason why we ended it is the cause, and the verdict names it
+            return None  # the reason for the stop is the cause, and the verdict has it
         case _:
             assert_never(now.stop.why)
 
 
 def _not_as_planned(history: PolicyInput) -> Decision:
-    """Repeat the plan of a restart that had another batch, with the setting that was answered since; else wait for a person."""
+    """Repeat the plan of a restart that had another batch, with the setting answered since. If impossible, hold."""
     now, knobs = history.now, history.knobs
     if not (now.refuted and knobs.can_change_batch):
         return replace(_hold(history, history.missed), asks=now.refuted and history.question)
@@ -184,7 +184,7 @@ def _not_as_planned(history: PolicyInput) -> Decision:
 
 
 def _trial_over(history: PolicyInput) -> Decision:
-    """A trial that we ended: it made its steps, or its time ran out."""
+    """Decide after a trial that the keeper ended, because it made its steps or its time ran out."""
     trial, now = history.trial or TrialSettings(), history.now
     seen = steps_seen(now.first_step, now.last_step)
     if seen >= trial.steps:
@@ -209,7 +209,7 @@ def _clause(text: str) -> str:
 def _finished(history: PolicyInput) -> str:
     now, trial = history.now, history.trial
     unread, done = read_to(now.log_read_bytes, now.log_size_bytes), "finished"
-    if unread:  # its last step is unknown
+    if unread:  # the attempt's last step is unknown
         done = (
             f"finished; {unread}" if now.last_step is None else f"finished; {unread}, to step {now.last_step}"
         )
@@ -259,17 +259,17 @@ def _restart_or_not(history: PolicyInput, failure: FailureClass, rule: Rule) -> 
 
 
 def _can_ask(history: PolicyInput) -> bool:
-    """Whether an answer could let a restart resume: neither a way to resume nor its absence is known."""
+    """Check whether an answer could let a restart resume: no way to resume is known or ruled out."""
     knobs = history.knobs
     is_known = knobs.starts or knobs.resume_step is not None or knobs.cannot_resume or knobs.self_resuming
     return not is_known and not history.retry.restart_from_scratch
 
 
 def _unmeasured_first(history: PolicyInput, failure: FailureClass, rule: Rule) -> Decision | None:
-    """The decision before the rule if an attempt ended before the run's first step without a known cause; None: the rule decides.
+    """Decide before the rule if an attempt ended before the run's first step without a known cause; None if the rule decides.
 
     The attempt is restarted without stoker's measurements, once per run and outside of all budgets. If that
-    is not allowed, or failed in the same way, the rule applies and its line says so.
+    restart is not allowed, or failed in the same way, the rule applies and its line mentions this.
     """
     verdict, before = history.now.verdict, history.attempts[-2:-1]
     if verdict is None or not _is_causeless(verdict) or any(a.stepped for a in history.attempts):
@@ -298,20 +298,20 @@ def _unmeasured_first(history: PolicyInput, failure: FailureClass, rule: Rule) -
 
 
 def _is_causeless(verdict: Verdict) -> bool:
-    """Whether nothing is known except that it ended: by an exit code, or by a signal that it raised itself."""
+    """Check that only the end is known: an exit code, or a signal that the process raised itself."""
     match verdict.failure, verdict.reason:
         case _ if verdict.signature:  # the user knows the cause
             return False
         case FailureClass.UNKNOWN, None:
             return True
         case FailureClass.WORKER_CRASH, Reason.SIGNAL | Reason.EXIT_CODE | Reason.SILENT | None:
-            return "SIGKILL" not in verdict.title  # somebody else sends that
+            return "SIGKILL" not in verdict.title  # another process sends SIGKILL
         case _:
             return False
 
 
 def _flapping(history: PolicyInput, rule: Rule) -> str | None:
-    """Why the run restarts too often, regardless of progress; None if it does not.
+    """Return why the run restarts too often, regardless of progress, or None if it does not.
 
     Plans that change the job have their own limit and do not count.
     """
@@ -335,7 +335,7 @@ def _flapping(history: PolicyInput, rule: Rule) -> str | None:
 
 
 def _lost_again(history: PolicyInput) -> str | None:
-    """Why the run does not go back a second time after a NaN or Inf loss; None if this is the first time."""
+    """Return why the run does not go back a second time after a NaN or Inf loss, or None the first time."""
     again = lost_at(history.now)
     since = itertools.takewhile(lambda a: not a.by_person, reversed(history.attempts[:-1]))
     if again is None or all(lost_at(a) is None for a in since):
@@ -344,7 +344,7 @@ def _lost_again(history: PolicyInput) -> str | None:
 
 
 def _spent(history: PolicyInput, failure: FailureClass, rule: Rule) -> str | None:
-    """Why the budget is spent, or None while it lasts."""
+    """Return why the budget is spent, or None while it lasts."""
     same_class = alike_since_progress(history, failure)
     if rule.max_times is not None and len(same_class) >= rule.max_times:
         return (
@@ -361,7 +361,7 @@ def _spent(history: PolicyInput, failure: FailureClass, rule: Rule) -> str | Non
 
 
 def _forbidden(history: PolicyInput, rule: Rule) -> str | None:
-    """Why a restart needs a person; None if it does not."""
+    """Return why a restart needs a person, or None if it does not."""
     now = history.now
     if rule.requires_progress and not any(a.stepped for a in history.attempts):
         return rule.advice_if_not_restarted
@@ -379,7 +379,7 @@ def _forbidden(history: PolicyInput, rule: Rule) -> str | None:
 
 
 def _why_not_resumed(history: PolicyInput) -> str:
-    """What is missing for a restart to continue, and what to type for it."""
+    """Return what is missing for a restart to continue, and what to type for it."""
     knobs, found = history.knobs, history.newest_checkpoint
     flag, switch = knobs.resume_path, knobs.resume or knobs.resume_step
     if history.not_now:
@@ -387,7 +387,7 @@ def _why_not_resumed(history: PolicyInput) -> str:
     if found is not None:
         why = f"{found} was found, but not the flag that resumes from it: name it (--resume-knob FLAG=PATH)"
     elif history.given_start is not None and history.interactive:
-        # It is not progress of this run: continuing from it automatically would overwrite what came after it.
+        # The given start is not this run's progress. A restart from it would overwrite later work.
         why = f"steps were made since {history.given_start}, and no whole checkpoint of this run was found: e gives another path, r starts from that one again"
     elif flag is not None:
         typed = f"{flag} PATH" if flag.startswith("-") else f"{flag}=PATH"
@@ -423,7 +423,7 @@ def _delay(history: PolicyInput, failure: FailureClass, rule: Rule) -> float:
         changes = rule.answer is not Answer.RESTART
         return CHANGED_DELAY_S if changes and history.watched else INTERACTIVE_DELAY_S
     if rule.answer is not Answer.RESTART:
-        return 0.0  # the plan changes what failed: waiting would gain nothing
+        return 0.0  # the plan changes the cause of the failure, so a wait would gain nothing
     doubled: float = 2.0 ** min(len(restarts_since_progress(history)), 10)
     return min(doubled, MAX_DELAY_S) * (1.0 + 0.25 * history.jitter)
 
@@ -439,18 +439,18 @@ HAS_OWN_COUNT: Final = frozenset((Answer.SHRINK, Answer.NEW_PORT, Answer.UNMEASU
 
 
 def is_unchanged(change: SpecChange) -> bool:
-    """Whether the next attempt runs the same job, unchanged."""
+    """Check whether the next attempt runs the same job, unchanged."""
     return replace(change, from_scratch=False) == SpecChange()
 
 
 def alike_since_progress(history: PolicyInput, failure: FailureClass) -> list[AttemptState]:
-    """The attempts since the last progress that were restarted after this failure class."""
+    """Return the attempts since the last progress that were restarted after this failure class."""
     past = restarts_since_progress(history)
     return [a for a in past if a.verdict is not None and a.verdict.failure is failure]
 
 
 def counted_retries(history: PolicyInput) -> list[AttemptState]:
-    """The attempts since the last progress whose restart counts for ``--max-retries``: those of the unchanged job."""
+    """Return the attempts since the last progress that count for ``--max-retries``: restarts of the unchanged job."""
     return [
         a
         for a in restarts_since_progress(history)

@@ -1,4 +1,4 @@
-"""The input of policy: the attempts so far, and what the keeper knows besides."""
+"""The input of policy: the attempts so far, and what else the keeper knows."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ FIRST_STEP: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class PolicyInput:
-    """The inputs of `decide`. `attempts` ends with the one that just ended.
+    """The inputs of `decide`. `attempts` ends with the attempt that just ended.
 
     Attributes:
         attempts: all attempts, oldest first.
-        missed: how the newest one failed to resume, or ran another batch than planned, as a clause.
-        steps_seen: a step of any of them would have been seen: telemetry was sent, or a step or a bar was read from the log.
+        missed: how the newest attempt failed to resume, or ran another batch than planned, as a clause.
+        steps_seen: whether a step of any attempt would have been seen: by telemetry, or by a step or a bar in the log.
         retry: the user's limits.
-        knobs: which settings of the script can be changed.
-        interactive: a person may look, so failures are held and restarts wait `INTERACTIVE_DELAY_S`.
-        watched: somebody has a screen open, so a change of the run waits `CHANGED_DELAY_S`.
+        knobs: the settings of the script that can be changed.
+        interactive: a person may watch, so failures are held and restarts wait `INTERACTIVE_DELAY_S`.
+        watched: the run is open on a screen, so a change of the run waits `CHANGED_DELAY_S`.
         total_steps: the last step, if known.
-        final_checkpoint: a final checkpoint was committed.
+        final_checkpoint: whether a final checkpoint was committed.
         memory: the memory figures in the newest failure's message, if it had enough of them.
         port_named: a person chose the port, so it never changes.
         leads: this node may change the port (one machine, or node 0).
@@ -39,16 +39,16 @@ class PolicyInput:
         trials: what earlier attempts, and earlier runs of the same kind, showed about each micro-batch.
         loader: the DataLoader's settings in the original command line.
         newest_checkpoint: the newest committed checkpoint, in the form that a flag for a path takes.
-        newest_number: its number, in the form that a flag for a step takes.
-        not_now: why the resume flag that a person named cannot be set yet.
+        newest_number: the number of that checkpoint, in the form that a flag for a step takes.
+        not_now: why a person's resume flag cannot be set yet.
         old_batch: why a resume with another micro-batch would continue with the old one; empty if it would not.
-        given_start: flag and value by which a person told the script what to start from (``--resume c2.pt``).
-        question: something that the measurements left open about the batch can be asked.
-        unsound: the unusable checkpoints that a script which finds its newest one would take, as a clause.
-        trial: the run is a trial, and nothing is restarted.
-        measured: stoker's measurements were active in the newest attempt's processes.
+        given_start: the flag and value that tell the script what to start from (``--resume c2.pt``).
+        question: whether a person can be asked about the batch, because the measurements left something open.
+        unsound: the unusable checkpoints that a script searching for its newest one would load, as a clause.
+        trial: set if the run is a trial, which is never restarted.
+        measured: whether stoker's measurements were active in the newest attempt's processes.
         code_hidden_by: what hides the program's exit code from stoker, as a clause.
-        jitter: in [0, 1), spreads the back-off of many runs.
+        jitter: a number in [0, 1) that spreads the back-off of many runs.
     """
 
     attempts: tuple[AttemptState, ...]
@@ -90,7 +90,7 @@ class PolicyInput:
 
     @property
     def resume_known(self) -> bool:
-        """Whether a restart can continue from a checkpoint: the script finds one, or can be given one that was found."""
+        """Whether a restart can continue from a checkpoint: the script finds one, or can be given a known one."""
         return not self.not_now and is_resume_known(self.knobs, self.newest_checkpoint, self.newest_number)
 
     @property
@@ -101,7 +101,7 @@ class PolicyInput:
 
     @property
     def may_blame_measurements(self) -> bool:
-        """Whether they were active in the newest attempt, and this run was not restarted without them before."""
+        """Whether measurements were active in the newest attempt, and no earlier restart left them out."""
         return self.measured and not any(is_unmeasured(a.decision) for a in self.attempts)
 
     @property
@@ -112,9 +112,9 @@ class PolicyInput:
 
 
 def is_resume_known(knobs: Knobs, newest_checkpoint: str | None, newest_number: int | None = None) -> bool:
-    """Whether a restart can continue: the script finds its checkpoint, or there is a flag and a checkpoint for it.
+    """Check whether a restart can continue: the script finds its checkpoint, or a flag and a checkpoint exist.
 
-    A flag that means "the newest" is set without a known checkpoint only if a person named it or the first launch had it.
+    A flag that means "the newest" is set without a known checkpoint only if a person chose it or the first launch had it.
     """
     if knobs.self_resuming or knobs.resume_is_set:
         return True
@@ -125,10 +125,10 @@ def is_resume_known(knobs: Knobs, newest_checkpoint: str | None, newest_number: 
 
 
 def restarts_since_progress(history: PolicyInput) -> tuple[AttemptState, ...]:
-    """The attempts after which policy restarted since there was last progress, oldest first.
+    """Return the attempts after which policy restarted since there was last progress, oldest first.
 
     Progress is a step beyond all earlier ones, or a newer committed checkpoint. An attempt that made progress is the first of the
-    new window. A restart without stoker's measurements counts for no budget.
+    new window. A restart without stoker's measurements does not count for any budget.
     """
     start = 0
     farthest = newest = -1
@@ -151,17 +151,17 @@ def restarts_since_progress(history: PolicyInput) -> tuple[AttemptState, ...]:
 
 
 def is_unmeasured(decision: Decision | None) -> bool:
-    """Whether it starts the next attempt without stoker's measurements."""
+    """Check whether a decision starts the next attempt without stoker's measurements."""
     return decision is not None and decision.change is not None and NOT_MEASURED in decision.change.env
 
 
 def has_trained(attempt: AttemptState) -> bool:
-    """Whether a restart from the beginning would lose anything: more than the first step was made."""
+    """Check whether a restart from the beginning would lose work: more than the first step was made."""
     return attempt.stepped and (attempt.last_step is None or attempt.last_step > FIRST_STEP)
 
 
 def lost_at(attempt: AttemptState) -> int | None:
-    """The first step whose loss was NaN or Inf; a script that refuses such a loss ends before it logs it."""
+    """Return the first step whose loss was NaN or Inf. A script may end before it logs this loss."""
     refused = attempt.verdict is not None and attempt.verdict.failure is FailureClass.NAN_LOSS
     if attempt.lost_at is not None or not refused or attempt.last_step is None:
         return attempt.lost_at

@@ -31,13 +31,13 @@ WORDS: Final = MappingProxyType(
 
 
 def rules_about(failure: FailureClass) -> list[tuple[str, str]]:
-    """Reason (empty: the class itself) and sentence of each of its rules."""
+    """Return the reason (empty for the class itself) and the sentence of each rule of a class."""
     own = [(reason.value, sentence(rule)) for (of, reason), rule in REASON_RULES.items() if of is failure]
     return [("", sentence(RULES[failure])), *own]
 
 
 def sentence(rule: Rule) -> str:
-    """One rule: its action, how often, and what it first waits for."""
+    """Describe one rule: its action, how often it applies, and what it waits for first."""
     what = WORDS[rule.answer]
     what = what[0].upper() + what[1:]
     if rule.answer in {Answer.STOP, Answer.HOLD}:
@@ -54,7 +54,7 @@ def sentence(rule: Rule) -> str:
 
 
 def budget_text(history: PolicyInput, decision: Decision) -> str | None:
-    """The budget of a restart, and how much of it is used afterwards; None for any other decision."""
+    """Describe a restart's budget, and how much is used afterward; None for any other decision."""
     verdict = history.now.verdict
     if decision.kind is not DecisionKind.RESTART or verdict is None:
         return None

@@ -10,7 +10,7 @@ from typing import Final
 from supervisor.job.spec import ClassOverride, signature_key
 from supervisor.run.records import FailureClass, Precondition, Reason
 
-# How long to wait for the dead ranks' GPU memory: a driver needs seconds to clean up after a killed process; NVRx allows 50 s
+# How long to wait for the dead ranks' GPU memory. A driver needs seconds to clean up after a killed process; NVRx allows 50 s
 # (nvidia-resiliency-ext, its health checks between restarts).
 DRAIN_S: Final = 50.0
 # A person, or the job's own clean-up, frees a disk within minutes.
@@ -40,8 +40,8 @@ class Rule:
 
     `max_times`: how often it restarts without progress; None: only ``--max-retries`` limits it.
     `only_before_first_step`: the class only occurs before the first step, so nothing can be lost.
-    `advice_if_not_restarted`: what a person is told if there is no restart, or no further one.
-    `held_unwatched`: a held run also waits while no dashboard shows it; off if only an edit helps.
+    `advice_if_not_restarted`: the advice to a person if there is no restart, or no further one.
+    `held_unwatched`: whether a held run waits even without a dashboard; False if only an edit helps.
     `show_first`: what the next launch waits for, at most `wait_s` seconds.
     """
 
@@ -194,7 +194,7 @@ def rule_for(
     overrides: tuple[ClassOverride, ...] = (),
     signature: str = "",
 ) -> Rule:
-    """The rule for a class, changed by the user's ``[policy.<class>]`` or by the action of the user's `signature`."""
+    """Return the rule for a class, changed by the user's ``[policy.<class>]`` or their `signature`'s action."""
     rule = RULES[failure]
     if reason is not None:
         rule = REASON_RULES.get((failure, reason), rule)
@@ -224,6 +224,6 @@ def rule_for(
 def override_for(
     failure: FailureClass, overrides: tuple[ClassOverride, ...], signature: str = ""
 ) -> ClassOverride | None:
-    """The user's table for their own signature, or else for the class, if there is one."""
+    """Return the user's table for their own signature, or else for the class, if there is one."""
     named = {o.failure: o for o in reversed(overrides)}
     return (named.get(signature_key(signature)) if signature else None) or named.get(failure.value)

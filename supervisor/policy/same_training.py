@@ -1,9 +1,9 @@
 """Judges whether a resumed attempt continues the same training, from the values of the steps that were trained twice (pure).
 
-A step that was trained twice should have seen the same samples with the same weights. The values that both attempts reported for it are
-compared in order: where the attempt began, learning rate, loss, gradient norm. The first one that differs is named. Whether the batch is the
-planned one is measured in the processes (`keeper.monitoring.measured_facts`). Losses differ by float noise (1e-6 to 1e-3 of the loss) or by dropout, so only their mean over several steps counts against a resume,
-and only if it is higher. Another order of the data looks like dropout; if it would not show, the answer is `unknown`.
+A step that was trained twice should have seen the same samples with the same weights. The values that both attempts reported for the step are
+compared in order: where the attempt began, learning rate, loss, gradient norm. The first difference is reported. Whether the batch is the planned
+one is measured in the processes (`keeper.monitoring.measured_facts`). Losses differ by float noise (1e-6 to 1e-3 of the loss) or by dropout, so only
+their mean over several steps counts against a resume, and only if it is higher. Another order of the data looks like dropout. If the difference would not show, the answer is `unknown`.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from typing import Final, TypeAlias
 from supervisor.run.records import Difference, Sameness
 
 Table: TypeAlias = Mapping[int, Mapping[str, float]]
-"""Steps and what was measured of them, under the names of the series `metrics`."""
+"""Measured values by step, under the names of the series `metrics`."""
 
 LEAST_ROWS: Final = 4
 LEAST_PAIRS: Final = 3
 LEAST_LOSSES: Final = 8
 """The mean of fewer losses does not count against a resume."""
 WINDOW: Final = 24
-"""A wrong start shows in its first steps; SGD with a high learning rate has caught up after ten."""
+"""A wrong start shows in its first steps. SGD with a high learning rate has caught up after ten."""
 SURE: Final = 4.5
 """Standard errors of the mean. Correct restarts with dropout reached 2.8, wrong weights 4 to 40."""
 HIDDEN_RATIO: Final = 1.25
-"""Noise that could hide 1.25 times the loss leaves other weights possible."""
+"""If noise could hide 1.25 times the loss, the weights may differ."""
 DOUBTFUL: Final = 2.0
-"""Losses that are higher by two standard errors leave other weights possible, too."""
+"""If losses are higher by two standard errors, the weights may differ, too."""
 LEAST_NOISE: Final = 0.02
-"""Gaps closer to each other than 2 % are so by chance, or change by more once the weights diverge."""
+"""Gaps that agree within 2 % do so by chance, or drift apart once the weights diverge."""
 LOSS_RATIO: Final = 1.1
 NORM_RATIO: Final = 1.28
 """The smallest wrong weight of an accumulation is 4/3, from one micro-batch of three."""
@@ -41,10 +41,10 @@ RATE_SHARE: Final = 1e-3
 """A learning rate is usually printed with three digits."""
 SAME_SHARE: Final = 2e-3
 EXACT: Final = 1e-3
-"""Float noise: the median difference of the losses as a share of the loss, and of the gradient norms as a logarithm; bfloat16 gives 5e-4."""
+"""Float noise: the median difference of the losses as a share of the loss, and of the gradient norms as a logarithm. bfloat16 gives 5e-4."""
 SEEN_PAIRS: Final = 14
 SEEN_SHARE: Final = 0.7
-"""Losses of the same samples differ by less than 0.7 of their variation from step to step; those of other samples by 1.4 times that."""
+"""Losses of the same samples differ by less than 0.7 of their variation from step to step, losses of others by 1.4 times it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ class Restart:
     """What is known about a restart.
 
     Attributes:
-        resumes_at: the step of the checkpoint that it should load; None: unknown.
-        expected: whether it should load one at all.
-        accumulates_otherwise: it makes another number of micro-batches per step.
+        resumes_at: the step of the checkpoint that it should load, or None if unknown.
+        expected: whether it should load a checkpoint.
+        accumulates_otherwise: whether it makes another number of micro-batches per step.
         total_steps: the number of steps that the script reports, before and after.
     """
 
@@ -66,7 +66,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """`text` gives the reason in one line, with the numbers. `twice` and `new`: measured steps that were compared, and those beyond."""
+    """`text` gives the reason in one line, with the numbers. `twice` and `new`: compared steps, and measured steps beyond them."""
 
     result: Sameness
     text: str
@@ -99,9 +99,9 @@ def _unknown(text: str, *numbers: tuple[str, float]) -> Judgement:
 
 
 def began_below(before: Table, after: Table, at: int) -> int | None:
-    """The step after which an attempt began that should have continued from step `at` of `before`, if that is below `at`; else None.
+    """Return the step after which an attempt began that should continue from step `at` of `before`; None if not below.
 
-    One logged step proves nothing: an evaluation before the training is logged as step 0. The first step must be below `at` by a logging
+    One logged step proves nothing, because an evaluation before the training is step 0. The first must be below `at` by a logging
     interval, and by at least 2, because a checkpoint's number may be one ahead of the log.
     """
     first = sorted(after)[:2]
@@ -149,7 +149,7 @@ def _learning_rate(before: Table, after: Table) -> Judgement | None:
 
 
 def _weights(before: Table, after: Table) -> Judgement | None:
-    """Whether the loss, or the gradient norm, is another one in the first steps.
+    """Check whether the loss or the gradient norm differs in the first steps, and return the difference.
 
     A lower loss may be a running mean that restarts with each attempt. Another gradient norm comes from an accumulated loss that is not
     divided, or is divided twice.
@@ -170,7 +170,7 @@ def _weights(before: Table, after: Table) -> Judgement | None:
 
 
 def _ratio(pairs: Sequence[tuple[int, float, float]], bound: float) -> float | None:
-    """The mean ratio of the first steps to before; None if it is within `bound` and the noise."""
+    """Return the mean ratio of the first steps to before, or None if it is within `bound` and the noise."""
     gaps = _log_gaps(pairs)
     if len(gaps) < LEAST_LOSSES:
         return None
@@ -183,7 +183,7 @@ def _ratio(pairs: Sequence[tuple[int, float, float]], bound: float) -> float | N
 
 
 def _agreement(before: Table, after: Table) -> Judgement:
-    """No value differs: say how close they are, and whether another order of the data would show."""
+    """Describe how close the values are if none differs, and whether another order of the data would show."""
     pairs = _pairs(before, after, "loss")
     if len(pairs) < LEAST_PAIRS:
         return _unknown(
@@ -203,13 +203,13 @@ def _agreement(before: Table, after: Table) -> Judgement:
 
 
 def _is_exact(before: Table, after: Table) -> bool:
-    """Whether the gradients are the same as before. Then weights and samples are the same, too, whatever the loss averages."""
+    """Check whether the gradients are as before. Then weights and samples are, too, whatever the loss averages."""
     gaps = _log_gaps(_pairs(before, after, "grad_norm"))
     return len(gaps) >= LEAST_PAIRS and median(map(abs, gaps)) <= EXACT
 
 
 def _is_hidden(pairs: Sequence[tuple[int, float, float]]) -> bool:
-    """Whether these losses of steps trained twice could come from other weights, or from another order of the data."""
+    """Check whether the losses of steps trained twice could come from other weights, or another order of the data."""
     if sum(b > 0 and a > 0 for _, b, a in pairs) < SEEN_PAIRS:
         return True
     gaps, levels = _log_gaps(pairs, len(pairs)), [math.log(b) for _, b, _ in pairs if b > 0]
@@ -221,28 +221,28 @@ def _is_hidden(pairs: Sequence[tuple[int, float, float]]) -> bool:
 
 
 def _interval(table: Table) -> int:
-    """Steps from one measured step to the next."""
+    """Return the number of steps from one measured step to the next."""
     gaps = [b - a for a, b in itertools.pairwise(sorted(table))]
     return max(int(median(gaps)), 1) if gaps else 1
 
 
 def _column(table: Table, name: str) -> dict[int, float]:
-    """A value by step, without NaN and without values whose square is not finite."""
+    """Return a value by step, without NaN and without values whose square is not finite."""
     found = {step: table[step].get(name, math.nan) for step in sorted(table)}
     return {step: value for step, value in found.items() if abs(value) < 1e100}
 
 
 def _pairs(before: Table, after: Table, name: str) -> list[tuple[int, float, float]]:
-    """Step, value before and value after, for the steps that have both."""
+    """Return step, value before and value after, for the steps that have both."""
     old, new = _column(before, name), _column(after, name)
     return [(step, old[step], new[step]) for step in sorted(old.keys() & new.keys())]
 
 
 def _log_gaps(pairs: Sequence[tuple[int, float, float]], most: int = WINDOW) -> list[float]:
-    """Logarithms of after / before for the first steps, because noise is proportional to the loss."""
+    """Return log(after / before) for the first steps, because noise is proportional to the loss."""
     return [math.log(a) - math.log(b) for _, b, a in pairs if b > 0 and a > 0][:most]
 
 
 def _step_noise(values: Sequence[float]) -> float:
-    """The standard deviation of a step's value around its trend, from the differences of adjacent steps."""
+    """Return the standard deviation of a value around its trend, from differences of adjacent steps."""
     return stdev([b - a for a, b in itertools.pairwise(values)]) / math.sqrt(2)

@@ -1,1 +1,1 @@
-"""The run directory: the only code that knows its file names and schema."""
+"""The run directory. Only this package knows its file names and schema."""

@@ -1,12 +1,12 @@
-"""What later runs of the same script remember, in ``$XDG_STATE_HOME/stoker``: a person's answers, and which batches fit.
+"""What later runs of a script remember, in ``$XDG_STATE_HOME/stoker``: a person's answers, and the batches that fit.
 
 ``answers.jsonl`` has one line per answer about the batch, the exit code or the resume of a script, and lists scripts that got further
-without stoker's measurements. The key is the script's text and the question: an edited script, or a different question, is asked about
+without stoker's measurements. The key is the script's text and the question, so an edited script or another question is asked about
 again. An answer is always one of the values that the question lists, so the file's content cannot set anything else. The file is
-replaced as a whole; if two answers are given at the same moment, one may be lost and is asked for again.
+replaced as a whole. If two answers are given at the same moment, one may be lost and is asked for again.
 
 ``memory.jsonl`` has one line per attempt. The key is the script, the flags that shape the model, the GPU type and the number of ranks,
-as the same micro-batch then needs the same memory. Results are proposed and used in plans, never applied silently.
+since the same micro-batch then needs the same memory. Results are proposed and used in plans, never silently.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from supervisor.run.state import RunState
 
 FILE = "answers.jsonl"
 UNMEASURED = "instrument"
-# Each was one key press; the hash of a script that was edited since is never asked for again.
+# Each answer was one key press. An answer for a script that was edited since is never looked up again.
 MAX_ANSWERS = 200
 MAX_BYTES = 256 << 10
-MAX_RESUME_ANSWERS = 3  # there are this many keys
+MAX_RESUME_ANSWERS = 3  # the number of available keys
 _SETTING = re.compile(
     r"--?[A-Za-z][\w.-]{0,80}(=[\w.-]{1,40})?|(env:|[\w./-]+#)?\+{0,2}[A-Za-z_][\w.-]{0,80}=[\w.-]{1,40}"
 )
@@ -65,7 +65,7 @@ class AnswerLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def remember_answer(line: AnswerLine, env: Mapping[str, str]) -> None:
-    """Record an answer, replacing an earlier one to the same question.
+    """Record an answer, replacing an earlier answer to the same question.
 
     Raises:
         OSError: the file cannot be written.
@@ -81,7 +81,7 @@ def remember_answer(line: AnswerLine, env: Mapping[str, str]) -> None:
 
 
 def recall_answer(script: str, question: str, env: Mapping[str, str]) -> AnswerLine | None:
-    """The newest answer to a question about a script; None if there is none."""
+    """Return the newest answer to a question about a script, or None."""
     known = [
         line for line in _read(state_home(env) / FILE) if (line.script, line.question) == (script, question)
     ]
@@ -89,13 +89,13 @@ def recall_answer(script: str, question: str, env: Mapping[str, str]) -> AnswerL
 
 
 def recalled(question: BatchQuestion, env: Mapping[str, str]) -> AnswerGiven | None:
-    """The recorded answer to this question, with its day."""
+    """Return the recorded answer to this question, with its day."""
     known = recall_answer(question.script, question.key, env) if question.script else None
     return AnswerGiven(question, known.value, day_of(known.t)) if known is not None else None
 
 
 def day_of(t: float) -> str:
-    """A time in wall seconds as a date."""
+    """Return a time in wall seconds as a date."""
     return time.strftime("%Y-%m-%d", time.localtime(t))
 
 
@@ -114,7 +114,7 @@ def resume_question(job: JobSpec, candidates: Sequence[str] = ()) -> BatchQuesti
 
 
 def batch_question(job: JobSpec, state: RunState) -> BatchQuestion | None:
-    """Ask what the measurements leave open about the batch; `job` as it was started."""
+    """Ask what the measurements leave open about the batch. `job`: as it was started."""
     if job.entry_kind is EntryKind.TRAINER or state.measured is None:
         return None
     seen = state.measured.settings.answered(state.values_answered)
@@ -135,12 +135,12 @@ def keep_answers(state: RunState, env: Mapping[str, str], now: float, *, wrong: 
 
 
 def is_resume_answer(value: str) -> bool:
-    """Whether a recorded answer is one that `resume_question` can list: a keyword, or the name of a setting."""
+    """Check whether `resume_question` can list a recorded answer: a keyword, or the name of a setting."""
     return value in {BY_ITSELF, NEVER} or _SETTING.fullmatch(value) is not None
 
 
 def remember_unmeasured(job: JobSpec, env: Mapping[str, str], now: float) -> None:
-    """Record that this job's script is to be started without stoker's measurements.
+    """Record that later runs of this job's script start without stoker's measurements.
 
     Raises:
         OSError: the file cannot be written.
@@ -149,7 +149,7 @@ def remember_unmeasured(job: JobSpec, env: Mapping[str, str], now: float) -> Non
 
 
 def unmeasured_since(job: JobSpec, env: Mapping[str, str]) -> float | None:
-    """When that was recorded, in wall seconds; None if it was not."""
+    """Return when `remember_unmeasured` was last called for this script, in wall seconds, or None."""
     known = recall_answer(_hash_of(job), UNMEASURED, env)
     return known.t if known is not None else None
 
@@ -159,11 +159,11 @@ def _hash_of(job: JobSpec) -> str:
 
 
 def script_of(job: JobSpec) -> tuple[str, str]:
-    """The name and text of the script that a job starts; for a command without a file, no name and its words."""
+    """Return the name and text of the script that a job starts; without a file, "" and the command's words."""
     words = (job.entry, *job.entry_args)
     launch = read_launch(words) if job.entry_kind is EntryKind.COMMAND else Launch(script=job.entry)
     is_module = job.entry_kind is EntryKind.MODULE or launch.module is not None
-    # Launchers are text files too, and all scripts started by one would look the same.
+    # Launchers are text files, too, and all scripts started by one launcher would look the same.
     for word in (launch.script or "", *words) if not is_module else ():
         with contextlib.suppress(OSError, ValueError):
             data = read_regular(Path(job.cwd, word), MAX_BYTES)
@@ -173,7 +173,7 @@ def script_of(job: JobSpec) -> tuple[str, str]:
 
 
 def _read(path: Path) -> list[AnswerLine]:
-    """All valid lines, oldest first; nothing if the file is not regular or is far too large."""
+    """Return all valid lines, oldest first, or [] if the file is not regular or is far too large."""
     try:
         data = read_regular(path, MAX_BYTES + 1)
     except OSError:
@@ -181,11 +181,11 @@ def _read(path: Path) -> list[AnswerLine]:
     return list(decoded(msgspec.json.Decoder(AnswerLine), data)) if len(data) <= MAX_BYTES else []
 
 
-# -- what fitted -----------------------------------------------------------------------------------
+# -- the batches that fit --------------------------------------------------------------------------
 
 MEMORY_FILE = "memory.jsonl"
 MEMORY_BYTES = 4 << 20
-"""Some 15,000 lines, read in 40 ms. There are a few runs a day; older lines are about another version of the script."""
+"""Some 15,000 lines, read in 40 ms. There are a few runs a day, so older lines are about another script version."""
 
 
 class JobKind(msgspec.Struct, frozen=True):
@@ -208,7 +208,7 @@ class MemoryLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def flags_hash(words: Iterable[str]) -> str:
-    """A short hash of the words that shape a model. The words may contain secrets and are not stored."""
+    """Return a short hash of the words that shape a model. The words may be secret and are not stored."""
     return hashlib.sha256("\0".join(words).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
@@ -218,7 +218,7 @@ def remember_memory(line: MemoryLine, env: Mapping[str, str]) -> None:
 
 
 def recall_memory(kind: JobKind, env: Mapping[str, str], *, but_run: str = "") -> list[MemoryLine]:
-    """The lines for one kind of job, oldest first, except those of `but_run`. Damaged or foreign lines are skipped."""
+    """Return the lines for one kind of job, oldest first, except those of `but_run`. Skip damaged or foreign lines."""
     try:
         with open_regular(state_home(env) / MEMORY_FILE) as file:
             file.seek(max(file.seek(0, os.SEEK_END) - MEMORY_BYTES, 0))

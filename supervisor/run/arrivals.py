@@ -1,7 +1,7 @@
 """When each byte of a log arrived: the arrival index of an attempt, written by its keeper's tailer beside the logs.
 
 ``arrivals.jsonl`` has one line for each batch that the tailer read: the log's path within the attempt's folder, where the batch
-ends, and the two looks at the file between which it was written. Views order the lines of several logs by it.
+ends, and the two checks of the file between which it was written. Views order lines of several logs by it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _DECODER = msgspec.json.Decoder(Arrival)
 
 
 class Arrivals:
-    """The batches of one log, in order. One thread adds, any may read."""
+    """The batches of one log, in order. One thread adds batches, and any thread may read them."""
 
     def __init__(self) -> None:
         self.batches: list[Arrival] = []
@@ -51,7 +51,7 @@ class Arrivals:
         return self.batches[-1].end if self.batches else 0
 
     def add(self, batch: Arrival) -> bool:
-        """Append a batch, unless its bytes are known; returns whether it was appended."""
+        """Append a batch, unless its bytes are known; return whether it was appended."""
         last = self.batches[-1] if self.batches else None
         if batch.end <= self.end or not batch.since <= batch.t or (last is not None and batch.t < last.t):
             return False
@@ -63,7 +63,7 @@ class Arrivals:
         return True
 
     def time_of(self, offset: int) -> float:
-        """When all bytes before `offset` had arrived; spread evenly within a batch."""
+        """Return when all bytes before `offset` had arrived, spread evenly within a batch."""
         batches = self.batches
         at = min(bisect_left(batches, offset, key=attrgetter("end")), len(batches) - 1)
         batch, begin = batches[at], batches[at - 1].end if at else 0
@@ -71,7 +71,7 @@ class Arrivals:
         return batch.since + (batch.t - batch.since) * share
 
     def offset_at(self, t: float) -> int:
-        """How many bytes had arrived at `t`."""
+        """Return how many bytes had arrived at `t`."""
         batches = self.batches
         at = bisect_right(batches, t, key=attrgetter("t"))
         begin = batches[at - 1].end if at else 0
@@ -82,7 +82,7 @@ class Arrivals:
 
 
 def _merged(batches: list[Arrival]) -> Iterator[Arrival]:
-    """Every two neighbors as one."""
+    """Merge every two neighbors into one."""
     for at in range(0, len(batches), 2):
         first, last = batches[at], batches[min(at + 1, len(batches) - 1)]
         yield msgspec.structs.replace(last, since=first.since)
@@ -99,7 +99,7 @@ class ArrivalReader:
         self._offset = 0
 
     def refresh(self) -> bool:
-        """Read new batches; returns whether there were any."""
+        """Read new batches; return whether there were any."""
         try:
             named = os.stat(self._path)
             if self._opened is None or os.fstat(self._opened.fileno()).st_ino != named.st_ino:
@@ -126,7 +126,7 @@ class ArrivalReader:
 
 
 class ArrivalWriter:
-    """Writes the index of an attempt, one batch after another. After a write fails, nothing more is written."""
+    """Writes the index of an attempt, one batch after another. After a failed write, it writes no more."""
 
     def __init__(self, attempt: AttemptPaths) -> None:
         self._path = attempt.arrivals
@@ -136,15 +136,15 @@ class ArrivalWriter:
         known.refresh()
         known.close()
         self._logs = {os.path.relpath(path, attempt.root): log for path, log in known.logs.items()}
-        if not attempt.root.is_symlink():  # the job created a link there
+        if not attempt.root.is_symlink():  # a link would be the job's
             self._open()
 
     def end_of(self, log: str) -> int:
-        """How many bytes of a log are in the index."""
+        """Return how many bytes of a log are in the index."""
         return self._logs[log].end if log in self._logs else 0
 
     def note(self, log: str, end: int, since: float, t: float) -> None:
-        """`log` has `end` bytes at `t`, and had fewer at `since`."""
+        """Record that `log` has `end` bytes at `t`, and had fewer at `since`."""
         batch = Arrival(log, end, since, t)
         if not self._logs.setdefault(log, Arrivals()).add(batch) or self._fd < 0:
             return
@@ -164,7 +164,7 @@ class ArrivalWriter:
             self._fd = private(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK)
 
     def close(self) -> None:
-        """End the index."""
+        """Close the index."""
         fd, self._fd = self._fd, -1  # the tailer may still be writing its last batch
         if fd >= 0:
             os.close(fd)

@@ -1,11 +1,11 @@
-"""What a screen writes to ``control/`` for the keeper: requests, and a sign that somebody is watching.
+"""What a screen writes to ``control/`` for the keeper: requests, and a sign that a person is watching.
 
-A request is a file ``control/<id>.json``, written by rename, so that the keeper never sees half of one. It is answered by an event
-(`request_done`, `request_refused`) and then removed. The owner of the file decides who asked: the run's own user, or root. What the
-file says about its sender is only informative.
+A request is a file ``control/<id>.json``, written by rename, so that the keeper never sees half of it. An event answers the request
+(`request_done`, `request_refused`), and the file is removed. The file's owner is the sender: the run's user, or root. A sender in
+the file is only informative.
 
-``control/viewer-<pid>@<host>`` is the heartbeat of a screen that may send requests. It is removed when the screen is left; one that no longer
-changes does not count.
+``control/viewer-<pid>@<host>`` is the heartbeat of a screen that may send requests. It is removed when the screen is left. A file that no
+longer changes does not count.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RequestArgs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Requester(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asked."""
+    """The sender of a request."""
 
     uid: int
     host: str
@@ -67,7 +67,7 @@ class BadRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def new_id() -> str:
-    """An id that sorts by time: 16 hex digits of nanoseconds and 8 random ones."""
+    """Return an id that sorts by time: 16 hex digits of nanoseconds and 8 random ones."""
     import secrets  # loads OpenSSL, so only when a request is made
 
     return f"{time.time_ns():016x}{secrets.token_hex(4)}"
@@ -76,10 +76,10 @@ def new_id() -> str:
 def send(
     control: Path, kind: RequestKind, *, if_attempt: int | None = None, args: RequestArgs | None = None
 ) -> str:
-    """Write a request; returns its id, which the journal's answer refers to. Views and commands call `ownership.ask` instead.
+    """Write a request; return its id, which the journal's answer refers to. Views and commands call `ownership.ask` instead.
 
     Raises:
-        OSError: the folder is gone, not ours to write to, or a link to another.
+        OSError: the folder is gone, not writable for this user, or a link to another.
     """
     try:
         user = getpass.getuser()
@@ -108,7 +108,7 @@ def send(
 
 
 def pending(control: Path) -> list[Request | BadRequest]:
-    """Pending requests, oldest first. Files that cannot be read as one are returned as `BadRequest`."""
+    """Return pending requests, oldest first. A file that is not a valid request becomes a `BadRequest`."""
     try:
         names = sorted(name for name in os.listdir(control) if name.endswith(".json") and name[0] != ".")
     except OSError:
@@ -132,7 +132,7 @@ def _load(path: Path) -> Request | BadRequest:
         return BadRequest(id=path.stem, reason=f"schema {request.schema} is not known here")
     if request.id != path.stem:
         return BadRequest(id=path.stem, reason="the id is not the file's name")
-    if request.by.uid != owner:  # the kernel knows better than the file
+    if request.by.uid != owner:  # trust the kernel over the file
         return msgspec.structs.replace(request, by=Requester(uid=owner, host=request.by.host))
     return request
 
@@ -151,7 +151,7 @@ _PREFIX = "viewer-"
 
 
 def presence_of(control: Path) -> Heartbeat:
-    """Return this screen's heartbeat. A screen that cannot write here cannot send requests either."""
+    """Return this screen's heartbeat. A screen that cannot write here cannot send requests, either."""
     host = socket.gethostname().replace("/", "_")
     path = control / f"{_PREFIX}{os.getpid()}@{host}"
     return Heartbeat(path, "viewer", every_s=REFRESH_S, mode=0o644)
@@ -166,7 +166,7 @@ class Viewers:
         self._due = float("-inf")
 
     def look(self, now: float) -> None:
-        """Read the files, once a second at most."""
+        """Read the files, at most once a second."""
         if now < self._due:
             return
         self._due = now + LOOK_S
@@ -179,5 +179,5 @@ class Viewers:
             pulse.look(now)
 
     def watched(self, now: float) -> bool:
-        """Whether any screen's file changed within the last `STALE_S`."""
+        """Check whether any screen's file changed within the last `STALE_S`."""
         return any(pulse.lives(now, STALE_S) for pulse in self._pulses.values())

@@ -1,8 +1,8 @@
-"""The closed set of events that a journal holds.
+"""The closed set of events in a journal.
 
 One JSON object per line: ``{"kind": ..., "v": 1, "t": wall seconds, ...}``. The keeper of one node writes an event once and
-never changes it. Events hold kinds and values; views supply the words, except for reasons and titles, which policy and
-diagnosis write. Samples (GPU, host, per-step metrics) are not events: they go to ``series/``, and log lines stay in the
+never changes it. Events contain kinds and values. Views supply the words, except for reasons and titles: policy and
+diagnosis write them. Samples (GPU, host, per-step metrics) are not events but go to ``series/``. Log lines stay in the
 files that torchrun wrote. docs/run-directory.md explains the fields.
 
 `t` is wall time, used for display and for merging nodes. Within a node, events are ordered by line.
@@ -33,7 +33,7 @@ SCHEMA_VERSION = 1
 
 
 class Phase(StrEnum):
-    """What a running attempt is doing."""
+    """The phase of a running attempt."""
 
     RENDEZVOUS = "rendezvous"
     LOADING = "loading"
@@ -44,7 +44,7 @@ class Phase(StrEnum):
 
 
 class StopWhy(StrEnum):
-    """Why stoker ended an attempt. Journalled before the first signal is sent."""
+    """Why stoker ended an attempt. Journaled before the first signal is sent."""
 
     REQUEST = "request"  # a person asked, through control/
     SIGNAL = "signal"  # the keeper got SIGTERM or Ctrl-C
@@ -53,8 +53,8 @@ class StopWhy(StrEnum):
     REQUEUE = "requeue"  # SLURM's warning signal
     HANG = "hang"
     TRIAL = "trial"  # a trial has made its steps, or run out of time
-    PLAN_DIFFERS = "plan_differs"  # its first steps did not use the planned batch
-    NOT_RESUMED = "not_resumed"  # it started below the checkpoint it was supposed to resume from
+    PLAN_DIFFERS = "plan_differs"  # the first steps did not use the planned batch
+    NOT_RESUMED = "not_resumed"  # the attempt started below the checkpoint that it was to resume from
 
 
 class StopStep(StrEnum):
@@ -79,7 +79,7 @@ class Outcome(StrEnum):
 
 
 class RequestKind(StrEnum):
-    """What a viewer can request from a keeper."""
+    """The requests that a viewer can send to a keeper."""
 
     STOP = "stop"
     STOP_NOW = "stop_now"
@@ -108,7 +108,7 @@ class AttemptEvent(Event, frozen=True, kw_only=True):
 
 
 class RunStarted(Event, frozen=True, kw_only=True, tag="run_started"):
-    """First line of a journal. `mode` is "launched" or "observed" (a keeper without a child)."""
+    """The first line of a journal. `mode` is "launched" or "observed" (a keeper without a child)."""
 
     run_id: str
     name: str
@@ -120,7 +120,7 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="run_started"):
 
 
 class KeeperStarted(Event, frozen=True, kw_only=True, tag="keeper_started"):
-    """A keeper took the lock. `adopted`: it took over a run whose keeper had died. `host`: only if it is not the first one.
+    """A keeper took the lock. `adopted`: it took over a run whose keeper had died. `host`: set if it is not the first one.
 
     `boot_id` identifies the machine's boot, because pids and start times mean nothing across boots.
     """
@@ -143,13 +143,13 @@ class KeeperLeft(Event, frozen=True, kw_only=True, tag="keeper_left"):
 
 
 class PreflightFound(Event, frozen=True, kw_only=True, tag="preflight_found"):
-    """One pre-flight finding."""
+    """One result of a pre-flight check."""
 
     finding: Finding
 
 
 class GpuFound(Event, frozen=True, kw_only=True, tag="gpu_found"):
-    """A GPU with samples in the `gpu` series, by its NVML index. None: the driver does not report the value."""
+    """A GPU with samples in the `gpu` series, by its NVML index. None: not reported by the driver."""
 
     index: int
     uuid: str | None = None
@@ -158,7 +158,7 @@ class GpuFound(Event, frozen=True, kw_only=True, tag="gpu_found"):
 
 
 class LaunchIntended(AttemptEvent, frozen=True, kw_only=True, tag="launch_intended"):
-    """Attempt `attempt` is about to be spawned with this plan (also in attempts/<n>/plan.json). `resume`: the flag that tells the script to resume, if any."""
+    """Attempt `attempt` is about to be spawned with this plan (also in attempts/<n>/plan.json). `resume`: the flag that makes the script resume, if any."""
 
     argv: tuple[str, ...]
     reason: str
@@ -170,7 +170,7 @@ class LaunchIntended(AttemptEvent, frozen=True, kw_only=True, tag="launch_intend
 
 
 class AttemptStarted(AttemptEvent, frozen=True, kw_only=True, tag="attempt_started"):
-    """The launcher runs. `pid` and `start_time` (seconds since boot) identify its process uniquely until the next boot."""
+    """The launcher is running. `pid` and `start_time` (seconds since boot) identify its process until the next boot."""
 
     pid: int
     start_time: float
@@ -195,7 +195,7 @@ class PhaseChanged(AttemptEvent, frozen=True, kw_only=True, tag="phase_changed")
 
 
 class TrainerReady(AttemptEvent, frozen=True, kw_only=True, tag="trainer_ready"):
-    """What a trainer with telemetry reports before its first forward. `memory_base_bytes`: held by then."""
+    """A trainer's telemetry before its first forward. `memory_base_bytes`: in use by then."""
 
     resumed_step: int | None = None
     memory_base_bytes: int | None = None
@@ -205,14 +205,14 @@ class BatchMeasured(AttemptEvent, frozen=True, kw_only=True, tag="batch_measured
     """The batch as measured by the instrumentation; written again when an answer changes. None: unknown.
 
     `micro_batch`: samples of one forward of one rank; with `unit` "tokens", its maximum tokens. `accumulation`: micro-batches per step. `setting`: the option, variable or key of
-    the micro-batch, `scope` what it counts (``per_rank``, ``global``). `accumulation_setting`: a name, ``derived`` (it follows from a global batch) or ``none``. `how`: the rule
-    behind each answer. `candidates`: settings to ask about, if several fit. `counts_accumulation`: `setting` is the total of a step. `accumulation_counts_ranks`: the accumulation's
-    setting counts the passes of all ranks. `total_setting` and `total`: the basis of a derived accumulation. `refusal`: why the batch would not be changed after out of memory;
-    `help`: what would allow it. `sequence_length` in tokens, and `sample_shape`, of one sample, if all have the same. `planned_steps`: optimizer steps of the whole training.
+    the micro-batch, and `scope`, what it counts (``per_rank``, ``global``). `accumulation_setting`: a name, ``derived`` (it follows from a global batch) or ``none``. `how`: the
+    rule behind each answer. `candidates`: settings to ask about, if several fit. `counts_accumulation`: `setting` is the total of a step. `accumulation_counts_ranks`: the setting
+    for the accumulation counts the passes of all ranks. `total_setting` and `total`: the basis of a derived accumulation. `refusal`: why the batch would not be changed after out of
+    memory; `help`: what would allow it. `sequence_length` in tokens, and `sample_shape`, of one sample, if all are alike. `planned_steps`: optimizer steps of the whole training.
     `logged_step`: optimizer steps in one step of the counter that the script prints. `counts_steps`: the script prints no step, so optimizer steps are shown. `argv`: the whole
-    command line of rank 0, `words` all words of each setting there. `resume`, `resume_setting`, `resume_how`, `resume_candidates`: how the script resumes, as
+    command line of rank 0; `words`: all words of its settings. `resume`, `resume_setting`, `resume_how`, `resume_candidates`: how the script resumes; see
     `job.knobs.resume_settings.ResumeWay`. `asks` and `answers`: what a person can answer, and the result of each answer. `has_loaded`: a checkpoint or a pretrained model was
-    loaded. `outputs`: folders that settings for outputs name.
+    loaded. `outputs`: folders in the settings for outputs.
     """
 
     micro_batch: int | None = None
@@ -301,7 +301,7 @@ class PlanDiffers(AttemptEvent, frozen=True, kw_only=True, tag="plan_differs"):
 
 
 class Progress(AttemptEvent, frozen=True, kw_only=True, tag="progress"):
-    """Progress, at most once a second; any field may be unknown. `minima`: step and loss of each running minimum since the previous event.
+    """Progress, at most once a second. Any field may be unknown. `minima`: step and loss of each running minimum since the previous event.
 
     `total_steps` is 0 if the total known so far turned out to belong to another counter.
     `epoch_step` and `epoch_steps` are what a log prints if its counter restarts with each epoch; `step` then counts across epochs.
@@ -343,7 +343,7 @@ class CheckpointCommitted(AttemptEvent, frozen=True, kw_only=True, tag="checkpoi
 
 
 class CheckpointKept(AttemptEvent, frozen=True, kw_only=True, tag="checkpoint_kept"):
-    """Before a launch: the checkpoint that `attempt` will resume from was copied to `copy` (absolute path), or not, for the reason `why`."""
+    """Before a launch, the checkpoint that `attempt` will resume from was copied to `copy` (absolute path), or was not because of `why`."""
 
     step: int
     path: str
@@ -352,7 +352,7 @@ class CheckpointKept(AttemptEvent, frozen=True, kw_only=True, tag="checkpoint_ke
 
 
 class ResumeMissed(AttemptEvent, frozen=True, kw_only=True, tag="resume_missed"):
-    """The attempt should have resumed from `step` but started at `began`, below it, so it is ended."""
+    """The attempt should have resumed from `step` but started below it, at `began`, so it is ended."""
 
     step: int
     began: int
@@ -378,14 +378,14 @@ class RankExited(AttemptEvent, frozen=True, kw_only=True, tag="rank_exited"):
 
 
 class FailureSign(StrEnum):
-    """How we know that a rank is failing while its attempt still runs."""
+    """The sign that a rank is failing while its attempt is still running."""
 
-    EXITING = "exiting"  # it wrote an error, and its interpreter is shutting down
-    GONE = "gone"  # its process ended with an error or by a signal
+    EXITING = "exiting"  # the rank wrote an error, and its interpreter is shutting down
+    GONE = "gone"  # the rank's process ended with an error or by a signal
 
 
 class RankFailing(AttemptEvent, frozen=True, kw_only=True, tag="rank_failing"):
-    """The first failing rank of an attempt, reported before the launcher ends and before there is a verdict."""
+    """The first failing rank of an attempt, reported before the launcher ends and before the verdict."""
 
     local_rank: int
     sign: FailureSign
@@ -398,7 +398,7 @@ class RankFailing(AttemptEvent, frozen=True, kw_only=True, tag="rank_failing"):
 
 
 CTRL_C = "Ctrl-C"
-"""`StopIntended.by` for Ctrl-C in a foreground keeper; a second Ctrl-C kills."""
+"""`StopIntended.by` for Ctrl-C in a foreground keeper. A second Ctrl-C kills."""
 
 
 class StopIntended(AttemptEvent, frozen=True, kw_only=True, tag="stop_intended"):
@@ -410,7 +410,7 @@ class StopIntended(AttemptEvent, frozen=True, kw_only=True, tag="stop_intended")
 
 
 class StopStepTaken(AttemptEvent, frozen=True, kw_only=True, tag="stop_rung"):
-    """A step of the stop sequence was taken. `pids`: the processes it applied to; `uninterruptible`: those stuck in the kernel."""
+    """A step of the stop sequence was taken. `pids`: the processes it applied to. `uninterruptible`: those stuck in the kernel."""
 
     step: StopStep = msgspec.field(name="rung")
     pids: tuple[int, ...] = ()
@@ -418,14 +418,14 @@ class StopStepTaken(AttemptEvent, frozen=True, kw_only=True, tag="stop_rung"):
 
     @property
     def labels(self) -> str:
-        """The pids, marked where a process is stuck in the kernel."""
+        """The pids, with a mark for each process that is stuck in the kernel."""
         return ", ".join(f"{pid} (state D)" if pid in self.uninterruptible else str(pid) for pid in self.pids)
 
 
 class LeftWhy(StrEnum):
     """Why processes were left running after an attempt."""
 
-    AFTER_SUCCESS = "after_success"  # exit 0: they may be intentional
+    AFTER_SUCCESS = "after_success"  # exit 0: the processes may be intentional
     NESTED = "nested"  # a nested `stoker run` and its processes
     UNKNOWN = "unknown"  # recorded, but no longer known to belong to the run
 
@@ -438,7 +438,7 @@ class LeftProcess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessesLeft(AttemptEvent, frozen=True, kw_only=True, tag="processes_left"):
-    """Processes still running after an attempt, which were not signalled."""
+    """Processes that are still running after an attempt and were not signaled."""
 
     why: LeftWhy
     processes: tuple[LeftProcess, ...]
@@ -468,7 +468,7 @@ class AttemptEnded(AttemptEvent, frozen=True, kw_only=True, tag="attempt_ended")
 class LogsDated(AttemptEvent, frozen=True, kw_only=True, tag="logs_dated"):
     """When a watched job began and ended, by the timestamps in its logs. None: the lines have no timestamps.
 
-    `over`: it had already ended when it was attached. `copied`: the log's mtime is that of a copy, so `over_t` is its last timestamp.
+    `over`: the job had ended before the observer attached. `copied`: its mtime is a copy's, so `over_t` is its last timestamp.
     `day_guessed`: the time of day is right, but the date is a guess.
     """
 
@@ -493,21 +493,21 @@ class Diagnosed(AttemptEvent, frozen=True, kw_only=True, tag="diagnosed"):
 
 
 class Decided(AttemptEvent, frozen=True, kw_only=True, tag="decided"):
-    """What policy, or the person named in `by`, decided after an attempt."""
+    """The decision of policy, or of the person in `by`, after an attempt."""
 
     decision: Decision
     by: str = "policy"
 
 
 class BackoffStarted(AttemptEvent, frozen=True, kw_only=True, tag="backoff_started"):
-    """The next attempt starts at wall time `until` unless somebody intervenes."""
+    """The next attempt starts at wall time `until`, unless a person intervenes."""
 
     until: float
     delay_s: float
 
 
 class Held(AttemptEvent, frozen=True, kw_only=True, tag="held"):
-    """The run waits for a person to decide. `until`: wall time at which the keeper gives up waiting."""
+    """The run waits for a person to decide. `until`: the wall time at which the keeper stops waiting."""
 
     reason: str
     until: float | None = None
@@ -536,7 +536,7 @@ ON_OOM = "oom_"
 
 
 class Advisory(AttemptEvent, frozen=True, kw_only=True, tag="advisory"):
-    """Something worth knowing about a healthy run. Each `code` is reported once."""
+    """Advice on a healthy run. Each `code` is reported once."""
 
     code: str
     text: str
@@ -544,7 +544,7 @@ class Advisory(AttemptEvent, frozen=True, kw_only=True, tag="advisory"):
 
 
 class SlowRankFound(AttemptEvent, frozen=True, kw_only=True, tag="slow_rank_found"):
-    """The rank that the others wait for in every step (`policy.health.straggler`), journalled when it changes; None: there is none."""
+    """The rank that the others wait for in every step (`policy.health.straggler`); None: no rank. Journaled when it changes."""
 
     rank: int | None = None
     lost_s: float = 0.0
@@ -553,7 +553,7 @@ class SlowRankFound(AttemptEvent, frozen=True, kw_only=True, tag="slow_rank_foun
 
 
 class LossNotFinite(AttemptEvent, frozen=True, kw_only=True, tag="loss_not_finite"):
-    """The loss became nan, inf or -inf (`value`) at `step`. Journalled once per attempt, the first time. `last`: the loss before that."""
+    """The loss became nan, inf or -inf (`value`) at `step`. Journaled once per attempt, the first time. `last`: the loss before that."""
 
     value: str
     step: int | None = None
@@ -572,7 +572,7 @@ _LOSS_RENAMED = "loss_renamed_"
 
 
 def renamed_loss(advisory: Advisory) -> tuple[int, str] | None:
-    """The step from which the log prints its loss under a new name, and that name; None for any other advisory."""
+    """Return the step from which the log prints its loss under a new name, and the name; None if not."""
     if not advisory.code.startswith(_LOSS_RENAMED):
         return None
     step, _, name = advisory.code.removeprefix(_LOSS_RENAMED).partition("_")
@@ -583,9 +583,9 @@ class NodeSight(StrEnum):
     """What the leader saw of another node's keeper."""
 
     JOINED = "joined"
-    SILENT = "silent"  # no heartbeat; training there may well continue
+    SILENT = "silent"  # no heartbeat, but training may well continue there
     BACK = "back"
-    ENDED = "ended"  # its part of the attempt has ended
+    ENDED = "ended"  # the node's part of the attempt has ended
     LEFT = "left"
 
 
@@ -602,7 +602,7 @@ class NodeSeen(Event, frozen=True, kw_only=True, tag="node_seen"):
 
 
 def on_node(node: int, by: str) -> str:
-    """How node 0 names somebody who stopped the run from another node."""
+    """Return node 0's words for a person who stopped the run from another node."""
     return f"node {node}: {by}"
 
 
@@ -614,7 +614,7 @@ class NoteAdded(Event, frozen=True, kw_only=True, tag="note_added"):
 
 
 class RunEnded(Event, frozen=True, kw_only=True, tag="run_ended"):
-    """The run is over, with its outcome and the exit code of `--no-ui`. More events follow only if it is continued."""
+    """The run has ended, with its outcome and the exit code of `--no-ui`. More events follow only if it continues."""
 
     outcome: Outcome
     exit_code: int
@@ -625,16 +625,16 @@ class RunEnded(Event, frozen=True, kw_only=True, tag="run_ended"):
 
 
 class StacksProbed(AttemptEvent, frozen=True, kw_only=True, tag="stacks_probed"):
-    """Where the ranks' stacks come from, and why from nothing better; only in older journals."""
+    """The source of the ranks' stacks, and why no better source was available. Only in older journals."""
 
     source: str
     note: str = ""
 
 
 class StallFlagged(AttemptEvent, frozen=True, kw_only=True, tag="stall_flagged"):
-    """No progress since `since` for longer than this phase of this run normally takes. Nothing is done about it yet.
+    """No progress since `since` for longer than this phase of this run normally takes. No action was taken yet.
 
-    `act_s`: the length at which it would be ended; None: never. `pace_s`: the 99th percentile, 0 if only a person's own limit is known.
+    `act_s`: the length at which it would be ended; None: never. `pace_s`: the 99th percentile, 0 if only a person's limit is known.
     """
 
     since: float
@@ -649,7 +649,7 @@ class RanksAt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Ranks that were doing the same thing at the same line when stacks were taken.
 
     `doing`: a value of `diagnosis.hang.stack_groups.Doing`. `what`: ``in all_reduce``. `line_at`: the user's
-    own line. `lines`: the 1-based line of that frame in the artifact, for each of them.
+    own line. `lines`: the 1-based line of that frame in the artifact, for each rank.
     """
 
     ranks: tuple[int, ...]
@@ -660,7 +660,7 @@ class RanksAt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StacksTaken(AttemptEvent, frozen=True, kw_only=True, tag="stacks_taken"):
-    """A round of stacks of all ranks. `text`: what they are doing, in one line; `odd`: those that keep the others waiting.
+    """A round of stacks of all ranks. `text`: what they do, in one line. `odd`: those that keep the others waiting.
 
     `artifact`: the text of all stacks, relative to the run directory. `groups`: the ranks by activity; only the first of very many.
     """
@@ -675,13 +675,13 @@ class StacksTaken(AttemptEvent, frozen=True, kw_only=True, tag="stacks_taken"):
 
 
 class StallEnded(AttemptEvent, frozen=True, kw_only=True, tag="stall_ended"):
-    """A flagged stall ended on its own: there is progress again."""
+    """A flagged stall ended on its own, because the run progresses again."""
 
     stalled_s: float
 
 
 class OnlyFlagged(AttemptEvent, frozen=True, kw_only=True, tag="only_flagged"):
-    """Why a flagged stall is not ended for now: the `rule` of `policy.health.ending`, and `why` in words; journalled when it changes."""
+    """Why a flagged stall is not ended for now: the `rule` of `policy.health.ending`, and `why` in words. Journaled when it changes."""
 
     rule: str
     why: str
@@ -689,7 +689,7 @@ class OnlyFlagged(AttemptEvent, frozen=True, kw_only=True, tag="only_flagged"):
 
 
 class HangCountdown(AttemptEvent, frozen=True, kw_only=True, tag="hang_countdown"):
-    """The stall is a hang by all rules: the attempt is ended at wall time `until`, `left_s` from now, unless a person keeps waiting."""
+    """The stall is a hang by all rules. The attempt is ended at wall time `until`, `left_s` from now, unless a person keeps waiting."""
 
     until: float
     left_s: float
@@ -698,20 +698,20 @@ class HangCountdown(AttemptEvent, frozen=True, kw_only=True, tag="hang_countdown
 
 
 class HangWithdrawn(AttemptEvent, frozen=True, kw_only=True, tag="hang_withdrawn"):
-    """A countdown was cancelled because a rule now forbids ending the attempt; see `OnlyFlagged`."""
+    """A countdown was canceled because a rule now forbids ending the attempt; see `OnlyFlagged`."""
 
     rule: str
     why: str
 
 
 class HangKept(AttemptEvent, frozen=True, kw_only=True, tag="hang_kept"):
-    """A person chose to keep waiting: this stall is never ended."""
+    """A person chose to keep waiting, so this stall is never ended."""
 
     by: str
 
 
 class HangFound(AttemptEvent, frozen=True, kw_only=True, tag="hang_found"):
-    """The stall is a hang, so the attempt is ended. Journalled just before the intent to stop. `line`: in `artifact`, of the first odd rank."""
+    """The stall is a hang, so the attempt is ended. Journaled just before the intent to stop. `line`: in `artifact`, of the first odd rank."""
 
     waited_s: float
     act_s: float
@@ -726,7 +726,7 @@ class HangFound(AttemptEvent, frozen=True, kw_only=True, tag="hang_found"):
 
 
 class ClockSet(Event, frozen=True, kw_only=True, tag="clock_set"):
-    """Somebody set the machine's clock, now `ahead_s` ahead of this keeper's event times, which continue as if it had not been set."""
+    """The machine's clock was set and is now `ahead_s` ahead of this keeper's event times, which continue as if it was not set."""
 
     ahead_s: float
 
@@ -747,13 +747,13 @@ class ChangePlanned(AttemptEvent, frozen=True, kw_only=True, tag="change_planned
 
 
 class BatchAsked(AttemptEvent, frozen=True, kw_only=True, tag="batch_asked"):
-    """A restart with a smaller batch needs a person's answer about an unreadable fact of the batch."""
+    """A question about an unreadable value of the batch, for a restart with a smaller one."""
 
     question: BatchQuestion
 
 
 class BatchAnswered(Event, frozen=True, kw_only=True, tag="batch_answered"):
-    """An answer and who gave it. `batch`: that of the attempts so far, according to it. `trial`: nobody answered, so this is try number `trial`."""
+    """An answer and who gave it. `batch`: that of the attempts so far, by this answer. `trial`: the number of this try if no person answered."""
 
     question: BatchQuestion
     value: str
@@ -764,7 +764,7 @@ class BatchAnswered(Event, frozen=True, kw_only=True, tag="batch_answered"):
 
 
 class WaitingFor(AttemptEvent, frozen=True, kw_only=True, tag="waiting_for"):
-    """The next launch waits for a precondition. `text` says which one, and what blocks it."""
+    """The next launch waits for a precondition. `text`: the precondition, and what blocks it."""
 
     precondition: Precondition = msgspec.field(name="proof")
     text: str
@@ -809,7 +809,7 @@ class ProbeStarted(Event, frozen=True, kw_only=True, tag="probe_started"):
 
 
 class ProbeEnded(Event, frozen=True, kw_only=True, tag="probe_ended"):
-    """A probe ended. `fitted` is None if it failed for another reason (`why`), which says nothing about memory."""
+    """A probe ended. `fitted` is None if it failed for a reason (`why`) unrelated to memory."""
 
     probe: int
     micro_batch: int
@@ -833,5 +833,5 @@ KINDS: tuple[type[Event], ...] = tuple(
 
 
 def is_share_of_epochs(share: float, epoch: float, epochs: float) -> bool:
-    """Whether a share of steps can be the training's, given its epoch (counted from 0 or 1). A counter of one epoch has another share."""
+    """Check whether a share of steps can be the training's, given its epoch (from 0 or 1). A counter of one epoch has another share."""
     return abs(share - epoch / epochs) <= 1.5 / epochs

@@ -1,4 +1,4 @@
-"""The fold: how each event changes the state. Pure; no clock, no file, no thread."""
+"""The fold: how each event changes the state. Pure, with no clock, file or thread."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _TOTAL, _EPOCH_STEP, _EPOCH_STEPS, _ETA = map(
 )
 _BEFORE_STEPS = frozenset({ev.Phase.RENDEZVOUS, ev.Phase.LOADING})
 STEPS_AFTER_S = 10.0
-"""Peers of a failing rank may still log a step or two; a later step shows that the job continues."""
+"""Peers of a failing rank may still log a step or two. A later step shows that the job continues."""
 _NO_STALL: dict[str, object] = {"stall": None, "only_flagged": None, "countdown": None, "kept": None}
 
 
 def fold(state: st.RunState, event: ev.Event) -> st.RunState:
-    """The state after `event`.
+    """Return the state after `event`.
 
     Events that contradict the state are applied as far as they make sense. The fold never raises, because a reader may open
     a truncated journal.
@@ -46,7 +46,7 @@ def fold(state: st.RunState, event: ev.Event) -> st.RunState:
 
 
 def replay(events: Iterable[ev.Event], state: st.RunState | None = None) -> st.RunState:
-    """The state after all of `events`, from `state` or from nothing.
+    """Return the state after all of `events`, from `state` or from nothing.
 
     Consecutive progress events, nearly all of a long journal, are folded together, which takes a third of the time.
     """
@@ -63,13 +63,13 @@ def replay(events: Iterable[ev.Event], state: st.RunState | None = None) -> st.R
 
 
 def _edit(s: st.RunState, number: int, **changes: object) -> st.RunState:
-    """The state with fields of attempt `number` changed; an unknown attempt changes nothing."""
+    """Return the state with fields of attempt `number` changed. An unknown attempt changes nothing."""
     attempts = tuple(replace(a, **changes) if a.number == number else a for a in s.attempts)
     return replace(s, attempts=attempts)
 
 
 def _given(event: ev.Event, *names: str) -> dict[str, Any]:
-    """Those of an event's fields that say something."""
+    """Return the given fields of an event that have a value."""
     return {name: value for name in names if (value := getattr(event, name)) is not None}
 
 
@@ -126,7 +126,7 @@ def _rank_exited(s: st.RunState, event: ev.RankExited) -> st.RunState:
     found = s.find(event.attempt)
     if found is None or found.failing is None or found.failing.local_rank != event.local_rank:
         return s
-    ended_well = found.ranks[event.local_rank].exit_code == 0  # it logged an error but ended well
+    ended_well = found.ranks[event.local_rank].exit_code == 0  # the rank logged an error but ended well
     return _edit(s, event.attempt, failing=None) if ended_well else s
 
 
@@ -155,7 +155,7 @@ def _evidence_seen(s: st.RunState, event: ev.EvidenceSeen) -> st.RunState:
 
 
 def _progress(s: st.RunState, *news: ev.Progress) -> st.RunState:
-    """Progress events of one attempt, oldest first. They are folded together because copying the state takes most of the time."""
+    """Fold progress events of one attempt, oldest first. Fold them together, because copying the state takes most of the time."""
     number, found = news[0].attempt, s.find(news[0].attempt)
     merged, total, best, records = merge_progress(s.progress, *news), s.total_steps, s.best_loss, s.records
     at = s.progress.step if s.progress is not None and s.progress.attempt == number else None
@@ -165,11 +165,11 @@ def _progress(s: st.RunState, *news: ev.Progress) -> st.RunState:
         if step is not None:
             if found is not None and found.first_step is None:
                 found = replace(found, first_step=step, first_step_t=event.t)
-                if records:  # steps that are repeated no longer count; a loss without a step does
+                if records:  # repeated steps no longer count; a loss without a step does
                     records = tuple(record for record in records if record[0] < found.begins_at)
                     best = records[-1][1] if records else None
             if found is not None and found.failing is not None and event.t - found.failing.t > STEPS_AFTER_S:
-                # Its launcher goes on without it, or restarted it.
+                # The rank's launcher continues without it, or restarted it.
                 found = replace(found, failing=None)
             last_step = at = step
         if loss is not None:
@@ -199,14 +199,14 @@ def _progress(s: st.RunState, *news: ev.Progress) -> st.RunState:
 
 
 def _total_after(event: ev.Progress, known: int | None) -> int | None:
-    """The total after an event. A step beyond the known total shows that it was the total of an epoch."""
+    """Return the total after an event. A step beyond the known total shows that it was an epoch's."""
     if event.total_steps is not None:
         return event.total_steps or None
     return None if known is not None and event.step is not None and event.step > known else known
 
 
 def merge_progress(old: ev.Progress | None, *news: ev.Progress) -> ev.Progress:
-    """Later values win, and values that are not repeated stay, within one attempt. How far logs are read does not count as progress."""
+    """Merge progress of one attempt: later values win, and values that are not repeated stay. How far logs are read does not count."""
     if old is None or old.attempt != news[0].attempt:
         old, *rest = news
     else:
@@ -219,7 +219,7 @@ def merge_progress(old: ev.Progress | None, *news: ev.Progress) -> ev.Progress:
         total = _total_after(new, values[_TOTAL])
         values, t = [was if one is None else one for was, one in zip(values, now, strict=True)], new.t
         values[_TOTAL] = total
-        if new.step is not None:  # what the log printed for an earlier step does not apply to this one
+        if new.step is not None:  # the log's values for an earlier step do not apply to this one
             values[_EPOCH_STEP], values[_EPOCH_STEPS] = new.epoch_step, new.epoch_steps
         if new.epoch_step is not None:  # the earlier ETA is stale
             values[_ETA] = new.eta_s
@@ -294,7 +294,7 @@ def _log_quiet(s: st.RunState, event: ev.LogQuiet) -> st.RunState:
     if found is None:
         return s
     if event.since_t is None and found.ended_t is not None:
-        # It had not ended, so what was said about its end is withdrawn.
+        # The job had not ended, so withdraw the records of its end.
         back = {"ended_t": None, "verdict": None, "log_read_bytes": None, "log_size_bytes": None}
         s = _edit(s, event.attempt, **back)
         phase = found.phase or ev.Phase.RENDEZVOUS
@@ -331,9 +331,9 @@ def _held(s: st.RunState, event: ev.Held) -> st.RunState:
 
 
 def _batch_answered(s: st.RunState, event: ev.BatchAnswered) -> st.RunState:
-    """Attempts whose batch was unknown ran with this one. It replaces an earlier answer."""
+    """Set the answer's batch for attempts whose batch was unknown. Replace an earlier answer."""
     what = event.question.what
-    # What the previous setting counts says nothing about this one.
+    # The previous setting's scope tells nothing about this setting.
     gone = {what, Unread.SCOPE} if what is Unread.MICRO else {what}
     answers = {k: one for k, one in s.answers.items() if k not in gone} | {what: event}
     if what not in OF_BATCH:
@@ -344,7 +344,7 @@ def _batch_answered(s: st.RunState, event: ev.BatchAnswered) -> st.RunState:
 
 
 def _plan_differs(s: st.RunState, event: ev.PlanDiffers) -> st.RunState:
-    """An answer is dropped if the attempt that used it did not have the planned batch."""
+    """Drop an answer if the attempt that used it did not have the planned batch."""
     s = _edit(s, event.attempt, differs=event)
     given = s.answers.get(event.wrong) if event.wrong is not None else None
     if given is None:
@@ -358,7 +358,7 @@ def _node_seen(s: st.RunState, event: ev.NodeSeen) -> st.RunState:
     if event.sight is ev.NodeSight.ENDED and found is not None:
         changes: dict[str, object] = {"node_exits": {**found.node_exits, event.node: event.exit_code}}
         if event.stop is not None and found.stop is None:
-            # Ranks that checkpoint together end together: node 0's part may have ended before its keeper hears about the signal.
+            # Ranks that checkpoint together end together. Node 0's part may have ended before its keeper learns of the signal.
             stop = ev.StopIntended(
                 t=event.t,
                 attempt=found.number,
@@ -383,7 +383,7 @@ Change: TypeAlias = Callable[[st.RunState, Any], st.RunState]
 
 
 def _nothing(s: st.RunState, _event: ev.Event) -> st.RunState:
-    """The event changes no state; it may still be on the timeline."""
+    """Change nothing. The event may still be on the timeline."""
     return s
 
 
@@ -394,7 +394,7 @@ def _answered(s: st.RunState, event: ev.RequestDone | ev.RequestRefused) -> st.R
 
 
 def _kept_as(field: str, **others: object) -> Change:
-    """Store the newest event of a kind in this field of its attempt, and set `others` with it."""
+    """Return a change that stores a kind's newest event in this field, and sets `others`."""
     return lambda s, event: _edit(s, event.attempt, **{field: event}, **others)
 
 
@@ -465,4 +465,4 @@ CHANGES: Mapping[type[ev.Event], Change] = {
     ev.NoteAdded: _nothing,
     ev.RunEnded: _run_ended,
 }
-"""How each kind of event changes the state. What it adds to the timeline is decided in `run.timeline`."""
+"""How each kind of event changes the state. `run.timeline` decides what the event adds to the timeline."""

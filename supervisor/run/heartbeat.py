@@ -1,4 +1,4 @@
-"""Signs of life: a file whose number grows while its writer lives, and the reader that watches it move.
+"""Signs of life: a file whose number grows while its writer is alive, and the reader that watches the number.
 
 Clocks of two machines are never compared. A reader measures with its own monotonic clock how long a file has not changed.
 """
@@ -14,9 +14,9 @@ from supervisor.run.paths import private
 from supervisor.run.regular import read_regular
 
 BEAT_S: Final = 1.0
-"""How often a keeper's heartbeat is written."""
+"""Seconds between two writes of a keeper's heartbeat."""
 SILENT_S: Final = 20.0
-"""A heartbeat that has not changed for this long counts as silent: 20 beats, so that a busy disk does not."""
+"""Seconds without a change after which a heartbeat counts as silent: 20 beats, to allow for a busy disk."""
 
 
 class Heartbeat:
@@ -27,7 +27,7 @@ class Heartbeat:
         self._count, self._due = 0, float("-inf")
 
     def beat(self, now: float) -> None:
-        """Write the next number if it is due. Errors are ignored: readers then see silence."""
+        """Write the next number if it is due. Ignore errors: readers then see silence."""
         if now < self._due:
             return
         self._due, self._count = now + self._every_s, self._count + 1
@@ -38,7 +38,7 @@ class Heartbeat:
             file.write(f"{self._writer} {self._count:012d}\n".encode())
 
     def remove(self) -> None:
-        """Remove the file, as its writer leaves."""
+        """Remove the file when its writer leaves."""
         with contextlib.suppress(OSError):
             self._path.unlink(missing_ok=True)
 
@@ -64,14 +64,14 @@ class Pulse:
         self._data = data
 
     def moved(self) -> bool:
-        """Whether it has changed since the first look."""
+        """Check whether the file has changed since the first check."""
         return self._moved is not None
 
     def silent_s(self, now: float) -> float:
-        """Return how long it has not changed, counted from the first look."""
+        """Return the seconds since the file's last change, or since the first check without one."""
         since = self._moved if self._moved is not None else self._first
         return now - since if since is not None else 0.0
 
     def lives(self, now: float, within_s: float) -> bool:
-        """Whether it has changed within this time."""
+        """Check whether the file has changed within this time."""
         return self._moved is not None and now - self._moved <= within_s

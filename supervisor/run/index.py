@@ -1,7 +1,7 @@
-"""The index of runs: finding a run by path, id, part of an id, name, or not at all.
+"""The index of runs, which finds a run by path, id, part of an id or name, or the newest run.
 
 Every run of this user has a line in ``$XDG_STATE_HOME/stoker/index.jsonl``: {path, run_id, t, name, note, note_t}. A run that was renamed,
-or given a note after its end, has another line; the last line with a name or a note counts.
+or given a note after its end, has another line. The last line with a name or a note counts.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ ANIMALS = tuple(
 
 
 class RunNotFound(JobError):  # noqa: N818 - a state of affairs, not an error
-    """No run, or more than one, has that name: one line for the user."""
+    """No run, or more than one, has this name. The message is one line for the user."""
 
 
 class IndexLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,22 +68,22 @@ class IndexLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def state_home(env: Mapping[str, str]) -> Path:
-    """stoker's own state folder."""
+    """Return stoker's own state folder."""
     return Path(xdg_home(env, "STATE", ".local/state"), "stoker")
 
 
 def runs_dir(flag: str | None, env: Mapping[str, str]) -> Path:
-    """Where runs go: --runs-dir, else STOKER_RUNS_DIR, else ./runs."""
+    """Return the folder for runs: --runs-dir, else STOKER_RUNS_DIR, else ./runs."""
     return Path(flag or env.get("STOKER_RUNS_DIR") or "runs").absolute()
 
 
 def claim(parent: Path, now: float | None = None) -> RunPaths:
-    """A new run directory, claimed by mkdir, so that two starts in one second get two folders. Its path contains no links.
+    """Create a run directory by mkdir, so that two starts in one second get two folders. Its path contains no links.
 
     Raises:
         OSError: the folder cannot be written, or a run's first files do not fit.
     """
-    import secrets  # and OpenSSL with it: not to look at a run
+    import secrets  # loads OpenSSL, which reading a run does not need
 
     make_private(parent, 0o775)  # the umask may also exclude the group; others never have access
     parent = parent.resolve()
@@ -112,7 +112,7 @@ def _look_for_room(folder: Path) -> None:
 
 
 def link_latest(run: RunPaths) -> None:
-    """Point runs/latest at `run`, atomically. Does nothing on filesystems without symlinks."""
+    """Point runs/latest at `run`, atomically. Do nothing on filesystems without symlinks."""
     part = run.root.parent / f".latest-{os.getpid()}"
     try:
         part.unlink(missing_ok=True)
@@ -128,7 +128,7 @@ def register(run: RunPaths, name: str, env: Mapping[str, str]) -> None:
 
 
 def give_name(run: RunPaths, name: str, env: Mapping[str, str]) -> str:
-    """Rename a run in this user's index, without writing to its folder. Returns the name as stored.
+    """Rename a run in this user's index, without writing to its folder. Return the name as stored.
 
     Raises:
         ValueError: the name is empty once it is one printable line.
@@ -138,7 +138,7 @@ def give_name(run: RunPaths, name: str, env: Mapping[str, str]) -> str:
 
 
 def give_note(run: RunPaths, note: str, env: Mapping[str, str]) -> str:
-    """Add a note to a run that has no keeper to journal it; otherwise like `give_name`."""
+    """Add a note to a run without a keeper that could journal it. Otherwise like `give_name`."""
     return _give(run, "note", _one_line(note)[:MAX_NOTE], env, note_t=time.time())
 
 
@@ -153,14 +153,14 @@ def _give(run: RunPaths, what: str, kept: str, env: Mapping[str, str], note_t: f
 def _add_line(
     run: RunPaths, env: Mapping[str, str], *, t: float, name: str = "", note: str = "", note_t: float = 0.0
 ) -> OSError | None:
-    """Append a line about a run to the index; returns the error if it cannot be written."""
+    """Append a line about a run to the index; return the error if it cannot be written."""
     path = str(run.root.absolute())
     line = IndexLine(path=path, run_id=run.run_id, name=name, t=t, note=note, note_t=note_t)
     return append_line(state_home(env) / INDEX, line, follows=True)
 
 
 def _one_line(text: str) -> str:
-    """Text as one printable line, without secrets."""
+    """Return text as one printable line, without secrets."""
     from supervisor.text.decode import strip_escapes  # not needed to find a run
     from supervisor.text.redact import redact_text
 
@@ -168,17 +168,17 @@ def _one_line(text: str) -> str:
 
 
 def listed_names(env: Mapping[str, str]) -> dict[str, str]:
-    """The newest name of each run in the index, by its folder with links resolved."""
+    """Return the newest name of each run in the index, by its folder with links resolved."""
     return {line.path: line.name for line in _index_lines(env) if line.name}
 
 
 def listed_notes(env: Mapping[str, str]) -> dict[str, tuple[float, str]]:
-    """The newest note of each run in the index and when it was written, by its folder with links resolved."""
+    """Return the time and text of each run's newest note in the index, by its folder with links resolved."""
     return {line.path: (line.note_t, line.note) for line in _index_lines(env) if line.note}
 
 
 def known_runs(runs: Path, env: Mapping[str, str], *, elsewhere: bool = True) -> list[RunPaths]:
-    """Existing runs below `runs` and, unless `elsewhere` is False, in the index; newest first."""
+    """Return the existing runs below `runs` and, unless `elsewhere` is False, in the index; newest first."""
     found: dict[str, float] = {}
     for entry in os.scandir(runs.resolve()) if runs.is_dir() else ():
         if entry.is_dir(follow_symlinks=False) and is_run_directory(entry.path):
@@ -192,7 +192,7 @@ def known_runs(runs: Path, env: Mapping[str, str], *, elsewhere: bool = True) ->
 
 
 def _start_t(path: str | Path) -> float:
-    """When a run was started, by run.json, which is written once. The folder's own time changes with every entry."""
+    """Return when a run was started, by run.json, which is written once. The folder's time changes later."""
     try:
         return os.stat(RunPaths(Path(path)).run_json).st_mtime
     except OSError:
@@ -202,16 +202,16 @@ def _start_t(path: str | Path) -> float:
 def find_run(
     text: str | None, runs: Path, env: Mapping[str, str], *, elsewhere: bool = True, acting: bool = False
 ) -> RunPaths:
-    """The run that `text` names: a path, an id, a unique part of an id, else the newest run of that name.
+    """Return the run that `text` selects: a path, an id, a unique part of one, or the newest run by name.
 
     None: the newest live run, else the newest. Runs under `runs` come before those elsewhere. `elsewhere` False: a run outside of
     `runs` is found only by its path, which has a slash. `acting`: part of an id selects only runs under `runs`, and needs
     `LEAST_PART` characters.
 
     Raises:
-        RunNotFound: none, or several.
+        RunNotFound: no run, or several.
     """
-    if text is not None and not text.strip():  # an unset variable: the newest run is not what was meant
+    if text is not None and not text.strip():  # an unset variable does not mean the newest run
         raise RunNotFound("an empty name: say which run, `stoker runs` lists them")
     if text and (elsewhere or os.sep in text):
         path = Path(os.path.expanduser(text))  # pathlib's own raises for a user that does not exist
@@ -248,10 +248,10 @@ def find_run(
 
 
 def runs_of(words: str, runs: Path, env: Mapping[str, str]) -> list[RunPaths]:
-    """The run named by all the words together, else one run per word.
+    """Return the run that all the words together identify, or else one run per word.
 
     Raises:
-        RunNotFound: a word names none, or several.
+        RunNotFound: a word matches no run, or several.
     """
     try:
         return [find_run(words.strip(), runs, env)]
@@ -262,18 +262,18 @@ def runs_of(words: str, runs: Path, env: Mapping[str, str]) -> list[RunPaths]:
 
 
 def named_runs(name: str, known: list[RunPaths], env: Mapping[str, str]) -> list[RunPaths]:
-    """Those of `known` with exactly this name, in the same order."""
+    """Return the runs in `known` with exactly this name, in the same order."""
     names = listed_names(env)
     return [r for r in known if (names.get(str(r.root)) or _recorded_name(r)) == name]
 
 
 def _nearest(text: str, known: list[RunPaths], env: Mapping[str, str]) -> str | None:
-    """The id of the run whose id, words or name is most similar to what was typed; None if none is."""
+    """Return the id of the run whose id, words or name is most similar to the typed text, or None."""
     import difflib  # only once a run is not found
 
     listed = listed_names(env)
     ids: dict[str, str] = {}
-    for run in known:  # newest first, which is meant if two have the same name
+    for run in known:  # newest first, because two with one name mean the newest
         for name in (run.run_id, run.run_id[ID_STAMP:], listed.get(str(run.root), "")):
             ids.setdefault(name, run.run_id)
     near = difflib.get_close_matches(text, list(ids), n=1, cutoff=0.75)
@@ -281,7 +281,7 @@ def _nearest(text: str, known: list[RunPaths], env: Mapping[str, str]) -> str | 
 
 
 def _recorded_name(run: RunPaths) -> str | None:
-    """A run's name from its own record, for a run that was moved here or listed by another user."""
+    """Return a run's name from its own record, for a run that was moved here or listed by another user."""
     from supervisor.run.runfile import BadRunFile, read_run_file
 
     try:
@@ -291,13 +291,13 @@ def _recorded_name(run: RunPaths) -> str | None:
 
 
 def those_under(known: list[RunPaths], runs: Path) -> list[RunPaths]:
-    """Those of `known` in this folder of runs."""
+    """Return the runs in `known` that are in this folder of runs."""
     place, real = os.path.realpath(runs), cache(os.path.realpath)
     return [run for run in known if real(os.path.dirname(run.root)) == place]
 
 
 def _index_lines(env: Mapping[str, str]) -> tuple[IndexLine, ...]:
-    """The lines of the index, with links in paths resolved; read again if the file changed."""
+    """Return the lines of the index, with links in paths resolved. The file is read again if it changed."""
     path = str(state_home(env) / INDEX)
     return _lines_in(path, mark_of(path))
 

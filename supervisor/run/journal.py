@@ -1,11 +1,11 @@
 """The journal: an append-only file of events, one JSON object per line, one writer.
 
-The writer appends whole lines with a single write(2). The reader reads by offset, leaves an incomplete last line for the next call,
-and skips and counts lines of unknown kinds or schema versions, so that an older viewer can open a newer run. A line whose `v` is
-above ours makes the run read-only.
+The writer appends whole lines with a single write(2). The reader reads by offset and leaves an incomplete line for the next call.
+It skips and counts lines of unknown kinds or schema versions, so that an older viewer can open a newer run. A line whose `v` is
+newer than this version makes the run read-only.
 
-Next to a journal is a snapshot: the state after a prefix of it, from which a reader continues. It only saves time: a snapshot that is
-damaged, folded by another version or made from other bytes is ignored, and the journal is read from its start.
+Next to a journal is a snapshot: the state after a prefix of the journal, from which a reader continues. It only saves time. If it
+is damaged, folded by another version or made from other bytes, the reader ignores it and reads the journal from its start.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ T = TypeVar("T", bound=Event)
 
 
 def without_secrets(event: T, redactor: Redactor) -> T:
-    """The event with secrets removed from its text, as it is written."""
+    """Return the event with secrets removed from its text, as it is written."""
     data = msgspec.to_builtins(event)
     shown = redactor.data(data)
     return event if shown == data else msgspec.convert(shown, type(event))
@@ -46,9 +46,9 @@ def without_secrets(event: T, redactor: Redactor) -> T:
 
 FALLOC_FL_KEEP_SIZE = 1  # linux/falloc.h
 RESERVED_BYTES = 256 * 1024
-"""Reserved for the journal beyond its end: a run on a full disk writes some hundred events of 200 bytes an hour."""
+"""Reserved for the journal beyond its end. A run on a full disk writes some hundred events of 200 bytes an hour."""
 MAX_LINE_BYTES = 1 << 24
-"""The most to read from a journal at once; a longer line was not written by stoker."""
+"""The most to read from a journal at once. A longer line was not written by stoker."""
 
 
 WAITS_FOR_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
@@ -58,7 +58,7 @@ SNAPSHOT_EVERY = 1 << 20
 MOST_SNAPSHOT_BYTES = 16 << 20
 SEALED_BYTES = 1 << 16
 TAIL_BYTES = 4 << 20
-"""Read in 0.3 s. Also how much of a long journal is printed to somebody who follows a run line by line."""
+"""Read in 0.3 s. Also how much of a long journal is printed for a person who follows a run line by line."""
 _EVENT: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Union[events.KINDS])  # noqa: UP007 - made of what there is
 """Shared by all readers, because creating a decoder takes longer than reading a short journal."""
 
@@ -66,18 +66,18 @@ _EVENT: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Union[events.KINDS]) 
 class JournalWriter:
     """Appends events to one journal. Only the keeper that holds the lock may have one.
 
-    The file itself is locked too, so that there is no second writer even if somebody removed ``keeper.lock``.
+    The file itself is locked, too, so that there is no second writer even if ``keeper.lock`` was removed.
 
     Space beyond the end of the file is reserved where the filesystem supports it (fallocate(2) with FALLOC_FL_KEEP_SIZE), so that
     a job that fills the disk does not stop the journal.
 
-    A keeper that died in the middle of a line leaves half of it. The writer ends that line first.
+    A keeper that died in the middle of a line leaves half of the line. The writer ends that line first.
 
     Attributes:
         inode: the file's inode, even if its name now refers to another file.
 
     Raises:
-        OSError: the journal cannot be written, or another process writes it (EWOULDBLOCK).
+        OSError: the journal cannot be written, or another process is writing it (EWOULDBLOCK).
     """
 
     def __init__(self, path: Path) -> None:
@@ -94,11 +94,11 @@ class JournalWriter:
 
     @property
     def size(self) -> int:
-        """Bytes in the file."""
+        """The bytes in the file."""
         return os.fstat(self._fd).st_size
 
     def append(self, event: Event, *, durable: bool = False) -> None:
-        """Write one event; with `durable` it is on disk when this returns.
+        """Write one event. With `durable` it is on disk when this returns.
 
         Raises:
             OSError: the disk is full, read-only or unreachable, or the file is gone. The next call removes
@@ -122,7 +122,7 @@ class JournalWriter:
         self._torn = False
 
     def close(self) -> None:
-        """Close the file; further appends fail."""
+        """Close the file. Further appends fail."""
         self._closed = True
         if self._fd >= 0:
             with contextlib.suppress(OSError):
@@ -132,9 +132,9 @@ class JournalWriter:
             self._fd = -1
 
     def astray(self) -> str:
-        """What happened to the journal if it was deleted or moved away, in a few words; else empty.
+        """Describe in a few words how the journal was deleted or moved away, or return "" if it was not.
 
-        Also empty while a file server does not answer, because that is not a deletion.
+        Return "" while a file server does not answer, because silence is not a deletion.
         """
         try:
             if os.stat(self._path).st_ino == os.fstat(self._fd).st_ino:
@@ -166,22 +166,22 @@ class JournalWriter:
         return size > 0 and _read_at(self._path, size - 1, 1) != b"\n"
 
     def _recover(self) -> None:
-        """After a failed write: reopen the file if that may help, and remove any part of the line.
+        """Reopen the file after a failed write if that may help, and remove any part of the line.
 
         Raises:
-            OSError: it is missing, or another file is in its place.
+            OSError: the file is missing, or another file is in its place.
         """
         if self._reopens:
             self._reopen()
         behind = _read_at(self._path, self._begun, len(self._failed) + 1)
         if behind and self._failed.startswith(behind):
-            os.ftruncate(self._fd, self._begun)  # our own line, whole or in part: it will be rewritten
+            os.ftruncate(self._fd, self._begun)  # the writer's own line, whole or in part, to be rewritten
         self._failed, self._reopens, self._reserved = b"", False, 0
         self._torn = self._is_torn()
 
     def _reopen(self) -> None:
-        """Reopen the same file: a restarted file server does not know old descriptors (ESTALE)."""
-        fd = private(self._path, os.O_WRONLY | os.O_APPEND)  # never created again elsewhere
+        """Reopen the same file, because a restarted file server does not know old descriptors (ESTALE)."""
+        fd = private(self._path, os.O_WRONLY | os.O_APPEND)  # never create it elsewhere
         if os.fstat(fd).st_ino != self.inode:
             os.close(fd)
             raise OSError(errno.ESTALE, "another file is in the place of the journal", str(self._path))
@@ -209,10 +209,10 @@ def _read_at(path: Path, offset: int, most: int) -> bytes:
 
 
 class JournalReader:
-    """Reads events as they are appended. Cheap to call often: without news it costs one fstat."""
+    """Reads events as they are appended. Cheap to call often: a call without news costs one fstat."""
 
     def __init__(self, path: Path, start: Callable[[BinaryIO], int] = lambda _: 0) -> None:
-        """`start` gives the offset to read a new or replaced journal from."""
+        """`start` returns the offset to read a new or replaced journal from."""
         self._path = path
         self._start = start
         self._offset = 0
@@ -226,9 +226,9 @@ class JournalReader:
         return self._offset
 
     def read(self, *, limit_bytes: int = MAX_LINE_BYTES) -> list[Event]:
-        """Events appended since the last call; [] if there are none or the file is missing.
+        """Return the events appended since the last call; [] if there are none or the file is missing.
 
-        If the file was replaced or truncated, reading starts over.
+        If the file was replaced or truncated, start over.
         """
         try:
             with open_regular(self._path) as file:
@@ -250,7 +250,7 @@ class JournalReader:
         return list(self.decode(data[:end]))
 
     def decode(self, data: bytes) -> Iterator[Event]:
-        """The events of whole lines; lines that are not events are counted."""
+        """Yield the events of whole lines. Count lines that are not events."""
         for line in data.split(b"\n"):
             if not line.strip():
                 continue
@@ -277,10 +277,10 @@ class _Snapshot(msgspec.Struct, frozen=True):
 
 
 def write_snapshot(path: Path, state: RunState, *, inode: int, offset: int) -> None:
-    """Write the `state` of the first `offset` bytes of a journal next to it. Only its writer may do so.
+    """Write the `state` of the first `offset` bytes of a journal next to it. Only its writer may.
 
     Raises:
-        OSError: it cannot be written, or the file at `path` no longer has `inode`; an older snapshot stays.
+        OSError: the snapshot cannot be written, or `path` no longer has `inode`. An older one stays.
     """
     with open_regular(path) as file:
         if os.fstat(file.fileno()).st_ino != inode:
@@ -293,7 +293,7 @@ def write_snapshot(path: Path, state: RunState, *, inode: int, offset: int) -> N
 
 @cache
 def folded_by() -> str:
-    """Our version and a checksum of the modules that make a state, because two checkouts of one version may fold differently."""
+    """Return this version and a checksum of the modules that make a state. Two checkouts of one version may fold differently."""
     checksum = 0
     with contextlib.suppress(OSError):
         for module in (events, folding, records, state, timeline):
@@ -302,7 +302,7 @@ def folded_by() -> str:
 
 
 def _seal(file: BinaryIO, offset: int) -> int:
-    """A checksum of a journal's first bytes and of the last ones before `offset`. A checksum of all 150 MB would take 0.3 s."""
+    """Return a checksum of a journal's first bytes and the last ones before `offset`. All 150 MB would take 0.3 s."""
     checksum = 0
     for start in (0, max(offset - SEALED_BYTES, 0)):
         file.seek(start)
@@ -311,10 +311,10 @@ def _seal(file: BinaryIO, offset: int) -> int:
 
 
 class StateReader:
-    """A journal folded as it grows; every view holds one.
+    """A journal folded as it grows. Every view has one.
 
-    `tail_first`: a long journal without a snapshot is folded in pieces of `TAIL_BYTES`, one a `refresh`. Until all of it is,
-    `state` has the run's identity and `journal_read` alone, and only the events of the last piece are returned.
+    `tail_first`: a long journal without a snapshot is folded in pieces of `TAIL_BYTES`, one per `refresh`. Until the end,
+    `state` has only the run's identity and `journal_read`, and only the last piece's events are returned.
 
     Attributes:
         state: the fold of the events read.
@@ -330,13 +330,13 @@ class StateReader:
 
     @property
     def offset(self) -> int:
-        """How many bytes of the journal are read."""
+        """How many bytes of the journal were read."""
         return self._reader.offset
 
     def refresh(self, *, limit_bytes: int = MAX_LINE_BYTES) -> list[Event]:
-        """Fold what was appended since the last call, at most this many bytes; returns those events.
+        """Fold what was appended since the last call, at most this many bytes; return these events.
 
-        With `tail_first` the first call on a journal with a snapshot also returns the last events before that.
+        With `tail_first` the first call on a journal with a snapshot also returns the last events before it.
         """
         most, began = TAIL_BYTES if self._tail_first else limit_bytes, self._reader.offset
         news = self._reader.read(limit_bytes=min(limit_bytes, most))
@@ -359,7 +359,7 @@ class StateReader:
         return [*tail, *news]
 
     def _begin(self, file: BinaryIO) -> int:
-        """Where to start reading an unread or replaced journal."""
+        """Return where to start reading an unread or replaced journal."""
         self.state = self._folded = RunState()
         self.left_out = self._behind_to = 0
         size = os.fstat(file.fileno()).st_size
@@ -377,7 +377,7 @@ class StateReader:
         return offset
 
     def _from_snapshot(self, file: BinaryIO, size: int) -> int:
-        """How many bytes of the journal a valid snapshot covers; 0 without one."""
+        """Return how many bytes of the journal a valid snapshot covers; 0 without one."""
         path = NodePaths(self._path.parent).snapshot
         known = decoded_file(path, _Snapshot, MOST_SNAPSHOT_BYTES)
         if known is None or known.code != folded_by() or not 0 < known.offset <= size:
@@ -399,7 +399,7 @@ _VERSION = msgspec.json.Decoder(_Versioned)
 
 
 def _version_of(line: bytes) -> int:
-    """The schema version of a line that is not an event here; ours if it has none."""
+    """Return the schema version of a line that is not a known event; the current version if it has none."""
     try:
         return bounded(_VERSION.decode(line)).v
     except NOT_DECODED:
@@ -407,14 +407,14 @@ def _version_of(line: bytes) -> int:
 
 
 def facts_in(path: Path) -> Iterator[Event]:
-    """Every event of a journal, from its start to its present end."""
+    """Yield every event of a journal, from its start to its present end."""
     reader = JournalReader(path)
     while news := reader.read():
         yield from news
 
 
 def read_state(path: Path) -> RunState:
-    """The state of a journal, read once."""
+    """Return the state of a journal, read once."""
     reader = StateReader(path)
     while reader.refresh():
         pass

@@ -1,4 +1,4 @@
-"""The job of the next attempt: the changes of all restarts so far, folded; later changes win."""
+"""The job of the next attempt: the changes of all restarts so far, folded. Later changes win."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class NextJob:
 
     Attributes:
         job: the job with the arguments that a person last typed, and the batch that they give.
-        batch: the batch that replaces the job's own; None if nothing does.
+        batch: the batch that replaces the job's own, or None.
         env: additional variables.
         set_args: additional (flag, value) pairs; an empty value makes a switch.
-        from_scratch: it starts from scratch.
-        raise_open_files: the soft limit on open files is raised to the hard limit.
-        start_typed_after: the attempt after which a person typed another checkpoint to start from; None if nobody did.
-        is_typed: a person edited the arguments.
+        from_scratch: whether the attempt starts from scratch.
+        raise_open_files: whether the soft limit on open files is raised to the hard limit.
+        start_typed_after: the attempt after which a person typed another checkpoint to start from, or None.
+        is_typed: whether a person edited the arguments.
     """
 
     job: JobSpec
@@ -61,7 +61,7 @@ class NextJob:
         return args
 
     def resumes(self, name: str) -> bool:
-        """Whether a setting says what to resume from."""
+        """Check whether a setting determines what to resume from."""
         knobs = self.job.knobs
         return name in {knobs.resume, knobs.resume_path, knobs.resume_step} or takes_path(name)
 
@@ -74,11 +74,11 @@ class NextJob:
             return ()
         try:
             return batch_values(job.knobs, self.batch, before=job.batch, local_world_size=job.nproc_per_node)
-        except JobError:  # it cannot be set; planning the launch reports that
+        except JobError:  # the batch cannot be set; planning the launch reports that
             return ()
 
     def after(self, change: SpecChange, attempt: int) -> NextJob:
-        """The same with one more change, which was decided after `attempt`."""
+        """Return the job with one more change, which was decided after `attempt`."""
         now = self if change.argv is None else self._typed(change.argv, attempt)
         return replace(
             now,
@@ -91,7 +91,7 @@ class NextJob:
         )
 
     def _typed(self, argv: tuple[str, ...], attempt: int) -> NextJob:
-        """The same with arguments that a person typed, which override everything set before."""
+        """Return the job with arguments that a person typed, which override everything set before."""
         elsewhere = tuple(pair for pair in self._pairs() if not is_argument(pair[0]))
         starts = self.job.knobs.starts
         try:
@@ -109,7 +109,7 @@ class NextJob:
         )
 
     def typed_batch(self, argv: tuple[str, ...]) -> BatchSpec | None:
-        """The batch of the next attempt with typed arguments; None if they change it and it cannot be read from them.
+        """Return the batch of the next attempt with typed arguments; None if they change it unreadably.
 
         Raises:
             JobError: the typed numbers do not divide.
@@ -131,7 +131,7 @@ class NextJob:
 
 
 def unmeasured_trial(state: RunState) -> tuple[AttemptState, AttemptState] | None:
-    """The attempt after which policy restarted without stoker's measurements, and the attempt without them; None if it did not."""
+    """Return the attempt after which policy restarted without stoker's measurements, and the attempt without them; or None."""
     for before, after in pairwise(state.attempts):
         change = before.decision.change if before.decision is not None else None
         if change is not None and NOT_MEASURED in change.env and before.decided_by == "policy":
@@ -140,7 +140,7 @@ def unmeasured_trial(state: RunState) -> tuple[AttemptState, AttemptState] | Non
 
 
 def got_further(before: AttemptState, after: AttemptState) -> bool:
-    """Whether an attempt made a step beyond the previous attempt's, or ended well."""
+    """Check whether an attempt made a step beyond the previous attempt's, or ended well."""
     if after.last_step is not None and (before.last_step is None or after.last_step > before.last_step):
         return True
     is_healthy = after.verdict is not None and after.verdict.failure is FailureClass.HEALTHY
@@ -155,7 +155,7 @@ def _ended_alike(before: AttemptState, after: AttemptState) -> bool:
 
 
 def undecided(state: RunState) -> RunState:
-    """`state` without the decision after its newest attempt, so that `next_job` gives the job of that attempt."""
+    """Return `state` without the decision after its newest attempt, so `next_job` gives that attempt's job."""
     return structs.replace(
         state,
         attempts=tuple(
@@ -165,7 +165,7 @@ def undecided(state: RunState) -> RunState:
 
 
 def next_job(job: JobSpec, state: RunState) -> NextJob:
-    """`job` as the attempt after those in `state` will run it."""
+    """Return `job` as the attempt after those in `state` will run it."""
     job = state.answered_job(job)
     now = NextJob(job, state.fitted.batch if state.fitted is not None else None)
     trial = unmeasured_trial(state)
@@ -180,7 +180,7 @@ def next_job(job: JobSpec, state: RunState) -> NextJob:
 
 
 def declared_again(state: RunState, job: JobSpec) -> str:
-    """The command that starts a run again with the options that would have let it restart after out of memory; empty if none is missing.
+    """Return the command that starts a run again with the options that would have let it restart after out of memory, or "".
 
     Safe to print: secrets are hidden and there are no control characters.
     """

@@ -1,6 +1,6 @@
-"""How the keepers of a multi-node run communicate: files in the run directory, each with one writer.
+"""How the keepers of a multi-node run communicate: through files in the run directory, each with one writer.
 
-Node 0 leads. It writes *orders*, numbered from 1: start an attempt, end it, the run is over. Every other node writes a *report* on its
+Node 0 leads. It writes *orders*, numbered from 1: start an attempt, end it, end the run. Every other node writes a *report* on its
 newest attempt, and every keeper has a *heartbeat*. docs/nodes.md explains why there cannot be two leaders, or two attempts at once.
 
 This relies on the following properties of NFS:
@@ -8,7 +8,7 @@ This relies on the following properties of NFS:
 - link(2) to an existing name fails on every client, so only one leader can take the number of an order.
 - rename(2) replaces a file atomically: a reader that opens the name gets the old file or the new one. A cached old file is detected
   at open(2) (close-to-open consistency).
-- A file that is written in place is refreshed at open(2) without rereading the directory. Heartbeats are such files.
+- A file that is written in place is refreshed at open(2) without rereading the directory. Heartbeats rely on this.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Want(StrEnum):
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What all nodes share in one attempt; each node applies it to its own job.
+    """What all nodes share in one attempt. Each node applies it to its own job.
 
     `nodes`: the nodes that take part, in rank order. `args`: the script's arguments, if a person edited them.
     """
@@ -64,7 +64,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One order. `leader`: the keeper that gave it, see `new_session`. `launch` is set only for `Want.RUN`.
+    """One order. `leader`: the keeper that gave it; see `new_session`. `launch` is set only for `Want.RUN`.
 
     `why` and `by`: for a requested stop. `verdict` and `decision`: for this attempt, once known.
     """
@@ -85,18 +85,18 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NodePhase(StrEnum):
-    """What a node is doing, by its own report."""
+    """The phase of a node, by its own report."""
 
-    READY = "ready"  # no process of the run there
+    READY = "ready"  # no process of the run is alive there
     RUNNING = "running"
-    ENDED = "ended"  # like READY, and the report says how its newest attempt ended
-    LEFT = "left"  # its keeper left on purpose
+    ENDED = "ended"  # like READY, with the end of the newest attempt in the report
+    LEFT = "left"  # the node's keeper left on purpose
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A node's report. `session`: its keeper, see `new_session`. `seq`: the newest order that it has read.
+    """A node's report. `session`: its keeper; see `new_session`. `seq`: the newest order that it has read.
 
-    `exit_code`: its launcher's, in `attempt`. `stop`: it was stopped there (by a signal), `by` whom.
+    `exit_code`: its launcher's, in `attempt`. `stop`: why a signal stopped it there. `by`: the sender.
     """
 
     node: int
@@ -117,7 +117,7 @@ class Superseded(Exception):  # noqa: N818 - a state of affairs, not an error
 
 
 def new_session() -> str:
-    """A unique name for one keeper process."""
+    """Return a unique name for one keeper process."""
     return os.urandom(6).hex()
 
 
@@ -128,7 +128,7 @@ class Orders:
     """The leader's side: gives orders with unique numbers.
 
     Attributes:
-        newest: the newest order, whoever gave it.
+        newest: the newest order, from any keeper.
         newest_run: the newest order that starts an attempt.
     """
 
@@ -136,7 +136,7 @@ class Orders:
         """`node`: node 0's folder.
 
         Raises:
-            OSError: its folder cannot be written or read.
+            OSError: the folder cannot be written or read.
         """
         make_private(node.orders)
         self._node, self._session = node, session
@@ -146,7 +146,7 @@ class Orders:
         self.newest_run = self._newest_run(numbers)
 
     def give(self, order: Order) -> Order:
-        """Publish an order under the next number; returns it with its number.
+        """Publish an order under the next number; return the order with its number.
 
         Raises:
             Superseded: another keeper took the number, so it leads.
@@ -163,7 +163,7 @@ class Orders:
         return numbered
 
     def take_part(self, number: int) -> tuple[int, ...] | None:
-        """The nodes that attempt `number` was ordered for; None if it was not ordered yet."""
+        """Return the nodes that attempt `number` was ordered for, or None if it was not ordered yet."""
         order = self.newest_run
         return order.launch.nodes if order is not None and order.launch and order.attempt == number else None
 
@@ -178,7 +178,7 @@ class Orders:
         """Check that no other keeper leads.
 
         Raises:
-            Superseded: one does.
+            Superseded: another keeper leads.
         """
         with contextlib.suppress(OSError):
             if (self._node.orders / f"{self._seq + 1}.json").exists():
@@ -186,7 +186,7 @@ class Orders:
 
 
 def read_order(node: NodePaths) -> Order | None:
-    """The newest order in node 0's folder; None if there is none, or it cannot be read now."""
+    """Return the newest order in node 0's folder, or None if there is none or it cannot be read now."""
     return decoded_file(node.order, Order, _MOST_BYTES)
 
 
@@ -197,13 +197,13 @@ def write_report(node: NodePaths, report: Report) -> None:
     """Replace a node's report.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the report cannot be written.
     """
     replace_file(node.report, msgspec.json.encode(report) + b"\n")
 
 
 def read_report(node: NodePaths) -> Report | None:
-    """A node's report; None if there is none, or it cannot be read now."""
+    """Return a node's report, or None if there is none or it cannot be read now."""
     return decoded_file(node.report, Report, _MOST_BYTES)
 
 
@@ -211,17 +211,17 @@ def read_report(node: NodePaths) -> Report | None:
 
 
 def create(path: Path, data: bytes) -> bool:
-    """Create a file with this content atomically; False if the name already exists, whoever created it.
+    """Create a file with this content atomically; return False if the name already exists.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     part = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     try:
         write_whole(part, data)
         os.link(part, path)
     except FileExistsError:
-        # If the server's answer was lost, the call was repeated and the name exists, but it is still ours.
+        # If the server's answer was lost, the call was repeated, and the name is this process's own.
         return os.stat(part).st_nlink > 1
     except OSError as error:
         if error.errno not in _NO_LINKS:
@@ -233,7 +233,7 @@ def create(path: Path, data: bytes) -> bool:
 
 
 def _create_without_link(path: Path, data: bytes) -> bool:
-    """The same without hard links: the name is still taken only once, but a reader may first see half of the file."""
+    """Create a file without hard links. The name is taken only once, but a reader may first see half of the file."""
     try:
         with open(path, "xb", opener=private) as file:
             file.write(data)

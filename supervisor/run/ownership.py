@@ -1,10 +1,10 @@
-"""Who holds a run, who owns its directory, and whether that is still where it was created.
+"""Who holds a run, who owns its directory, and whether the directory is still where it was created.
 
 A keeper holds ``keeper.lock`` by flock, which the kernel releases whenever the holder dies. The pid and start time in the file are for
-people, and distinguish a live keeper from a recycled pid on another host.
+display, and distinguish a live keeper from a recycled pid on another host.
 
-A folder can claim anything about itself: anybody can write one, copy one, or place one where somebody will look. Reading a folder needs
-no trust. A request is written only if a live keeper is at the path that run.json records, and a new keeper is started only on a folder
+A folder can claim anything about itself: any user can write or copy one, or place one where others will read it. Reading a folder
+needs no trust. A request is written only if a live keeper is at the path in run.json. A new keeper is started only on a folder
 that belongs to its user from top to bottom. Reasons to refuse are returned as data, one line each.
 """
 
@@ -26,7 +26,7 @@ import msgspec
 from supervisor.run.jsonl import decoded_file
 from supervisor.run.paths import RUN_SCHEMA, NodePaths, RunPaths, private
 
-if TYPE_CHECKING:  # they load the whole schema, which finding a run need not wait for
+if TYPE_CHECKING:  # they load the whole schema, which is not needed to find a run
     from supervisor.run.control import RequestArgs
     from supervisor.run.events import RequestKind
 
@@ -53,20 +53,20 @@ class LockTaken(Exception):  # noqa: N818 - a state of affairs, not an error
 
 
 class KeeperLock:
-    """Held from construction to `release`.
+    """A lock held from construction to `release`.
 
     Args:
         path: the lock file.
-        start_time: this process's, seconds since boot.
+        start_time: the start of this process, in seconds since boot.
 
     Raises:
-        LockTaken: another keeper holds it.
+        LockTaken: another keeper holds the lock.
         OSError: the folder cannot be written.
     """
 
     def __init__(self, path: Path, *, start_time: float) -> None:
         self._fd = private(path, os.O_RDWR | os.O_CREAT)
-        # `keeper_is_alive` holds the lock for some microseconds; a keeper holds it longer than these tries take.
+        # `keeper_is_alive` holds the lock for some microseconds. A keeper holds it longer than these tries take.
         for tries_left in reversed(range(TRIES)):
             try:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -77,7 +77,7 @@ class KeeperLock:
                     raise LockTaken(read_holder(path)) from None
                 time.sleep(TRY_AGAIN_S)
         holder = Holder(pid=os.getpid(), start_time=start_time, host=socket.gethostname())
-        with contextlib.suppress(OSError):  # a full disk: the lock is held without a name in it
+        with contextlib.suppress(OSError):  # full disk: hold the lock without a name in it
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, msgspec.json.encode(holder) + b"\n", 0)
 
@@ -88,26 +88,26 @@ class KeeperLock:
             self._fd = -1
 
     def show_life(self) -> None:
-        """Touch the file, which shows other hosts that a keeper is alive where flock does not reach them."""
+        """Touch the file, to show hosts that flock does not reach that a keeper is alive."""
         with contextlib.suppress(OSError):
             os.utime(self._fd)
 
 
 def read_holder(path: Path) -> Holder | None:
-    """The last process that wrote the lock file, dead or alive."""
+    """Return the last process that wrote the lock file, dead or alive."""
     return decoded_file(path, Holder)
 
 
 def holder_here(path: Path) -> Holder | None:
-    """The same, if it was a process on this host."""
+    """Return the last process that wrote the lock file, if it was on this host."""
     holder = read_holder(path)
     return holder if holder is not None and holder.host == socket.gethostname() else None
 
 
 def keeper_is_alive(path: Path) -> bool:
-    """Whether a keeper holds the lock (on this host, or wherever the filesystem's flock reaches).
+    """Check whether a keeper holds the lock (on this host, or wherever the filesystem's flock reaches).
 
-    A copy made of hard links shares the lock with its original, so `has_keeper` is the question to ask about a run.
+    A copy made of hard links shares the lock with its original, so use `has_keeper` to ask about a run.
     """
     try:
         # The path may be a pipe, or a link to another run's lock.
@@ -125,7 +125,7 @@ def keeper_is_alive(path: Path) -> bool:
     return False
 
 
-# -- whose the folder is ---------------------------------------------------------------------------
+# -- who owns the folder ----------------------------------------------------------------------------
 
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 ROOT = 0
@@ -133,12 +133,12 @@ NO_PATH = "run.json does not say where the run was started (an older stoker wrot
 
 
 class NotRequested(Exception):  # noqa: N818 - a state of affairs, not an error
-    """A request was not sent; the message is one line."""
+    """A request was not sent. The message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Reasons not to act on a run (`refusals`), what the user should know (`warnings`), what acting would do (`actions`); one line each."""
+    """Reasons not to act on a run (`refusals`), what the user should know (`warnings`), what acting would do (`actions`). One line each."""
 
     refusals: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -147,7 +147,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a run directory is, and where it was created according to run.json (None if that does not say).
+    """Where a run directory is, and where it was created according to run.json (None if not recorded).
 
     `schema`: the schema of run.json.
     """
@@ -158,12 +158,12 @@ class Place:
 
     @property
     def is_copy(self) -> bool:
-        """Whether this is not the folder that the run was started in: it was copied or moved."""
+        """Whether this folder was copied or moved from the place where the run was started."""
         return self.recorded is not None and self.real != self.recorded
 
     @property
     def notice(self) -> str:
-        """What views show for a copy; empty for the original folder."""
+        """The notice that views show for a copy; empty for the original folder."""
         if not self.is_copy:
             return ""
         if os.path.lexists(str(self.recorded)):
@@ -172,7 +172,7 @@ class Place:
 
     @property
     def refusal(self) -> str:
-        """Why requests and keepers are refused for a copy; empty for the original folder."""
+        """The reason why requests and keepers are refused for a copy; empty for the original folder."""
         if not self.is_copy:
             return ""
         if os.path.lexists(str(self.recorded)):
@@ -186,9 +186,9 @@ class _Recorded(msgspec.Struct, frozen=True):
 
 
 def newer_notice(place: Place, journal_version: int | None) -> str:
-    """The notice for a run that a newer stoker wrote, which is read-only here; empty for any other run.
+    """Return the notice for a run that a newer stoker wrote, which is read-only here; "" for any other run.
 
-    `journal_version`: the highest schema version of its events; None if none is above ours.
+    `journal_version`: the highest schema version of its events, or None if this version can read them all.
     """
     found = f"run.json has schema {place.schema}" if place.schema > RUN_SCHEMA else ""
     if journal_version is not None:
@@ -197,21 +197,21 @@ def newer_notice(place: Place, journal_version: int | None) -> str:
 
 
 def newer_refusal(run: RunPaths, place: Place) -> str:
-    """The same notice, after reading the journal: the reason not to send a request or start a keeper."""
+    """Return that notice after reading the journal, as the reason not to send a request or start a keeper."""
     from supervisor.run.journal import read_state
 
     return newer_notice(place, read_state(run.node().journal).newer_version)
 
 
 def place_of(run: RunPaths) -> Place:
-    """Where a run is and where it was created. Cheap: only the path in run.json is decoded."""
+    """Return where a run is and where it was created. Cheap, because only the path in run.json is decoded."""
     real = os.path.realpath(run.root)
     record = decoded_file(Path(real, run.run_json.name), _Recorded)
     return Place(real, None) if record is None else Place(real, record.path, record.schema)
 
 
 def has_keeper(run: RunPaths, node: int = 0) -> bool:
-    """Whether a live keeper supervises the run in this folder.
+    """Check whether a live keeper supervises the run in this folder.
 
     A copy made of hard links shares the lock of the original, but the original's keeper does not know the copy.
     """
@@ -225,11 +225,11 @@ def ask(
     if_attempt: int | None = None,
     args: RequestArgs | None = None,
 ) -> str:
-    """Send a request to the keeper of a run; returns its id. The only way from a view or a command to a keeper.
+    """Send a request to the keeper of a run; return its id. The only way from a view or a command to a keeper.
 
     Raises:
-        NotRequested: no live keeper would receive it there.
-        OSError: the folder is gone, not ours to write to, or a link.
+        NotRequested: no live keeper would receive the request.
+        OSError: the folder is gone, not writable for this user, or a link.
     """
     place = place_of(run)
     if place.is_copy:
@@ -244,7 +244,7 @@ def ask(
 
 
 def check_folder(run: RunPaths) -> Offer:
-    """Whether a keeper may be started on this folder: it is where it was created, and only we can write to it."""
+    """Check whether a keeper may be started on this folder: it was not moved, and only its user can write."""
     place = place_of(run)
     if place.is_copy:
         return Offer((place.refusal,))
@@ -257,7 +257,7 @@ def check_folder(run: RunPaths) -> Offer:
 
 
 def _first_against(root: Path) -> str:
-    """The reason against the first of the run's files that is not our own; empty: none."""
+    """Return the reason against the first of the run's files that is not the user's own, or ""."""
     try:
         found = (_against(path, is_folder=is_folder) for path, is_folder in ((root, True), *_parts(root)))
         return next(filter(None, found), "")
@@ -266,7 +266,7 @@ def _first_against(root: Path) -> str:
 
 
 def _parts(root: Path) -> Iterator[tuple[Path, bool]]:
-    """Everything that a keeper reads or writes, and whether it is a folder."""
+    """Yield everything that a keeper reads or writes, and whether it is a folder."""
     run = RunPaths(root)
     yield run.run_json, False
     yield from ((path, True) for path in (run.control, run.artifacts, root / "nodes") if _is_there(path))
@@ -299,7 +299,7 @@ def _is_there(path: Path) -> bool:
 
 
 def _against(path: Path, *, is_folder: bool) -> str:
-    """The reason to refuse one file or folder; empty if there is none."""
+    """Return the reason to refuse one file or folder, or ""."""
     try:
         info = path.lstat()
     except OSError as error:
@@ -316,7 +316,7 @@ def _against(path: Path, *, is_folder: bool) -> str:
 
 
 def _above(root: Path) -> tuple[list[str], list[str]]:
-    """Say in which parent folders others could replace the run: refusals, and at most one warning."""
+    """Report in which parent folders other users could replace the run: refusals, and at most one warning."""
     refusals: list[str] = []
     warnings: list[str] = []
     for folder in root.parents:
@@ -325,7 +325,7 @@ def _above(root: Path) -> tuple[list[str], list[str]]:
         except OSError as error:
             refusals.append(f"{folder}: {error.strerror}")
             continue
-        sticky = bool(info.st_mode & stat.S_ISVTX)  # there users can only move their own files
+        sticky = bool(info.st_mode & stat.S_ISVTX)  # users can only move their own files in it
         if info.st_mode & stat.S_IWOTH and not sticky:
             mode = stat.S_IMODE(info.st_mode)
             refusals.append(f"everybody may exchange what lies in {folder} (mode {mode:04o})")

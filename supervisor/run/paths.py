@@ -1,11 +1,11 @@
-"""Paths of everything in a run directory. The only place that knows its file names.
+"""Paths of everything in a run directory. Only this module knows the file names.
 
 Layout (docs/run-directory.md)::
 
     <runs>/<run-id>/            mode 0700
       run.json  control/  artifacts/
       nodes/<k>/events.jsonl  state.json  series/  attempts/<n>/  keeper.lock  keeper.log
-      nodes/<k>/heartbeat  report.json      of a run on several nodes; of node 0 also orders/<seq>.json, order.json
+      nodes/<k>/heartbeat  report.json      in a run on several nodes; node 0: also orders/<seq>.json, order.json
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Protocol
 from supervisor.text.patterns import Lazy
 
 RUN_SCHEMA = 1
-"""Schema of run.json. It is raised when an older stoker could no longer handle a run correctly."""
+"""Schema of run.json. Raised when an older stoker could no longer handle a run correctly."""
 THROWN = "thrown"
 _NODE = r"nodes/\d+/(probes/\d+/)?"
 _ATTEMPT = r"nodes/\d+/((probes/\d+/)?attempts|probes)/\d+/"
@@ -75,15 +75,15 @@ class AttemptPaths:
     profile_file = _Below("profile")  # When it is touched, a trainer that supports it traces its next steps
 
     def rank_folders(self) -> dict[int, Path]:
-        """torchrun's folder for each local rank, as found on disk; the newest tree wins."""
+        """Return torchrun's folder for each local rank, as found on disk. The newest tree wins."""
         found: dict[int, Path] = {}
-        with contextlib.suppress(FileNotFoundError):  # somebody is deleting logs right now
+        with contextlib.suppress(FileNotFoundError):  # logs may be deleted right now
             for tree in sorted(self.torchrun.glob("*/attempt_*"), key=lambda p: p.stat().st_mtime_ns):
                 found |= {int(p.name): p for p in tree.iterdir() if p.name.isdecimal() and p.is_dir()}
         return dict(sorted(found.items()))
 
     def logs(self) -> list[Path]:
-        """The agent's log, and both streams of each rank with a folder. Not all of them need to exist."""
+        """Return the agent's log and both streams of each rank with a folder. Some may not exist."""
         ranks = self.rank_folders().values()
         return [
             self.agent_log,
@@ -109,17 +109,17 @@ class NodePaths:
     orders = _Below("orders")  # Folder of all orders, named by number
 
     def attempt(self, number: int) -> AttemptPaths:
-        """Files of attempt `number`, counted from 1."""
+        """Return the files of attempt `number`, counted from 1."""
         return AttemptPaths(self.root / "attempts" / str(number))
 
     def probe(self, number: int) -> NodePaths:
-        """Files of a short launch before the first attempt, counted from 1: a journal and one attempt of its own."""
+        """Return the files of a short launch before the first attempt, counted from 1: a journal and one attempt."""
         return NodePaths(self.root / "probes" / str(number))
 
 
 @dataclass(frozen=True, slots=True)
 class RunPaths:
-    """A run directory."""
+    """The paths in a run directory."""
 
     root: Path
 
@@ -133,11 +133,11 @@ class RunPaths:
     artifacts = _Below("artifacts")  # Stacks, dumps, reports
 
     def node(self, number: int = 0) -> NodePaths:
-        """Files of node `number`."""
+        """Return the files of node `number`."""
         return NodePaths(self.root / "nodes" / str(number))
 
     def nodes(self) -> list[int]:
-        """Numbers of the nodes that wrote here."""
+        """Return the numbers of the nodes that wrote here."""
         folder = self.root / "nodes"
         if not folder.is_dir():
             return []
@@ -145,7 +145,7 @@ class RunPaths:
 
 
 def xdg_home(env: Mapping[str, str], kind: str, below_home: str) -> str:
-    """The user's XDG folder of a kind (``STATE``, ``CONFIG``, ``CACHE``). As the specification says, a relative path is ignored."""
+    """Return the user's XDG folder of a kind (``STATE``, ``CONFIG``, ``CACHE``). Ignore a relative path, as specified."""
     named = env.get(f"XDG_{kind}_HOME", "")
     return (
         named
@@ -155,7 +155,7 @@ def xdg_home(env: Mapping[str, str], kind: str, below_home: str) -> str:
 
 
 def is_run_directory(path: str | Path) -> bool:
-    """Whether a keeper wrote a journal below `path`."""
+    """Check whether a keeper wrote a journal below `path`."""
     if os.path.isfile(f"{path}/nodes/0/events.jsonl"):  # not a pipe, which would block the reader
         return True
     return any(journal.is_file() for journal in Path(path).glob("nodes/*/events.jsonl"))
@@ -165,7 +165,7 @@ def make_private(folder: Path, mode: int = 0o700) -> None:
     """Create a folder and its missing parents, accessible only to the owner whatever the umask is, or with a wider `mode`.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the folder cannot be created.
     """
     if not folder.is_dir():
         make_private(folder.parent, mode)
@@ -173,10 +173,10 @@ def make_private(folder: Path, mode: int = 0o700) -> None:
 
 
 def make_own(folder: Path) -> None:
-    """`make_private` for a folder inside a run, where the job may have planted a link.
+    """Create a private folder inside a run, where the job may have planted a link.
 
     Raises:
-        OSError: it cannot be made, or is a link.
+        OSError: the folder cannot be created, or is a link.
     """
     make_private(folder)
     if folder.is_symlink():
@@ -184,15 +184,15 @@ def make_own(folder: Path) -> None:
 
 
 def private(path: str | Path, flags: int, mode: int = 0o600) -> int:
-    """An opener for files that only the owner may read, whatever the umask is. Raises OSError for a link."""
+    """Open a file that only the owner may read, whatever the umask is. Raise OSError for a link."""
     return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file that only its owner can read. It is on disk when this returns.
+    """Write a file that only its owner can read. The file is on disk when this returns.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     with open(path, "wb", opener=private) as file:
         file.write(data)
@@ -204,7 +204,7 @@ def replace_file(path: Path, data: bytes) -> None:
     """Replace a file's content atomically. On failure the old content stays.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:

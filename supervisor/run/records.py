@@ -1,7 +1,7 @@
-"""The records that events carry: failures, verdicts, decisions, findings.
+"""The records in events: failures, verdicts, decisions, findings.
 
-Plain frozen dataclasses and string enums, with no import of msgspec. `diagnosis`, `policy` and `preflight` make these records;
-`run.events` carries them; views show them.
+Plain frozen dataclasses and string enums, with no import of msgspec. `diagnosis`, `policy` and `preflight` make these records,
+`run.events` carries them, and views show them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from supervisor.job.batch import BatchChange
 
 
 class FailureClass(StrEnum):
-    """What kind of failure ended a run. One closed set, shared by every package."""
+    """The kind of failure that ended a run. One closed set, shared by every package."""
 
     CUDA_OOM = "cuda_oom"
     HOST_OOM = "host_oom"
@@ -48,7 +48,7 @@ class FailureClass(StrEnum):
 
 
 OUT_OF_MEMORY = frozenset((FailureClass.CUDA_OOM, FailureClass.HOST_OOM))
-# Errors of the program whose own message says what happened.
+# Errors of the program whose own message is the explanation.
 PLAIN_ERRORS = frozenset(
     (
         FailureClass.CODE_ERROR,
@@ -58,12 +58,12 @@ PLAIN_ERRORS = frozenset(
         FailureClass.PERMISSION_DENIED,
     )
 )
-# A lower confidence rests on silence, an exit code or peers' complaints alone (see `diagnosis.root_rules`).
+# A lower confidence rests only on silence, an exit code or peers' complaints (see `diagnosis.root_rules`).
 SURE_ENOUGH = 0.8
 
 
 class Reason(StrEnum):
-    """Closed refinements of a few classes; every other class has none."""
+    """Closed refinements of a few classes. Every other class has none."""
 
     # host_oom
     ALLOCATOR = "allocator"
@@ -93,7 +93,7 @@ class Reason(StrEnum):
 
 
 class Action(StrEnum):
-    """What a verdict suggests; `policy` alone decides what is done."""
+    """What a verdict suggests. Only `policy` decides what is done."""
 
     NONE = "none"
     REDUCE_BATCH = "reduce_batch"
@@ -147,11 +147,11 @@ SURELY_OVER = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Why an attempt ended: the wire schema of ``stoker diagnose --json`` is this record.
+    """Why an attempt ended. This record is the wire schema of ``stoker diagnose --json``.
 
     `rank` is the rank that failed first, or None if ranks failed alike (then `ranks` lists them)
-    or it is unknown. `confidence` is in [0, 1] and calibrated on the corpus. `signature`: the id of the user's own
-    signature that decided it, else empty.
+    or the rank is unknown. `confidence` is in [0, 1] and calibrated on the corpus. `signature`: the id of a user's
+    own signature that decided the verdict, or "".
     """
 
     failure: FailureClass
@@ -171,7 +171,7 @@ class Verdict:
 
     @property
     def is_plain_error(self) -> bool:
-        """Whether to hide the confidence: the program's own message says what happened, or somebody stopped it."""
+        """Whether to hide the confidence, because the program's message explains it, or a person stopped it."""
         stopped = self.failure is FailureClass.TERMINATED and self.reason is Reason.USER
         return (stopped or self.failure in PLAIN_ERRORS) and self.confidence >= SURE_ENOUGH
 
@@ -182,12 +182,12 @@ class Verdict:
 
     @property
     def plain_title(self) -> str:
-        """The title without the ranks that it names."""
+        """The title without its ranks."""
         return _WHERE.sub("", self.title, count=1)
 
     @property
     def shows_end(self) -> bool:
-        """Whether it shows that the job ended: a failure, or the log's own report of success. Steps alone do not."""
+        """Whether the verdict shows that the job ended: a failure, or a logged success. Steps alone do not."""
         if self.failure is FailureClass.HEALTHY:
             return self.confidence >= SURELY_OVER
         return self.failure is not FailureClass.UNKNOWN
@@ -207,10 +207,10 @@ class DecisionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SpecChange:
-    """What the next attempt does differently. All fields empty: relaunch unchanged.
+    """What the next attempt does differently. If all fields are empty, relaunch unchanged.
 
-    `set_args`: (flag, value) pairs for the script; an empty value makes a switch. `argv` replaces all that
-    follows the script. `raise_open_files`: raise the soft limit on open files to the hard limit.
+    `set_args`: (flag, value) pairs for the script; an empty value makes a switch. `argv` replaces everything
+    after the script. `raise_open_files`: raise the soft limit on open files to the hard limit.
     `nproc_per_node`: ranks on this node, if a GPU is excluded.
     """
 
@@ -225,11 +225,11 @@ class SpecChange:
 
 
 class Precondition(StrEnum):
-    """What must hold before the next launch."""
+    """A condition of the next launch."""
 
-    GPU_MEMORY = "gpu_memory"  # the dead ranks' GPU memory is back
-    PORT = "port"  # the named port is free
-    DISK = "disk"  # there is space where the run is written
+    GPU_MEMORY = "gpu_memory"  # the dead ranks' GPU memory is free again
+    PORT = "port"  # the chosen port is free
+    DISK = "disk"  # the run's disk has space
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +251,7 @@ class Decision:
 
 
 class Sameness(StrEnum):
-    """What a resumed attempt is to the training before it (`policy.same_training`)."""
+    """How a resumed attempt compares with the training before it (`policy.same_training`)."""
 
     SAME = "same"
     SAME_WITHIN_NOISE = "same_within_noise"
@@ -266,7 +266,7 @@ class Difference(StrEnum):
     LEARNING_RATE = "learning_rate"
     LOSS = "loss"
     GRAD_NORM = "grad_norm"
-    # Only in older journals: these were told apart by statistics on losses and counters.
+    # Only in older journals, where statistics on losses and counters told these apart.
     GLOBAL_BATCH = "global_batch"
     FROM_STEP_0 = "from_step_0"
     STEP_COUNTER = "step_counter"

@@ -1,4 +1,4 @@
-"""Opening files that anybody may have placed: only regular files, and without blocking.
+"""Opens files that any user may have placed: only regular files, and without blocking.
 
 A pipe named ``error.json``, ``exit`` or ``control/x.json`` would block its reader forever, a device may do anything when it is
 opened, and files in /proc look regular but may never end (/proc/kmsg). Only the input that a person named may be a pipe. Every
@@ -15,11 +15,11 @@ from typing import BinaryIO, Final, TypeAlias
 FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 Mark: TypeAlias = tuple[int, int, int]
-"""Inode, size and mtime (nanoseconds) of a file. While they stay the same, it is not read again."""
+"""Inode, size and mtime (nanoseconds) of a file. While they stay the same, the file is not read again."""
 
 
 def mark_of(path: str | os.PathLike[str]) -> Mark | None:
-    """The mark of a file; None if it does not exist."""
+    """Return the mark of a file, or None if it does not exist."""
     try:
         found = os.stat(path)
     except OSError:
@@ -28,12 +28,12 @@ def mark_of(path: str | os.PathLike[str]) -> Mark | None:
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
-    """A regular file, open for reading.
+    """Open a regular file for reading.
 
     Raises:
-        OSError: it is missing, cannot be read, or is no regular file.
+        OSError: the file is missing, cannot be read, or is not a regular file.
     """
-    # With O_NONBLOCK a FIFO opens at once, even without a writer; fstat then describes the opened file, not a name.
+    # With O_NONBLOCK a FIFO opens at once, even without a writer. fstat then describes the opened file, not a name.
     fd = os.open(path, FLAGS)
     info = os.fstat(fd)
     if stat.S_ISREG(info.st_mode) and info.st_dev != _proc():
@@ -44,7 +44,7 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def read_regular(path: str | os.PathLike[str], most: int = -1) -> bytes:
-    """The bytes of a regular file, at most `most`.
+    """Return the bytes of a regular file, at most `most`.
 
     Raises:
         OSError: see `open_regular`.
@@ -54,11 +54,11 @@ def read_regular(path: str | os.PathLike[str], most: int = -1) -> bytes:
 
 
 def read_text(path: str | os.PathLike[str], *, errors: str = "strict") -> str:
-    """The text of a regular file.
+    """Return the text of a regular file.
 
     Raises:
         OSError: see `open_regular`.
-        UnicodeDecodeError: it is no UTF-8.
+        UnicodeDecodeError: the file is not UTF-8.
     """
     return read_regular(path).decode("utf-8", errors)
 

@@ -1,7 +1,7 @@
 """run.json: the resolved job, written once before the first launch and never changed.
 
-Secrets in the job's own environment delta are written as `REDACTED`; a keeper that adopts the run takes
-them from its own environment, where they have the same names.
+Secrets in the job's own environment delta are written as `REDACTED`. A keeper that adopts the run takes
+the secrets from its own environment, where they have the same names.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from supervisor.run.paths import RUN_SCHEMA, replace_file
 from supervisor.run.regular import read_regular
 
 SAMPLE_INTERVAL_S = 1.0
-"""Seconds between readings of GPUs, host and processes, unless a person says otherwise."""
+"""Seconds between readings of GPUs, host and processes, unless a person sets another interval."""
 
 
 class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +35,7 @@ class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
 class RunFile(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a keeper needs to supervise a run.
 
-    `path`: the run directory as it was created, with links resolved; `uid`: who created it. None in files of older versions.
+    `path`: the run directory as it was created, with links resolved. `uid`: who created it. None in files of older versions.
     """
 
     run_id: str
@@ -67,11 +67,11 @@ class _Schema(msgspec.Struct, frozen=True):
 
 
 class BadRunFile(Exception):  # noqa: N818 - named for what it is
-    """run.json is missing or cannot be read: one line."""
+    """run.json is missing or cannot be read. The message is one line."""
 
 
 def write_run_file(path: Path, record: RunFile) -> None:
-    """Write run.json atomically, readable by its owner alone.
+    """Write run.json atomically, readable only by its owner.
 
     Raises:
         OSError: the folder cannot be written.
@@ -83,7 +83,7 @@ def read_run_file(path: Path) -> RunFile:
     """Read run.json.
 
     Raises:
-        BadRunFile: it is missing, incomplete or of another schema.
+        BadRunFile: the file is missing, incomplete or of another schema.
     """
     try:
         data = read_regular(path)
@@ -95,13 +95,13 @@ def read_run_file(path: Path) -> RunFile:
 
 
 def read_run_stream(data: bytes, *, name: str = "stdin") -> RunFile:
-    """The record in `data`.
+    """Return the record in `data`.
 
     Raises:
-        BadRunFile: it is incomplete or of another schema.
+        BadRunFile: the record is incomplete or of another schema.
     """
     try:
-        # First the schema, as a newer file may have other fields.
+        # Check the schema first, because a newer file may have other fields.
         schema = msgspec.json.decode(data, type=_Schema).schema
         if schema != RUN_SCHEMA:
             raise BadRunFile(f"{name}: schema {schema} is newer than this stoker: update it")

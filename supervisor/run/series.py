@@ -1,12 +1,12 @@
 """Samples: append-only JSON lines, one file per stream, with one-minute roll-ups beside them.
 
-``series/<stream>.jsonl`` holds ``{"t": wall, "k": key, ...values}``: `k` names the measured thing
-("0" for GPU 0 or rank 0, "job" for the run). ``series/<stream>.1m.jsonl`` holds, for each minute and key,
+``series/<stream>.jsonl`` contains ``{"t": wall, "k": key, ...values}``: `k` is the measured thing
+("0" for GPU 0 or rank 0, "job" for the run). ``series/<stream>.1m.jsonl`` contains, for each minute and key,
 ``{"t": minute, "k": key, "v": {name: [min, mean, max, count]}}``, so that a run of seven days opens at once.
 
-A file that has grown to `SEGMENT_BYTES` replaces ``<stream>.0.jsonl``, and a new file is begun. So the newest
-64 to 128 MiB of samples are kept, and of older samples only the minutes. A run takes at most 1 GiB for its
-samples, however long it is (100 steps a second of 64 ranks would make 50 GB a day).
+A file that has grown to `SEGMENT_BYTES` replaces ``<stream>.0.jsonl``, and a new file is begun. The newest
+64 to 128 MiB of samples are therefore kept, and only the minutes of older ones. A run takes at most 1 GiB for
+its samples, however long it is (100 steps a second of 64 ranks would make 50 GB a day).
 
 Streams: `metrics` (step, loss, lr, ... of the run, with `a` the attempt and `r` the rank),
 `gpu` (util_ratio, memory_used_bytes, ...), `host` (cpu_ratio, rss_bytes, ... of a rank or the machine).
@@ -37,14 +37,14 @@ JOB_KEY = "job"
 MACHINE_KEY = "machine"
 """In the stream `host`: the key of the machine itself."""
 NET_RECEIVED, NET_SENT = "net_rx_bytes_per_s.", "net_tx_bytes_per_s."
-"""In the machine's samples, each before the name of an interface or an RDMA port."""
+"""In the machine's samples, the prefixes of the name of an interface or an RDMA port."""
 # In samples of a log that was read after it was written: the timestamp of the line (in its clock's seconds), or null.
-# `t` is then when the line was read, and says nothing about how long anything took.
+# `t` is then when the line was read, and tells nothing about how long anything took.
 LINE_T = "line_t"
-# In samples of such a log if not all are kept: the sample's number among all of the log.
+# In samples of a log that was read later and of which only some are kept: the sample's number among all.
 READING = "reading"
 CONTEXT = frozenset((LINE_T, READING))
-"""Values that say where a sample was found and measure nothing."""
+"""Values that tell where a sample was found and measure nothing."""
 ROLLUP_S = 60.0
 SEGMENT_BYTES = 64 << 20
 NEWEST_BYTES = 4 << 20
@@ -56,7 +56,7 @@ _STALE = frozenset((errno.ESTALE, errno.EIO, errno.EBADF))
 class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One sample: `t` wall seconds, `k` what was measured, `a` the attempt, `v` name to number.
 
-    `odd`: the words (nan, inf, -inf) for values that are not finite, which JSON cannot hold.
+    `odd`: the words (nan, inf, -inf) for values that are not finite, which JSON cannot represent.
     """
 
     t: float
@@ -76,7 +76,7 @@ class Rollup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SeriesWriter:
-    """Appends samples of all streams; one writer per node."""
+    """Appends samples of all streams. One writer per node."""
 
     def __init__(self, folder: Path, *, segment_bytes: int = SEGMENT_BYTES) -> None:
         self._folder = folder
@@ -89,7 +89,7 @@ class SeriesWriter:
     def append(
         self, stream: str, t: float, key: str, attempt: int, values: Mapping[str, float | None]
     ) -> None:
-        """Write one sample. NaN and infinities are written as null, with the word in `odd`, and left out of roll-ups.
+        """Write one sample. Write NaN and infinities as null, with the word in `odd`, and leave them out of roll-ups.
 
         Raises:
             OSError: the disk is full or the folder is gone.
@@ -128,12 +128,12 @@ class SeriesWriter:
     def _write(self, name: str, line: bytes) -> None:
         fd = self._fds.get(name)
         if fd is None:
-            # Reopened after an error. In a folder that was moved nothing is created again.
+            # The file is reopened after an error. In a folder that was moved, no file is created again.
             made = 0 if name in self._sizes else os.O_CREAT
             if made:
-                # Created at the first sample, so a full disk costs samples and never the run. Parents are not created: a deleted run stays deleted.
+                # Create the folder at the first sample, so a full disk costs samples, not the run. Create no parents: a deleted run stays deleted.
                 self._folder.mkdir(mode=0o700, exist_ok=True)
-                make_own(self._folder)  # it exists: this refuses a link
+                make_own(self._folder)  # the folder exists; this refuses a link
             fd = self._fds[name] = private(self._folder / name, os.O_WRONLY | os.O_APPEND | made)
             self._sizes[name] = os.fstat(fd).st_size
         try:
@@ -148,14 +148,14 @@ class SeriesWriter:
 
     def _begin_segment(self, name: str) -> None:
         self._sizes[name] = 0
-        with contextlib.suppress(OSError):  # in a folder that was moved, writing continues in the same file
+        with contextlib.suppress(OSError):  # in a moved folder, writing continues in the same file
             os.replace(self._folder / name, self._folder / _older(name))
             del self._sizes[name]
             os.close(self._fds.pop(name))
 
 
 class _Minute:
-    """Running minimum, sum, maximum and count of each value in one minute."""
+    """The running minimum, sum, maximum and count of each value in one minute."""
 
     def __init__(self, t: float, attempt: int) -> None:
         self.t = t
@@ -188,14 +188,14 @@ class SeriesReader:
         return self._older.exists()
 
     def read(self, *, limit_bytes: int = 1 << 22) -> list[Sample]:
-        """Samples since the last call, at most `limit_bytes` of them; [] if there are none."""
+        """Return the samples since the last call, at most `limit_bytes` of them; [] if there are none."""
         data = self._read(limit_bytes)
         end = data.rfind(b"\n") + 1
         self._offset += end
         return list(decoded(self._decoder, data[:end]))
 
     def seek_tail(self, tail_bytes: int) -> bool:
-        """Start about `tail_bytes` before the end, at a whole line. False if the stream was never longer than that."""
+        """Start about `tail_bytes` before the end, at a whole line. Return False if the stream was never longer."""
         new, old = _inode_and_size(self._path), _inode_and_size(self._older)
         here = new if new[1] > tail_bytes or not old[0] else old
         start = new[1] - tail_bytes if here is new else max(old[1] - (tail_bytes - new[1]), 0)
@@ -206,7 +206,7 @@ class SeriesReader:
         return True
 
     def before(self, limit_bytes: int) -> Iterator[Sample]:
-        """About `limit_bytes` from before the position that `seek_tail` chose, in small, evenly spread pieces."""
+        """Yield about `limit_bytes` before the position that `seek_tail` chose, in small, even pieces."""
         old = _inode_and_size(self._older)
         parts = [(self._older, old[1])] if old[0] and old[0] != self._inode else []
         parts.append((self._older if self._inode == old[0] else self._path, self._offset))
@@ -233,14 +233,14 @@ class SeriesReader:
 
 
 def read_rollups(folder: Path, stream: str) -> list[Rollup]:
-    """All finished minutes of a stream, oldest first; [] if there are none."""
+    """Return all finished minutes of a stream, oldest first; [] if there are none."""
     name = f"{stream}.1m.jsonl"
     data = b"\n".join(_read_from(folder / part, 0, 1 << 28) for part in (_older(name), name))
     return list(decoded(msgspec.json.Decoder(Rollup), data[: data.rfind(b"\n") + 1]))
 
 
 def highest(folder: Path, stream: str, attempt: int) -> dict[str, dict[str, float]]:
-    """The maximum of each value of an attempt, by key, from finished minutes and the newest samples.
+    """Return the maximum of each value of an attempt, by key, from finished minutes and the newest samples.
 
     An attempt of days has millions of samples, and the result is needed between a failure and the next launch.
     """
@@ -258,7 +258,7 @@ def highest(folder: Path, stream: str, attempt: int) -> dict[str, dict[str, floa
 
 
 def at_first(folder: Path, stream: str, attempt: int, name: str) -> dict[str, float]:
-    """The minimum of a value in the attempt's first minute, by key; without a finished minute, its first sample."""
+    """Return the minimum of a value in the attempt's first minute, by key, or else its first sample."""
     found: dict[str, float] = {}
     for rollup in read_rollups(folder, stream):
         if rollup.a == attempt and name in rollup.v:

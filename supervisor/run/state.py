@@ -25,7 +25,7 @@ from supervisor.run.records import OUT_OF_MEMORY, Decision, FailureClass, Findin
 if TYPE_CHECKING:
     from supervisor.job.spec import BatchQuestion, JobSpec
 
-# Why an attempt is stopped on request, as opposed to after a failure.
+# The reasons for a stop on request, as opposed to a stop after a failure.
 REQUESTED_STOPS = frozenset(
     (ev.StopWhy.REQUEST, ev.StopWhy.SIGNAL, ev.StopWhy.RESTART, ev.StopWhy.REQUEUE, ev.StopWhy.TRIAL)
 )
@@ -46,7 +46,7 @@ class Preflight(Part, frozen=True, kw_only=True, tag="preflight"):
 
 
 class Launching(Part, frozen=True, kw_only=True, tag="launching"):
-    """A plan is journalled, but the launcher has not been seen yet."""
+    """A plan is journaled, but the launcher has not been seen yet."""
 
     attempt: int
 
@@ -59,7 +59,7 @@ class Running(Part, frozen=True, kw_only=True, tag="running"):
 
 
 class Stopping(Part, frozen=True, kw_only=True, tag="stopping"):
-    """stoker is ending the attempt; `step` is the latest step of the stop sequence."""
+    """stoker is ending the attempt. `step` is the latest step of the stop sequence."""
 
     attempt: int
     why: ev.StopWhy
@@ -68,14 +68,14 @@ class Stopping(Part, frozen=True, kw_only=True, tag="stopping"):
 
 
 class Ended(Part, frozen=True, kw_only=True, tag="ended"):
-    """The attempt's processes have exited. There is no verdict yet, and its logs may still be being read (`AttemptState.reads_on`)."""
+    """The attempt's processes have exited. It has no verdict yet, and its logs may still be being read (`AttemptState.reads_on`)."""
 
     attempt: int
     exit_code: int | None
 
 
 class DiagnosedAs(Part, frozen=True, kw_only=True, tag="diagnosed"):
-    """There is a verdict, but policy has not decided yet, or its decision was not carried out yet."""
+    """The attempt has a verdict, but policy has not decided yet, or its decision was not carried out yet."""
 
     attempt: int
     verdict: Verdict
@@ -91,7 +91,7 @@ class Backoff(Part, frozen=True, kw_only=True, tag="backoff"):
 
 
 class HeldOpen(Part, frozen=True, kw_only=True, tag="held"):
-    """The run waits for a person; `decision.change` is the proposed change, if any."""
+    """The run waits for a person. `decision.change` is the proposed change, if any."""
 
     attempt: int
     reason: str
@@ -100,7 +100,7 @@ class HeldOpen(Part, frozen=True, kw_only=True, tag="held"):
 
 
 class Finished(Part, frozen=True, kw_only=True, tag="finished"):
-    """The run is over."""
+    """The run has ended."""
 
     outcome: ev.Outcome
     exit_code: int
@@ -113,7 +113,7 @@ Condition: TypeAlias = (
 
 
 class RankState(Part, frozen=True, kw_only=True):
-    """What the journal says about one worker on this node."""
+    """What the journal contains about one worker on this node."""
 
     local_rank: int
     rank: int | None = None
@@ -128,7 +128,7 @@ class RankState(Part, frozen=True, kw_only=True):
 class AttemptState(Part, frozen=True, kw_only=True):
     """One attempt, from its plan to the decision after it.
 
-    `found_over`: it had ended before it was attached; `started_t` then comes from the timestamps in its logs, None if there are none.
+    `found_over`: it had ended before the observer attached; `started_t` is then from the timestamps in its logs, None without any.
     `day_guessed`: the date of `started_t` is a guess. `stamped_t`: the last timestamp of a log that was copied.
     `log_checked`: whether its watched logs were checked for growth. `quiet_since`: they have not grown since then (wall seconds), and
     nothing shows that the job has ended.
@@ -136,11 +136,11 @@ class AttemptState(Part, frozen=True, kw_only=True):
     `node_exits`: exit codes of the launchers on other nodes, by node.
     `stall` is set while there is no progress, with `only_flagged` (why it is not ended), `countdown` (when it will be) and `kept` (who chose
     to wait). `stacks` is the newest round; `hang` is why the attempt was ended, if it was. `failing`: its first rank known to fail;
-    cleared if that rank ends well or steps continue. `slow_rank`: the newest finding.
+    cleared if that rank ends well or steps continue. `slow_rank`: the newest report of a slow rank.
     `not_finite` and `finite_again`: where its loss first became nan or inf, and where it was first finite again.
     `missed`: it started below the checkpoint it should have resumed from. `measured`: its measured batch. `confirmed` or `differs`:
     whether its first steps matched the plan; neither if nothing was measured.
-    `step_at_evidence`: its last step when the newest matching log line was journalled.
+    `step_at_evidence`: its last step when the newest matching log line was journaled.
     """
 
     number: int
@@ -207,34 +207,34 @@ class AttemptState(Part, frozen=True, kw_only=True):
 
     @property
     def shown_batch(self) -> BatchSpec | None:
-        """The measured batch, else the planned one."""
+        """The measured batch, or else the planned one."""
         return (self.measured.batch if self.measured is not None else None) or self.batch
 
     @property
     def changes_batch(self) -> bool:
-        """Whether the restart after it changes the batch."""
+        """Whether the restart after this attempt changes the batch."""
         change = self.decision.change if self.decision is not None else None
         return change is not None and change.batch is not None
 
     @property
     def reads_on(self) -> bool:
-        """Whether its processes have exited but their logs are still being read."""
+        """Whether the processes have exited but their logs are still being read."""
         return self.gone_t is not None and self.ended_t is None
 
     @property
     def job_exit_code(self) -> int | None:
-        """The launcher's exit code; if that is 0, the exit code of another node whose launcher failed."""
+        """The launcher's exit code. If this is 0, the exit code of another node whose launcher failed."""
         failed = (code for code in self.node_exits.values() if code != 0)
         return next(failed, 0) if self.exit_code == 0 else self.exit_code
 
     @property
     def has_unread(self) -> bool:
-        """Whether some of its logs were not read."""
+        """Whether some of the attempt's logs were not read."""
         return self.log_read_bytes is not None and self.log_size_bytes is not None
 
     @property
     def ended_on_request(self) -> bool:
-        """Whether it was ended on request and had not failed by itself, so there is nothing to fix."""
+        """Whether the attempt was ended on request without a failure of its own, so nothing needs a fix."""
         if self.stop is None or self.stop.why not in REQUESTED_STOPS:
             return False
         verdict = self.verdict
@@ -244,7 +244,7 @@ class AttemptState(Part, frozen=True, kw_only=True):
 
     @property
     def failure(self) -> FailureClass | None:
-        """Its failure class; None if it did not fail or has no verdict."""
+        """The attempt's failure class, or None if it did not fail or has no verdict."""
         if self.verdict is None or self.verdict.failure is FailureClass.HEALTHY or self.ended_on_request:
             return None
         return self.verdict.failure
@@ -256,17 +256,17 @@ class AttemptState(Part, frozen=True, kw_only=True):
 
     @property
     def by_person(self) -> bool:
-        """Whether a person decided what followed it."""
+        """Whether a person decided what followed this attempt."""
         return self.decision is not None and self.decided_by != "policy"
 
     @property
     def refuted(self) -> bool:
-        """Whether its batch showed that an answer about a setting was wrong."""
+        """Whether the attempt's batch showed that an answer about a setting was wrong."""
         return self.differs is not None and self.differs.wrong is not None
 
     @property
     def lost_at(self) -> int | None:
-        """The step from which its loss stayed nan or inf to the end; None if it did not, or the step is unknown."""
+        """The step from which the loss stayed nan or inf to the end; None if it did not, or the step is unknown."""
         lost = self.not_finite
         return lost.step if lost is not None and self.finite_again is None else None
 
@@ -274,8 +274,8 @@ class AttemptState(Part, frozen=True, kw_only=True):
     def begins_at(self) -> float:
         """The first step of this attempt; infinite while unknown.
 
-        A script that prints every hundredth step prints its first one late. The step that it resumed from is more exact, or, once
-        a later step was seen, the checkpoint that it should have resumed from.
+        A script that prints every hundredth step prints its first one late. The step that it resumed from is more exact. After a
+        later step, so is the checkpoint that it should have resumed from.
         """
         known = [] if self.first_step is None else [self.first_step]
         known += [] if self.resumed_step is None else [self.resumed_step + 1]
@@ -284,7 +284,7 @@ class AttemptState(Part, frozen=True, kw_only=True):
 
     @property
     def went_on(self) -> bool:
-        """Whether its first step came after the checkpoint that it should have resumed from."""
+        """Whether the first step came after the checkpoint that the attempt should have resumed from."""
         return self.resume_at is not None and self.first_step is not None and self.first_step > self.resume_at
 
 
@@ -298,7 +298,7 @@ class Tone(StrEnum):
 
 
 class MomentKind(StrEnum):
-    """Kinds of timeline entries. `run.timeline` sets the values of each kind; views word them."""
+    """Kinds of timeline entries. `run.timeline` sets the values of each kind, and views word them."""
 
     ADOPTED = "adopted"
     CONTINUED = "continued"
@@ -366,13 +366,13 @@ class RunState(Part, frozen=True, kw_only=True):
     """Everything that views and the keeper know about a run, from its journal alone.
 
     `best_loss` belongs to the current lineage: steps that a later attempt repeated do not count.
-    `records`: the running minima of the loss, each with its step, of that lineage; every second one is
-    dropped when they are many, so that what is left after a restart may be a little above the true minimum.
-    `kept`: checkpoints that were copied before a resume, or could not be. `answers`: by what was asked. `wrong`: answers that led to a
+    `records`: the running minima of the loss in this lineage, each with its step. If there are many, every second one is
+    dropped, so the minimum after a restart may be a little above the true minimum.
+    `kept`: checkpoints that were copied before a resume, or could not be. `answers`: by question. `wrong`: answers that led to a
     batch other than planned.
     `nodes`: the last sighting of each other node, in the leader's journal.
     `newer_version`: the schema version of events that only a newer stoker understands.
-    `journal_read`: bytes folded so far and bytes in all, while only the end of a long journal is shown; None: all of it is folded.
+    `journal_read`: bytes folded so far and bytes in all, while only the end of a long journal is shown; None: all is folded.
     """
 
     run_id: str = ""
@@ -428,19 +428,19 @@ class RunState(Part, frozen=True, kw_only=True):
 
     @property
     def sound_checkpoints(self) -> tuple[ev.CheckpointCommitted, ...]:
-        """The checkpoints that a restart can resume from, oldest first; of an overwritten path only the newest."""
+        """The checkpoints that a restart can resume from, oldest first; only the newest of an overwritten path."""
         newest = {saved.path: saved for saved in self.checkpoints}
         return tuple(c for c in self.checkpoints if newest[c.path] is c and not self.unsound(c))
 
     def unsound(self, saved: ev.CheckpointCommitted) -> bool:
-        """Whether a restart must not resume from it: its attempt had not resumed or had the wrong batch, its loss was nan by then, or it failed to load later."""
+        """Check whether a restart must not resume from it: its attempt had not resumed or had a wrong batch, its loss was nan, or it failed to load later."""
         own = self.find(saved.attempt)
         if own is not None:
             is_lost = own.lost_at is not None and saved.step >= own.lost_at
             is_missed = own.missed is not None and self.values_answered.get(Unread.COUNTER) != RESTARTS
             if is_lost or is_missed or own.differs is not None:
                 return True
-        # A person who restarts it may have fixed what kept it from loading.
+        # A person who restarts the run may have fixed the cause of the failed load.
         later = (a for a in self.attempts if a.number > saved.attempt and a.resume_at == saved.step)
         return any(
             a.failure is FailureClass.CHECKPOINT_LOAD and a.missed is None and a.decided_by in _POLICY
@@ -453,17 +453,17 @@ class RunState(Part, frozen=True, kw_only=True):
         return next((a.last_step for a in reversed(self.attempts) if a.last_step is not None), None)
 
     def same_failure(self, verdict: Verdict | None, number: int) -> tuple[int, ...]:
-        """Return the attempts other than `number` that failed as `verdict` says."""
+        """Return the attempts other than `number` with the same failure as `verdict`."""
         mark = verdict.fingerprint if verdict is not None else ""
         judged = [a for a in self.attempts if mark and a.verdict is not None and a.number != number]
         return tuple(a.number for a in judged if a.verdict is not None and a.verdict.fingerprint == mark)
 
     def find(self, number: int) -> AttemptState | None:
-        """Attempt `number`, or None."""
+        """Return attempt `number`, or None."""
         return next((a for a in reversed(self.attempts) if a.number == number), None)
 
     def answered_job(self, job: JobSpec) -> JobSpec:
-        """The job, completed by measurements and by a person's answers about its batch and its resume."""
+        """Return the job, completed by measurements and a person's answers about its batch and resume."""
         if (measured := self.measured) is not None:
             job = with_measured(job, measured.settings.answered(self.values_answered))
         knobs = with_answered_resume(job.knobs, self.values_answered.get(Unread.RESUME, ""))
@@ -473,14 +473,14 @@ class RunState(Part, frozen=True, kw_only=True):
 
     @property
     def planned_steps(self) -> int | None:
-        """The total steps of the training: declared or logged, else from a measured setting (for display only)."""
+        """The total steps of the training: declared, logged, or from a measured setting (for display only)."""
         seen = self.attempt.measured if self.attempt is not None else None
         planned = seen.planned_steps if seen is not None else None
         return self.total_steps or (planned if planned and planned >= (self.last_step or 0) else None)
 
     @property
     def values_answered(self) -> dict[str, str]:
-        """The answers, by what they answer."""
+        """The answers, by question."""
         return {what: given.value for what, given in self.answers.items()}
 
     @property
@@ -490,7 +490,7 @@ class RunState(Part, frozen=True, kw_only=True):
 
     @property
     def measured(self) -> ev.BatchMeasured | None:
-        """What was measured before any change of the batch: by the first attempt with a complete measurement, else by the first attempt."""
+        """What was measured before any change of the batch: in the first attempt with a complete measurement, or else in the first."""
         found: list[ev.BatchMeasured] = []
         for attempt in self.attempts:
             found += [attempt.measured] if attempt.measured is not None else []
@@ -514,7 +514,7 @@ class RunState(Part, frozen=True, kw_only=True):
             return asked.question if self.answers.get(asked.question.what) is None else None
         if not isinstance(self.condition, HeldOpen | Backoff) or attempt.decided_by != "policy":
             return None
-        # It may have been asked before something unrelated failed.
+        # The question may have been asked before an unrelated failure.
         needs_batch = attempt.failure in OUT_OF_MEMORY or attempt.differs is not None
         needs_other = attempt.decision is not None and attempt.decision.asks
         return asked.question if (needs_batch if asked.question.what in OF_BATCH else needs_other) else None
@@ -546,7 +546,7 @@ class RunState(Part, frozen=True, kw_only=True):
         return self.records[-1][0] if self.records and self.records[-1][0] >= 0 else None
 
     def now(self, wall: float) -> float:
-        """The machine's wall time on the scale of this run's events, as the clock may have been set since."""
+        """Convert wall time to the scale of the run's events, because the clock may have been set."""
         return wall - self.clock_ahead_s
 
     @property
@@ -558,7 +558,7 @@ class RunState(Part, frozen=True, kw_only=True):
         return attempt.started_t if attempt.started_t != attempt.planned_t else None
 
     def elapsed_s(self, now: float, *, has_keeper: bool) -> float | None:
-        """Seconds that the attempts took until `now`; None if unknown.
+        """Return the seconds that the attempts took until `now`, or None if unknown.
 
         Time between attempts and time spent waiting for a person do not count, nor does time without a keeper.
         """
@@ -569,7 +569,7 @@ class RunState(Part, frozen=True, kw_only=True):
             end = attempt.stamped_t
         is_unseen = self.mode == "observed" and attempt is not None and not attempt.log_checked
         if end is None and attempt is not None and (attempt.found_over or (has_keeper and is_unseen)):
-            return None  # its log says when it began, and not yet when it ended, or whether it has
+            return None  # its log shows when it began, but not yet when it ended, or whether it has
         if end is None:
             end = now if has_keeper and not self.is_over else self.ended_t or self.last_t
         if began_t is None or end is None:
@@ -578,19 +578,19 @@ class RunState(Part, frozen=True, kw_only=True):
 
     @property
     def waited_s(self) -> float:
-        """Total seconds between the end of an attempt and the next launch."""
+        """The total seconds between the end of an attempt and the next launch."""
         pairs = pairwise(self.attempts)
         return sum(b.planned_t - a.ended_t for a, b in pairs if a.ended_t is not None)
 
     @property
     def is_end_unseen(self) -> bool:
-        """Whether it is a watched job with an unknown end: its log breaks off, or nobody could see its exit status."""
+        """Whether a watched job's end is unknown: its log breaks off, or its exit status could not be seen."""
         verdict = self.attempt.verdict if self.attempt is not None else None
         return self.mode == "observed" and (verdict is None or not verdict.shows_end)
 
     @property
     def memory_trials(self) -> tuple[MemoryTrial, ...]:
-        """Which micro-batches fit and which ran out of memory, in probes and then in attempts."""
+        """The micro-batches that fit and those that ran out of memory, in probes and then in attempts."""
         probes = [MemoryTrial(p.micro_batch, fitted=p.fitted) for p in self.probes if p.fitted is not None]
         return (*probes, *(view.trial for view in self.attempts if view.trial is not None))
 

@@ -1,8 +1,8 @@
 """The data of each run for lists, cached in ``.index`` next to the runs, so that a finished run is folded only once.
 
-A line counts only while the run's journal has the mark that it was made from. A keeper adds its run's line
-when it ends, and a reader adds missing ones. Each write appends whole lines, so that several processes may
-write at once. A damaged line is skipped and its run folded again. A file that another user owns is ignored.
+A line counts only while the run's journal has the mark stored in the line. A keeper adds its run's line
+when it ends, and a reader adds missing lines. Each write appends whole lines, so that several processes may
+write at once. A damaged line is skipped and its run folded again. A file of another user is ignored.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What lists show about a run.
 
     `mark`: of its journal, taken before reading it. `script`, `arguments`: as given, secrets hidden; None if run.json cannot be read.
-    `given`: the name that a person gave it at its start. `again`: the command that starts it with what it lacked, see `declared_again`.
+    `given`: the name that a person gave it at its start. `again`: the command that starts it with what it lacked; see `declared_again`.
     """
 
     run_id: str
@@ -53,13 +53,13 @@ def _format() -> str:
 
 
 def name_given(job: JobSpec | None) -> str:
-    """The name that a person gave a job; empty if it is the script's name."""
+    """Return the name that a person gave a job, or "" if it is the script's name."""
     named = job.sources("run.name") if job is not None else []
     return named[-1][0] if named and named[-1][1] != "default" else ""
 
 
 def summary_of(run: RunPaths, mark: Mark, state: RunState) -> Summary:
-    """The summary of a run by its folded journal and its run.json."""
+    """Return the summary of a run by its folded journal and its run.json."""
     found = Summary(run_id=run.run_id, mark=mark, state=state, format=_format())
     try:
         job = read_run_file(run.run_json).job
@@ -71,7 +71,7 @@ def summary_of(run: RunPaths, mark: Mark, state: RunState) -> Summary:
 
 
 def _listed(whole: Summary) -> Summary:
-    """The summary with only the newest note, and without growing data that no list shows."""
+    """Return the summary with only the newest note, and without growing data that no list shows."""
     notes = [moment for moment in whole.state.timeline if moment.kind is MomentKind.NOTE]
     bare: dict[str, object] = dict.fromkeys(("findings", "records", "checkpoints", "kept", "advisories"), ())
     attempts = tuple(map(_listed_attempt, whole.state.attempts))
@@ -92,14 +92,14 @@ def _listed_attempt(attempt: AttemptState) -> AttemptState:
 
 
 class RunIndex:
-    """The cached summaries. A folder's are read once; what cannot be read or written is left out."""
+    """The cached summaries, read once per folder. Summaries that cannot be read or written are left out."""
 
     def __init__(self) -> None:
         self._kept: dict[str, dict[str, Summary]] = {}  # by folder and run
         self._new: dict[str, list[Summary]] = {}
 
     def find(self, run: RunPaths, mark: Mark | None) -> Summary | None:
-        """The cached summary of a run, if its journal has not changed since."""
+        """Return the cached summary of a run, if its journal has not changed since."""
         folder = os.path.dirname(run.root)
         if folder not in self._kept:
             self._kept[folder] = {}
@@ -118,7 +118,7 @@ class RunIndex:
             self._new[folder] = [kept[run_id] for run_id in kept.keys() & there]
 
     def add(self, run: RunPaths, summary: Summary) -> Summary:
-        """Cache the summary of a run that no keeper writes, from the next `save` on; returns the cached one."""
+        """Cache the summary of a run without a keeper, from the next `save` on; return the cached one."""
         kept = _listed(summary)
         self._new.setdefault(os.path.dirname(run.root), []).append(kept)
         return kept
@@ -131,7 +131,7 @@ class RunIndex:
 
 
 def remember(node: NodePaths, state: RunState) -> None:
-    """Cache the summary of a finished run with this state, unless it was only watched."""
+    """Cache the summary of a finished run with this state, unless the run was only watched."""
     run, mark = RunPaths(node.root.parent.parent), mark_of(node.journal)
     if node == run.node() and mark is not None and state.is_over and state.mode == "launched":
         append_line(run.root.parent / INDEX, _listed(summary_of(run, mark, state)))

@@ -1,6 +1,6 @@
-"""The timeline entries of events: a kind with values, each fact once. Pure.
+"""The timeline entries of events: a kind with values, each value once. Pure.
 
-There are no words here: `views.wording` words each kind in each language.
+There are no words here. `views.wording` words each kind in each language.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ _PLAIN: Mapping[type[ev.Event], tuple[MomentKind, Tone, tuple[str, ...]]] = {
 
 
 def moment_of(event: ev.Event, state: RunState) -> Moment | None:
-    """The entry that an event adds to the timeline; None for most events. `state`: before the event."""
+    """Return an event's entry in the timeline; None for most events. `state`: before the event."""
     found = _found(event, state)
     if found is None:
         return None
@@ -101,7 +101,7 @@ def moment_of(event: ev.Event, state: RunState) -> Moment | None:
 
 
 def _found(event: ev.Event, state: RunState) -> _Found:
-    """The kind, tone and values of an event's entry."""
+    """Return the kind, tone and values of an event's entry."""
     if (plain := _PLAIN.get(type(event))) is not None:
         kind, tone, fields = plain
         return kind, tone, {name: getattr(event, name) for name in fields}
@@ -177,14 +177,14 @@ def _found(event: ev.Event, state: RunState) -> _Found:
 
 
 def _written_t(event: ev.CheckpointCommitted, state: RunState) -> float:
-    """When a checkpoint was written, if that was during its attempt; it may be found much later."""
+    """Return when a checkpoint was written, if that was during its attempt. It may be found much later."""
     attempt = state.find(event.attempt)
     written_t = state.now(event.written_t) if event.written_t is not None else event.t
     return written_t if attempt is not None and attempt.planned_t <= written_t <= event.t else event.t
 
 
 def question_values(question: BatchQuestion) -> _Values:
-    """The values for the sentence of a question."""
+    """Return the values for the sentence of a question."""
     number = question.number
     if question.what is Unread.SCOPE:
         return {"knob": question.knob, "number": number}
@@ -197,7 +197,7 @@ def question_values(question: BatchQuestion) -> _Values:
 
 
 def answer_values(question: BatchQuestion, value: str) -> _Values:
-    """The values for the sentence of an answer."""
+    """Return the values for the sentence of an answer."""
     if question.what is Unread.SCOPE:
         return {"number": question.number, "scope": value}
     if value == IN_CODE:
@@ -207,7 +207,7 @@ def answer_values(question: BatchQuestion, value: str) -> _Values:
 
 
 def _launch(event: ev.LaunchIntended, state: RunState) -> _Found:
-    """A launch. If it was requested, the request is the entry above."""
+    """Return the entry of a launch. If it was requested, the request is the entry above."""
     earlier = [a for a in state.attempts if a.number != event.attempt]
     requested = (
         bool(earlier) and earlier[-1].decision is not None and earlier[-1].decided_by not in {"", POLICY}
@@ -219,9 +219,9 @@ def _launch(event: ev.LaunchIntended, state: RunState) -> _Found:
 
 
 def changed_arguments(before: AttemptState, after: ev.LaunchIntended | AttemptState) -> str:
-    """The settings that differ in the later attempt: ``--lr 1e-2 → 3e-3, + --bf16, − --fused``; empty if none do.
+    """Return the settings that differ later: ``--lr 1e-2 → 3e-3, + --bf16, − --fused``; "" if none do.
 
-    Without what it resumes from, the launcher's own flags, and paths that differ only in the attempt's number.
+    Leave out the resume, the launcher's own flags, and paths that differ only in the attempt's number.
     """
     resumed = {word for attempt in (before, after) for word in (attempt.resume or "").split()[:1]}
     parts = []
@@ -240,7 +240,7 @@ def _comparable(argv: tuple[str, ...]) -> list[str]:
 
 
 def _ended(event: ev.AttemptEnded, attempt: AttemptState | None) -> _Found:
-    """The end of an attempt: who requested it or how it came, and how far its logs were read."""
+    """Return the end of an attempt: who requested it or how it came, and how far its logs were read."""
     read, size, unit = read_amounts(event.log_read_bytes, event.log_size_bytes) or (None, None, None)
     values: _Values = {"attempt": event.attempt, "read": read, "size": size, "unit": unit}
     if attempt is not None and attempt.stop is not None and attempt.ended_on_request:
@@ -257,7 +257,7 @@ def _ended(event: ev.AttemptEnded, attempt: AttemptState | None) -> _Found:
 
 
 def _verdict(event: ev.Diagnosed, attempt: AttemptState | None) -> _Found:
-    """A failure's title."""
+    """Return a failure's title."""
     if event.provisional or event.verdict.failure is FailureClass.HEALTHY:
         return None
     if attempt is not None and replace(attempt, verdict=event.verdict).ended_on_request:
@@ -266,7 +266,7 @@ def _verdict(event: ev.Diagnosed, attempt: AttemptState | None) -> _Found:
 
 
 def _decision(event: ev.Decided, attempt: AttemptState | None) -> _Found:
-    """What policy decided. A person's decision is there as a request, and a stop as the end of the attempt."""
+    """Return policy's decision. A person's decision is shown as a request, a stop as the attempt's end."""
     decision = event.decision
     if event.by != POLICY or decision.kind in _SHOWN_BY_THE_NEXT:
         return None
@@ -279,7 +279,7 @@ def _decision(event: ev.Decided, attempt: AttemptState | None) -> _Found:
 
 
 def _change_of(event: ev.RequestDone, state: RunState) -> SpecChange | None:
-    """What a requested restart changes."""
+    """Return what a requested restart changes."""
     attempt = state.attempts[-1] if state.attempts else None
     if event.request not in _RESTARTS or attempt is None or attempt.decided_by != event.by:
         return None

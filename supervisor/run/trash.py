@@ -1,6 +1,6 @@
-"""Deleting a run so that it can be undone: it moves to ``<runs>/.trash/``.
+"""Deletes a run so that the deletion can be undone: the run moves to ``<runs>/.trash/``.
 
-It is removed for good when another run is deleted at least a week later.
+It is removed permanently when another run is deleted at least a week later.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ KEPT_S = 7 * 86_400.0
 
 
 class StillLives(ValueError):  # noqa: N818 - a state of affairs, not an error
-    """The run may still have processes; the message is one line."""
+    """The run may still have processes. The message is one line."""
 
 
 def why_alive(run: RunPaths, state: RunState) -> str:
-    """Why a run may still have processes, in one line; empty if it has none."""
+    """Explain in one line why a run may still have processes, or return "" if it has none."""
     if any(has_keeper(run, node) for node in run.nodes()):
         return f"{run.run_id} has a live supervisor process: stop it first"
     if state.mode == "launched" and state.attempts and not state.is_over:
@@ -34,11 +34,11 @@ def why_alive(run: RunPaths, state: RunState) -> str:
 
 
 def throw_away(run: RunPaths, *, in_place: bool = False) -> RunPaths:
-    """Move a run to the trash next to it; returns its new place. `in_place`: if a full disk has no room for that, remove it for good.
+    """Move a run to the trash next to it; return its new place. `in_place`: if the disk is too full for that, remove it permanently.
 
     Raises:
-        StillLives: a keeper holds it, or its ranks may still be running without one.
-        OSError: it cannot be moved, as in another user's folder.
+        StillLives: a keeper holds the run, or its ranks may still be running without one.
+        OSError: the run cannot be moved, for example because its folder is another user's.
     """
     if why := why_alive(run, read_state(run.node().journal)):
         raise StillLives(why)
@@ -61,7 +61,7 @@ def bring_back(thrown: RunPaths) -> RunPaths:
     """Undo `throw_away`.
 
     Raises:
-        OSError: it is gone from the trash, or its old name is taken.
+        OSError: the run is gone from the trash, or its old name is taken.
     """
     target = thrown.root.parent.parent / thrown.run_id
     if target.exists():
@@ -72,7 +72,7 @@ def bring_back(thrown: RunPaths) -> RunPaths:
 
 
 def empty(runs: Path, now: float | None = None) -> int:
-    """Remove runs that were deleted more than a week ago; returns how many. Only run directories are touched."""
+    """Remove runs that were deleted more than a week ago; return how many. Touch only run directories."""
     now = time.time() if now is None else now
     count = 0
     try:
@@ -83,7 +83,7 @@ def empty(runs: Path, now: float | None = None) -> int:
         try:
             old = now - (path / THROWN).stat().st_mtime > KEPT_S
         except OSError:
-            continue  # without our mark, so not ours to remove
+            continue  # without stoker's mark, so not stoker's to remove
         if old and not path.is_symlink() and is_run_directory(path):
             shutil.rmtree(path, ignore_errors=True)
             count += 1

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 JOIN_S = 11.0
-"""More than a round of stacks may take: py-spy's 5 s, a busy machine, NCCL's 3 s."""
+"""The longest time that a round of stacks should take: py-spy's 5 s, a busy machine, NCCL's 3 s."""
 
 log = logging.getLogger("stoker.keeper")
 
@@ -18,10 +18,10 @@ Answer = TypeVar("Answer")
 
 
 class Background(Generic[Result]):
-    """Runs one task at a time in a thread; `poll` returns its result once it is available.
+    """Runs one task at a time in a thread. `poll` returns its result once it is available.
 
-     The task should limit its own duration. The thread is a daemon anyway: it talks to other processes and to
-    drivers, and a call into a driver whose GPU is gone may never return.
+    The task should limit its own duration. The thread is a daemon, because it talks to other processes and
+    to drivers, and a call into a driver whose GPU is gone may never return.
     """
 
     def __init__(self, name: str) -> None:
@@ -40,18 +40,18 @@ class Background(Generic[Result]):
         return self._thread is not None and self._thread.is_alive()
 
     def is_idle(self) -> bool:
-        """The opposite of `busy`, as a method: `poll` changes it between two checks."""
+        """Check the opposite of `busy`. A method, because `poll` changes the answer between two checks."""
         return self._thread is None
 
     def start(self, work: Callable[[], Result]) -> None:
-        """Start a task; does nothing if one is in progress."""
+        """Start a task, unless one is in progress."""
         if self._thread is None:
             self._result.clear()
             self._thread = threading.Thread(target=self._do, args=(work,), name=self._name, daemon=True)
             self._thread.start()
 
     def poll(self, wait_s: float = 0.0) -> Result | None:
-        """The result, once; None if it is not available within `wait_s`, or if the task failed."""
+        """Return the result once; None if it is not available within `wait_s` or if the task failed."""
         if self._thread is None:
             return None
         if wait_s > 0:
@@ -70,14 +70,14 @@ class Background(Generic[Result]):
     def _do(self, work: Callable[[], Result]) -> None:
         try:
             self._result.append(work())
-        except Exception:  # a sensor: whatever happens to it, training and the keeper continue
+        except Exception:  # like a sensor: whatever happens to it, training and the keeper continue
             log.exception("%s failed", self._name)
 
 
 class BackgroundTask(Generic[Found, Answer]):
     """Starts at once in its own thread. The thread that polls turns the result into the answer.
 
-    The task should limit its own duration. The thread is a daemon anyway: it inspects other processes.
+    The task should limit its own duration. The thread is a daemon, since it inspects other processes.
 
     Args:
         work: runs in the thread.
@@ -96,7 +96,7 @@ class BackgroundTask(Generic[Found, Answer]):
         return self._doing.working
 
     def poll(self) -> Answer | None:
-        """The answer; None while the thread is running.
+        """Return the answer, or None while the thread is running.
 
         Raises:
             OSError: the task failed; raised on every call.
@@ -121,7 +121,7 @@ class BackgroundTask(Generic[Found, Answer]):
 
 
 def within(limit_s: float, work: Callable[[], Result], name: str) -> Result | None:
-    """The result of `work` if it takes at most `limit_s`, else None. A driver that never answers costs a thread."""
+    """Return the result of `work`, or None after `limit_s`. A driver that never answers costs a thread."""
     asked: Background[Result] = Background(name)
     asked.start(work)
     return asked.poll(limit_s)

@@ -1,6 +1,6 @@
 """Reads the signals and requests that people and schedulers send to a keeper, and answers them.
 
-A signal handler only queues a number; a request is a file. The keeper's only thread reads both and is the only one to act.
+A signal handler only queues a number, and a request is a file. Only the keeper's one thread reads both and acts on them.
 Every request is answered by an event.
 """
 
@@ -25,11 +25,11 @@ Task: TypeAlias = BackgroundTask[Any, str]
 NOT_OURS = "stoker did not start this job: it only watches"
 CONTROL_INTERVAL_S = 0.2
 LAST_ANSWER_S = 2.0
-"""How long a keeper that leaves waits for what it is still asked: of ended ranks there is soon nothing more to see."""
+"""Seconds that a leaving keeper waits for open requests. Soon there is nothing left to see of ended ranks."""
 
 
 class Refused(Exception):  # noqa: N818 - a state of affairs, not an error
-    """The request is not valid now; gives the reason in a few words."""
+    """The request is not valid now. The message gives the reason in a few words."""
 
 
 class ControlInput:
@@ -61,7 +61,7 @@ class ControlInput:
         self.interrupts = 0
 
     def install_signal_handlers(self) -> Callable[[], None]:
-        """SIGINT, SIGTERM, SIGUSR1 are queued; SIGHUP never ends a keeper. Returns the undo."""
+        """Queue SIGINT, SIGTERM and SIGUSR1, and ignore SIGHUP. Return a function to undo this."""
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
         before = {number: signal.signal(number, lambda n, _f: self._signals.put(n)) for number in numbers}
         before[signal.SIGHUP] = signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -84,7 +84,7 @@ class ControlInput:
         if self._answers and now >= self._next_look:
             self._next_look = now + CONTROL_INTERVAL_S
             for request in control.pending(self._folder):
-                # Already answered: its keeper died before it could remove the file.
+                # A request may be answered already if its keeper died before removing the file.
                 if request.id not in self._ledger.state.answered and request.id not in self._tasks:
                     self._answer(request)
                 self._take_away(request.id)
@@ -93,7 +93,7 @@ class ControlInput:
                 self._finish(request, task)
 
     def refuse_waiting(self, reason: str) -> None:
-        """Refuse all requests already in control/: they may no longer be wanted."""
+        """Refuse all requests that are already in control/, because they may no longer be wanted."""
         for request in control.pending(self._folder):
             if isinstance(request, control.Request):
                 if request.id not in self._ledger.state.answered:
@@ -107,7 +107,7 @@ class ControlInput:
             self._finish(request, task)
 
     def _take_away(self, request_id: str) -> None:
-        """Remove answered requests. Unanswered ones stay for a keeper that may adopt the run."""
+        """Remove an answered request. Unanswered requests stay for a keeper that may adopt the run."""
         if request_id not in self._tasks:
             with contextlib.suppress(OSError):
                 control.remove(self._folder, request_id)
@@ -127,10 +127,10 @@ class ControlInput:
             self._done(request)
 
     def _begin(self, request: control.Request) -> Task | None:
-        """Carry out a request; returns a task if it takes a while.
+        """Carry out a request; return a task if it takes a while.
 
         Raises:
-            Refused: it is stale, or not valid in this condition.
+            Refused: the request is stale, or not valid in this condition.
         """
         state = self._ledger.state
         require(request.if_attempt in {None, state.attempt.number if state.attempt else 0}, "stale")
@@ -148,7 +148,7 @@ class ControlInput:
         return None
 
     def _finish(self, request: control.Request, task: Task) -> None:
-        """Answer the request whose background work is done or will not finish."""
+        """Answer a request whose background work is done or will not finish."""
         del self._tasks[request.id]
         try:
             answer = task.poll()

@@ -1,7 +1,7 @@
 """A job's secrets: hidden in all files, and supplied again when a run is adopted or continued.
 
-Secrets are never written to disk. Whoever adopts or continues the run supplies a variable under the same name in the
-environment. A job with a secret among its arguments is started again instead.
+Secrets are never written to disk. A person who adopts or continues the run sets a variable of the same name in
+the environment. A job with a secret among its arguments is started again instead.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Missing:
 
 
 def redactor_of(job: JobSpec, env: Mapping[str, str]) -> Redactor:
-    """A redactor that knows the secrets of a job and of its launch environment."""
+    """Return a redactor that knows the secrets of a job and of its launch environment."""
     return Redactor.of((*env.items(), *job.env), (job.entry, *job.entry_args))
 
 
 def without_secrets(record: RunFile) -> RunFile:
-    """The record as it is written to disk."""
+    """Return the record as it is written to disk."""
     spec, trial = record.job, record.job.trial
     if trial is not None:
         args = redact_argv((spec.entry, *trial.args))[1:]
@@ -56,7 +56,7 @@ def without_secrets(record: RunFile) -> RunFile:
 
 
 def missing_secrets(job: JobSpec, env: Mapping[str, str]) -> tuple[Missing, ...]:
-    """The secrets of a job read from disk that `env` does not supply."""
+    """Return the secrets of a job read from disk that `env` does not supply."""
     found = [
         Missing(name, is_variable=True) for name, value in job.env if HIDDEN in value and name not in env
     ]
@@ -69,10 +69,10 @@ def missing_secrets(job: JobSpec, env: Mapping[str, str]) -> tuple[Missing, ...]
 
 
 def with_secrets(job: JobSpec, env: Mapping[str, str]) -> JobSpec:
-    """The job with its hidden variables filled in from `env`.
+    """Return the job with its hidden variables filled in from `env`.
 
     Raises:
-        JobError: a secret is missing; one line says which, and what to do.
+        JobError: a secret is missing. The message shows which one, and what to do.
     """
     if missing := missing_secrets(job, env):
         raise JobError(asks_for(missing))
@@ -80,7 +80,7 @@ def with_secrets(job: JobSpec, env: Mapping[str, str]) -> JobSpec:
 
 
 def with_hidden_words(argv: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
-    """`argv` with its hidden words taken from `known`; a person may have typed other arguments."""
+    """Return `argv` with its hidden words replaced from `known`. A person may have typed other arguments."""
     shown = redact_argv(("", *known))[1:]
     hidden = {
         (before, word): meant
@@ -91,7 +91,7 @@ def with_hidden_words(argv: Sequence[str], known: Sequence[str]) -> tuple[str, .
 
 
 def asks_for(missing: Sequence[Missing]) -> str:
-    """One line: what is missing and how to supply it."""
+    """Return one line on what is missing and how to supply it."""
     lost = [item.what for item in missing if not item.is_variable]
     if lost:
         return f"{', '.join(lost)}: a secret, not kept on disk: start the job again with `stoker run`"
@@ -103,13 +103,13 @@ def asks_for(missing: Sequence[Missing]) -> str:
 
 
 def require_nothing_hidden(plan: LaunchPlan) -> None:
-    """The last check before a launch: refuse to start with a hidden value, wherever it came from.
+    """Refuse to start with a hidden value, wherever it came from. The last check before a launch.
 
     Raises:
         JobError: an argument or a variable is hidden.
     """
     hidden = [word for word in plan.argv if HIDDEN in word]
-    # A rank's command line, used to find ranks for a plan, stays hidden: it is compared, never started.
+    # A rank's command line, used to find ranks for a plan, stays hidden: it is never started.
     hidden += [c.name for c in plan.env if c.value is not None and HIDDEN in c.value and c.name != APPLY]
     if hidden:
         raise JobError(asks_for([Missing(word) for word in hidden]))

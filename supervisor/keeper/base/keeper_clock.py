@@ -1,8 +1,8 @@
 """Time, injected: monotonic seconds for deadlines, wall seconds for display and for joining nodes.
 
 The wall clock may be set during a run: by NTP after a boot, by a person, or in a virtual machine that was suspended. The keeper
-reads it once, at its start, and advances it by a clock that nobody sets, so that every duration in its journal is exact and
-never negative. A difference is journalled as an event of its own; views subtract it from the ages that they show.
+reads the wall clock once, at its start, and advances the time by a clock that is never set. Durations in its journal are
+therefore exact and never negative. A difference is journaled as its own event, and views subtract it from displayed ages.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from collections.abc import Callable
 from supervisor.run import events as ev
 
 SET_S = 1.0
-"""NTP slews what is less than 0.128 s and steps what is more (ntpd's stepping threshold); a second is no rounding."""
+"""NTP slews less than 0.128 s and steps more (ntpd's stepping threshold). A whole second is not a rounding error."""
 LATER_S = 60.0
-"""Clocks of machines that share a folder mostly agree to within this: a time further ahead was written before the clock was set back."""
+"""Clocks of machines that share a folder mostly agree to within this. A time further ahead is from before the clock was set back."""
 
 
 class Clock:
     """The machine's clocks, as the keeper reads them.
 
-    `was_set`: somebody has set the machine's wall clock since the keeper's start.
+    `was_set`: whether the machine's wall clock was set since the keeper's start.
     """
 
     def __init__(self) -> None:
@@ -29,15 +29,15 @@ class Clock:
         self.was_set = False
 
     def mono(self) -> float:
-        """Seconds of CLOCK_MONOTONIC, for all deadlines: the ranks of a suspended machine do not count as silent."""
+        """Return CLOCK_MONOTONIC seconds, for all deadlines. A suspended machine's ranks do not count as silent."""
         return time.monotonic()
 
     def wall(self) -> float:
-        """Seconds since the epoch, for journal stamps: read once, and advanced by CLOCK_BOOTTIME, which includes suspension."""
+        """Return epoch seconds for journal stamps: read once, and advanced by CLOCK_BOOTTIME, which includes suspension."""
         return self._origin_t + _since_boot()
 
     def ahead_s(self) -> float:
-        """How far the machine's wall clock is ahead of `wall`: 0 until somebody sets it, negative if set back."""
+        """Return the wall clock's lead over `wall` in seconds: 0 until it is set, negative if set back."""
         ahead_s = time.time() - self.wall()
         self.was_set = self.was_set or abs(ahead_s) >= SET_S
         return ahead_s
@@ -51,7 +51,7 @@ class ClockWatch:
         self._reported_s = 0.0
 
     def look(self) -> None:
-        """Compare the clocks."""
+        """Compare the clocks, and journal a new difference."""
         ahead_s = self._clock.ahead_s()
         if abs(ahead_s - self._reported_s) >= SET_S:
             self._reported_s = ahead_s
@@ -59,11 +59,11 @@ class ClockWatch:
 
 
 def of_others(t: float, clock: Clock, t_mono: float | None = None) -> float:
-    """A wall time from another process of this machine, converted to the keeper's clock.
+    """Convert a wall time from another process of this machine to the keeper's clock.
 
-    `t_mono`: its CLOCK_MONOTONIC at the same moment, if known. It is right even if the wall clock was set in
-    between. If the clock was never set, both must agree; otherwise the time comes from another machine or
-    namespace and is ignored.
+    `t_mono`: its CLOCK_MONOTONIC at the same moment, if known. It is right even if the wall clock was set
+    in between. If the clock was never set, both must agree; if not, the time comes from another machine or
+    namespace, and `t_mono` is ignored.
     """
     ahead_s, wall = clock.ahead_s(), clock.wall()
     by_wall = t - ahead_s

@@ -22,11 +22,11 @@ from supervisor.text.redact import Redactor
 log = logging.getLogger("stoker.keeper")
 
 MOST_WAITING = 10_000
-"""Events kept while the journal cannot be written, of about 1 KB each: three hours at one a second. From then on
-progress and phases are merged into the last that waits."""
+"""Events kept while the journal cannot be written, of about 1 KB each: three hours at one a second. After that
+many, progress and phases are merged into the last waiting event of their kind."""
 APART_S = ((16 << 20, 1.0), (48 << 20, 10.0), (1 << 62, 60.0))
-"""How far apart reports of what repeats are journalled, below so many bytes: progress makes 20 MB on the first day (250 bytes a second; 86 MB
-at the worst, with 32 minima in each), 2 MB on each of the next two weeks, and 0.4 MB from then on. So do phases and checkpoints."""
+"""Seconds between journaled reports of a repeating event, up to a journal's size. Progress makes 20 MB on the first day (250 bytes a
+second; at worst 86 MB, with 32 minima each), 2 MB on each day of the next two weeks, and 0.4 MB after that. So do phases and checkpoints."""
 LEAST_SNAPSHOT_BYTES = 1 << 16
 """A shorter journal is folded as fast as its snapshot is read."""
 
@@ -34,12 +34,12 @@ LEAST_SNAPSHOT_BYTES = 1 << 16
 class Ledger:
     """The journal of one node and its state. Only the keeper that holds the lock may have one.
 
-    `redactor`: removes secrets from every event before it is written and folded, so that a replay gives the same state.
+    `redactor`: removes secrets from each event before it is written and folded, so that a replay gives the same state.
 
     Attributes:
         state: the fold of all events so far.
-        adopted: another keeper started this journal.
-        trouble: why events wait in memory; empty while they are written.
+        adopted: whether another keeper started this journal.
+        trouble: why events are waiting in memory; empty while they are being written.
 
     Raises:
         OSError: the journal cannot be opened.
@@ -58,7 +58,7 @@ class Ledger:
 
     @property
     def size(self) -> int:
-        """Size of the journal in bytes; 0 if unknown."""
+        """The size of the journal in bytes; 0 if unknown."""
         try:
             return self._journal.size
         except OSError:
@@ -66,16 +66,16 @@ class Ledger:
 
     @property
     def apart_s(self) -> float:
-        """Minimum seconds between two reports of a repeating event; grows with the journal. The newest report counts."""
+        """Minimum seconds between two reports of a repeating event. Grows with the journal. The newest report counts."""
         size = self.size
         return next(apart_s for below, apart_s in APART_S if size < below)
 
     def astray(self) -> str:
-        """Where the journal is now if the run's folder was moved or deleted; empty if it is in its place."""
+        """Return where the journal is if the run's folder was moved or deleted; "" if it is in place."""
         return self._journal.astray()
 
     def emit(self, event: ev.Event, *, durable: bool = False) -> None:
-        """Journal an event, then fold it. If the disk is full or its server away, it is written later, in order.
+        """Journal an event, then fold it. If the disk is full or its server away, write it later, in order.
 
         Raises:
             OSError: the journal is closed, and another process may be writing it.
@@ -91,14 +91,14 @@ class Ledger:
             self._write_snapshot(size)
 
     def _write_snapshot(self, size: int) -> None:
-        """Write a snapshot of a journal of `size` bytes, unless events are unwritten. Without one, readers are just slower."""
+        """Write a snapshot of a journal of `size` bytes if all events are written. Without one, readers are just slower."""
         if not self._unwritten:
             with contextlib.suppress(OSError):
                 write_snapshot(self._path, self.state, inode=self._journal.inode, offset=size)
 
     def _keep(self, event: ev.Event, *, durable: bool) -> None:
         if len(self._unwritten) >= MOST_WAITING and isinstance(event, (ev.Progress, ev.PhaseChanged)):
-            # Progress and phases alternate, so the last one of a kind is among the two newest.
+            # Progress and phases alternate, so the last waiting event of a kind is among the two newest.
             for at in (-1, -2):
                 known = self._unwritten[at][0]
                 if type(known) is type(event) and getattr(known, "attempt", None) == event.attempt:
@@ -110,7 +110,7 @@ class Ledger:
         self._unwritten.append((event, durable))
 
     def flush(self) -> None:
-        """Write events that could not be written before."""
+        """Write the events that could not be written before."""
         while self._unwritten:
             try:
                 self._journal.append(self._unwritten[0][0], durable=self._unwritten[0][1])
@@ -131,11 +131,11 @@ class Ledger:
             self.trouble, self._merged = "", 0
 
     def close(self) -> None:
-        """Close the journal; if the run has ended, keep its summary for lists."""
+        """Close the journal. If the run has ended, keep its summary for lists."""
         self.flush()
         if self._unwritten:
             log.error("journal: %d events could not be written: %s", len(self._unwritten), self.trouble)
-        size = self.size  # counts our own writes only: another keeper may continue once it is closed
+        size = self.size  # own writes only, because another keeper may continue
         self._journal.close()
         if size >= LEAST_SNAPSHOT_BYTES and not self._closed:
             self._write_snapshot(size)
@@ -146,7 +146,7 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """Where a run is, what it runs, and where its events go.
+    """The place of a run, its job, and the destination of its events.
 
     `record`: the job and its settings at the start. `env`: the environment that the user gave.
     `ledger`: the journal and its folded state. `others`: the other nodes whose evidence counts for a verdict.
@@ -162,7 +162,7 @@ class RunContext:
 
     @property
     def mark(self) -> str:
-        """The folder that marks this keeper's processes, see `process.members`."""
+        """The folder that marks this keeper's processes; see `process.members`."""
         return str(self.node.root if self.record.settings.shared else self.run.root)
 
     def advise(self, attempt: int, code: str, text: str) -> None:

@@ -1,1 +1,1 @@
-"""Everything that watches a live attempt."""
+"""Watches a live attempt: its logs, processes, GPUs and checkpoints."""

@@ -1,6 +1,6 @@
 """The sensors of one attempt: its logs, its telemetry, GPUs and processes, all onto one queue.
 
-The collector knows the attempt's files and nothing of the run's state.
+The collector knows the attempt's files but not the run's state.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from supervisor.sources.signature_files import Engine
 from supervisor.text.prefixes import Origin
 
 AGENT = "agent.log"
-# torchrun 1.9 and later logs one of these before it waits for the workers that it ends
+# torchrun 1.9 and later logs one of these before it waits for the workers that it is ending
 # (torch/distributed/elastic/multiprocessing/api.py).
 ENDING = (b"closing signal", b"failed (exitcode")
 OWN_SIGNAL = (b"Received Signals.SIG", b"death signal")
 
 
 class Collector:
-    """Started once, told about ranks as they appear, and stopped once its `logs` are read to their end."""
+    """Started once, given ranks as they appear, and stopped once its `logs` are read to their end."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Collector:
         self._sensors.start()
 
     def know(self, view: AttemptState) -> None:
-        """Take over what an earlier keeper had found."""
+        """Use what an earlier keeper had found."""
         for rank in view.ranks.values():
             fact = RankStarted(
                 t=0.0,
@@ -119,7 +119,7 @@ class Collector:
                     self.logs.follow(key, str(path))
 
     def agent_is_ending(self) -> bool:
-        """Whether torchrun has logged that it ends its workers because one failed (and not because of a signal)."""
+        """Check whether torchrun has logged that it is ending its workers because one failed (not for a signal)."""
         return self._agent_ending.is_set()
 
     def stop(self) -> None:
@@ -145,7 +145,7 @@ class Collector:
 # -- GPUs, the machine and the ranks' processes --------------------------------------------------------
 
 JOIN_S = 3.0
-# The key of the keeper's own process: what supervision itself costs.
+# The key of the keeper's own process, which shows the cost of supervision.
 OWN = "stoker"
 
 
@@ -176,12 +176,12 @@ class Sensors:
         )
 
     def start(self) -> None:
-        """Begin to sample."""
+        """Start sampling."""
         self._gpus.start()
         self._host.start()
 
     def join(self) -> None:
-        """Wait for the threads. A thread that hangs in a driver is abandoned (it is a daemon)."""
+        """Wait for the threads. Abandon a thread that hangs in a driver (it is a daemon)."""
         self._gpus.join(JOIN_S)
         self._host.join(JOIN_S)
 
@@ -217,7 +217,7 @@ class Sensors:
 
 
 def gpu_values(sample: GpuSample, use: Use | None = None) -> dict[str, float | None]:
-    """A GPU's values by series name, and the processes that use it, if known."""
+    """Return a GPU's values by series name, with the processes that use it, if known."""
     clock_hz = sample.sm_clock_hz
     return {
         "util_ratio": sample.util_ratio,
@@ -236,7 +236,7 @@ def gpu_values(sample: GpuSample, use: Use | None = None) -> dict[str, float | N
 
 
 def machine_values(sample: HostSample) -> dict[str, float | None]:
-    """The machine's values by series name."""
+    """Return the machine's values by series name."""
     fills = {disk.path: disk.used_ratio for disk in sample.disks}
     others = [ratio for path, ratio in fills.items() if path != SHM]
     free = [disk.available_bytes for disk in sample.disks if disk.path != SHM]
@@ -258,7 +258,7 @@ def machine_values(sample: HostSample) -> dict[str, float | None]:
 
 
 def own_values(sample: ProcessSample | None) -> dict[str, float | None]:
-    """The keeper's own use: its share of all cores, and its memory in bytes."""
+    """Return the keeper's own usage: its share of all cores, and its memory in bytes."""
     if sample is None or not sample.alive:
         return {}
     ratio = sample.cpu_ratio
@@ -278,14 +278,14 @@ GIB = float(1 << 30)
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Compute processes of one GPU: the run's own and others. Memory is None if the driver does not report it."""
+    """Compute processes of one GPU: the run's own and others. Memory is None if the driver reports none."""
 
     index: int
     own: tuple[GpuProcess, ...]
     others: tuple[GpuProcess, ...]
 
     def values(self) -> dict[str, float | None]:
-        """The values by series name. `others_pid` is the other process with the most memory."""
+        """Return the values by series name. `others_pid` is the other process with the most memory."""
         values: dict[str, float | None] = {
             "own_memory_bytes": _sum(self.own),
             "others_memory_bytes": _sum(self.others),
@@ -295,7 +295,7 @@ class Use:
         return values
 
     def advice(self) -> str | None:
-        """Who shares a GPU with the run, in one line; None if nobody relevant does."""
+        """Return a line on who shares a GPU with the run, or None if no other use is large enough."""
         if not self.own or (_sum(self.others) or 0) < WORTH_SAYING_BYTES:
             return None
         greatest = max(self.others, key=_held)
@@ -310,14 +310,14 @@ class Use:
 
 
 class OtherGpuUsers:
-    """Separates a GPU's processes. A process belongs to the run if it or an ancestor is watched, or is this keeper."""
+    """Separates a GPU's processes. The run's own are watched, or below a watched process or this keeper."""
 
     def __init__(self) -> None:
-        self._own: dict[int, frozenset[int]] = {}  # by GPU, of its last sample: an orphaned rank still counts
+        self._own: dict[int, frozenset[int]] = {}  # by GPU, at its last sample: an orphaned rank still counts
         self._can_tell = pids_are_the_drivers()
 
     def use(self, sample: GpuSample, watched: Collection[int]) -> Use | None:
-        """The use of a GPU; None if the driver lists no processes, or their pids are from another namespace (a container)."""
+        """Return the use of a GPU; None if the driver lists no processes, or pids are another namespace's (a container)."""
         if not self._can_tell or sample.processes is None:
             return None
         index, family = sample.device.index, frozenset([*watched, os.getpid()])
@@ -328,7 +328,7 @@ class OtherGpuUsers:
 
 
 def _descends(pid: int, family: frozenset[int]) -> bool:
-    """Whether a process is one of these, or below one."""
+    """Check whether a process is in the family or descends from it."""
     at: int | None = pid
     for _ in range(DEEPEST):
         if at is None or at <= 1 or at in family:

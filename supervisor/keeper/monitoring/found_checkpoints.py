@@ -1,7 +1,7 @@
-"""Checkpoints of a script that reports none itself: found beside the keeper's loop, and journalled once complete.
+"""Finds checkpoints that a script does not report, beside the keeper's loop, and journals them once complete.
 
 A save that was measured in a process belongs to this run. Folders are searched only if nothing is measured (``--no-instrument``) or no
-measured save was complete at the end; such a search skips checkpoints that another run on this machine may have written.
+measured save was complete at the end. The search skips checkpoints that another run on this machine may have written.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ from supervisor.sources.checkpoint_layouts import (
 )
 
 LOOK_EVERY_S, SEARCH_EVERY_S, REWRITTEN_S = 1.0, 60.0, 60.0
-"""Seconds between two looks while saves are measured, between two searches while nothing is, and between two reports of a file that is
-written again and again."""
+"""Seconds between two checks while saves are measured, between two searches while none are, and between two reports of a file that is
+rewritten repeatedly."""
 LAST_LOOK_S = 10.0
-"""How long the end of an attempt waits for a file server: without a checkpoint nothing restarts by itself after a step."""
+"""Seconds that the end of an attempt waits for a file server. After a step, a restart needs a checkpoint."""
 CLOSE_S = 2.0
 SETTLE_S = 1.0
-"""File systems stamp in steps of up to a second, and an attempt's own start is ours."""
+"""File systems round timestamps to as much as a second. The attempt's start is by the keeper's clock."""
 STAMP_S = 0.02
 SAVED_S = 5.0
-"""A file that was written this much later than the measured save belongs to somebody else."""
+"""A file written this many seconds after the measured save was written by another process."""
 READ_S = 1.0
-"""A log line is read at most this long after it was written."""
+"""A log line is read at most this many seconds after it was written."""
 STEPS_TAIL_BYTES = 4 << 20
 MOST_SAVED = 32
-"""Of the paths that processes were measured to save, the newest."""
+"""How many paths of measured saves to keep, counted from the newest."""
 OWN_FOLDER_DEPTH = 2
-"""In its own folder a script leaves files, and folders that are checkpoints; deeper down lies what others made."""
+"""A script leaves files and checkpoint folders in its working folder. Deeper folders belong to other programs."""
 MOST_FOUND = 200
 NEWEST_RUNS = 50
-"""This many of the newest runs may have trained at the same time."""
+"""How many of the newest runs are checked for training at the same time."""
 
 
 # -- which run a checkpoint belongs to, if only its folder can tell ---------------------------------
@@ -71,12 +71,12 @@ class Outputs:
 
     @classmethod
     def of(cls, job: JobSpec) -> Outputs:
-        """The outputs of a job. A usual folder counts if its arguments name it."""
+        """Return the outputs of a job. A usual output folder counts if the job's arguments mention it."""
         named = (*(name for name in job.outputs if name not in USUAL_OUTPUTS), *job.output_prefixes)
         return cls(tuple(absolute(job, name) for name in dict.fromkeys(named)), Path(job.cwd))
 
     def claims(self, path: str) -> bool:
-        """Whether a setting names this path: a folder above it, or a prefix of one of its parts."""
+        """Check whether a setting covers this path: a folder above it, or a prefix of one of its parts."""
         parts = os.path.relpath(path, self.cwd).split("/")
         return any(
             is_below(path, setting) or any(_bears(part, setting.name) for part in parts)
@@ -84,7 +84,7 @@ class Outputs:
         )
 
     def may_hold(self, path: str) -> bool:
-        """Whether the run may have written this path."""
+        """Check whether the run may have written this path."""
         return self.claims(path) or (not self.named and is_below(path, self.cwd))
 
 
@@ -96,11 +96,11 @@ class ConcurrentRun(NamedTuple):
 
 
 Others: TypeAlias = Callable[[float], Sequence[ConcurrentRun]]
-"""The runs that trained since a time (wall seconds)."""
+"""Returns the runs that trained since a time (wall seconds)."""
 
 
 def concurrent_runs(run: RunPaths, since_t: float, env: Mapping[str, str]) -> list[ConcurrentRun]:
-    """The other runs on this machine with an attempt that had not ended at `since_t` (wall seconds)."""
+    """Return this machine's other runs with an attempt that had not ended at `since_t` (wall time)."""
     found = []
     for other in known_runs(run.root.parent, env)[:NEWEST_RUNS]:
         node = other.node()
@@ -119,9 +119,9 @@ def concurrent_runs(run: RunPaths, since_t: float, env: Mapping[str, str]) -> li
 
 
 def search(job: JobSpec, since_t: float, others: Others) -> tuple[list[FoundCheckpoint], str | None]:
-    """This run's complete checkpoints, oldest first, and another run that may have written one that is therefore left out.
+    """Return this run's complete checkpoints, oldest first, and the run that may have written one that was left out.
 
-    Searches where the job's settings point; if nothing is there, also where scripts usually write.
+    Search the places in the job's settings. If they are empty, search where scripts usually write, too.
     """
     mine, ranks = Outputs.of(job), ranks_of(job)
     found: dict[str, FoundCheckpoint] = {}
@@ -154,7 +154,7 @@ def search(job: JobSpec, since_t: float, others: Others) -> tuple[list[FoundChec
 
 
 def is_too_far(job: JobSpec, state: RunState, found: FoundCheckpoint) -> bool:
-    """Whether the step of a checkpoint that no setting names is far beyond this run's: another training made it.
+    """Check whether an unclaimed checkpoint's step is far beyond this run's, so that another training made it.
 
     An attempt may count from 0 again, and a checkpoint may be written before the next logged step or count micro-batches.
     """
@@ -166,9 +166,9 @@ def is_too_far(job: JobSpec, state: RunState, found: FoundCheckpoint) -> bool:
 
 
 def ranks_of(job: JobSpec) -> int | None:
-    """How many ranks write to the searched folders; None if unknown."""
+    """Return how many ranks write to the searched folders, or None if unknown."""
     if job.nnodes != "1":
-        return None  # each node may write to a disk of its own
+        return None  # each node may write to its own disk
     if job.world_size is not None:
         return job.world_size
     if job.entry_kind is not EntryKind.COMMAND:
@@ -177,25 +177,25 @@ def ranks_of(job: JobSpec) -> int | None:
 
 
 def shown_path(job: JobSpec, path: str) -> str:
-    """A path as the job's script would write it, if it is below the script's folder."""
+    """Return a path as the job's script would write it: relative if it is below the script's folder."""
     name = os.path.relpath(path, job.cwd)
     shown = path if name.startswith("..") else name
     return shown if shown.isprintable() else ascii(shown)
 
 
 def absolute(job: JobSpec, name: str) -> Path:
-    """A path as the job's script would open it."""
+    """Return a path as the job's script would open it."""
     return Path(job.cwd, os.path.expanduser(name))
 
 
 def is_below(path: str, folder: Path) -> bool:
-    """Whether a path is this folder or inside it, even through links."""
+    """Check whether a path is this folder or inside it, even through links."""
     real, above = os.path.realpath(path), os.path.realpath(folder)
     return os.path.commonpath((real, above)) == above
 
 
 def _bears(part: str, name: str) -> bool:
-    """Whether a path component equals or starts with this name: ``run1`` matches run1_5.pt but not run12.pt or runner.pt."""
+    """Check whether a path component equals or starts with a name: ``run1`` matches run1_5.pt, not run12.pt or runner.pt."""
     stem = next((name.removesuffix(end) for end in ENDINGS if name.lower().endswith(end)), name)
     return bool(stem) and part.startswith(stem) and not part[len(stem) :][:1].isalnum()
 
@@ -208,14 +208,14 @@ def _age(found: FoundCheckpoint) -> tuple[float, int]:
 
 
 class FoundCheckpoints:
-    """Follows one attempt after another. Used by the keeper's only thread.
+    """Finds the checkpoints of one attempt after another. Used by the keeper's only thread.
 
     Args:
-        job: what runs.
+        job: the job that is running.
         clock: gives the run's wall time.
         emit: journals an event.
-        series: the samples of this node, which give the step at a time; None: no such samples.
-        others: gives the runs that trained since a time.
+        series: the samples of this node, which give the step at a time, or None without samples.
+        others: returns the runs that trained since a time.
         measured: the optimizer steps of the live attempt.
     """
 
@@ -231,15 +231,15 @@ class FoundCheckpoints:
         self._job, self._clock, self._emit, self._series = job, clock, emit, series
         self._others, self._measured = others, measured
         self._saved: dict[str, tuple[float, int | None]] = {}
-        """Path to when it was saved, and after how many steps of its process."""
+        """The time of each path's save, and the number of steps of the process at that time."""
         self._is_measured = self._is_new = self._warned = False
         self._looker: Background[tuple[list[FoundCheckpoint], str | None]] = Background("stoker-checkpoints")
         self._journalled: set[tuple[str, int | None, float]] = set()
-        self._taken: dict[str, float] = {}  # path to the time it was last journalled
+        self._taken: dict[str, float] = {}  # path to the time it was last journaled
         self._last_look = clock.mono()
 
     def hear(self, seen: Observation) -> None:
-        """A process of this run saved something: check its path, wherever it is."""
+        """Note a path that a process of this run saved, wherever it is, to be checked later."""
         if not isinstance(seen, FactSeen):
             return
         self._is_measured = True
@@ -256,7 +256,7 @@ class FoundCheckpoints:
             del self._saved[next(iter(self._saved))]
 
     def look(self, state: RunState) -> None:
-        """Call at each tick: checks new measured saves, or once a minute folders if nothing is measured, and journals what is complete."""
+        """Check new measured saves, or folders once a minute if nothing is measured. Journal complete checkpoints. Call at each tick."""
         self._take(self._looker.poll(), state)
         now, wait_s = self._clock.mono(), LOOK_EVERY_S if self._is_new else SEARCH_EVERY_S
         is_due = now >= self._last_look + wait_s and (self._is_new or not self._is_measured)
@@ -264,9 +264,9 @@ class FoundCheckpoints:
             self._last_look = now
 
     def finish(self, state: RunState) -> None:
-        """The attempt has ended: find what it left, because the next one may start from it."""
+        """Find the checkpoints that an ended attempt left, because the next attempt may start from one."""
         self._taken.clear()
-        if self._looker.busy:  # it started before the end
+        if self._looker.busy:  # the search started before the end
             self._take(self._looker.poll(LAST_LOOK_S), state)
         if self._begin(state, is_over=True):
             self._taken.clear()
@@ -283,7 +283,7 @@ class FoundCheckpoints:
         reported = any(not found.found for found in state.checkpoints)
         if began_t is None or reported or not (self._job.outputs or self._saved) or self._looker.busy:
             return False
-        # File times are the machine's: if its clock was set back, files look older than they are.
+        # File times are by the machine's clock. After it is set back, files look older than they are.
         since_t = began_t - SETTLE_S + min(self._clock.ahead_s(), 0.0)
         # A save from a moment ago may not have its final name yet, and its record may be unread.
         until_t = math.inf if is_over else self._clock.wall() + self._clock.ahead_s() - SETTLE_S
@@ -296,7 +296,7 @@ class FoundCheckpoints:
     def _find(
         self, since_t: float, until_t: float, saved: Mapping[str, tuple[float, int | None]], *, searches: bool
     ) -> tuple[list[FoundCheckpoint], str | None]:
-        """Runs in the search thread: finds measured saves, or else checkpoints in folders, and who else may write there."""
+        """Find measured saves, or else checkpoints in folders, and which run may share them. Runs in the search thread."""
         found: dict[str, FoundCheckpoint] = {}  # by path with links resolved
         for path, (saved_t, counted) in saved.items():
             one = whole_saved(path, since_t, saved_t + SAVED_S, ranks=ranks_of(self._job))
@@ -323,11 +323,11 @@ class FoundCheckpoints:
             )
         # An adopting keeper, or one that skipped an attempt, journals what was written in the meantime.
         new = [one for one in found if not self._is_known(one, state)]
-        # Check it again: the log may name a step after its checkpoint is found.
+        # Keep checking it, because the log may show a later step after its checkpoint is found.
         new = [one for one in new if one.counted is not None or not is_too_far(self._job, state, one)]
         now = self._clock.mono()
         for one in new:
-            # A file that is rewritten again and again is reported once a minute, enough to know where a restart begins.
+            # A file that is rewritten repeatedly is reported once a minute, enough to know where a restart begins.
             if now - self._taken.get(one.path, -math.inf) < REWRITTEN_S:
                 continue
             self._taken[one.path] = now
@@ -354,9 +354,9 @@ class FoundCheckpoints:
         return any(known.written_t in {None, one.t} for known in journalled)
 
     def _step_of(self, one: FoundCheckpoint, state: RunState) -> tuple[int, bool]:
-        """Its step, by its name, its process's count, or the logged steps around its time; and whether only by the latter.
+        """Return a checkpoint's step by its name, its process's count or the steps logged around it; True if by time.
 
-        If the script logs steps, its own counter gives the step: a log that begins with 0 or 1 shows where the script starts to count,
+        If the script logs steps, its own counter gives the step. A log that begins with 0 or 1 shows where the script starts to count,
         and its steps around the save show that it counts optimizer steps.
         """
         if one.step is not None:
@@ -378,7 +378,7 @@ class FoundCheckpoints:
 
 
 def logged_steps(series: Path | None) -> list[tuple[float, float]]:
-    """Wall time and step of the newest samples that name a step, in order of arrival."""
+    """Return the wall time and step of the newest samples that have a step, in order of arrival."""
     if series is None:
         return []
     reader = SeriesReader(series, METRICS)
@@ -388,12 +388,12 @@ def logged_steps(series: Path | None) -> list[tuple[float, float]]:
 
 
 def step_at(t: float, steps: Sequence[tuple[float, float]]) -> int | None:
-    """The newest step seen up to a given time."""
+    """Return the newest step seen up to a given time, or None."""
     return next((int(n) for seen_t, n in reversed(steps) if seen_t <= t), None)
 
 
 def _is_between(step: int, t: float, steps: Sequence[tuple[float, float]]) -> bool:
-    """Whether a step lies between the steps seen before and after a time; samples may be seen `READ_S` late."""
+    """Check whether a step lies between the steps seen before and after a time, which may be `READ_S` late."""
     before = [int(n) for seen_t, n in steps if seen_t <= t]
     if not before:
         return False

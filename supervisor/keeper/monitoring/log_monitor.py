@@ -1,6 +1,6 @@
-"""Logs as they grow, turned into observations: evidence by the scanner, metrics by the readers.
+"""Turns growing logs into observations: the scanner yields evidence, and the readers yield metrics.
 
-All parsing happens in the tail thread; what is handed over is small.
+The tail thread does all parsing and passes on only small objects.
 """
 
 from __future__ import annotations
@@ -59,34 +59,34 @@ from supervisor.text.patterns import compile_linear
 from supervisor.text.prefixes import Origin
 from supervisor.text.stamps import LineClock
 
-# How many lines and bar states of a batch (what was written within 50 ms) are checked for what they say, at 10 µs each.
+# How many lines and bar states of a batch (50 ms of output) are checked for their content, at 10 µs each.
 MOST_LINES = 16
 MAX_WAITING_BYTES = 16 << 20
-# Observations that may wait for the keeper's loop (some 10 MB, half a second of its work). Beyond that, reading waits too, so that
-# what counts as read really gets to the journal.
+# Observations that may wait for the keeper's loop (some 10 MB, half a second of its work). Beyond this number,
+# reading waits, too, so that everything counted as read does reach the journal.
 MOST_WAITING = 20_000
 WAITING_S = 0.01
 # All samples of a batch (256 KiB of log) are kept up to this many, ten times what a fast job prints in a second.
 BATCH_SAMPLES = 200
-# A larger batch is a backlog. About this many of its samples are kept if the log's length is unknown: a chart is a few hundred dots
+# A larger batch is a backlog. About this many of its samples are kept if the log's length is unknown. A chart is a few hundred dots
 # wide, and readers of the samples must keep up with some hundred batches a second.
 BACKLOG_SAMPLES = 60
-# About this many samples are kept of a log that already existed, whatever its length, but at least `MIN_BATCH_SAMPLES` per batch. A
-# sample takes some 60 µs until it is in the series; with 60 per batch that was a quarter of the time of reading the log.
+# About this many samples of an existing log are kept, whatever its length, but at least `MIN_BATCH_SAMPLES` per batch. Storing a
+# sample in the series takes some 60 µs, so 60 samples per batch took a quarter of the time of reading the log.
 EXISTING_LOG_SAMPLES = 8000
 MIN_BATCH_SAMPLES = 12
-# How many rows of a batch that begin an epoch or another bar are kept, with those before them.
+# How many rows that begin an epoch or another bar are kept per batch, each with the row before it.
 MOST_TURNS = 64
 STEP = "step"
 TOTAL_STEPS = "total_steps"
 EPOCH = "epoch"
 # tqdm wipes its bar with blanks, writes the line (to this file or another) and draws the bar again. The blanks, the return after them
-# and the new state are separate writes, so each may be read alone. Of two bars the lower is wiped last, and the cursor moves up again.
+# and the new state are separate writes, so a read may hold only one. Of two bars, the lower is wiped last, and the cursor moves up.
 BAR = b"%|"
 BLANKS = b"\r" + b" " * 8
 _WIPED = re.compile(rb"\r {8,512}\r+(?:(?:\x1b\[A)+\r+)?([^\r\n]{1,4096})(?:\n\r+(?! {8})([^\r\n]{1,1024}))?")
 WIPED_BYTES = 8192
-# The end of a drawn state. A warning printed next is on the same line. A state that was read in part lacks the bracket.
+# The end of a drawn state. A warning printed next is on the same line. A partly read state lacks the bracket.
 _STATE = re.compile(rb"[^\r\n]*?\d/\d+ \[\d[^\[\]\r\n]*\]")
 
 
@@ -94,14 +94,14 @@ class LogKind(Enum):
     """How a log is read."""
 
     RANK = auto()  # evidence and metrics
-    AGENT = auto()  # the launcher's own output: evidence, unless the ranks' logs had it before
+    AGENT = auto()  # the launcher's own output: evidence that the ranks' logs did not have before
     TELEMETRY = auto()  # the trainer's JSON lines
-    MEASURED = auto()  # the instrumentation's
+    MEASURED = auto()  # the JSON lines of the instrumentation
 
 
 @dataclass(frozen=True, slots=True)
 class LogKey:
-    """Identifies a log. `name` is its name in verdicts and evidence."""
+    """Identifies a log. Verdicts and evidence refer to the log by `name`."""
 
     name: str
     kind: LogKind
@@ -112,19 +112,19 @@ class LogWatch:
     """Follows any number of logs in one thread.
 
     Args:
-        put: takes the observations, in the tail thread.
-        waiting: how many of them are still queued.
-        engine: gives the signature engine; asked in the tail thread.
-        engine_ready: whether the engine is available without delay. Until then lines wait to be scanned, but not to be measured:
-            compiling it on a busy machine takes tens of seconds, and steps must keep their times.
-        rank_of: the global rank of a log's origin, where it is known.
-        measure: read metrics from log lines; off for a trainer whose telemetry says them exactly.
+        put: receives the observations, in the tail thread.
+        waiting: returns how many observations are still queued.
+        engine: returns the signature engine; called in the tail thread.
+        engine_ready: whether the engine is available without delay. Until then lines wait to be scanned, but not to be measured.
+            Compiling the engine takes tens of seconds on a busy machine, and steps must keep their times.
+        rank_of: returns the global rank of a log's origin, or None if unknown.
+        measure: read metrics from log lines; False for a trainer whose telemetry gives exact values.
         rules: the user's own metrics, as (name, regex).
-        late: what is in a log when it is first followed was written earlier, so its samples have the timestamps of their lines, or
-            say that there are none.
+        late: the content of a log at its first read was written earlier, so its samples get the timestamps of their lines, or
+            a mark for a line without a timestamp.
         on_agent: receives the raw bytes of AGENT logs, in the tail thread.
-        arrived: gets the name of a log, how long it is, and the two looks between which it grew so far, in the tail thread.
-        read_before: how many bytes of a log an earlier keeper had read; asked when the log is first followed.
+        arrived: receives a log's name, its length, and the two checks between which it last grew, in the tail thread.
+        read_before: returns how many bytes of a log an earlier keeper had read; called when the log is first followed.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class LogWatch:
         self._waiting = waiting
         self._drain: Drain | None = None
         self._late = late
-        self._newest: dict[str, DrawnState] = {}  # what was read last of a log with bars
+        self._newest: dict[str, DrawnState] = {}  # what was last read of a log with bars
         self._standing: dict[
             str, tuple[int, float]
         ] = {}  # bytes of a log when it was first followed, its last change
@@ -175,7 +175,7 @@ class LogWatch:
         self._rank_reported = False
 
     def follow(self, key: LogKey, path: str, *, ended: bool = False) -> None:
-        """Follow a file, once; it need not exist yet. `ended`: it was all written earlier, even if it grows here."""
+        """Follow a file, once; it may not exist yet. `ended`: all of it was written earlier, even if it grows."""
         if key.name not in self._keys:
             self._keys[key.name] = key
             self._before[key.name] = self._read_before(key.name)
@@ -189,7 +189,7 @@ class LogWatch:
             self._tailer.add(path, key.name)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the tail thread."""
         self._tailer.start()
 
     @property
@@ -198,16 +198,16 @@ class LogWatch:
         return list(self._paths)
 
     def backlog(self) -> Backlog:
-        """How far the logs are read; also after `close`."""
+        """Return how much of the logs was read. Works after `close`, too."""
         return self._tailer.backlog()
 
     def finish(self) -> None:
-        """Read everything up to its current end; returns at once (see `finished`)."""
+        """Ask for everything up to the current end to be read, and return at once (see `finished`)."""
         self._drain = self._tailer.ask_drain(self._scan_waiting)
 
     @property
     def finished(self) -> bool:
-        """Whether the reading that `finish` asked for is over."""
+        """Whether the reading that `finish` asked for has ended."""
         return self._drain is not None and (self._drain.done.is_set() or not self._tailer.alive)
 
     def close(self) -> None:
@@ -236,7 +236,7 @@ class LogWatch:
             case LogKind.AGENT:
                 self._note_arrival(key.name, batch)
                 self._on_agent(batch.data)
-                # What torchrun reports about its ranks was in their own logs before.
+                # torchrun reports about its ranks what their own logs showed before.
                 if not self._rank_reported:
                     self._scan(key, batch)
             case LogKind.RANK:
@@ -264,7 +264,7 @@ class LogWatch:
         self._scan_now(key, batch)
 
     def _scan_waiting(self) -> None:
-        if self._stop.is_set():  # nobody is waiting
+        if self._stop.is_set():  # the results are no longer wanted
             return
         waiting, self._unscanned, self._unscanned_bytes = self._unscanned, [], 0
         for key, batch in waiting:
@@ -322,7 +322,7 @@ class LogWatch:
         self._read_rows[key.name] = before + len(rows)
         numbers = None if few else {row: before + at for at, (row, *_) in enumerate(rows, 1)}
         both: list[tuple[int, StepSeen | StepHint]] = []
-        end = 0  # a long line is truncated, but ends after the states drawn on it
+        end = 0  # a long line is truncated, but it ends after the states drawn on it
         for row, columns, at, _ in kept:
             line, sample = lines[row], columns.sample(at)
             end = max(end, line.offset + len(line.raw))
@@ -330,7 +330,7 @@ class LogWatch:
             if numbers is not None:
                 seen.values[READING] = float(numbers[row])
             both.append((end, seen))
-        # In a backlog only those bars are read that give a kept line its step.
+        # In a backlog, read only the bars that give a kept line its step.
         ends = _line_ends(batch)
         stepless = (lines[row] for row, columns, *_ in kept if STEP not in columns.values)
         told = None if few else {ends[line.number] for line in stepless if line.number in ends}
@@ -344,7 +344,7 @@ class LogWatch:
         return self._line_clocks[name]
 
     def _samples_wanted(self, key: LogKey) -> int:
-        """How many samples to keep of a batch in a backlog."""
+        """Return how many samples to keep of a backlog's batch."""
         size, _ = self._standing.get(key.name, (0, 0.0))
         if not 0 < size < sys.maxsize:
             return BACKLOG_SAMPLES
@@ -356,7 +356,7 @@ class LogWatch:
         rank = sample.rank if sample.rank is not None else self._rank_of(key.origin)
         other = sample.other
         if sample.evaluates:
-            # So that one of several losses on held-out data is not mistaken for the training's.
+            # Keeps one of several losses on held-out data from being mistaken for the training loss.
             other = {
                 name
                 if "loss" not in name.lower() or EVAL_WORDS & set(words_of(name))
@@ -365,10 +365,10 @@ class LogWatch:
             }
         values = {**other, **sample.values}
         if sample.off_curve:
-            for name in LOSSES:  # a loss curve must not end with a mean, or with the loss of the test set
+            for name in LOSSES:  # a loss curve must not end with a mean or with the test loss
                 values.pop(name, None)
         size, changed_t = self._standing.get(key.name, (0, now))
-        # A full read buffer cannot be fresh output of a running job: it is a copy, or a pipe from a file.
+        # A full read buffer is not fresh output of a running job: it is from a copy, or from a file piped in.
         if line.offset < size or (self._late and len(batch.data) >= READ_BYTES):
             stamp = self._line_clock(key.name, changed_t).read(line.text)
             values[LINE_T] = stamp if stamp is not None else math.nan
@@ -391,7 +391,7 @@ class LogWatch:
     def _hints(
         self, key: LogKey, batch: Batch, now: float, told: set[int] | None
     ) -> Iterator[tuple[int, StepHint]]:
-        """The states of bars after they were wiped for a line, and their offsets. `told`: only for lines that end at these offsets."""
+        """Yield the bar states drawn after a wipe for a line, with their offsets. `told`: only for lines ending at these offsets."""
         place, before, told_before = self._wiped.pop(key.name, ((0, 0), b"", None))
         if place != (batch.generation, batch.offset):
             before = b""
@@ -424,7 +424,7 @@ class LogWatch:
 
 
 def _line_ends(batch: Batch) -> dict[int, int]:
-    """The offsets of the newlines of a batch's lines, by line number."""
+    """Return the offsets of the newlines of a batch's lines, by line number."""
     begins = [line.offset for line in batch.lines[1:]]
     last = batch.offset + batch.data.rfind(b"\n")
     return {
@@ -433,13 +433,13 @@ def _line_ends(batch: Batch) -> dict[int, int]:
 
 
 Row: TypeAlias = tuple[int, Columns, int, float | None]
-"""Index of the line, its columns of numbers and the row in them, and its loss."""
+"""A line's index, its columns of numbers, the row in these columns, and its loss."""
 
 
 def turns(rows: Sequence[Row]) -> set[int]:
-    """Return the indices of the rows without a loss where the epoch or the total changes, each with the last such row before it.
+    """Return the indices of rows without a loss whose epoch or total differs from the row before, and of the rows just before them.
 
-    They show which epoch the rows below belong to, and that a bar with another total is not the training's.
+    These rows show which epoch the rows below belong to, and that another total's bar is not the training's.
     """
     found: set[int] = set()
     before: tuple[float | None, ...] | None = None
@@ -459,7 +459,7 @@ def turns(rows: Sequence[Row]) -> set[int]:
 
 
 def last_of_each(rows: Sequence[Row]) -> set[int]:
-    """The indices of the rows with the last value of each number, because charts show these as current."""
+    """Return the indices of the rows with the last value of each number, which charts show as current."""
     found: set[int] = set()
     known: set[str] = set()
     lasts = sorted({id(columns): place for place, (_, columns, *_) in enumerate(rows)}.values())
@@ -476,9 +476,9 @@ def last_of_each(rows: Sequence[Row]) -> set[int]:
 
 
 def thinned(losses: Sequence[float | None], wanted: int = BACKLOG_SAMPLES) -> list[int]:
-    """The indices of about `wanted` samples of a backlog, given by their losses: per stretch the minimum, the maximum, the first nan or inf, and the last.
+    """Return the indices of about `wanted` samples of a backlog by their losses: per stretch the minimum, the maximum, the first nan or inf, and the last.
 
-    A log of a gigabyte has millions of samples; all of them would take more space than the log.
+    A log of a gigabyte has millions of samples. Storing all of them would take more space than the log.
     """
     stretch = 3 * len(losses) // wanted + 1
     kept: list[int] = []
@@ -492,20 +492,20 @@ def thinned(losses: Sequence[float | None], wanted: int = BACKLOG_SAMPLES) -> li
     return kept
 
 
-# -- after the processes are gone -------------------------------------------------------------------
+# -- after the processes have exited ---------------------------------------------------------------
 
 QUIET_S = 2.0
 """A log that a process still has open counts as ended after this many seconds without output."""
 WRITTEN_S = 60.0
-"""A log that keeps growing is read to its end at this time."""
+"""A log that keeps growing is read to its end after this many seconds."""
 LOOK_AGAIN_S = 0.5
-"""Looking for writers walks /proc, which takes 0.1 s on a machine with thousands of processes."""
+"""Seconds between searches for writers. Each walks /proc: 0.1 s on a machine with thousands of processes."""
 
 
 class LastReading:
     """Reads logs to their end after their processes have exited. One thread calls `look` until it returns True.
 
-    A process that outlives the job and still has a log open (a tracker's uploader) is waited for until it falls silent.
+    If a process outlives the job and keeps a log open (a tracker's uploader), the log is read until it falls silent.
     """
 
     def __init__(self, logs: LogWatch, clock: Clock) -> None:
@@ -520,7 +520,7 @@ class LastReading:
 
     @property
     def took_s(self) -> float:
-        """Seconds since it began."""
+        """Seconds since the reading began."""
         return self._clock.mono() - self._began
 
     def hurry(self) -> None:
@@ -528,14 +528,14 @@ class LastReading:
         self._waits = False
 
     def look(self) -> bool:
-        """Whether everything has been read."""
+        """Check whether everything has been read."""
         if not self._asked and not (self._waits and self._may_grow()):
             self._asked = True
             self._logs.finish()
         return self._asked and self._logs.finished
 
     def _may_grow(self) -> bool:
-        """Whether a process may still be writing."""
+        """Check whether a process may still be writing."""
         now = self._clock.mono()
         size_bytes = self._logs.backlog().size_bytes
         if size_bytes != self._size_bytes:

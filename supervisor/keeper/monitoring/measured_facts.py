@@ -1,8 +1,8 @@
 """The instrumentation's records of the current attempt: its batch, rates and times, and steps for a script that prints none.
 
 For the batch, samples and times the process is authoritative, so its values replace those in logs. For the step the script's own counter
-is, if it prints one, because checkpoints are named by it. So counted steps are used only if the logs show no step for `SILENT_S`.
-The trainer's own telemetry is never replaced.
+is authoritative if printed, because checkpoints are named by it. Counted steps are used only if the logs show no step for
+`SILENT_S`. The trainer's own telemetry is never replaced.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ SILENT_S: Final = 20.0
 """Seconds from the first step. A script that logs steps has logged one by then."""
 MOST_STEPS: Final = 4096
 LATE_S: Final = 2.0
-"""How much the delay between a log line and the next count, which comes once a second, may vary."""
+"""How many seconds the delay may vary between a log line and the next count, which comes once a second."""
 OPEN_STEPS: Final = 20
-"""After this many steps, what is still unknown is journalled as unknown."""
+"""After this many steps, unknown values are journaled as unknown."""
 
 
 class MeasuredFacts:
     """Used by the keeper's only thread. `emit` writes an event; `observe` takes a step as if it came from a log.
 
     Attributes:
-        group_timeout_s: the longest timeout that the job sets, or the ranks were measured to request, for a process group, if it is
+        group_timeout_s: the longest process-group timeout that the job sets, or that the ranks were measured to request, if it is
             above PyTorch's default.
         steps: wall time and step of the newest counted steps; empty if the script logs its own.
     """
@@ -71,7 +71,7 @@ class MeasuredFacts:
         self.begin(0, None)
 
     def begin(self, attempt: int, job: JobSpec | None, *, adopted: RunState | None = None) -> None:
-        """A new attempt, or one `adopted` in the given state: what the journal has is not written again."""
+        """Begin an attempt, or one `adopted` in the given state. Journaled values are not written again."""
         self._attempt, self._local_world = attempt, job.nproc_per_node if job is not None else None
         self.group_timeout_s = job.group_timeout_s if job is not None else None
         self._named = job.knobs if job is not None and job.knobs.declared else Knobs()
@@ -95,12 +95,12 @@ class MeasuredFacts:
         self._ratio = StepRatio(self._journalled.logged_step if self._journalled is not None else None)
 
     def hear(self, seen: Observation) -> Observation:
-        """Take a record, or note that a log or the trainer's telemetry has steps. Returns a log's step with the measured values."""
+        """Use a record, or note that a log or the trainer's telemetry has steps. Return a log's step with the measured values."""
         if isinstance(seen, StepSeen) and "step" in seen.values:
             if not self.logs_steps:
                 self._values.clear()  # times of the optimizer's steps
             self.logs_steps, self._has_telemetry = True, self._has_telemetry or seen.from_telemetry
-            if not seen.rank and self._adopted_t is None:  # logs that are read again say nothing about time
+            if not seen.rank and self._adopted_t is None:  # logs that are read again have no reliable times
                 self._ratio.log(seen.t, seen.values["step"])
             if not self._has_telemetry and (measured := self._values.get(seen.rank or 0)):
                 return dataclasses.replace(seen, measured={**measured})
@@ -114,7 +114,7 @@ class MeasuredFacts:
         return seen
 
     def step_after(self, counted: int) -> int | None:
-        """Optimizer steps of the whole training after `counted` steps of a process in this attempt; None if unknown."""
+        """Return the training's optimizer steps after `counted` steps of a process in this attempt; None if unknown."""
         return None if self._before is None else self._before + counted
 
     def look(self, state: RunState, *, is_over: bool = False) -> None:
@@ -159,7 +159,7 @@ class MeasuredFacts:
         self._emit(event)
 
     def _take_values(self, seen: FactSeen) -> None:
-        """Take the measured values of a rank's step, to complete a log with steps, or to replace one without."""
+        """Use the measured values of a rank's step, to complete a log with steps, or to replace one without."""
         record, now = seen.record, self._clock.mono()
         counted, in_state = record.get("step"), record.get("optimizer_step")
         values = self._values.setdefault(seen.rank, {})
@@ -187,7 +187,7 @@ class MeasuredFacts:
     def _release(self) -> None:
         """Pass on the steps that were held back, because the script logs none."""
         if self._held and not self.logs_steps and not self._is_silent:
-            # Journalled now, so that an adopting keeper knows it.
+            # Journal this now, so that an adopting keeper knows it.
             self._is_silent, self._next_look = True, 0.0
         while self._held and not self.logs_steps:
             record, seen = self._held.popleft()
@@ -215,7 +215,7 @@ class MeasuredFacts:
         length = found.sequence_length if is_one_shape else None
         planned_steps = None
         if found.accumulation == 1 and self._ratio.value == (1.0 if self.logs_steps else None):
-            # With accumulation the setting's number may count passes; what a script's own counter counts is unknown.
+            # With accumulation the setting's number may count passes. What a script's own counter counts is unknown.
             inputs = (setting for setting in self._facts.settings if setting.is_input)
             planned_steps = total_steps([(f"--{s.name}", str(s.number)) for s in inputs if s.number])
         is_leading = is_one_shape and first.shape[0] == found.micro_batch
@@ -255,7 +255,7 @@ class MeasuredFacts:
         )
 
     def _words(self, settings: MeasuredSettings, resume: str | None) -> dict[str, tuple[str, ...]]:
-        """All spellings of each setting that a plan may change: ``-b 16`` and ``--batch-size 16`` are the same."""
+        """Return all spellings of each setting that a plan may change: ``-b 16`` equals ``--batch-size 16``."""
         named = self._named
         total = settings.total[0] if settings.total is not None else None
         own = {settings.setting, settings.accumulation, total, resume}
@@ -269,14 +269,14 @@ class MeasuredFacts:
 
 
 def _candidates(settings: MeasuredSettings) -> Iterator[str]:
-    """All settings that an answer may name."""
+    """Yield all settings that an answer may refer to."""
     for one in settings.answers:
         yield one.value
         yield from _candidates(one.then)
 
 
 def _confirmed_step(state: RunState) -> int | None:
-    """The step of the checkpoint that the newest attempt loaded; None if it is only known by its time."""
+    """Return the step of the checkpoint that the newest attempt loaded; None if only its time is known."""
     view = state.attempt
     if view is None or view.confirmed is None or view.confirmed.resume is None:
         return None
@@ -287,22 +287,22 @@ def _confirmed_step(state: RunState) -> int | None:
 class StepRatio:
     """How many optimizer steps one step of the script's own counter is; None if unknown.
 
-    Both counters are compared over windows of time; two consecutive windows must agree.
+    Both counters are compared over windows of time, and two consecutive windows must agree.
     """
 
     def __init__(self, value: float | None) -> None:
         self.value = value
         self._logged: tuple[float, float] | None = None
         self._first: tuple[float, float, float] | None = None
-        """Where a window began: wall time, and both counters."""
+        """The start of a window: wall time, and both counters."""
         self._candidate: float | None = None
 
     def log(self, t: float, step: float) -> None:
-        """The log named a step at `t` (wall seconds). Between two counts, the first one is used."""
+        """Record a logged step at `t` (wall seconds). Between two counts, the first one is used."""
         self._logged = self._logged or (t, step)
 
     def count(self, t: float, step: float) -> None:
-        """`step` optimizer steps had been made at `t`."""
+        """Record that `step` optimizer steps had been made at `t`."""
         if self._logged is not None and self._logged[0] <= t:
             self._compare(*self._logged, step)
             self._logged = None
@@ -326,8 +326,8 @@ class StepRatio:
 
 # -- whether a restarted attempt trains as planned --------------------------------------------------
 #
-# The saves of such an attempt wait for the file `CONFIRMED`, for at most 20 s (instrument/checkpoints.py), so that an attempt with another
-# batch, or without its checkpoint, is ended before it writes over one.
+# The saves of a restarted attempt wait for the file `CONFIRMED`, for at most 20 s (instrument/checkpoints.py). An attempt with another
+# batch, or without its checkpoint, is therefore ended before it overwrites a checkpoint.
 
 CONFIRMED: Final = "confirmed"
 
@@ -341,10 +341,10 @@ class PlanCheck:
         self._record, self._emit, self._clock, self._env = record, emit, clock, env
         self._confirmed: Path | None = None
         self._saved: set[str] = set()
-        """Checkpoints that an earlier attempt was measured to save, so that loading them would be measured, too."""
+        """Checkpoints that an earlier attempt was measured to save. Loading one of them would be measured, too."""
 
     def begin(self, number: int, paths: AttemptPaths) -> None:
-        """A new attempt."""
+        """Begin a new attempt."""
         self._confirmed = paths.telemetry / CONFIRMED if number > 1 else None
 
     def look(self, facts: Facts, state: RunState) -> None:
@@ -400,7 +400,7 @@ class PlanCheck:
             )
 
     def _keep_answers(self, state: RunState, *, wrong: Unread | None = None) -> None:
-        with contextlib.suppress(OSError):  # in that case they are tried or asked again
+        with contextlib.suppress(OSError):  # the answers are tried or asked for again
             keep_answers(state, self._env, self._clock.wall(), wrong=wrong)
 
     def _differ(self, view: AttemptState, **found: Any) -> None:
@@ -409,14 +409,14 @@ class PlanCheck:
 
 
 def changed_batch(state: RunState, view: AttemptState) -> BatchSpec | None:
-    """The planned batch, if a restart changed it. An unchanged batch comes from a convention, which may be wrong."""
+    """Return the planned batch if a restart changed it. An unchanged batch is a convention's and may be wrong."""
     return view.batch if any(a.changes_batch for a in state.attempts if a.number < view.number) else None
 
 
 def _other(
     planned: BatchSpec, facts: Facts, micro: int | None, agreed: int | None
 ) -> tuple[Unread | None, int, str] | None:
-    """What was measured instead of the plan: which setting, its number, and a description. None while nothing contradicts the plan."""
+    """Return the differing setting, its measured number, and a description; None while nothing contradicts the plan."""
     if micro is not None and micro != planned.micro_batch_per_rank:
         return Unread.MICRO, micro, f"micro-batch {micro}"
     if agreed is not None and agreed != planned.accumulation_steps:
@@ -428,7 +428,7 @@ def _other(
 
 
 def _why(facts: Facts, knob: str | None, number: int | None) -> str:
-    """Why the setting did not have the planned value, if known."""
+    """Explain why the setting did not have the planned value, if known."""
     if knob is None:
         return ""
     mine = [setting for setting in facts.seen if is_named(setting, knob)]

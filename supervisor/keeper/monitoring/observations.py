@@ -50,9 +50,9 @@ class StepSeen:
 
 @dataclass(frozen=True, slots=True)
 class StepHint:
-    """The state of a bar that was wiped for a line and drawn again: the step at which that line was written.
+    """The state of a bar that was wiped for a line and redrawn: the step at which the line was written.
 
-    `log`: the name of its log. `below`: the line is right above; else it went to another log, or will be written later.
+    `log`: the name of the bar's log. `below`: the line is right above. If not, it went to another log or comes later.
     """
 
     t: float
@@ -64,7 +64,7 @@ class StepHint:
 
 @dataclass(frozen=True, slots=True)
 class LinesSeen:
-    """The newest lines of one read of a rank's log, or a part of a line, whatever they say. `again`: an earlier keeper had read them."""
+    """The newest lines of one read of a rank's log, or a part of a line, whatever the content. `again`: an earlier keeper read them."""
 
     t: float
     log: str
@@ -93,7 +93,7 @@ class FactSeen:
 
 @dataclass(frozen=True, slots=True)
 class ReadySeen:
-    """The trainer is ready to step, see `events.TrainerReady`."""
+    """The trainer is ready to step; see `events.TrainerReady`."""
 
     t: float
     rank: int | None
@@ -114,7 +114,7 @@ class CheckpointSeen:
 
 @dataclass(frozen=True, slots=True)
 class AdviceSeen:
-    """Something worth reporting once: a warning of the trainer, a lost GPU, a missing driver."""
+    """A message to report once: a warning of the trainer, a lost GPU, a missing driver."""
 
     t: float
     rank: int | None
@@ -124,7 +124,7 @@ class AdviceSeen:
 
 @dataclass(frozen=True, slots=True)
 class EvidenceLine:
-    """A signature matched a line. `path` is relative to the attempt folder, `line` 1-based.
+    """A line that matched a signature. `path` is relative to the attempt folder, `line` 1-based.
 
     `stop_signal`: the line reports a SIGTERM without its sender.
     """
@@ -183,12 +183,12 @@ Observation: TypeAlias = (
 
 
 def is_telemetry(seen: Observation) -> bool:
-    """Whether an observation shows that the trainer sends telemetry."""
+    """Check whether an observation shows that the trainer sends telemetry."""
     return seen.from_telemetry if isinstance(seen, StepSeen) else isinstance(seen, PhaseSeen | CheckpointSeen)
 
 
 def from_telemetry(line: bytes, *, rank: int | None, clock: Clock) -> Iterator[Observation]:
-    """The observations in one line of telemetry (see docs/telemetry.md), from the file of `rank`."""
+    """Yield the observations in one line of telemetry (see docs/telemetry.md) from the file of `rank`."""
     record = parse_telemetry(line) if len(line) <= MAX_LINE_BYTES else None
     if record is None:
         return

@@ -1,7 +1,7 @@
-"""Names the first failing rank once its process has ended, long before its launcher ends and there is a verdict.
+"""Identifies the first failing rank once its process has ended, long before the launcher's end and the verdict.
 
 An error in a log is not a failure, because scripts also print exceptions that they handled. The exit code of the rank's process shows
-that it failed, and the last error that it wrote says why.
+that the rank failed, and the last error that it wrote shows why.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class RankFailures:
         self.begin()
 
     def begin(self) -> None:
-        """Another attempt."""
+        """Begin another attempt."""
         self._errors: dict[int | None, tuple[float, EvidenceLine]] = {}
         """For each rank (None: unknown), when its recent errors began, and the newest of them."""
 
@@ -40,7 +40,7 @@ class RankFailures:
                     del self._errors[rank]
 
     def look(self, view: AttemptState) -> ev.RankFailing | None:
-        """The failing rank whose errors began first, once; None if there is none or one is known."""
+        """Return the failing rank whose errors began first, once; None if there is none or it is known."""
         if view.failing is not None:
             return None
         now = self._clock.wall()

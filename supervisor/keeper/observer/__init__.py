@@ -1,1 +1,1 @@
-"""A keeper without a child: it watches a job that somebody else started."""
+"""A keeper without a child: it watches a job that another process started."""

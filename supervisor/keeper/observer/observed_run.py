@@ -28,9 +28,9 @@ from supervisor.text.stamps import Span, span_of
 ATTEMPT = 1
 PIPE_NAME = "stdin.log"
 LARGE_BYTES = 4 << 20
-"""Reading the numbers of this many bytes takes a quarter of a second."""
+"""From this many bytes on, a log counts as a backlog. Reading this many takes a quarter of a second."""
 LOOKED_AT_BYTES, LOOKED_AT_LINES = 1 << 16, 400
-"""How much of each end of a log is looked at for clock times, or for what a training prints."""
+"""How much of each end of a log is searched for clock times, or for what a training prints."""
 END_BYTES = 1 << 20
 """How much of a large log's end is judged before the rest is read."""
 
@@ -49,7 +49,7 @@ class ObservedLog:
 
     @property
     def written(self) -> str:
-        """The file whose modification time is the log's."""
+        """The file whose modification time counts for the log."""
         return self.packed or self.path
 
 
@@ -57,9 +57,9 @@ class ObservedLog:
 class Target:
     """The target of an observer.
 
-    `pipe` is a file descriptor to read until its end. `processes` are the ranks by rank (or one process under
-    0); the run is over when all of them are gone. `ended`: no process here writes these logs. `unseen`: which
-    part of it cannot be seen from here; `cut`: why a log is incomplete. Both are texts for people.
+    `pipe` is a file descriptor to read to its end. `processes`: the processes by rank (or one under 0).
+    The run has ended once all have exited. `ended`: no process here writes these logs. `unseen`: which part
+    cannot be seen from here. `cut`: why a log is incomplete. Both texts are shown to the user.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Target:
 
     @property
     def backlog_bytes(self) -> int:
-        """Bytes that take a while to read; 0 if reading takes only a moment."""
+        """The size of a backlog that takes a while to read, in bytes; 0 if reading takes only a moment."""
         size_bytes = 0
         for log in self.logs:
             with contextlib.suppress(OSError):
@@ -96,7 +96,7 @@ class ObservedRun:
 
     Args:
         run: the claimed run directory.
-        target: what is observed; whether its logs are still written need not be known yet.
+        target: what is observed. Whether its logs are still being written may be unknown so far.
         host: this machine's name.
         clock: gives the time of the events.
 
@@ -154,11 +154,11 @@ def _opening(run: RunPaths, target: Target, host: str, me: ProcessId, now: float
         yield ev.Advisory(t=now, attempt=ATTEMPT, code="unseen", text=target.unseen)
 
 
-# -- the beginning and end of a log, read first: its times and its last words ----------------------------------
+# -- the beginning and end of a log, which are read first: its times and its last lines -----------------------
 
 
 def end_of(log: ObservedLog) -> Iterator[bytes]:
-    """The last lines of a large log, or all of a small one."""
+    """Yield the last lines of a large log, or all of a small log."""
     with open_regular(log.path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > END_BYTES:
@@ -168,7 +168,7 @@ def end_of(log: ObservedLog) -> Iterator[bytes]:
 
 
 def both_ends(log: ObservedLog) -> tuple[list[str], list[str]]:
-    """The first and last few lines.
+    """Return the first and last few lines of a log.
 
     Raises:
         OSError: the log cannot be read.
@@ -182,7 +182,7 @@ def both_ends(log: ObservedLog) -> tuple[list[str], list[str]]:
 
 
 def last_written_t(logs: Iterable[ObservedLog]) -> float:
-    """When the newest log was last changed, in wall seconds; 0 if there is no log."""
+    """Return when the newest log was last changed, in wall seconds, or 0 without a log."""
     times = []
     for log in logs:
         with contextlib.suppress(OSError):
@@ -191,7 +191,7 @@ def last_written_t(logs: Iterable[ObservedLog]) -> float:
 
 
 def span_of_logs(logs: Iterable[ObservedLog]) -> Span | None:
-    """The first and last time (wall seconds) in the logs of one job; None if they contain no times."""
+    """Return the first and last time (wall seconds) in the logs of one job; None if they have no times."""
     spans = []
     for log in logs:
         with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""An observer: a keeper without a child. It watches what somebody else started and writes an observed run.
+"""An observer: a keeper without a child. It watches a job that it did not start, and writes an observed run.
 
-The directory, the journal and the series are those of any run, so every view opens it; requests other than notes and
-stacks are refused, because nothing here may be stopped or restarted by us.
+The directory, the journal and the series have the same format as in any run, so every view can open them. Requests
+other than notes and stacks are refused, because an observer must not stop or restart the job.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ from supervisor.text.prefixes import Origin
 TICK_S = 0.1
 ENDING_TICK_S = 0.01
 RECEIVE_S = 0.1
-"""Seconds per pass spent on observations: a flood of lines must not keep a request waiting."""
+"""Time to spend on observations per pass, in seconds. A flood of lines must not keep a request waiting."""
 QUIET_S = 0.5
 LEAVE_S = 3.0
-"""How long one who leaves waits for what is not read yet; a second Ctrl-C waits for nothing."""
-# A verdict reads the whole log, so at most a twentieth of the time goes into provisional verdicts.
+"""How long to keep reading after a person leaves, in seconds. A second Ctrl-C ends the wait."""
+# A verdict reads the whole log, so provisional verdicts may take at most a twentieth of the time.
 JUDGE_REST = 20.0
 JUDGE_CHEAP_S = 0.5
 # A log that grew this recently may be live, even if no writer is visible (NFS, containers, other users' jobs).
 LATELY_S = 60.0
-# A file whose last stamp is this much older than its mtime is a copy: time zones hardly differ by more.
+# A file whose last timestamp is this much older than its mtime is a copy. Time zones differ by less.
 COPIED_S = 86400.0
 STAT_S = 1.0
 Extent = tuple[int, ...]
@@ -68,17 +68,17 @@ NO_FAILURE = frozenset((FailureClass.HEALTHY, FailureClass.UNKNOWN, FailureClass
 
 
 class Observer:
-    """Watches a target until it ends or `leave` is called. Gives a verdict whenever its logs fall quiet, and at its end.
+    """Watches a target until it ends or `leave` is called. Gives a verdict whenever the logs fall quiet, and at the end.
 
-    A pipe is over at its end, processes are over once all have ended, and a log is over once its known writers have ended.
-    If a log has no known writer, its contents decide: it is over once a verdict on all of it shows an end. If such a log
-    grows again, the next end counts only after `LATELY_S` without a line.
+    A pipe ends at its end of file, processes end once all have exited, and a log ends once its known writers have exited.
+    If a log has no known writer, its contents decide: the log ends once a verdict on all of its text shows an end. If a
+    log without a known writer grows again, the next end counts only after `LATELY_S` without a line.
 
     Args:
         observed: the run directory, already started.
-        target: what to watch; whether its logs are still written is known.
-        read: gives the evidence for a verdict; raises OSError or ValueError if the logs are gone.
-        word: turns a verdict into the one that is shown.
+        target: what to watch, and whether its logs are still being written.
+        read: returns the evidence for a verdict; raises OSError or ValueError if the logs are gone.
+        word: turns a verdict into the verdict to show.
         interval_s: seconds between sensor readings.
         rules: the user's own metrics, as (name, regex).
     """
@@ -126,19 +126,19 @@ class Observer:
         )
         self._ranks = RankEnds(target.processes, self._queue.put, self.emit, self._clock)
         self._writers = Writers(() if target.ended or target.processes else target.paths)
-        # -- whether the logs grow
+        # -- whether the logs are growing
         self._last_news = self._grew_at = self._stat_at = self._clock.mono()
         self._changed_t = last_written_t(target.logs)
         self._written_t = min(self._changed_t, self._clock.wall())
-        self._stamped_t: float | None = None  # the last stamp of the logs
+        self._stamped_t: float | None = None  # the last timestamp in the logs
         self._watched = False  # written since the observer started
-        # -- their contents: the newest verdict, and how far it has read
+        # -- the logs' contents: the newest verdict, and the extent of the logs that it covers
         self._judging: Background[Verdict] = Background("stoker-verdict")
         self._judging_of: Extent = ()
         self._judged: tuple[Verdict, Extent] | None = None
         self._end_shown = False
         self._began_judging = self._judge_due = 0.0
-        # -- whether the job is over
+        # -- whether the job has ended
         self._words_decide = self._reopened = False
         self._reading: LastReading | None = None
         self._closed: tuple[Verdict, float] | None = None
@@ -153,40 +153,40 @@ class Observer:
         return self._observed.ledger.state
 
     def start(self) -> None:
-        """Start watching, in a thread."""
+        """Start watching in a thread."""
         self._begin()
         self._thread.start()
 
     def end_when_read(self) -> None:
-        """With no screen to serve: end once a log is over, read and diagnosed, however long that takes."""
+        """End once a log has ended and was read and diagnosed, however long that takes. Needs no screen."""
         self._ends_itself = True
 
     def leave(self, *, hurried: bool = False, patience_s: float = LEAVE_S) -> None:
-        """Stop watching: give the last verdict and leave the directory complete.
+        """Stop watching, give the last verdict and leave a complete directory.
 
-        `hurried`: nobody will read the verdict, so reading stops and there is none. Otherwise reading
-        continues for `patience_s`; if some of the logs are still unread then, the job's end is unknown.
+        `hurried`: the verdict will not be read, so stop reading and give none. Otherwise keep reading for
+        `patience_s` seconds. If some of the logs are still unread after that, the job's end is unknown.
         """
         self._hurried, self._patience_s = self._hurried or hurried, patience_s
         self._leave.set()
         if self._thread.ident is None:
-            return  # Ctrl-C came before it started
+            return  # Ctrl-C came before the thread started
         self._over.wait()
         self._thread.join()
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Wait for the target's own end; True once it has come."""
-        # Do not ask the thread: if Ctrl-C interrupts a join, Python 3.11 reports it as ended (bpo-45274).
+        """Wait for the target to end on its own; return whether it has."""
+        # Do not ask the thread: after Ctrl-C in a join, Python 3.11 reports it as ended (bpo-45274).
         return self._over.wait(timeout_s)
 
-    # -- what requests may do here --------------------------------------
+    # -- requests that an observer accepts --------------------------------------
 
     def emit(self, event: ev.Event, *, durable: bool = False) -> None:
         """Journal and fold an event."""
         self._observed.ledger.emit(event, durable=durable)
 
     def dump_stacks(self) -> BackgroundTask[Round, str]:
-        """Start writing the stacks of the observed processes; returns the artifact's name."""
+        """Start writing the stacks of the observed processes; the task returns the artifact's name."""
         if not self._target.processes:
             raise Refused("a log has no processes to look into")
         folder, processes = self._observed.node.attempt(ATTEMPT).root, dict(self._target.processes)
@@ -205,7 +205,7 @@ class Observer:
 
     def _begin(self) -> None:
         for log in self._target.logs:
-            # A log that nobody holds open may still be written, line by line.
+            # A log that no process holds open may still be written, line by line.
             self._logs.follow(LogKey(log.name, LogKind.RANK, log.origin), log.path, ended=bool(log.packed))
         for rank, process in self._target.processes:
             self._sensors.watch(str(rank), process)
@@ -214,7 +214,7 @@ class Observer:
             self._pipe.start()
         self._date()
         if self._pipe is not None or self._target.processes:
-            self.emit(ev.LogQuiet(t=self._clock.wall(), attempt=ATTEMPT))  # it exists, so no search is needed
+            self.emit(ev.LogQuiet(t=self._clock.wall(), attempt=ATTEMPT))  # a live job needs no search
         self._recorder.begin(ATTEMPT)
         if self._target.backlog_bytes:
             self._recorder.expect_backlog()
@@ -226,12 +226,12 @@ class Observer:
             self._sensors.start()
 
     def _backlog(self) -> Backlog:
-        """How far the logs are read; before they are opened, all of them are unread."""
+        """Return how much of the logs was read. Until the logs are opened, everything is unread."""
         found = self._logs.backlog()
         return found if found.size_bytes else Backlog(0, self._target.backlog_bytes)
 
     def _is_here(self) -> bool:
-        """Whether the job is known to run on this machine; otherwise the load and GPUs shown are not the job's."""
+        """Check whether the job is known to run here. If not, the load and GPUs shown are not the job's."""
         return bool(self._target.processes or (self._target.logs and not self._target.ended))
 
     def _date(self) -> None:
@@ -300,7 +300,7 @@ class Observer:
             self._judge()
 
     def _take(self, timeout_s: float) -> bool:
-        """Record new observations; returns whether any came from a log."""
+        """Record new observations; return whether any came from a log."""
         new_lines = False
         try:
             seen = self._queue.get(timeout=timeout_s)
@@ -315,7 +315,7 @@ class Observer:
         except queue.Empty:
             return new_lines
 
-    # -- whether the logs grow ---------------------------------------------------------------------
+    # -- whether the logs are growing --------------------------------------------------------------
 
     def _is_lately_written(self) -> bool:
         return self._clock.wall() - self._quiet_since_t < LATELY_S
@@ -331,7 +331,7 @@ class Observer:
         now = self._clock.mono()
         self._stat_at = now + STAT_S
         if (changed_t := last_written_t(self._target.logs)) != self._changed_t:
-            # By our clock, because a file server's may differ.
+            # By the local clock, because a file server's clock may differ.
             self._changed_t, self._written_t, self._grew_at = changed_t, self._clock.wall(), now
             self._watched = True
 
@@ -351,7 +351,7 @@ class Observer:
                 self._date()
             return
         if self._target.ended and not self._words_decide and not attempt.log_checked:
-            return  # it may be over; until its end is judged, nobody knows whether it is live
+            return  # its end is not judged yet, so it may be live or not
         lately, since_t = self._is_lately_written(), attempt.quiet_since
         is_news = lately == (since_t is not None) or not attempt.log_checked
         if is_news and not self._logs.backlog().unread_bytes:
@@ -365,7 +365,7 @@ class Observer:
     # -- verdicts on the logs ----------------------------------------------------------------------
 
     def _judge(self) -> None:
-        """Judge the logs at a pause or at their end, and close the attempt if the verdict shows that it is over."""
+        """Judge the logs at a pause or at their end. Close the attempt if the verdict shows that it has ended."""
         if self._reading is None and self._is_over():
             self._reading = LastReading(self._logs, self._clock)
         if self._reading is not None:
@@ -384,7 +384,7 @@ class Observer:
             self._close_attempt(current)
 
     def _last_verdict(self, reading: LastReading) -> Verdict | None:
-        """The verdict on the complete logs; None until they are read to their end and judged."""
+        """Return the verdict on the complete logs, or None until they are read to their end and judged."""
         current = self._current_verdict()
         if self._judging.busy or not (reading.look() and self._queue.empty()):
             return None
@@ -400,7 +400,7 @@ class Observer:
             self._judging.start(lambda: self._verdict(of_end=of_end))
 
     def _current_verdict(self) -> Verdict | None:
-        """The newest verdict, if nothing was written since. A new one is shown first."""
+        """Return the newest verdict if nothing was written since, or None. Show a new verdict first."""
         was_busy, found = self._judging.busy, self._judging.poll()
         if was_busy and not self._judging.busy:
             # A verdict that failed in its thread also fails here, which ends the observer.
@@ -434,11 +434,11 @@ class Observer:
         self._show(verdict, provisional=True)
 
     def _shows_end(self, verdict: Verdict) -> bool:
-        """Whether the log's contents show an end. After one that was withdrawn, the next must be stable for `LATELY_S`."""
+        """Check whether the logs show an end. After a withdrawn end, the next end must hold for `LATELY_S`."""
         return verdict.shows_end and not (self._reopened and self._is_lately_written())
 
     def _decide_end(self, verdict: Verdict) -> None:
-        """All is read and judged: the job is over, or its logs show no end and it stays open."""
+        """Close the attempt if it has ended, or keep it open, once all logs are read and judged."""
         if self._is_over() or self._target.is_copy or self._shows_end(verdict):
             if self._target.is_copy and not verdict.shows_end:
                 # An unpacked log is not followed: it fell quiet, and may show no end.
@@ -449,7 +449,7 @@ class Observer:
             self._show(verdict, provisional=True)
 
     def _extent(self) -> Extent:
-        """What a verdict made now would read: the length of the logs, and the number of known exit codes."""
+        """Return what a verdict made now would read: each log's length and the number of known exit codes."""
         found = [len(self._ranks.codes)]
         for path in self._logs.paths:
             with contextlib.suppress(OSError):
@@ -457,7 +457,7 @@ class Observer:
         return tuple(found)
 
     def _verdict(self, *, of_end: bool = False) -> Verdict:
-        """The verdict on the current logs. If all watched processes were seen to end with 0, that and the job's progress count, too."""
+        """Diagnose the current logs. If all watched processes exited with code 0, count the codes and the job's progress, too."""
         engine = self._engine.get()
         if of_end:
             logs = tuple(LogSource(log.name, end_of(log), log.origin) for log in self._target.logs)
@@ -485,7 +485,7 @@ class Observer:
         return self._is_over() or self._target.ended
 
     def _is_over(self) -> bool:
-        """Whether the end was seen: of the pipe, of the processes, or of the logs' writers."""
+        """Check whether the observer saw the end of the pipe, of the processes, or of the logs' writers."""
         if self._pipe is not None:
             return self._pipe.ended
         if self._target.processes:
@@ -493,10 +493,10 @@ class Observer:
         return self._writers.gone
 
     def _close_attempt(self, verdict: Verdict) -> None:
-        """The target is over: journal that, and why. If logs are partly unread, the reason is unknown."""
+        """Journal that the target has ended, and why. If logs are partly unread, the reason is unknown."""
         self._recorder.flush()
         self._cut = self._cut or self._unread(done=True)
-        self._look_at_files()  # log growth that the verdict has already read must not revive the job
+        self._look_at_files()  # growth that the verdict already covers must not reopen the job
         verdict = _unknown(self._cut) if self._cut else verdict
         self._closed, self._reading = (verdict, self._clock.mono()), None
         backlog, attempt = self._logs.backlog(), self.state.attempt
@@ -515,7 +515,7 @@ class Observer:
         self._show(verdict, provisional=False)
 
     def _unread(self, *, done: bool) -> str:
-        """A description of the part of the logs that was not read; empty if all was read. `done`: the last read finished."""
+        """Describe the part of the logs that was not read; return "" if all was read. `done`: the last read finished."""
         if self._pipe is not None and self._pipe.torn:
             return "its pipe was not read to its end"
         backlog = self._logs.backlog()
@@ -524,7 +524,7 @@ class Observer:
         return "" if done else "its log was not read to its end"
 
     def _end(self) -> None:
-        """The job is over or the observer was told to leave: give the last verdict and the outcome."""
+        """Give the last verdict and the outcome, once the job has ended or `leave` was called."""
         verdict = self._closed[0] if self._closed is not None else self._leave_off()
         if self._cut:
             gone, left = f"{self._cut}: how it ended is not known", f"no longer watched; {self._cut}"
@@ -542,18 +542,18 @@ class Observer:
         self.emit(ev.RunEnded(t=self._clock.wall(), outcome=outcome, exit_code=code, reason=reason))
 
     def _end_of_processes(self) -> tuple[ev.Outcome, int, str]:
-        """The outcome if no log line shows it: exit codes of watched processes count, if they were seen."""
+        """Return the outcome if no log line shows it. Exit codes of watched processes count if seen."""
         codes, processes = self._ranks.codes, self._target.processes
         if failed := next(filter(None, codes.values()), 0):
             return ev.Outcome.FAILED, EXIT_FAILED, f"exit code {failed} of a watched process"
         if processes and len(codes) == len(processes):
             return ev.Outcome.SUCCEEDED, 0, "the watched processes ended with exit code 0"
-        # No failure was seen, so 0; but no end was seen either, so nobody can call it a success.
+        # No failure was seen, so the code is 0. No end was seen either, so this is not a success.
         how = "the watched job ended; how cannot be seen" if processes else "no line says how the job ended"
         return ev.Outcome.LOST, 0, how
 
     def _leave_off(self) -> Verdict | None:
-        """The observer was told to leave: judge what it can read in the time left, and report the rest."""
+        """Judge what can be read in the time left after `leave`, and report the rest as unread."""
         reading = self._reading = self._reading or LastReading(self._logs, self._clock)
         reading.hurry()
         verdict, deadline = None, self._clock.mono() + self._patience_s
@@ -579,13 +579,13 @@ class Observer:
 
 
 def _rank_of(origin: Origin) -> int | None:
-    """The key of a log's samples: a rank, or else the number of its file (a rank or a node)."""
+    """Return the key of a log's samples: a rank, or else the number of its file (a rank or a node)."""
     known = (n for n in (origin.rank, origin.local_rank, origin.task) if n is not None)
     return next(known, None)
 
 
 def _unknown(unread: str) -> Verdict:
-    """The verdict on a log that was not read to its end: the rest may contain anything."""
+    """Return the verdict on a log that was not read to its end. The unread rest may contain anything."""
     return Verdict(
         failure=FailureClass.UNKNOWN,
         reason=None,

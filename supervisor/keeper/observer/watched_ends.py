@@ -23,18 +23,18 @@ PIPE_BYTES = 1 << 18
 PIPE_WAIT_S = 0.1
 LOOK_S = 1.0
 SETTLE_S = 3.0
-"""Errors read within this time of the start may be of any age, so they explain no process's end."""
+"""Errors read within this time of the start may be of any age, so they do not explain a process's end."""
 CODE_WAIT_S = 0.2
 
 log = logging.getLogger("stoker.keeper")
 
 
 class PipeCopy:
-    """Copies a pipe into a file of the run directory, in a thread: views and verdicts read the file.
+    """Copies a pipe into a file of the run directory, in a thread. Views and verdicts read the file.
 
     Attributes:
-        ended: the pipe has ended.
-        torn: the copy could not be written to the pipe's end.
+        ended: whether the pipe has ended.
+        torn: whether the copy could not be written to the pipe's end.
     """
 
     def __init__(self, fd: int, path: Path, stop: threading.Event) -> None:
@@ -70,10 +70,10 @@ class PipeCopy:
 
 
 class Writers:
-    """The processes of this machine that write the watched logs: once all of them have ended, so has the job.
+    """The processes of this machine that write the watched logs. Once all have exited, the job has ended.
 
-    A writer elsewhere (NFS, another machine) or invisible (another user, a container) is not seen, so having
-    no writers proves nothing. A thread walks /proc at the start and when the known writers have ended.
+    A writer elsewhere (NFS, another machine) or invisible (another user, a container) is not seen, so finding
+    no writers proves nothing. A thread walks /proc at the start and when the known writers have exited.
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
@@ -82,7 +82,7 @@ class Writers:
         self._known: list[ProcessId] | None = None  # not searched yet
         self._due = float("-inf")
         self.gone = False
-        """There were writers, all of them have ended, and nobody else writes."""
+        """Whether there were writers, all of them have exited, and no other process writes."""
 
     @property
     def seen(self) -> bool:
@@ -108,7 +108,7 @@ class Writers:
 
 
 class RankEnds:
-    """Reports how the watched processes end, and at once if one fails, as for a run that stoker started.
+    """Reports how the watched processes end, and a failure at once, as for a run that stoker started.
 
     Args:
         processes: the ranks' processes by rank.
@@ -140,7 +140,7 @@ class RankEnds:
         return self._codes
 
     def observe(self, seen: Observation) -> None:
-        """Take a relevant observation."""
+        """Process a relevant observation."""
         if isinstance(seen, RankGone) and seen.exit_code is not None:
             self._codes[seen.local_rank] = seen.exit_code
         elif not isinstance(seen, EvidenceLine) or self._clock.mono() >= self._settled:
@@ -166,5 +166,5 @@ class RankEnds:
             self._emit(failing)
 
     def close(self) -> None:
-        """Stop waiting for all of them."""
+        """Stop waiting for the processes."""
         self._exits.close()

@@ -1,1 +1,1 @@
-"""What follows an attempt: its verdict, the decision, the next launch."""
+"""The steps after an attempt: its verdict, the decision, the next launch."""

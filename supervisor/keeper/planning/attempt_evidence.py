@@ -1,6 +1,6 @@
 """Collects the evidence that an attempt left on this node and the others, and gives the verdict on it.
 
-Opens the files that `diagnosis` only reads as chunks of bytes.
+Opens the files whose bytes `diagnosis` reads in chunks.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ from supervisor.text.prefixes import Origin
 CHUNK_BYTES = 1 << 20
 # For a larger log, a hurried verdict reads the head, which shows which ranks wrote it, and the tail, which shows the end.
 ENDS_FROM_BYTES, HEAD_BYTES, TAIL_BYTES = 1 << 26, 1 << 20, 1 << 24
-# The part between is only counted, in pieces large enough that waiting for the interpreter's lock between them does not matter.
+# Only the newlines between them are counted, in pieces so large that waits for the interpreter's lock do not matter.
 COUNT_BYTES = 1 << 24
 EXIT_BYTES = 4096
 MACHINE_TAIL_BYTES = 1 << 20
 AT_ONCE_S = 0.05
-"""How long the loop itself waits for a verdict: that on a small log takes milliseconds."""
+"""Seconds that the loop waits for a verdict. A verdict on a small log takes milliseconds."""
 DRIVER_S = 5.0
-"""How long the driver is waited for: of a GPU that has just failed it may never tell anything."""
+"""Seconds to wait for the driver, which may never respond after a GPU failure."""
 XID = re.compile(r"gpu_xid_(\d+)_(\d+)")
 
 CUT_OFF: Final = "cut_off"
-"""What a follower journals where node 0's machine did not answer it after an attempt had failed."""
+"""Code of a follower's advisory that node 0's machine did not respond after an attempt had failed."""
 _OF_THE_NETWORK: Final = frozenset(
     {FailureClass.NCCL_TIMEOUT, FailureClass.NCCL_ERROR, FailureClass.RENDEZVOUS}
 )
@@ -74,7 +74,7 @@ class NodeAttempt:
 
     @property
     def name(self) -> str:
-        """The node as shown to people: ``1 (gpu07)``."""
+        """The node as shown on the screen: ``1 (gpu07)``."""
         return f"{self.number} ({self.state.host})" if self.state.host else str(self.number)
 
     @property
@@ -85,21 +85,21 @@ class NodeAttempt:
 
 
 def diagnose_attempt(context: RunContext, number: int, engine: Engine, *, whole: bool = True) -> Verdict:
-    """The verdict on attempt `number` from all its evidence on all nodes; unless `whole`, only both ends of large logs."""
+    """Return the verdict on attempt `number` by all nodes' evidence. Unless `whole`, skip the middle of large logs."""
     nodes = {0: (context.node, context.ledger.state)}
     for other in context.others:
         nodes[other] = context.run.node(other), read_state(context.run.node(other).journal)
     attempts = [
         NodeAttempt(node, paths, state, view)
         for node, (paths, state) in nodes.items()
-        if (view := state.find(number)) is not None  # it started it
+        if (view := state.find(number)) is not None  # the node started it
     ]
     evidence = evidence_of(attempts, context.record.job, whole=whole)
     return with_node(diagnose(evidence, engine.signatures, engine.matcher), attempts)
 
 
 def evidence_of(attempts: Sequence[NodeAttempt], job: JobSpec, *, whole: bool = True) -> JobEvidence:
-    """An attempt's logs, exit codes, and its facts from the journals, on this node first and then on the others.
+    """Return an attempt's logs, exit codes and journaled values, on this node first and then on the others.
 
     `whole`: see `diagnose_attempt`.
     """
@@ -124,7 +124,7 @@ def evidence_of(attempts: Sequence[NodeAttempt], job: JobSpec, *, whole: bool = 
         raised |= _raised(paths)
     by_scheduler, scheduler = None, scheduler_of(os.environ)
     stopped = view.stop is not None and view.stop.why is StopWhy.SIGNAL
-    if whole and scheduler.job is not None and stopped:  # it sent the SIGTERM
+    if whole and scheduler.job is not None and stopped:  # a SIGTERM from the scheduler
         by_scheduler = scheduler.end_of(scheduler.job) or None
     found = JobEvidence(
         logs=tuple(logs),
@@ -139,13 +139,13 @@ def evidence_of(attempts: Sequence[NodeAttempt], job: JobSpec, *, whole: bool = 
         with contextlib.suppress(JobError):
             port = free_port()
     values = found.run_values._replace(free_port=port, user_of=user_of if pids_are_the_drivers() else None)
-    if whole:  # earlier runs' logs too, because the decision looks at them
+    if whole:  # earlier runs' logs, too, because the decision uses them
         values = values._replace(trials=lambda: known_trials(job, own.state, os.environ))
     return found._replace(ranks_per_node=job.nproc_per_node, run_values=values)
 
 
 def _machine_records(own: NodeAttempt) -> MachineRecords:
-    """What the machine showed during the attempt: kills for memory, full disks, GPU faults."""
+    """Return what the machine showed during the attempt: kills for memory, full disks, GPU faults."""
     reader = SeriesReader(own.node.series, HOST)
     reader.seek_tail(MACHINE_TAIL_BYTES)
     kills: list[float] = []
@@ -173,7 +173,7 @@ def _machine_records(own: NodeAttempt) -> MachineRecords:
 
 
 def _raised(paths: AttemptPaths) -> dict[int, str]:
-    """By rank, the class of the exception that ended its script, from its process's last record."""
+    """Return the class of the exception that ended each rank's script, from its process's last record."""
     found = {}
     for path in paths.telemetry.glob("measured*.jsonl"):
         try:
@@ -188,7 +188,7 @@ def _raised(paths: AttemptPaths) -> dict[int, str]:
 
 
 def _chunks(path: Path, *, whole: bool) -> Iterator[bytes]:
-    """A log; unless `whole`, only both ends of a large one, with the newlines between them, so that lines keep their numbers."""
+    """Yield a log in chunks. Unless `whole`, yield only both ends of a large log, with the newlines between for line numbers."""
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
@@ -203,12 +203,12 @@ def _chunks(path: Path, *, whole: bool) -> Iterator[bytes]:
 
 
 def with_node(verdict: Verdict, attempts: Sequence[NodeAttempt]) -> Verdict:
-    """The verdict with the node of its rank, as shown to people, if there are several nodes."""
+    """Return the verdict with the node of its rank, as shown on the screen, if there are several nodes."""
     if len(attempts) == 1:
         return verdict
     named = _LABEL.fullmatch(verdict.node or "")
     number = int(named[1]) if named is not None else None
-    # A line of a peer names the node that it was written on, not that of the rank that failed.
+    # A peer's line contains the node that it was written on, not the node of the failed rank.
     of_rank = (one for one in attempts if any(r.rank == verdict.rank for r in one.view.ranks.values()))
     of_name = (one for one in attempts if one.number == number)
     one = next((of_rank if verdict.rank is not None else of_name), None) or next(of_name, None)
@@ -218,7 +218,7 @@ def with_node(verdict: Verdict, attempts: Sequence[NodeAttempt]) -> Verdict:
         advice = f"Check the network of these nodes, which did not reach node 0 after the failure: {names}."
         verdict = replace(verdict, advice=(advice, *verdict.advice))
         followers = attempts[1:]
-        # A collective that times out does so on all ranks, so no line tells which node was cut off.
+        # A timed-out collective shows up on all ranks, so no line tells which node was cut off.
         if verdict.rank is None and len(followers) > 1:
             one = attempts[0] if len(cut) == len(followers) else cut[0]
     return replace(verdict, node=one.name) if one is not None else verdict
@@ -228,7 +228,7 @@ def with_node(verdict: Verdict, attempts: Sequence[NodeAttempt]) -> Verdict:
 
 
 def memory_point_of(view: AttemptState, batch: BatchSpec | None) -> MemoryPoint | None:
-    """The memory figures in the message of an attempt's memory failure, if there are enough."""
+    """Return the memory figures in the message of an attempt's memory failure, or None if incomplete."""
     verdict = view.verdict
     if verdict is None or verdict.cause is None or batch is None or verdict.failure not in OUT_OF_MEMORY:
         return None
@@ -239,7 +239,7 @@ def memory_point_of(view: AttemptState, batch: BatchSpec | None) -> MemoryPoint 
 def trial_of(
     node: NodePaths, view: AttemptState, batch: BatchSpec | None, point: MemoryPoint | None
 ) -> MemoryTrial | None:
-    """The trial from attempt `view`; None if its batch is unknown, or it neither stepped nor ran out of memory."""
+    """Return the trial from attempt `view`; None if its batch is unknown, or it neither stepped nor hit OOM."""
     if batch is None or view.verdict is None:
         return None
     micro = batch.micro_batch_per_rank
@@ -264,7 +264,7 @@ def trial_of(
 
 
 def _peak(node: NodePaths, attempt: int) -> tuple[Measure, int | None, int | None]:
-    """The highest memory use of any rank, as exactly as it was measured."""
+    """Return the highest memory use of any rank, as exactly as it was measured."""
     most: dict[Measure, float] = {}
     total: float | None = None
     for values in highest(node.series, RANKS, attempt).values():
@@ -283,7 +283,7 @@ def _peak(node: NodePaths, attempt: int) -> tuple[Measure, int | None, int | Non
 
 
 def known_trials(record_job: JobSpec, state: RunState, env: Mapping[str, str]) -> tuple[MemoryTrial, ...]:
-    """The trials of earlier runs of the same kind, this run's probes, and its attempts: oldest first."""
+    """Return the trials of earlier runs of the kind, this run's probes, and its attempts, oldest first."""
     kind = _kind(record_job)
     earlier = (
         [line.trial for line in recall_memory(kind, env, but_run=state.run_id)] if kind is not None else []
@@ -301,17 +301,17 @@ def remember_trial(
 
 
 def _kind(job: JobSpec) -> JobKind | None:
-    """The kind of job, which includes the GPU; the driver may not respond after a GPU failure."""
+    """Return the kind of job, which includes the GPU. The driver may not respond after a GPU failure."""
     return within(DRIVER_S, lambda: kind_of(job), "stoker-kind")
 
 
-# -- when a verdict is made: scanning a log of 600 MB takes a second, on a busy machine ten ----------
+# -- when a verdict is made: scanning a log of 600 MB takes a second, or ten on a busy machine -------
 
 
 class BackgroundVerdict:
-    """Makes one verdict at a time, in a thread; waits if the log is small. Used by the keeper's only thread.
+    """Makes one verdict at a time, in a thread. Waits if the log is small. Used by the keeper's only thread.
 
-    `judge` makes the verdict on an attempt in that thread; unless its second argument is true, from both ends of large logs.
+    `judge` makes the verdict on an attempt in that thread. If its second argument is false, it skips large logs' middles.
     """
 
     def __init__(self, judge: Callable[[int, bool], Verdict]) -> None:
@@ -325,7 +325,7 @@ class BackgroundVerdict:
         return self._making.busy
 
     def look(self, number: int, *, whole: bool) -> Verdict | None:
-        """The verdict, once it is made; the first call starts it. One started for another question finishes first."""
+        """Return the verdict once it is made. The first call starts it. An earlier verdict finishes first."""
         wait_s = 0.0
         if not self._making.busy:
             self._wanted, wait_s = (number, whole), AT_ONCE_S
@@ -333,9 +333,9 @@ class BackgroundVerdict:
         verdict, mine = self._making.poll(wait_s), self._wanted == (number, whole)
         if not self._making.is_idle() or not mine:
             return None
-        # A failure in the thread is raised here.
+        # A failure in the thread is raised again here.
         return verdict if verdict is not None else self._judge(number, whole)
 
     def at_once(self, number: int) -> Verdict:
-        """The verdict on both ends of the logs now; blocks until it is made."""
+        """Return the verdict on both ends of the logs, blocking until it is made."""
         return self._judge(number, False)

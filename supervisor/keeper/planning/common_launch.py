@@ -35,7 +35,7 @@ RDZV = "--rdzv-"
 RDZV_ID = "--rdzv-id"
 LR_SCALING = "--lr_scaling"
 WAIT_S: Final = 10.0
-"""On a busy machine, torchrun needs this long until node 0 listens and the other nodes have found it."""
+"""Seconds that torchrun may need on a busy machine until node 0 listens and the other nodes have found it."""
 EVERY_S: Final = 5.0
 CODE: Final = "rendezvous"
 
@@ -43,7 +43,7 @@ CODE: Final = "rendezvous"
 def common_launch(
     record: RunFile, state: RunState, run: RunPaths, env: Mapping[str, str], nodes: tuple[int, ...]
 ) -> tuple[Launch, CheckpointCopy | None]:
-    """The launch that the leader sends to all nodes for the next attempt, and the checkpoint to copy first.
+    """Return the launch that the leader sends to all nodes for the next attempt, and the checkpoint to copy.
 
     Raises:
         JobError: the job cannot take the changes, its batch does not fit the nodes, or no port is free.
@@ -58,17 +58,17 @@ def common_launch(
         launch,
         nodes=nodes,
         master_port=record.job.master_port or (None if meets else free_port()),
-        # An agent of an earlier attempt must not meet those of this one.
+        # An agent of an earlier attempt must not meet the agents of this one.
         rdzv_id=f"{named or run.run_id}-{len(state.attempts) + 1}" if meets else None,
     )
     return launch, copy
 
 
 def batch_on(now: NextJob, nodes: int) -> BatchSpec | None:
-    """The batch for this many nodes; the global batch stays that of all nodes.
+    """Return the batch for this many nodes. The global batch stays the same as on all nodes.
 
     Raises:
-        JobError: fewer nodes would change it, or might.
+        JobError: fewer nodes would or might change the global batch.
     """
     job, batch = now.job, now.current_batch
     if nodes == job.most_nodes:
@@ -90,7 +90,7 @@ def plan_on_node(
     paths: AttemptPaths,
     env: Mapping[str, str],
 ) -> LaunchPlan:
-    """This node's plan of attempt `number`.
+    """Return this node's plan of attempt `number`.
 
     Raises:
         JobError: a change cannot be applied to this node's job, or a secret is unknown here.
@@ -129,7 +129,7 @@ class RendezvousWatch:
         self._refused = False
 
     def look(self, view: st.AttemptState | None, where: tuple[str, int] | None) -> None:
-        """Call often. `where`: see `meeting_point`."""
+        """Probe if due. Call often. `where`: see `meeting_point`."""
         if view is None or where is None or view.started_t is None:
             return
         if any(rank.pid for rank in view.ranks.values()):
@@ -159,7 +159,7 @@ class RendezvousWatch:
 
 
 def meeting_point(job: JobSpec, order: Order | None) -> tuple[str, int] | None:
-    """Where torchrun's store listens on node 0; None if unknown."""
+    """Return where torchrun's store listens on node 0, or None if unknown."""
     host, port = endpoint_of(job)
     if host:
         return host, port or ENDPOINT_PORT

@@ -41,18 +41,18 @@ from supervisor.sources.checkpoint_layouts import find_checkpoints, has_checkpoi
 def decide_next(
     record: RunFile, state: RunState, *, env: Mapping[str, str], watched: bool = False
 ) -> Decision:
-    """The decision of policy after the newest attempt. `watched`: somebody has a screen of the run open."""
+    """Return policy's decision after the newest attempt. `watched`: the run is open on a screen."""
     return decide(replace(policy_input(record, state, env=env), watched=watched))
 
 
 def needs_smaller_batch(record: RunFile, state: RunState, view: AttemptState) -> bool:
-    """Whether it ran out of memory, or ran another batch than planned after that, and no smaller batch can be planned."""
+    """Check whether an attempt ran out of memory, or then had another batch than planned, with no smaller one left."""
     knobs = state.answered_job(record.job).knobs
     return (view.failure in OUT_OF_MEMORY or view.refuted) and not knobs.can_change_batch
 
 
 def question_after(record: RunFile, state: RunState, number: int) -> BatchQuestion | None:
-    """The question that must be answered after attempt `number`."""
+    """Return the question that must be answered after attempt `number`, if any."""
     view = state.find(number)
     question = batch_question(record.job, state)
     if view is None or (question is not None and needs_smaller_batch(record, state, view)):
@@ -65,9 +65,9 @@ def question_after(record: RunFile, state: RunState, number: int) -> BatchQuesti
 def next_answer(
     record: RunFile, state: RunState, env: Mapping[str, str], t: float, *, tries: bool = False
 ) -> BatchAnswered | None:
-    """The answer about the batch from an earlier run of the script; None if a person must be asked.
+    """Return the answer about the batch from an earlier run of the script, or None if a person must be asked.
 
-    `tries`: else an answer that a restart may try because nothing can be lost; its first steps confirm or refute it.
+    `tries`: if unknown, return an answer to try without risk of loss; the first steps confirm or refute it.
     """
     question, seen = batch_question(record.job, state), state.measured
     if question is None or seen is None:
@@ -80,12 +80,12 @@ def next_answer(
         if value is None or not _loses_nothing(record, state, seen):
             return None
         told = BatchAnswered(t=t, question=question, value=value, trial=len(state.wrong) + 1)
-    # With the batch that the attempts so far ran with according to this answer.
+    # With the batch that the attempts so far ran with, according to this answer.
     return structs.replace(told, batch=fold(state, told).answered_job(record.job).batch)
 
 
 def _loses_nothing(record: RunFile, state: RunState, seen: BatchMeasured) -> bool:
-    """Whether a restart from scratch loses nothing: no step, no loaded checkpoint, and none in its output."""
+    """Check whether a restart from scratch loses nothing: no step, no checkpoint loaded or in its output."""
     job, now = state.answered_job(record.job), next_job(record.job, state)
     has_stepped = any(a.stepped for a in state.attempts)
     is_unseen = "no_step" in seen.how.get("accumulation", "")
@@ -99,9 +99,9 @@ def _loses_nothing(record: RunFile, state: RunState, seen: BatchMeasured) -> boo
 def policy_input(
     record: RunFile, state: RunState, *, env: Mapping[str, str], on_disk: bool = True
 ) -> PolicyInput:
-    """Everything that policy looks at after the newest attempt of `state`.
+    """Return everything that policy considers after the newest attempt of `state`.
 
-    `on_disk`: take into account what is on disk now; off when an old decision is explained.
+    `on_disk`: include what is on disk now; False when an old decision is explained.
     """
     job, now = state.answered_job(record.job), next_job(record.job, state)
     arguments = now.job.entry_args
@@ -147,7 +147,7 @@ def policy_input(
 
 
 def _was_measured(record: RunFile, state: RunState, env: Mapping[str, str]) -> bool:
-    """Whether a process of the newest attempt was instrumented; the first one creates a folder."""
+    """Check whether a process of the newest attempt was instrumented. The first one creates a folder."""
     if record.path is None:
         return False
     now = next_job(record.job, undecided(state))
@@ -158,7 +158,7 @@ def _was_measured(record: RunFile, state: RunState, env: Mapping[str, str]) -> b
 
 
 def _code_hidden_by(job: JobSpec) -> str:
-    """Why the exit code of a command's program is hidden, as a clause; empty if its text shows no reason."""
+    """Return a clause on why a command's program hides its exit code; "" if its text shows no reason."""
     name, text = script_of(job)
     where = name or "the command"
     if job.has_own_code:
@@ -169,13 +169,13 @@ def _code_hidden_by(job: JobSpec) -> str:
 
 
 def _loader(job: JobSpec, arguments: tuple[str, ...]) -> LoaderKnobs:
-    """The DataLoader's settings in the current command line, completed from the original one."""
+    """Return the DataLoader's settings in the current command line, or else those in the original one."""
     now = find_loader(arguments)
     return now if now.workers is not None else job.loader
 
 
 def _missed_text(view: AttemptState, state: RunState) -> str:
-    """How an attempt failed to resume or ran another batch than planned, and whether a copy exists; empty if as planned."""
+    """Describe how an attempt failed to resume or ran another batch, and whether a copy exists; "" if it ran as planned."""
     missed, differs = view.missed, view.differs
     if missed is None and (differs is None or not differs.of_resume):
         return differs.text if differs is not None else ""

@@ -1,7 +1,7 @@
 """Makes the next launch plan from the job and the journal, with the changes of all attempts so far, and starts it.
 
-Everything here is derived from run.json and the folded state, so that a keeper that adopts a run plans
-exactly what the dead one would have.
+Every plan is derived from run.json and the folded state, so a keeper that adopts a run makes
+exactly the plan that the dead keeper would have made.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ log = logging.getLogger("stoker.keeper")
 
 
 class BadChange(Refused):
-    """A change that a person requested is impossible: one line."""
+    """A person requested an impossible change. The message is one line."""
 
 
 def plan_next(
     record: RunFile, state: RunState, run: RunPaths, paths: AttemptPaths, env: Mapping[str, str]
 ) -> LaunchPlan:
-    """The plan of attempt ``len(state.attempts) + 1``.
+    """Return the plan of attempt ``len(state.attempts) + 1``.
 
     Raises:
         JobError: the changes cannot be applied to this job, no port is free, or a secret is unknown here.
@@ -86,10 +86,10 @@ def plan_next(
 def next_launch(
     record: RunFile, state: RunState, run: RunPaths, now: NextJob, env: Mapping[str, str]
 ) -> tuple[Launch, CheckpointCopy | None]:
-    """What the next attempt changes on each of its nodes, and the checkpoint to copy first.
+    """Return what the next attempt changes on each of its nodes, and the checkpoint to copy first.
 
     Raises:
-        JobError: it cannot resume as it has to.
+        JobError: the attempt cannot resume as it has to.
     """
     settings: Mapping[str, str] = {}
     switch, copy, checkpoint = None, None, None
@@ -123,7 +123,7 @@ def plan_with(
     node_dir: str = "",
     rank: RankProcess | None = None,
 ) -> LaunchPlan:
-    """The plan of an attempt of this run. `port`, `node_dir`, `rank`: see `build_plan`.
+    """Return the plan of an attempt of this run. `port`, `node_dir`, `rank`: see `build_plan`.
 
     Raises:
         JobError: the changes cannot be applied to this job, or a secret is unknown here.
@@ -152,17 +152,17 @@ def plan_with(
 def requested_change(
     record: RunFile, state: RunState, args: RequestArgs, env: Mapping[str, str] | None = None
 ) -> SpecChange:
-    """The changes of a person's restart, merged with those of a restart that was about to start.
+    """Return the changes of a person's restart, merged with those of a restart that was about to start.
 
     Raises:
         BadChange: the micro-batch does not divide the global batch, the script's setting is unknown, or the
-            requested change cannot be passed on or contains a secret, which the journal would keep.
+            change cannot be passed on or contains a secret, which the journal would keep.
     """
     _check_words(args)
     now, batch = next_job(record.job, state), None
     waiting = state.attempts[-1].decision if state.attempts else None
     if args.offered:
-        # The plan that the waiting run shows on its card: for a decision, or for a restart that a person stopped.
+        # The plan on the waiting run's card: for a decision, or for a restart that a person stopped.
         if waiting is None or waiting.change is None or not isinstance(state.condition, HeldOpen):
             raise BadChange("nothing is on offer")
         _require_batch(record, state, waiting.change.batch, now, env or {})
@@ -190,7 +190,7 @@ def requested_change(
 
 
 def _with_pending(change: SpecChange, pending: SpecChange, state: RunState, now: NextJob) -> SpecChange:
-    """Add the change of a restart that is waiting or that a person stopped to edit: the edited text contained it.
+    """Add the change of a restart that is waiting or that a person stopped to edit. The edited text contained it.
 
     Other parts (variables, a copy of a config) stay unless the person set them; typed arguments with another batch win.
     """
@@ -200,7 +200,7 @@ def _with_pending(change: SpecChange, pending: SpecChange, state: RunState, now:
     merged = replace(pending, batch=batch, env=tuple({**dict(pending.env), **dict(change.env)}.items()))
     if change.argv is None:
         return merged
-    # The arguments that make it resume are not part of the edited text.
+    # The edited text does not contain the arguments that make the script resume.
     kept = tuple(pair for pair in pending.set_args if not is_argument(pair[0]) or pair[0] in now.set_args)
     return replace(merged, argv=change.argv, set_args=kept, from_scratch=False)
 
@@ -208,7 +208,7 @@ def _with_pending(change: SpecChange, pending: SpecChange, state: RunState, now:
 def _require_batch(
     record: RunFile, state: RunState, batch: BatchChange | None, now: NextJob, env: Mapping[str, str]
 ) -> None:
-    """Raises BadChange if the script would resume with another batch than `batch`."""
+    """Raise BadChange if the script would resume with another batch than `batch`."""
     from supervisor.keeper.planning.resume_points import batch_refusal  # not before a first launch
 
     if batch is not None and (refused := batch_refusal(record, state, batch.after, now.job.entry_args, env)):
@@ -216,7 +216,7 @@ def _require_batch(
 
 
 def continuing(record: RunFile, state: RunState, env: Mapping[str, str], by: str) -> Decision:
-    """A person's restart of a halted run, with the changes that policy had decided but not made, or would have made."""
+    """Return a person's restart of a halted run, with the changes that policy had planned, or would have planned."""
     view, reason, change = state.attempts[-1], f"{by} continued it", SpecChange()
     decided = view.decision
     restarts = decided is not None and decided.kind is DecisionKind.RESTART
@@ -235,10 +235,10 @@ def continuing(record: RunFile, state: RunState, env: Mapping[str, str], by: str
 def plan_continued(
     record: RunFile, state: RunState, run: RunPaths, env: Mapping[str, str], by: str
 ) -> tuple[LaunchPlan, str]:
-    """The plan, with its changes, of the attempt that a keeper would start if `by` continued the run. Writes nothing.
+    """Return the plan of the attempt that would start if `by` continued the run, and the reason for its changes.
 
     Raises:
-        JobError: it cannot be made, for example because a secret is unknown here.
+        JobError: the plan cannot be made, for example because a secret is unknown here.
     """
     why = ""
     if state.attempts:
@@ -263,7 +263,7 @@ def _check_words(args: RequestArgs) -> None:
 
 
 def write_plan(paths: AttemptPaths, plan: LaunchPlan) -> None:
-    """Write plan.json, secrets redacted."""
+    """Write plan.json with secrets redacted."""
     make_own(paths.root)
     replace_file(paths.plan, msgspec.json.format(msgspec.json.encode(plan_as_record(plan)), indent=1) + b"\n")
 
@@ -271,7 +271,7 @@ def write_plan(paths: AttemptPaths, plan: LaunchPlan) -> None:
 def planned_change(
     record: RunFile, state: RunState, run: RunPaths, node: NodePaths, env: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """The changes from the newest launch to the next, as a diff; empty if there are none or no plan."""
+    """Return the changes from the newest launch to the next as a diff; empty if there are none or no plan."""
     values: dict[str, Scalar] = {}
     try:
         plan = plan_next(record, state, run, node.attempt(len(state.attempts) + 1), env)
@@ -287,7 +287,7 @@ def planned_change(
 
 
 def script_hash(job: JobSpec) -> str | None:
-    """A short hash of the script if it is a single file: shows edits between attempts."""
+    """Return a short hash of the script if it is a single file, to detect edits between attempts."""
     words = (job.entry, *job.entry_args) if job.entry_kind is EntryKind.COMMAND else ()
     named = next((word for word in words if word.endswith((".py", ".sh"))), None)
     script = job.entry if job.entry_kind is EntryKind.SCRIPT else named
@@ -301,13 +301,13 @@ def script_hash(job: JobSpec) -> str | None:
 
 
 def script_was_edited(state: RunState) -> bool:
-    """Whether the newest attempt runs an edited script compared with the one before."""
+    """Check whether the script was edited between the newest attempt and the one before."""
     hashes = [view.script_hash for view in state.attempts if view.script_hash]
     return len(hashes) >= 2 and hashes[-1] != hashes[-2]
 
 
 def spawn_verdict(message: str, *, disk_full: bool = False, killed: bool = False) -> Verdict:
-    """The verdict on a launch that never started. `killed`: a signal ended it, so the command is not at fault."""
+    """Return the verdict on a launch that never started. `killed`: by a signal; the command is not at fault."""
     failure, action = FailureClass.USAGE_ERROR, Action.STOP
     if disk_full:
         failure, action = FailureClass.DISK_FULL, Action.WAIT_DISK
@@ -333,18 +333,18 @@ def spawn_verdict(message: str, *, disk_full: bool = False, killed: bool = False
 
 
 class StillAlive(Exception):  # noqa: N818 - a state of affairs, not an error
-    """Processes of an earlier attempt are alive, so nothing is launched beside them. One line."""
+    """Processes of an earlier attempt are alive, so none is launched beside them. The message is one line."""
 
 
 class Launching:
-    """Starts one attempt after another; journals each intent before the act.
+    """Starts one attempt after another. Journals each intent before acting on it.
 
     Args:
-        plan: gives this node's plan of an attempt that several nodes share; None: as on one machine. Raises JobError.
-        announce: tells the other nodes of a launch that is in the journal and about to start.
+        plan: returns this node's plan of an attempt on several nodes, or None on one machine. Raises JobError.
+        announce: tells the other nodes about a launch that is in the journal and about to start.
 
     Attributes:
-        took_over: the newest attempt was launched by an earlier keeper, whose journal lacks it.
+        took_over: whether an earlier keeper launched the newest attempt and its journal lacks the launch.
     """
 
     def __init__(
@@ -357,7 +357,7 @@ class Launching:
         self._ledger, self._plan, self._announce, self.took_over = context.ledger, plan, announce, False
 
     def launch(self, reason: str) -> Child | None:
-        """Plan the next attempt and start it; None if it did not start, which is then diagnosed.
+        """Plan the next attempt and start it. Return None after diagnosing an attempt that did not start.
 
         Raises:
             JobError: the decision cannot be applied to this job.
@@ -371,7 +371,7 @@ class Launching:
         return self._start(number, plan, reason, missed)
 
     def launch_planned(self, number: int, plan: LaunchPlan, reason: str) -> Child | None:
-        """Start an attempt that another node planned. See `launch`.
+        """Start an attempt that another node planned.
 
         Raises:
             JobError, StillAlive: see `launch`.
@@ -381,7 +381,7 @@ class Launching:
         return self._start(number, plan, reason, missed)
 
     def _missed(self, number: int, last: int) -> Child | None:
-        """This attempt, if it runs already: a keeper that died with the disk full could not journal its launch.
+        """Return this attempt if it is already running. A keeper that died with a full disk did not journal it.
 
         Raises:
             StillAlive: attempt `last` is still alive.

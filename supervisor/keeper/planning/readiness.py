@@ -1,6 +1,6 @@
-"""What a due launch waits for: GPU memory to be freed, a free port, space on the disk, a copy of its checkpoint.
+"""What a due launch waits for: free GPU memory, a free port, space on the disk, and a copy of its checkpoint.
 
-The checks run in a thread of their own: a driver whose GPU just failed, or a file server that is unreachable, may never answer, and the
+The checks run in their own thread. A driver whose GPU just failed, or an unreachable file server, may never answer, and the
 keeper must still react to a stop.
 """
 
@@ -38,17 +38,17 @@ from supervisor.sources.machine import disk_fill
 
 POLL_S = 0.25
 LOOK_S = 0.5
-"""How long the loop waits for an answer: normally NVML and the disk answer within milliseconds."""
+"""Seconds that the loop waits for an answer. NVML and the disk normally answer within milliseconds."""
 CLOSE_S = 2.0
-# Driver contexts of some 100 MiB come and go; NVRx uses the same figure (nvidia-resiliency-ext).
+# Driver contexts of some 100 MiB come and go. NVRx uses the same figure (nvidia-resiliency-ext).
 SLACK_BYTES = 512 << 20
-# Enough for hours of logs and series; a checkpoint is added if its size is known.
+# Enough for hours of logs and series. The size of a checkpoint is added if known.
 ROOM_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A condition that is not met yet. `fatal`: after the wait, a launch is pointless; otherwise it is tried anyway."""
+    """A condition that is not met yet. `fatal`: a launch without it is pointless. If False, try it after the wait."""
 
     precondition: Precondition
     text: str
@@ -56,10 +56,10 @@ class Missing:
 
 
 class ReadinessCheck:
-    """Used by the keeper's only thread while a launch is due. It keeps no state that an adopting keeper needs.
+    """Used by the keeper's only thread while a launch is due. Keeps no state that an adopting keeper needs.
 
     Attributes:
-        refusal: why a launch is pointless, once the wait is over; empty before.
+        refusal: why a launch is pointless, once the wait has ended; empty before.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class ReadinessCheck:
         self.refusal = ""
 
     def ready(self, state: st.RunState, backoff: st.Backoff) -> bool:
-        """Whether the next launch may begin now, checked at most every `POLL_S` seconds."""
+        """Check whether the next launch may begin now, at most every `POLL_S` seconds."""
         decision, attempt = backoff.decision, backoff.attempt
         if not decision.show_first:
             return True
@@ -125,7 +125,7 @@ def missing(
     env: Mapping[str, str],
     gpus: Callable[[], list[GpuSample]] | None = None,
 ) -> Missing | None:
-    """The first of `preconditions` that is not met now, or None."""
+    """Return the first of `preconditions` that is not met now, or None."""
     for precondition in preconditions:
         found: Missing | None = None
         match precondition:
@@ -144,7 +144,7 @@ def missing(
 
 
 def read_gpus() -> list[GpuSample]:
-    """Read all GPUs once; empty without a driver."""
+    """Read all GPUs once. Return an empty list without a driver."""
     found = survey_gpus()
     return [] if isinstance(found, str) else [*found.samples]
 
@@ -156,7 +156,7 @@ def _gpu_memory(
     env: Mapping[str, str],
     read: Callable[[], list[GpuSample]],
 ) -> Missing | None:
-    """What is missing until the memory of the dead ranks is free. Memory of other processes is not waited for."""
+    """Return what is missing until the memory of the dead ranks is free. Ignore the memory of other processes."""
     samples = read()
     if not samples or not state.attempts:
         return None
@@ -186,7 +186,7 @@ def _gpu_memory(
 
 
 def _is_new(pid: int, since_t: float | None) -> bool:
-    """Whether a process began after the launch; if that is unknown, it counts as new."""
+    """Check whether a process began after the launch. If that is unknown, the process counts as new."""
     try:
         return since_t is None or os.stat(f"/proc/{pid}").st_mtime >= since_t
     except OSError:
@@ -194,7 +194,7 @@ def _is_new(pid: int, since_t: float | None) -> bool:
 
 
 def _disk(state: RunState, node: NodePaths) -> Missing | None:
-    """Whether there is space for logs, and for another checkpoint if its size is known."""
+    """Check for space for logs, and for another checkpoint if its size is known. Return what is missing."""
     wanted = {str(node.root): ROOM_BYTES}
     if state.checkpoint is not None:
         folder = os.path.dirname(os.path.abspath(state.checkpoint.path))
@@ -208,7 +208,7 @@ def _disk(state: RunState, node: NodePaths) -> Missing | None:
 
 
 def _checkpoint_bytes(saved: CheckpointCommitted) -> int:
-    """The size of one checkpoint, even if its path is a folder of several."""
+    """Return the size of one checkpoint, even if its path is a folder of several."""
     try:
         return sum(
             os.stat(file).st_size for file in files_of(saved.path, saved.layout, saved.number).values()
@@ -217,28 +217,28 @@ def _checkpoint_bytes(saved: CheckpointCommitted) -> int:
         return 0
 
 
-# -- the copy of the checkpoint that it resumes from --------------------------------------------------
+# -- the copy of the checkpoint to resume from --------------------------------------------------------
 
 # Before an attempt resumes, the keeper copies its checkpoint, so that the attempt cannot overwrite it.
 #
 # A script that fails to resume begins at step 0 and overwrites its checkpoints. `torch.save` truncates the file in place, so a hard link
-# would lose its bytes too. The copy lies in the attempt's own folder, hidden and without the name of a checkpoint, because a script might
-# search any other folder for its newest one. It shares its blocks with the original if the file system supports reflinks. Otherwise it is a
-# real copy if twice its size is free; if not, the journal says why there is none. A missing copy never blocks a launch.
+# would lose its bytes, too. The copy is in the attempt's own folder, hidden and without the name of a checkpoint, because a script might
+# search any other folder for its newest one. The copy shares its blocks with the original if the file system supports reflinks. Otherwise
+# it is a real copy if twice its size is free. If not, the journal shows why there is none. A missing copy never blocks a launch.
 
 KEPT_NAME: Final = ".stoker-kept-"
 FICLONE: Final = 0x40049409
 """The Linux ioctl that makes a file share the blocks of another: Btrfs, XFS, bcachefs, and overlays on these."""
 COPY_WAIT_S: Final = 0.5
-"""How long the keeper's loop waits for a copy: a reflink takes milliseconds."""
+"""Seconds that the keeper's loop waits for a copy. A reflink takes milliseconds."""
 MOST_S: Final = 600.0
-"""A longer copy is abandoned: 1 TB at 2 GB/s takes 500 s, and nothing trains meanwhile."""
+"""Seconds until a copy is abandoned. At 2 GB/s, 1 TB takes 500 s, and no training happens meanwhile."""
 CHUNK_BYTES: Final = 16 << 20
 REMOVE_S: Final = 2.0
 
 
 class KeptCopies:
-    """Makes the copies in a thread of their own, and removes them. Only the keeper's thread calls this."""
+    """Makes the copies in their own thread, and removes them. Only the keeper's thread calls this class."""
 
     def __init__(self, context: RunContext) -> None:
         self._context, self._ledger, self._clock = context, context.ledger, context.clock
@@ -248,7 +248,7 @@ class KeptCopies:
         self._done_for: tuple[int, Decision] | None = None
 
     def ready(self, backoff: Backoff) -> bool:
-        """Whether the next attempt may launch: its checkpoint has a copy, or will have none. Poll until it is True."""
+        """Check whether the next attempt may launch: its checkpoint has a copy, or will have none. Poll until True."""
         state = self._ledger.state
         number = len(state.attempts) + 1
         if self._done_for == (number, backoff.decision):
@@ -286,7 +286,7 @@ class KeptCopies:
         self._copier.close(REMOVE_S)
 
     def _keep(self, state: RunState, number: int) -> ev.CheckpointKept | None:
-        """Runs in the copier's thread. None: nothing to resume from, or an earlier attempt left a copy."""
+        """Copy the checkpoint, in the copier's thread. Return None without one, or if a copy exists."""
         context, now = self._context, next_job(self._context.record.job, state)
         try:
             saved = resume_point(context.record, state, context.run, now, context.env).checkpoint
@@ -305,7 +305,7 @@ class KeptCopies:
         return ev.CheckpointKept(t=t, attempt=number, step=step, path=path, copy=copy, why=why)
 
     def _copied(self, saved: ev.CheckpointCommitted, target: Path) -> str:
-        """Copy the checkpoint. Returns why that failed; empty: it is copied."""
+        """Copy the checkpoint. Return why the copy failed, or "" if it succeeded."""
         try:
             files = files_of(saved.path, saved.layout, saved.number)
             needed = sum(os.stat(file).st_size for file in files.values())
@@ -331,7 +331,7 @@ class KeptCopies:
 
 
 def _shares_blocks(source: IO[bytes], made: IO[bytes]) -> bool:
-    """Make a file share the blocks of another; False if the file system cannot."""
+    """Make a file share the blocks of another; return False if the file system cannot."""
     try:
         fcntl.ioctl(made.fileno(), FICLONE, source.fileno())
     except OSError:

@@ -1,7 +1,7 @@
-"""Where the next attempt continues, and how the script is told. Each launch asks the journal and the disk.
+"""Decides where the next attempt continues and how, by checking the journal and the disk at each launch.
 
 transformers' Trainer from 4.36 to 5.1 takes the micro-batch of a resumed run from the checkpoint's `trainer_state.json`, regardless of its
-arguments (issue 43708): after a change from 8 x 2 to 4 x 4 it continues as 8 x 4, with twice the global batch. With these versions, a run
+arguments (issue 43708). After a change from 8 x 2 to 4 x 4 it continues as 8 x 4, with twice the global batch. With these versions, a run
 with another micro-batch resumes from a changed copy of the checkpoint: hard links except for that file, in a folder that the Trainer's
 own rotation does not see.
 """
@@ -42,11 +42,11 @@ from supervisor.sources.checkpoint_layouts import TRANSFORMERS, whole_at
 log = logging.getLogger("stoker.keeper")
 
 LOOK_S = 10.0
-"""How long to wait for a file server; a checkpoint that it does not show is not used."""
+"""How long to wait for a file server, in seconds. A checkpoint that does not show up in time is not used."""
 TRAINER_STATE: Final = "trainer_state.json"
-# Hidden, and unlike transformers' `checkpoint-*`, so that nothing takes it for a checkpoint.
+# Hidden, and unlike transformers' `checkpoint-*`, so that no program mistakes the copy for a checkpoint.
 COPY_NAME: Final = ".stoker-resume-"
-# Since 4.36.0 transformers takes over the micro-batch (PR 27568), since 5.2.0 only for auto_find_batch_size (PRs 43718, 43770).
+# From 4.36.0 transformers takes over the micro-batch (PR 27568), from 5.2.0 only for auto_find_batch_size (PRs 43718, 43770).
 OVERRIDES_BATCH_FROM, OVERRIDES_BATCH_UNTIL = (4, 36), (5, 2)
 
 
@@ -54,10 +54,10 @@ class ResumePoint(NamedTuple):
     """How the next launch continues.
 
     Attributes:
-        settings: the settings for it.
-        switch: whether the resume flag is set, as `build_plan` takes it.
+        settings: the settings that make the script continue.
+        switch: whether the resume flag is set, in the form that `build_plan` expects.
         copy: a changed copy of the checkpoint, made before the launch.
-        checkpoint: the one to continue from, if any.
+        checkpoint: the checkpoint to continue from, if any.
     """
 
     settings: Mapping[str, str] = {}
@@ -67,9 +67,9 @@ class ResumePoint(NamedTuple):
 
 
 def usable_checkpoint(job: JobSpec, checkpoints: Sequence[CheckpointCommitted]) -> CheckpointCommitted | None:
-    """The newest checkpoint that still exists. A trainer's report is trusted; a found checkpoint is checked again.
+    """Return the newest checkpoint that still exists. Trust a trainer's report; check a found checkpoint again.
 
-    The failure may have left it half overwritten, or it may have been rotated away.
+    The failure may have left the checkpoint half overwritten, or a rotation may have removed it.
     """
     ranks, newest = ranks_of(job), reversed(checkpoints)
 
@@ -82,7 +82,7 @@ def usable_checkpoint(job: JobSpec, checkpoints: Sequence[CheckpointCommitted]) 
 
 
 def start_checkpoint(job: JobSpec, arguments: tuple[str, ...]) -> CheckpointCommitted | None:
-    """The checkpoint that the command line itself resumes from, if it is complete and its layout is known."""
+    """Return the checkpoint that the command line itself resumes from, if complete and of a known layout."""
     given = given_start(arguments, job.knobs.starts)
     if given is None:
         return None
@@ -103,7 +103,7 @@ def start_checkpoint(job: JobSpec, arguments: tuple[str, ...]) -> CheckpointComm
 
 
 def why_not_now(job: JobSpec) -> str:
-    """Why the resume flag that a person named cannot be set yet; empty if it can."""
+    """Return why a person's resume flag cannot be set yet, or "" if it can."""
     knobs, value = job.knobs, job.knobs.resume_value
     is_path = "/" in value or os.path.splitext(value)[1].lower() in {".pt", ".pth", ".ckpt", ".tar", ".bin"}
     if knobs.resume is None or not knobs.resume_is_named or not is_path:
@@ -116,12 +116,12 @@ def why_not_now(job: JobSpec) -> str:
 def resume_point(
     record: RunFile, state: RunState, run: RunPaths, now: NextJob, env: Mapping[str, str]
 ) -> ResumePoint:
-    """Where the next attempt after those in `state` continues.
+    """Return where the next attempt after those in `state` continues.
 
     Args:
         record: the job.
         state: the run so far.
-        run: its folder.
+        run: the folder of the run.
         now: the job of the next attempt.
         env: the environment that the user gave.
 
@@ -133,7 +133,7 @@ def resume_point(
     if not state.attempts:
         return ResumePoint()
     arguments, batch = now.job.entry_args, now.current_batch
-    # An earlier version of stoker fixed a checkpoint after that attempt, so that older ones do not count.
+    # An earlier version of stoker chose a checkpoint after that attempt, so older checkpoints do not count.
     changes = ((a.number, a.decision.change) for a in state.attempts if a.decision is not None)
     since = max((at for at, change in changes if change and knobs.start in dict(change.set_args)), default=0)
     newest = usable_checkpoint(job, [one for one in state.sound_checkpoints if one.attempt > since])
@@ -162,10 +162,10 @@ def resume_point(
 def _without_checkpoint(
     state: RunState, job: JobSpec, arguments: tuple[str, ...], begins_at: CheckpointCommitted | None
 ) -> bool | None:
-    """Whether the resume flag may be set though no checkpoint can be used: only one that a person named, or the trainer's own.
+    """Decide whether to set the resume flag without a usable checkpoint: only for a person's flag or the trainer's own.
 
     Raises:
-        NotResumableError: the script would lose its steps, and nobody asked for that.
+        NotResumableError: the script would lose its steps, and no person asked for that.
     """
     knobs, has_stepped = job.knobs, any(view.stepped for view in state.attempts)
     if begins_at is None and has_stepped and not can_go_on(knobs, None):
@@ -182,7 +182,7 @@ def _without_checkpoint(
 
 
 def _at_checkpoint(state: RunState, knobs: Knobs, newest: CheckpointCommitted) -> ResumePoint:
-    """How the script is told to continue from its newest usable checkpoint."""
+    """Return how to make the script continue from its newest usable checkpoint."""
     if knobs.self_resuming and knobs.resume_path is None:
         return ResumePoint(checkpoint=newest)
     if knobs.resume is not None and (_passed_over(state, newest) and _path_flag(knobs)):
@@ -198,19 +198,19 @@ def _at_checkpoint(state: RunState, knobs: Knobs, newest: CheckpointCommitted) -
 
 
 def number_of(checkpoint: CheckpointCommitted | None) -> int | None:
-    """The value for a flag that wants a checkpoint's step: the number in its name, or the step that the trainer reported."""
+    """Return the value for a flag that expects a checkpoint's step: the number in its name, or the trainer's step."""
     if checkpoint is None or checkpoint.number is not None:
         return checkpoint.number if checkpoint is not None else None
     return None if checkpoint.step_by_time else checkpoint.step
 
 
 def can_go_on(knobs: Knobs, newest: CheckpointCommitted | None) -> bool:
-    """Whether a restart would continue from a checkpoint."""
+    """Check whether a restart would continue from a checkpoint."""
     return is_resume_known(knobs, newest.path if newest is not None else None, number_of(newest))
 
 
 def _path_flag(knobs: Knobs) -> str | None:
-    """The flag that accepts a checkpoint's path, even if it usually gets a word for the newest one."""
+    """Return the flag that accepts a checkpoint's path, even if it usually gets a word for the newest."""
     if knobs.resume_path is not None or knobs.resume is None:
         return knobs.resume_path
     return knobs.resume if knobs.resume_value and takes_path(knobs.resume) else None
@@ -219,7 +219,7 @@ def _path_flag(knobs: Knobs) -> str | None:
 def _passed_over(
     state: RunState, newest: CheckpointCommitted | None, *, on_disk: bool = True
 ) -> list[CheckpointCommitted]:
-    """The unusable checkpoints that a script which looks for its newest one would take instead of `newest`."""
+    """Return the unusable checkpoints that a script loading its newest one would use instead of `newest`."""
     after = (newest.step, newest.t) if newest is not None else (-1, -math.inf)
     bad = {one.path: one for one in state.checkpoints if state.unsound(one)}.values()
     later = [one for one in bad if one.step > after[0] or one.t > after[1]]
@@ -229,7 +229,7 @@ def _passed_over(
 def unsound_text(
     job: JobSpec, state: RunState, newest: CheckpointCommitted | None, *, on_disk: bool = True
 ) -> str:
-    """Why a restart would continue with NaN or Inf, and what to move away; empty if an option chooses the checkpoint."""
+    """Explain why a restart would continue with NaN or Inf and what to move away; "" if an option picks a checkpoint."""
     knobs, losses = job.knobs, [a.lost_at for a in state.attempts if a.lost_at is not None]
     finds_own = (knobs.self_resuming or knobs.resume is not None) and _path_flag(knobs) is None
     bad = _passed_over(state, newest, on_disk=on_disk)
@@ -239,13 +239,13 @@ def unsound_text(
     return f"the script loads its newest checkpoint, written after the loss became NaN or Inf at step {losses[-1]}: move {names} away, then restart"
 
 
-# -- transformers, where it takes the micro-batch from the checkpoint ------------------------------------
+# -- transformers versions that take the micro-batch from the checkpoint ----------------------------------
 
 
 def batch_refusal(
     record: RunFile, state: RunState, batch: BatchSpec, arguments: tuple[str, ...], env: Mapping[str, str]
 ) -> str:
-    """Why the next attempt cannot continue with `batch`: the script would resume with another one. Empty if it can."""
+    """Return why the next attempt cannot continue with `batch`: the script would resume with another. "" if it can."""
     if not state.attempts:
         return ""
     record = structs.replace(record, job=state.answered_job(record.job))
@@ -253,7 +253,7 @@ def batch_refusal(
     if newest is None:
         return ""
     if not can_go_on(record.job.knobs, newest):
-        return ""  # it starts from scratch
+        return ""  # the attempt starts from scratch
     try:
         _plan_copy(record, state, record.path or record.job.cwd, newest, batch, env)
     except NotResumableError as error:
@@ -262,7 +262,7 @@ def batch_refusal(
 
 
 def _takes_old_batch(version: str) -> bool:
-    """Whether this version of transformers takes the micro-batch from the checkpoint, regardless of its arguments."""
+    """Check whether this version of transformers takes the micro-batch from the checkpoint over its arguments."""
     found = re.match(r"(\d+)\.(\d+)", version)
     return found is None or OVERRIDES_BATCH_FROM <= (int(found[1]), int(found[2])) < OVERRIDES_BATCH_UNTIL
 
@@ -280,7 +280,7 @@ def _plan_copy(
     batch: BatchSpec,
     env: Mapping[str, str],
 ) -> tuple[str, CheckpointCopy] | None:
-    """The flag and the changed copy that a resume with `batch` needs; None if it needs none."""
+    """Return the flag and the changed copy that a resume with `batch` needs, or None if none is needed."""
     held = _held_batch(newest)
     before = next((view.shown_batch for view in state.attempts if view.number == newest.attempt), None)
     if held is None or before is None or before.micro_batch_per_rank == batch.micro_batch_per_rank:
@@ -290,7 +290,7 @@ def _plan_copy(
     finds_own = any("auto_find_batch_size" in word for word in record.job.entry_args)
     if version is not None and not _takes_old_batch(version) and not finds_own:
         return None
-    # Under DataParallel, in one process, the number counts all of its GPUs.
+    # Under DataParallel, in one process, the held number counts all of its GPUs.
     shared = held // before.micro_batch_per_rank if before.world_size == 1 else 1
     wanted = batch.micro_batch_per_rank * max(shared, 1)
     if wanted == held:
@@ -313,7 +313,7 @@ def _plan_copy(
 
 
 def _held_batch(checkpoint: CheckpointCommitted) -> int | None:
-    """The micro-batch in the state of a Trainer's checkpoint; None for any other checkpoint."""
+    """Return the micro-batch in the state of a Trainer's checkpoint, or None for any other checkpoint."""
     if checkpoint.layout not in {TRANSFORMERS, ""}:
         return None
     try:
@@ -325,7 +325,7 @@ def _held_batch(checkpoint: CheckpointCommitted) -> int | None:
 
 
 def _can_link(source: str, parent: str) -> bool:
-    """Whether files of `source` can be hard-linked into `parent` or the nearest existing folder above it. Writes nothing."""
+    """Check whether `source` files can be hard-linked into `parent` or the nearest existing folder above. Write nothing."""
     place = Path(parent)
     while not place.is_dir() and place != place.parent:
         place = place.parent
@@ -336,10 +336,10 @@ def _can_link(source: str, parent: str) -> bool:
 
 
 def make_copy(copy: CheckpointCopy) -> None:
-    """Make the changed copy: hard links, and a new file for the state.
+    """Make the changed copy from hard links and a new file for the state.
 
     Raises:
-        NotResumableError: it cannot be made, and no part of it is left.
+        NotResumableError: the copy cannot be made; no part of it is left.
     """
     target = Path(copy.target)
     shutil.rmtree(target, ignore_errors=True)
@@ -364,7 +364,7 @@ def _link(source: str, target: str) -> None:
 
 
 def drop_copies(state: RunState, *, over: bool = False) -> None:
-    """Remove copies that are no longer needed: a newer checkpoint was committed since, or the run is `over`."""
+    """Remove copies that are not needed now: a newer checkpoint was committed, or the run is `over`."""
     for view in state.attempts:
         copy = view.resume_copy
         if copy is None or not os.path.basename(copy).startswith(COPY_NAME):

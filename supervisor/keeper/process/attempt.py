@@ -1,8 +1,8 @@
 """One live attempt: its processes, its ranks, and its stop sequence.
 
-`watch` is called a few times a second and returns events; nothing here blocks, writes the journal or decides. A
-process belongs to the attempt by the launcher above it or by the run's mark (see `members`) and is then known by pid
-and start time; no other process is ever signalled. Ranks are those with LOCAL_RANK in their environment.
+The keeper calls `watch` a few times a second and gets events. Nothing here blocks, writes the journal or decides. A
+process belongs to the attempt by the launcher above it or by the run's mark (see `members`), and is identified by
+pid and start time. No other process is ever signaled. A rank is a process with LOCAL_RANK in its environment.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from supervisor.sources.processes import (
 )
 
 SEARCH_INTERVAL_S, TREE_INTERVAL_S = 0.2, 2.0
-"""How often processes are looked for; the second where all ranks are known, or where nobody knows how many there are."""
+"""Seconds between searches for processes. The second applies once all ranks are found, or if their number is unknown."""
 CODE_WAIT_S = 0.1
 SETTLE_S = 0.5
-"""How long what a command leaves behind may take to end by itself: data workers notice their parent's end."""
+"""Seconds that a command's leftovers may take to end on their own. Data workers notice their parent's end."""
 FINAL = frozenset({ev.StopWhy.REQUEST, ev.StopWhy.SIGNAL, ev.StopWhy.REQUEUE})
-"""Stops after which nothing is to be restarted."""
+"""Stops after which no attempt is started."""
 _NOT_ASKED = frozenset(
     {ev.StopWhy.RANK_DIED, ev.StopWhy.HANG, ev.StopWhy.NOT_RESUMED, ev.StopWhy.PLAN_DIFFERS}
 )
-"""Stops before which nobody is asked for a checkpoint."""
+"""Stops that do not ask for a checkpoint first."""
 
 
 class LiveAttempt:
@@ -57,7 +57,7 @@ class LiveAttempt:
         job: JobSpec,
         ends: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`ends()`: true once the agent's log says that it is ending its workers because one failed.
+        """`ends()`: whether the agent's log shows that the agent is ending its workers because one failed.
 
         `exit_codes` of ranks, by local rank, are filled in by the code that waits for their processes. `run_dir`: the
         run's directory as passed to its processes.
@@ -71,7 +71,7 @@ class LiveAttempt:
         self._run_dir, self._clock = run_dir, clock
         self._local_world_size, self._one_node = job.nproc_per_node, job.nnodes == "1"
         self._death_grace_s, self._ends = job.timing.death_grace_s, ends
-        # A plain command may not pass signals on (a shell does not), so a stop goes to all of its processes; its number of ranks is unknown.
+        # A plain command may not pass signals on (a shell does not), so a stop goes to all of its processes. Its number of ranks is unknown.
         self._whole_tree = job.entry_kind is EntryKind.COMMAND
         self._exited: set[int] = set()
         self._vanished: dict[int, float] = {}
@@ -86,7 +86,7 @@ class LiveAttempt:
         self._orphans_asked = self._given_up = self._over = False
 
     def know(self, view: AttemptState) -> None:
-        """Take over what an earlier keeper learned about the ranks, for those known to belong to the run."""
+        """Use what an earlier keeper learned about the ranks, for the ranks known to belong to the run."""
         reported = {
             local_rank: ProcessId(rank.pid, rank.start_time)
             for local_rank, rank in view.ranks.items()
@@ -108,32 +108,32 @@ class LiveAttempt:
         return self.child.paths
 
     def alive(self) -> list[ProcessId]:
-        """Every known live process of the attempt: the command, its ranks, their children."""
+        """Return every known live process of the attempt: the command, its ranks, their children."""
         return [process for process in self._members.values() if is_alive(process)]
 
     def is_over(self) -> bool:
-        """True once the command has ended with no live process left, or the stop sequence has no step left.
+        """Check whether the command has ended with no live process left, or no stop step is left.
 
         After an exit with 0 on its own, remaining processes are left alone: a tracker's uploader, a server.
         """
         return self._over
 
     def ended_well(self) -> bool:
-        """Whether the command exited with 0 on its own: it is done, and we leave what remains alone."""
+        """Check whether the command exited with 0 on its own. What remains of it is then left alone."""
         self._look_for_exit()
         return self.exit is not None and self.exit.exit_code == 0 and self.stop_sequence is None
 
     def _look_for_exit(self) -> None:
-        """Notice that the command has ended, and when; its remaining processes then have `SETTLE_S`."""
+        """Note that the command has ended, and when. Its remaining processes then have `SETTLE_S`."""
         if self.exit is None and (exit_status := self.child.poll()) is not None:
             self.exit, self._exit_mono = exit_status, self._clock.mono()
             self._next_search = self._exit_mono
 
     def stop(self, why: ev.StopWhy, by: str, *, grace_s: float, now: bool = False) -> ev.StopIntended | None:
-        """Start to end the attempt; returns the intent as an event, to be journalled before the act.
+        """Start to end the attempt; return the intent as an event, to be journaled before the first action.
 
-        A second call with `now` hurries the first one; a person's stop replaces one of ours, which may have
-        been meant for a restart. None also if the command has ended with 0.
+        A second call with `now` hurries the first. A person's stop replaces the keeper's own, which may
+        have been meant for a restart. Return None if nothing changes, or if the command has exited with 0.
         """
         if self.ended_well():
             return None
@@ -144,7 +144,7 @@ class LiveAttempt:
                 return None
             self.stop_sequence.why, self.stop_sequence.by = why, by
             return self._intent(self.stop_sequence)
-        self._next_search = 0.0  # look up its targets before the first signal
+        self._next_search = 0.0  # find the processes before the first signal
         self.stop_sequence = StopSequence(
             why=why,
             by=by,
@@ -165,23 +165,23 @@ class LiveAttempt:
         )
 
     def watch(self) -> list[ev.Event]:
-        """Check once; returns new events."""
+        """Check once; return new events."""
         self._look_for_exit()
         now = self._clock.mono()
         facts = self._search(now)
         facts += self._find_folders()
         facts += self._missed_ranks(now)
         if self.stop_sequence is None:
-            # An intent from this check is journalled before the next check acts on it.
+            # An intent from this check is journaled before the next check acts on it.
             facts += self._crash(now) + self._leftovers(now)
         else:
             facts += self._climb(now)
         return facts + self._end(now)
 
-    # -- which processes belong to it --------------------------------------------------------------
+    # -- which processes belong to the attempt -----------------------------------------------------
 
     def _search(self, now: float) -> list[ev.Event]:
-        """Find processes by the launcher above them; at the end also by the run's mark, wherever they are."""
+        """Find processes by the launcher above them, and at the end anywhere by the run's mark, too."""
         if now < self._next_search:
             return []
         ending = self.exit is not None or self.stop_sequence is not None
@@ -209,8 +209,8 @@ class LiveAttempt:
         )
 
     def _take_ranks(self, processes: list[ProcessId]) -> list[ev.Event]:
-        # A rank's own children (DataLoader workers) inherit its environment, so the first process found on
-        # the way down from the command is the rank itself.
+        # A rank's own children (DataLoader workers) inherit its environment. The first process found on
+        # the way down from the command is therefore the rank itself.
         complete = len(self.ranks) >= self._local_world_size and not self._whole_tree
         facts: list[ev.Event] = []
         for process in () if complete else processes:
@@ -258,17 +258,17 @@ class LiveAttempt:
             code = self.exit_codes.get(local_rank, exit_code_of(process))
             since = self._vanished.setdefault(local_rank, now)
             if code is None and self.exit is None and now - since < CODE_WAIT_S:
-                continue  # a thread waits for it and may have the code in a moment
+                continue  # a thread waits for the process and may soon have the code
             self._exited.add(local_rank)
-            # Exits caused by our own signals show nothing; torchrun reports those of its own.
+            # Exits caused by the keeper's own signals show nothing. torchrun reports its own.
             code, t = code if self.stop_sequence is None else None, self._clock.wall()
             facts.append(ev.RankExited(t=t, attempt=self.number, local_rank=local_rank, exit_code=code))
         return facts
 
-    # -- how it ends -----------------------------------------------------------------------------
+    # -- how the attempt ends --------------------------------------------------------------------
 
     def _crash(self, now: float) -> list[ev.Event]:
-        """A rank died and torchrun is ending the others: give them `death_grace_s`, not its 30 s."""
+        """After a rank died and torchrun is ending the others, end them in `death_grace_s`, not 30 s."""
         if self.exit is not None or not self._ends():
             return []
         if self._crash_deadline is None:
@@ -284,7 +284,7 @@ class LiveAttempt:
         return [intent]
 
     def _leftovers(self, now: float) -> list[ev.Event]:
-        """The command failed and left processes behind: end them, as torchrun would have done."""
+        """End the processes that a failed command left behind, as torchrun would have done."""
         if self.exit is None or self.exit.exit_code == 0 or not self.alive() or not self._settled(now):
             return []
         return [self._stop_peers()]
@@ -306,7 +306,7 @@ class LiveAttempt:
         alive = self.alive()
         begun = stop.step in {ev.StopStep.ASK, ev.StopStep.SIGTERM} and not stop.now
         if begun and self.exit is not None and alive and not (self._orphans_asked or self._whole_tree):
-            # The command has exited, so nobody else passes the signal on.
+            # The command has exited, so no other process passes the signal on.
             self._orphans_asked = True
             return [self._step_taken(ev.StopStep.SIGTERM, kill_all(alive, signal.SIGTERM))]
         step = stop.tick(now, alive=bool(alive) or self.exit is None)
@@ -325,13 +325,13 @@ class LiveAttempt:
     def _take(self, step: ev.StopStep, alive: list[ProcessId]) -> list[ProcessId]:
         match step:
             case ev.StopStep.ASK:
-                # A full disk allows no checkpoint request: SIGTERM follows after its share of the grace.
+                # A full disk allows no checkpoint request. SIGTERM follows after ASK's share of the grace.
                 with contextlib.suppress(OSError):
                     self.paths.stop_file.touch()
                 return [p for p in self.ranks.values() if is_alive(p)]
             case ev.StopStep.SIGTERM:
-                # torchrun passes it on to its workers; without torchrun we send it to them. A command that is
-                # itself a `stoker run` also gets it, and ends its own job.
+                # torchrun passes SIGTERM on to its workers; without it, the keeper does. A command that is
+                # itself a `stoker run` gets the signal, too, and ends its own job.
                 if is_alive(self.child.pid) and not self._whole_tree:
                     return kill_all([self.child.pid], signal.SIGTERM)
                 command = [self.child.pid] if self.child.pid not in alive else []
@@ -344,7 +344,7 @@ class LiveAttempt:
                 return alive or list(self.child.roots())  # a frozen launcher outlives its children
 
     def _end(self, now: float) -> list[ev.Event]:
-        """Finish the attempt if it is over; returns which processes are left and why."""
+        """Finish the attempt if it has ended; return which processes are left and why."""
         alive = self.alive()
         by_itself = self.stop_sequence is None and self.exit is not None and self.exit.exit_code == 0
         gone = self.exit is not None and (not alive or (by_itself and self._settled(now)))
@@ -373,15 +373,15 @@ class LiveAttempt:
 
 
 # -- the stop sequence: ask, SIGTERM, grace, SIGKILL, bounded wait, survivors ---------------------- Each
-# worker of torchrun is the leader of its own session, so killing torchrun's group with SIGKILL leaves them
-# alive (docs/DECISIONS.md): the last step goes to every recorded process, each verified by pid and start
+# worker of torchrun leads its own session, so a SIGKILL to torchrun's group leaves the workers alive
+# (docs/DECISIONS.md). The last step therefore goes to every recorded process, each verified by pid and start
 # time. `tick` decides the step and the keeper carries it out.
 
 ASK_SHARE = 0.5
-"""Part of the grace a trainer gets to act on its stop file before SIGTERM repeats the request."""
+"""The part of the grace that a trainer gets to act on its stop file before SIGTERM repeats the request."""
 
 KILL_WAIT_S = 5.0
-"""How long a SIGKILLed process may take: one in uninterruptible sleep (a hung GPU or NIC) never ends."""
+"""Seconds that a SIGKILLed process may take. In uninterruptible sleep (a hung GPU or NIC) it never ends."""
 
 
 @dataclass(slots=True)
@@ -401,7 +401,7 @@ class StopSequence:
     step_since: float = 0.0
 
     def tick(self, clock_s: float, *, alive: bool) -> StopStep | None:
-        """The step to take now, or None. Call often while `alive`; never after."""
+        """Return the step to take now, or None. Call often while `alive`, and never after."""
         if not alive:
             return None
         wanted = self._wanted(clock_s)
@@ -411,7 +411,7 @@ class StopSequence:
         return wanted
 
     def hurry(self) -> None:
-        """A second, more urgent request: SIGKILL at the next tick."""
+        """Make the request more urgent: SIGKILL at the next tick."""
         self.now = True
 
     def _wanted(self, clock_s: float) -> StopStep | None:

@@ -1,6 +1,6 @@
-"""One launched process tree: spawned or adopted, watched by pid and start time, signalled, reaped.
+"""One launched process tree: spawned or adopted, watched by pid and start time, signaled, reaped.
 
-The keeper need not be the parent: an adopted tree is watched in the same way, through the identity of
+The keeper need not be the parent. An adopted tree is watched in the same way, through the identity of
 its processes and the exit file that the tiny launcher writes.
 """
 
@@ -44,14 +44,14 @@ SPAWN_DEADLINE_S = 10.0
 REAP_S = 2.0
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 WRITE_S = 60.0
-"""How long a launcher may take to write the exit status: fsync waits for a checkpoint's gigabytes."""
+"""Seconds that a launcher may take to write the exit status: fsync waits for a checkpoint's gigabytes."""
 NOBODY = ProcessId(0, -1.0)
-"""Stands for a process that was never seen alive, or that is not known to be the run's own."""
+"""A placeholder for a process that was never seen alive, or that may not belong to the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExitStatus:
-    """How the launched command ended. `exit_code` is None if nobody could record it; `t`: when, wall seconds."""
+    """How the launched command ended. `exit_code`: None if it was not recorded. `t`: when, in wall seconds."""
 
     exit_code: int | None
     error: str | None = None
@@ -59,7 +59,7 @@ class ExitStatus:
 
 
 class SpawnError(Exception):
-    """The command did not start: one line. `disk_full`: the disk was full; `killed`: a signal ended its launcher."""
+    """The command did not start. The message is one line. `disk_full`, `killed` (the launcher): the cause."""
 
     def __init__(self, message: str, *, disk_full: bool = False, killed: bool = False) -> None:
         super().__init__(message)
@@ -70,7 +70,7 @@ class Child:
     """A launched command. Made by `spawn` or `adopt`.
 
     Attributes:
-        pid: the command; `NOBODY` if it was never seen, or is alive but not known to be ours.
+        pid: the command; `NOBODY` if it was never seen, or is alive but may not belong to the run.
         launcher: the tiny launcher above it, which adopts the command's orphans; `NOBODY` likewise.
     """
 
@@ -80,23 +80,23 @@ class Child:
         self._reaped: ExitStatus | None = None
 
     def poll(self) -> ExitStatus | None:
-        """The exit status once the command has ended, else None."""
+        """Return the exit status once the command has ended, or None."""
         status = read_exit(self.paths) or self._reaped
         if status is not None:
             return status
         if is_alive(self.pid):
             return None
-        code = reap_child(self.pid)  # our child since its launcher was killed
+        code = reap_child(self.pid)  # the keeper's child since its launcher was killed
         if code is None:
-            # Its folder was deleted, moved, or not writable.
-            said = reap_child(self.launcher)  # its own exit code is the command's, if that is a number
+            # The attempt's folder was deleted, moved, or not writable.
+            said = reap_child(self.launcher)  # a number here is the command's exit code
             code = said if said is not None and 0 <= said < NO_NUMBER else None
         if code is not None:
-            # The file may have been written since the last check, with its time.
+            # The file may have been written since the last check, with the time of the exit.
             self._reaped = read_exit(self.paths) or ExitStatus(code)
             return self._reaped
         # The launcher writes the exit file within milliseconds of the command's end, or as soon as a busy
-        # disk allows. If the launcher was killed, nobody will: after a second the status counts as lost.
+        # disk allows. If the launcher was killed, no file will come: after a second the status is lost.
         now = time.monotonic()
         if self._gone_since is None:
             self._gone_since = now
@@ -104,29 +104,29 @@ class Child:
         return ExitStatus(None, "its exit status was lost") if now - self._gone_since > patience_s else None
 
     def roots(self) -> tuple[ProcessId, ...]:
-        """The live processes above all others of the attempt, as far as parents are alive."""
+        """Return the attempt's topmost live processes: the command and its launcher."""
         return tuple(process for process in (self.pid, self.launcher) if is_alive(process))
 
     def tree(self) -> list[ProcessId]:
-        """The command's live descendants."""
+        """Return the command's live descendants."""
         return descendants(self.pid) if is_alive(self.pid) else []
 
     def release(self) -> None:
-        """End the launcher: its work is done once the exit status is known and no process below it is awaited."""
+        """End the launcher, once the exit status is known and no process below the launcher is awaited."""
         send_signal(self.launcher)
-        deadline = time.monotonic() + REAP_S  # one that hangs on a dead disk is left to exit by itself
+        deadline = time.monotonic() + REAP_S  # a launcher that hangs on a dead disk exits on its own later
         while is_alive(self.launcher) and time.monotonic() < deadline:
             time.sleep(0.005)
         reap_child(self.launcher)
 
 
 def started(child: Child, number: int, now: float) -> ev.AttemptStarted:
-    """The event that an attempt runs. `now`: wall seconds."""
+    """Return the event for a started attempt. `now`: wall seconds."""
     return ev.AttemptStarted(t=now, attempt=number, pid=child.pid.pid, start_time=child.pid.start_time)
 
 
 def spawn(plan: LaunchPlan, paths: AttemptPaths, env: Mapping[str, str]) -> Child:
-    """Start a plan in a session of its own.
+    """Start a plan in its own session.
 
     Raises:
         SpawnError: the interpreter or the launcher could not be started.
@@ -164,13 +164,13 @@ def spawn(plan: LaunchPlan, paths: AttemptPaths, env: Mapping[str, str]) -> Chil
         raise SpawnError(f"cannot start {plan.argv[0]}: {error}") from error
     reported = _first_line(launcher)
     if (command_id := _identity(reported)) is not None:
-        # From here on it is known and reaped by pid and start time: a Popen complains if dropped alive.
+        # From now on, pid and start time identify the launcher. A Popen that is dropped alive would complain.
         launcher.returncode = 0
         return Child(paths, command_id, _identity(reported, "launcher_") or NOBODY)
     if reported or launcher.poll() is not None:
         _reap(launcher)
         if not reported and (found := read_pid(paths)) is not None:
-            return Child(paths, found)  # it was killed a moment too early
+            return Child(paths, found)  # the launcher was killed a moment too early
         text = (
             reported.get("error")
             or f"the launcher ended with {launcher.returncode} before {plan.argv[0]} ran"
@@ -185,10 +185,10 @@ def spawn(plan: LaunchPlan, paths: AttemptPaths, env: Mapping[str, str]) -> Chil
 
 
 def adopt(paths: AttemptPaths, run_dir: str, *, wait_s: float = 0.0) -> Child | None:
-    """The child that an earlier keeper spawned here, dead or alive; None if it did not start.
+    """Return the child that an earlier keeper spawned here, dead or alive, or None if it did not start.
 
-    The pid file is trusted only for processes with the run's mark, or whose parent is a launcher with it: the
-    file may be copied or forged. `wait_s`: how long to wait for a launcher that may have just started.
+    The pid file may be copied or forged. Trust it only for processes with the run's mark, or whose parent is
+    a launcher with the mark. `wait_s`: how long to wait for a launcher that may have just started.
     """
     deadline = time.monotonic() + wait_s
     while True:
@@ -207,23 +207,23 @@ def adopt(paths: AttemptPaths, run_dir: str, *, wait_s: float = 0.0) -> Child | 
 
 
 def read_pid(paths: AttemptPaths) -> ProcessId | None:
-    """Identity of the launched command, from the launcher's pid file."""
+    """Return the identity of the launched command, from the launcher's pid file."""
     return _identity(_read_json(paths.root / "pid") or {})
 
 
 def read_launcher(paths: AttemptPaths) -> ProcessId | None:
-    """Identity of the launcher itself, from its pid file."""
+    """Return the identity of the launcher itself, from its pid file."""
     return _identity(_read_json(paths.root / "pid") or {}, "launcher_")
 
 
 def alive_of(run_dir: str, paths: AttemptPaths) -> tuple[ProcessId, ...]:
-    """The run's live processes, without its newest attempt's launcher, which ends with them."""
+    """Return the run's live processes, without its newest attempt's launcher, which ends with them."""
     launcher = read_launcher(paths)
     return find_members(run_dir, launchers=[launcher] if launcher is not None else []).ours
 
 
 def end_all(run_dir: str, paths: AttemptPaths, within_s: float = REAP_S) -> tuple[ProcessId, ...]:
-    """Kill all processes of an attempt, including unrecorded ones; returns what is left after `within_s`."""
+    """Kill all processes of an attempt, including unrecorded ones; return those left after `within_s`."""
     deadline = time.monotonic() + within_s
     while (alive := alive_of(run_dir, paths)) and time.monotonic() < deadline:
         kill_all([*alive])
@@ -232,7 +232,7 @@ def end_all(run_dir: str, paths: AttemptPaths, within_s: float = REAP_S) -> tupl
 
 
 def read_exit(paths: AttemptPaths) -> ExitStatus | None:
-    """The exit status that the launcher recorded, or None."""
+    """Return the exit status that the launcher recorded, or None."""
     record = _read_json(paths.exit)
     if record is None:
         return None
@@ -246,19 +246,19 @@ def read_exit(paths: AttemptPaths) -> ExitStatus | None:
 
 
 def kill_all(pids: list[ProcessId], number: signal.Signals = signal.SIGKILL) -> list[ProcessId]:
-    """Signal those of `pids` that are still the same processes; returns which it reached."""
+    """Signal the processes in `pids` that still exist under their identity; return those reached."""
     return [pid for pid in pids if send_signal(pid, number)]
 
 
 def raise_open_files_limit() -> None:
-    """Raise our soft limit on open files to the hard limit, which children inherit."""
+    """Raise the keeper's soft limit on open files to the hard limit. Children inherit the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def own_identity() -> ProcessId:
-    """This process."""
+    """Return the identity of this process."""
     found = identify(os.getpid())
     assert found is not None, "a process can always identify itself"
     return found
@@ -266,9 +266,9 @@ def own_identity() -> ProcessId:
 
 @contextlib.contextmanager
 def _blocked_signals() -> Iterator[None]:
-    """Block the signals that the launcher ignores until it does so: it inherits this mask and lifts it then.
+    """Block the signals that the launcher ignores until it does so. It inherits this mask and then lifts it.
 
-    scancel and service managers signal all processes at once; one whose interpreter is still loading would die and fail the launch.
+    scancel and service managers signal all processes at once. A launcher that is still loading would die and fail the launch.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)
     try:
@@ -278,13 +278,13 @@ def _blocked_signals() -> Iterator[None]:
 
 
 def _reap(launcher: subprocess.Popen[bytes]) -> None:
-    """Reap a launcher that started nothing; one that hangs on a dead disk is left to exit by itself."""
+    """Reap a launcher that started nothing. A launcher that hangs on a dead disk exits on its own later."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         launcher.wait(timeout=REAP_S)
 
 
 def _first_line(launcher: subprocess.Popen[bytes]) -> dict[str, object]:
-    """The launcher's report on its start; empty if it died before or takes too long."""
+    """Return the launcher's report on its start; empty if it died before that or takes too long."""
     assert launcher.stdout is not None, "spawn makes it a pipe"
     line = b""
     with launcher.stdout as pipe:
@@ -306,7 +306,7 @@ def _identity(record: Mapping[str, object], of: str = "") -> ProcessId | None:
     if not isinstance(pid, int) or not isinstance(ticks, int):
         return None
     if record.get("boot_id") != boot_id():
-        return NOBODY  # the process did not outlive its boot, and its pid may have been reused
+        return NOBODY  # the process ended with its boot, and its pid may have been reused
     return ProcessId(pid, ticks / os.sysconf("SC_CLK_TCK"))
 
 

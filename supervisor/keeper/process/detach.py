@@ -1,4 +1,4 @@
-"""Starting a keeper that outlives the terminal."""
+"""Starts a keeper that outlives the terminal."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from supervisor.run.runfile import BadRunFile, RunFile, read_run_stream
 START_DEADLINE_S = 15.0
 LOGIND_CONF, LINGERING = "/etc/systemd/logind.conf", "/var/lib/systemd/linger"
 
-# Write a line to the log before anything else is loaded; an interpreter crash is logged there too. A lost terminal never
-# ends a keeper, even before it has its own handlers; unlike SIG_IGN, a handler is not inherited by the job.
+# Write a line to the log before anything else is loaded. An interpreter crash goes there, too. A lost terminal never
+# ends a keeper, even before it has its own handlers. Unlike SIG_IGN, a handler is not inherited by the job.
 BOOTSTRAP = f"""\
 import faulthandler, os, signal, sys, time
 print(time.strftime("%Y-%m-%d %H:%M:%S"), "INFO keeper", os.getpid(), "starts", file=sys.stderr, flush=True)
@@ -36,7 +36,7 @@ sys.exit(importlib.import_module(sys.argv[1]).main(sys.argv[2:]))
 
 
 class KeeperDidNotStart(Exception):  # noqa: N818 - a state of affairs, not an error
-    """The detached keeper did not take its lock: one line, with where to look."""
+    """The detached keeper did not take its lock. The message is one line, with the log to read."""
 
 
 def start_detached(
@@ -49,15 +49,15 @@ def start_detached(
     continued_by: str = "",
     meanwhile: Callable[[], object] | None = None,
 ) -> int:
-    """Start a keeper on `run` in its own session; returns its pid once it holds the lock.
+    """Start a keeper on `run` in its own session; return its pid once it holds the lock.
 
-    `entry`: the module whose `main` is called, with the run's folder: the keeper alone, or together with
-    other code. `record` goes through a pipe: the copy on disk has no secrets, and the keeper must use exactly
-    what was checked. `findings` of pre-flight go along, and the keeper journals them. `continued_by`: see
-    `Keeper`. `meanwhile` is called during the start.
+    `entry`: the module whose `main` is called with the run's folder: the keeper alone, or together with
+    other code. `record` goes through a pipe, because the copy on disk has no secrets and the keeper must use
+    exactly what was checked. The keeper journals the `findings` of pre-flight. `continued_by`: see `Keeper`.
+    `meanwhile` is called during the start.
 
     Raises:
-        KeeperDidNotStart: it ended, or took more than `START_DEADLINE_S`.
+        KeeperDidNotStart: the keeper ended, or took more than `START_DEADLINE_S`.
         OSError: the run directory cannot be written.
     """
     paths = run.node(record.node)
@@ -75,7 +75,7 @@ def start_detached(
     with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
         pipe.write(handover(record, findings, continued_by))
     if meanwhile is not None:
-        # It fails again where it is needed. Raised here, it would mean that the keeper did not start.
+        # An error comes up again where it matters. Raised here, it would mean that the keeper did not start.
         with contextlib.suppress(OSError):
             meanwhile()
     deadline = time.monotonic() + START_DEADLINE_S
@@ -88,13 +88,13 @@ def start_detached(
             how = f"ended with exit code {code}" if code >= 0 else f"was ended by {by}"
             raise KeeperDidNotStart(f"the keeper {how} before it was ready: see {paths.log}")
         time.sleep(0.02)
-    process.kill()  # it has no lock, so it has launched nothing; later it might
+    process.kill()  # without the lock it has launched nothing; later it might
     process.wait()
     raise KeeperDidNotStart(f"the keeper did not start within {START_DEADLINE_S:.0f} s: see {paths.log}")
 
 
 def handover(record: RunFile, findings: Sequence[Finding], continued_by: str = "") -> bytes:
-    """The pipe's content, one item per line: the job, pre-flight's findings, who continues the run."""
+    """Return the pipe's content, one item per line: the job, pre-flight's findings, who continues the run."""
     return b"\n".join(map(msgspec.json.encode, (record, tuple(findings), continued_by)))
 
 
@@ -102,7 +102,7 @@ def taken_over(data: bytes) -> tuple[RunFile, tuple[Finding, ...], str]:
     """Read what `handover` wrote.
 
     Raises:
-        BadRunFile: it cannot be read.
+        BadRunFile: the data cannot be read.
     """
     try:
         record, findings, continued_by = data.split(b"\n")
@@ -113,7 +113,7 @@ def taken_over(data: bytes) -> tuple[RunFile, tuple[Finding, ...], str]:
 
 
 def teardown_warning(env: Mapping[str, str]) -> str | None:
-    """Why a detached process would end with its session; None: no reason is known."""
+    """Explain why a detached process would end with its session, or return None if no reason is known."""
     if (why := scheduler_of(env).detach_warning) is not None:
         return why
     try:

@@ -1,15 +1,15 @@
-"""The tiny process between a keeper and what it launches: it preserves the exit status if the keeper dies.
+"""The tiny process between a keeper and what it launches. It preserves the exit status if the keeper dies.
 
 Run as a file, isolated (``python -I -S launcher.py EXIT PID LOG -- CMD...``), standard library only. It
-starts CMD with stdout and stderr appended to LOG, writes ``PID`` (its pid and start_ticks, and the launcher's
-own) and, when CMD ends, ``EXIT`` ({exit_code, t}; negative for a signal), both by rename. It also writes the
-content of ``PID``, or {error, errno} if nothing started, to its own stdout as one line, which works even if
-the disk is full. It ignores the signals that a closing terminal or a cluster's step teardown sends to
-everybody, because its last job is to record how CMD ended; CMD itself gets the default handlers.
+starts CMD with stdout and stderr appended to LOG, writes ``PID`` (CMD's pid and start_ticks, and the
+launcher's own) and, when CMD ends, ``EXIT`` ({exit_code, t}; negative for a signal), both by rename. It also
+writes the content of ``PID``, or {error, errno} if nothing started, to its own stdout as one line. This works
+even if the disk is full. It ignores the signals that a closing terminal or a cluster's step teardown
+sends to every process, because its last job is to record how CMD ended. CMD gets the default handlers.
 
-It is a child subreaper: a process below CMD whose parent dies becomes the launcher's child instead of init's,
-so that the keeper finds it by its parent chain, whatever it did to its session and environment. So it stays
-after ``EXIT`` is written until the last of them is gone, or until the keeper ends it.
+The launcher is a child subreaper: a process below CMD whose parent dies becomes the launcher's child, not
+init's. The keeper can then find it by its parent chain, whatever its session and environment. After ``EXIT``
+is written, the launcher stays until the last of these processes is gone, or until the keeper ends it.
 
 If the folder of ``EXIT`` was deleted or moved, the launcher exits at once, and its own exit code is CMD's
 (254: a signal, or 254 and above).
@@ -25,12 +25,12 @@ import time
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 RESERVED_BYTES = 4096
-NO_NUMBER = 254  # our own exit code for a command that a signal ended, or that exited with 254 or 255: only `EXIT` can tell
+NO_NUMBER = 254  # the exit code if a signal ended CMD, or if CMD exited with 254 or 255: only `EXIT` can tell
 IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def main(argv: list[str]) -> int:
-    """Start CMD, wait, record its end. Returns its exit code (or `NO_NUMBER`) once that is on disk with no orphan left, or not writable."""
+    """Start CMD, wait, record its end. Return its exit code (or `NO_NUMBER`) once that is on disk with no orphan left, or not writable."""
     exit_path, pid_path, log_path = argv[:3]
     command = argv[4:]
     code = 0
@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)  # the keeper blocked them until now (`child.spawn`)
-    # srun sends USR1 to every process of its step; torchrun, which has no handler for it, would die before the ranks have saved.
+    # srun sends USR1 to every process of its step. torchrun has no handler for USR1 and would die before the ranks have saved.
     default = [each for each in IGNORED if each != signal.SIGUSR1 or "SLURM_JOB_ID" not in os.environ]
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW  # a job may have placed links here
     try:
@@ -60,7 +60,7 @@ def main(argv: list[str]) -> int:
         record: dict[str, object] = {"pid": pid, "start_ticks": _start_ticks(pid), **launcher}
         _write(pid_path, record)
     except (OSError, ImportError) as error:
-        # Nobody could ever find an unrecorded command, so it must not run on. It is not reaped yet, so the
+        # An unrecorded command could never be found, so it must not run on. It is not reaped yet, so the
         # pid is still its own.
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -70,7 +70,7 @@ def main(argv: list[str]) -> int:
     _report(record)
     while True:
         try:
-            ended, status = os.wait()  # reaps orphans too: nobody else does
+            ended, status = os.wait()  # reaps orphans, too, because no other process does
         except ChildProcessError:
             return code  # none is left
         if ended == pid:
@@ -78,7 +78,7 @@ def main(argv: list[str]) -> int:
             code = exit_code if 0 <= exit_code < NO_NUMBER else NO_NUMBER
             try:
                 _write(exit_path, {"exit_code": exit_code, "t": time.time()})
-            except OSError:  # the folder was deleted, moved or not writable: only the keeper hears of this
+            except OSError:  # the folder was deleted, moved or not writable: only the keeper learns the code
                 return code
 
 
@@ -87,7 +87,7 @@ def _not_started(exit_path: str, error: str, number: int | None) -> int:
     try:
         _write(exit_path, {"exit_code": 127, "t": time.time(), "error": error})
     except OSError:
-        return 1  # the disk is full: the keeper was told, and the next one finds that nothing runs
+        return 1  # the disk is full; the keeper knows, and the next keeper finds no process
     return 0
 
 
@@ -100,7 +100,7 @@ def _report(record: dict[str, object]) -> None:
         os.dup2(fd, 1)  # the reader need not wait for more
         os.close(fd)
     except OSError:
-        return  # nobody reads: the keeper died
+        return  # the reader is gone: the keeper died
 
 
 def _become_subreaper() -> None:
@@ -112,7 +112,7 @@ def _become_subreaper() -> None:
 
 
 def _boot_id() -> str | None:
-    """This boot of the machine, outside which pids and start times mean nothing. None if unknown."""
+    """Return this boot's id, outside which pids and start times mean nothing. None if unknown."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -121,7 +121,7 @@ def _boot_id() -> str | None:
 
 
 def _start_ticks(pid: int) -> int:
-    """Field 22 of /proc/PID/stat, counted after the last ')': a command's name may contain anything."""
+    """Return field 22 of /proc/PID/stat, counted after the last ')', as a name may contain anything."""
     with open(f"/proc/{pid}/stat", "rb") as file:
         return int(file.read().rpartition(b")")[2].split()[19])
 
@@ -137,7 +137,7 @@ def _reserve(path: str) -> None:
 def _write(path: str, record: dict[str, object]) -> None:
     import json
 
-    # Overwrite what `_reserve` wrote, if it did: blanks after the record do not disturb a JSON reader.
+    # Overwrite what `_reserve` wrote, if anything. Blanks after the record do not disturb a JSON reader.
     fd = os.open(f"{path}.part", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     with open(fd, "wb", buffering=0) as file:
         file.write(json.dumps(record).encode())

@@ -2,14 +2,14 @@
 
 A process belongs to the run by one of two signs that no file can forge:
 
-- the *mark*: it was started with ``STOKER_RUN_DIR`` set to this run's directory (children inherit it); of a run on several nodes with
-  ``STOKER_NODE_DIR`` set to this node's folder in it, because two nodes of a test or a cluster may share one machine; - the *parent
-  chain*: it descends from the launcher, which is a child subreaper, so that children of a dead parent become the launcher's
-  (prctl(2), PR_SET_CHILD_SUBREAPER), or from another process of the run.
+- the *mark*: the process was started with ``STOKER_RUN_DIR`` set to this run's directory (children inherit it). In a run on several
+  nodes, ``STOKER_NODE_DIR`` is set to this node's folder as well, because two nodes of a test or a cluster may share one machine.
+- the *parent chain*: the process descends from another process of the run or from the launcher. The launcher is a child subreaper, so
+  children of a dead parent become the launcher's (prctl(2), PR_SET_CHILD_SUBREAPER).
 
-A pid and start time in a journal or a pid file prove nothing: a forged or copied folder may name any process. If only a file names a
-live process whose environment cannot be read (setproctitle overwrites it), it is *unknown*: listed, never signalled, and no reason to
-delay a launch. A ``stoker run`` inside a job keeps its own processes: they and its keeper are *nested* and left alone.
+A pid and start time in a journal or a pid file prove nothing, because a forged or copied folder may list any process. If only a file
+lists a live process whose environment cannot be read (setproctitle overwrites it), the process is *unknown*: shown, never signaled,
+and no reason to delay a launch. A ``stoker run`` inside a job keeps its processes: they and its keeper are *nested* and left alone.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from supervisor.sources.processes import (
     process_table,
 )
 
-# The first pid namespace's inode is fixed (linux/proc_ns.h, PROC_PID_INIT_INO). In another, the GPU driver's
-# pids are not ours, and a lookup would name a random process.
+# The first pid namespace's inode is fixed (linux/proc_ns.h, PROC_PID_INIT_INO). In another namespace the GPU
+# driver's pids differ from those here, and a lookup would find a random process.
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"
 MARK, NODE_MARK = "STOKER_RUN_DIR", "STOKER_NODE_DIR"
 LOCK_NAME = "keeper.lock"
@@ -39,7 +39,7 @@ LOCK_NAME = "keeper.lock"
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """Live processes: the run's `ours`, parents before children; for `nested` and `unknown` see above."""
+    """Live processes: the run's `ours`, parents before children. For `nested` and `unknown`, see above."""
 
     ours: tuple[ProcessId, ...] = ()
     nested: tuple[ProcessId, ...] = ()
@@ -57,9 +57,9 @@ def find_members(
 
     Args:
         run_dir: the run's directory, as passed to its processes; for a run on several nodes, this node's folder in it.
-        started: processes that this process started, or their known descendants: they count without a mark.
-        recorded: processes named only by a file.
-        launchers: stoker's own helpers above its launches: processes below them count, they do not.
+        started: processes that this process started, or their known descendants. They count without a mark.
+        recorded: processes that only a file mentions.
+        launchers: stoker's own helpers above its launches. Processes below them count, the helpers do not.
     """
     table = process_table()
     marks = _marks(table)
@@ -84,30 +84,30 @@ def find_members(
 
 
 def label_of(process: ProcessId) -> str:
-    """``12 python3``, as one line that is safe on a terminal: a process can name itself anything."""
+    """Return ``12 python3`` as one line that is safe on a terminal, because a process can choose any name."""
     return f"{process.pid} {command_of(process.pid) or ''}".rstrip()
 
 
 def is_marked(mark: str | None, run_dir: str) -> bool:
-    """Whether a process that was started with `mark` belongs to the run in `run_dir`, or to a probe in it."""
+    """Check whether a process started with `mark` belongs to the run in `run_dir`, or to a probe in it."""
     return bool(mark) and (mark == run_dir or str(mark).startswith(f"{run_dir}/"))
 
 
 def bears_mark(process: ProcessId, run_dir: str) -> bool:
-    """Whether this one process was started for the run in `run_dir`."""
+    """Check whether this one process was started for the run in `run_dir`."""
     return is_marked(_mark_of(process.pid), run_dir)
 
 
 def mark_in(env: Mapping[str, str]) -> str:
-    """The mark in an environment; empty if none. A node's mark counts only if it belongs to the same run."""
+    """Return the mark in an environment, or "". A node's mark counts only if it belongs to the same run."""
     run, node = env.get(MARK, ""), env.get(NODE_MARK, "")
     return node if run and node.startswith(f"{run}/") else run
 
 
 def _marks(table: Mapping[int, ProcessStat]) -> dict[int, str]:
-    """The run that each process of our own user names as its own, if any.
+    """Return the mark of each process of the current user that has one, by pid.
 
-    Anybody can set a process's environment, and root can read all of them.
+    Any user can set the environment of a process, and root can read all of them.
     """
     found = {
         pid: _mark_of(pid)
@@ -130,7 +130,7 @@ def _is_there(process: ProcessId, table: Mapping[int, ProcessStat]) -> bool:
 def _nested(
     found: Mapping[int, ProcessId], marks: Mapping[int, str], run_dir: str, table: Mapping[int, ProcessStat]
 ) -> dict[int, ProcessId]:
-    """Keepers of other runs among `found`, the processes they launched, and all descendants of either."""
+    """Return other runs' keepers among `found`, the processes they launched, and all descendants."""
     tops = []
     for pid, process in found.items():
         is_other = pid in marks and not is_marked(marks[pid], run_dir)
@@ -147,7 +147,7 @@ def _nested(
 
 
 def pids_are_the_drivers() -> bool:
-    """Whether pids here match those that NVML and CUDA's messages name."""
+    """Check whether pids here match those that NVML and CUDA's messages contain."""
     try:
         return os.readlink("/proc/self/ns/pid") == _FIRST_PID_NAMESPACE
     except OSError:
@@ -155,7 +155,7 @@ def pids_are_the_drivers() -> bool:
 
 
 def user_of(pid: int) -> str | None:
-    """The owner of a live process; None if it is gone or not visible."""
+    """Return the owner of a live process, or None if it is gone or not visible."""
     uid = owner_of(pid)
     if uid is None:
         return None

@@ -1,8 +1,8 @@
-"""Examines whether a run may be adopted or continued; other modules do it.
+"""Examines whether a run may be adopted or continued. Other modules do the work.
 
-To adopt is to start a keeper for live processes; to continue is to start the next attempt when none can be
-alive. Both need a folder that the user owns (`run.ownership`), and what a folder claims about processes
-counts only if the processes confirm it (`members`).
+To adopt is to start a keeper for live processes. To continue is to start the next attempt when none can be
+alive. Both need a folder that the user owns (`run.ownership`). A folder's claims about processes count only
+if the processes confirm it (`members`).
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from supervisor.run.runfile import BadRunFile, RunFile, read_run_file
 from supervisor.sources.processes import ProcessId, boot_id, command_of
 
 # A keeper updates the times of its lock every 5 s, and its machine may be busy. Attributes are cached for at
-# most 60 s if a file is not reopened; here it is.
+# most 60 s unless a file is reopened, as it is here.
 WATCH_S = 60.0
 LOOK_S = 1.0
 MAX_PIDS = 8
-# Conditions in which the newest attempt is over, whatever else is open.
+# Conditions in which the newest attempt has ended, whatever else is open.
 BETWEEN = (st.Ended, st.DiagnosedAs, st.Backoff, st.HeldOpen)
 
 
 class NotAdopted(Exception):  # noqa: N818 - a state of affairs, not an error
-    """A run cannot be adopted: the reasons, one per line."""
+    """A run cannot be adopted. The message has the reasons, one per line."""
 
     def __init__(self, reasons: Iterable[str]) -> None:
         self.reasons = tuple(reasons)
@@ -50,8 +50,8 @@ class NotAdopted(Exception):  # noqa: N818 - a state of affairs, not an error
 class Continuation:
     """Reasons against a keeper on a run's folder. `doubts`: questions for a person, asked one by one.
 
-    `listen_to`: the host where a keeper that is invisible from here might still run; `slurm_job`: where it
-    ran. `record`: the job; None if the folder cannot be trusted.
+    `listen_to`: the host where a keeper that is invisible here might still run. `slurm_job`: the SLURM job
+    that it ran in. `record`: the job; None if the folder cannot be trusted.
     """
 
     refusals: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class Continuation:
 
 
 def recorded_processes(node: NodePaths, state: st.RunState) -> list[ProcessId]:
-    """The processes that the journal and pid files name, unverified."""
+    """Return the processes that the journal and pid files contain, unverified."""
     named = [(view.pid, view.start_time) for view in state.attempts]
     named += [(rank.pid, rank.start_time) for view in state.attempts for rank in view.ranks.values()]
     found = [ProcessId(pid, start_time) for pid, start_time in named if pid and start_time is not None]
@@ -77,7 +77,7 @@ def recorded_processes(node: NodePaths, state: st.RunState) -> list[ProcessId]:
 
 
 def examine_adoption(run: RunPaths) -> tuple[Offer, RunFile | None]:
-    """Whether a new keeper may adopt the live processes of a run, and what it would do."""
+    """Check whether a new keeper may adopt the live processes of a run, and list what it would do."""
     found = _examine(run)
     record, state, again = found.record, found.state, f"`stoker continue {run.run_id}`"
     refusals, actions = found.refusals, tuple[str, ...]()
@@ -103,10 +103,10 @@ def examine_adoption(run: RunPaths) -> tuple[Offer, RunFile | None]:
 
 
 def adopt(run: RunPaths, env: Mapping[str, str], *, entry: str) -> None:
-    """Start a keeper for the live processes of a run, unless something speaks against it. `entry`: see `start_detached`.
+    """Start a keeper for the live processes of a run, if no reason forbids it. `entry`: see `start_detached`.
 
     Raises:
-        NotAdopted: something does.
+        NotAdopted: the run may not be adopted.
         KeeperDidNotStart, OSError: see `start_detached`.
     """
     from supervisor.keeper.process.detach import start_detached
@@ -136,7 +136,7 @@ def _actions(record: RunFile, state: st.RunState, members: Members) -> Iterator[
 
 
 def examine_continuation(run: RunPaths) -> Continuation:
-    """Whether the next attempt of a run may start: none of its processes can be alive."""
+    """Check whether the next attempt of a run may start, because none of its processes can be alive."""
     found = _examine(run)
     record, state = found.record, found.state
     if found.refusals or record is None:
@@ -165,7 +165,7 @@ def _continued_elsewhere(found: Continuation) -> Continuation:
     if isinstance(state.condition, st.Finished):
         return found
     here = scheduler_of(os.environ)
-    # A job that its scheduler restarted has already ended on all of its nodes.
+    # If the scheduler restarted a job, the job has already ended on all of its nodes.
     if isinstance(state.condition, BETWEEN) or (here.starts and here.job == state.slurm_job):
         return replace(found, listen_to=state.host)
     doubt = f"it ran on {state.host}, and no end of it is on record. Is it certain that nothing of it lives there?"
@@ -176,7 +176,7 @@ def _continued_elsewhere(found: Continuation) -> Continuation:
 def other_host_with_keeper(
     run: RunPaths, watch_s: float | None = None, sleep: Callable[[float], object] = time.sleep
 ) -> str:
-    """The host that wrote while we watched, by our own clock; empty if none. Clocks of two machines are not compared."""
+    """Return the host that wrote during the watch, or "". Use only the local clock: clocks of two machines differ."""
     end = time.monotonic() + (WATCH_S if watch_s is None else watch_s)
     before = _marks(run)
     while time.monotonic() < end:
@@ -191,7 +191,7 @@ def other_host_with_keeper(
 
 
 def _marks(run: RunPaths) -> dict[Path, tuple[int, int, int]]:
-    """Time and size of a keeper's files, opened each time because file server answers are cached otherwise."""
+    """Return time and size of a keeper's files. Open each one, or a file server's answer may be cached."""
     node = run.node()
     found: dict[Path, tuple[int, int, int]] = {}
     for path in (node.lock, node.journal, node.log, *node.series.glob("*.jsonl")):
@@ -202,7 +202,7 @@ def _marks(run: RunPaths) -> dict[Path, tuple[int, int, int]]:
 
 
 def _examine(run: RunPaths) -> Continuation:
-    """The job and state of a run whose folder we own and that has no keeper; otherwise refusals."""
+    """Return the job and state of a run in the user's own folder without a keeper, or else refusals."""
     folder = check_folder(run)
     warnings = folder.warnings
     if folder.refusals:
@@ -214,7 +214,7 @@ def _examine(run: RunPaths) -> Continuation:
     if record.uid != os.geteuid():
         return Continuation((f"uid {record.uid} started it, not you (uid {os.geteuid()})",), warnings)
     state = read_state(run.node().journal)
-    # Its keeper was killed before the first line, or that line is torn: run.json has the rest.
+    # The keeper was killed before the first line, or that line is torn. run.json has the rest.
     if state.started_t is None:
         state = with_fields(state, mode="launched", host=record.host)
     if state.mode != "launched":
@@ -239,7 +239,7 @@ def _members(run: RunPaths, record: RunFile, state: st.RunState) -> Members:
 
 
 def _named(processes: Iterable[ProcessId]) -> str:
-    """``pids 12 (python3), 13 (pt_main_thread)``; only the first few of many."""
+    """Return ``pids 12 (python3), 13 (pt_main_thread)``, with only the first few of many."""
     pids = [process.pid for process in processes]
     words = ", ".join(f"{pid} ({command_of(pid) or '?'})" for pid in pids[:MAX_PIDS])
     more = f" and {len(pids) - MAX_PIDS} more" if len(pids) > MAX_PIDS else ""

@@ -1,1 +1,1 @@
-"""From observations to journal and series."""
+"""Turns observations into journal events and series."""

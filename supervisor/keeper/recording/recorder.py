@@ -1,8 +1,8 @@
 """Writes observations to the run directory: samples to series, events to the journal at a limited rate.
 
-Hundreds of steps may arrive per second. The journal gets at most one `Progress` a second, and fewer once it is large: always the newest,
-with every minimum of the loss since the previous one. Phases, checkpoints and how far a backlog is read are limited likewise. An adopting
-keeper reads the logs again from their start. Samples that were recorded before are recognized by their step, and dropped here.
+Hundreds of steps may arrive per second. The journal gets at most one `Progress` a second, and fewer once it is large. Each has the newest
+values, with every minimum of the loss since the previous one. Phases, checkpoints and the backlog's progress are limited likewise. An
+adopting keeper reads the logs again from their start. Samples that were recorded before are recognized by their step and dropped here.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from supervisor.run.timeline import EVIDENCE_CHARS
 from supervisor.sources.tail.tailer import Backlog
 from supervisor.text.redact import redact_text
 
-# A loss that falls with every step makes each one a minimum; with this many, a line of the journal stays below 1 KiB.
+# If the loss falls with every step, each one is a minimum. With this many, a line of the journal stays below 1 KiB.
 MAX_MINIMA = 32
 # A loss that is nan from the first step on is reported after this many, because some scripts first print an empty mean.
 NOT_FINITE_FROM_START = 3
@@ -52,7 +52,7 @@ PROGRESS_FIELDS = frozenset(MEASURED)
 OF_STEP = frozenset({"step", "epoch_step", "epoch_steps"})
 WHOLE = OF_STEP | {"total_steps"}
 POSITION = WHOLE | {"epoch", "total_epochs"}
-"""The values that say how far the job is."""
+"""The values that show how far the job is."""
 PROGRESS_INTERVAL_S = 1.0
 MAX_EVIDENCE = 20
 MAX_ADVISORIES = 20
@@ -60,13 +60,13 @@ SPEAKER_WAIT_S = 2.0
 MAX_EARLY = 1000
 BEHIND_BYTES = 1 << 20
 BEHIND_S = 1.0
-"""Reading is behind if at least this many bytes are unread for at least this long; less is just fresh output."""
+"""Reading is behind if at least this many bytes are unread for at least this long. Less is just fresh output."""
 log = logging.getLogger("stoker.keeper")
 
 
 @dataclass(slots=True)
 class _Newest:
-    """The newest event of a kind that is journalled once in a while."""
+    """The newest event of a kind that is journaled at a limited rate."""
 
     waiting: ev.PhaseChanged | ev.CheckpointCommitted | None = None
     written: float = float("-inf")
@@ -76,10 +76,10 @@ class _Newest:
 class _Memory:
     """The state of recording within one attempt.
 
-    `pending`: progress that is not journalled yet, with the `minima` of the loss since the last one. `not_finite` and the two after it:
-    the first loss that is nan or inf, how many came since, and whether it and the next finite one were journalled. `speaker`: the rank
-    whose values count for the job, since `speaker_since`; `early` has its samples while rank 0 may merely be late, because the ranks'
-    logs are not read at the same time. `phases_until` and `checkpoints_until`: what an earlier keeper journalled.
+    `pending`: progress that is not journaled yet, with the `minima` of the loss since the last one. `not_finite` and the two after it:
+    the first loss that is nan or inf, how many followed, and whether the first and the next finite loss were journaled. `speaker`: the
+    rank whose values count for the job, since `speaker_since`. `early` holds its samples while rank 0 may merely be late, because the
+    ranks' logs are not read at the same time. `phases_until` and `checkpoints_until`: the end of what an earlier keeper journaled.
     """
 
     attempt: int = 0
@@ -119,9 +119,9 @@ class _Memory:
 class Recorder:
     """Writes what was observed in the current attempt. One per keeper, used by its only thread.
 
-    `backlog()`: how far the attempt's logs are read; None if nothing is being read. `redact` removes secrets from a line like the
+    `backlog()`: how much of the attempt's logs was read; None if nothing is being read. `redact` removes secrets like the
     journal does, so that evidence recorded by an earlier keeper is recognized by its text. `apart_s()`: the current minimum seconds
-    between events of one kind. `only_watches`: nothing is decided by steps, so the step where the bar of a resumed job starts counts.
+    between events of one kind. `only_watches`: no decision depends on steps, so the first step of a resumed job's bar counts.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Recorder:
         self._sense = StepSense()
 
     def begin(self, attempt: int, *, adopted: RunState | None = None) -> None:
-        """A new attempt, or one `adopted` in the given state: what is on disk is not written again."""
+        """Begin a new attempt, or one `adopted` in the given state. What is on disk is not written again."""
         self._m = m = _Memory(attempt)
         self._sense.begin()
         view = adopted.attempt if adopted is not None else None
@@ -227,32 +227,32 @@ class Recorder:
         self._emit_progress(self._apart_s())
 
     def expect_backlog(self) -> None:
-        """Report at once that logs that were written earlier are about to be read."""
+        """Report right away that older logs are about to be read."""
         self._m.behind_since = float("-inf")
         self._look_behind()
         self._emit_progress(0.0)
 
     def flush(self) -> None:
-        """Write everything that still waits."""
+        """Write everything that is still waiting."""
         self._flush_progress()
         for newest in (self._m.phases, self._m.saved):
             self._emit_newest(newest, 0.0)
 
     def close(self) -> None:
-        """Write everything that waits, and close the series."""
+        """Write everything that is waiting, and close the series."""
         self.flush()
         try:
             self._series.close()
         except OSError as error:
             log.error("series: %s", error.strerror)
 
-    # -- events that are journalled once in a while ------------------------------------------------
+    # -- events that are journaled at a limited rate -----------------------------------------------
 
     def _emit_newest(self, newest: _Newest, apart_s: float) -> None:
         event, now = newest.waiting, self._clock.mono()
         if event is not None and now - newest.written >= apart_s:
             newest.waiting, newest.written = None, now
-            self._flush_progress()  # each stands behind the step that it followed
+            self._flush_progress()  # each event goes after the step that it followed
             self._emit(event)
 
     def _flush_progress(self) -> None:
@@ -292,18 +292,18 @@ class Recorder:
         m = self._m
         resumes = self._only_watches and seen.values.get("step", 0) > 0
         if seen.begins and "loss" not in seen.values and not resumes:
-            # The step where a bar starts was not made; in a resumed job it is not even where the job continues.
+            # The step where a bar starts was not made. In a resumed job it is not even where the job continues.
             values = {name: value for name, value in seen.values.items() if name != "step"}
             seen = dataclasses.replace(seen, values=values)
         if seen.measured and "step" in seen.values:
             seen = dataclasses.replace(seen, values={**seen.values, **seen.measured})
         m.wire = m.wire or seen.from_telemetry
         if m.wire and not seen.from_telemetry:
-            return  # the trainer's telemetry has the same values, exactly
+            return  # the trainer's telemetry has the exact values
         key = str(seen.rank) if seen.rank is not None else JOB_KEY
         if seen.rank is not None and self._is_new(RANKS, key, seen):
             self._append(RANKS, seen.t, key, attempt, seen.values)
-        # One rank speaks for the job: rank 0 or a log without a rank once it has logged anything, until then the first that did. In
+        # One rank's values count for the job: rank 0 or a log without a rank once it has logged anything, else the first. In
         # foreign logs another rank may be the only one that prints metrics (the last stage of a pipeline prints the loss).
         if seen.rank in {None, 0}:
             m.speaker = 0
@@ -340,7 +340,7 @@ class Recorder:
         return step is None or seen.joined or known is None or step > known
 
     def _note_least(self, step: float | None, loss: float | None) -> None:
-        """Keep each new minimum of the loss: the journal has the newest value only, and a later attempt may repeat some of these steps.
+        """Keep each new minimum of the loss. The journal has only the newest value, and a later attempt may repeat some of these steps.
 
         A loss without a step belongs to the newest step.
         """
@@ -354,7 +354,7 @@ class Recorder:
             m.minima.append((at, loss))
 
     def _note_loss(self, attempt: int, seen: StepSeen) -> None:
-        """Journal the attempt's first loss that is nan or inf, and the first finite one after it."""
+        """Journal the attempt's first loss that is nan or inf, and the first finite loss after it."""
         m, loss, step = self._m, seen.values.get("loss"), seen.values.get("step")
         if loss is None:
             return
@@ -372,18 +372,18 @@ class Recorder:
         settled = m.last_loss is not None or m.not_finite_count >= NOT_FINITE_FROM_START
         if settled and not m.told_not_finite:
             m.told_not_finite = True
-            self._emit_progress(0.0)  # which has the last finite loss
+            self._emit_progress(0.0)  # that event has the last finite loss
             self._emit(m.not_finite)
 
     def _add_progress(self, attempt: int, seen: StepSeen) -> None:
-        """Merge a sample into the progress that waits; an attempt's first step, which shows where it continues, does not wait."""
+        """Merge a sample into the waiting progress. An attempt's first step shows where it continues, so it does not wait."""
         m = self._m
         m.has_loss = m.has_loss or "loss" in seen.values
-        # The counter of an evaluation does not say where the training is, once the training has logged a loss itself.
+        # Once the training has logged a loss, the counter of an evaluation does not show the training's position.
         aside = POSITION if seen.evaluates and m.has_loss and "loss" not in seen.values else frozenset()
         fields: dict[str, Any] = {}
         for name, value in seen.values.items():
-            # A sample that waited for its step may be older than the newest one, so it does not say where the job is.
+            # A sample that waited for its step may be older than the newest one, so it shows no position.
             elsewhere = (seen.joined and name in OF_STEP) or (seen.headed and name == "epoch")
             if name in PROGRESS_FIELDS - aside and math.isfinite(value) and not elsewhere:
                 fields[name] = int(value) if name in WHOLE else value
@@ -394,7 +394,7 @@ class Recorder:
         self._emit_progress(0.0 if is_first else self._apart_s())
 
     def _recall(self, view: AttemptState) -> None:
-        """Read how far an earlier keeper wrote the samples of this attempt, and journal the steps that it had no time for."""
+        """Read how far an earlier keeper wrote this attempt's samples, and journal the steps that it did not get to."""
         m, told = self._m, view.last_step if view.last_step is not None else -math.inf
         untold: list[Sample] = []
         for stream in (METRICS, RANKS):
@@ -404,20 +404,20 @@ class Recorder:
                 if sample.a != view.number or step is None:
                     continue
                 m.steps[place] = max(m.steps.get(place, -1.0), step)
-                if place == (METRICS, JOB_KEY):  # the journal may lack those of the last second
+                if place == (METRICS, JOB_KEY):  # the journal may lack the samples of the last second
                     self._note_least(step, sample.v.get("loss"))
                     if step > told:
-                        untold = [*untold[:1], sample]  # which may include the attempt's first
+                        untold = [*untold[:1], sample]  # the first one may be the attempt's first
         for sample in untold:
             values = {name: value for name, value in sample.v.items() if value is not None}
-            # Its own time is in the series; an event must not be dated before the events above it.
+            # The sample's own time is in the series. An event must not be dated before the events above it.
             now = self._clock.wall()
             self._add_progress(view.number, StepSeen(t=now, rank=None, values=values, from_telemetry=False))
 
     def _evidence(self, attempt: int, seen: EvidenceLine) -> None:
         if self._m.evidence_count >= MAX_EVIDENCE:
             return
-        text = self._redact(seen.text)[:400]  # truncated afterwards: half a token would not be recognized
+        text = self._redact(seen.text)[:400]  # truncate after redaction: half a token would not be recognized
         known = (seen.rank, seen.failure, text[:EVIDENCE_CHARS])
         if known in self._m.evidence:
             return

@@ -1,4 +1,4 @@
-"""What is reported about a failure and its restart: memory, the changes, how long it took, and whether training continued the same."""
+"""Reports on a failure and its restart: memory, the changes, the time it took, and whether the training is the same as before."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LEAST_STEPS = FitSettings().steps
 
 
 class RecoveryReport:
-    """Called by the keeper's only thread; emits events."""
+    """Emits the events of a recovery. Called by the keeper's only thread."""
 
     def __init__(self, context: RunContext) -> None:
         self._context, self._record, self._node = context, context.record, context.node
@@ -37,7 +37,7 @@ class RecoveryReport:
         self._comparison = ResumeComparison(context)
 
     def measure(self, state: RunState) -> None:
-        """Record whether the newest attempt was the same training, and whether its micro-batch fit, for the next plan and for later runs."""
+        """Record whether the newest attempt was the same training and whether its micro-batch fit, for the next plan and for later runs."""
         self._comparison.look(state, final=True)
         self._say_blame(state)
         view, job, now = state.attempts[-1], self._record.job, self._clock.wall()
@@ -46,7 +46,7 @@ class RecoveryReport:
             return
         self._emit(ev.MemoryMeasured(t=now, attempt=view.number, trial=trial))
         remember_trial(job, state, trial, self._context.env, now)
-        # Its memory may be far from what the configuration expects.
+        # The memory used may be far from what the configuration expects.
         same = job.batch is not None and trial.micro_batch == job.batch.micro_batch_per_rank
         enough = trial.fitted and steps_seen(view.first_step, view.last_step) >= LEAST_STEPS
         if job.expected_memory_bytes is not None and same and enough:
@@ -55,7 +55,7 @@ class RecoveryReport:
                 self._context.advise(view.number, advice.code, advice.text)
 
     def say_change(self, state: RunState) -> None:
-        """Journal what the next launch changes, before it is made."""
+        """Journal what the next launch changes, before the launch."""
         context = self._context
         lines = plans.planned_change(context.record, state, context.run, context.node, context.env)
         if lines:
@@ -63,7 +63,7 @@ class RecoveryReport:
             self._emit(ev.ChangePlanned(t=self._clock.wall(), attempt=number, lines=lines))
 
     def look(self, state: RunState) -> None:
-        """Called while an attempt runs, to report what its first steps show."""
+        """Report what an attempt's first steps show. Called while the attempt is running."""
         view = state.attempt
         if view is not None and view.number > 1 and view.first_step is not None and self._told != view.number:
             self._told = view.number
@@ -77,7 +77,7 @@ class RecoveryReport:
         self._comparison.look(state)
 
     def _say_blame(self, state: RunState) -> None:
-        """If an attempt gets further without stoker's measurements, report it and start later runs of the script without them."""
+        """Report that an attempt gets further without stoker's measurements, and start later runs of the script without them."""
         trial = unmeasured_trial(state)
         if self._blamed or trial is None or trial[1] is not state.attempt or not got_further(*trial):
             return
@@ -96,21 +96,21 @@ class RecoveryReport:
 
 LOOK_EVERY_S: Final = 1.0
 NEW_ROWS: Final = 20
-"""The final judgement uses all steps that were trained twice, and this many new ones."""
+"""The final comparison uses all steps that were trained twice, and this many new ones."""
 MOST_ROWS: Final = 80
-"""Of a long overlap, this many steps are enough."""
+"""This many steps of a long overlap are enough."""
 MOST_KEPT: Final = 6_000
-"""Of a long training, the newest steps may be trained twice."""
+"""How many of the newest steps to keep of a long training, because they may be trained twice."""
 TAIL_BYTES: Final = 16 << 20
 MOST_IN_A_SECOND: Final = 2_000
 """4 MiB hold about 20,000 samples, so a read with fewer reached the end."""
 
 MEASURED: Final = frozenset({"loss", "lr", "grad_norm"})
-"""A step without any of these was not trained, or nothing about it was logged."""
+"""A step without any of these was not trained, or had none of its values logged."""
 
 
 class ResumeComparison:
-    """Judges each attempt in turn, from its first logged step on. Only the keeper's thread calls this."""
+    """Judges each attempt in turn, from its first logged step on. Only the keeper's thread calls it."""
 
     def __init__(self, context: RunContext) -> None:
         self._node, self._record = context.node, context.record
@@ -119,7 +119,7 @@ class ResumeComparison:
         self._next_look = -math.inf
 
     def look(self, state: RunState, *, final: bool = False) -> None:
-        """Judge the newest attempt once its log holds enough. `final`: it has ended, so no more will come."""
+        """Judge the newest attempt once its log has enough steps. `final`: no more will come."""
         view, now = state.attempt, self._clock.mono()
         if (
             view is None
@@ -167,9 +167,9 @@ class ResumeComparison:
             )
 
     def _began_below(self, state: RunState, view: AttemptState, tables: _Tables) -> int | None:
-        """The step at which an attempt began that was not seen to load its checkpoint, if that is below it.
+        """Return the step at which an attempt began without loading a checkpoint, if below that one.
 
-        Found once a run: a person who restarts it then knows that the script counts its steps from 0.
+        Reported once a run. A person who then restarts the run knows that the script counts its steps from 0.
         """
         at, job = view.resume_at, state.answered_job(self._record.job)
         loaded = view.resumed_step is not None or (view.confirmed is not None and view.confirmed.resume)
@@ -177,17 +177,17 @@ class ResumeComparison:
         counts_again = tables.falls or job.retry.step_counter == RESTARTS
         if at is None or loaded or found or counts_again or self._record.node != LEADER:
             return None
-        # The checkpoint's name may use another count than the log, which has its own step at the time when it was written.
+        # The checkpoint's name may use another count than the log, so use the log's step at the time of the save.
         written = [c.written_t or c.t for c in state.checkpoints if c.step == at and c.attempt < view.number]
         seen = step_at(max(written), logged_steps(self._node.series)) if written else None
         reached = seen if seen is not None else max(tables.before)
         began = began_below(tables.before, tables.after, min(at, reached + 1))
-        # A script that finds its checkpoint itself may fall back to an older one.
+        # A script that finds its own checkpoint may fall back to an older one.
         finds_own = job.knobs.self_resuming or job.knobs.resume is not None
         return None if began and finds_own else began
 
     def _restart(self, state: RunState, view: AttemptState, tables: _Tables) -> Restart:
-        """What is known about the restart that began the attempt."""
+        """Return what is known about the restart that began the attempt."""
         earlier = [a for a in state.attempts if a.number < view.number and a.first_step is not None]
         before = earlier[-1] if earlier else None
         saved = next((c for c in reversed(state.checkpoints) if c.attempt < view.number), None)
@@ -205,14 +205,14 @@ class ResumeComparison:
 
 
 class _Tables:
-    """The logged steps of an attempt and of those before it. If several earlier ones trained a step, the newest counts."""
+    """The logged steps of an attempt and of earlier ones. If several earlier ones trained a step, the newest counts."""
 
     def __init__(self, folder: Path, attempt: int) -> None:
         self.attempt, self.done = attempt, False
         self.before: dict[int, dict[str, float]] = {}
         self.after: dict[int, dict[str, float]] = {}
         self._totals: dict[bool, int] = {}
-        # Whether the step fell within an earlier attempt; the number of the newest one and its last step.
+        # Whether the step fell within an earlier attempt; the newest earlier attempt's number and last step.
         self.falls, self._last = False, (0, 0.0)
         self._reader = SeriesReader(folder, METRICS)
         self._reader.seek_tail(TAIL_BYTES)
@@ -224,7 +224,7 @@ class _Tables:
         return (old, new) if old is not None and new is not None else None
 
     def read(self, *, final: bool) -> bool:
-        """Read what was logged since the last call, at most 4 MiB unless `final`. True: reached the end."""
+        """Read what was logged since the last call, at most 4 MiB unless `final`. Return True at the end."""
         while samples := self._reader.read():
             self._take(samples)
             if not final:

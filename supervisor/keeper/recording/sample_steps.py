@@ -1,12 +1,12 @@
-"""Finds the step of a log's sample if its own line does not name it.
+"""Finds the step of a log's sample if the sample's own line does not contain it.
 
 Three logging habits make the step ambiguous:
 
-- the numbers are on one line, the step on a separate bar. transformers.Trainer writes ``{'loss': …}`` to stdout; its tqdm bar on stderr
-  is wiped before and redrawn after. The state drawn after a wipe (a `StepHint`) is exact; any other may be older by tqdm's mininterval.
-- a counter restarts with each epoch: Lightning's ``Epoch 3:  40%|…| 4/10`` is step 34. Keras heads each bar with a line
-  ``Epoch 2/3``; a bare ``for batch in tqdm(loader)`` names no epoch at all.
-- a second bar runs inside the first, for an evaluation: its counter is not the training's.
+- The numbers are on one line and the step is on a separate bar. transformers.Trainer writes ``{'loss': …}`` to stdout; its tqdm bar on
+  stderr is wiped before and redrawn after. The state drawn after a wipe (a `StepHint`) is exact; others may lag by tqdm's mininterval.
+- A counter restarts with each epoch: Lightning's ``Epoch 3:  40%|…| 4/10`` is step 34. Keras heads each bar with a line
+  ``Epoch 2/3``, and a bare ``for batch in tqdm(loader)`` shows no epoch.
+- A second bar for an evaluation runs inside the first. Its counter is not the training's.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from supervisor.keeper.monitoring.observations import LOSSES, StepHint, StepSeen
 from supervisor.run.events import is_share_of_epochs
 from supervisor.run.series import CONTEXT, READING
 
-# Line and bar are in two files and are read some milliseconds apart, in either order; later on a busy machine.
+# Line and bar are in two files, and are read some milliseconds apart in either order; later on a busy machine.
 WAIT_S = 1.0
-# If bars were redrawn after earlier lines, one will come.
+# If bars were redrawn after earlier lines, another redraw will come.
 WAIT_AGAIN_S = 5.0
-# Two lines without a step this close together were read from a backlog, not live.
+# Two lines without a step that are this close together were read from a backlog, not live.
 TOGETHER_S = 0.05
 MAX_WAITING = 10_000
 EPOCH = "epoch"
@@ -33,9 +33,9 @@ STEP_TIME = "step_time_s"
 HEADING = frozenset({EPOCH, "total_epochs"})
 BAR_ONLY = frozenset({"step", "total_steps", "eta_s", STEP_TIME})
 LOSSES_BESIDE = 2
-"""Beside an evaluation's bar no losses of the training are printed; where this many are, another training began."""
+"""No training losses are printed beside an evaluation's bar. This many of them show that another training began."""
 SAME_TOTAL = 0.25
-"""Epochs of one training differ by less in length; a counter of the whole training counts at least twice as far."""
+"""Epochs of one training differ by less in length. A counter of the whole training counts at least twice as far."""
 MAX_COUNTERS = 16
 
 
@@ -48,12 +48,12 @@ class _Position(NamedTuple):
     epoch: float | None = None
 
     def begins_again(self, step: float, total: float) -> bool:
-        """Whether a full counter now in its first half started another pass; a late rank's is near its end."""
+        """Check whether a full counter in its first half began another pass. A late rank's is near its end."""
         return self.step >= self.total and step <= total / 2
 
 
 class _Waiting(NamedTuple):
-    """A sample without a step, when it arrived, and the step known then."""
+    """A sample without a step, with its arrival time and the step known at that time."""
 
     seen: StepSeen
     since: float
@@ -66,40 +66,40 @@ class _Rank:
 
     waiting: deque[_Waiting] = field(default_factory=deque)
     hints: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MAX_WAITING))
-    """When a bar was drawn again for a line that was not read yet, and its step."""
+    """When a bar was redrawn for a line that was not read yet, and the bar's step."""
     has_hints: bool = False
     below: set[str] = field(default_factory=set)
-    """Logs in which the bar is drawn again below its lines."""
+    """Logs in which the bar is redrawn below its lines."""
     step: float | None = None
     has_bar: bool = False
     bar_total: float | None = None
     losses_beside: int | None = None
-    """Losses since a shorter bar was drawn; None: the training's bar came last."""
+    """Losses since a shorter bar was drawn; None if the training's bar came last."""
     begins_again: bool = False
-    """Its counter names neither total nor epoch, and starts again with each epoch."""
+    """Whether the counter has no total and no epoch and restarts with each epoch."""
     heading: dict[str, float] = field(default_factory=dict)
     thinned: bool = False
-    """Not all lines of a long log were kept, so passes cannot be counted."""
+    """Whether some lines of a long log were skipped, so that passes cannot be counted."""
     positions: dict[float, _Position] = field(default_factory=dict)
 
 
 class StepSense:
-    """Adds steps to the samples of a run's logs, attempt by attempt; remembers the habits of its counters."""
+    """Adds steps to the samples of a run's logs, attempt by attempt. Remembers how its counters behave."""
 
     def __init__(self) -> None:
         self._ranks: dict[int | None, _Rank] = {}
         self._first_epoch: float | None = None
         self._in_epoch: dict[float, bool] = {}
-        """Whether a counter's steps count from each epoch's start. Counters are told apart by their totals."""
+        """Whether a counter's steps count from the start of each epoch. The totals tell the counters apart."""
         self._earlier: frozenset[float] = frozenset()
 
     def begin(self) -> None:
-        """Another attempt: with another micro-batch its counters have other totals."""
+        """Begin another attempt. With another micro-batch, the counters have other totals."""
         self._ranks.clear()
         self._earlier = frozenset(self._in_epoch)
 
     def take(self, seen: StepSeen, now: float) -> Iterator[StepSeen]:
-        """Take one sample; yields completed samples in the order in which they were printed."""
+        """Process one sample; yield completed samples in the order in which they were printed."""
         rank = self._ranks.setdefault(seen.rank, _Rank())
         if "step" not in seen.values:
             if rank.losses_beside is not None and "loss" in seen.values:
@@ -108,19 +108,19 @@ class StepSense:
                     rank.bar_total = None
             if seen.values.keys() - CONTEXT <= HEADING:
                 rank.heading = {n: v for n, v in seen.values.items() if n in HEADING}
-                yield _at(seen, rank.step)  # later output has later steps, so there is no step to wait for
+                yield _at(seen, rank.step)  # later output has later steps, so do not wait for a step
             else:
                 yield from self._without_step(rank, seen, now)
             return
         if (seen.drawn or seen.bar) and _is_second_bar(rank, seen.values):
             return
-        # A bar of a later epoch than the line that waits for one.
+        # Does this bar belong to a later epoch than the line that waits for a bar?
         waits_of = rank.waiting[0].seen.values.get(EPOCH) if rank.waiting else None
         is_later = waits_of is not None and waits_of < seen.values.get(EPOCH, waits_of)
         if is_later or not LOSSES.isdisjoint(seen.values):
             yield from _overtaken(rank, seen.log)
         values = seen.values
-        if seen.plain_time and values["step"] - 1 != rank.step:  # it may be the time of many steps
+        if seen.plain_time and values["step"] - 1 != rank.step:  # the time may cover many steps
             values = {name: value for name, value in values.items() if name != STEP_TIME}
         values = self._count_on(rank, values)
         is_back = rank.step is not None and values["step"] < rank.step / 2
@@ -130,7 +130,7 @@ class StepSense:
         yield replace(seen, values=values)
 
     def hint(self, hint: StepHint, now: float) -> Iterator[StepSeen]:
-        """Take the state of a bar that was redrawn after a line; it is not a sample itself."""
+        """Use the state of a bar that was redrawn after a line. The hint is not a sample."""
         rank = self._ranks.setdefault(hint.rank, _Rank())
         rank.has_bar = True
         if _is_second_bar(rank, hint.values):
@@ -139,23 +139,23 @@ class StepSense:
         if hint.below:
             rank.below.add(hint.log)
             mine = [place for place, one in enumerate(rank.waiting) if one.seen.log == hint.log]
-            for place in range(mine[-1] + 1 if mine else 0):  # the ones before had no bar below
+            for place in range(mine[-1] + 1 if mine else 0):  # earlier samples had no bar below
                 one = rank.waiting.popleft()
                 yield _at(one.seen, rank.step if place == mine[-1] else one.before)
             return
         if hint.log in rank.below:
-            return  # this one was wiped for something else, such as a save's own bar
+            return  # this bar was wiped for other output, such as the bar of a save
         while (
             rank.waiting and READING in rank.waiting[0].seen.values and rank.waiting[0].seen.log != hint.log
         ):
-            yield rank.waiting.popleft().seen  # a backlog skips lines, so its line is unknown
+            yield rank.waiting.popleft().seen  # a backlog skips lines, so the hint's line is unknown
         if rank.waiting and (not hint.log or rank.waiting[0].seen.log != hint.log):
             yield _at(rank.waiting.popleft().seen, rank.step)
         else:
-            rank.hints.append((now, rank.step))  # its line is read, or written to this log, later
+            rank.hints.append((now, rank.step))  # the hint's line is read, or written to this log, later
 
     def due(self, now: float, *, final: bool = False) -> Iterator[StepSeen]:
-        """Samples that have waited long enough: no bar was redrawn after them."""
+        """Yield samples that have waited long enough without a bar being redrawn after them."""
         for rank in self._ranks.values():
             wait_s = WAIT_AGAIN_S if rank.has_hints else WAIT_S
             while rank.waiting and (final or now - rank.waiting[0].since >= wait_s):
@@ -167,7 +167,7 @@ class StepSense:
     def _without_step(self, rank: _Rank, seen: StepSeen, now: float) -> Iterator[StepSeen]:
         has_loss = not LOSSES.isdisjoint(seen.values)
         if EPOCH in rank.heading and EPOCH not in seen.values and has_loss:
-            # It may wait for its step while the next heading arrives.
+            # The sample may wait for its step while the next heading arrives.
             seen = replace(seen, values={**seen.values, EPOCH: rank.heading[EPOCH]}, headed=True)
         while rank.hints and now - rank.hints[0][0] > WAIT_S:
             rank.hints.popleft()
@@ -185,15 +185,15 @@ class StepSense:
     # -- counters that restart with each epoch -----------------------------------------------------
 
     def _count_on(self, rank: _Rank, values: dict[str, float]) -> dict[str, float]:
-        """The values with a step that continues over the epochs, once its counter was seen to restart.
+        """Return the values with a step that continues over the epochs, once the counter was seen to restart.
 
-        The total then covers all epochs and is unknown if their number is. The logged values stay as
+        The total then covers all epochs, and is unknown if their number is. The logged values stay as
         ``epoch_step`` and ``epoch_steps``.
         """
         step, total = values["step"], values.get("total_steps")
         if total is None or not 0 <= step <= total:
             return values
-        is_named = EPOCH in values  # otherwise the epoch is from a heading, perhaps of an earlier training
+        is_named = EPOCH in values  # otherwise a heading gives the epoch, perhaps for an earlier training
         if not is_named:
             values = {**values, **rank.heading}
         epoch, epochs = values.get(EPOCH), values.get("total_epochs")
@@ -203,7 +203,7 @@ class StepSense:
             return _moved(values, behind, None) if behind else values
         if not math.isfinite(epoch) or epoch % 1:
             return values
-        # "Epoch 0/3" may be the first of four: rich's bar in Lightning names the last epoch, not the count.
+        # "Epoch 0/3" may be the first of four: rich's bar in Lightning shows the last epoch, not the count.
         if is_named and epochs and epoch > 1 and not is_share_of_epochs(step / (total or 1), epoch, epochs):
             self._in_epoch[self._counter(total)] = True  # a log that starts in the middle
         before = self._epochs(rank, epoch, step, total)
@@ -212,7 +212,7 @@ class StepSense:
         return _moved(values, before * total, max(epochs, before + 1) * total if epochs is not None else None)
 
     def _passes(self, rank: _Rank, step: float, total: float) -> float:
-        """Steps of the earlier passes, if no epoch is named."""
+        """Return the steps of the earlier passes of a counter that shows no epoch."""
         counter = self._counter(total)
         last = rank.positions.get(counter)
         behind = 0.0
@@ -222,13 +222,13 @@ class StepSense:
         return behind
 
     def _epochs(self, rank: _Rank, epoch: float, step: float, total: float) -> float | None:
-        """Number of earlier epochs; None while the counter may cover the whole training."""
+        """Return the number of earlier epochs, or None while the counter may cover the whole training."""
         if self._first_epoch is None or epoch < self._first_epoch:
             self._first_epoch = epoch if epoch in {0, 1} else 0
         counter = self._counter(total)
         last, behind = rank.positions.get(counter), 0.0
         if last is not None and last.epoch is not None and epoch > last.epoch:
-            # If full before the training's last epoch, it counts one epoch: only last states may be kept.
+            # A counter that was full before the last epoch counts one epoch: only last states may be kept.
             was_full = last.step >= last.total or last.behind > 0
             self._in_epoch[counter] = self._in_epoch[counter] or was_full or step < last.step
         elif last is not None and epoch == last.epoch:
@@ -241,19 +241,19 @@ class StepSense:
         return epoch - self._first_epoch + behind if self._in_epoch[counter] else None
 
     def _counter(self, total: float) -> float:
-        """Find the counter with about this total: one epoch may be longer than the last."""
+        """Find the counter with about this total, because one epoch may be longer than the last."""
         known = next((one for one in self._in_epoch if abs(one - total) <= one * SAME_TOTAL), None)
         if known is not None:
             return known
         if len(self._in_epoch) >= MAX_COUNTERS:
             return next(iter(self._in_epoch))
-        # Epochs of a new length, as after a smaller micro-batch: if all earlier counters counted epochs, so does this one.
+        # Epochs of a new length, as after a smaller micro-batch. If all earlier counters counted epochs, so does this one.
         self._in_epoch[total] = bool(self._earlier) and all(self._in_epoch[one] for one in self._earlier)
         return total
 
 
 def _moved(values: dict[str, float], behind: float, total: float | None) -> dict[str, float]:
-    """The values at another step; the remainder of a pass is not the remainder of the training."""
+    """Return the values at another step. Drop a pass's remaining time, which is not the training's."""
     kept = {name: value for name, value in values.items() if name not in {"eta_s", "total_steps"}}
     kept |= {"epoch_step": values["step"], "epoch_steps": values["total_steps"]}
     kept["step"] = behind + values["step"]
@@ -261,14 +261,14 @@ def _moved(values: dict[str, float], behind: float, total: float | None) -> dict
 
 
 def _overtaken(rank: _Rank, log: str) -> Iterator[StepSeen]:
-    """Waiting samples whose step the next loss of their log already has: released later, they would look like the newest."""
+    """Yield waiting samples whose step the next loss of their log already has. Later, they would seem the newest."""
     while rank.waiting and log and rank.waiting[0].seen.log == log:
         one = rank.waiting.popleft()
         yield _at(one.seen, one.before)
 
 
 def _is_second_bar(rank: _Rank, values: dict[str, float]) -> bool:
-    """Whether this bar is not the training's: it is shorter and shows only its progress."""
+    """Check whether this bar is not the training's: it is shorter and shows only its progress."""
     total = values.get("total_steps")
     if total is None:
         return False

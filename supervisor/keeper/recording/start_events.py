@@ -19,7 +19,7 @@ from supervisor.sources.processes import ProcessId, boot_id
 def opening(
     context: RunContext, keeper: ProcessId, findings: tuple[Finding, ...] = (), *, continued_by: str = ""
 ) -> Iterator[ev.Event]:
-    """The events of a keeper that starts on a run: new, adopted, or `continued_by` a person."""
+    """Yield the events of a keeper that starts on a run: new, adopted, or `continued_by` a person."""
     record, job, now = context.record, context.record.job, context.clock.wall()
     adopted = context.ledger.adopted
     if not adopted:
@@ -53,7 +53,7 @@ def opening(
 
 
 def world_size_of(job: JobSpec) -> int | None:
-    """The ranks of the whole job. For the user's own launcher, by its arguments; None if these do not say."""
+    """Return the ranks of the whole job, by the arguments of the user's own launcher; None if unknown."""
     if job.batch is not None and job.batch.ranks_known:
         return job.batch.world_size
     if job.world_size is not None:
@@ -64,19 +64,19 @@ def world_size_of(job: JobSpec) -> int | None:
 
 
 class LaterChecks:
-    """Checks that never refuse a launch: they start with the launcher, so the start does not wait for them."""
+    """Runs checks that never refuse a launch, beside the launcher, so the start does not wait for them."""
 
     def __init__(self, context: RunContext) -> None:
         self._context = context
         self._checking: Background[list[Finding]] = Background("stoker-checks")
 
     def begin(self) -> None:
-        """Start them in a thread, unless checks are off."""
+        """Start the checks in a thread, unless checks are off."""
         if self._context.record.settings.checks:
             self._checking.start(self._run)
 
     def journal(self) -> None:
-        """Journal their relevant findings once they are done."""
+        """Journal the relevant warnings once the checks are done."""
         for finding in self._checking.poll() or ():
             if finding.level is not FindingLevel.OK:
                 self._context.ledger.emit(ev.PreflightFound(t=self._context.clock.wall(), finding=finding))

@@ -1,1 +1,1 @@
-"""Silences: flagged, investigated, and ended if they are hangs."""
+"""Flags silences, investigates them, and ends those that are hangs."""

@@ -1,7 +1,7 @@
-"""Follows a flagged silence: its rounds of stacks, why it is not ended, and the countdown before it is.
+"""Follows a flagged silence: its rounds of stacks, why it is not ended, and the countdown before its end.
 
-This module gathers the facts for the rules (`policy.health.ending`), then journals and carries out what they decide. A silence ends by
-itself, is ended, or is kept by a person. A keeper that adopts the run continues where the previous one stopped.
+This module gathers the values for the rules (`policy.health.ending`), then journals and carries out the rulings. A silence ends on
+its own, is ended, or is kept by a person. A keeper that adopts the run continues where the previous keeper stopped.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from supervisor.run.state import AttemptState
 
 ROUND_GAP_S = 3.0
 LONGEST_GAP_S = 300.0
-"""Rounds that prove nothing come at doubling intervals up to this, because each writes an artifact."""
+"""The longest interval between inconclusive rounds. Intervals double, because each round writes a file."""
 CONFIRM_S = 5.0
 """The last round of stacks is taken this many seconds before the end, or halfway through a shorter countdown, so that it is recent."""
 KEPT_ROUNDS = 8
-"""Of a series of identical stack rounds, the first and this many of the last are kept."""
+"""How many of the last in a series of identical stack rounds are kept, besides the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class HangWatch:
     """Follows one flagged silence after another. `say` gives advice, no more often than its quota allows."""
 
     _countdown: tuple[float, float] | None
-    """Monotonic seconds of the end, and from when a round of stacks must still look the same."""
+    """The end, and the time from which a round of stacks must still look the same, in monotonic seconds."""
     _kept: bool
 
     def __init__(
@@ -62,7 +62,7 @@ class HangWatch:
         self.begin(0)
 
     def begin(self, attempt: int) -> None:
-        """Another attempt."""
+        """Begin another attempt."""
         self._attempt = attempt
         self._clear()
 
@@ -76,7 +76,7 @@ class HangWatch:
             self._count_down(left_s, counting.text, counting.rule)
 
     def flag(self, watch: StallWatch, limit: Threshold, now: float) -> None:
-        """A silence exceeded the threshold of a stall: journal it, and look at the stacks."""
+        """Journal a silence that exceeded the threshold of a stall, and take its stacks."""
         wall, stalled_s = self._clock.wall(), watch.stalled_s(now)
         act_s = watch.asked_s()
         if act_s is None and limit.act_s is not None:
@@ -97,17 +97,17 @@ class HangWatch:
         self._start_round(now)
 
     def over(self, stalled_s: float) -> None:
-        """It moves again."""
+        """Journal that the attempt progresses again."""
         self._clear()
         self._emit(ev.StallEnded(t=self._clock.wall(), attempt=self._attempt, stalled_s=stalled_s))
 
     def keep_waiting(self, by: str) -> None:
-        """A person does not want this silence to be ended."""
+        """Do not end this silence, because a person chose to keep waiting."""
         self._countdown, self._kept = None, True
         self._emit(ev.HangKept(t=self._clock.wall(), attempt=self._attempt, by=by))
 
     def look(self, watch: StallWatch, limit: Threshold, taken: Round | None, now: float) -> bool:
-        """Look at a silence that continues; True: end the attempt. `taken`: a round that just finished."""
+        """Check a continuing silence; return True to end the attempt. `taken`: a round that just finished."""
         if taken is not None and taken.mono >= watch.last_sign:  # otherwise it belongs to an earlier silence
             self._keep(watch, limit, taken)
         silence = self._silence(watch, limit, now)
@@ -120,7 +120,7 @@ class HangWatch:
             case _ as unreachable:
                 assert_never(unreachable)
 
-    # -- what the rules look at ------------------------------------------------------------------
+    # -- the input of the rules ------------------------------------------------------------------
 
     def _clear(self) -> None:
         self._rounds: list[Round] = []
@@ -169,11 +169,11 @@ class HangWatch:
         )
 
     def _late(self, newest: Round) -> tuple[LateRank, ...]:
-        """The ranks that others wait for; if all seem to wait, those that may be computing in the backward pass."""
+        """Return the ranks that others wait for, or if all seem to wait, those that may be in the backward pass."""
         late = [place for rank in newest.absent if (place := newest.stacks.place_of(rank)) is not None]
         if not late:
             outside = [place for place in newest.stacks.places if place.kind is not Kind.PEERS]
-            # A rank that waits for its device may be waiting for its peers there.
+            # A rank that waits for its device may be waiting for its peers on it.
             late = [place for place in outside if place.doing is not Doing.GPU] or outside
         busy = {place.rank for place in newest.stacks.places if self._computes(place)}
         if not late:
@@ -181,7 +181,7 @@ class HangWatch:
         return tuple(LateRank(p.rank, p.kind, p.where, computes=p.rank in busy) for p in late)
 
     def _computes(self, place: RankPlace) -> bool:
-        """Whether a rank used its CPU between the two compared rounds, or was seen running."""
+        """Check whether a rank used its CPU between the two compared rounds, or was seen running."""
         newest = self._rounds[-1]
         apart = [r for r in self._rounds if newest.mono - r.mono >= self._settings.rounds_apart_s]
         before = apart[-1] if apart else self._rounds[0]
@@ -198,7 +198,7 @@ class HangWatch:
             self._next_round = now + self._gap_s
 
     def _keep(self, watch: StallWatch, limit: Threshold, taken: Round) -> None:
-        """Keep another round. It becomes advice once the stacks show more than a long step."""
+        """Keep another round. Give advice once the stacks show more than a long step."""
         before = self._rounds[-1] if self._rounds else None
         self._changed = ""
         if before is not None and not alike(before.stacks, taken.stacks):
@@ -221,10 +221,10 @@ class HangWatch:
             text = f"No progress for {stalled_s:.0f} s{usual}: {taken.stacks.text}"
             self._say([Advice("stall", text, taken.odd[0] if len(taken.odd) == 1 else None)])
 
-    # -- what is done about a ruling -------------------------------------------------------------
+    # -- carrying out a ruling -------------------------------------------------------------------
 
     def _wait(self, ruling: Wait, silence: Silence, now: float) -> None:
-        """The silence is not ended: report each reason once, and look again in time."""
+        """Do not end the silence for now. Report each reason once, and take more stacks in time."""
         due = silence.act_s is not None and silence.silent_s >= silence.act_s
         if self._countdown is not None and not ruling.passing:
             self._countdown = None
@@ -254,7 +254,7 @@ class HangWatch:
         if not self._reported and self._rounds:
             self._start_round(now)  # a second round may show what the first did not
         elif due and not self._kept:
-            # Another look may be all that is missing, or it may show something else.
+            # Another round may be all that is missing, or it may show something else.
             apart = ruling.passing and self._rounds
             if apart and now < self._rounds[0].mono + self._settings.rounds_apart_s:
                 return
@@ -263,7 +263,7 @@ class HangWatch:
                 self._gap_s = min(2 * self._gap_s, LONGEST_GAP_S)
 
     def _act(self, ruling: Act, silence: Silence, now: float) -> bool:
-        """Count down, look once more, then end the attempt."""
+        """Count down, take one more round of stacks, then end the attempt."""
         newest = self._rounds[-1] if self._rounds else None
         text = newest.stacks.text if newest is not None else "could not take any stacks"
         if self._countdown is None:

@@ -1,6 +1,6 @@
 """The health of a live attempt: stalls and hangs, stragglers, early signs. Health advises; the keeper's loop acts.
 
-It receives what the sensors saw and is updated at every tick of the loop. Paces, and advice already given, outlive an attempt.
+It receives what the sensors saw and is updated at every tick of the loop. Paces and earlier advice outlive an attempt.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from supervisor.run.state import AttemptState, RunState
 from supervisor.sources.checkpoint_layouts import tree_bytes
 
 READ_AGAIN_S = 3.0
-"""An adopting keeper reads the logs again: what it sees in its first seconds happened earlier."""
+"""An adopting keeper reads the logs again, so what it sees in its first seconds happened earlier."""
 LOG_STEP_GAP_S = 0.05
 """Steps in one batch of a log are read at the same moment, so only gaps between batches count."""
 AWAY_S = 2.0
@@ -49,8 +49,8 @@ STRAGGLER_INTERVAL_S = 10.0
 class Health:
     """Follows one attempt after another.
 
-    `targets`: the processes whose stacks can be taken now; None while no rank is known. `around`: what else
-    decides whether a silence is ended.
+    `targets`: returns the processes whose stacks can be taken now; None while no rank is known. `around`:
+    the other values that decide whether a silence is ended.
     """
 
     _flagged_before: ev.StallFlagged | None
@@ -82,7 +82,7 @@ class Health:
         self._reset(0)
 
     def begin(self, attempt: int, *, adopted: RunState | None = None) -> None:
-        """A new attempt, or one `adopted` in the given state."""
+        """Begin a new attempt, or continue one `adopted` in the given state."""
         now = self._clock.mono()
         self._reset(attempt)
         self._watch = StallWatch(self._paces, self._settings, started=now)
@@ -99,7 +99,7 @@ class Health:
             self._slow = view.slow_rank.rank
 
     def end(self) -> None:
-        """The attempt has ended: no more looks. A round in progress finishes by itself."""
+        """Stop checking, because the attempt has ended. A round in progress finishes on its own."""
         self._watch = None
 
     @property
@@ -113,7 +113,7 @@ class Health:
         self._stacks.close()
 
     def observe(self, seen: Observation) -> None:
-        """Take what a sensor saw."""
+        """Process what a sensor saw."""
         watch = self._watch
         if watch is None:
             return
@@ -143,18 +143,18 @@ class Health:
                 pass
 
     def saved(self, checkpoint: ev.CheckpointCommitted) -> None:
-        """A checkpoint that was found in a folder is progress, too."""
+        """Count a checkpoint that was found in a folder as progress."""
         if self._watch is not None:
             self._watch.progress(self._mono(checkpoint.written_t or checkpoint.t))
 
     def tick(self) -> bool:
-        """Look at the silence; True: the attempt hangs and must end."""
+        """Check the silence; return True if the attempt hangs and must end."""
         watch = self._watch
         if watch is None:
             return False
         now = self._clock.mono()
         if now - self._last_tick > AWAY_S:
-            # The keeper slept, not the ranks: read the logs first.
+            # The keeper slept, but the ranks did not. Read the logs first.
             self._read_again = max(self._read_again, now + AWAY_S)
         self._last_tick = now
         self._look_for_stragglers(now)
@@ -174,14 +174,14 @@ class Health:
         return self._hangs.look(watch, watch.flagged, taken, now)
 
     def keep_waiting(self, by: str) -> None:
-        """A person chose not to end this silence."""
+        """Do not end this silence, because a person chose to keep waiting."""
         self._hangs.keep_waiting(by)
 
     def stacks_now(self) -> BackgroundTask[Round, str] | None:
-        """Begin a round for a person, whose answer is the artifact's name; None if no rank is known."""
+        """Begin a round for a person; the answer is the artifact's name. Return None if no rank is known."""
         return self._stacks.ask()
 
-    # -- what is remembered of an attempt --------------------------------------------------------
+    # -- the memory of an attempt ----------------------------------------------------------------
 
     def _reset(self, attempt: int) -> None:
         self._attempt = attempt
@@ -202,7 +202,7 @@ class Health:
         self._slow = None
 
     def _close_flagged(self, stall: ev.StallFlagged, watch: StallWatch, now: float) -> None:
-        """The stall that the previous keeper flagged was found again, or is over."""
+        """Close the stall that the previous keeper flagged, unless the silence was flagged again."""
         self._flagged_before = None
         if watch.flagged is None:
             lasted_s = self._clock.wall() - (now - watch.last_sign) - stall.since
@@ -210,7 +210,7 @@ class Health:
             self._paces.returned_s = max(self._paces.returned_s, lasted_s)
 
     def _is_past(self, t: float) -> bool:
-        """Whether an earlier keeper saw it. Only while files are read again, because its clock may have differed."""
+        """Check whether an earlier keeper saw time `t`. False after files are read again, as clocks may differ."""
         is_known = self._past_t is not None and t <= self._past_t
         return is_known and self._clock.mono() < self._replayed
 
@@ -221,7 +221,7 @@ class Health:
             return
         self._wire = self._wire or seen.from_telemetry
         if self._wire and not seen.from_telemetry:
-            return  # telemetry has the same values, exactly
+            return  # telemetry has the exact values
         if seen.again:
             return
         step = seen.values.get("step")
@@ -244,7 +244,7 @@ class Health:
             self._total = total
             watch.finish(done=step >= total)
         elif step is not None and self._asked_total is not None:
-            # A step beyond it shows that the number meant something else.
+            # A step beyond this number shows that it meant something else.
             watch.finish(done=step == self._asked_total)
         elif step is not None and step > self._total:
             watch.finish(done=False)  # that total was the end of an epoch
@@ -254,7 +254,7 @@ class Health:
         self._say(self._early.step(seen.rank, mono, seen.values))
 
     def _is_progress_of(self, rank: int | None) -> bool:
-        """Whether this rank's phases stand for the whole attempt: rank 0's do, or those of the first rank that reported one."""
+        """Check whether this rank's phases count for the attempt: rank 0's, or those of the first rank that reported one."""
         if rank in {None, 0}:
             self._speaker = 0
         elif self._speaker is None:
@@ -271,7 +271,7 @@ class Health:
             self._say(self._early.machine(mono, seen.values))
 
     def _mono(self, wall: float) -> float:
-        """A wall time by the keeper's monotonic clock; never in the future."""
+        """Convert a wall time to the keeper's monotonic clock. The result is never in the future."""
         return self._clock.mono() - max(0.0, self._clock.wall() - wall)
 
     # -- advice ----------------------------------------------------------------------------------
@@ -312,7 +312,7 @@ TAIL_BYTES = 1 << 20
 def resumed_watch(
     node: NodePaths, view: AttemptState, paces: Paces, settings: HangSettings, mono: Callable[[float], float]
 ) -> tuple[StallWatch, float | None]:
-    """The watch of an adopted attempt, and the wall time of its last step or change of phase, from its newest samples.
+    """Return the watch of an adopted attempt, and the wall time of its last step or phase change, from its samples.
 
     Other paces are learned again. `mono` converts a wall time to the keeper's clock.
     """
@@ -323,7 +323,7 @@ def resumed_watch(
         if isinstance(fact, ev.StallEnded):
             paces.returned_s = max(
                 paces.returned_s, fact.stalled_s
-            )  # a later silence as long is not ended either
+            )  # a later silence of this length is not ended, either
     last_t, resumed = view.first_step_t, False
     reader = SeriesReader(node.series, METRICS)
     reader.seek_tail(TAIL_BYTES)
@@ -331,7 +331,7 @@ def resumed_watch(
         if sample.a != view.number or sample.v.get("step") is None:
             continue
         at = mono(sample.t)
-        if not resumed:  # earlier samples are not read, so it ends no gap
+        if not resumed:  # earlier samples are not read, so this one ends no gap
             watch.resume(at)
         watch.step(at)
         resumed, last_t = True, sample.t

@@ -1,6 +1,6 @@
-"""A round of stacks: all ranks side by side in groups, with what NCCL and PyTorch know, written as an artifact.
+"""A round of stacks: all ranks side by side in groups, with NCCL's and PyTorch's reports, as an artifact.
 
-Rounds are taken in a thread of their own, one at a time: py-spy may need seconds and stops each process for a moment.
+Rounds are taken one at a time in their own thread: py-spy may need seconds and stops each process for a moment.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ log = logging.getLogger("stoker.keeper")
 
 STACKS_S = 5.0
 FAULT_FOLDER = "stacks"
-# If every rank does something different, there is no pattern; at most this many groups are journalled.
+# If every rank does something different, there is no pattern. At most this many groups are journaled.
 MOST_GROUPS = 32
-# Launchers' names for how many ranks this node has: torchrun's, DeepSpeed's, Open MPI's and MPICH's.
+# Launchers' variables for the number of ranks on this node: torchrun's, DeepSpeed's, Open MPI's and MPICH's.
 _LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Which processes to look at, and where to write the round.
+    """The processes to inspect, and the place to write the round.
 
     `ranks`: by global rank. `attempt_root`: the attempt's folder. `env`: the job's environment. `since_t`: wall time
     of the attempt's start; older dumps belong to other runs.
@@ -96,7 +96,7 @@ class Round:
         """Whether this round alone shows that the others wait for a rank that does not run, or that all wait.
 
         A rank that computes while the others wait may be in a long step, for example after the sequences became longer. Only a second
-        round can tell that from an endless loop.
+        round can tell a long step from an endless loop.
         """
         if self.absent:
             return True
@@ -105,13 +105,13 @@ class Round:
 
     @property
     def line_at(self) -> str | None:
-        """The line of the first rank that keeps the others waiting."""
+        """The code line of the first rank that keeps the others waiting."""
         place = self.stacks.place_of(self.odd[0]) if self.odd else None
         return place.line_at if place is not None else None
 
     @property
     def groups(self) -> tuple[ev.RanksAt, ...]:
-        """The ranks grouped by what they do, for the journal; those that keep the others waiting come first."""
+        """The ranks grouped by what they do, for the journal. Ranks that keep the others waiting come first."""
         odd, lines = set(self.odd), self.lines or {}
         found = sorted(self.stacks.groups, key=lambda group: not odd.issuperset(group.ranks))
         return tuple(
@@ -172,7 +172,7 @@ def _size(env: Mapping[str, str], *names: str) -> int | None:
 
 
 def _collectives(targets: Targets) -> tuple[list[str], str | None, tuple[int, ...]]:
-    """Sections for the artifact, the finding in one line, and the ranks that did not arrive."""
+    """Return sections for the artifact, a one-line summary, and the ranks that did not arrive."""
     sections: list[str] = []
     finding: str | None = None
     absent: tuple[int, ...] = ()
@@ -205,8 +205,8 @@ def write_stacks(
 ) -> tuple[str | None, dict[int, int]]:
     """Write a round: `head`, then `stacks` by rank, then `extra`.
 
-    Returns the file's name, relative to the run directory (None: it could not be written), and for each rank the
-    line, 1-based, of the innermost frame in the user's code, or else of the innermost frame.
+    Return the file's name relative to the run directory (None if it was not written), and for each rank the
+    1-based line of the innermost frame in the user's code, or else of the innermost frame.
     """
     parts = [head, ""]
     lines: dict[int, int] = {}
@@ -232,7 +232,7 @@ def write_stacks(
     return f"artifacts/{name}", lines
 
 
-# -- who wants stacks, and when they come --------------------------------------------------------------
+# -- who asks for stacks, and when they come -----------------------------------------------------------
 
 
 class StackBroker:
@@ -240,7 +240,7 @@ class StackBroker:
 
     Args:
         emit: journals an event.
-        targets: the processes to look at now; None while no rank is known.
+        targets: returns the processes to inspect now, or None while no rank is known.
         take: takes one round; called in a thread.
     """
 
@@ -258,7 +258,7 @@ class StackBroker:
         self.begin(0)
 
     def begin(self, attempt: int) -> None:
-        """Begin another attempt. Stacks that are still being taken belong to the previous one and are dropped."""
+        """Begin another attempt. Drop stacks that are still being taken for the previous one."""
         self._attempt = attempt
 
     def close(self) -> None:
@@ -279,7 +279,7 @@ class StackBroker:
         return asked or self._taker.working
 
     def start(self) -> bool:
-        """Begin a round for the watch; False if no rank is known or a round is in progress."""
+        """Begin a round for the watch; return False if no rank is known or a round is in progress."""
         targets = None if self._taker.busy else self._targets()
         if targets is None:
             return False
@@ -287,7 +287,7 @@ class StackBroker:
         return True
 
     def poll(self) -> Round | None:
-        """The watch's round, once, when it is done."""
+        """Return the watch's round once it is done; return each round only once."""
         attempt, taken = self._taker.poll() or (None, None)
         if taken is None or attempt != self._attempt:
             return None
@@ -295,9 +295,9 @@ class StackBroker:
         return taken
 
     def ask(self) -> BackgroundTask[Round, str] | None:
-        """A round for a person, whose answer is the artifact's name; None if no rank is known.
+        """Start a round for a person; the answer is the artifact's name. Return None if no rank is known.
 
-        A second person who asks meanwhile gets the same round.
+        If a second person asks during the round, both get the same round.
         """
         if self._asked is not None and self._asked.working:
             return self._asked
@@ -315,7 +315,7 @@ class StackBroker:
         return self._asked
 
     def _round(self, targets: Targets) -> Round:
-        # Two tracers cannot hold one process, so the second waits, but no longer than a round may take.
+        # Two tracers cannot attach to one process, so the second waits, but no longer than a round may take.
         if not self._one_at_a_time.acquire(timeout=JOIN_S):
             raise TimeoutError("stacks are still being taken: ask again")
         try:

@@ -30,9 +30,9 @@ DATA_SHARE_ALONE = 0.5
 BUSY_GPU = 0.6
 THROTTLED_READINGS = 30
 CHECKPOINTS_AHEAD = 3
-# A step that is read this much later was made after the complaint; lines that were written together are read together.
+# A step read this many seconds later was made after the complaint. Lines written together are read together.
 WENT_ON_S = 2.0
-# torch.save's writer names no file: caffe2/serialize/inline_container.cc.
+# torch.save's writer reports no file name: caffe2/serialize/inline_container.cc.
 _NOT_SAVED = re.compile(
     r"(?:could not|cannot|can't|failed to|unable to|error while) (?:save|saving|write|writing)\b|inline_container\.cc|PytorchStreamWriter|Read-only file system",
     re.IGNORECASE,
@@ -44,7 +44,7 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A piece of advice. `code`: its kind. `rank`: the rank that it is about, None: the whole job."""
+    """A piece of advice. `code`: its kind. `rank`: the rank that it is about, or None for the whole job."""
 
     code: str
     text: str
@@ -58,34 +58,34 @@ class Quota:
         self._last: dict[str, float] = {}
 
     def allows(self, code: str, now: float) -> bool:
-        """Whether `code` may be given at `now` (monotonic seconds); if so, it counts as given."""
+        """Check whether `code` may be given at `now` (monotonic seconds). If so, count it as given."""
         allowed = now - self._last.get(code, float("-inf")) >= PAUSE_S
         if allowed:
             self._last[code] = now
         return allowed
 
     def said(self, code: str, now: float) -> None:
-        """An earlier process gave this advice."""
+        """Count advice that an earlier process gave."""
         self._last[code] = now
 
 
 class Creep:
     """Readings of one level: at most `POINTS`, `SPACING_S` apart.
 
-    A level creeps if each third of its readings lies entirely above the one before. A caching allocator's memory rises in steps and
-    stays; a leak keeps rising.
+    A level creeps if each third of its readings is entirely above the third before. A caching allocator's memory rises in steps and
+    then stays level, whereas a leak keeps rising.
     """
 
     def __init__(self) -> None:
         self._points: deque[tuple[float, float]] = deque(maxlen=POINTS)
 
     def add(self, t: float, value: float) -> None:
-        """One reading at `t` seconds."""
+        """Add one reading at `t` seconds."""
         if not self._points or t - self._points[-1][0] >= SPACING_S:
             self._points.append((t, value))
 
     def full_in_s(self, limit: float) -> float | None:
-        """Seconds until the level reaches `limit` at its current slope; None if it does not creep or too little is known."""
+        """Return the seconds until the level reaches `limit` at its slope; None if it is steady or too new."""
         if len(self._points) < POINTS // 2:
             return None
         points = list(self._points)
@@ -104,11 +104,11 @@ class Creep:
 
 MEMORY_UNEXPECTED = "memory_unexpected"
 MUCH_OFF = 0.25
-"""As a share of the expected memory; caches, a context and fragmentation account for some 10 %."""
+"""A share of the expected memory. Caches, a context and fragmentation account for some 10 %."""
 
 
 def unexpected_memory(trial: MemoryTrial, expected_bytes: int) -> Advice | None:
-    """Compare the GPU memory of an attempt with what its configuration expects; None if they are about the same."""
+    """Compare an attempt's GPU memory with what its configuration expects. Return None if they are close."""
     peak, room = trial.peak_bytes, trial.capacity_bytes
     if peak is None or trial.measure is Measure.RESIDENT or abs(peak / expected_bytes - 1) <= MUCH_OFF:
         return None
@@ -144,12 +144,12 @@ class _Spike:
     high: int = 0
 
     def lasts(self, value: float, factor: float) -> float | None:
-        """Count a step. Once enough in a row were far above the usual value, by ratio and by spread: the usual value."""
+        """Count a step. Return the usual value once enough steps in a row were far above it, by ratio and by spread."""
         if not math.isfinite(value):  # a failure, not a spike
             self.high = 0
             return None
         middle = median(self.usual) if len(self.usual) >= MIN_STEPS else 0.0
-        # 1.4826 times the median distance from the median: a standard deviation that outliers do not move.
+        # 1.4826 times the median distance from the median is a standard deviation that outliers do not move.
         spread = 1.4826 * median(abs(one - middle) for one in self.usual) if middle > 0 else 0.0
         high = middle > 0 and value > max(factor * middle, middle + SPIKE_SPREADS * spread)
         self.high = self.high + 1 if high else 0
@@ -169,7 +169,7 @@ class _Gpu:
 
 
 class EarlySigns:
-    """Takes readings of one attempt and gives advice; the caller limits how often (see `Quota`)."""
+    """Takes readings of one attempt and gives advice. The caller limits how often (see `Quota`)."""
 
     def __init__(self) -> None:
         self._gpus: dict[str, _Gpu] = {}
@@ -181,15 +181,15 @@ class EarlySigns:
         self._not_saved: tuple[float, int | None, str] | None = None
 
     def complaint(self, rank: int | None, t: float, failure: FailureClass, line: str) -> None:
-        """A line of a live log names a cause of failure; `t`: seconds of the same clock as for `step`."""
+        """Note a line of a live log with a cause of failure. `t`: seconds of the same clock as for `step`."""
         if failure is FailureClass.DISK_FULL or _NOT_SAVED.search(line):
             self._not_saved = self._not_saved or (t, rank, line)
 
     def step(self, rank: int | None, t: float, values: Mapping[str, float]) -> Iterator[Advice]:
-        """Take a step's numbers by their canonical names; `t`: seconds of any clock."""
+        """Process a step's numbers by their canonical names. `t`: seconds of any clock."""
         if self._not_saved is not None:
             seen, whose, line = self._not_saved
-            # A failed save that ends a run is its verdict. If the script caught it, a later failure would lose more.
+            # A failed save that ends a run is its verdict. If the script went on, a later failure would lose more.
             if t - seen >= WENT_ON_S and rank in {None, 0, whose}:
                 self._not_saved = None
                 yield Advice(
@@ -207,7 +207,7 @@ class EarlySigns:
         yield from self._data(values)
 
     def gpu(self, index: str, t: float, values: Mapping[str, float | None]) -> Iterator[Advice]:
-        """Take a GPU's reading, by the names of the series."""
+        """Process a GPU's reading, by the names of the series."""
         known = self._gpus.setdefault(index, _Gpu())
         used, total = values.get("memory_used_bytes"), values.get("memory_total_bytes")
         if used is not None and total:
@@ -224,7 +224,7 @@ class EarlySigns:
             known.util.append(util)
 
     def machine(self, t: float, values: Mapping[str, float | None]) -> Iterator[Advice]:
-        """Take the machine's reading, by the names of the series."""
+        """Process the machine's reading, by the names of the series."""
         used = values.get("cgroup_used_bytes") or values.get("memory_used_bytes")
         limit = values.get("cgroup_limit_bytes") or values.get("memory_total_bytes")
         if used is not None and limit:
@@ -235,14 +235,14 @@ class EarlySigns:
             self._disk_free = free
 
     def checkpoint(self, size_bytes: int | None) -> Iterator[Advice]:
-        """A checkpoint was committed; `size_bytes`: on disk, None if unknown."""
+        """Process a committed checkpoint. `size_bytes`: its size on disk, or None if unknown."""
         self._not_saved = None
         free, before = self._disk_free, self._free_after_save
         self._free_after_save = free
         if free is None or not size_bytes:
             return
         fits = int(free // size_bytes)
-        # If old checkpoints are deleted, the free space does not shrink, and only the next one must fit.
+        # If old checkpoints are deleted, the free space does not shrink, and only the next must fit.
         shrinks = before is not None and before - free >= 0.5 * size_bytes
         if fits < 1 or (shrinks and fits < CHECKPOINTS_AHEAD):
             more = (

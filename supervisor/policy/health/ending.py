@@ -1,8 +1,8 @@
 """Whether a flagged silence may be ended: named rules in order, each of which can forbid it.
 
 Ending a healthy attempt loses work, and usually nobody is watching. A real hang that is only flagged costs time, and PyTorch's own
-timeout ends it eventually. So anything unknown counts against ending. A person who sets a limit accepts that risk: then only time and
-one look at the stacks are needed. This module is pure: facts go in, a ruling comes out, and the journal names its rule.
+timeout ends it eventually. Anything unknown therefore counts against ending. A person who sets a limit accepts the risk, so only time
+and one round of stacks are needed then. This module is pure: values go in, a ruling comes out, and the journal has the ruling's rule.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class LateRank:
 
     @property
     def may_be_ended(self) -> bool:
-        """Whether its stack shows nothing that would finish on its own in a healthy job."""
+        """Whether the rank's stack shows nothing that would finish on its own in a healthy job."""
         unknown_but_busy = self.computes and self.kind in {Kind.UNKNOWN, Kind.LOCK, Kind.PEERS}
         return BY_KIND[self.kind].may_end or unknown_but_busy
 
@@ -48,16 +48,16 @@ class Silence:
         act_s: the silence after which it may be ended, from pace, settings and earlier silences, or from a person; None: never.
         asked: a person set that limit, so what the ranks do does not matter.
         group_timeout_s: the timeout of the job's process groups, if it is longer than PyTorch's default.
-        stepped: this attempt has completed a step.
-        kept: a person chose to keep waiting.
+        stepped: whether this attempt has completed a step.
+        kept: whether a person chose to keep waiting.
         blind: what is known about each rank without a Python stack.
-        seen, here, world: ranks in the newest round of stacks (0: there is none), on this node, in the job; None: unknown.
-        waiting: some rank waits for others, in a collective or in DDP's backward pass.
-        late: the ranks that it waits for.
-        alike_s: the time between the first and the last of the identical rounds; 0: there is only one.
-        changed: how the newest round differs from the one before, in words; empty: it does not.
-        watched: a screen that can act is open.
-        can_resume: a restart would continue from a checkpoint, or may start from scratch.
+        seen, here, world: ranks in the newest round of stacks (0: no round yet), on this node, in the job; None: unknown.
+        waiting: whether some rank waits for others, in a collective or in DDP's backward pass.
+        late: the ranks that others wait for.
+        alike_s: the time between the first and the last of the identical rounds; 0 if there is only one.
+        changed: how the newest round differs from the one before, in words; empty if it does not.
+        watched: whether a screen that can act is open.
+        can_resume: whether a restart would continue from a checkpoint, or may start from scratch.
     """
 
     settings: HangSettings
@@ -91,7 +91,7 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """The silence may be ended, by the named rule."""
+    """The silence may be ended. `rule` gives the reason."""
 
     rule: str
 
@@ -100,7 +100,7 @@ class Act:
 class Wait:
     """The silence is not ended: by which rule, why, and up to which length the rule applies (None: any length).
 
-    `reported`: a person is told. `passing`: another look at the stacks may settle it.
+    `reported`: whether to tell a person. `passing`: whether another round of stacks may settle it.
     """
 
     rule: str
@@ -117,7 +117,7 @@ def _first(late: tuple[LateRank, ...]) -> str:
 
 
 LOOK_S: Final = 30.0
-"""If a person set the limit, stacks are awaited this long: before the first step there may be no rank to look at."""
+"""Seconds to wait for stacks after a person's limit. Before the first step there may be no rank to inspect."""
 UNWATCHED_WHY: Final = (
     "nobody watches, and how the script resumes is not known: --end-hangs would end it, "
     "and --resume-knob FLAG let it continue"
@@ -125,7 +125,7 @@ UNWATCHED_WHY: Final = (
 
 
 def _shows_life(s: Silence) -> Wait | None:
-    """Rules about what was seen. The first rule that holds forbids ending, however long the silence lasts."""
+    """Apply the rules about what was seen. The first rule that holds forbids ending, at any length."""
     if s.act_s is None:
         return Wait("switched_off", "act_s is 0: nothing is ended", reported=False)
     if s.kept:
@@ -149,7 +149,7 @@ def _shows_life(s: Silence) -> Wait | None:
 
 
 def _is_too_early(s: Silence) -> Wait | None:
-    """Rules about the length, and about who would miss the run, if what was seen does not forbid ending."""
+    """Apply the rules about the length, and about viewers, if what was seen does not forbid ending."""
     act_s, group_s = s.act_s or 0.0, s.group_timeout_s or 0.0
     if s.silent_s < act_s:
         return _too_short(s.silent_s, act_s)
@@ -167,7 +167,7 @@ def _is_too_early(s: Silence) -> Wait | None:
 
 
 def _forbidden_though_asked(s: Silence) -> Wait | None:
-    """A person set the limit, so only the time and one look at the stacks are needed."""
+    """Apply the rules for a limit set by a person: only the time and one round of stacks are needed."""
     act_s = s.act_s or 0.0
     if s.kept:
         return _KEPT
@@ -187,7 +187,7 @@ def _too_short(silent_s: float, act_s: float) -> Wait:
     return Wait("too_short", f"it has lasted {silent_s:.0f} s", act_s, reported=False)
 
 
-# If no rule forbids ending, the first ground that holds is the reason for it.
+# If no rule forbids ending, the first ground that holds is the reason.
 GROUNDS: Final[tuple[tuple[str, Callable[[Silence], bool]], ...]] = (
     ("computes_for_ever", lambda s: bool(s.computing)),
     ("lock_for_ever", lambda s: any(late.kind is Kind.LOCK for late in s.late)),

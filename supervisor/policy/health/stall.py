@@ -2,21 +2,21 @@
 
 There are two clocks. *Progress* is a completed step or epoch, a committed checkpoint, a change of the reported phase, or an
 evaluation's own counter that goes up (``12/50``). *Output* is progress, or a line that is news, which a heartbeat is not. A rank's own
-CPU time counts for neither, because a rank that waits in NCCL spins on a core.
+CPU time counts for neither clock, because a rank that waits in NCCL spins on a core.
 
-- A stall is *flagged* after max(flag_s, 3 x pace) without progress. A line that is news restarts that time, within limits: new or early
-  words (an evaluation's prose) until max(300 s, 10 x pace) after the last progress, words that repeat (an evaluation's lines, or a rank
-  that reports that it waits) until 5 times the flag's own time. Only new words end a stall that is already flagged. The first
-  evaluation, save or compilation that a line announces has no known pace: its limit is 60 s.
+- A stall is *flagged* after max(flag_s, 3 x pace) without progress. A line that is news restarts this time, within limits. New or early
+  words (an evaluation's prose) do so until max(300 s, 10 x pace) after the last progress. Repeated words (an evaluation's lines, or a
+  rank that reports a wait) do so until 5 times the flag's own time. Only new words end a stall that was flagged already. The first
+  evaluation, save or compilation that a line announces has no known pace, so its limit is 60 s.
 - A stall may be *ended* after max(act_s, 10 x pace, 3 x the longest silence that the run recovered from) without output.
 - With both ``--end-hangs`` and ``--hang-timeout S``, it is ended after S seconds without progress, from the first completed step on.
   In an evaluation, a checkpoint or a compilation (reported, announced by a line, or seen in the stacks) the limit is max(S, 3 x the
   longest such phase so far), or 600 s the first time. ``--start-timeout`` counts from the launch to the first step.
-- With fewer than five gaps between steps there is no pace, and nothing is flagged: a false alarm is worse than a late one.
+- With fewer than five gaps between steps there is no pace, and nothing is flagged. A false alarm is worse than a late one.
 
 Each line is reduced to its *template*: its words without digits. A template is familiar in a log once it was printed both before and
-after a step, and its usual interval is the average time between two such lines. A familiar template is news only if it comes more than
-twice as often as usual, or within half its interval after the last step. So one evaluation does not make the next one familiar.
+after a step, and its usual interval is the average time between two of these lines. A familiar template is news only if it comes more
+than twice as often as usual, or within half its interval after the last step. One evaluation thus does not make the next one familiar.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from supervisor.run.events import Phase
 
 TEMPLATE_BYTES: Final = 300
 MOST_TEMPLATES: Final = 4096
-"""For all logs of an attempt. In prose every line is a new template, so templates that no step made familiar go first."""
+"""For all logs of an attempt. In prose every line is a new template, so unfamiliar ones are dropped first."""
 FASTER: Final = 2.0
 SPARE: Final = 2.0
-"""A familiar template may come this many times as often as usual, plus this many lines: lines are read in uneven batches."""
+"""A familiar template may come this many times as often as usual, plus this many lines for uneven batches."""
 
 _DIGITS = b"0123456789"
 # A date, a version or a path does not match.
 _COUNTER = re.compile(rb"(?<![\d./-])(\d{1,9})(?:\s?/\s?| of )(\d{1,9})(?![\d./])")
-# What a lower-case line announces, with a substring that is faster to find. A result, or the end of a phase, announces nothing.
+# What a lower-case line announces, with a substring that is faster to find. A result or the end of a phase announces no phase.
 _ANNOUNCED: Final = (
     (Phase.EVALUATING, b"val", re.compile(rb"\b(?:eval|evaluat(?:e|ing|ion)|validat(?:e|ing|ion))\b")),
     (Phase.CHECKPOINTING, b"ing", re.compile(rb"\b(?:saving|checkpointing)\b")),
     (Phase.COMPILING, b"compil", re.compile(rb"\b(?:re)?compil(?:e|ing|ation)\b")),
 )
 _RESULT = re.compile(rb"\d\.\d|\b(?:done|ended|finished|completed?|saved|took)\b")
-# The same for a stack: functions of a script, and files of PyTorch that run only in such a phase. A compiled model has frames of
+# The same for a stack: functions of a script, and files of PyTorch that run only in one phase. A compiled model has frames of
 # torch._dynamo in every step, and activation checkpointing has functions called checkpoint.
 _STANDS_IN: Final = (
     (Phase.EVALUATING, re.compile(r"(?i)(?:\b|_)(?:eval|validat)\w*@")),
@@ -68,7 +68,7 @@ _STANDS_IN: Final = (
 
 
 class Printed(NamedTuple):
-    """A line of a log. `template`: a hash of its words. `counter`: ``12/50``, if it shows one. `phase`: what it announces."""
+    """A line of a log. `template`: a hash of its words. `counter`: ``12/50``, if shown. `phase`: the phase it announces."""
 
     template: int
     counter: tuple[int, int] | None = None
@@ -78,14 +78,14 @@ class Printed(NamedTuple):
 class News(IntEnum):
     """What a line shows about a run that completes no step, from the weakest."""
 
-    NONE = 0  # it comes as it did while steps completed
-    REPEATED = 1  # it comes sooner or more often than while steps completed: an evaluation's lines, or a rank that waits
-    FRESH = 2  # these words are new
-    COUNTED = 3  # its counter went up
+    NONE = 0  # comes as often as while steps completed
+    REPEATED = 1  # sooner or more often than while steps completed: an evaluation, or a waiting rank
+    FRESH = 2  # new words
+    COUNTED = 3  # a counter that went up
 
 
 def printed(raw: bytes) -> Printed:
-    """Read a line."""
+    """Reduce a line to its template, its counter and the phase that it announces."""
     head = raw[:TEMPLATE_BYTES].lower()
     found = _COUNTER.search(head) if b"/" in head or b" of " in head else None
     counter = (int(found[1]), int(found[2])) if found is not None else None
@@ -102,15 +102,15 @@ def printed(raw: bytes) -> Printed:
 
 
 def phase_in_stack(mark: str) -> Phase | None:
-    """The phase that a stack shows, given as ``function@file:line`` joined by bars; None: a step, or unknown."""
+    """Return the phase that a stack (``function@file:line`` joined by bars) shows; None if a step or unknown."""
     return next((phase for phase, stands_in in _STANDS_IN if stands_in.search(mark)), None)
 
 
 class _Template:
-    """What is known about a template in one log. Times are in seconds. `step`: how many steps had completed at its last line.
+    """The history of a template in one log. Times are in seconds. `step`: how many steps had completed at its last line.
 
     `gaps`, `gaps_s`: the number and total length of the gaps between its lines that contain a step. `count`: lines since the newest
-    such gap, which ended at `since`. `counted`: the total of its counter, and its highest value.
+    of these gaps, which ended at `since`. `counted`: the total of its counter, and its highest value.
     """
 
     def __init__(self, now: float, step: int) -> None:
@@ -128,11 +128,11 @@ class Output:
         self._steps, self._step_at = 0, 0.0
 
     def step(self, now: float) -> None:
-        """A step completed."""
+        """Count a completed step."""
         self._steps, self._step_at = self._steps + 1, now
 
     def news(self, log: str, line: Printed, now: float) -> News:
-        """Judge a line of a log."""
+        """Decide what kind of news a line of a log is."""
         key = (log, line.template)
         known = self._templates.get(key)
         if known is None:
@@ -148,7 +148,7 @@ class Output:
         known.last = now
         known.count += 1
         went_up = self._went_up(known, line.counter)
-        # If an adopting keeper reads a log again, its times are lost: the interval is then 0, and nothing comes too often.
+        # If an adopting keeper reads a log again, its times are lost. The interval is then 0, and no line comes too often.
         usual_s = known.gaps_s / known.gaps if known.gaps else -1.0
         if (known.count - SPARE) * usual_s <= FASTER * (now - known.since) and known.gaps:
             is_early = known.count == 1 and usual_s > FASTER * (now - self._step_at)
@@ -157,7 +157,7 @@ class Output:
 
     @staticmethod
     def _went_up(known: _Template, counter: tuple[int, int] | None) -> bool:
-        """Whether its counter exceeds its highest value so far: a number that goes up and down is a reading, not a counter."""
+        """Check whether a counter exceeds its highest value so far. A number that goes up and down is just a reading."""
         if counter is None:
             return False
         done, total = counter
@@ -168,7 +168,7 @@ class Output:
 
 KEPT = 1024
 MIN_GAPS = 5
-"""Fewer gaps say little: the first two or three are warm-up."""
+"""Fewer gaps tell little, because the first two or three are warm-up."""
 
 
 class Stage(StrEnum):
@@ -185,7 +185,7 @@ class Paces:
     """The newest durations of each stage over all attempts, and the silences that ended on their own.
 
     Attributes:
-        forgiven_s: the longest flagged silence of a stage that ended on its own: one as long is not reported again.
+        forgiven_s: the longest flagged silence of a stage that ended on its own; an equal one is not flagged.
         returned_s: the longest silence, flagged or not, from which the run recovered.
     """
 
@@ -196,14 +196,14 @@ class Paces:
         self.returned_s = 0.0
 
     def add(self, stage: Stage, duration_s: float) -> None:
-        """Count one duration of a stage."""
+        """Add one duration of a stage."""
         if duration_s >= 0:
             self._durations[stage].append(duration_s)
             self._p99_s.pop(stage, None)
 
     def p99_s(self, stage: Stage) -> float | None:
-        """The stage's 99th percentile; None while unknown. Phases are rare, so one earlier length is already a pace."""
-        if stage not in self._p99_s:  # each line that is news asks for it
+        """Return the stage's 99th percentile, or None. Phases are rare, so one earlier length counts as a pace."""
+        if stage not in self._p99_s:  # asked for at each line that is news
             known = sorted(self._durations[stage])
             enough = len(known) >= (MIN_GAPS if stage is Stage.STEP else 1)
             self._p99_s[stage] = known[math.ceil(0.99 * len(known) - 1e-9) - 1] if enough else None
@@ -218,9 +218,9 @@ _PHASE_STAGES = {
     Phase.CHECKPOINTING: Stage.CHECKPOINT,
 }
 AGAIN_FACTOR = 2.0
-"""After a stall that ended on its own, only one this many times longer is flagged in the same stage."""
+"""After a stall ends on its own, the next in its stage is flagged only if it is this many times longer."""
 PATIENT_FACTOR = 5.0
-"""Ending waits this many times longer where a pace says least: a start that loads a checkpoint or compiles may take far longer than
+"""Ending waits this many times longer where paces tell least. A start that loads a checkpoint or compiles may take far longer than
 the one before."""
 _PATIENT = frozenset((Stage.START, Stage.COMPILE))
 FRESH_S, FRESH_FACTOR = 300.0, 10.0
@@ -256,13 +256,13 @@ class Activity:
 class StallWatch:
     """Follows one attempt's progress and output. Times are monotonic seconds of one clock.
 
-    `paces` outlives the attempt: the next one starts with the paces of this one, including silences that ended.
+    `paces` outlives the attempt. The next attempt starts with its paces, including silences that ended.
 
     Attributes:
-        phase: what the attempt is doing, as far as it reports that.
-        stepped: this attempt has completed a step.
+        phase: the phase of the attempt, as far as it is reported.
+        stepped: whether this attempt has completed a step.
         flagged: the threshold that was exceeded, while the stall lasts.
-        last_sign: when the time to the flag began; stacks from before it belong to an earlier stall.
+        last_sign: when the time to the flag began. Stacks from before that belong to an earlier stall.
     """
 
     flagged: Threshold | None
@@ -283,23 +283,23 @@ class StallWatch:
         self._over_s: float | None = None
 
     def step(self, now: float) -> None:
-        """A rank completed a step at `now`."""
+        """Count a step that a rank completed at `now`."""
         if not self.stepped:
             self._paces.add(Stage.START, now - self._launched)
-            self.stepped, self._news = True, now  # the length of a start says nothing about later silences
+            self.stepped, self._news = True, now  # the length of a start tells nothing about later silences
         elif self._last_step is not None and now > self._last_step:
             self._paces.add(Stage.STEP, now - self._last_step)
         if self._announced is not None:
             self._paces.add(self._announced[0], now - self._announced[1])
             self._announced = None
         self._output.step(now)
-        # A step ends any phase: not every trainer reports when a checkpoint is done.
+        # A step ends any phase, because not every trainer reports when a checkpoint is done.
         self.enter(Phase.STEPPING, now)
         self._last_step = now
         self.progress(now)
 
     def enter(self, phase: Phase, now: float) -> None:
-        """The attempt reports another phase, which gives the duration of the previous one."""
+        """Enter another phase that the attempt reports, and add the duration of the previous phase."""
         if phase is self.phase:
             return
         stage = _PHASE_STAGES.get(self.phase)
@@ -310,20 +310,20 @@ class StallWatch:
         self.progress(now)
 
     def progress(self, now: float) -> None:
-        """The attempt made progress: a step, an epoch, a checkpoint, a part of an evaluation."""
+        """Count progress at `now`: a step, an epoch, a checkpoint, a part of an evaluation."""
         if now > self._progress:
             self._progress = now
             self._speak(now)
             self._hold(now)
 
     def announce(self, phase: Phase, since: float | None = None) -> None:
-        """A line or the stacks show an unreported phase; it lasts until the next step. `since` None: since the last progress."""
+        """Note an unreported phase that a line or the stacks show until the next step. `since` None: since the last progress."""
         stage = _PHASE_STAGES.get(phase)
         if self.stepped and stage is not None and self._announced is None:
             self._announced = stage, since if since is not None else self._progress
 
     def printed(self, log: str, lines: Iterable[Printed], now: float) -> None:
-        """A rank wrote these lines to its log."""
+        """Judge lines that a rank wrote to its log."""
         for line in lines:
             if line.phase is not None:
                 self.announce(line.phase, now)
@@ -343,31 +343,31 @@ class StallWatch:
                     self._hold(now)
 
     def recall(self, log: str, lines: Iterable[Printed]) -> None:
-        """Lines that an earlier keeper saw. Their times and the steps between them are unknown: what repeats counts as familiar."""
+        """Learn lines that an earlier keeper saw. Their times and steps are unknown, so repeated lines count as familiar."""
         for line in lines:
             self._output.news(log, line, self._launched)
             self._output.step(self._launched)
 
     def finish(self, *, done: bool) -> None:
-        """Set whether the last step is done: what follows (a last save, an upload) has no pace."""
+        """Set whether the last step is done. What follows (a last save, an upload) has no pace."""
         self._finished = done
 
     def resume(self, last_sign: float) -> None:
-        """A new keeper took over a training that has stepped: restore what the old keeper had seen."""
+        """Restore what an earlier keeper had seen of a training that has stepped."""
         self.phase, self.stepped = Phase.STEPPING, True
         self._progress = self._news = self.last_sign = last_sign
 
     def stalled_s(self, now: float) -> float:
-        """Seconds without progress; before the first step, if that has a limit, since the launch."""
+        """Return the seconds without progress, or since the launch if the first step has a limit."""
         waits = not self.stepped and self._settings.start_timeout_s > 0
         return max(0.0, now - (self._launched if waits else self._progress))
 
     def silent_s(self, now: float) -> float:
-        """Seconds without progress and without output that is news."""
+        """Return the seconds without progress and without output that is news."""
         return max(0.0, now - self._news)
 
     def asked_s(self) -> float | None:
-        """How long a person allows the attempt to make no progress now; None: the default rules decide."""
+        """Return how long a person allows no progress now; None if the default rules decide."""
         settings = self._settings
         if not self.stepped:
             return settings.start_timeout_s or None
@@ -380,7 +380,7 @@ class StallWatch:
         return max(settings.act_s, FIRST_PHASE_S if longest_s is None else PHASE_FACTOR * longest_s)
 
     def threshold(self) -> Threshold | None:
-        """How long a stall may last in the current phase; None: unknown, so forever."""
+        """Return how long a stall may last in the current phase, or None if the pace is unknown."""
         settings = self._settings
         if not settings.enabled or self._finished:
             return None
@@ -390,7 +390,7 @@ class StallWatch:
             stage, pace = self._announced[0], max(known_s, pace or 0.0)
         if pace is None:
             if asked_s is None and settings.act_given and settings.act_s > 0 and self.stepped:
-                # A limit set by a person applies even without a known pace.
+                # A person's limit applies even without a known pace.
                 return Threshold(stage, 0.0, settings.act_s, None)
             return Threshold(stage, 0.0, asked_s, asked_s) if asked_s is not None else None
         flag = max(settings.flag_s, settings.flag_factor * pace)
@@ -408,7 +408,7 @@ class StallWatch:
         return Threshold(stage, pace, flag, max(act, flag))
 
     def flag(self, now: float) -> Threshold | None:
-        """The threshold that the stall has just exceeded; None before that, and once it was returned."""
+        """Return the threshold that the stall has just exceeded, once; None otherwise."""
         if self.flagged is not None:
             return None
         limit = self.threshold()
@@ -418,7 +418,7 @@ class StallWatch:
         return limit
 
     def ended_s(self) -> float | None:
-        """The duration of a flagged stall that ended on its own; returned once."""
+        """Return the duration of a flagged stall that ended on its own, once."""
         over, self._over_s = self._over_s, None
         return over
 
@@ -428,14 +428,14 @@ class StallWatch:
         return stage if self.stepped or stage is Stage.COMPILE else Stage.START
 
     def _speak(self, now: float) -> None:
-        """Note output that is news: the run recovered from a silence, so later ones may be as long."""
+        """Note output that is news. The run recovered from a silence, so later silences may be as long."""
         if now > self._news:
             if self.stepped:
                 self._paces.returned_s = max(self._paces.returned_s, now - self._news)
             self._news = now
 
     def _hold(self, now: float) -> None:
-        """Restart the time to the flag; a flagged stall is over."""
+        """Restart the time to the flag, and end a flagged stall."""
         waits = not self.stepped and self._settings.start_timeout_s > 0
         if now <= self.last_sign or waits:
             return
@@ -448,10 +448,10 @@ class StallWatch:
 
 
 def moved(before: Activity, after: Activity) -> bool:
-    """Whether helpers or disks worked between two rounds: to prepare data, compile kernels or write a checkpoint.
+    """Check whether helpers or disks worked between two rounds: on data, compiled kernels or a checkpoint.
 
     A rank's own CPU time does not count (see above). Idle ranks write some kilobytes (heartbeats of NCCL and of the
-    store), a data worker that waits uses a few milliseconds.
+    store), and a waiting data worker uses a few milliseconds.
     """
     return (
         after.child_cpu_s - before.child_cpu_s >= MOVED_CPU_S

@@ -1,8 +1,8 @@
 """Finds the rank that slows the others down, although all ranks look equally slow.
 
-With DDP every rank's step takes as long as the slowest one's, because the others wait for it in the gradient exchange, so printed step
-times do not tell them apart. What counts is the time that a rank spends before the exchange: its wait for data, and the time between its
-steps according to telemetry. Of a script without telemetry of its own the instrumentation measures that time in each rank.
+With DDP every rank's step takes as long as the slowest one's, because the others wait for it in the gradient exchange. Printed step
+times therefore do not tell the ranks apart. What counts is the time that a rank spends before the exchange: its wait for data, and the
+time between its steps according to telemetry. For a script without telemetry, the instrumentation measures this time in each rank.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ WINDOW = 30
 SHARE = 0.2
 """A rank is slow if it alone costs this share of every step."""
 NAMED_SHARE = 0.15
-"""The share for a rank that is named already, so that it does not come and go."""
+"""The share for a rank that is already reported as slow, so that the report does not come and go."""
 MEASURED = 10
-"""Measurements of each rank in one comparison; there is one a second."""
+"""Measurements of each rank in one comparison. There is one a second."""
 MET = 0.8
-"""Ranks that wait for each other have steps of about one length."""
+"""Ranks that wait for each other have steps of about the same length."""
 
 
 @dataclass(slots=True)
 class _Rank:
-    """The last steps of one rank. `rows`: seconds per step, of these outside of the timed step, and waiting for data."""
+    """The last steps of one rank. `rows`: seconds per step, the part outside of the timed step, the wait for data."""
 
     last_t: float | None = None
     last_step: float | None = None
@@ -53,14 +53,14 @@ class Stragglers:
         self._measured: dict[int, deque[tuple[float, float]]] = {}
 
     def step(self, rank: int, t: float, values: Mapping[str, float], *, from_telemetry: bool) -> None:
-        """Add a step that a rank reported at `t` (wall seconds). A log may name only every tenth step."""
+        """Add a step that a rank reported at `t` (wall seconds). A log may show only every tenth step."""
         number = values.get("step")
         known = self._ranks.setdefault(rank, _Rank())
         steps = number - known.last_step if number is not None and known.last_step is not None else 0
         follows = steps == 1 if from_telemetry else steps >= 1
         if follows and known.last_t is not None and t > known.last_t:
             gap_s = (t - known.last_t) / steps
-            # Telemetry's step time includes the waits. What a log prints may be any part of the step.
+            # Telemetry's step time includes the waits. A log may print the time of any part of the step.
             outside_s = gap_s - values.get("step_time_s", gap_s) if from_telemetry else 0.0
             known.rows.append((gap_s, max(outside_s, 0.0), values.get("data_wait_s") or 0.0))
         known.last_t, known.last_step = t, number
@@ -77,7 +77,7 @@ class Stragglers:
             self._measured.setdefault(rank, deque(maxlen=MEASURED)).append((step_s, own_s))
 
     def find(self) -> SlowRank | None:
-        """The one rank that the others wait for, with the likely reason; None if there is none."""
+        """Return the one rank that the others wait for, with the likely reason, or None."""
         found = self._by_steps() or self._by_measurements()
         self._named = found.rank if found is not None else None
         return found
@@ -103,7 +103,7 @@ class Stragglers:
         return _slow_rank(slow, lost_s, gap_s, where)
 
     def _by_measurements(self) -> SlowRank | None:
-        """The rank whose own part of a step is longer, if the others' steps last until it is done."""
+        """Return the rank whose own part of a step is longer, if the others' steps last until it is done."""
         if len(self._measured) < 2 or any(len(rows) < MEASURED for rows in self._measured.values()):
             return None
         steps_s = {rank: median(step_s for step_s, _ in rows) for rank, rows in self._measured.items()}
