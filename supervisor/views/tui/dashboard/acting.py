@@ -107,6 +107,7 @@ KEYS: list[BindingType] = [
     _key("escape", "back", "back", "Esc", CLOSES),
     *(_act(key, f"answer({at})", f"answer {key}", key, ANSWERS) for at, key in enumerate(ANSWER_KEYS)),
     _act("s", "ask('stop')", "stop", "s", "stop gracefully: ask, then SIGTERM, then SIGKILL"),
+    _key("o", "open_code", "code", "o", "your own line of the failure, in $EDITOR"),
     _act("S", "ask('stop_now')", "stop now", "S", "stop at once", show=False),
     _key("v", "page('failure')", "why", "v", "the failure: evidence, what followed, what to do"),
     _hidden("y,Y", "copy", "copy", "y", "copy the page, card or pane"),
