@@ -71,7 +71,8 @@ class LogOfRun:
         match answer:
             case lc.Page() as page:
                 self._panes.log.take(page)
-                self._panes.ranks.take_lines(page.last_lines)
+                # The table is about the newest attempt, whichever the log shows.
+                self._panes.ranks.take_lines(page.last_lines if page.attempt == page.attempts else {})
             case lc.Remark() as remark:
                 self._panes.log.report(remark)
             case lc.Copied() as copied:
