@@ -525,11 +525,15 @@ def _went_on_to_next(item: Candidate, found: Sequence[Candidate], steps: list[tu
 def ends_well(scan: SourceScan, after_line: int) -> bool:
     """Check whether the log shows a good end after a line, and no bad end after that.
 
-    A script's closing line ("All done") counts only below some steps: a batch script's last `echo` follows every failure.
+    A script's closing line ("All done") counts only below some steps: a batch script's last `echo` comes after every failure. When an
+    exception closes the bars, each rank draws its bar once more. That is not a further step.
     """
-    steps = [number for number in scan.steps if number > after_line]
-    trained = steps[STEPS_AFTER_LINE - 1] if len(steps) >= STEPS_AFTER_LINE else math.inf
     ends = [hit for hit in scan.hits if hit.line > after_line]
+    if not any(hit.has(Trait.GOOD_END) for hit in ends):
+        return False
+    firsts = {line[:400]: number for number, line in reversed(scan.tail_steps()) if number > after_line}
+    steps = sorted(firsts.values())
+    trained = steps[STEPS_AFTER_LINE - 1] if len(steps) >= STEPS_AFTER_LINE else math.inf
     good = [
         hit.line
         for hit in ends

@@ -179,6 +179,8 @@ def test_the_cause_is_kept_in_sight_until_somebody_moves(tmp_path: Path) -> None
         assert page.following
         assert page.cause is not None
         assert page.rows[page.cause].text == "RuntimeError: shape"
+        assert len(page.rows) == 9
+        assert len(page.rows) - 1 - page.cause == 3, "a third of the page is below, the traceback above"
         assert page.below is not None
         assert page.below > 30
         view.scroll(1)

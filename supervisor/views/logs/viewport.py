@@ -21,6 +21,7 @@ from supervisor.views.logs.stream import Stream
 
 # When a page shows a failure, this share of its rows is below the line where the failure began.
 BELOW_CAUSE_SHARE = 1 / 3
+TRACEBACK_ROWS = 24
 # How many lines at the end of a log to search for the line in a verdict.
 CAUSE_LINES = 2000
 # Terminals pass at most this many characters to the clipboard.
@@ -173,10 +174,14 @@ class LogViewport:
         if line is None:
             return []
         below = max(1, int(self.height * BELOW_CAUSE_SHARE))
-        rows = self._rows_from(self._beside(index, line), self.height + below)
+        place = self._beside(index, line)
+        # From above it, because a traceback is in one piece only if it is read from its beginning.
+        above = rows_before(self.logs.streams, place, self.height + TRACEBACK_ROWS)
+        start = above[0].place if above else place
+        rows = list(itertools.islice(rows_from(self.logs.streams, start), 2 * len(above) + self.height))
         number = _row_of(rows, self._cause_at)
-        # The query may exclude the cause.
-        return rows[: number + 1 + below][-self.height :] if number is not None else []
+        # The query may exclude it.
+        return rows[: max(number + 1 + below, self.height)][-self.height :] if number is not None else []
 
     def _find_cause(self, cause: lc.LogAt) -> At | None:
         """Find the line in its file by its text near the end, or else by its line number."""

@@ -37,6 +37,14 @@ def test_esc_in_the_log_is_named_by_what_it_ends_first(tmp_path: Path) -> None:
     drive(recorded.held(tmp_path / "run"), play)
 
 
+def test_the_log_alone_names_search_and_filter_before_rarer_keys(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await opened(app, pilot)
+        await until(pilot, lambda: "/ search  f filter  : line, time" in footer(app), "what a log is for")
+
+    drive(recorded.backing_off(tmp_path / "run"), play)
+
+
 def test_esc_clears_a_charts_cursor_before_it_stops_a_restart_and_the_footer_says_so(tmp_path: Path) -> None:
     run = recorded.backing_off(tmp_path / "run")
 

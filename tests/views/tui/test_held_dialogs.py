@@ -138,6 +138,7 @@ def test_a_change_that_is_no_argument_is_left_to_the_card(tmp_path: Path) -> Non
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("e")
+        await until(pilot, lambda: "this does not: micro-batch 16 → 8" in shown(app), "what is left out")
         await pilot.press("enter")
         await until(pilot, lambda: "nothing changed; not restarted" in pane(app, "notice"), "why not")
 

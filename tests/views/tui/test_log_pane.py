@@ -54,6 +54,20 @@ def test_filter_by_rank_and_words(tmp_path: Path) -> None:
     drive(run, play)
 
 
+def test_the_table_of_ranks_has_no_lines_of_an_earlier_attempt(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("3", "z")
+        await until(pilot, lambda: "step  1840" in pane(app, "ranks"), "the newest lines")
+        app.dashboard.logs.ask(lambda view: view.other_attempt(-1))
+        await until(pilot, lambda: page(app.dashboard.logs).attempt == 1, "the attempt before")
+        assert "step   212" not in pane(app, "ranks")
+        assert "OutOfMemoryError" not in pane(app, "ranks")
+        app.dashboard.logs.toggle_follow(on=True)
+        await until(pilot, lambda: "step  1840" in pane(app, "ranks"), "the newest lines again")
+
+    drive(recorded.healthy(tmp_path / "run"), play, size=(200, 50))
+
+
 def test_follow_and_freeze(tmp_path: Path) -> None:
     rec = recorded.Recording(tmp_path / "run")
     rec.launch("first start")

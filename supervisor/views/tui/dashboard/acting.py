@@ -48,6 +48,7 @@ from supervisor.views.tui.panels.possible_actions import (
 from supervisor.views.tui.panels.state_words import WAIT, countdown
 from supervisor.views.tui.shell.feeder import Adopter, Answer, RunAccess
 from supervisor.views.tui.shell.screen_base import FIRST_READ_S, LEAVING, OverScreen
+from supervisor.views.wording.kinds import changed_text
 
 GROUPS = {
     "recorded": "recorded time",
@@ -107,6 +108,7 @@ KEYS: list[BindingType] = [
     _key("escape", "back", "back", "Esc", CLOSES),
     *(_act(key, f"answer({at})", f"answer {key}", key, ANSWERS) for at, key in enumerate(ANSWER_KEYS)),
     _act("s", "ask('stop')", "stop", "s", "stop gracefully: ask, then SIGTERM, then SIGKILL"),
+    _key("o", "open_code", "code", "o", "your own line of the failure, in $EDITOR"),
     _act("S", "ask('stop_now')", "stop now", "S", "stop at once", show=False),
     _key("v", "page('failure')", "why", "v", "the failure: evidence, what followed, what to do"),
     _hidden("y,Y", "copy", "copy", "y", "copy the page, card or pane"),
@@ -375,6 +377,8 @@ class Requests:
         job, offered, attempt = snapshot.run_file.job, offer(snapshot), snapshot.state.attempt
         now, ran = next_job(job, snapshot.state), next_job(job, undecided(snapshot.state))
         proposed = now.after(offered, attempt.number).words if offered and attempt else now.words
+        # A change that is no argument, such as one in a copy of a config, is made by Enter on the card alone.
+        left_out = changed_text(offered) if offered and proposed == now.words else ""
 
         def closed(edited: Edited | None) -> None:
             if edited is None:
@@ -398,7 +402,7 @@ class Requests:
             return [*lines, restart_effect(newest, typed_now)]
 
         found = checkpoint_words(next_start(snapshot))
-        asks = EditScreen(job.entry, ran.words, proposed, effect, found)
+        asks = EditScreen(job.entry, ran.words, proposed, effect, found, left_out)
         self._open_restart_dialog(asks, closed)
 
     def action_ask(self, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -16,12 +17,14 @@ from supervisor.views.tui.charts.zoomable import ChartPanel
 from supervisor.views.tui.dashboard.panes import Panes
 from supervisor.views.tui.logs.pane import LogPanel
 from supervisor.views.tui.pages.text_page import PAGES
+from supervisor.views.tui.panels.failure_card import own_line_of
 from supervisor.views.tui.shell.feeder import Answer, RunAccess
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.phrases import is_stacks
 
 if TYPE_CHECKING:
     from supervisor.run.paths import RunPaths
+    from supervisor.text.tracebacks import CodeLine
     from supervisor.views.tui.pages.metrics import OtherRun
 
 # Used until the pane has a size: more rows than most terminals have.
@@ -68,7 +71,8 @@ class LogOfRun:
         match answer:
             case lc.Page() as page:
                 self._panes.log.take(page)
-                self._panes.ranks.take_lines(page.last_lines)
+                # The table is about the newest attempt, whichever the log shows.
+                self._panes.ranks.take_lines(page.last_lines if page.attempt == page.attempts else {})
             case lc.Remark() as remark:
                 self._panes.log.report(remark)
             case lc.Copied() as copied:
@@ -124,6 +128,8 @@ class Looking:
                 return bool(self.closes() or self.back)
             case "node":
                 return self.panes.snapshot is not None and bool(self.panes.snapshot.nodes)
+            case "open_code":
+                return self._own_code() is not None
             case "copy":
                 return self._to_copy() is not None
             case "match":
@@ -240,6 +246,38 @@ class Looking:
             return self.panes.screen.query_one(FailurePage).attempt
         is_card_seen = self.panes.is_card_shown and self.panes.zoomed in {None, "card"}
         return self.panes.snapshot.state.attempt if is_card_seen and self.panes.snapshot is not None else None
+
+    def _own_code(self) -> CodeLine | None:
+        """The user's own line of the failure on the screen."""
+        snapshot, attempt = self.panes.snapshot, self._failed_attempt()
+        return own_line_of(snapshot, attempt) if snapshot is not None and attempt is not None else None
+
+    def action_open_code(self) -> None:
+        """Open that line in the person's own editor; a file outside the job's folder only after a yes."""
+        from supervisor.views.tui.dialogs.prompts import Confirm
+        from supervisor.views.tui.shell.external_editor import editor_argv, run_outside, source_spot
+
+        own, snapshot, app = self._own_code(), self.panes.snapshot, self.panes.screen.app
+        if own is None or snapshot is None:
+            return
+        record = snapshot.run_file
+        found = source_spot(own.path, own.line, record.job.cwd if record is not None else None)
+        if isinstance(found, str):
+            self.panes.tell(Answer(found, False))
+            return
+        spot, inside = found
+
+        def open_it(yes: bool | None) -> None:
+            if not yes:
+                return
+            argv = editor_argv(spot, os.environ)
+            if trouble := argv if isinstance(argv, str) else run_outside(app, argv):
+                self.panes.tell(Answer(trouble, False))
+
+        if inside:
+            open_it(True)
+        else:
+            app.push_screen(Confirm(f"it lies outside the job's folder: open {spot.path}?"), open_it)
 
     def action_copy(self) -> None:
         """Copy the visible page, else the failure card, else the focused pane, to the clipboard."""

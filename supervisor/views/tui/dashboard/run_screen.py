@@ -38,7 +38,7 @@ PLAYBACK_TICK_S = 0.25
 PLAYBACK_FIRST = frozenset({"play", "fact(1)", "fact(-1)", "speed(1)"})
 # Beside a failure card, these keys come before keys that only change the view.
 RESTARTS = frozenset({"smaller_batch", "edit", "continue_run", "ask('restart')", "ask('stop')"})
-LOOKS = frozenset({"back", "node", "copy", "match"})
+LOOKS = frozenset({"back", "node", "open_code", "copy", "match"})
 """Actions that change the view only in some states."""
 COUNTDOWNS = {
     HANG: "a hang is about to be ended, Esc on the dashboard keeps waiting",

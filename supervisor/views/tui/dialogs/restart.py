@@ -189,6 +189,7 @@ class EditScreen(OverScreen[Edited | None]):
         proposed: these words with the suggested or planned change, as the initial text.
         consequences: returns lines on the effect of a restart with the typed words.
         checkpoint: the words for a checkpoint that is not passed on automatically; else empty.
+        left_out: a change on offer that is no argument, in words; else empty.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -205,11 +206,13 @@ class EditScreen(OverScreen[Edited | None]):
         proposed: tuple[str, ...],
         consequences: Callable[[tuple[str, ...]], list[str]],
         checkpoint: str = "",
+        left_out: str = "",
     ) -> None:
         super().__init__()
         self.script, self.ran, self.proposed = script, ran, proposed
         self.consequences = consequences
         self.checkpoint = checkpoint
+        self.left_out = left_out
 
     def compose(self) -> ComposeResult:
         """Yield the two fields and the difference."""
@@ -221,6 +224,9 @@ class EditScreen(OverScreen[Edited | None]):
             area = TextArea(shlex.join(self.proposed), soft_wrap=True, compact=True, id="arguments")
             area.highlight_cursor_line = False
             yield area
+            if self.left_out:
+                text = f"Enter on the card makes the change on offer, this does not: {self.left_out}"
+                yield Label(Content(tr(text)), id="left_out")
             yield Label(Content(tr("more environment: NAME=VALUE …")), classes="quiet")
             yield Input("", compact=True, id="environment")
             yield Label("", id="effect")

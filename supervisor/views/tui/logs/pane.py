@@ -250,6 +250,8 @@ class LogPanel(WheelPanel):
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
         """Return the keys of the full page, with the keys of a selection first."""
         keys = [
+            ("/", "search", "search"),
+            ("f", "filter", "filter"),
             (":", "line, time", "focused.jump"),
             *([("F", "failure", "focused.failure")] if self._cause() is not None else []),
             *([("( )", "attempt", "focused.attempt(-1)")] if self._has_attempts else []),

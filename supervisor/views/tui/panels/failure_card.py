@@ -17,6 +17,7 @@ from supervisor.run import state as st
 from supervisor.run.events import RankFailing
 from supervisor.run.records import Decision, DecisionKind, Sameness, SpecChange, Verdict
 from supervisor.run.timeline import changed_arguments
+from supervisor.text.tracebacks import CodeLine
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.panels.possible_actions import (
@@ -115,6 +116,12 @@ class FailureCard(Panel, can_focus=True):
         return [(Span(" "), *spans) for spans in rows[:height]]
 
 
+def own_line_of(snapshot: Snapshot, attempt: st.AttemptState) -> CodeLine | None:
+    """The user's own line of an attempt's traceback, if there is one."""
+    context = snapshot.nearby.contexts.get(attempt.number)
+    return context.own if context is not None else None
+
+
 class FailureText(NamedTuple):
     """A failed attempt in rows of `width` cells, for the card and for the failure page."""
 
@@ -192,8 +199,7 @@ class FailureText(NamedTuple):
 
     def own_code(self) -> list[Row]:
         """Return the position and text of the traceback's line in user code, if any."""
-        context = self.snapshot.nearby.contexts.get(self.attempt.number)
-        own = context.own if context is not None else None
+        own = own_line_of(self.snapshot, self.attempt)
         if own is None:
             return []
         folder = self.snapshot.run_file.job.cwd if self.snapshot.run_file is not None else None

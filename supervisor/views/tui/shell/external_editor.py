@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import stat
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,6 +42,24 @@ class Spot:
         except OSError:
             return None
         return number
+
+
+def source_spot(path: str, number: int, folder: str | None) -> tuple[Spot, bool] | str:
+    """A line of a source file that a log names, and whether it lies under the job's folder; or why it cannot be opened.
+
+    A log may name anything: only a regular file is opened, and links are resolved before comparing folders.
+    """
+    if not os.path.isabs(path) and folder is None:
+        return f"{path}: its folder is not known"
+    real = os.path.join(folder or "/", path)
+    try:
+        real = os.path.realpath(real)
+        if not stat.S_ISREG(os.stat(real).st_mode):
+            return f"{real}: not a regular file"
+    except (OSError, ValueError) as error:
+        return f"{real}: {error.strerror if isinstance(error, OSError) else error}"
+    above = os.path.realpath(folder) if folder is not None else None
+    return Spot(real, 0, number), above is not None and os.path.commonpath([real, above]) == above
 
 
 def editor_argv(spot: Spot, env: Mapping[str, str]) -> list[str] | str:
