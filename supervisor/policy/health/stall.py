@@ -79,9 +79,10 @@ class News(IntEnum):
     """What a line shows about a run that completes no step, from the weakest."""
 
     NONE = 0  # it comes as it did while steps completed
-    REPEATED = 1  # it comes sooner or more often than while steps completed: an evaluation's lines, or a rank that waits
-    FRESH = 2  # these words are new
-    COUNTED = 3  # its counter went up
+    REPEATED = 1  # it comes more often than while steps completed: an evaluation's lines, or a rank that waits
+    EARLY = 2  # it comes sooner after the last step than usual: mostly the next evaluation
+    FRESH = 3  # these words are new
+    COUNTED = 4  # its counter went up
 
 
 def printed(raw: bytes) -> Printed:
@@ -152,7 +153,7 @@ class Output:
         usual_s = known.gaps_s / known.gaps if known.gaps else -1.0
         if (known.count - SPARE) * usual_s <= FASTER * (now - known.since) and known.gaps:
             is_early = known.count == 1 and usual_s > FASTER * (now - self._step_at)
-            return News.REPEATED if is_early else News.NONE
+            return News.EARLY if is_early else News.NONE
         return News.COUNTED if went_up else News.REPEATED
 
     @staticmethod
