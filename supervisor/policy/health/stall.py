@@ -79,9 +79,7 @@ class News(IntEnum):
     """What a line shows about a run that completes no step, from the weakest."""
 
     NONE = 0  # it comes as it did while steps completed
-    REPEATED = (
-        1  # it comes more often than while steps completed: an evaluation's lines, or a rank that waits
-    )
+    REPEATED = 1  # it comes more often than while steps completed: lines of an evaluation, a rank that waits
     EARLY = 2  # it comes sooner after the last step than usual: mostly the next evaluation
     FRESH = 3  # these words are new
     COUNTED = 4  # its counter went up
