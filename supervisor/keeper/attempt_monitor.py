@@ -315,7 +315,8 @@ class AttemptMonitor:
         elif collector.agent_is_ending() and live.stop_sequence is None:
             self._give_provisional(live.number, PROVISIONAL_DELAY_S)
         elif running and self._trial_is_over():
-            self.stop(ev.StopWhy.TRIAL, "--trial", grace_s=self._record.job.timing.grace_s)
+            grace_s = self._record.job.timing.grace_s
+            self.stop(ev.StopWhy.TRIAL, "--trial", grace_s=grace_s, now=not grace_s)
         elif running and view is not None and view.differs is not None:
             self._end_now(ev.StopWhy.PLAN_DIFFERS)
         elif running and self._failing_is_new():

@@ -36,8 +36,8 @@ from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.records import OUT_OF_MEMORY, FailureClass
 from supervisor.sources.signature_files import EngineLoader
 
-# A probe has no work to lose, so its ranks get only this many seconds to end.
-GRACE_S = 5.0
+# A probe has no work to lose. A script that saves on SIGTERM would write over checkpoints of the run's own folder.
+GRACE_S = 0.0
 # The first probe may fail for a reason other than memory. A second probe shows whether the reason persists.
 MAX_OTHER_FAILURES = 2
 

@@ -449,7 +449,9 @@ class Keeper:
             self._watched_t = now
         left_s = None if held.until is None else held.until - self._clock.wall()
         unwatched = now - self._watched_t >= UNWATCHED_S
-        if unwatched or (left_s is not None and left_s <= 0):
+        if left_s is not None and left_s > self._record.job.timing.hold_s + SET_S:
+            self.hold(held.reason)  # a keeper that is gone held it before the machine's clock was set back
+        elif unwatched or (left_s is not None and left_s <= 0):
             code = (held.decision.exit_code if held.decision else None) or EXIT_FAILED
             gave_up = code == EXIT_GAVE_UP and not unwatched
             who = "watched" if unwatched else "answered"
@@ -459,9 +461,10 @@ class Keeper:
 
     def _wait(self, condition: st.Backoff) -> None:
         left_s, delay_s = condition.until - self._clock.wall(), condition.delay_s
-        # The machine's clock was set back after an earlier keeper began the wait.
-        set_back = delay_s is not None and left_s > delay_s + SET_S
-        if (left_s <= 0 or set_back) and self._copies.ready(condition):
+        if delay_s is not None and left_s > delay_s + SET_S:
+            # The machine's clock was set back after an earlier keeper began the wait.
+            self._back_off(condition.attempt, delay_s)
+        elif left_s <= 0 and self._copies.ready(condition):
             if self._readiness.ready(self.state, condition):
                 self.launch(condition.decision.reason)
             elif self._readiness.refusal:

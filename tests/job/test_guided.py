@@ -21,6 +21,7 @@ from supervisor.job.launch.guided import (
     job_file,
     likely_scripts,
 )
+from tests.conftest import not_none
 
 KNOWN = Found((("batch", "micro-batch 8"),), "self")
 SECRET = "hf_" + "aBcD1eFg2HiJ3kLmN4oPq5RsT6uVw7XyZ8"
@@ -138,7 +139,7 @@ def test_what_was_given_is_not_asked() -> None:
     ],
 )
 def test_a_wrong_answer_changes_nothing(topic: Topic, wrong: str, words: str) -> None:
-    start = course(Around(("t.py", "u.py"), files=frozenset(["taken.toml"])), Found((), "none"))
+    start = course(Around(("train.py", "u.py"), files=frozenset(["taken.toml"])), Found((), "none"))
     while (question := start.question()) is not None and question.topic is not topic:
         start.take("")
     before = start.choices
@@ -151,6 +152,17 @@ def test_a_wrong_answer_changes_nothing(topic: Topic, wrong: str, words: str) ->
 def test_scripts_that_train_come_first() -> None:
     names = ["setup.py", "tools.py", "lib/train_ppo.py", "train.py", "test_train.py"]
     assert likely_scripts(names) == ("train.py", "lib/train_ppo.py", "tools.py")
+
+
+@pytest.mark.parametrize(
+    ("scripts", "proposed"),
+    [(("train.py", "a.py"), "train.py"), (("a.py",), "a.py"), (("a.py", "b.py"), "")],
+)
+def test_none_of_several_files_is_proposed_that_are_not_named_like_it(
+    scripts: tuple[str, ...], proposed: str
+) -> None:
+    question = not_none(course(Around(scripts), KNOWN).question())
+    assert (question.default, [option.value for option in question.options]) == (proposed, [*scripts])
 
 
 def test_under_slurm_one_command_starts_all_machines() -> None:

@@ -12,16 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.job.spec import HangSettings
+from supervisor.job.spec import HangSettings, Timing
 from supervisor.keeper.base.keeper_clock import Clock, ClockWatch, of_others
 from supervisor.keeper.base.ledger import Ledger, RunContext
 from supervisor.keeper.loop import Keeper
 from supervisor.keeper.monitoring.observations import from_telemetry
 from supervisor.keeper.recording.recovery_report import RecoveryReport
 from supervisor.run import events as ev
+from supervisor.run import state as st
 from supervisor.run.fold import replay
 from supervisor.run.journal import read_state
-from supervisor.run.records import Decision, DecisionKind, SpecChange
+from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
 from supervisor.views.model.replay import ReplayReader, record_of
 from tests.conftest import not_none
 from tests.keeper.fakes import Emitted, FakeClock, job_of, run_in, verdict_of
@@ -73,7 +74,7 @@ def test_the_keepers_time_goes_on_and_says_how_far_the_machines_is(
 
 @pytest.mark.timeout(60)
 @pytest.mark.fault("journal and disk", "the clock is set back during a back-off", "the wait does not grow")
-def test_a_wait_that_a_clock_set_back_would_make_an_hour_ends_at_once(tmp_path: Path) -> None:
+def test_a_wait_that_a_clock_set_back_would_make_an_hour_is_begun_anew(tmp_path: Path) -> None:
     """The keeper that began to wait died; the clock was set back before another adopted the run."""
     t = time.time() + HOUR_S
     record = job_of(tmp_path, sys.executable, "-c", "pass")
@@ -92,6 +93,31 @@ def test_a_wait_that_a_clock_set_back_would_make_an_hour_ends_at_once(tmp_path: 
     finally:
         keeper.close()
     assert len(keeper.state.attempts) == 2
+
+
+@pytest.mark.timeout(20)
+def test_a_hold_that_a_clock_set_back_would_make_an_hour_is_begun_anew(tmp_path: Path) -> None:
+    t = time.time() + HOUR_S
+    record = job_of(tmp_path, interactive=True, timing=Timing(hold_s=0.5))
+    started = ev.RunStarted(t=t, run_id="run-1", name="job", mode="launched", host="box")
+    keeper = Keeper(
+        run_in(
+            tmp_path,
+            started,
+            ev.LaunchIntended(t=t, attempt=1, argv=(), reason="first launch"),
+            ev.AttemptEnded(t=t, attempt=1, exit_code=1),
+            ev.Diagnosed(t=t, attempt=1, verdict=verdict_of(FailureClass.CUDA_OOM)),
+            ev.Held(t=t, attempt=1, reason="no", until=t + 0.5),
+        ),
+        record,
+        env=os.environ,
+    )
+    try:
+        keeper.run_to_end()
+    finally:
+        keeper.close()
+    assert isinstance(keeper.state.condition, st.Finished)
+    assert keeper.state.condition.reason == "nobody answered: no"
 
 
 def wire(t: float, t_mono: float, step: int) -> bytes:

@@ -87,7 +87,8 @@ def ticked(prober: Prober, context: RunContext, late_at: int | None = None) -> l
 
 
 def test_the_largest_micro_batch_that_fits_is_found(tmp_path: Path, kind: None) -> None:
-    prober, context = made(tmp_path, job(tmp_path, f"{STEPS} sleep 600", limit=4))
+    saves = "trap 'touch saved' TERM; "
+    prober, context = made(tmp_path, job(tmp_path, f"{saves} {STEPS} sleep 600 & wait", limit=4))
     probes = ticked(prober, context)
     assert [(one.probe, one.micro_batch, one.fitted, one.why) for one in probes] == [
         (1, 4, True, "fits"),
@@ -107,6 +108,7 @@ def test_the_largest_micro_batch_that_fits_is_found(tmp_path: Path, kind: None) 
     known = [(one.trial.micro_batch, one.trial.fitted) for one in recall_memory(KIND, context.env)]
     assert sorted(known) == [(4, True), (8, False)]
     assert not processes_with(os.environ["STOKER_TEST_TOKEN"])
+    assert not (tmp_path / "saved").exists(), "a probe writes no checkpoint as it is ended"
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,10 @@ def test_a_wait_that_is_over_launches_all_the_same_unless_that_is_pointless() ->
     full = gate(clock, Look(Missing(Precondition.DISK, "1 MiB free", fatal=True)), told)
     assert not full.ready(st.RunState(), backoff(Precondition.DISK))
     assert "1 MiB free" in full.refusal
+    clock.now += 1.0
+    later = st.Backoff(attempt=2, until=clock.now, decision=backoff(Precondition.DISK).decision)
+    assert not full.ready(st.RunState(), later)
+    assert not full.refusal, "another wait has begun"
 
 
 def test_a_driver_that_does_not_answer_is_waited_for_no_longer_than_allowed(

@@ -61,6 +61,13 @@ def test_a_run_whose_journal_lost_its_first_line_is_taken_over(
     assert offer.refusals == ()
 
 
+def test_a_probe_that_runs_is_watched_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    members(monkeypatch, ours=1)
+    probes = ev.ProbeStarted(t=T, probe=1, micro_batch=4, argv=())
+    offer, _ = takeover.examine_adoption(own_run_in(tmp_path, job_of(tmp_path), HERE, probes))
+    assert "watches the probe that runs to its end" in offer.actions
+
+
 def test_a_run_with_a_keeper_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     members(monkeypatch, ours=1)
     run = own_run_in(tmp_path, job_of(tmp_path), HERE, INTENDED, RUNS)

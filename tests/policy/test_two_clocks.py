@@ -108,6 +108,12 @@ def evaluations_that_come_again(run: Run) -> None:
         run.steps(30)
 
 
+def evaluations_that_say_the_same_once_each(run: Run) -> None:
+    for _ in range(3):
+        run.print_for(30.0, 1.5, prose())
+        run.steps(120)
+
+
 def announced_evaluation_that_is_silent(run: Run) -> None:
     run.say("Running validation on 500 batches")
     run.wait(50)
@@ -151,8 +157,8 @@ def committed_checkpoints(run: Run) -> None:
 
 SILENT = frozenset(("recompilation_that_the_stacks_show", "pause", "upload"))
 HEALTHY = (
-    evaluation_in_prose_for_a_long_time, evaluation_that_counts, evaluations_that_come_again, announced_evaluation_that_is_silent, checkpoint,
-    recompilation_that_the_stacks_show, reported_evaluation, pause, upload, committed_checkpoints,
+    evaluation_in_prose_for_a_long_time, evaluation_that_counts, evaluations_that_come_again, evaluations_that_say_the_same_once_each,
+    announced_evaluation_that_is_silent, checkpoint, recompilation_that_the_stacks_show, reported_evaluation, pause, upload, committed_checkpoints,
 )  # fmt: skip
 
 

@@ -76,7 +76,7 @@ def _texts(node: ast.AST) -> Iterator[str]:
             return
         case ast.Call(func=func) if _name(func) in SILENT_CALLS:
             return
-        case ast.Call(func=ast.Name(id="_row"), args=[_, _, advice, *_]):  # the second is a pattern
+        case ast.Call(func=ast.Name(id="_Row"), args=[_, _, advice, *_]):  # the second is a pattern
             yield from _texts(advice)
             return
         case ast.AnnAssign(target=ast.Name(id=name)) if name.endswith("_ERROR"):

@@ -247,8 +247,10 @@ def _question(topic: Topic, around: Around, choices: Choices, found: Found) -> Q
     slurm = around.slurm or Slurm()
     match topic:
         case Topic.SCRIPT:
-            options = tuple(map(Option, around.scripts))
-            return Question(topic, "which script trains?", next(iter(around.scripts), ""), options)
+            options, first = tuple(map(Option, around.scripts)), next(iter(around.scripts), "")
+            # Of several files that are not named like it, any may train: `--yes` must not take the first by the alphabet.
+            is_likely = len(options) == 1 or _NAMED.search(posixpath.basename(first).lower())
+            return Question(topic, "which script trains?", first if is_likely else "", options)
         case Topic.ARGUMENTS:
             return Question(topic, f"what follows {choices.entry} on its command line?")
         case Topic.PYTHON if not around.python:

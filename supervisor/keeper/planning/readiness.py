@@ -79,6 +79,7 @@ class ReadinessCheck:
 
     def ready(self, state: st.RunState, backoff: st.Backoff) -> bool:
         """Check whether the next launch may begin now, at most every `POLL_S` seconds."""
+        self.refusal = ""  # from an earlier wait, after which the user may have made room
         decision, attempt = backoff.decision, backoff.attempt
         if not decision.show_first:
             return True
@@ -94,7 +95,7 @@ class ReadinessCheck:
                 text = f"waiting, {decision.wait_s:.0f} s at most: {found.text}"
                 self._emit(ev.WaitingFor(t=t, attempt=attempt, precondition=found.precondition, text=text))
             return False
-        self._next_look, self.refusal = 0.0, ""
+        self._next_look = 0.0
         if found is not None and found.fatal:
             self.refusal = f"waited {waited_s:.0f} s: {found.text}"
             return False

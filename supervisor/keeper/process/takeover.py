@@ -126,7 +126,7 @@ def _actions(record: RunFile, state: st.RunState, members: Members) -> Iterator[
     if isinstance(state.condition, st.Stopping):
         yield "continues with the stop that was begun"
     if state.probing is not None:
-        yield "ends the probe that runs, and begins it again"
+        yield "watches the probe that runs to its end"
     if isinstance(state.condition, st.Backoff):
         yield "starts the next attempt once its wait is over: that was decided already"
     if retry.enabled and retry.max_retries:

@@ -79,9 +79,10 @@ class News(IntEnum):
     """What a line shows about a run that completes no step, from the weakest."""
 
     NONE = 0  # comes as often as while steps completed
-    REPEATED = 1  # sooner or more often than while steps completed: an evaluation, or a waiting rank
-    FRESH = 2  # new words
-    COUNTED = 3  # a counter that went up
+    REPEATED = 1  # comes more often than while steps completed: lines of an evaluation, or a waiting rank
+    EARLY = 2  # comes sooner after the last step than usual: mostly the next evaluation
+    FRESH = 3  # new words
+    COUNTED = 4  # a counter that went up
 
 
 def printed(raw: bytes) -> Printed:
@@ -152,7 +153,7 @@ class Output:
         usual_s = known.gaps_s / known.gaps if known.gaps else -1.0
         if (known.count - SPARE) * usual_s <= FASTER * (now - known.since) and known.gaps:
             is_early = known.count == 1 and usual_s > FASTER * (now - self._step_at)
-            return News.REPEATED if is_early else News.NONE
+            return News.EARLY if is_early else News.NONE
         return News.COUNTED if went_up else News.REPEATED
 
     @staticmethod
