@@ -18,6 +18,12 @@ from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import split_prefix
 from supervisor.text.tracebacks import FRAME, HEAD, is_exception
 
+CRASH_LINES = 400
+"""How many lines at a log's end to search for words of a crash."""
+_CRASH = Lazy(
+    r"(?i)\b(?:seg(?:mentation )?fault|core dumped|bus error|fatal error|aborted|crashed)\b"
+)
+_CALM = Lazy(r"\bINFO\b|\bDEBUG\b|\bWARN(?:ING)?\b|(?:^|\s)[WI]\d{4} |(?i:retry)")
 _SCHEDULERS_TOOL = Lazy(r"(?:slurmstepd(?:-[\w.-]+)?|slurmd|srun|scancel): ")
 _SHELL_TOOL = Lazy(
     r"(?:/\S{1,80}/)?(?:mkdir|rmdir|cp|mv|rm|ln|ls|cat|chmod|chown|chgrp|touch|tee|tar|unzip|find|grep|sed|df|du): "
@@ -291,6 +297,17 @@ class Facts:
     def any_progress(self) -> bool:
         """Whether training printed any line in the kept parts of the logs."""
         return steps_seen(self.scans)
+
+    @cached_property
+    def crash_told(self) -> bool:
+        """Whether a line that no signature matches speaks of a crash below the last step."""
+        for scan in self.scans:
+            known = {hit.line for hit in scan.hits}
+            last = max((*scan.steps, scan.tail_line + len(scan.tail) - CRASH_LINES))
+            for number, line in scan.numbered_tail():
+                if number > last and number not in known and _CRASH.search(line) and not _CALM.search(line):
+                    return True
+        return False
 
     @cached_property
     def breaks_off(self) -> bool:

@@ -451,6 +451,8 @@ RULES = (
          "A log ends within a traceback: the line that says what was raised is missing.", 0.5, is_fallback=True),
     Rule("good_end", _S.LOGS, _quiet(_F.HEALTHY, lambda facts: facts.good_end),
          "The log reports the end of training, and no failure.", 0.97, is_fallback=True),
+    Rule("crash_told", _S.LOGS, _quiet(_F.UNKNOWN, lambda facts: facts.crash_told and facts.job.launcher_exit != 0),
+         "A line below the last step speaks of a crash, and no signature matches it.", 0.5, is_fallback=True),
     Rule("still_training", _S.LOGS, _quiet(_F.HEALTHY, lambda facts: facts.any_progress or facts.job.launcher_exit == 0),
          "Training printed steps, or the launcher ended with 0, and no failure is reported.", 0.94, is_fallback=True),
     Rule("metrics_printed", _S.LOGS, _quiet(_F.HEALTHY, lambda facts: facts.job.metric_rows >= METRIC_ROWS),
