@@ -20,9 +20,7 @@ from supervisor.text.tracebacks import FRAME, HEAD, is_exception
 
 CRASH_LINES = 400
 """How many lines at a log's end to search for words of a crash."""
-_CRASH = Lazy(
-    r"(?i)\b(?:seg(?:mentation )?fault|core dumped|bus error|fatal error|aborted|crashed)\b"
-)
+_CRASH = Lazy(r"(?i)\b(?:seg(?:mentation )?fault|core dumped|bus error|fatal error|aborted|crashed)\b")
 _CALM = Lazy(r"\bINFO\b|\bDEBUG\b|\bWARN(?:ING)?\b|(?:^|\s)[WI]\d{4} |(?i:retry)")
 _SCHEDULERS_TOOL = Lazy(r"(?:slurmstepd(?:-[\w.-]+)?|slurmd|srun|scancel): ")
 _SHELL_TOOL = Lazy(
