@@ -96,12 +96,6 @@ class _Row(NamedTuple):
     more: bool = False
 
 
-def _row(
-    classes: tuple[FailureClass, ...], pattern: str, text: str, *, alone: bool = False, more: bool = False
-) -> _Row:
-    return _Row(classes, pattern, text, alone, more)
-
-
 # errno(3): EIO, ESTALE, ENOTCONN, EREMOTEIO.
 _MOUNT_ERROR: Final = r"\[Errno (?:5|116|107|121)\]|Stale file handle|Transport endpoint is not connected"
 # getaddrinfo(3), urllib3's NameResolutionError.
@@ -112,62 +106,62 @@ _DEVICE: Final = (_F.CUDA_ERROR, _F.NCCL_ERROR)
 
 # The first matching row of a class gives the advice.
 _ROWS: Final = (
-    _row((_F.CHECKPOINT_LOAD,), r"No valid checkpoint found in output directory \(([^)]+)\)",
+    _Row((_F.CHECKPOINT_LOAD,), r"No valid checkpoint found in output directory \(([^)]+)\)",
          "There is no checkpoint in {0} yet: start without resume_from_checkpoint, or give it the path of one.", alone=True),
-    _row((_F.WORKER_CRASH,), r"\b(?:exit code|code|exitcode:|status) 127\b",
+    _Row((_F.WORKER_CRASH,), r"\b(?:exit code|code|exitcode:|status) 127\b",
          "Exit code 127 means that the shell did not find a program: check $PATH, and the modules or the container of this node."),
     # DistributedDataParallel's message of an unfinished reduction (reducer.cpp, TORCH_DISTRIBUTED_DEBUG).
-    _row((_F.DDP_MISMATCH,), r"[Pp]arameters which did not receive grad for rank (\d+): ([\w.]+(?:, [\w.]+){0,40})",
+    _Row((_F.DDP_MISMATCH,), r"[Pp]arameters which did not receive grad for rank (\d+): ([\w.]+(?:, [\w.]+){0,40})",
          "No gradient on rank {0} for {1}."),
-    _row((_F.DDP_MISMATCH,), r"Parameter indices which did not receive grad for rank (\d+): ?([\d ]{1,200}\d)",
+    _Row((_F.DDP_MISMATCH,), r"Parameter indices which did not receive grad for rank (\d+): ?([\d ]{1,200}\d)",
          "No gradient on rank {0} for the parameters at {1} of model.parameters(); TORCH_DISTRIBUTED_DEBUG=INFO shows their names."),
-    _row((_F.DDP_MISMATCH,), r"Parameter at index (\d+)(?: with name [\w.]+)? has been marked as ready twice",
+    _Row((_F.DDP_MISMATCH,), r"Parameter at index (\d+)(?: with name [\w.]+)? has been marked as ready twice",
          "Used twice in one backward: the parameter at {0}."),
-    _row((_F.AUTH_OR_HUB,), rf"host='([\w.-]+)'.*(?:{_NAME_ERROR})",
+    _Row((_F.AUTH_OR_HUB,), rf"host='([\w.-]+)'.*(?:{_NAME_ERROR})",
          "The name {0} could not be resolved: check the spelling, and this node's DNS and network; logging in does not help. Without a network: download once where there is one, and set HF_HUB_OFFLINE=1 (wandb: WANDB_MODE=offline).", alone=True),
-    _row((_F.AUTH_OR_HUB,), _NAME_ERROR,
+    _Row((_F.AUTH_OR_HUB,), _NAME_ERROR,
          "A host's name could not be resolved: check the spelling, and this node's DNS and network; logging in does not help. Without a network: download once where there is one, and set HF_HUB_OFFLINE=1 (wandb: WANDB_MODE=offline).", alone=True),
-    _row((_F.AUTH_OR_HUB,), r"wandb|WANDB",
+    _Row((_F.AUTH_OR_HUB,), r"wandb|WANDB",
          "wandb: run `wandb login` on this node or set WANDB_API_KEY; WANDB_MODE=offline runs without it."),
-    _row((_F.AUTH_OR_HUB,), r"huggingface\.co/(?:api/(?:models|datasets)/|datasets/)?([\w.-]+/[\w.-]+)",
+    _Row((_F.AUTH_OR_HUB,), r"huggingface\.co/(?:api/(?:models|datasets)/|datasets/)?([\w.-]+/[\w.-]+)",
          "Refused or not reached: {0}. Accept its terms on the hub, and set HF_TOKEN on each node."),
-    _row((_F.AUTH_OR_HUB,), r"429", "The rate limit was reached: let one rank download, the others read its cache."),
-    _row((_F.DATALOADER_WORKER, _F.HOST_OOM), r"abruptly died during (?:map|filter) operation",
+    _Row((_F.AUTH_OR_HUB,), r"429", "The rate limit was reached: let one rank download, the others read its cache."),
+    _Row((_F.DATALOADER_WORKER, _F.HOST_OOM), r"abruptly died during (?:map|filter) operation",
          "A process of datasets' map died, most often for lack of memory: lower num_proc of the call, and writer_batch_size; num_proc=1 shows the error of the process itself.", alone=True),
-    _row((_F.DATALOADER_WORKER,), r"timed out", "Raise the DataLoader's timeout=, and keep its workers: persistent_workers=True."),
-    _row((_F.RENDEZVOUS,), r"(\d+)/(\d+) clients joined", "{0} of {1} ranks joined: check the nodes that did not."),
-    _row((_F.USAGE_ERROR,), r"--local[-_]rank",
+    _Row((_F.DATALOADER_WORKER,), r"timed out", "Raise the DataLoader's timeout=, and keep its workers: persistent_workers=True."),
+    _Row((_F.RENDEZVOUS,), r"(\d+)/(\d+) clients joined", "{0} of {1} ranks joined: check the nodes that did not."),
+    _Row((_F.USAGE_ERROR,), r"--local[-_]rank",
          "Since 2.0 the old launcher passes --local-rank: accept both spellings, or read LOCAL_RANK with torchrun."),
-    _row(_DEVICE, r"Duplicate GPU detected",
+    _Row(_DEVICE, r"Duplicate GPU detected",
          "NCCL needs a GPU for each rank: lower --nproc-per-node, or choose the device by LOCAL_RANK (torch.cuda.set_device)."),
-    _row(_DEVICE, r"internal error|ncclInternalError",
+    _Row(_DEVICE, r"internal error|ncclInternalError",
          "An internal NCCL error is usually a problem of the layout: check that the nodes reach each other, and that no two ranks share a GPU (CUDA_VISIBLE_DEVICES, local ranks)."),
-    _row(_DEVICE, r"invalid device ordinal",
+    _Row(_DEVICE, r"invalid device ordinal",
          "More processes a node than visible GPUs: lower --nproc-per-node or check CUDA_VISIBLE_DEVICES."),
-    _row(_DEVICE, r"Assertion|device-side assert",
+    _Row(_DEVICE, r"Assertion|device-side assert",
          "Most often an index is out of range: check label and token ids against the sizes of their tables."),
-    _row(_DEVICE, r"illegal memory access|misaligned address|launch failure|LAUNCH_FAILED",
+    _Row(_DEVICE, r"illegal memory access|misaligned address|launch failure|LAUNCH_FAILED",
          "`compute-sanitizer python …` names the kernel; custom and Triton kernels are the first to look at."),
     # A program called by its bare name that is in no folder of $PATH.
-    _row((_F.MISSING_FILE,), r"No such file or directory: b?['\"]([\w+-]+)['\"]|execve\(\): ([\w.+-]+): No such file",
+    _Row((_F.MISSING_FILE,), r"No such file or directory: b?['\"]([\w+-]+)['\"]|execve\(\): ([\w.+-]+): No such file",
          "{0} is not on $PATH: load its module, or install it where the job runs (in the container, on each node).", alone=True),
-    _row((_F.MISSING_FILE,), r"(?:No such file or directory: |can't open file |: )b?['\"]([^'\"]+)['\"]|(\S*/\S+) (?:does not exist|not found)|(?:does not exist|not found|missing)[: ]+(\S*/\S+)",
+    _Row((_F.MISSING_FILE,), r"(?:No such file or directory: |can't open file |: )b?['\"]([^'\"]+)['\"]|(\S*/\S+) (?:does not exist|not found)|(?:does not exist|not found|missing)[: ]+(\S*/\S+)",
          "Not there: {0}"),
     # A module inside an existing package: Python reports the first part that it does not find.
-    _row((_F.IMPORT_ERROR,), r"No module named ['\"]?(\w+)\.[\w.]+['\"]?; ['\"][\w.]+['\"] is not a package",
+    _Row((_F.IMPORT_ERROR,), r"No module named ['\"]?(\w+)\.[\w.]+['\"]?; ['\"][\w.]+['\"] is not a package",
          "{0} is a file here, not the package: a script or folder of that name hides it; rename that.", alone=True),
-    _row((_F.IMPORT_ERROR,), r"No module named ['\"]?((\w+)\.[\w.]+)['\"]?",
+    _Row((_F.IMPORT_ERROR,), r"No module named ['\"]?((\w+)\.[\w.]+)['\"]?",
          "{1} was found but has no {0}: its version does not match the code that imports it, or a folder of that name hides it.", alone=True),
-    _row((_F.IMPORT_ERROR,), r"cannot import name ['\"](\w+)['\"] from ['\"](\w+)[\w.]*['\"] \([^)]*(?:site|dist)-packages/",
+    _Row((_F.IMPORT_ERROR,), r"cannot import name ['\"](\w+)['\"] from ['\"](\w+)[\w.]*['\"] \([^)]*(?:site|dist)-packages/",
          "{1} was found but has no {0}: its version does not match the code that imports it, or a folder of that name hides it.", alone=True),
-    _row((_F.IMPORT_ERROR,), r"No module named ['\"]?(\w+)", "Install {0} into the interpreter that runs the job."),
-    _row((_F.IMPORT_ERROR,), r"(lib\w[\w.+-]*\.so[\w.]*): cannot open shared object",
+    _Row((_F.IMPORT_ERROR,), r"No module named ['\"]?(\w+)", "Install {0} into the interpreter that runs the job."),
+    _Row((_F.IMPORT_ERROR,), r"(lib\w[\w.+-]*\.so[\w.]*): cannot open shared object",
          "{0} is not found: check LD_LIBRARY_PATH and the CUDA version that the package was built for."),
-    _row((_F.IMPORT_ERROR,), r"undefined symbol", "The extension was built against another PyTorch: reinstall or rebuild it."),
-    _row(_FILES, _MOUNT_ERROR,
+    _Row((_F.IMPORT_ERROR,), r"undefined symbol", "The extension was built against another PyTorch: reinstall or rebuild it."),
+    _Row(_FILES, _MOUNT_ERROR,
          "The filesystem or its server failed; this is not about free space: check the mount on this node (`dmesg`, `df`), remount it, or exclude the node.", alone=True, more=True),
-    _row(_FILES, r"['\"](/(?:var/)?tmp|/dev/shm)/", "{0} is full on this node: set TMPDIR to a folder with space, or clear it.", more=True),
-    _row(_FILES, r"(?:Errno \d+\] [\w -]+|denied): ['\"]([^'\"]+)['\"]", "Path being written or read: {0}"),
+    _Row(_FILES, r"['\"](/(?:var/)?tmp|/dev/shm)/", "{0} is full on this node: set TMPDIR to a folder with space, or clear it.", more=True),
+    _Row(_FILES, r"(?:Errno \d+\] [\w -]+|denied): ['\"]([^'\"]+)['\"]", "Path being written or read: {0}"),
 )  # fmt: skip
 
 
