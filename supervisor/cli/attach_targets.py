@@ -101,7 +101,7 @@ def _logs(path: Path, typed: str, run: RunPaths) -> Found:
 
 
 def _unpack(source: str, plain: Path) -> bool:
-    """Write a plain copy of a gzip or UTF-16 log, because views read only files of the run directory. False if incomplete."""
+    """Write a plain copy of a gzip or UTF-16 log, because views read only files in the run directory. Return whether it is complete."""
     torn: list[bool] = []
     written = due = 0
     try:

@@ -69,10 +69,10 @@ def named_run(text: str | None, folder: str | None) -> RunPaths:
 
 
 def acted_on(verb: str, text: str | None, folder: str | None, *, live_first: bool = True) -> RunPaths:
-    """Return the run to act on: the named one, else the newest in this folder of runs (`folder`: --runs-dir) only.
+    """Return the named run, or else one in the runs folder (`folder`: --runs-dir), to act on.
 
     Raises:
-        RunNotFound: see `named_run`; or the only candidates are elsewhere and must be named.
+        RunNotFound: see `named_run`. Also if the only candidates are in other folders and must be named.
     """
     from supervisor.run.index import RunNotFound, find_run, known_runs, runs_dir
 

@@ -75,10 +75,10 @@ def main(argv: list[str]) -> int:
 
 
 def _prepare_streams() -> None:
-    """Put /dev/null where stdin, stdout or stderr is closed (``stoker run … >&-``), before any file is opened.
+    """Open /dev/null in place of a closed stdin, stdout or stderr (``stoker run … >&-``), before opening any file.
 
-    Otherwise the next opened file, a journal or a log, would get the free number, and all output would go to it. An
-    open stream escapes characters that it cannot print, and fails if it cannot take everything.
+    Otherwise the next file opened, such as a journal or a log, would get the free descriptor and receive all output.
+    An open stream is set to escape characters it cannot encode, and to write everything or raise an error.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         stream, mode = getattr(sys, name), "w" if number else "r"

@@ -83,8 +83,9 @@ class SeenHang(NamedTuple):
 class SeenRecorder(NamedTuple):
     """What a job's flight-recorder dumps show about a hanging collective.
 
-    `ranks`: the ranks at fault, empty if all reached it. `text`: the collective and its ranks. `path`: the dump of
-    the first rank at fault, else of any waiting rank. `at_start`: it is the first collective of its group.
+    `ranks` holds the ranks at fault and is empty if all reached the collective. `text` describes the collective
+    and its ranks. `path` is the dump from the first rank at fault, or else from any waiting rank. `at_start` says
+    whether the collective is the first in its group.
     """
 
     ranks: tuple[int, ...]

@@ -150,7 +150,7 @@ def _with_kills(machine: MachineRecords, views: Sequence[AttemptState]) -> Machi
 
 
 def _hang(views: Iterable[AttemptState], run_root: str) -> SeenHang | None:
-    """Return the hang for which the attempt was ended. A hang that was only detected does not count."""
+    """Return the hang that made stoker end the attempt. A hang that was only detected does not count."""
     for view in views:
         found = view.hang
         if found is not None and view.stop is not None and view.stop.why is StopWhy.HANG:

@@ -92,7 +92,7 @@ def ended_by(facts: Facts) -> Ended:
 
 
 class Limit(NamedTuple):
-    """A kind of evidence, and the maximum confidence of a verdict on it. `why` is a sentence for the user."""
+    """A kind of evidence and the highest confidence of a verdict based on it. `why` explains the limit to the user."""
 
     name: str
     at_most: float

@@ -88,7 +88,7 @@ class Stage(IntEnum):
 
 
 class Weight(IntEnum):
-    """The weight of the evidence behind a root, from the weakest."""
+    """How strong the evidence for a root cause is, weakest first."""
 
     SILENCE = 1  # no failure is reported, or its class is unknown
     EXIT = 2  # only the end of a process

@@ -215,7 +215,7 @@ def _with_hang(
     advice: tuple[str, ...],
     consequences: tuple[Consequence, ...],
 ) -> tuple[str, tuple[str, ...], tuple[Consequence, ...]]:
-    """Return the words of a verdict with additions from stacks or dumps, if it rests on them."""
+    """Return a verdict's title, advice and consequences, adding details from stacks or dumps if it is about a hang."""
     if root.failure not in (FailureClass.NCCL_TIMEOUT, FailureClass.HANG):
         return title, advice, consequences
     title = title_of_absent(seen.ranks, root.failure) or title_of(root)

@@ -69,7 +69,7 @@ def has(words: re.Pattern[str], name: str) -> bool:
 
 
 def shown(name: str, value: Any) -> dict[str, Any]:
-    """Return `type`, `empty` and `value` of a setting, as far as they may be recorded."""
+    """Return a setting's `type`, `empty` and `value`, omitting whatever must not be recorded."""
     value = os.fspath(value) if hasattr(value, "__fspath__") else value
     kind = type(value)
     facts: dict[str, Any] = {"type": kind.__name__ if kind.__module__ == "builtins" else "other"}

@@ -172,7 +172,7 @@ def _stopped_by_us(history: PolicyInput, now: AttemptState) -> Decision | None:
 
 
 def _not_as_planned(history: PolicyInput) -> Decision:
-    """Repeat the plan of a restart that had another batch, with the setting answered since. If impossible, hold."""
+    """Retry a restart that ran the wrong batch, now that the user has named the setting. If a retry is impossible, hold."""
     now, knobs = history.now, history.knobs
     if not (now.refuted and knobs.can_change_batch):
         return replace(_hold(history, history.missed), asks=now.refuted and history.question)

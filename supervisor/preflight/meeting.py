@@ -1,6 +1,6 @@
-"""Checks on several nodes whether this node reaches the ranks' rendezvous.
+"""Check in a multi-node job whether this node can reach the ranks' rendezvous.
 
-Inside a job, every failure to connect looks the same: minutes of silence. Here each has its own message.
+Inside a job, every connection failure looks the same: minutes of silence. Here, each kind gets its own message.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Arrivals:
         return True
 
     def time_of(self, offset: int) -> float:
-        """Return when all bytes before `offset` had arrived, spread evenly within a batch."""
+        """Return when all bytes before `offset` had arrived, assuming that a batch arrives at a steady rate."""
         batches = self.batches
         at = min(bisect_left(batches, offset, key=attrgetter("end")), len(batches) - 1)
         batch, begin = batches[at], batches[at - 1].end if at else 0

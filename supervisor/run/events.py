@@ -544,7 +544,7 @@ class Advisory(AttemptEvent, frozen=True, kw_only=True, tag="advisory"):
 
 
 class SlowRankFound(AttemptEvent, frozen=True, kw_only=True, tag="slow_rank_found"):
-    """The rank that the others wait for in every step (`policy.health.straggler`); None: no rank. Journaled when it changes."""
+    """The rank that the others wait for at every step (`policy.health.straggler`), or None. Journaled on every change."""
 
     rank: int | None = None
     lost_s: float = 0.0

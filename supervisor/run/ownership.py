@@ -213,7 +213,7 @@ def place_of(run: RunPaths) -> Place:
 def has_keeper(run: RunPaths, node: int = 0) -> bool:
     """Check whether a live keeper supervises the run in this folder.
 
-    A copy made of hard links shares the lock of the original, but the original's keeper does not know the copy.
+    A copy made with hard links shares the original's lock, but the original's keeper does not supervise the copy.
     """
     return keeper_is_alive(run.node(node).lock) and not place_of(run).is_copy
 

@@ -63,10 +63,11 @@ _STATE_KEYS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class FoundCheckpoint:
-    """A complete checkpoint. `path`: absolute, in the form for a script. `t`: wall seconds of its last part.
+    """A complete checkpoint.
 
-    `step` is None if the name has none. `number`: the last number in the name, whatever it counts. `counted`:
-    for a save that was measured, the number of optimizer steps of its process.
+    `path` is absolute and can be passed to a script. `t` is the wall time in seconds of the last part written.
+    `step` is None if the name has no step. `number` is the last number in the name, whatever it counts.
+    `counted` is the number of optimizer steps its process had done at a measured save.
     """
 
     path: str

@@ -192,7 +192,7 @@ def reap_child(process: ProcessId) -> int | None:
 
 
 def exit_code_of(process: ProcessId) -> int | None:
-    """Return the exit code (negative for a signal) of a zombie of any parent, or None once it is reaped.
+    """Return a zombie's exit code (negative for a signal), whoever its parent is, or None once it is reaped.
 
     Field 52 of ``/proc/<pid>/stat`` (Linux 3.5) is readable only by the process's own user. Other users read
     0, so 0 counts only for our own processes.

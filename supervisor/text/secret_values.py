@@ -145,7 +145,7 @@ def longest_segment(text: str) -> str:
 
 
 def is_random(text: str) -> bool:
-    """Check whether letters and digits are more likely random than written: few words, and digits."""
+    """Check whether a text looks random. Its longest segment must be long and consist mostly of non-words."""
     longest = longest_segment(text)
     if len(longest) < 10 or longest.isdigit() or longest.isalpha():
         return len(longest) >= 20 and longest.isalpha() and not longest.islower() and wordless(longest) >= 0.5
@@ -185,7 +185,7 @@ def hides(name: str, value: str) -> bool:
 
 
 def hides_next(name: str, value: str, *, given: bool) -> bool:
-    """Check whether the word after a name is its secret value: ``db.password V`` (yacs). `given`: on a command line, not in text."""
+    """Check whether the word after a name is its secret value, as in ``db.password V`` (yacs). `given`: from a command line."""
     kind, words = _judged(name, value)
     if kind is Kind.OPEN or value.startswith("-") or "=" in value.rstrip("=") or _PATH.fullmatch(name):
         return False
@@ -199,7 +199,7 @@ def hides_next(name: str, value: str, *, given: bool) -> bool:
 
 
 def hides_in_text(name: str, value: str, *, quoted: bool, spaced: bool, text: str) -> bool:
-    """Check a value in `text` (in lower case), which may be prose or code: ``password: incorrect`` and ``token=hf_token`` are no secrets."""
+    """Check whether a value in `text` (lowercase prose or code) is secret. ``password: incorrect`` and ``token=hf_token`` are not."""
     kind, words = _judged(name, value)
     if kind is Kind.SURE:
         is_prose = spaced and PROSE.fullmatch(value)

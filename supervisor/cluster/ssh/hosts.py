@@ -49,10 +49,10 @@ def hosts_in(text: str) -> tuple[Host, ...]:
 
 
 def hosts_of_file(name: str, text: str) -> tuple[Host, ...]:
-    """Return the hosts in a file of ``NAME[:PROCESSES] [slots=N] [KEY=VALUE …]`` lines, with ``#`` for comments, as for DeepSpeed and Open MPI.
+    """Return the hosts in a DeepSpeed or Open MPI hostfile: ``NAME[:PROCESSES] [slots=N] [KEY=VALUE …]`` lines, ``#`` comments.
 
     Raises:
-        BadHosts: one line with the file's name and line number.
+        BadHosts: the file is malformed. The message is one line with the file name and line number.
     """
     found = []
     for number, line in enumerate(text.splitlines(), 1):

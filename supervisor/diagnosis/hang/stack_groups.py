@@ -129,7 +129,7 @@ class StackGroup:
 
     @property
     def text(self) -> str:
-        """Such as ``7 ranks in all_reduce`` or ``rank 3 in read at data.py:41``."""
+        """The group in words, like ``7 ranks in all_reduce`` or ``rank 3 in read at data.py:41``."""
         who = f"rank {self.ranks[0]}" if len(self.ranks) == 1 else f"{len(self.ranks)} ranks"
         where = f" at {self.line_at}" if self.line_at is not None else ""
         return f"{who} {self.what}{where}"

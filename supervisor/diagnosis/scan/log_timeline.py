@@ -223,7 +223,7 @@ def is_evaluation(step: str) -> bool:
 
 
 def closes_training(scan: SourceScan) -> bool:
-    """Check whether the log's last words report training's end. Far from a counter's total, "Done!" is about another task."""
+    """Check whether the log ends by reporting the end of training. With the counter far below its total, "Done!" does not count."""
     step, words = _last_words(scan)
     counts = [(int(found[1]), int(found[2])) for found in _COUNT.finditer(step)]
     if any(count < NEAR_TOTAL * total for count, total in counts):

@@ -402,7 +402,7 @@ def _without_prefixes(text: bytes) -> bytes:
     known: dict[bytes, bytes] = {}
 
     def kept(match: re.Match[bytes]) -> bytes:
-        """Return the line's writer (computed once for prefixes that differ only in time), and mark a warning."""
+        """Return the line's writer, followed by a mark if it is a warning. Prefixes that differ only in time share one lookup."""
         prefix, following = match.group(), match.string[match.end() : match.end() + 1]
         untimed = _CLOCK.sub(b"", prefix)
         who = known.get(untimed)

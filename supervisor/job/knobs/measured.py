@@ -255,7 +255,7 @@ def measured_batch(
 
 
 def _cut(settings: Sequence[Setting], uncut: int | None) -> list[Setting]:
-    """Return the settings of a rank's batch that the loop splits into pieces."""
+    """Return settings that match the batch a rank loads before its loop splits the batch into pieces."""
     return [s for s in settings if s.is_input and _fit(s) and uncut is not None and s.number == uncut]
 
 

@@ -242,7 +242,7 @@ def open_part(found: MeasuredBatch, named: Knobs) -> tuple[Unread | None, tuple[
 
 
 def fixed_in_code(seen: MeasuredSettings, found: MeasuredBatch) -> MeasuredSettings:
-    """Return `seen` after the user has answered that its open part is in the code."""
+    """Return `seen` updated for a user who answered that the missing setting is hard-coded."""
     what = _made_accumulation(found) if found.setting is not None else _made_micro(found)
     return replace(seen, refusal=f"{what} is in the code, as you answered", help="")
 

@@ -168,7 +168,7 @@ def oom_notice(spec: JobSpec, *, waits: bool, tries: Sequence[str] = ()) -> tupl
 
 
 def next_batch(spec: JobSpec, batch: BatchSpec, *, smaller_global: bool) -> BatchSpec | None:
-    """Return the batch after `batch`, or None if none is left. A smaller global batch keeps accumulation."""
+    """Return the next smaller batch, or None if there is none. `smaller_global` keeps accumulation the same."""
     choice = choose_smaller(batch, minimum=spec.retry.min_micro_batch, smaller_global=smaller_global)
     return choice.batch if choice is not None else None
 

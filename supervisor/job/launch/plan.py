@@ -42,12 +42,12 @@ class CheckpointCopy:
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """What one attempt executes: argv, environment changes with reasons, folder, batch numbers.
+    """What one attempt executes: argv, environment changes with reasons, working directory, batch sizes.
 
     `wire_env` (STOKER_RUN_DIR, ...) is part of `env`. `supervised_as` is "torchrun" if ranks run under torchrun with a --log-dir tree, "command" if the child's own
     stdout/stderr are the only logs. `notes` describe which parts of the user's command line were replaced, and why. `port` is the plan's port on this machine, if
-    known. `port_named`: the user chose the port. `copy` is a changed copy of the checkpoint to resume from. It must exist before the launch. `resume_at`: its step.
-    `applied`: settings changed inside the ranks' processes, with their values.
+    known. `port_named` tells whether the user chose the port. `copy` is a modified copy of the checkpoint to resume from, and must exist before the launch.
+    `resume_at` is the step of that checkpoint. `applied` lists the settings changed inside the ranks' processes, with their values.
     """
 
     attempt: int

@@ -131,7 +131,7 @@ class Ledger:
             self.trouble, self._merged = "", 0
 
     def close(self) -> None:
-        """Close the journal. If the run has ended, keep its summary for lists."""
+        """Close the journal. If the run has ended, cache its summary for the run list."""
         self.flush()
         if self._unwritten:
             log.error("journal: %d events could not be written: %s", len(self._unwritten), self.trouble)

@@ -296,7 +296,7 @@ class FoundCheckpoints:
     def _find(
         self, since_t: float, until_t: float, saved: Mapping[str, tuple[float, int | None]], *, searches: bool
     ) -> tuple[list[FoundCheckpoint], str | None]:
-        """Find measured saves, or else checkpoints in folders, and which run may share them. Runs in the search thread."""
+        """Find measured saves, or else checkpoints in folders, and any run that may share them. Runs in the search thread."""
         found: dict[str, FoundCheckpoint] = {}  # by path with links resolved
         for path, (saved_t, counted) in saved.items():
             one = whole_saved(path, since_t, saved_t + SAVED_S, ranks=ranks_of(self._job))

@@ -70,10 +70,10 @@ class PipeCopy:
 
 
 class Writers:
-    """The processes of this machine that write the watched logs. Once all have exited, the job has ended.
+    """The processes on this machine that write the watched logs. Once all have exited, the job has ended.
 
-    A writer elsewhere (NFS, another machine) or invisible (another user, a container) is not seen, so finding
-    no writers proves nothing. A thread walks /proc at the start and when the known writers have exited.
+    Writers on other machines (NFS), in containers or owned by other users are invisible, so finding no writers
+    proves nothing. A thread scans /proc at the start and again once the known writers have exited.
     """
 
     def __init__(self, paths: Sequence[str]) -> None:

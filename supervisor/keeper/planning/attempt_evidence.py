@@ -264,7 +264,7 @@ def trial_of(
 
 
 def _peak(node: NodePaths, attempt: int) -> tuple[Measure, int | None, int | None]:
-    """Return the highest memory use of any rank, as exactly as it was measured."""
+    """Return the most memory that any rank used, from the most exact measurement available."""
     most: dict[Measure, float] = {}
     total: float | None = None
     for values in highest(node.series, RANKS, attempt).values():

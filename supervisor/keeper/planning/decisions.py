@@ -175,7 +175,7 @@ def _loader(job: JobSpec, arguments: tuple[str, ...]) -> LoaderKnobs:
 
 
 def _missed_text(view: AttemptState, state: RunState) -> str:
-    """Describe how an attempt failed to resume or ran another batch, and whether a copy exists; "" if it ran as planned."""
+    """Describe how an attempt failed to resume or ran a different batch, and whether a copy exists. "" if it ran as planned."""
     missed, differs = view.missed, view.differs
     if missed is None and (differs is None or not differs.of_resume):
         return differs.text if differs is not None else ""

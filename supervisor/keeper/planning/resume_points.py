@@ -162,10 +162,10 @@ def resume_point(
 def _without_checkpoint(
     state: RunState, job: JobSpec, arguments: tuple[str, ...], begins_at: CheckpointCommitted | None
 ) -> bool | None:
-    """Decide whether to set the resume flag without a usable checkpoint: only for a person's flag or the trainer's own.
+    """Decide whether to set the resume flag if there is no usable checkpoint. None leaves the flag to the caller.
 
     Raises:
-        NotResumableError: the script would lose its steps, and no person asked for that.
+        NotResumableError: the script would start over and lose its steps, which the user did not ask for.
     """
     knobs, has_stepped = job.knobs, any(view.stepped for view in state.attempts)
     if begins_at is None and has_stepped and not can_go_on(knobs, None):

@@ -181,7 +181,7 @@ class LiveAttempt:
     # -- which processes belong to the attempt -----------------------------------------------------
 
     def _search(self, now: float) -> list[ev.Event]:
-        """Find processes by the launcher above them, and at the end anywhere by the run's mark, too."""
+        """Find processes below the launcher and, while the attempt is ending, anywhere by the run's mark."""
         if now < self._next_search:
             return []
         ending = self.exit is not None or self.stop_sequence is not None

@@ -98,9 +98,9 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The silence is not ended: by which rule, why, and up to which length the rule applies (None: any length).
+    """A reason not to end a silent attempt. The rule applies until the silence has lasted `until_s` (None: no limit).
 
-    `reported`: whether to tell a person. `passing`: whether another round of stacks may settle it.
+    `reported` tells whether to notify the user, `passing` whether another round of stacks may settle the question.
     """
 
     rule: str

@@ -173,7 +173,7 @@ MIN_GAPS = 5
 
 
 class Stage(StrEnum):
-    """The kinds of paces: the gaps between steps, and the lengths of whole phases."""
+    """What a pace measures: the gaps between steps, or the duration of a phase."""
 
     STEP = "step"  # from one step to the next
     START = "start"  # from the launch to the first step

@@ -82,7 +82,7 @@ def read_pair(line: LineValues, token: Token, place: int) -> None:
 
 
 def _read_nameless_pair(line: LineValues, token: Token, place: int, *, epoch_before: bool) -> None:
-    """Read a pair without a known name by the text around it."""
+    """Interpret a pair without a known name from the surrounding text."""
     assert token.total is not None
     words, before = words_of(token.name), token.before.strip()
     is_short = epoch_before and {"b", "i", "s"}.issuperset(words)  # "[E 3/100] [B 120/600]"

@@ -1,7 +1,7 @@
 """Tables of the words in metric names.
 
-The numbers in `STEP_NAMES` and similar tables are ranks. Of two readings of one kind on a line, the higher rank wins
-(`global_step` over `iter` over `batch`). 0 means that the name is a setting or an announcement, never a reading.
+The numbers in `STEP_NAMES` and similar tables are priorities. If a line has two readings of the same kind, the higher
+priority wins (`global_step` over `iter` over `batch`). 0 means that the name is a setting or an announcement, never a reading.
 """
 
 from __future__ import annotations

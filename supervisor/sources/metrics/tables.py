@@ -89,7 +89,7 @@ def find_header(text: str) -> Header | None:
 
 
 def _whole(cell: str) -> str:
-    """Drop one half of a pair of brackets that spans several columns: "Box(P", "R", "mAP50-95)"."""
+    """Drop an unmatched parenthesis, whose partner is in a different column: "Box(P", "R", "mAP50-95)"."""
     is_whole = cell.count("(") == cell.count(")")
     return cell if is_whole else cell.replace("(", " ").replace(")", "").strip()
 

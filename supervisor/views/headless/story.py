@@ -258,7 +258,7 @@ def _gpus(run: RunPaths, attempt: int) -> Iterator[tuple[str, float, float]]:
 
 
 def step_time_s(run: RunPaths, attempt: int) -> float | None:
-    """Return seconds per step of an attempt, without its first step (compilation, warm-up); None for under three steps."""
+    """Return an attempt's seconds per step, excluding the first (compilation, warm-up), or None for fewer than three steps."""
     reader = SeriesReader(run.node().series, METRICS)
     times: dict[float, float] = {}
     while samples := reader.read():

@@ -162,7 +162,7 @@ class OpenLogs:
         stream.file.limit(stream.offset_at(recorded_t), recorded_t)
 
     def _refs(self, attempts: Sequence[AttemptState]) -> Iterator[LogRef]:
-        """Yield the logs of these attempts on all nodes, up to the limit of open files."""
+        """Yield these attempts' logs from all nodes, up to the limit on open files."""
         if not self._nodes:
             yield from logs_of(self.state, self._node, attempts)
             return

@@ -216,7 +216,7 @@ class Stream:
         return self.time_of(line) + (REACTION_S if self.ref.who == AGENT else 0.0)
 
     def time_of(self, line: TextLine) -> float:
-        """Return the wall time in seconds when a line was written. Estimate without an index or stamps."""
+        """Return the wall time in seconds when a line was written, estimated if there is no index and no timestamp."""
         if (arrivals := self.arrivals) is not None:
             if line.end <= arrivals.end:
                 return arrivals.time_of(line.end)

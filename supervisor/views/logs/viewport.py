@@ -427,7 +427,7 @@ class LogViewport:
         return lc.Copied("\n".join(redact_lines(texts)), len(texts))
 
     def point(self, row: Row) -> lc.LogAt:
-        """Return the step on a row or on a line above, and when the row was written."""
+        """Return the step in a row, or in the nearest line above with a step, and when the row was written."""
         index, line = row.parts[0]
         stream = self.logs.streams[index]
         above = itertools.islice(stream.file.backward(line.offset), STEP_LINES_BACK)

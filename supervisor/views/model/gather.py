@@ -232,7 +232,7 @@ class Gatherer:
             series.add(point)
 
     def _note_lost(self, point: Point | None) -> None:
-        """Note a non-finite loss, or that the loss is finite (None)."""
+        """Record a point with a non-finite loss, or None once the loss is finite."""
         known = self._lost_since
         self._lost_since = known if known and point and known.attempt == point.attempt else point
         if point is not None:

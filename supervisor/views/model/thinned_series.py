@@ -96,7 +96,7 @@ class Whole:
 
 
 def _merged(points: Iterable[Point], most: int) -> list[Point]:
-    """Merge adjacent points of one attempt, up to this many samples in total."""
+    """Merge adjacent points of the same attempt into points of at most `most` samples."""
     found: list[Point] = []
     for point in points:
         last = found[-1] if found else None

@@ -429,7 +429,7 @@ def _under(
 
 
 def _x_labels(x: Scale, columns: int, axis: Axis, start_t: float) -> Below:
-    """Return columns and texts of the numbers below the x axis."""
+    """Return the positions and texts of the x-axis labels."""
     cells_each = SPAN_CELLS if axis is Axis.TIME else max(NUMBER_CELLS, len(fm.whole(x.high)) + 3)
     most = max(2, columns // cells_each)
     if axis is Axis.TIME:

@@ -1,4 +1,4 @@
-"""A chart that can be zoomed and read by keys and mouse."""
+"""A chart that can be zoomed and inspected with the keyboard and mouse."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ class Dashboard(KeyScreen, Screen[None]):
     # -- keys ----------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Check whether an action is available: a keeper would perform it now, or it changes this screen."""
+        """Check whether an action is available because a keeper would perform it now or it changes this screen."""
         name = str(parameters[0]) if action == "ask" else action
         if name in PLAYBACK or name == "jump":
             if self.playback is None:

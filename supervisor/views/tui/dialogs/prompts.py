@@ -70,14 +70,14 @@ class Confirm(OverScreen[bool]):
 
 
 class AskLine(OverScreen[str | None]):
-    """A dialog that asks for a line of text; None if canceled. Typing replaces the initial text.
+    """A dialog that asks for a line of text and returns it, or None if canceled. Typing replaces the initial text.
 
     Args:
         label: what to enter, in one or two words. The field takes the rest of the line.
         value: the initial text.
         hint: what the user may type, shown while the field is empty.
-        changed: called with the text at every change; returns an error in one line, or nothing. Enter does not accept a text with an error.
-        entered: called like `changed`, but only at Enter, so it may act on the text.
+        changed: called with the text on every change; returns a one-line error or None. Enter does not accept text with an error.
+        entered: called like `changed`, but only on Enter, so it may act on the text.
     """
 
     # Handle Enter before the field does. Its own Submitted comes later, after the next letter is typed.

@@ -160,7 +160,7 @@ class FailureText(NamedTuple):
         ]
 
     def so_far(self, failing: RankFailing) -> list[Row]:
-        """Return the evidence while the launcher is still ending. Each row is provisional."""
+        """Return provisional rows about the failure while the launcher is still shutting down."""
         tr, verdict, watched = self.tr, self.attempt.verdict, self.snapshot.state.mode == "observed"
         job = self.snapshot.run_file.job if self.snapshot.run_file is not None else None
         launcher = "the command" if job is not None and job.entry_kind is EntryKind.COMMAND else "torchrun"

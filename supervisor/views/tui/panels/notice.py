@@ -162,7 +162,7 @@ class TimelinePanel(ListPanel, can_focus=True):
         return row(Span(self.tr("timeline"), TextStyle.STRONG)), row(Span(self.tr(facts), TextStyle.DIM))
 
     def count(self) -> int:
-        """Return the number of rows: one per event, or one without events."""
+        """Return the number of rows, which is one per event, or 1 if there are no events."""
         assert self.view is not None
         count = max(len(self.view.snapshot.state.timeline), 1)
         if not self.has_focus:

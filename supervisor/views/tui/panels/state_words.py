@@ -134,7 +134,7 @@ def _quiet_span(attempt: st.AttemptState, now: float) -> Span:
 
 
 def _end_unseen(attempt: st.AttemptState | None, now: float) -> Span:
-    """Return how long a log that is no longer followed has been quiet, or that a watched process ended."""
+    """Return a notice of how long an abandoned log has been quiet, or of an end that stoker did not see."""
     if attempt is None or attempt.quiet_since is None:
         return Span(END_UNSEEN, TextStyle.WARN)
     return _quiet_span(attempt, now)

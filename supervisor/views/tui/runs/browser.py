@@ -295,13 +295,13 @@ PICKER_KEYS = (
 
 
 class RunPicker(OverScreen[Sequence[RunPaths] | None]):
-    """A dialog to mark any number of runs. The result has them in the order of marking, or is None if canceled.
+    """A dialog for marking any number of runs. Returns the runs in the order they were marked, or None if canceled.
 
     Args:
-        run: the open run, which is not in the list.
-        marked: the runs already compared.
-        clock: wall time.
-        feeder: the reading thread.
+        run: the open run, which the list omits.
+        marked: the runs already in the comparison.
+        clock: returns the wall time.
+        feeder: the thread that reads runs.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
