@@ -217,7 +217,7 @@ class AttemptMonitor:
     # -- its beginning ---------------------------------------------------------------------------
 
     def adopt(self) -> None:
-        """Take over the attempt that another keeper left, whether it is running, has ended or was only planned."""
+        """Take over an attempt from an earlier keeper, whether it is running, has ended or was only planned."""
         state = self._ledger.state
         view = state.attempt
         assert view is not None, "a launched condition has an attempt"
@@ -245,7 +245,7 @@ class AttemptMonitor:
             self._live.stop(view.stop.why, view.stop.by, grace_s=view.stop.grace_s)
 
     def _ended(self, number: int, status: ExitStatus) -> None:
-        """Read the logs of an ended attempt that another keeper left."""
+        """Read the logs of an ended attempt that an earlier keeper started."""
         state = self._ledger.state
         if isinstance(state.condition, st.Launching) or state.attempt is None:  # nothing may have run
             self._ledger.emit(
@@ -325,7 +325,7 @@ class AttemptMonitor:
             self._end_now(ev.StopWhy.HANG)
 
     def _end_now(self, why: ev.StopWhy) -> None:
-        """Stop without a checkpoint. A save could overwrite an unloaded one, and hung ranks don't respond."""
+        """Stop without saving a checkpoint. A save could overwrite a checkpoint that was not loaded, and hung ranks don't respond."""
         self.stop(why, "keeper", grace_s=self._record.job.timing.death_grace_s)
 
     def _foretell(self) -> None:
@@ -364,13 +364,13 @@ class AttemptMonitor:
             self._ledger.emit(ev.Advisory(t=now, attempt=1, code=code, text=text))
 
     def _failing_is_new(self) -> bool:
-        """Check whether a rank failed so recently that its launcher is still going to end the others."""
+        """Check whether a rank failed so recently that its launcher has yet to kill the others."""
         view = self._ledger.state.attempt
         failing = view.failing if view is not None else None
         return failing is not None and self._clock.wall() - failing.t < FAILING_S
 
     def _trial_is_over(self) -> bool:
-        """Check whether a trial has made its steps or run out of time."""
+        """Check whether a trial has completed its steps or run out of time."""
         trial, view = self._record.job.trial, self._ledger.state.attempt
         if trial is None or view is None or view.started_t is None:
             return False
@@ -378,7 +378,7 @@ class AttemptMonitor:
         return trial.is_over(view.first_step, view.last_step, age_s)
 
     def stop(self, why: ev.StopWhy, by: str, *, grace_s: float, now: bool = False) -> None:
-        """End the attempt by the stop sequence. Write the intent to disk before the first signal."""
+        """End the attempt with the stop sequence. Write the intent to disk before the first signal."""
         assert self._live is not None, "stopped only while it lives"
         intent = self._live.stop(why, by, grace_s=grace_s, now=now)
         if intent is not None:
@@ -397,13 +397,13 @@ class AttemptMonitor:
         return task
 
     def profile(self) -> None:
-        """Ask the trainer for a trace of its next steps. Raises Refused if nothing runs."""
+        """Ask the trainer for a trace of its next steps. Raises Refused if no attempt is running."""
         if self._live is None or not self.is_stoppable:
             raise Refused("nothing runs")
         self._live.paths.profile_file.touch()
 
     def keep_waiting(self, by: str) -> None:
-        """Journal that a person chose not to end the current stall."""
+        """Journal that the user chose to wait out the current stall."""
         self._health.keep_waiting(by)
 
     def _can_resume(self) -> bool:
@@ -466,9 +466,9 @@ class AttemptMonitor:
         self._finish(ending)
 
     def _give_provisional(self, number: int, delay_s: float = 0.0, *, rank_died: bool = False) -> None:
-        """Give a verdict before all logs were read, so that a person sees the cause within a second.
+        """Give a verdict before all logs have been read, so the user sees the cause within a second.
 
-        Give one once a rank has died, and another once the launcher ends, or has ended with logs unread.
+        Give the first once a rank has died, and the second once the launcher is exiting or has exited with logs unread.
         """
         now = self._clock.mono()
         if now < self._provisional_at.setdefault(rank_died, now + delay_s) or not self._engine.ready:

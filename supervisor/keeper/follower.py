@@ -109,7 +109,7 @@ class Following(Group):
         self._rendezvous.close()
 
     def may_launch(self, reason: str) -> str | None:
-        """Refuse a launch that an earlier keeper did not get to, because the leader orders another."""
+        """Refuse a launch that an earlier keeper did not get to, because the leader will order a new one."""
         view = self._state.attempt
         log.warning("attempt %d is not started here: %s", view.number if view is not None else 0, reason)
         return None
@@ -313,7 +313,7 @@ def quiet(record: RunFile) -> RunFile:
 
 
 def connection_error(host: str, port: int) -> OSError | None:
-    """Return why a connection fails; None if the port is open. A store tolerates silent connections."""
+    """Return why a connection fails, or None if the port is open. A store tolerates silent connections."""
     try:
         socket.create_connection((host, port), PROBE_S).close()
     except OSError as error:

@@ -83,7 +83,7 @@ class Group:
         """Accept the keeper, which holds its lock and is about to start."""
 
     def begin(self, continued_by: str) -> None:
-        """Start along with the keeper's loop. `continued_by`: the person who continues the run."""
+        """Start along with the keeper's loop. `continued_by` is the user who continues the run."""
 
     def step(self, *, hurried: bool) -> bool:
         """Check on the other nodes and act; return whether the keeper has nothing else to do now."""
@@ -111,13 +111,13 @@ class Group:
         return False
 
     def close(self, *, superseded: bool) -> None:
-        """Leave with the keeper. `superseded`: another keeper leads the run, so do not tell the other nodes."""
+        """Shut down with the keeper. If `superseded`, a new keeper leads the run, so do not tell the other nodes."""
 
 
 class Keeper:
     """Takes one run from its current state to its end. Holds the lock from construction to `close`.
 
-    `group`: the nodes of the run, or None if it runs on one machine.
+    `group` holds the nodes in the run, or is None if it uses one machine.
 
     Attributes:
         astray: what happened to a missing run directory (deleted or moved), or "".
@@ -138,7 +138,7 @@ class Keeper:
         continued_by: str = "",
         group: Group | None = None,
     ) -> None:
-        """`continued_by`: the person who asked for the next attempt of a run with no live process."""
+        """`continued_by` is the user who asked for the next attempt in a run with no live process."""
         self._node = run.node(record.node)
         self._record = record
         self._env = dict(env)

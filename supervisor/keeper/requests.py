@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def carry_out(keeper: Keeper, request: Request, by: str) -> None:
-    """Make the keeper carry out a request of `by`.
+    """Make the keeper carry out a request from `by`.
 
     Raises:
         Refused: the request is not valid in this condition (see `require`).

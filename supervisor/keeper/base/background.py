@@ -40,7 +40,7 @@ class Background(Generic[Result]):
         return self._thread is not None and self._thread.is_alive()
 
     def is_idle(self) -> bool:
-        """Check the opposite of `busy`. A method, because `poll` changes the answer between two checks."""
+        """Return the opposite of `busy`. This is a method, because `poll` changes the answer between two checks."""
         return self._thread is None
 
     def start(self, work: Callable[[], Result]) -> None:
@@ -51,7 +51,7 @@ class Background(Generic[Result]):
             self._thread.start()
 
     def poll(self, wait_s: float = 0.0) -> Result | None:
-        """Return the result once; None if it is not available within `wait_s` or if the task failed."""
+        """Return the result once, or None if it is not available within `wait_s` or the task failed."""
         if self._thread is None:
             return None
         if wait_s > 0:

@@ -36,10 +36,10 @@ class ControlInput:
     """Polls signals and control/ and makes a keeper act.
 
     Args:
-        dump_stacks: starts writing the stacks of all ranks; its answer is the artifact's name.
-        carry_out: carries out any other request of a person, and raises Refused; None: this keeper only watches.
+        dump_stacks: starts writing the stacks of all ranks and answers with the artifact's name.
+        carry_out: carries out any other request from a user, or raises Refused. None if this keeper only watches.
         stop: ends the attempt because of a signal, at once if the last argument is true.
-        answers: whether this keeper answers requests, rather than another node's.
+        answers: whether this keeper answers requests, rather than a different node's keeper.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class ControlInput:
             self._done(request)
 
     def _begin(self, request: control.Request) -> Task | None:
-        """Carry out a request; return a task if it takes a while.
+        """Carry out a request. Return a task if the work takes a while.
 
         Raises:
             Refused: the request is stale, or not valid in this condition.

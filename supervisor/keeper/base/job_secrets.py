@@ -21,7 +21,7 @@ from supervisor.text.redact import HIDDEN, Redactor, redact, redact_argv, redact
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A secret that is needed but unknown: a variable, by name, or a word of the command."""
+    """A secret that is needed but unknown: the name of a variable, or a word in the command."""
 
     what: str
     is_variable: bool = False
@@ -33,7 +33,7 @@ def redactor_of(job: JobSpec, env: Mapping[str, str]) -> Redactor:
 
 
 def without_secrets(record: RunFile) -> RunFile:
-    """Return the record as it is written to disk."""
+    """Return the record in the form written to disk, without secrets."""
     spec, trial = record.job, record.job.trial
     if trial is not None:
         args = redact_argv((spec.entry, *trial.args))[1:]
@@ -80,7 +80,7 @@ def with_secrets(job: JobSpec, env: Mapping[str, str]) -> JobSpec:
 
 
 def with_hidden_words(argv: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
-    """Return `argv` with its hidden words replaced from `known`. A person may have typed other arguments."""
+    """Return `argv` with its hidden words filled in from `known`. The user may have typed other arguments."""
     shown = redact_argv(("", *known))[1:]
     hidden = {
         (before, word): meant
@@ -91,7 +91,7 @@ def with_hidden_words(argv: Sequence[str], known: Sequence[str]) -> tuple[str, .
 
 
 def asks_for(missing: Sequence[Missing]) -> str:
-    """Return one line on what is missing and how to supply it."""
+    """Return one line that says what is missing and how to supply it."""
     lost = [item.what for item in missing if not item.is_variable]
     if lost:
         return f"{', '.join(lost)}: a secret, not kept on disk: start the job again with `stoker run`"

@@ -21,7 +21,7 @@ LATER_S = 60.0
 class Clock:
     """The machine's clocks, as the keeper reads them.
 
-    `was_set`: whether the machine's wall clock was set since the keeper's start.
+    `was_set` says whether the machine's wall clock was changed after the keeper started.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class ClockWatch:
         self._reported_s = 0.0
 
     def look(self) -> None:
-        """Compare the clocks, and journal a new difference."""
+        """Compare the clocks and journal any new difference."""
         ahead_s = self._clock.ahead_s()
         if abs(ahead_s - self._reported_s) >= SET_S:
             self._reported_s = ahead_s
@@ -59,9 +59,9 @@ class ClockWatch:
 
 
 def of_others(t: float, clock: Clock, t_mono: float | None = None) -> float:
-    """Convert a wall time from another process of this machine to the keeper's clock.
+    """Convert a wall time from another process on this machine to the keeper's clock.
 
-    `t_mono`: its CLOCK_MONOTONIC at the same moment, if known. It is right even if the wall clock was set
+    `t_mono` is CLOCK_MONOTONIC at the same moment, if known. It is right even if the wall clock was set
     in between. If the clock was never set, both must agree; if not, the time comes from another machine or
     namespace, and `t_mono` is ignored.
     """

@@ -32,9 +32,9 @@ LEAST_SNAPSHOT_BYTES = 1 << 16
 
 
 class Ledger:
-    """The journal of one node and its state. Only the keeper that holds the lock may have one.
+    """A node's journal and state. Only the keeper that holds the lock may have one.
 
-    `redactor`: removes secrets from each event before it is written and folded, so that a replay gives the same state.
+    `redactor` removes secrets from each event before it is written and folded, so that a replay gives the same state.
 
     Attributes:
         state: the fold of all events so far.
@@ -58,7 +58,7 @@ class Ledger:
 
     @property
     def size(self) -> int:
-        """The size of the journal in bytes; 0 if unknown."""
+        """The journal's size in bytes, or 0 if unknown."""
         try:
             return self._journal.size
         except OSError:
@@ -75,7 +75,7 @@ class Ledger:
         return self._journal.astray()
 
     def emit(self, event: ev.Event, *, durable: bool = False) -> None:
-        """Journal an event, then fold it. If the disk is full or its server away, write it later, in order.
+        """Journal an event, then fold it. If the disk is full or its server unreachable, write the event later, in order.
 
         Raises:
             OSError: the journal is closed, and another process may be writing it.
@@ -91,7 +91,7 @@ class Ledger:
             self._write_snapshot(size)
 
     def _write_snapshot(self, size: int) -> None:
-        """Write a snapshot of a journal of `size` bytes if all events are written. Without one, readers are just slower."""
+        """Write a snapshot of a journal of `size` bytes if all events are written. If there is none, readers are just slower."""
         if not self._unwritten:
             with contextlib.suppress(OSError):
                 write_snapshot(self._path, self.state, inode=self._journal.inode, offset=size)
@@ -146,10 +146,10 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """The place of a run, its job, and the destination of its events.
+    """A run's location, its job, and the destination for its events.
 
-    `record`: the job and its settings at the start. `env`: the environment that the user gave.
-    `ledger`: the journal and its folded state. `others`: the other nodes whose evidence counts for a verdict.
+    `record` is the job and its initial settings, and `env` the environment from the user. `ledger` is the
+    journal and its folded state. `others` are the other nodes whose evidence counts for a verdict.
     """
 
     run: RunPaths

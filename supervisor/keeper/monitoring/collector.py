@@ -161,7 +161,7 @@ class Sensors:
         interval_s: float,
         disk: str,
     ) -> None:
-        """`disk`: a folder on the filesystem of the run."""
+        """`disk` is a folder on the run's filesystem."""
         self._put = put
         self._clock = clock
         self._processes: dict[
@@ -317,7 +317,7 @@ class OtherGpuUsers:
         self._can_tell = pids_are_the_drivers()
 
     def use(self, sample: GpuSample, watched: Collection[int]) -> Use | None:
-        """Return the use of a GPU; None if the driver lists no processes, or pids are another namespace's (a container)."""
+        """Return a GPU's usage, or None if the driver lists no processes or its pids are from a different namespace (a container)."""
         if not self._can_tell or sample.processes is None:
             return None
         index, family = sample.device.index, frozenset([*watched, os.getpid()])

@@ -1,4 +1,4 @@
-"""Finds checkpoints that a script does not report, beside the keeper's loop, and journals them once complete.
+"""Find checkpoints that a script does not report, in the background, and journal them once complete.
 
 A save that was measured in a process belongs to this run. Folders are searched only if nothing is measured (``--no-instrument``) or no
 measured save was complete at the end. The search skips checkpoints that another run on this machine may have written.
@@ -154,9 +154,9 @@ def search(job: JobSpec, since_t: float, others: Others) -> tuple[list[FoundChec
 
 
 def is_too_far(job: JobSpec, state: RunState, found: FoundCheckpoint) -> bool:
-    """Check whether an unclaimed checkpoint's step is far beyond this run's, so that another training made it.
+    """Check whether an unclaimed checkpoint is from a different training, because its step is far beyond this run's.
 
-    An attempt may count from 0 again, and a checkpoint may be written before the next logged step or count micro-batches.
+    An attempt may restart its count from 0, and a checkpoint may be written before the next logged step or count micro-batches.
     """
     reached = [view.last_step for view in state.attempts if view.last_step is not None]
     if found.step is None or not reached or given_start(job.entry_args, job.knobs.starts) is not None:

@@ -175,7 +175,7 @@ class LogWatch:
         self._rank_reported = False
 
     def follow(self, key: LogKey, path: str, *, ended: bool = False) -> None:
-        """Follow a file, once; it may not exist yet. `ended`: all of it was written earlier, even if it grows."""
+        """Follow a file, once. It may not exist yet. `ended` means that it was fully written earlier, even if it grows."""
         if key.name not in self._keys:
             self._keys[key.name] = key
             self._before[key.name] = self._read_before(key.name)
@@ -207,7 +207,7 @@ class LogWatch:
 
     @property
     def finished(self) -> bool:
-        """Whether the reading that `finish` asked for has ended."""
+        """Whether everything that `finish` asked for has been read."""
         return self._drain is not None and (self._drain.done.is_set() or not self._tailer.alive)
 
     def close(self) -> None:
@@ -344,7 +344,7 @@ class LogWatch:
         return self._line_clocks[name]
 
     def _samples_wanted(self, key: LogKey) -> int:
-        """Return how many samples to keep of a backlog's batch."""
+        """Return how many samples to keep from a batch in a backlog."""
         size, _ = self._standing.get(key.name, (0, 0.0))
         if not 0 < size < sys.maxsize:
             return BACKLOG_SAMPLES
@@ -391,7 +391,7 @@ class LogWatch:
     def _hints(
         self, key: LogKey, batch: Batch, now: float, told: set[int] | None
     ) -> Iterator[tuple[int, StepHint]]:
-        """Yield the bar states drawn after a wipe for a line, with their offsets. `told`: only for lines ending at these offsets."""
+        """Yield bar states redrawn after a line, with offsets. `told` restricts the lines to those that end at its offsets."""
         place, before, told_before = self._wiped.pop(key.name, ((0, 0), b"", None))
         if place != (batch.generation, batch.offset):
             before = b""
@@ -439,7 +439,7 @@ Row: TypeAlias = tuple[int, Columns, int, float | None]
 def turns(rows: Sequence[Row]) -> set[int]:
     """Return the indices of rows without a loss whose epoch or total differs from the row before, and of the rows just before them.
 
-    These rows show which epoch the rows below belong to, and that another total's bar is not the training's.
+    These rows show which epoch the rows below belong to, and that a bar with a different total is not the training's.
     """
     found: set[int] = set()
     before: tuple[float | None, ...] | None = None

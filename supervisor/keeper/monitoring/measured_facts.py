@@ -114,11 +114,11 @@ class MeasuredFacts:
         return seen
 
     def step_after(self, counted: int) -> int | None:
-        """Return the training's optimizer steps after `counted` steps of a process in this attempt; None if unknown."""
+        """Return the training's optimizer steps after a process has counted `counted` in this attempt, or None if unknown."""
         return None if self._before is None else self._before + counted
 
     def look(self, state: RunState, *, is_over: bool = False) -> None:
-        """Journal the batch once it is certain, and again when it changes. `is_over`: no more records will come."""
+        """Journal the batch once it is certain, and again when it changes. `is_over` means that no more records will come."""
         now, condition = self._clock.mono(), state.condition
         begins = isinstance(condition, Running) and condition.phase in {ev.Phase.RENDEZVOUS, ev.Phase.LOADING}
         if begins and self._first_step_at is not None and not self.logs_steps:
@@ -159,7 +159,7 @@ class MeasuredFacts:
         self._emit(event)
 
     def _take_values(self, seen: FactSeen) -> None:
-        """Use the measured values of a rank's step, to complete a log with steps, or to replace one without."""
+        """Use a rank's measured values to complete a log with steps, or to replace a log that has none."""
         record, now = seen.record, self._clock.mono()
         counted, in_state = record.get("step"), record.get("optimizer_step")
         values = self._values.setdefault(seen.rank, {})
@@ -269,14 +269,14 @@ class MeasuredFacts:
 
 
 def _candidates(settings: MeasuredSettings) -> Iterator[str]:
-    """Yield all settings that an answer may refer to."""
+    """Yield all settings that a user may name in an answer."""
     for one in settings.answers:
         yield one.value
         yield from _candidates(one.then)
 
 
 def _confirmed_step(state: RunState) -> int | None:
-    """Return the step of the checkpoint that the newest attempt loaded; None if only its time is known."""
+    """Return the step of the checkpoint that the newest attempt loaded, or None if only the time is known."""
     view = state.attempt
     if view is None or view.confirmed is None or view.confirmed.resume is None:
         return None
@@ -285,7 +285,7 @@ def _confirmed_step(state: RunState) -> int | None:
 
 
 class StepRatio:
-    """How many optimizer steps one step of the script's own counter is; None if unknown.
+    """How many optimizer steps the script's own counter counts as one, or None if unknown.
 
     Both counters are compared over windows of time, and two consecutive windows must agree.
     """
@@ -302,7 +302,7 @@ class StepRatio:
         self._logged = self._logged or (t, step)
 
     def count(self, t: float, step: float) -> None:
-        """Record that `step` optimizer steps had been made at `t`."""
+        """Record that the training had completed `step` optimizer steps by `t`."""
         if self._logged is not None and self._logged[0] <= t:
             self._compare(*self._logged, step)
             self._logged = None
@@ -409,14 +409,14 @@ class PlanCheck:
 
 
 def changed_batch(state: RunState, view: AttemptState) -> BatchSpec | None:
-    """Return the planned batch if a restart changed it. An unchanged batch is a convention's and may be wrong."""
+    """Return the planned batch if a restart changed it. An unchanged batch is only assumed by convention and may be wrong."""
     return view.batch if any(a.changes_batch for a in state.attempts if a.number < view.number) else None
 
 
 def _other(
     planned: BatchSpec, facts: Facts, micro: int | None, agreed: int | None
 ) -> tuple[Unread | None, int, str] | None:
-    """Return the differing setting, its measured number, and a description; None while nothing contradicts the plan."""
+    """Return the setting that differs, its measured value and a description, or None while the plan holds."""
     if micro is not None and micro != planned.micro_batch_per_rank:
         return Unread.MICRO, micro, f"micro-batch {micro}"
     if agreed is not None and agreed != planned.accumulation_steps:

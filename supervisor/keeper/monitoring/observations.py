@@ -52,7 +52,7 @@ class StepSeen:
 class StepHint:
     """The state of a bar that was wiped for a line and redrawn: the step at which the line was written.
 
-    `log`: the name of the bar's log. `below`: the line is right above. If not, it went to another log or comes later.
+    `log` names the bar's log. `below` means that the line is right above. If not, it is in a different log or comes later.
     """
 
     t: float
@@ -64,7 +64,7 @@ class StepHint:
 
 @dataclass(frozen=True, slots=True)
 class LinesSeen:
-    """The newest lines of one read of a rank's log, or a part of a line, whatever the content. `again`: an earlier keeper read them."""
+    """The newest lines, or part of a line, from one read of a rank's log. `again` means that an earlier keeper read them."""
 
     t: float
     log: str
@@ -114,7 +114,7 @@ class CheckpointSeen:
 
 @dataclass(frozen=True, slots=True)
 class AdviceSeen:
-    """A message to report once: a warning of the trainer, a lost GPU, a missing driver."""
+    """A message to report once: a warning from the trainer, a lost GPU, a missing driver."""
 
     t: float
     rank: int | None
@@ -126,7 +126,7 @@ class AdviceSeen:
 class EvidenceLine:
     """A line that matched a signature. `path` is relative to the attempt folder, `line` 1-based.
 
-    `stop_signal`: the line reports a SIGTERM without its sender.
+    `stop_signal` marks a line that reports a SIGTERM but not its sender.
     """
 
     t: float
@@ -141,7 +141,7 @@ class EvidenceLine:
 
 @dataclass(frozen=True, slots=True)
 class RankGone:
-    """A rank's process ended. `exit_code`: negative for a signal, None if its launcher reaped it first."""
+    """A rank's process ended. `exit_code` is negative for a signal, and None if the launcher reaped the process first."""
 
     t: float
     local_rank: int

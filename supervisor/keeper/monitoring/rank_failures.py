@@ -25,7 +25,7 @@ class RankFailures:
         self.begin()
 
     def begin(self) -> None:
-        """Begin another attempt."""
+        """Begin a new attempt."""
         self._errors: dict[int | None, tuple[float, EvidenceLine]] = {}
         """For each rank (None: unknown), when its recent errors began, and the newest of them."""
 
@@ -40,7 +40,7 @@ class RankFailures:
                     del self._errors[rank]
 
     def look(self, view: AttemptState) -> ev.RankFailing | None:
-        """Return the failing rank whose errors began first, once; None if there is none or it is known."""
+        """Return the failing rank whose errors began first. Return None if there is none or it was already returned."""
         if view.failing is not None:
             return None
         now = self._clock.wall()

@@ -39,7 +39,7 @@ END_BYTES = 1 << 20
 class ObservedLog:
     """One log to watch: its absolute path, its display name, its rank.
 
-    `packed`: the gzip or UTF-16 log that `path` is a plain copy of; empty if the log is read in place.
+    `packed` is the gzip or UTF-16 log of which `path` is a plain copy, or empty if the log is read in place.
     """
 
     path: str
@@ -57,9 +57,9 @@ class ObservedLog:
 class Target:
     """The target of an observer.
 
-    `pipe` is a file descriptor to read to its end. `processes`: the processes by rank (or one under 0).
-    The run has ended once all have exited. `ended`: no process here writes these logs. `unseen`: which part
-    cannot be seen from here. `cut`: why a log is incomplete. Both texts are shown to the user.
+    `pipe` is a file descriptor to read to its end. `processes` are the processes by rank (or one under 0).
+    The run has ended once all have exited. `ended` means that no process here writes these logs. `unseen` is
+    the part that is invisible from here, `cut` why a log is incomplete. The user sees both texts.
     """
 
     name: str
@@ -182,7 +182,7 @@ def both_ends(log: ObservedLog) -> tuple[list[str], list[str]]:
 
 
 def last_written_t(logs: Iterable[ObservedLog]) -> float:
-    """Return when the newest log was last changed, in wall seconds, or 0 without a log."""
+    """Return when the newest log was last changed, in wall seconds, or 0 if there is no log."""
     times = []
     for log in logs:
         with contextlib.suppress(OSError):
@@ -191,7 +191,7 @@ def last_written_t(logs: Iterable[ObservedLog]) -> float:
 
 
 def span_of_logs(logs: Iterable[ObservedLog]) -> Span | None:
-    """Return the first and last time (wall seconds) in the logs of one job; None if they have no times."""
+    """Return the first and last time (wall seconds) in a job's logs, or None if they have no times."""
     spans = []
     for log in logs:
         with contextlib.suppress(OSError):

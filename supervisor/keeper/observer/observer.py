@@ -235,7 +235,7 @@ class Observer:
         return bool(self._target.processes or (self._target.logs and not self._target.ended))
 
     def _date(self) -> None:
-        """Journal when the job started and ended by its processes' or logs' own clocks, not by the time of watching."""
+        """Journal when the job started and ended according to its processes or logs, not when it was watched."""
         if self._target.processes:
             oldest = min(process.start_time for _, process in self._target.processes)
             now = self._clock.wall()
@@ -336,7 +336,7 @@ class Observer:
             self._watched = True
 
     def _look_quiet(self) -> None:
-        """Journal that the logs fell quiet, or that they are growing again."""
+        """Journal when the logs fall quiet and when they grow again."""
         attempt = self.state.attempt
         if attempt is None or self._pipe is not None or self._target.processes or self._target.is_copy:
             return
@@ -393,14 +393,14 @@ class Observer:
         return current
 
     def _start_judging(self, *, of_end: bool = False) -> None:
-        """Make a verdict in a thread, which takes seconds for a large log. `of_end`: read only the log's end."""
+        """Make a verdict in a thread, which takes seconds for a large log. If `of_end`, read only the log's end."""
         if not self._judging.busy:
             self._judging_of = () if of_end else self._extent()
             self._began_judging = self._clock.mono()
             self._judging.start(lambda: self._verdict(of_end=of_end))
 
     def _current_verdict(self) -> Verdict | None:
-        """Return the newest verdict if nothing was written since, or None. Show a new verdict first."""
+        """Return the newest verdict, or None if a log has been written since. Show a new verdict first."""
         was_busy, found = self._judging.busy, self._judging.poll()
         if was_busy and not self._judging.busy:
             # A verdict that failed in its thread also fails here, which ends the observer.
@@ -493,7 +493,7 @@ class Observer:
         return self._writers.gone
 
     def _close_attempt(self, verdict: Verdict) -> None:
-        """Journal that the target has ended, and why. If logs are partly unread, the reason is unknown."""
+        """Journal the end of the target, and its reason. If some logs are unread, the reason is unknown."""
         self._recorder.flush()
         self._cut = self._cut or self._unread(done=True)
         self._look_at_files()  # growth that the verdict already covers must not reopen the job
@@ -515,7 +515,7 @@ class Observer:
         self._show(verdict, provisional=False)
 
     def _unread(self, *, done: bool) -> str:
-        """Describe the part of the logs that was not read; return "" if all was read. `done`: the last read finished."""
+        """Describe the unread part of the logs, or return "" if all was read. `done` says whether the last read finished."""
         if self._pipe is not None and self._pipe.torn:
             return "its pipe was not read to its end"
         backlog = self._logs.backlog()
@@ -542,7 +542,7 @@ class Observer:
         self.emit(ev.RunEnded(t=self._clock.wall(), outcome=outcome, exit_code=code, reason=reason))
 
     def _end_of_processes(self) -> tuple[ev.Outcome, int, str]:
-        """Return the outcome if no log line shows it. Exit codes of watched processes count if seen."""
+        """Return the outcome if no log line shows it. The exit codes of watched processes count if they were seen."""
         codes, processes = self._ranks.codes, self._target.processes
         if failed := next(filter(None, codes.values()), 0):
             return ev.Outcome.FAILED, EXIT_FAILED, f"exit code {failed} of a watched process"
@@ -579,7 +579,7 @@ class Observer:
 
 
 def _rank_of(origin: Origin) -> int | None:
-    """Return the key of a log's samples: a rank, or else the number of its file (a rank or a node)."""
+    """Return the key for a log's samples: its rank, or else the number in its file name (a rank or a node)."""
     known = (n for n in (origin.rank, origin.local_rank, origin.task) if n is not None)
     return next(known, None)
 

@@ -1,4 +1,4 @@
-"""Detects the end of a watched job: by the end of its pipe, its processes, or the processes that write its logs."""
+"""Detect that a watched job has ended, from its pipe, its processes, or the processes that write its logs."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ log = logging.getLogger("stoker.keeper")
 
 
 class PipeCopy:
-    """Copies a pipe into a file of the run directory, in a thread. Views and verdicts read the file.
+    """Copies a pipe into a file in the run directory, in a thread. Views and verdicts read the file.
 
     Attributes:
         ended: whether the pipe has ended.
-        torn: whether the copy could not be written to the pipe's end.
+        torn: whether writing the copy failed before the pipe's end.
     """
 
     def __init__(self, fd: int, path: Path, stop: threading.Event) -> None:
@@ -108,7 +108,7 @@ class Writers:
 
 
 class RankEnds:
-    """Reports how the watched processes end, and a failure at once, as for a run that stoker started.
+    """Reports how the watched processes end, and each failure at once, as for a run that stoker started.
 
     Args:
         processes: the ranks' processes by rank.

@@ -1,4 +1,4 @@
-"""Collects the evidence that an attempt left on this node and the others, and gives the verdict on it.
+"""Collect the evidence that an attempt left on all nodes, and give the verdict on the attempt.
 
 Opens the files whose bytes `diagnosis` reads in chunks.
 """
@@ -85,7 +85,7 @@ class NodeAttempt:
 
 
 def diagnose_attempt(context: RunContext, number: int, engine: Engine, *, whole: bool = True) -> Verdict:
-    """Return the verdict on attempt `number` by all nodes' evidence. Unless `whole`, skip the middle of large logs."""
+    """Return the verdict on attempt `number` from all nodes' evidence. Unless `whole`, skip the middle of large logs."""
     nodes = {0: (context.node, context.ledger.state)}
     for other in context.others:
         nodes[other] = context.run.node(other), read_state(context.run.node(other).journal)
@@ -145,7 +145,7 @@ def evidence_of(attempts: Sequence[NodeAttempt], job: JobSpec, *, whole: bool = 
 
 
 def _machine_records(own: NodeAttempt) -> MachineRecords:
-    """Return what the machine showed during the attempt: kills for memory, full disks, GPU faults."""
+    """Return the machine's own records of the attempt: out-of-memory kills, full disks, GPU faults."""
     reader = SeriesReader(own.node.series, HOST)
     reader.seek_tail(MACHINE_TAIL_BYTES)
     kills: list[float] = []
@@ -203,7 +203,7 @@ def _chunks(path: Path, *, whole: bool) -> Iterator[bytes]:
 
 
 def with_node(verdict: Verdict, attempts: Sequence[NodeAttempt]) -> Verdict:
-    """Return the verdict with the node of its rank, as shown on the screen, if there are several nodes."""
+    """Return the verdict with its rank's node, as shown on the screen, if there are several nodes."""
     if len(attempts) == 1:
         return verdict
     named = _LABEL.fullmatch(verdict.node or "")
@@ -228,7 +228,7 @@ def with_node(verdict: Verdict, attempts: Sequence[NodeAttempt]) -> Verdict:
 
 
 def memory_point_of(view: AttemptState, batch: BatchSpec | None) -> MemoryPoint | None:
-    """Return the memory figures in the message of an attempt's memory failure, or None if incomplete."""
+    """Return the memory figures from an attempt's out-of-memory message, or None if they are incomplete."""
     verdict = view.verdict
     if verdict is None or verdict.cause is None or batch is None or verdict.failure not in OUT_OF_MEMORY:
         return None
@@ -239,7 +239,7 @@ def memory_point_of(view: AttemptState, batch: BatchSpec | None) -> MemoryPoint 
 def trial_of(
     node: NodePaths, view: AttemptState, batch: BatchSpec | None, point: MemoryPoint | None
 ) -> MemoryTrial | None:
-    """Return the trial from attempt `view`; None if its batch is unknown, or it neither stepped nor hit OOM."""
+    """Return attempt `view` as a trial, or None if its batch is unknown or it neither stepped nor hit OOM."""
     if batch is None or view.verdict is None:
         return None
     micro = batch.micro_batch_per_rank
@@ -283,7 +283,7 @@ def _peak(node: NodePaths, attempt: int) -> tuple[Measure, int | None, int | Non
 
 
 def known_trials(record_job: JobSpec, state: RunState, env: Mapping[str, str]) -> tuple[MemoryTrial, ...]:
-    """Return the trials of earlier runs of the kind, this run's probes, and its attempts, oldest first."""
+    """Return the trials from earlier runs of this kind, this run's probes and its attempts, oldest first."""
     kind = _kind(record_job)
     earlier = (
         [line.trial for line in recall_memory(kind, env, but_run=state.run_id)] if kind is not None else []
@@ -301,7 +301,7 @@ def remember_trial(
 
 
 def _kind(job: JobSpec) -> JobKind | None:
-    """Return the kind of job, which includes the GPU. The driver may not respond after a GPU failure."""
+    """Return the kind of job, which includes the GPU model. The driver may not respond after a GPU failure."""
     return within(DRIVER_S, lambda: kind_of(job), "stoker-kind")
 
 
@@ -309,7 +309,7 @@ def _kind(job: JobSpec) -> JobKind | None:
 
 
 class BackgroundVerdict:
-    """Makes one verdict at a time, in a thread. Waits if the log is small. Used by the keeper's only thread.
+    """Makes one verdict at a time in a thread, and waits for it if the log is small. Used by the keeper's only thread.
 
     `judge` makes the verdict on an attempt in that thread. If its second argument is false, it skips large logs' middles.
     """

@@ -1,6 +1,6 @@
 """What all nodes share in one attempt: the launch, each node's plan, and the rendezvous.
 
-Leader and followers make their plans by the same function (`plan_on_node`), each from its own job.
+Leader and followers make their plans with the same function (`plan_on_node`), each from its own job.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ def common_launch(
 
 
 def batch_on(now: NextJob, nodes: int) -> BatchSpec | None:
-    """Return the batch for this many nodes. The global batch stays the same as on all nodes.
+    """Return the batch for this many nodes, with the same global batch as on all nodes.
 
     Raises:
-        JobError: fewer nodes would or might change the global batch.
+        JobError: fewer nodes would change, or might change, the global batch.
     """
     job, batch = now.job, now.current_batch
     if nodes == job.most_nodes:

@@ -41,12 +41,12 @@ from supervisor.sources.checkpoint_layouts import find_checkpoints, has_checkpoi
 def decide_next(
     record: RunFile, state: RunState, *, env: Mapping[str, str], watched: bool = False
 ) -> Decision:
-    """Return policy's decision after the newest attempt. `watched`: the run is open on a screen."""
+    """Return policy's decision after the newest attempt. `watched` says whether the run is open on a screen."""
     return decide(replace(policy_input(record, state, env=env), watched=watched))
 
 
 def needs_smaller_batch(record: RunFile, state: RunState, view: AttemptState) -> bool:
-    """Check whether an attempt ran out of memory, or then had another batch than planned, with no smaller one left."""
+    """Check whether an attempt ran out of memory or ran the wrong batch, and stoker cannot change the batch."""
     knobs = state.answered_job(record.job).knobs
     return (view.failure in OUT_OF_MEMORY or view.refuted) and not knobs.can_change_batch
 
@@ -85,7 +85,7 @@ def next_answer(
 
 
 def _loses_nothing(record: RunFile, state: RunState, seen: BatchMeasured) -> bool:
-    """Check whether a restart from scratch loses nothing: no step, no checkpoint loaded or in its output."""
+    """Check whether a restart from scratch loses nothing, with no step made and no checkpoint loaded or in the output."""
     job, now = state.answered_job(record.job), next_job(record.job, state)
     has_stepped = any(a.stepped for a in state.attempts)
     is_unseen = "no_step" in seen.how.get("accumulation", "")

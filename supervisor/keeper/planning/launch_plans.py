@@ -1,4 +1,4 @@
-"""Makes the next launch plan from the job and the journal, with the changes of all attempts so far, and starts it.
+"""Make the next launch plan from the job and the journal, with all changes so far, and start the attempt.
 
 Every plan is derived from run.json and the folded state, so a keeper that adopts a run makes
 exactly the plan that the dead keeper would have made.
@@ -192,7 +192,7 @@ def requested_change(
 def _with_pending(change: SpecChange, pending: SpecChange, state: RunState, now: NextJob) -> SpecChange:
     """Add the change of a restart that is waiting or that a person stopped to edit. The edited text contained it.
 
-    Other parts (variables, a copy of a config) stay unless the person set them; typed arguments with another batch win.
+    Other parts (variables, a copy of a config) stay unless the user set them. Typed arguments with a different batch win.
     """
     if not isinstance(state.condition, (Backoff, HeldOpen)):
         return change
@@ -208,7 +208,7 @@ def _with_pending(change: SpecChange, pending: SpecChange, state: RunState, now:
 def _require_batch(
     record: RunFile, state: RunState, batch: BatchChange | None, now: NextJob, env: Mapping[str, str]
 ) -> None:
-    """Raise BadChange if the script would resume with another batch than `batch`."""
+    """Raise BadChange if the script would resume with a batch other than `batch`."""
     from supervisor.keeper.planning.resume_points import batch_refusal  # not before a first launch
 
     if batch is not None and (refused := batch_refusal(record, state, batch.after, now.job.entry_args, env)):
@@ -216,7 +216,7 @@ def _require_batch(
 
 
 def continuing(record: RunFile, state: RunState, env: Mapping[str, str], by: str) -> Decision:
-    """Return a person's restart of a halted run, with the changes that policy had planned, or would have planned."""
+    """Return a user's restart of a halted run, with the changes that policy had planned or would have planned."""
     view, reason, change = state.attempts[-1], f"{by} continued it", SpecChange()
     decided = view.decision
     restarts = decided is not None and decided.kind is DecisionKind.RESTART
@@ -271,7 +271,7 @@ def write_plan(paths: AttemptPaths, plan: LaunchPlan) -> None:
 def planned_change(
     record: RunFile, state: RunState, run: RunPaths, node: NodePaths, env: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Return the changes from the newest launch to the next as a diff; empty if there are none or no plan."""
+    """Return the changes from the newest launch to the next as a diff, empty if there are none or there is no plan."""
     values: dict[str, Scalar] = {}
     try:
         plan = plan_next(record, state, run, node.attempt(len(state.attempts) + 1), env)
@@ -307,7 +307,7 @@ def script_was_edited(state: RunState) -> bool:
 
 
 def spawn_verdict(message: str, *, disk_full: bool = False, killed: bool = False) -> Verdict:
-    """Return the verdict on a launch that never started. `killed`: by a signal; the command is not at fault."""
+    """Return the verdict on a launch that never started. `killed` means by a signal, so the command is not at fault."""
     failure, action = FailureClass.USAGE_ERROR, Action.STOP
     if disk_full:
         failure, action = FailureClass.DISK_FULL, Action.WAIT_DISK
@@ -333,14 +333,14 @@ def spawn_verdict(message: str, *, disk_full: bool = False, killed: bool = False
 
 
 class StillAlive(Exception):  # noqa: N818 - a state of affairs, not an error
-    """Processes of an earlier attempt are alive, so none is launched beside them. The message is one line."""
+    """Processes from an earlier attempt are alive, so no new attempt may start. The message is one line."""
 
 
 class Launching:
     """Starts one attempt after another. Journals each intent before acting on it.
 
     Args:
-        plan: returns this node's plan of an attempt on several nodes, or None on one machine. Raises JobError.
+        plan: returns this node's plan for a multi-node attempt, or None on one machine. Raises JobError.
         announce: tells the other nodes about a launch that is in the journal and about to start.
 
     Attributes:
@@ -371,7 +371,7 @@ class Launching:
         return self._start(number, plan, reason, missed)
 
     def launch_planned(self, number: int, plan: LaunchPlan, reason: str) -> Child | None:
-        """Start an attempt that another node planned.
+        """Start an attempt that was planned on a different node.
 
         Raises:
             JobError, StillAlive: see `launch`.

@@ -48,7 +48,7 @@ ROOM_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A condition that is not met yet. `fatal`: a launch without it is pointless. If False, try it after the wait."""
+    """A condition that is not met yet. If `fatal`, a launch is pointless until it is met. If not, launch after the wait."""
 
     precondition: Precondition
     text: str
@@ -145,7 +145,7 @@ def missing(
 
 
 def read_gpus() -> list[GpuSample]:
-    """Read all GPUs once. Return an empty list without a driver."""
+    """Read all GPUs once. Return an empty list if there is no driver."""
     found = survey_gpus()
     return [] if isinstance(found, str) else [*found.samples]
 
@@ -157,7 +157,7 @@ def _gpu_memory(
     env: Mapping[str, str],
     read: Callable[[], list[GpuSample]],
 ) -> Missing | None:
-    """Return what is missing until the memory of the dead ranks is free. Ignore the memory of other processes."""
+    """Return what is missing until the dead ranks' memory is free. Ignore memory that other processes use."""
     samples = read()
     if not samples or not state.attempts:
         return None
@@ -195,7 +195,7 @@ def _is_new(pid: int, since_t: float | None) -> bool:
 
 
 def _disk(state: RunState, node: NodePaths) -> Missing | None:
-    """Check for space for logs, and for another checkpoint if its size is known. Return what is missing."""
+    """Check that the disk has room for logs, and for one more checkpoint if its size is known. Return what is missing."""
     wanted = {str(node.root): ROOM_BYTES}
     if state.checkpoint is not None:
         folder = os.path.dirname(os.path.abspath(state.checkpoint.path))
@@ -209,7 +209,7 @@ def _disk(state: RunState, node: NodePaths) -> Missing | None:
 
 
 def _checkpoint_bytes(saved: CheckpointCommitted) -> int:
-    """Return the size of one checkpoint, even if its path is a folder of several."""
+    """Return the size of one checkpoint, even if its path is a folder that holds several."""
     try:
         return sum(
             os.stat(file).st_size for file in files_of(saved.path, saved.layout, saved.number).values()
@@ -287,7 +287,7 @@ class KeptCopies:
         self._copier.close(REMOVE_S)
 
     def _keep(self, state: RunState, number: int) -> ev.CheckpointKept | None:
-        """Copy the checkpoint, in the copier's thread. Return None without one, or if a copy exists."""
+        """Copy the checkpoint, in the copier's thread. Return None if there is no checkpoint or a copy exists."""
         context, now = self._context, next_job(self._context.record.job, state)
         try:
             saved = resume_point(context.record, state, context.run, now, context.env).checkpoint
@@ -332,7 +332,7 @@ class KeptCopies:
 
 
 def _shares_blocks(source: IO[bytes], made: IO[bytes]) -> bool:
-    """Make a file share the blocks of another; return False if the file system cannot."""
+    """Make a file share another file's blocks. Return False if the file system does not support sharing."""
     try:
         fcntl.ioctl(made.fileno(), FICLONE, source.fileno())
     except OSError:

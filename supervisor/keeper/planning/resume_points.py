@@ -2,7 +2,7 @@
 
 transformers' Trainer from 4.36 to 5.1 takes the micro-batch of a resumed run from the checkpoint's `trainer_state.json`, regardless of its
 arguments (issue 43708). After a change from 8 x 2 to 4 x 4 it continues as 8 x 4, with twice the global batch. With these versions, a run
-with another micro-batch resumes from a changed copy of the checkpoint: hard links except for that file, in a folder that the Trainer's
+with a different micro-batch resumes from a modified copy of the checkpoint: hard links except for that file, in a folder that the Trainer's
 own rotation does not see.
 """
 
@@ -126,7 +126,7 @@ def resume_point(
         env: the environment that the user gave.
 
     Raises:
-        NotResumableError: the script would continue with another batch, and that cannot be prevented.
+        NotResumableError: the script would continue with a different batch, which stoker cannot prevent.
     """
     job = state.answered_job(record.job)
     record, knobs = structs.replace(record, job=job), job.knobs
@@ -245,7 +245,7 @@ def unsound_text(
 def batch_refusal(
     record: RunFile, state: RunState, batch: BatchSpec, arguments: tuple[str, ...], env: Mapping[str, str]
 ) -> str:
-    """Return why the next attempt cannot continue with `batch`: the script would resume with another. "" if it can."""
+    """Return why the next attempt would resume with a batch other than `batch`, or "" if it can continue with `batch`."""
     if not state.attempts:
         return ""
     record = structs.replace(record, job=state.answered_job(record.job))

@@ -388,7 +388,7 @@ KILL_WAIT_S = 5.0
 class StopSequence:
     """One stop, from its intent to its end. Times are monotonic seconds.
 
-    `can_ask`: the trainer is known to check its stop file. `now`: skip to SIGKILL.
+    `can_ask` means that the trainer is known to check its stop file, `now` to skip straight to SIGKILL.
     """
 
     why: StopWhy

@@ -217,7 +217,7 @@ def read_launcher(paths: AttemptPaths) -> ProcessId | None:
 
 
 def alive_of(run_dir: str, paths: AttemptPaths) -> tuple[ProcessId, ...]:
-    """Return the run's live processes, without its newest attempt's launcher, which ends with them."""
+    """Return the run's live processes, excluding its newest attempt's launcher, which exits with them."""
     launcher = read_launcher(paths)
     return find_members(run_dir, launchers=[launcher] if launcher is not None else []).ours
 

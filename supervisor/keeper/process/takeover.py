@@ -48,7 +48,7 @@ class NotAdopted(Exception):  # noqa: N818 - a state of affairs, not an error
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """Reasons against a keeper on a run's folder. `doubts`: questions for a person, asked one by one.
+    """Reasons not to start a keeper on a run's folder. `doubts` are questions for the user, asked one by one.
 
     `listen_to`: the host where a keeper that is invisible here might still run. `slurm_job`: the SLURM job
     that it ran in. `record`: the job; None if the folder cannot be trusted.
@@ -202,7 +202,7 @@ def _marks(run: RunPaths) -> dict[Path, tuple[int, int, int]]:
 
 
 def _examine(run: RunPaths) -> Continuation:
-    """Return the job and state of a run in the user's own folder without a keeper, or else refusals."""
+    """Return the job and state of a run in the user's own folder that has no keeper, or else refusals."""
     folder = check_folder(run)
     warnings = folder.warnings
     if folder.refusals:

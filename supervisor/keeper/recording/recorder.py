@@ -322,7 +322,7 @@ class Recorder:
         return self._clock.mono() - m.speaker_since >= SPEAKER_WAIT_S or len(m.early) >= MAX_EARLY
 
     def _report_early(self) -> None:
-        """Count what another rank logged, because rank 0 logged nothing in time."""
+        """Use the samples from a different rank, because rank 0 logged nothing in time."""
         early, self._m.early = self._m.early, []
         for seen in early:
             self._report_step(self._m.attempt, seen)

@@ -1,4 +1,4 @@
-"""Reports on a failure and its restart: memory, the changes, the time it took, and whether the training is the same as before."""
+"""Report on a failure and its restart: memory, changes, time lost, and whether the training is the same as before."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class ResumeComparison:
         self._next_look = -math.inf
 
     def look(self, state: RunState, *, final: bool = False) -> None:
-        """Judge the newest attempt once its log has enough steps. `final`: no more will come."""
+        """Judge the newest attempt once its log has enough steps. `final` means that no more will come."""
         view, now = state.attempt, self._clock.mono()
         if (
             view is None
@@ -167,7 +167,7 @@ class ResumeComparison:
             )
 
     def _began_below(self, state: RunState, view: AttemptState, tables: _Tables) -> int | None:
-        """Return the step at which an attempt began without loading a checkpoint, if below that one.
+        """Return the step at which an attempt began without loading a checkpoint, if it is below the checkpoint's.
 
         Reported once a run. A person who then restarts the run knows that the script counts its steps from 0.
         """

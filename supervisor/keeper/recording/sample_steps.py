@@ -48,12 +48,12 @@ class _Position(NamedTuple):
     epoch: float | None = None
 
     def begins_again(self, step: float, total: float) -> bool:
-        """Check whether a full counter in its first half began another pass. A late rank's is near its end."""
+        """Check whether a counter that was full began a new pass, because it is in its first half. A late rank's is near its end."""
         return self.step >= self.total and step <= total / 2
 
 
 class _Waiting(NamedTuple):
-    """A sample without a step, with its arrival time and the step known at that time."""
+    """A sample that has no step, with its arrival time and the newest step at that time."""
 
     seen: StepSeen
     since: float
@@ -94,12 +94,12 @@ class StepSense:
         self._earlier: frozenset[float] = frozenset()
 
     def begin(self) -> None:
-        """Begin another attempt. With another micro-batch, the counters have other totals."""
+        """Begin a new attempt. If the micro-batch changed, the counters have new totals."""
         self._ranks.clear()
         self._earlier = frozenset(self._in_epoch)
 
     def take(self, seen: StepSeen, now: float) -> Iterator[StepSeen]:
-        """Process one sample; yield completed samples in the order in which they were printed."""
+        """Process one sample. Yield completed samples in the order they were printed."""
         rank = self._ranks.setdefault(seen.rank, _Rank())
         if "step" not in seen.values:
             if rank.losses_beside is not None and "loss" in seen.values:
@@ -155,7 +155,7 @@ class StepSense:
             rank.hints.append((now, rank.step))  # the hint's line is read, or written to this log, later
 
     def due(self, now: float, *, final: bool = False) -> Iterator[StepSeen]:
-        """Yield samples that have waited long enough without a bar being redrawn after them."""
+        """Yield samples that have waited long enough and were not followed by a redrawn bar."""
         for rank in self._ranks.values():
             wait_s = WAIT_AGAIN_S if rank.has_hints else WAIT_S
             while rank.waiting and (final or now - rank.waiting[0].since >= wait_s):
@@ -253,7 +253,7 @@ class StepSense:
 
 
 def _moved(values: dict[str, float], behind: float, total: float | None) -> dict[str, float]:
-    """Return the values at another step. Drop a pass's remaining time, which is not the training's."""
+    """Return the values at a different step. Drop the remaining time, which is the pass's and not the training's."""
     kept = {name: value for name, value in values.items() if name not in {"eta_s", "total_steps"}}
     kept |= {"epoch_step": values["step"], "epoch_steps": values["total_steps"]}
     kept["step"] = behind + values["step"]

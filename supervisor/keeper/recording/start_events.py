@@ -53,7 +53,7 @@ def opening(
 
 
 def world_size_of(job: JobSpec) -> int | None:
-    """Return the ranks of the whole job, by the arguments of the user's own launcher; None if unknown."""
+    """Return the number of ranks in the whole job from the arguments to the user's own launcher, or None if unknown."""
     if job.batch is not None and job.batch.ranks_known:
         return job.batch.world_size
     if job.world_size is not None:
@@ -64,7 +64,7 @@ def world_size_of(job: JobSpec) -> int | None:
 
 
 class LaterChecks:
-    """Runs checks that never refuse a launch, beside the launcher, so the start does not wait for them."""
+    """Runs checks that never refuse a launch in parallel with the launcher, so the start does not wait for them."""
 
     def __init__(self, context: RunContext) -> None:
         self._context = context

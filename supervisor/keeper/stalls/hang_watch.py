@@ -34,7 +34,7 @@ KEPT_ROUNDS = 8
 
 @dataclass(frozen=True, slots=True)
 class HangContext:
-    """What the watch needs from the keeper. `group_timeout_s`: the timeout of the job's process groups, if longer than PyTorch's default."""
+    """What the watch needs from the keeper. `group_timeout_s` is the process groups' timeout, if longer than PyTorch's default."""
 
     watched: Callable[[], bool] = lambda: False
     can_resume: Callable[[], bool] = lambda: False
@@ -62,12 +62,12 @@ class HangWatch:
         self.begin(0)
 
     def begin(self, attempt: int) -> None:
-        """Begin another attempt."""
+        """Begin a new attempt."""
         self._attempt = attempt
         self._clear()
 
     def adopt(self, view: AttemptState, read_again: float) -> None:
-        """Take over a silence of another keeper. `read_again`: when this keeper has read the logs again."""
+        """Take over a silence from an earlier keeper. `read_again` is when this keeper has reread the logs."""
         self._kept = view.kept is not None
         if (counting := view.countdown) is not None:
             # The countdown is kept, but this keeper first takes two rounds of its own.
@@ -97,7 +97,7 @@ class HangWatch:
         self._start_round(now)
 
     def over(self, stalled_s: float) -> None:
-        """Journal that the attempt progresses again."""
+        """Journal that the attempt is making progress again."""
         self._clear()
         self._emit(ev.StallEnded(t=self._clock.wall(), attempt=self._attempt, stalled_s=stalled_s))
 
@@ -107,7 +107,7 @@ class HangWatch:
         self._emit(ev.HangKept(t=self._clock.wall(), attempt=self._attempt, by=by))
 
     def look(self, watch: StallWatch, limit: Threshold, taken: Round | None, now: float) -> bool:
-        """Check a continuing silence; return True to end the attempt. `taken`: a round that just finished."""
+        """Check a continuing silence. Return True to end the attempt. `taken` is a round that just finished."""
         if taken is not None and taken.mono >= watch.last_sign:  # otherwise it belongs to an earlier silence
             self._keep(watch, limit, taken)
         silence = self._silence(watch, limit, now)
@@ -198,7 +198,7 @@ class HangWatch:
             self._next_round = now + self._gap_s
 
     def _keep(self, watch: StallWatch, limit: Threshold, taken: Round) -> None:
-        """Keep another round. Give advice once the stacks show more than a long step."""
+        """Keep one more round. Give advice once the stacks show more than a long step."""
         before = self._rounds[-1] if self._rounds else None
         self._changed = ""
         if before is not None and not alike(before.stacks, taken.stacks):

@@ -49,8 +49,8 @@ STRAGGLER_INTERVAL_S = 10.0
 class Health:
     """Follows one attempt after another.
 
-    `targets`: returns the processes whose stacks can be taken now; None while no rank is known. `around`:
-    the other values that decide whether a silence is ended.
+    `targets` returns the processes whose stacks can be taken now, or None while no rank is known. `around`
+    holds the other values that decide whether to end a silent attempt.
     """
 
     _flagged_before: ev.StallFlagged | None
@@ -178,7 +178,7 @@ class Health:
         self._hangs.keep_waiting(by)
 
     def stacks_now(self) -> BackgroundTask[Round, str] | None:
-        """Begin a round for a person; the answer is the artifact's name. Return None if no rank is known."""
+        """Begin a round that a user requested. The task returns the artifact's name. Return None if no rank is known."""
         return self._stacks.ask()
 
     # -- the memory of an attempt ----------------------------------------------------------------

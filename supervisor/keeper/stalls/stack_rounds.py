@@ -51,7 +51,7 @@ _LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """The processes to inspect, and the place to write the round.
+    """The processes to inspect, and where to write the round.
 
     `ranks`: by global rank. `attempt_root`: the attempt's folder. `env`: the job's environment. `since_t`: wall time
     of the attempt's start; older dumps belong to other runs.
@@ -258,7 +258,7 @@ class StackBroker:
         self.begin(0)
 
     def begin(self, attempt: int) -> None:
-        """Begin another attempt. Drop stacks that are still being taken for the previous one."""
+        """Begin a new attempt. Drop stacks that are still being taken for the previous one."""
         self._attempt = attempt
 
     def close(self) -> None:
@@ -279,7 +279,7 @@ class StackBroker:
         return asked or self._taker.working
 
     def start(self) -> bool:
-        """Begin a round for the watch; return False if no rank is known or a round is in progress."""
+        """Begin a round for the watch. Return False if no rank is known or a round is in progress."""
         targets = None if self._taker.busy else self._targets()
         if targets is None:
             return False
@@ -295,7 +295,7 @@ class StackBroker:
         return taken
 
     def ask(self) -> BackgroundTask[Round, str] | None:
-        """Start a round for a person; the answer is the artifact's name. Return None if no rank is known.
+        """Start a round that a user requested. The task returns the artifact's name. Return None if no rank is known.
 
         If a second person asks during the round, both get the same round.
         """
