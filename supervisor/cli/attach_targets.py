@@ -191,7 +191,7 @@ _NOT_OF_A_JOB = re.compile(
 
 
 def several_jobs(folder: str, logs: Sequence[ObservedLog]) -> str:
-    """Return a line about a folder with logs of several trainings and how to attach to one; empty if they may be one job's.
+    """Return a line about a folder with logs of several trainings and how to attach to one, or "" if they may be one job's.
 
     The names decide, without the words for a rank, a node, a task, a stream or an attempt. If names differ in numbers alone,
     the start times decide. A list of packages or a profile in a run's own folder is not a training.
@@ -213,7 +213,7 @@ def several_jobs(folder: str, logs: Sequence[ObservedLog]) -> str:
 
 
 def _job_of(name: str, origin: Origin) -> tuple[str, ...]:
-    """Return the words of a log's name that identify its job; empty if there are none."""
+    """Return the words of a log's name that identify its job, or nothing if there are none."""
     if origin.local_rank is not None:
         return ()  # torchrun's own tree
     if origin.node is not None:

@@ -285,7 +285,7 @@ def own_rules() -> tuple[OwnSignature, ...]:
 
 
 def settings_table(path: Path, name: str, *, whole: bool) -> dict[str, Any]:
-    """Return a table of a settings file, checked as in `stoker run`; empty if missing. `whole`: check the entire file.
+    """Return a table of a settings file, checked as in `stoker run`, or nothing if missing. `whole`: check the entire file.
 
     Raises:
         JobError: the file has errors, one line each.

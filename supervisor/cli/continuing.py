@@ -216,7 +216,7 @@ def start_next(paths: RunPaths, env: Mapping[str, str]) -> None:
 
 
 def next_attempt(paths: RunPaths, env: Mapping[str, str]) -> tuple[Offer, RunFile | None]:
-    """Return a preview of a finished run's next attempt for a screen, with its job; None if refused.
+    """Return a preview of a finished run's next attempt for a screen, with its job, or None if refused.
 
     Write and start nothing. Refuse if a question must be asked first, which the verb does on a terminal.
     """

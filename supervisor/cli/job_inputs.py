@@ -173,7 +173,7 @@ def _may_save(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) -> bool:
 
 
 def _newest_run(spec: JobSpec, runs: Path, env: Mapping[str, str]) -> RunState | None:
-    """Return the newest run of the same script in a folder of runs; None if there is none."""
+    """Return the newest run of the same script in a folder of runs, or None if there is none."""
     files = program_files(spec)
     for run in known_runs(runs, env)[:LOOK_BACK]:
         with contextlib.suppress(OSError, BadRunFile):  # deleted meanwhile, or a run that only watches
@@ -227,7 +227,7 @@ def _inputs(parsed: ParsedRun, job_file: ConfigFile | None, env: Mapping[str, st
 
 
 def _nearest_script(named: str, cwd: Path) -> str | None:
-    """Return a script of that name one folder deeper, else the most similar name beside it; None if neither exists."""
+    """Return a script of that name one folder deeper, else the most similar name beside it, or None if neither exists."""
     folder, name = os.path.split(named)
     try:
         deeper = islice((cwd / folder).glob("*/"), MOST_FOLDERS)
@@ -240,7 +240,7 @@ def _nearest_script(named: str, cwd: Path) -> str | None:
 
 
 def _shell_of(script: Path) -> str | None:
-    """Return the shell of a script from its first line, else from its name; None for any other file."""
+    """Return the shell of a script from its first line, else from its name, or None for any other file."""
     first = (script_text(script) or "").partition("\n")[0]
     if first.startswith("#!"):
         program = re.search(r"\b(bash|sh|zsh|dash|ksh|fish)\s*(?:\s-\S*)*$", first)
@@ -308,7 +308,7 @@ def _optional(path: Path) -> ConfigFile | None:
 
 
 def script_text(path: Path) -> str | None:
-    """Return the text of a script or config; None if it cannot be read."""
+    """Return the text of a script or config, or None if it cannot be read."""
     try:
         if not path.is_file():  # reading a pipe would wait
             return None

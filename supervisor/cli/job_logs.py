@@ -282,7 +282,7 @@ def _walk(roots: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _kind_of(path: str, name: str) -> str:
-    """Return a file's kind, from its name or, for a dump, its first bytes; empty for any other file."""
+    """Return a file's kind, from its name or, for a dump, its first bytes, or "" for any other file."""
     if _DUMP_NAME.search(name) and _is_dump(path):
         return "dump"
     if _RECORDS.match(name):

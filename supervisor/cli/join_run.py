@@ -113,7 +113,7 @@ def _joined(run: RunPaths, record: RunFile) -> tuple[RunPaths, RunFile]:
 
 
 def difference(theirs: JobSpec, ours: JobSpec) -> str:
-    """Describe how node 0's job and this node's job contradict each other; empty if they do not."""
+    """Describe how node 0's job and this node's job contradict each other, or "" if they do not."""
     for name, there, here in (
         ("--nnodes", theirs.nnodes, ours.nnodes),
         ("--nproc-per-node", theirs.nproc_per_node, ours.nproc_per_node),
@@ -141,7 +141,7 @@ def _require_a_live_run(run: RunPaths, record: RunFile) -> None:
 
 
 def _end_of(run: RunPaths) -> Order | None:
-    """Return the order by which the run ended; None if it has not ended."""
+    """Return the order by which the run ended, or None if it has not ended."""
     order = read_order(run.node(LEADER))
     return order if order is not None and order.want is Want.OVER else None
 

@@ -150,7 +150,7 @@ def _measured(root: Path, attempt: int) -> Iterator[_Piece]:
 class _Text(NamedTuple):
     """Lines of text, and states of redrawn lines among them.
 
-    `rows`: each entry's line, counted from this text's first line; None if there are only whole lines.
+    `rows`: each entry's line, counted from this text's first line, or None if there are only whole lines.
     """
 
     lines: Sequence[bytes]

@@ -136,7 +136,7 @@ def _measured(view: AttemptState) -> list[str]:
 
 
 def _asked(decision: Decision, by: str) -> str:
-    """Return who requested a restart and its changes, as on the timeline; empty if it changes nothing."""
+    """Return who requested a restart and its changes, as on the timeline, or "" if it changes nothing."""
     changed = changed_text(decision.change) if decision.change is not None else ""
     return f"{by} asked: restart with {changed}" if changed else ""
 

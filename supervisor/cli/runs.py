@@ -69,7 +69,7 @@ def _step_text(row: RunRow) -> str:
 
 
 def _ended_text(row: RunRow) -> str:
-    """Return when the run ended; empty while it may continue."""
+    """Return when the run ended, or "" while it may continue."""
     state, attempt = row.state, row.state.attempt
     ended_t = state.ended_t if isinstance(state.condition, Finished) else None
     if isinstance(state.condition, HeldOpen) and attempt is not None:
@@ -212,7 +212,7 @@ def facts_of(row: RunRow) -> dict[str, Any]:
 
 
 def _not_finite_of(attempt: AttemptState | None) -> dict[str, Any] | None:
-    """Return where the newest attempt's loss became nan or inf and where it was finite again; None if neither."""
+    """Return where the newest attempt's loss became nan or inf and where it was finite again, or None if neither."""
     found = attempt.not_finite if attempt is not None else None
     if attempt is None or found is None:
         return None

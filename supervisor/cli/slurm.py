@@ -194,7 +194,7 @@ def _say_why_it_waits_again(job: QueuedJob, nodes: tuple[str, ...], *, exclude_f
 
 
 def _said_end(job: QueuedJob) -> bool:
-    """Print how the job ended; return whether it succeeded."""
+    """Print how the job ended. Return whether it succeeded."""
     if job.state == "COMPLETED":
         return True
     failure, reason = OUTCOMES.get(job.state, (None, None))

@@ -22,10 +22,10 @@ class Place:
     Attributes:
         node_rank: from 0; node 0 is where the ranks meet.
         nodes: number of nodes of the job, or of the step within it.
-        names: the scheduler's names of all nodes, in rank order; empty without a list.
+        names: the scheduler's names of all nodes, in rank order, empty if there is no list.
         tasks_here: number of processes like this one that the scheduler started on this node.
         started_on_each: whether it was started on each node (srun), not only once (a batch script, a shell).
-        step: the number of its step; empty if there is none.
+        step: the number of its step, empty if there is none.
         why: the source of these values, as text for the user.
     """
 
@@ -53,12 +53,12 @@ class Scheduler:
     """The scheduler that started this process, or would restart its job. This base class: a local machine, or a host reached by ssh.
 
     Attributes:
-        name: display name such as ``SLURM``; empty for none.
+        name: display name such as ``SLURM``, empty for none.
         job: the number of the job that this process belongs to; None outside a job.
         place: this process's place among its job's nodes; None outside a job.
         final_code: the exit code of a failure that would recur.
         starts: number of times the scheduler has started this job before.
-        detach_warning: why a detached supervisor would not outlive the shell here; None if it would.
+        detach_warning: why a detached supervisor would not outlive the shell here, or None if it would.
     """
 
     name: str = ""
@@ -68,14 +68,14 @@ class Scheduler:
     starts: int = 0
     detach_warning: str | None = None
     end_t: float | None = None
-    """When the scheduler ends the job, in seconds since 1970; None without a limit."""
+    """When the scheduler ends the job, in seconds since 1970, or None if there is no limit."""
 
     def time_left_s(self, now: float) -> float | None:
         """Return the seconds until the job's end, at `now` (seconds since 1970)."""
         return None if self.end_t is None else self.end_t - now
 
     def end_of(self, job: str) -> str:
-        """Return the state of a job that the scheduler is ending (``TIMEOUT``); empty if unknown."""
+        """Return the state of a job that the scheduler is ending (``TIMEOUT``), or "" if unknown."""
         del job
         return ""
 
@@ -113,7 +113,7 @@ class Slurm(Scheduler):
 
 
 def scheduler_asked(job: str) -> str:
-    """Return a job's state in squeue; empty if unknown or forgotten by squeue (MinJobAge, minutes after the end)."""
+    """Return a job's state in squeue, or "" if unknown or forgotten by squeue (MinJobAge, minutes after the end)."""
     return _asked(job, "%T", ASK_S)
 
 

@@ -208,7 +208,7 @@ def _by_frames_or_words(hit: Hit, plain: _Settled) -> _Settled:
 
 
 def _class_of_words(hit: Hit) -> tuple[FailureClass, int] | None:
-    """Return the class from a plain exception's words, and their score; None for the program's own exception types."""
+    """Return the class from a plain exception's words, and their score, or None for the program's own exception types."""
     if not hit.has(Trait.GENERIC) or _OWN_TYPE.search(hit.text):
         return None
     if not hit.has(Trait.OPEN_TYPE) and not _ANY_TYPE.search(hit.text):

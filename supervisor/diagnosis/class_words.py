@@ -271,7 +271,7 @@ def _table() -> tuple[tuple[FailureClass, int, tuple[str, ...]], ...]:
 
 
 def class_by_words(text: str, *, enough: int = ENOUGH) -> tuple[FailureClass, int] | None:
-    """Return the class whose words lead in a text, with its score; None if none leads or scores `enough`."""
+    """Return the class whose words lead in a text, with its score, or None if none leads or scores `enough`."""
     opened = _CAMEL.sub(" ", _FOLDERS.sub("", before_hint(text) or text))
     words = f" {_BETWEEN.sub(' ', opened).strip().lower()} "
     scores: dict[FailureClass, int] = {}

@@ -103,7 +103,7 @@ class JobEvidence(NamedTuple):
         launcher_exit: the launcher's own exit code.
         launcher_signal: the signal that ended the launcher itself, before stoker stopped it.
         machine: kernel, cgroup, scheduler, disks.
-        stop_reason: why stoker stopped it; None if it did not. stoker's own signals are then not a failure.
+        stop_reason: why stoker stopped it, or None if it did not. stoker's own signals are then not a failure.
         ended_for: the failure for which stoker ended the rest ("hang", "rank_died"); None if it did not. Signals reported in the
             logs are then stoker's.
         not_resumed: where it started instead of at its checkpoint, in words, if stoker ended it for that.

@@ -73,7 +73,7 @@ class PlannedEnd(NamedTuple):
 
 
 def planned_end(facts: Facts) -> PlannedEnd | None:
-    """Return how far the training got; None if the planned end of the whole training is unknown."""
+    """Return how far the training got, or None if the planned end of the whole training is unknown."""
     job = facts.job
     if job.last_step is not None and job.total_steps:
         counter = rf"(?<![\d.:/])(\d{{1,12}})\s?(?:/|of)\s?{job.total_steps}(?![\d./])"
@@ -100,7 +100,7 @@ class _Counted(NamedTuple):
 
 
 def _counted(scans: Iterable[SourceScan], counter: str, *, declared: bool | None) -> _Counted | None:
-    """Return the values of a counter in the logs; None if its total may cover only a part of the training."""
+    """Return the values of a counter in the logs, or None if its total may cover only a part of the training."""
     pattern = re.compile(counter)
     highest, gaps, is_counted, is_whole = 0, [1], False, False
     for scan in scans:

@@ -237,7 +237,7 @@ def _from_stacks(seen: SeenHang, root: Root) -> Root:
 
 
 def title_of_absent(ranks: Sequence[int], failure: FailureClass) -> str | None:
-    """Return the headline of a timeout whose absent ranks are known; None for any other root."""
+    """Return the headline of a timeout whose absent ranks are known, or None for any other root."""
     if failure is not FailureClass.NCCL_TIMEOUT or not ranks:
         return None
     return f"A collective timed out: {ranks_named(ranks)} never joined it"

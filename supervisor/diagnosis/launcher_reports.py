@@ -300,7 +300,7 @@ def _first_number(patterns: Sequence[Lazy], text: str) -> int | None:
 
 
 def only_absent(world: int, present: Collection[int]) -> int | None:
-    """Return the one rank of a world that is not in `present`; None if none or several are absent."""
+    """Return the one rank of a world that is not in `present`, or None if none or several are absent."""
     # A logged world size may be any number, so count ranks only if at most one can be absent.
     if world > len(present) + 1:
         return None
@@ -427,7 +427,7 @@ class Ranks:
         return frozenset(self._seen)
 
     def only_silent(self) -> int | None:
-        """Return the only rank without output; None if there are several."""
+        """Return the only rank without output, or None if there are several."""
         world = self._launch.world_size or (max(self._seen, default=-1) + 1)
         return only_absent(world, self._seen) if world > 2 else None
 
@@ -436,7 +436,7 @@ class Ranks:
         return min(self._seen) if len(self._seen) == 1 and (self._launch.world_size or 1) == 1 else None
 
     def from_local(self, local: int, place: str | None, *, failed: bool = True) -> int | None:
-        """Convert a local rank to a global rank; None if the node's first rank is unknown.
+        """Convert a local rank to a global rank, or None if the node's first rank is unknown.
 
         `place`: see `_place_of`. `failed`: the rank failed first, so it did not wait.
         """
@@ -569,7 +569,7 @@ _SIGNAL_WORDS = (
 
 
 def signal_of(text: str) -> str | None:
-    """Return the name of the signal in a line; None if there is none."""
+    """Return the name of the signal in a line, or None if there is none."""
     if match := _SIGNAL_NAME.search(text):
         return match.group()
     for name, words in _SIGNAL_WORDS:

@@ -193,7 +193,7 @@ def from_candidate(item: Candidate, peers: Sequence[Candidate], facts: Facts) ->
 
 
 def _ranks_alike(alike: Sequence[Candidate], facts: Facts) -> tuple[int, ...]:
-    """Return all ranks, if all failed in the same way; empty if some did not, or only one is known."""
+    """Return all ranks, if all failed in the same way, or nothing if some did not, or only one is known."""
     named = {rank for other in alike if (rank := other.rank) is not None}
     world = facts.job.world_size or facts.launch.world_size or (max(facts.ranks.seen, default=-1) + 1 or None)
     all_failed = named >= set(facts.launch.failed_ranks) and (world is None or len(named) >= world)

@@ -123,7 +123,7 @@ class Rule:
     is_fallback: bool = False
 
     def root(self, facts: Facts, so_far: Root) -> Root | None:
-        """Return the root by this rule; None if the rule does not apply or changes nothing."""
+        """Return the root by this rule, or None if the rule does not apply or changes nothing."""
         if weight_of(so_far) > self.outranks:
             return None
         found = self.find(facts, so_far)

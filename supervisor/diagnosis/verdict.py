@@ -267,7 +267,7 @@ def _consequences(facts: Facts, root: Root) -> tuple[Consequence, ...]:
 
 
 def _what_it_was(item: Candidate, job: JobEvidence) -> str:
-    """Return a few words for a consequence; empty if its class is clear enough."""
+    """Return a few words for a consequence, or "" if its class is clear enough."""
     if item.has(Trait.STOP_SIGNAL):
         return _OUR_SIGNALS.get(job.ended_for or job.stop_reason or "", "")
     if item.has(Trait.LOST_CONNECTION) and item.failure is FailureClass.NCCL_ERROR:

@@ -127,7 +127,7 @@ _LISTINGS = ("listdir", "scandir", "iterdir", "glob", "rglob")
 
 
 def _path_of(value: Any) -> Any:
-    """Return the absolute path of `value`: a text, a path, or an open file with a name; else None."""
+    """Return the absolute path of `value`: a text, a path, or an open file with a name, or None."""
     if not isinstance(value, (str, bytes, os.PathLike)):
         value = getattr(value, "name", None)
         if not isinstance(value, str) or not _exists(value):

@@ -123,7 +123,7 @@ class Finder:
     """The first finder on `sys.meta_path`. It uses the other finders' results, and its loader calls us after the import."""
 
     def find_spec(self, name: Any, path: Any = None, target: Any = None) -> Any:
-        """Return another finder's spec with its loader wrapped; None for every module that is not watched."""
+        """Return another finder's spec with its loader wrapped, or None for every module that is not watched."""
         entry = waiting.pop(name, None)
         if entry is None:
             if not name.startswith(PACKAGE):

@@ -411,7 +411,7 @@ def host_waits(torch: Any, optimizer: Any) -> bool:
 
 
 def optimizer_step(optimizer: Any) -> Any:
-    """Return an optimizer's own step count; None if it has none, keeps it on a device, or is gone."""
+    """Return an optimizer's own step count, or None if it has none, keeps it on a device, or is gone."""
     first = next(iter(getattr(optimizer, "state", {}).values()), None)
     step: Any = first.get("step") if isinstance(first, dict) else None
     if isinstance(step, (int, float)) or (type(step).__name__ == "Tensor" and step.device.type == "cpu"):

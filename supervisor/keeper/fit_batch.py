@@ -65,7 +65,7 @@ class Prober:
         self._live: tuple[RunContext, AttemptMonitor] | None = None
 
     def tick(self, state: st.RunState) -> bool:
-        """Continue probing; return True once the first attempt may launch."""
+        """Continue probing. Return True once the first attempt may launch."""
         job = self._record.job
         if job.fit is None or state.fitted is not None:
             return True
@@ -109,7 +109,7 @@ class Prober:
             self._judge(number, micro, context)
 
     def _begin(self, number: int, micro: int) -> bool:
-        """Start a probe, or take over one that a dead keeper left; return False if that fails."""
+        """Start a probe, or take over one that a dead keeper left. Return False if that fails."""
         try:
             self._live = self._begun(number, micro)
         except (JobError, OSError, StillAlive) as error:

@@ -160,7 +160,7 @@ class Leading(Group):
         self._orders.give(Order(seq=0, leader="", want=Want.RUN, attempt=number, launch=launch))
 
     def step(self, *, hurried: bool) -> bool:
-        """Check on the other nodes; return whether to wait for them."""
+        """Check on the other nodes. Return whether to wait for them."""
         now = self._clock.mono()
         self._heartbeat.beat(now)
         self._look(now)
@@ -415,7 +415,7 @@ class Leading(Group):
                 return end
 
     def _in_place_of_all(self) -> str:
-        """Describe what a launch without all nodes changes; "" if all take part."""
+        """Describe what a launch without all nodes changes, or "" if all take part."""
         nodes, now = self._nodes, next_job(self._job, self._state)
         missing = sorted(self._members.keys() - set(nodes))
         before, after = now.current_batch, batch_on(now, len(nodes))

@@ -86,7 +86,7 @@ class Group:
         """Start along with the keeper's loop. `continued_by` is the user who continues the run."""
 
     def step(self, *, hurried: bool) -> bool:
-        """Check on the other nodes and act; return whether the keeper has nothing else to do now."""
+        """Check on the other nodes and act. Return whether the keeper has nothing else to do now."""
         del hurried
         return False
 
@@ -106,7 +106,7 @@ class Group:
         """Order the other nodes to launch. The launch is in the journal and about to start."""
 
     def stop(self, why: ev.StopWhy, by: str, *, now: bool) -> bool:
-        """Handle a requested stop; return whether the group carries it out."""
+        """Handle a requested stop. Return whether the group carries it out."""
         del why, by, now
         return False
 
@@ -242,7 +242,7 @@ class Keeper:
         self._ledger.emit(event, durable=durable)
 
     def install_signal_handlers(self) -> Callable[[], None]:
-        """Queue signals as requests; return a function that restores the old handlers."""
+        """Queue signals as requests. Return a function that restores the old handlers."""
         return self._control.install_signal_handlers()
 
     def run_to_end(self) -> int:
@@ -601,7 +601,7 @@ class Keeper:
             self.end_stopped(by, why)
 
     def stop_attempt(self, why: ev.StopWhy, by: str, *, now: bool) -> bool:
-        """Begin the stop sequence; return False if no attempt is alive."""
+        """Begin the stop sequence. Return False if no attempt is alive."""
         lives = isinstance(self.state.condition, st.Launching | st.Running | st.Stopping)
         if lives and not self.monitor.is_active:
             self.monitor.adopt()

@@ -122,7 +122,7 @@ SHARED: Final = 2
 def fewer_workers(
     loader: LoaderKnobs, changes: Iterable[SpecChange], most: int
 ) -> tuple[SpecChange, str] | None:
-    """Return the change that halves the DataLoader's workers, with its line; None if halved `most` times."""
+    """Return the change that halves the DataLoader's workers, with its line, or None if halved `most` times."""
     if loader.workers is None:
         return None
     name, first = loader.workers

@@ -93,7 +93,7 @@ def _ended_unsurely(history: PolicyInput, failure: FailureClass) -> Decision | N
 
 
 def _ended_with_zero(history: PolicyInput, verdict: Verdict | None) -> Decision | None:
-    """Return the decision after exit code 0, usually success; None if its failure's rule decides."""
+    """Return the decision after exit code 0, usually success, or None if its failure's rule decides."""
     failure, reason = (verdict.failure, verdict.reason) if verdict else (FailureClass.HEALTHY, None)
     if failure is FailureClass.NAN_LOSS:
         return Decision(DecisionKind.FAIL, "finished, but the loss is NaN or Inf", exit_code=EXIT_FAILED)

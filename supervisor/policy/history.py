@@ -41,7 +41,7 @@ class PolicyInput:
         newest_checkpoint: the newest committed checkpoint, in the form that a flag for a path takes.
         newest_number: the number of that checkpoint, in the form that a flag for a step takes.
         not_now: why a person's resume flag cannot be set yet.
-        old_batch: why a resume with another micro-batch would continue with the old one; empty if it would not.
+        old_batch: why a resume with another micro-batch would continue with the old one, empty if it would not.
         given_start: the flag and value that tell the script what to start from (``--resume c2.pt``).
         question: whether a person can be asked about the batch, because the measurements left something open.
         unsound: the unusable checkpoints that a script searching for its newest one would load, as a clause.

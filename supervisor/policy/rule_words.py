@@ -54,7 +54,7 @@ def sentence(rule: Rule) -> str:
 
 
 def budget_text(history: PolicyInput, decision: Decision) -> str | None:
-    """Describe a restart's budget, and how much is used afterward; None for any other decision."""
+    """Describe a restart's budget, and how much is used afterward, or None for any other decision."""
     verdict = history.now.verdict
     if decision.kind is not DecisionKind.RESTART or verdict is None:
         return None

@@ -99,7 +99,7 @@ def _unknown(text: str, *numbers: tuple[str, float]) -> Judgement:
 
 
 def began_below(before: Table, after: Table, at: int) -> int | None:
-    """Return the step after which an attempt began that should continue from step `at` of `before`; None if not below.
+    """Return the step after which an attempt began that should continue from step `at` of `before`, or None if not below.
 
     One logged step proves nothing, because an evaluation before the training is step 0. The first must be below `at` by a logging
     interval, and by at least 2, because a checkpoint's number may be one ahead of the log.

@@ -51,7 +51,7 @@ class Arrivals:
         return self.batches[-1].end if self.batches else 0
 
     def add(self, batch: Arrival) -> bool:
-        """Append a batch, unless its bytes are known; return whether it was appended."""
+        """Append a batch, unless its bytes are known. Return whether it was appended."""
         last = self.batches[-1] if self.batches else None
         if batch.end <= self.end or not batch.since <= batch.t or (last is not None and batch.t < last.t):
             return False
@@ -99,7 +99,7 @@ class ArrivalReader:
         self._offset = 0
 
     def refresh(self) -> bool:
-        """Read new batches; return whether there were any."""
+        """Read new batches. Return whether there were any."""
         try:
             named = os.stat(self._path)
             if self._opened is None or os.fstat(self._opened.fileno()).st_ino != named.st_ino:

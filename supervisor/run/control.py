@@ -76,7 +76,7 @@ def new_id() -> str:
 def send(
     control: Path, kind: RequestKind, *, if_attempt: int | None = None, args: RequestArgs | None = None
 ) -> str:
-    """Write a request; return its id, which the journal's answer refers to. Views and commands call `ownership.ask` instead.
+    """Write a request. Return its id, which the journal's answer refers to. Views and commands call `ownership.ask` instead.
 
     Raises:
         OSError: the folder is gone, not writable for this user, or a link to another.

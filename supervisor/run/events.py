@@ -572,7 +572,7 @@ _LOSS_RENAMED = "loss_renamed_"
 
 
 def renamed_loss(advisory: Advisory) -> tuple[int, str] | None:
-    """Return the step from which the log prints its loss under a new name, and the name; None if not."""
+    """Return the step from which the log prints its loss under a new name, and the name, or None if not."""
     if not advisory.code.startswith(_LOSS_RENAMED):
         return None
     step, _, name = advisory.code.removeprefix(_LOSS_RENAMED).partition("_")

@@ -153,7 +153,7 @@ def _give(run: RunPaths, what: str, kept: str, env: Mapping[str, str], note_t: f
 def _add_line(
     run: RunPaths, env: Mapping[str, str], *, t: float, name: str = "", note: str = "", note_t: float = 0.0
 ) -> OSError | None:
-    """Append a line about a run to the index; return the error if it cannot be written."""
+    """Append a line about a run to the index. Return the error if it cannot be written."""
     path = str(run.root.absolute())
     line = IndexLine(path=path, run_id=run.run_id, name=name, t=t, note=note, note_t=note_t)
     return append_line(state_home(env) / INDEX, line, follows=True)

@@ -334,7 +334,7 @@ class StateReader:
         return self._reader.offset
 
     def refresh(self, *, limit_bytes: int = MAX_LINE_BYTES) -> list[Event]:
-        """Fold what was appended since the last call, at most this many bytes; return these events.
+        """Fold what was appended since the last call, at most this many bytes. Return these events.
 
         With `tail_first` the first call on a journal with a snapshot also returns the last events before it.
         """

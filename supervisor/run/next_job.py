@@ -109,7 +109,7 @@ class NextJob:
         )
 
     def typed_batch(self, argv: tuple[str, ...]) -> BatchSpec | None:
-        """Return the batch of the next attempt with typed arguments; None if they change it unreadably.
+        """Return the batch of the next attempt with typed arguments, or None if they change it unreadably.
 
         Raises:
             JobError: the typed numbers do not divide.

@@ -146,7 +146,7 @@ class Orders:
         self.newest_run = self._newest_run(numbers)
 
     def give(self, order: Order) -> Order:
-        """Publish an order under the next number; return the order with its number.
+        """Publish an order under the next number. Return the order with its number.
 
         Raises:
             Superseded: another keeper took the number, so it leads.
@@ -211,7 +211,7 @@ def read_report(node: NodePaths) -> Report | None:
 
 
 def create(path: Path, data: bytes) -> bool:
-    """Create a file with this content atomically; return False if the name already exists.
+    """Create a file with this content atomically. Return False if the name already exists.
 
     Raises:
         OSError: the file cannot be written.

@@ -163,7 +163,7 @@ class Place:
 
     @property
     def notice(self) -> str:
-        """The notice that views show for a copy; empty for the original folder."""
+        """The notice that views show for a copy, or "" for the original folder."""
         if not self.is_copy:
             return ""
         if os.path.lexists(str(self.recorded)):
@@ -172,7 +172,7 @@ class Place:
 
     @property
     def refusal(self) -> str:
-        """The reason why requests and keepers are refused for a copy; empty for the original folder."""
+        """The reason why requests and keepers are refused for a copy, or "" for the original folder."""
         if not self.is_copy:
             return ""
         if os.path.lexists(str(self.recorded)):
@@ -186,7 +186,7 @@ class _Recorded(msgspec.Struct, frozen=True):
 
 
 def newer_notice(place: Place, journal_version: int | None) -> str:
-    """Return the notice for a run that a newer stoker wrote, which is read-only here; "" for any other run.
+    """Return the notice for a run that a newer stoker wrote, which is read-only here, or "" for any other run.
 
     `journal_version`: the highest schema version of its events, or None if this version can read them all.
     """
@@ -225,7 +225,7 @@ def ask(
     if_attempt: int | None = None,
     args: RequestArgs | None = None,
 ) -> str:
-    """Send a request to the keeper of a run; return its id. The only way from a view or a command to a keeper.
+    """Send a request to the keeper of a run. Return its id. The only way from a view or a command to a keeper.
 
     Raises:
         NotRequested: no live keeper would receive the request.

@@ -266,13 +266,13 @@ class AttemptState(Part, frozen=True, kw_only=True):
 
     @property
     def lost_at(self) -> int | None:
-        """The step from which the loss stayed nan or inf to the end; None if it did not, or the step is unknown."""
+        """The step from which the loss stayed nan or inf to the end, or None if it did not, or the step is unknown."""
         lost = self.not_finite
         return lost.step if lost is not None and self.finite_again is None else None
 
     @property
     def begins_at(self) -> float:
-        """The first step of this attempt; infinite while unknown.
+        """The first step of this attempt, or infinity while unknown.
 
         A script that prints every hundredth step prints its first one late. The step that it resumed from is more exact. After a
         later step, so is the checkpoint that it should have resumed from.
@@ -521,7 +521,7 @@ class RunState(Part, frozen=True, kw_only=True):
 
     @property
     def failed_for(self) -> FailureClass | None:
-        """The failure of a run that waits for a person, or was stopped while it waited; None for any other run."""
+        """The failure of a run that waits for a person, or was stopped while it waited, or None for any other run."""
         condition, attempt = self.condition, self.attempt
         if attempt is None or self.mode == "observed":
             return None
@@ -542,7 +542,7 @@ class RunState(Part, frozen=True, kw_only=True):
 
     @property
     def best_step(self) -> int | None:
-        """The step of the best loss; None if unknown."""
+        """The step of the best loss, or None if unknown."""
         return self.records[-1][0] if self.records and self.records[-1][0] >= 0 else None
 
     def now(self, wall: float) -> float:

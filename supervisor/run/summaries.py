@@ -118,7 +118,7 @@ class RunIndex:
             self._new[folder] = [kept[run_id] for run_id in kept.keys() & there]
 
     def add(self, run: RunPaths, summary: Summary) -> Summary:
-        """Cache the summary of a run without a keeper, from the next `save` on; return the cached one."""
+        """Cache the summary of a run without a keeper, from the next `save` on. Return the cached one."""
         kept = _listed(summary)
         self._new.setdefault(os.path.dirname(run.root), []).append(kept)
         return kept

@@ -84,7 +84,7 @@ _PLAIN: Mapping[type[ev.Event], tuple[MomentKind, Tone, tuple[str, ...]]] = {
 
 
 def moment_of(event: ev.Event, state: RunState) -> Moment | None:
-    """Return an event's entry in the timeline; None for most events. `state`: before the event."""
+    """Return an event's entry in the timeline, or None for most events. `state`: before the event."""
     found = _found(event, state)
     if found is None:
         return None
@@ -219,7 +219,7 @@ def _launch(event: ev.LaunchIntended, state: RunState) -> _Found:
 
 
 def changed_arguments(before: AttemptState, after: ev.LaunchIntended | AttemptState) -> str:
-    """Return the settings that differ later: ``--lr 1e-2 → 3e-3, + --bf16, − --fused``; "" if none do.
+    """Return the settings that differ later: ``--lr 1e-2 → 3e-3, + --bf16, − --fused``, or "" if none do.
 
     Leave out the resume, the launcher's own flags, and paths that differ only in the attempt's number.
     """

@@ -34,7 +34,7 @@ def why_alive(run: RunPaths, state: RunState) -> str:
 
 
 def throw_away(run: RunPaths, *, in_place: bool = False) -> RunPaths:
-    """Move a run to the trash next to it; return its new place. `in_place`: if the disk is too full for that, remove it permanently.
+    """Move a run to the trash next to it. Return its new place. `in_place`: if the disk is too full for that, remove it permanently.
 
     Raises:
         StillLives: a keeper holds the run, or its ranks may still be running without one.
@@ -72,7 +72,7 @@ def bring_back(thrown: RunPaths) -> RunPaths:
 
 
 def empty(runs: Path, now: float | None = None) -> int:
-    """Remove runs that were deleted more than a week ago; return how many. Touch only run directories."""
+    """Remove runs that were deleted more than a week ago. Return how many. Touch only run directories."""
     now = time.time() if now is None else now
     count = 0
     try:

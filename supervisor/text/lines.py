@@ -123,7 +123,7 @@ def _capped(raw: bytes, cap: int) -> tuple[bytes, bool]:
 
 
 def read_amounts(read_bytes: int | None, size_bytes: int | None) -> tuple[str, str, str] | None:
-    """Return the amount read, the total, and the unit: ``("120", "600", "MB")``; None if no unread bytes are known.
+    """Return the amount read, the total, and the unit: ``("120", "600", "MB")``, or None if no unread bytes are known.
 
     The amount read is rounded down and the total up, so they never look equal.
     """
@@ -140,6 +140,6 @@ def read_amounts(read_bytes: int | None, size_bytes: int | None) -> tuple[str, s
 
 
 def read_to(read_bytes: int | None, size_bytes: int | None) -> str:
-    """Return ``log read to 120 of 600 MB``; empty if no bytes are known to be unread."""
+    """Return ``log read to 120 of 600 MB``, or "" if no bytes are known to be unread."""
     amounts = read_amounts(read_bytes, size_bytes)
     return "log read to {} of {} {}".format(*amounts) if amounts is not None else ""

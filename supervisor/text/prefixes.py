@@ -134,7 +134,7 @@ def split_prefix(text: str, hosts: Collection[str] = ()) -> tuple[Origin, str]:
 
 
 def _one(text: str, hosts: Collection[str], so_far: Origin) -> tuple[Origin | None, str]:
-    """Return the outermost prefix of a line and the text after it; None without a prefix."""
+    """Return the outermost prefix of a line and the text after it, or None if there is no prefix."""
     template = next((host for host in hosts if host[0] == "^"), None)
     if template is not None and so_far.local_rank is None and (match := re.match(template, text)):
         return _origin_in(match), text[match.end() :]
@@ -224,7 +224,7 @@ def learn_hosts(lines: Iterable[str]) -> frozenset[str]:
 
 
 def _roles(rows: Sequence[tuple[tuple[int, ...], int | None]]) -> dict[int, str]:
-    """Return the meaning of a template's numbers, by their position; empty if unclear.
+    """Return the meaning of a template's numbers, by their position, or nothing if unclear.
 
     The last number that differs is the rank if it distinguishes all prefixes. Else it is the local rank, and the one before it the node.
     A single number is clear only if ranks follow it in the lines.

@@ -92,7 +92,7 @@ def stamp_of(
 
 
 def whole_date(text: str, latest_t: float) -> float | None:
-    """Return the time of a stamp with a year; None if there is none. `latest_t`: when the line existed."""
+    """Return the time of a stamp with a year, or None if there is none. `latest_t`: when the line existed."""
     head = text[:HEAD_CHARS]
     try:
         return _dated(head, latest_t) if ":" in head else None
@@ -173,7 +173,7 @@ class Span(NamedTuple):
 
 
 def span_of(head: Sequence[str], tail: Sequence[str], written_t: float, path: str = "") -> Span | None:
-    """Return the start and end of a log; None if its lines have no clock.
+    """Return the start and end of a log, or None if its lines have no clock.
 
     Args:
         head: its first lines.

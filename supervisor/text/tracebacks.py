@@ -75,7 +75,7 @@ def frames_above(
         lines: the lines above the traceback's last line.
         speaker: the writer of that last line. Lines of other writers are skipped.
         hosts: see `prefixes.split_prefix`.
-        most_between: maximum number of the speaker's other lines between them; None for any number.
+        most_between: maximum number of the speaker's other lines between them, or None for any number.
     """
     frames: list[Frame] = []
     quoted, between = "", 0

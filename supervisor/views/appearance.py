@@ -76,7 +76,7 @@ def appearance_of(sources: list[tuple[str, Mapping[str, object]]], env: Mapping[
     """
 
     def first(name: str) -> tuple[str, str] | None:
-        """Return the source of a setting and its value; None if no source has one."""
+        """Return the source of a setting and its value, or None if no source has one."""
         given = ((where, values.get(name)) for where, values in sources)
         return next(((where, str(value)) for where, value in given if value not in {None, ""}), None)
 

@@ -44,7 +44,7 @@ def short(value: float | None) -> str:
 
 
 def sure(verdict: Verdict) -> str:
-    """Return the confidence of a verdict, such as ``92 % sure``; empty if the message leaves no doubt."""
+    """Return the confidence of a verdict, such as ``92 % sure``, or "" if the message leaves no doubt."""
     return "" if verdict.is_plain_error else f"{100 * verdict.confidence:.0f} % sure"
 
 

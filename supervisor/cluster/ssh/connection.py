@@ -60,7 +60,7 @@ class Connections:
     Args:
         hosts: the index of a host is its node rank in the run.
         stoker: the words that start stoker on a host.
-        config: ssh's config file; None for ssh's default.
+        config: ssh's config file, or None for ssh's default.
     """
 
     def __init__(self, hosts: Sequence[Host], stoker: Sequence[str], config: str | None = None) -> None:

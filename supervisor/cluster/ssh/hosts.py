@@ -85,7 +85,7 @@ def variables_in(words: Sequence[str]) -> tuple[tuple[str, str], ...]:
 
 
 def processes_of(hosts: Sequence[Host]) -> int | None:
-    """Return the number of processes per host; None if no host gives one.
+    """Return the number of processes per host, or None if no host gives one.
 
     Raises:
         BadHosts: the numbers differ, but all nodes of a run have the same number.

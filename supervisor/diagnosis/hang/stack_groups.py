@@ -269,7 +269,7 @@ def _doing(frames: Sequence[Frame]) -> tuple[Doing, str]:
 
 
 def _meeting(frame: Frame, *, innermost: bool) -> str | None:
-    """Return the meeting of ranks that a call belongs to; None without one."""
+    """Return the meeting of ranks that a call belongs to, or None if there is none."""
     distributed = "torch/distributed/" in frame.file
     if frame.name in _COLLECTIVES and distributed and _CHECKPOINT not in frame.file:
         return f"in {frame.name}"

@@ -65,7 +65,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class ThreadStack:
-    """One thread, innermost frame first. `idle`: it waits in the kernel; None if the tool does not show this.
+    """One thread, innermost frame first. `idle`: it waits in the kernel, or None if the tool does not show this.
 
     `at`: the index of each frame's line among the parsed lines, from 0.
     """
@@ -77,7 +77,7 @@ class ThreadStack:
 
 
 def parse_stack(lines: Sequence[str]) -> tuple[ThreadStack, ...]:
-    """Return the threads in the output of py-spy or faulthandler; empty for any other text."""
+    """Return the threads in the output of py-spy or faulthandler, or nothing for any other text."""
     found: list[ThreadStack] = []
     is_main, idle, frames, at = False, None, list[Frame](), list[int]()
 

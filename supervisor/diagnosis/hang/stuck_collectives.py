@@ -36,7 +36,7 @@ class Collective:
         group: the group in words.
         seq: the collective's number in that group.
         op: the kind of collective.
-        missing: the ranks at fault; empty if all ranks reached it.
+        missing: the ranks at fault, empty if all ranks reached it.
         came: the ranks that wait in it.
         place: the user's line that called it, on a rank that reached it.
         unfinished: the ranks at fault called it, but did not finish it as the others did.
@@ -74,13 +74,13 @@ def ranks_at_fault(stuck: Iterable[Collective]) -> tuple[int, ...]:
 
 
 def stuck_text(stuck: Sequence[Collective]) -> str:
-    """Return the collectives in one line; empty if there are none."""
+    """Return the collectives in one line, or "" if there are none."""
     more = f"; and {len(stuck) - MOST_SHOWN} more" if len(stuck) > MOST_SHOWN else ""
     return "; ".join(item.text for item in stuck[:MOST_SHOWN]) + more
 
 
 def stuck_collectives(dumps: Mapping[int, Mapping[str, Any]]) -> tuple[Collective, ...]:
-    """Return the hanging collectives, with the ranks at fault; empty if the dumps do not show them.
+    """Return the hanging collectives, with the ranks at fault, or nothing if the dumps do not show them.
 
     `dumps` are by global rank. A rank without a dump, or with an empty one, counts as unknown. If a dump lacks
     a group of which its rank is a recorded member, the rank does not wait there.
@@ -341,7 +341,7 @@ def _config(dump: Mapping[str, Any]) -> dict[GroupKey, set[int]]:
 
 
 def _text(value: object, most: int = 80) -> str:
-    """Return a name or a number as text; empty for other values, such as a list nested a thousand times."""
+    """Return a name or a number as text, or "" for other values, such as a list nested a thousand times."""
     if isinstance(value, str):
         return value[:most]
     return str(value) if isinstance(value, int) and value.bit_length() < 200 else ""
@@ -375,7 +375,7 @@ class RasLag:
 
 
 def read_ras(text: str) -> tuple[RasLag, ...]:
-    """Return the ranks that are behind, by communicator; empty if all are even or this is not a report."""
+    """Return the ranks that are behind, by communicator, or nothing if all are even or this is not a report."""
     sections: list[tuple[str | None, dict[int, list[int]]]] = [(None, {})]
     current: int | None = None
     for line in text.splitlines():

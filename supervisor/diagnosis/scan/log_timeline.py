@@ -37,7 +37,7 @@ LATEST_T: Final = 4070908800.0  # 2099: no stamp is later
 
 
 def when(text: str, day_t: float = SOME_DAY_T, *, bare_clock: bool = True) -> float | None:
-    """Return the time at the start of a line, as seconds in an unknown zone; None without one.
+    """Return the time at the start of a line, as seconds in an unknown zone, or None if there is none.
 
     Seconds are whole: the order within a second is not used. SLURM prints a cancellation's time after the node's name.
     """
@@ -103,7 +103,7 @@ class Silence(NamedTuple):
 
 
 def silence(lines: Sequence[str]) -> Silence | None:
-    """Return the last silence between two stamped lines of the tail; None if stamps do not allow this."""
+    """Return the last silence between two stamped lines of the tail, or None if stamps do not allow this."""
     stamps = _stamps(lines)
     if len(stamps) < 3:
         return None
@@ -138,7 +138,7 @@ def _stamps(lines: Sequence[str]) -> list[tuple[int, float]]:
 
 
 def ends_in_nan(lines: Sequence[str]) -> int | None:
-    """Return the index of the first loss line from which all are nan; None if the last loss is a number.
+    """Return the index of the first loss line from which all are nan, or None if the last loss is a number.
 
     One or two nan losses may be a scaler's first steps, unless no step ever had a number.
     """

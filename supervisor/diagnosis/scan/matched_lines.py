@@ -350,7 +350,7 @@ def was_handled(hit: Hit) -> bool:
 
 
 def end_of_chain(hit: Hit) -> int | None:
-    """Return the line of the last exception raised from this one, or while handling it; None without one."""
+    """Return the line of the last exception raised from this one, or while handling it, or None if there is none."""
     end = None
     for below, stop, head in _chain(hit):
         found = end_below(head, hit.after[stop + 1 :], hit.hosts)

@@ -375,7 +375,7 @@ def _without_records(text: bytes) -> bytes:
 
 
 def _record(raw: bytes) -> _Record | None:
-    """Parse one collector's record; None for any other JSON."""
+    """Parse one collector's record, or None for any other JSON."""
     import json
 
     try:

@@ -125,7 +125,7 @@ def check_file(file: ConfigFile | None, *, classes: frozenset[str], is_job: bool
     Args:
         file: the file, or None.
         classes: names of failure classes, for ``[policy.<class>]``.
-        is_job: True for a job file, which may have trainer keys; False for product settings, which may not.
+        is_job: True for a job file, which may have trainer keys, or False for product settings, which may not.
 
     Raises:
         JobError: an unknown key (the message has the nearest name and the line) or a value of the wrong type.

@@ -39,7 +39,7 @@ class Ledger:
     Attributes:
         state: the fold of all events so far.
         adopted: whether another keeper started this journal.
-        trouble: why events are waiting in memory; empty while they are being written.
+        trouble: why events are waiting in memory, empty while they are being written.
 
     Raises:
         OSError: the journal cannot be opened.
@@ -71,7 +71,7 @@ class Ledger:
         return next(apart_s for below, apart_s in APART_S if size < below)
 
     def astray(self) -> str:
-        """Return where the journal is if the run's folder was moved or deleted; "" if it is in place."""
+        """Return where the journal is if the run's folder was moved or deleted, or "" if it is in place."""
         return self._journal.astray()
 
     def emit(self, event: ev.Event, *, durable: bool = False) -> None:

@@ -118,7 +118,7 @@ class LogWatch:
         engine_ready: whether the engine is available without delay. Until then lines wait to be scanned, but not to be measured.
             Compiling the engine takes tens of seconds on a busy machine, and steps must keep their times.
         rank_of: returns the global rank of a log's origin, or None if unknown.
-        measure: read metrics from log lines; False for a trainer whose telemetry gives exact values.
+        measure: whether to read metrics from log lines. False for a trainer whose telemetry gives exact values.
         rules: the user's own metrics, as (name, regex).
         late: the content of a log at its first read was written earlier, so its samples get the timestamps of their lines, or
             a mark for a line without a timestamp.

@@ -57,7 +57,7 @@ class MeasuredFacts:
     Attributes:
         group_timeout_s: the longest process-group timeout that the job sets, or that the ranks were measured to request, if it is
             above PyTorch's default.
-        steps: wall time and step of the newest counted steps; empty if the script logs its own.
+        steps: wall time and step of the newest counted steps, empty if the script logs its own.
     """
 
     def __init__(

@@ -83,7 +83,7 @@ class Target:
 
     @property
     def backlog_bytes(self) -> int:
-        """The size of a backlog that takes a while to read, in bytes; 0 if reading takes only a moment."""
+        """The size of a backlog that takes a while to read, in bytes, or 0 if reading takes only a moment."""
         size_bytes = 0
         for log in self.logs:
             with contextlib.suppress(OSError):

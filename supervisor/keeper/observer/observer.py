@@ -175,7 +175,7 @@ class Observer:
         self._thread.join()
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Wait for the target to end on its own; return whether it has."""
+        """Wait for the target to end on its own. Return whether it has."""
         # Do not ask the thread: after Ctrl-C in a join, Python 3.11 reports it as ended (bpo-45274).
         return self._over.wait(timeout_s)
 
@@ -300,7 +300,7 @@ class Observer:
             self._judge()
 
     def _take(self, timeout_s: float) -> bool:
-        """Record new observations; return whether any came from a log."""
+        """Record new observations. Return whether any came from a log."""
         new_lines = False
         try:
             seen = self._queue.get(timeout=timeout_s)

@@ -158,7 +158,7 @@ def _was_measured(record: RunFile, state: RunState, env: Mapping[str, str]) -> b
 
 
 def _code_hidden_by(job: JobSpec) -> str:
-    """Return a clause on why a command's program hides its exit code; "" if its text shows no reason."""
+    """Return a clause on why a command's program hides its exit code, or "" if its text shows no reason."""
     name, text = script_of(job)
     where = name or "the command"
     if job.has_own_code:

@@ -130,7 +130,7 @@ class LiveAttempt:
             self._next_search = self._exit_mono
 
     def stop(self, why: ev.StopWhy, by: str, *, grace_s: float, now: bool = False) -> ev.StopIntended | None:
-        """Start to end the attempt; return the intent as an event, to be journaled before the first action.
+        """Start to end the attempt. Return the intent as an event, to be journaled before the first action.
 
         A second call with `now` hurries the first. A person's stop replaces the keeper's own, which may
         have been meant for a restart. Return None if nothing changes, or if the command has exited with 0.
@@ -165,7 +165,7 @@ class LiveAttempt:
         )
 
     def watch(self) -> list[ev.Event]:
-        """Check once; return new events."""
+        """Check once. Return new events."""
         self._look_for_exit()
         now = self._clock.mono()
         facts = self._search(now)
@@ -344,7 +344,7 @@ class LiveAttempt:
                 return alive or list(self.child.roots())  # a frozen launcher outlives its children
 
     def _end(self, now: float) -> list[ev.Event]:
-        """Finish the attempt if it has ended; return which processes are left and why."""
+        """Finish the attempt if it has ended. Return which processes are left and why."""
         alive = self.alive()
         by_itself = self.stop_sequence is None and self.exit is not None and self.exit.exit_code == 0
         gone = self.exit is not None and (not alive or (by_itself and self._settled(now)))

@@ -223,7 +223,7 @@ def alive_of(run_dir: str, paths: AttemptPaths) -> tuple[ProcessId, ...]:
 
 
 def end_all(run_dir: str, paths: AttemptPaths, within_s: float = REAP_S) -> tuple[ProcessId, ...]:
-    """Kill all processes of an attempt, including unrecorded ones; return those left after `within_s`."""
+    """Kill all processes of an attempt, including unrecorded ones. Return those left after `within_s`."""
     deadline = time.monotonic() + within_s
     while (alive := alive_of(run_dir, paths)) and time.monotonic() < deadline:
         kill_all([*alive])
@@ -246,7 +246,7 @@ def read_exit(paths: AttemptPaths) -> ExitStatus | None:
 
 
 def kill_all(pids: list[ProcessId], number: signal.Signals = signal.SIGKILL) -> list[ProcessId]:
-    """Signal the processes in `pids` that still exist under their identity; return those reached."""
+    """Signal the processes in `pids` that still exist under their identity. Return those reached."""
     return [pid for pid in pids if send_signal(pid, number)]
 
 
@@ -284,7 +284,7 @@ def _reap(launcher: subprocess.Popen[bytes]) -> None:
 
 
 def _first_line(launcher: subprocess.Popen[bytes]) -> dict[str, object]:
-    """Return the launcher's report on its start; empty if it died before that or takes too long."""
+    """Return the launcher's report on its start, or nothing if it died before that or takes too long."""
     assert launcher.stdout is not None, "spawn makes it a pipe"
     line = b""
     with launcher.stdout as pipe:

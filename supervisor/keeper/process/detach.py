@@ -49,7 +49,7 @@ def start_detached(
     continued_by: str = "",
     meanwhile: Callable[[], object] | None = None,
 ) -> int:
-    """Start a keeper on `run` in its own session; return its pid once it holds the lock.
+    """Start a keeper on `run` in its own session. Return its pid once it holds the lock.
 
     `entry`: the module whose `main` is called with the run's folder: the keeper alone, or together with
     other code. `record` goes through a pipe, because the copy on disk has no secrets and the keeper must use

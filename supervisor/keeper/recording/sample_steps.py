@@ -74,7 +74,7 @@ class _Rank:
     has_bar: bool = False
     bar_total: float | None = None
     losses_beside: int | None = None
-    """Losses since a shorter bar was drawn; None if the training's bar came last."""
+    """Losses since a shorter bar was drawn, or None if the training's bar came last."""
     begins_again: bool = False
     """Whether the counter has no total and no epoch and restarts with each epoch."""
     heading: dict[str, float] = field(default_factory=dict)

@@ -148,7 +148,7 @@ class Health:
             self._watch.progress(self._mono(checkpoint.written_t or checkpoint.t))
 
     def tick(self) -> bool:
-        """Check the silence; return True if the attempt hangs and must end."""
+        """Check the silence. Return True if the attempt hangs and must end."""
         watch = self._watch
         if watch is None:
             return False

@@ -287,7 +287,7 @@ class StackBroker:
         return True
 
     def poll(self) -> Round | None:
-        """Return the watch's round once it is done; return each round only once."""
+        """Return the watch's round once it is done. Return each round only once."""
         attempt, taken = self._taker.poll() or (None, None)
         if taken is None or attempt != self._attempt:
             return None

@@ -85,7 +85,7 @@ class Creep:
             self._points.append((t, value))
 
     def full_in_s(self, limit: float) -> float | None:
-        """Return the seconds until the level reaches `limit` at its slope; None if it is steady or too new."""
+        """Return the seconds until the level reaches `limit` at its slope, or None if it is steady or too new."""
         if len(self._points) < POINTS // 2:
             return None
         points = list(self._points)

@@ -54,8 +54,8 @@ class Silence:
         seen, here, world: ranks in the newest round of stacks (0: no round yet), on this node, in the job; None: unknown.
         waiting: whether some rank waits for others, in a collective or in DDP's backward pass.
         late: the ranks that others wait for.
-        alike_s: the time between the first and the last of the identical rounds; 0 if there is only one.
-        changed: how the newest round differs from the one before, in words; empty if it does not.
+        alike_s: the time between the first and the last of the identical rounds, or 0 if there is only one.
+        changed: how the newest round differs from the one before, in words, empty if it does not.
         watched: whether a screen that can act is open.
         can_resume: whether a restart would continue from a checkpoint, or may start from scratch.
     """

@@ -103,7 +103,7 @@ def printed(raw: bytes) -> Printed:
 
 
 def phase_in_stack(mark: str) -> Phase | None:
-    """Return the phase that a stack (``function@file:line`` joined by bars) shows; None if a step or unknown."""
+    """Return the phase that a stack (``function@file:line`` joined by bars) shows, or None if a step or unknown."""
     return next((phase for phase, stands_in in _STANDS_IN if stands_in.search(mark)), None)
 
 
@@ -368,7 +368,7 @@ class StallWatch:
         return max(0.0, now - self._news)
 
     def asked_s(self) -> float | None:
-        """Return how long a person allows no progress now; None if the default rules decide."""
+        """Return how long a person allows no progress now, or None if the default rules decide."""
         settings = self._settings
         if not self.stepped:
             return settings.start_timeout_s or None

@@ -227,7 +227,7 @@ def wants_colour(stream: TextIO, env: Mapping[str, str]) -> bool:
 
 
 def event_lines(event: ev.Event) -> Iterable[Line]:
-    """Return an event as lines; empty for an event that is only for programs."""
+    """Return an event as lines, or nothing for an event that is only for programs."""
     kind = type(event)
     if (made := MADE.get(kind)) is not None:
         return made(event)

@@ -45,7 +45,7 @@ def draw(
     height: int = 15,
     colour: bool = False,
 ) -> str:
-    """Return the curve as text, one line per attempt; "" for fewer than two points.
+    """Return the curve as text, one line per attempt, or "" for fewer than two points.
 
     Points are thinned to `MAX_POINTS` bucket means, because a terminal shows no more. Without steps, values are numbered.
     """

@@ -120,7 +120,7 @@ def _attempt_story(attempt: AttemptState, run: RunPaths) -> list[str]:
 
 
 def _resumed_story(state: RunState, before: AttemptState, attempt: AttemptState) -> str:
-    """Return a resumed attempt's checkpoint and first step; empty if this attempt or all before it made no step."""
+    """Return a resumed attempt's checkpoint and first step, or "" if this attempt or all before it made no step."""
     if attempt.missed is not None:
         return english.sentence("moment", MomentKind.MISSED, values_of(attempt.missed))
     if attempt.resumed_step is not None:
@@ -136,7 +136,7 @@ def _resumed_story(state: RunState, before: AttemptState, attempt: AttemptState)
 
 
 def _confirmed(before: AttemptState, attempt: AttemptState) -> str:
-    """Return a note on whether a changed batch was confirmed by measurement; empty for the bundled trainer, which needs no check."""
+    """Return a note on whether a changed batch was confirmed by measurement, or "" for the bundled trainer, which needs no check."""
     change = before.decision.change if before.decision is not None else None
     if (
         change is None
@@ -174,7 +174,7 @@ def place_text(cause: Cause, root: Path) -> str:
 
 
 def code_text(cause: Cause, run: RunPaths, attempt: int) -> str:
-    """Return the user's own line in the traceback that ends in the cause, with its position; empty if none."""
+    """Return the user's own line in the traceback that ends in the cause, with its position, or "" if there is none."""
     own = read_context(run, attempt, cause).own
     return shortened(f"{own.path}:{own.line}  {own.text}", 240) if own is not None else ""
 
@@ -194,7 +194,7 @@ def batch_text(batch: BatchSpec) -> str:
 
 
 def trial_lines(state: RunState, run: RunPaths, tr: Tr) -> list[str]:
-    """Return the lines, labels first; empty if the run is not a trial, or launched nothing."""
+    """Return the lines, labels first, or nothing if the run is not a trial, or launched nothing."""
     attempt = state.attempt
     try:
         job = read_run_file(run.run_json).job

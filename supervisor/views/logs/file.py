@@ -172,7 +172,7 @@ class LogFile:
         self._mark = (start, self.read(start, self.size - start))
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return at most `size` bytes at `offset`; empty beyond the end or if the disk fails."""
+        """Return at most `size` bytes at `offset`, empty beyond the end or if the disk fails."""
         if self._fd < 0 or size <= 0:
             return b""
         try:
@@ -184,7 +184,7 @@ class LogFile:
     # -- places ------------------------------------------------------------------------------------------
 
     def next_start(self, offset: int) -> int:
-        """Return the offset after the first newline at or after `offset`; -1 if no newline follows."""
+        """Return the offset after the first newline at or after `offset`, or -1 if no newline follows."""
         at = offset
         while data := self.read(at, min(STRIDE_BYTES, self.size - at)):
             found = data.find(b"\n")
@@ -205,7 +205,7 @@ class LogFile:
         return 0
 
     def number_at(self, offset: int) -> int | None:
-        """Return the number, from 0, of the line that begins at `offset`; None if not counted that far."""
+        """Return the number, from 0, of the line that begins at `offset`, or None if not counted that far."""
         chunk = offset // CHUNK_BYTES
         if chunk > self.newlines.chunks:
             return None
@@ -213,7 +213,7 @@ class LogFile:
         return self.newlines.before(chunk) + self.read(start, offset - start).count(b"\n")
 
     def offset_of(self, number: int) -> int | None:
-        """Return the start of line `number`, from 0; None beyond the end, or if not counted that far yet."""
+        """Return the start of line `number`, from 0, or None beyond the end, or if not counted that far yet."""
         if number <= 0:
             return 0
         chunk = self.newlines.chunk_of(number - 1)  # at the end of counting, less than a chunk is uncounted
@@ -242,7 +242,7 @@ class LogFile:
 
     @property
     def line_count(self) -> int | None:
-        """The number of lines, including a partial last line; None if not counted yet."""
+        """The number of lines, including a partial last line, or None if not counted yet."""
         total = self.number_at(self.size) if self.counted_bytes == self.size else None
         is_open = self.size > 0 and self.read(self.size - 1, 1) != b"\n"
         return total + is_open if total is not None else None

@@ -94,7 +94,7 @@ class _Head:
         return taken
 
     def depth_of(self, texts: tuple[str, ...]) -> int | None:
-        """Return how many units come before the unit with these texts; None if there is none nearby."""
+        """Return how many units come before the unit with these texts, or None if there is none nearby."""
         return next((depth for depth, unit in enumerate(self.ahead) if unit.texts == texts), None)
 
     def writer(self, depth: int) -> tuple[int | None, str]:

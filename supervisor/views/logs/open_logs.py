@@ -269,11 +269,11 @@ class OpenLogs:
 
     @property
     def line_count(self) -> int | None:
-        """The number of lines in the included logs; None if not counted."""
+        """The number of lines in the included logs, or None if not counted."""
         return _sum_of([stream.file.line_count for stream in self.included])
 
     def shown(self) -> Tally | None:
-        """Return how many lines match the query; None if the query excludes no line."""
+        """Return how many lines match the query, or None if the query excludes no line."""
         included = self.included
         if all(stream.is_whole for stream in included):
             return None
@@ -287,7 +287,7 @@ class OpenLogs:
         return Tally(total, _done(self.finders), ordinal, at_match=place is not None)
 
     def below(self, place: Place) -> int | None:
-        """Return how many lines of the query begin at or after a place; None if not counted."""
+        """Return how many lines of the query begin at or after a place, or None if not counted."""
         before = _before(self.streams, place)
         if before is None or _done(self.streams) < 1:
             return None
@@ -310,5 +310,5 @@ def _done(streams: Sequence[Stream]) -> float:
 
 
 def _before(streams: Sequence[Stream], place: Place) -> int | None:
-    """Return how many matching lines begin before a place; None if not counted yet."""
+    """Return how many matching lines begin before a place, or None if not counted yet."""
     return _sum_of([stream.before(at) for stream, at in zip(streams, place, strict=True)])

@@ -260,7 +260,7 @@ def _cleaned(data: bytes) -> str:
 
 
 def _rank_word(word: Word) -> str:
-    """Return the ranks of ``r0-3,7``; empty for any other word."""
+    """Return the ranks of ``r0-3,7``, or "" for any other word."""
     named = _RANKS.fullmatch(word.text) if word.is_plain and not word.is_left_out else None
     return named[1] if named is not None else ""
 

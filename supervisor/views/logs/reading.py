@@ -122,7 +122,7 @@ class Page(msgspec.Struct, frozen=True):
         return self.following, self.grows
 
     def nodes_of(self, row: Row) -> tuple[int, ...]:
-        """Return the nodes that wrote a row; empty for a single-node run."""
+        """Return the nodes that wrote a row, or nothing for a single-node run."""
         found = {self.logs[index].node for index, _ in row.parts}
         return tuple(sorted(node for node in found if node is not None))
 

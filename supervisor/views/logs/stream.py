@@ -180,7 +180,7 @@ class Stream:
         return self.file.line_count or 0 if self.is_whole else self._counts.total + self._tail[1]
 
     def before(self, offset: int) -> int | None:
-        """Return how many matching lines begin before `offset`; None if not counted yet."""
+        """Return how many matching lines begin before `offset`, or None if not counted yet."""
         if self.is_excluded or not offset:
             return 0
         if offset >= self.file.size:
@@ -202,7 +202,7 @@ class Stream:
 
     @property
     def arrivals(self) -> Arrivals | None:
-        """The arrival times of the log's bytes; None if the log has no arrival index."""
+        """The arrival times of the log's bytes, or None if the log has no arrival index."""
         known = self._index.get(self.file.path)
         return known if known is not None and known.batches else None
 
@@ -245,7 +245,7 @@ class Stream:
         return math.inf if is_short or took_s <= 0 else self.file.full_size / took_s
 
     def _stamps_shift(self) -> float | None:
-        """Return the shift from the lines' stamps to wall time; None if too few lines have a stamp."""
+        """Return the shift from the lines' stamps to wall time, or None if too few lines have a stamp."""
         file = self.file
         key = file.generation, min(file.full_size, SNIFF_BYTES)
         if self._shift[0] != key:

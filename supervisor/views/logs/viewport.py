@@ -484,7 +484,7 @@ def _row_of(rows: Sequence[Row], at: At | None) -> int | None:
 
 
 def _number_of(stream: Stream, row: Row) -> int | None:
-    """Return the number of a row from 1 in a single log; None for several logs or an uncounted log."""
+    """Return the number of a row from 1 in a single log, or None for several logs or an uncounted log."""
     number = stream.file.number_at(row.parts[0][1].offset)
     return number + 1 if number is not None else None
 

@@ -156,7 +156,7 @@ class Readings:
         )
 
     def machine(self) -> Machine | None:
-        """Return the machine; None without readings."""
+        """Return the machine, or None if there are no readings."""
         keyed = self._machine
         if not keyed.seen_t:
             return None

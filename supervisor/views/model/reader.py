@@ -50,7 +50,7 @@ class SnapshotReader:
         node: the node whose journal and series are read.
         monotonic: clock for the interval of checking the keeper's lock.
         journal: the node's journal, if already read.
-        presence: tells a live keeper that a user who can act is watching; None for a read-only view.
+        presence: tells a live keeper that a user who can act is watching, or None for a read-only view.
     """
 
     def __init__(

@@ -98,7 +98,7 @@ def batch_of(batch: BatchSpec | None) -> str:
 
 
 def note_of(state: RunState, listed: tuple[float, str] = (0.0, "")) -> str:
-    """Return the user's newest note on a run (key m), secrets hidden; empty without a note.
+    """Return the user's newest note on a run (key m), secrets hidden, or "" if there is no note.
 
     `listed`: the time and text of the note in the index, written after the run's end.
     """
@@ -109,7 +109,7 @@ def note_of(state: RunState, listed: tuple[float, str] = (0.0, "")) -> str:
 
 
 def watched_word(state: RunState, *, live: bool) -> str:
-    """Return the state of a watched job from its log: live, quiet, unknown (how it ended) or unwatched; empty if another word fits."""
+    """Return the state of a watched job from its log: live, quiet, unknown (how it ended) or unwatched, or "" if another word fits."""
     condition, attempt = state.condition, state.attempt
     if state.mode != "observed" or attempt is None:
         return ""

@@ -39,7 +39,7 @@ class Gpu(msgspec.Struct, frozen=True):
 class Rank(msgspec.Struct, frozen=True):
     """One rank: the newest training sample and the newest reading of its process.
 
-    `stepped_t`: the time of its newest sample with a step; None if its steps cannot be told from the job's.
+    `stepped_t`: the time of its newest sample with a step, or None if its steps cannot be told from the job's.
     `pace_s`: seconds per step from the times of its log lines, for a log without step times. All values are
     from the newest attempt and unknown at its start (`seen_t` 0) until logged.
     """
@@ -167,7 +167,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def epoch_times(self) -> tuple[Track, bool]:
-        """The durations of the newest attempt's epochs, and whether they are derived from log times; empty if steps have times."""
+        """The durations of the newest attempt's epochs, and whether they are derived from log times, or nothing if steps have times."""
         if self.step_time_s[0] is not None:
             return (), False
         printed = tuple(
@@ -190,7 +190,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         return (track[-1].mean if track else None), False
 
     def latest(self, name: str) -> float | None:
-        """Return the newest logged value of a metric; None until the newest attempt logs a value."""
+        """Return the newest logged value of a metric, or None until the newest attempt logs a value."""
         track = self.metrics.get(name, ())
         return track[-1].mean if track and self.is_current(track[-1].attempt) else None
 

@@ -60,12 +60,12 @@ def job_pace(
 
 
 def epoch_times(printed: Track) -> Track:
-    """Return the duration of each epoch from the printed times; empty if the times seem to count from the start."""
+    """Return the duration of each epoch from the printed times, empty if the times seem to count from the start."""
     return () if is_since_start([point.mean for point in printed], LEAST_EPOCHS + 1) else printed
 
 
 def is_since_start(values: Sequence[float], least: int) -> bool:
-    """Check whether the times in a log count from its start; False for fewer than `least`."""
+    """Check whether the times in a log count from its start. False for fewer than `least`."""
     if len(values) < least or values[-1] < RISEN * values[0]:
         return False
     return all(b >= a for a, b in pairwise(values))
@@ -142,7 +142,7 @@ class Pace:
         return self._of[0]
 
     def seconds(self) -> float | None:
-        """Return the seconds per step, the median over the newest gaps; None without gaps."""
+        """Return the seconds per step, the median over the newest gaps, or None if there are no gaps."""
         return median(gap.mean for gap in self._gaps)
 
     def track(self) -> Track:

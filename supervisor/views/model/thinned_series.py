@@ -31,7 +31,7 @@ class Point(NamedTuple):
 
     @property
     def time(self) -> float | None:
-        """The wall time of writing in seconds; None if unknown."""
+        """The wall time of writing in seconds, or None if unknown."""
         return self.line_t if self.late else self.t
 
 
@@ -156,6 +156,6 @@ def _sums(values: Sequence[float], keep: float) -> list[float]:
 
 
 def median(values: Iterable[float]) -> float | None:
-    """Return the median (the lower of two, so that of two ranks the faster is the norm); None if empty."""
+    """Return the median (the lower of two, so that of two ranks the faster is the norm), or None if empty."""
     ordered = sorted(values)
     return ordered[(len(ordered) - 1) // 2] if ordered else None

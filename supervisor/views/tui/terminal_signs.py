@@ -116,7 +116,7 @@ def title_of(snapshot: Snapshot, now: float, tr: Tr) -> str:
 
 
 def worth_a_call(state: st.RunState) -> object:
-    """Return the reason to alert the user: a failed attempt, or a run's end without a stop request; else None.
+    """Return the reason to alert the user: a failed attempt, or a run's end without a stop request, or None.
 
     A run that ends with its failed attempt is not a second reason.
     """

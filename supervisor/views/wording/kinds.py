@@ -72,7 +72,7 @@ class Kinds(Formatter):
 
 
 def end_of_request(attempt: AttemptState) -> str:
-    """Return ``stopped by ada``, ``restarted by ada``, in English; empty if no request ended the attempt."""
+    """Return ``stopped by ada``, ``restarted by ada``, in English, or "" if no request ended the attempt."""
     if attempt.stop is None or not attempt.ended_on_request:
         return ""
     word = "restarted" if attempt.stop.why is StopWhy.RESTART else "stopped"
@@ -119,14 +119,14 @@ def values_of(event: Event) -> dict[str, object]:
 
 
 def unread_text(of: AttemptState | AttemptEnded | Progress) -> str:
-    """Return ``log read to 120 of 600 MB``, in English; empty if all was read or reading keeps up."""
+    """Return ``log read to 120 of 600 MB``, in English, or "" if all was read or reading keeps up."""
     if not isinstance(of, Progress):
         return read_to(of.log_read_bytes, of.log_size_bytes)
     return read_to((of.log_bytes or 0) - of.lag_bytes, of.log_bytes) if of.lag_bytes else ""
 
 
 def reading_ratio(state: RunState) -> float | None:
-    """Return the share of a watched log's earlier content read so far; None if reading keeps up."""
+    """Return the share of a watched log's earlier content read so far, or None if reading keeps up."""
     progress = state.progress
     if state.mode != "observed" or progress is None or not progress.lag_bytes or not progress.log_bytes:
         return None
@@ -142,7 +142,7 @@ def is_unread(state: RunState) -> bool:
 
 
 def reading_text(state: RunState) -> str:
-    """Return ``reading 231 MB, 37 %``, in English, for a watched log or an old run's journal; empty if reading keeps up. ``reading``: not checked yet."""
+    """Return ``reading 231 MB, 37 %``, in English, for a watched log or an old run's journal, or "" if reading keeps up. ``reading``: not checked yet."""
     if is_unread(state):
         return "reading"
     ratio, size_bytes = reading_ratio(state), state.progress.log_bytes if state.progress is not None else None
@@ -156,7 +156,7 @@ def reading_text(state: RunState) -> str:
 
 
 def place_of_end(state: RunState, step: int | None, attempt: AttemptState) -> str:
-    """Return ``step 1 200``, ``epoch 3.5`` or ``before its first step``, in English; empty if unknown. `step`: the header's, for the newest."""
+    """Return ``step 1 200``, ``epoch 3.5`` or ``before its first step``, in English, or "" if unknown. `step`: the header's, for the newest."""
     if reading_ratio(state) is not None:
         return ""  # the reading position is not the end
     is_newest = state.attempt is not None and attempt.number == state.attempt.number
@@ -184,7 +184,7 @@ def step_place(step: str, by_time: bool) -> str:
 
 
 def counter_text(seen: BatchMeasured) -> str:
-    """Return the meaning of a script's printed counter in optimizer steps; empty if the same or unknown."""
+    """Return the meaning of a script's printed counter in optimizer steps, or "" if the same or unknown."""
     steps = seen.logged_step or 1.0
     if steps < 1:
         return f"{1 / steps:.0f} steps of the script are 1 optimizer step"
@@ -192,7 +192,7 @@ def counter_text(seen: BatchMeasured) -> str:
 
 
 def epoch_text(state: RunState) -> str:
-    """Return ``epoch 3.5 / 10`` for a log without steps; empty if the log has no epochs either."""
+    """Return ``epoch 3.5 / 10`` for a log without steps, or "" if the log has no epochs either."""
     progress = state.progress
     if progress is None or progress.epoch is None:
         return ""
@@ -206,7 +206,7 @@ def _plain(value: float) -> str:
 
 
 def changed_text(change: SpecChange) -> str:
-    """Return the effect of a change, in one line of English; empty if none."""
+    """Return the effect of a change, in one line of English, or "" if there is none."""
     parts = describe_change(change.batch).split(", ") if change.batch is not None else []
     parts = [part for part in parts if not part.endswith(" unchanged")]
     parts += [f"{name}={value}" for name, value in change.env]

@@ -66,7 +66,7 @@ def of_project(path: str, folder: str | None) -> str:
 
 
 def _writer(ranks: Iterable[RankState], path: str) -> RankState | None:
-    """Return the rank that writes a file; None for a log of several ranks."""
+    """Return the rank that writes a file, or None for a log of several ranks."""
     found = [r for r in ranks for name in (r.stdout, r.stderr) if name and _is_same(path, name)]
     return found[0] if len(found) == 1 else None
 

@@ -105,7 +105,7 @@ class _Template(NamedTuple):
     modes: Mapping[str, str]
 
     def captured(self, text: str) -> dict[str, str] | None:
-        """Return the captured texts; None without a match. Linear time, as each piece is searched once."""
+        """Return the captured texts, or None if there is no match. Linear time, as each piece is searched once."""
         first, *between, last = self.pieces
         at, end = len(first), len(text) - len(last)
         if end <= at or not text.startswith(first) or not text.endswith(last):

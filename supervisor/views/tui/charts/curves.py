@@ -126,7 +126,7 @@ def shifted(track: Track, by_s: float) -> Track:
 
 @of_track
 def span_of(track: Track, axis: Axis) -> tuple[float, float] | None:
-    """Return the least and the greatest position of a track's points; None without points."""
+    """Return the least and the greatest position of a track's points, or None if there are no points."""
     found = positions(track, axis)
     return (min(found), max(found)) if found else None
 
@@ -250,7 +250,7 @@ class Plot(NamedTuple):
 
 
 def extent(look: Look, tracks: Sequence[Track]) -> tuple[float, float] | None:
-    """Return the least and the greatest position; None without points."""
+    """Return the least and the greatest position, or None if there are no points."""
     axis = axis_for(look.axis, tracks)
     spans = [span for track in tracks if (span := span_of(track, axis)) is not None]
     return (min(low for low, _ in spans), max(high for _, high in spans)) if spans else None
@@ -491,7 +491,7 @@ def readout(
 
 
 def axis_word(axis: Axis) -> str:
-    """Return the word for the axis in a chart's title, in English; empty for steps, the usual axis."""
+    """Return the word for the axis in a chart's title, in English, or "" for steps, the usual axis."""
     if axis is Axis.TIME:
         return "by time since the start"
     return "" if axis is Axis.STEP else f"by {axis}"

@@ -179,7 +179,7 @@ class UsePanel(Panel):
             self.repaint()
 
     def _age_text(self, view: View) -> str:
-        """Return the age of a live run's newest reading; empty while the age is normal."""
+        """Return the age of a live run's newest reading, or "" while the age is normal."""
         track = use_of(view.snapshot, memory=self.memory).track
         if not track or view.snapshot.state.is_over or view.now - track[-1].t < fm.STALE_S:
             return ""
@@ -215,7 +215,7 @@ def _beside_loss(snapshot: Snapshot) -> Track:
 
 
 def not_finite(snapshot: Snapshot) -> str:
-    """Return a note on a non-finite newest loss, its start and the last finite loss; empty if finite, or reading is behind."""
+    """Return a note on a non-finite newest loss, its start and the last finite loss, or "" if finite, or reading is behind."""
     first = snapshot.lost_since
     if first is None or not snapshot.is_current(first.attempt) or reading_ratio(snapshot.state) is not None:
         return ""

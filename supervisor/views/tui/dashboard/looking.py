@@ -108,7 +108,7 @@ class Looking:
         panes: the visible panes.
         access: the way to the run.
         log: the log of the run.
-        back: returns to the list of runs; None if the run was not opened from the list.
+        back: returns to the list of runs, or None if the run was not opened from the list.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Looking:
     # -- panes and pages -----------------------------------------------------------------------------------
 
     def closes(self) -> str:
-        """Return what the back key closes first, from the inside out; empty if nothing is open."""
+        """Return what the back key closes first, from the inside out, or "" if nothing is open."""
         focused = self.panes.focused
         if focused is not None and (word := focused.closes()):
             return word

@@ -53,7 +53,7 @@ class Dashboard(KeyScreen, Screen[None]):
     Args:
         access: the way to the run.
         clock: wall time.
-        back: returns to the list of runs; None if the run was not opened from the list.
+        back: returns to the list of runs, or None if the run was not opened from the list.
         name: the run's name in the index; empty: none.
         playback: recorded time; None: show the run as it is now.
     """

@@ -118,7 +118,7 @@ class LogPanel(WheelPanel):
         return page.rows[number] if number < len(page.rows) else None
 
     def place(self) -> lc.LogAt | None:
-        """Return the place of the current row; None while following the newest lines."""
+        """Return the place of the current row, or None while following the newest lines."""
         here = self.row
         if self.page is None or here is None or (self.page.following and not self.page.at_cause):
             return None
@@ -126,7 +126,7 @@ class LogPanel(WheelPanel):
 
     @property
     def selection(self) -> tuple[LogRow, LogRow] | None:
-        """The first and last selected row; None without rows."""
+        """The first and last selected row, or None if there are no rows."""
         here = self.row
         return (self.mark or here, here) if here is not None else None
 
@@ -230,11 +230,11 @@ class LogPanel(WheelPanel):
 
     @property
     def frozen_row(self) -> LogRow | None:
-        """The row under the cursor; None while following the newest lines."""
+        """The row under the cursor, or None while following the newest lines."""
         return None if self.following else self.row
 
     def freeze_word(self) -> str:
-        """Return the label of the freeze key; empty if the key has no effect because the log has ended."""
+        """Return the label of the freeze key, or "" if the key has no effect because the log has ended."""
         grows = self.page is None or self.page.grows
         if self.following:
             return "freeze" if grows else ""

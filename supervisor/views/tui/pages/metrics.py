@@ -179,7 +179,7 @@ class MetricsPage(ChartPanel):
         return max(min(self._at, len(names) - 1), 0)
 
     def runs(self, name: str) -> list[Track]:
-        """Return one series of each run, with this run first; empty for runs without the series."""
+        """Return one series of each run, with this run first, or nothing for runs without the series."""
         mine = self.view.snapshot.series.get(name, ()) if self.view is not None else ()
         return [
             mine,
@@ -262,7 +262,7 @@ class MetricsPage(ChartPanel):
         return between(left, (*_as_many_as_fit(parts, room - 1), Span(" ")), width)
 
     def _differing_arguments(self, width: int) -> Row:
-        """Return ``lr 1e-2 | 1e-3``, each value in its run's hue; empty if a run's arguments are unknown."""
+        """Return ``lr 1e-2 | 1e-3``, each value in its run's hue, or nothing if a run's arguments are unknown."""
         assert self.view is not None
         snapshot = self.view.snapshot
         job = snapshot.run_file.job if snapshot.run_file is not None else None

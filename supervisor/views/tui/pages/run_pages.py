@@ -317,7 +317,7 @@ def _origins(record: RunFile, width: int, tr: Tr) -> list[Row]:
 
 
 def sample_text(state: st.RunState) -> str:
-    """Return the shape of one model sample: ``sequence 1024``, ``sample 3 × 224 × 224``; empty if unmeasured or varying."""
+    """Return the shape of one model sample: ``sequence 1024``, ``sample 3 × 224 × 224``, or "" if unmeasured or varying."""
     seen = state.attempt.measured if state.attempt is not None else None
     if seen is None or not seen.sample_shape:
         return ""

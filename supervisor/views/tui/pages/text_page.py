@@ -45,7 +45,7 @@ class Page(MovingPanel):
         return [(Span(" "), *spans) for spans in found[self._top : self._top + height]]
 
     def copied(self) -> str:
-        """Return the whole page as plain unwrapped lines; empty without a page."""
+        """Return the whole page as plain unwrapped lines, or "" if there is no page."""
         rows = self.rows(self.view, UNWRAPPED_CELLS) if self.view is not None else ()
         return self._copied_below_name(rows)
 

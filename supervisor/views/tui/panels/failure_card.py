@@ -96,7 +96,7 @@ class FailureCard(Panel, can_focus=True):
         return left, row(name, Span(self.tr(f" · {sure}") if sure else "", TextStyle.DIM))
 
     def copied(self) -> str:
-        """Return the whole card as plain unwrapped lines; empty without a card."""
+        """Return the whole card as plain unwrapped lines, or "" if there is no card."""
         return self._copied_below_name(self.body(UNWRAPPED_CELLS, COPIED_ROWS))
 
     def body(self, width: int, height: int) -> Sequence[Row]:

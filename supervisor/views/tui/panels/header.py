@@ -201,7 +201,7 @@ def _counts_within_epochs(snapshot: Snapshot) -> bool:
 
 
 def quiet_s(snapshot: Snapshot, now: float) -> float | None:
-    """Return the seconds without a step if the keeper flagged a stall or the pause is unusual; else None."""
+    """Return the seconds without a step if the keeper flagged a stall or the pause is unusual, or None."""
     condition, attempt = snapshot.state.condition, snapshot.state.attempt
     if attempt is not None and attempt.quiet_since is not None:
         return None  # the state already shows the pause
@@ -228,7 +228,7 @@ def quiet_s(snapshot: Snapshot, now: float) -> float | None:
 
 
 def eta_s(snapshot: Snapshot) -> float | None:
-    """Return the seconds to the last step, by the job's own estimate or the newest rate; None while halted.
+    """Return the seconds to the last step, by the job's own estimate or the newest rate, or None while halted.
 
     The first steps of an attempt give no ETA, because they are slow or were read at once. A resumed bar
     counts skipped steps as done, so after a restart only the rate counts.
@@ -271,7 +271,7 @@ def _job(snapshot: Snapshot, name: str, room: int, tr: Tr) -> Row:
 
 
 def ranks_of(state: RunState) -> int | None:
-    """Return the job's number of ranks, or the number seen if greater (a script may start its own); else None."""
+    """Return the job's number of ranks, or the number seen if greater (a script may start its own), or None."""
     attempt = state.attempt
     numbers = [own.rank for own in attempt.ranks.values() if own.rank is not None] if attempt else []
     return max([state.world_size or 0, *(number + 1 for number in numbers)]) or None
@@ -359,7 +359,7 @@ def _tiles(snapshot: Snapshot) -> list[Tile]:
 
 
 def epoch_time_text(snapshot: Snapshot) -> str:
-    """Return the duration of an epoch if the step time is unknown; empty if both are unknown."""
+    """Return the duration of an epoch if the step time is unknown, or "" if both are unknown."""
     took_s, is_derived = snapshot.epoch_time_s
     return (
         f"{(fm.about(fm.seconds) if is_derived else fm.seconds)(took_s)}/epoch" if took_s is not None else ""

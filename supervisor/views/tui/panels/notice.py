@@ -61,7 +61,7 @@ class NoticeBar(Panel):
 
     @property
     def says(self) -> str:
-        """The visible answer; empty without an answer."""
+        """The visible answer, or "" if there is no answer."""
         return self._answer.text if self._answer is not None else ""
 
     def drop_older(self) -> None:
@@ -185,7 +185,7 @@ class TimelinePanel(ListPanel, can_focus=True):
 
 
 def _without_a_keeper(snapshot: Snapshot, *, read_only: bool) -> tuple[str, TextStyle]:
-    """Return in one line why no keeper answers here; empty if a keeper answers, or if none is needed."""
+    """Return in one line why no keeper answers here, or nothing if a keeper answers, or if none is needed."""
     state, lives = snapshot.state, is_live(snapshot)
     if snapshot.gone:
         return "✗ the run directory is gone: what you see is the last that was read", TextStyle.BAD

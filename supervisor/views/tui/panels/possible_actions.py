@@ -109,13 +109,13 @@ def why_not(name: str, snapshot: Snapshot, *, read_only: bool, can_adopt: bool) 
 
 
 def knobs_of(snapshot: Snapshot) -> Knobs | None:
-    """Return the job's settings with later answers and measurements; None if run.json cannot be read."""
+    """Return the job's settings with later answers and measurements, or None if run.json cannot be read."""
     record = snapshot.run_file
     return snapshot.state.answered_job(record.job).knobs if record is not None else None
 
 
 def current_batch(snapshot: Snapshot) -> BatchSpec | None:
-    """Return the batch of the newest attempt, measured or planned; None if unknown."""
+    """Return the batch of the newest attempt, measured or planned, or None if unknown."""
     attempt = snapshot.state.attempt
     return attempt.shown_batch if attempt else None
 
@@ -131,7 +131,7 @@ def batch_flag(snapshot: Snapshot) -> str:
 
 
 def batch_copy(snapshot: Snapshot) -> str:
-    """Return a note that a copy of the user's config gets the new batch; empty if no config has a batch."""
+    """Return a note that a copy of the user's config gets the new batch, or "" if no config has a batch."""
     from supervisor.job.knobs.setting_names import Place, config_file, place_of
 
     if (knobs := knobs_of(snapshot)) is None:
@@ -252,7 +252,7 @@ def resume_text(snapshot: Snapshot, start: NextStart) -> tuple[str, str]:
 
 
 def checkpoint_path(snapshot: Snapshot) -> str:
-    """Return the newest checkpoint's path, relative to the job's folder if below it; empty if none."""
+    """Return the newest checkpoint's path, relative to the job's folder if below it, or "" if there is none."""
     saved, record = snapshot.state.resumable, snapshot.run_file
     if saved is None:
         return ""
@@ -260,7 +260,7 @@ def checkpoint_path(snapshot: Snapshot) -> str:
 
 
 def set_to_resume(start: NextStart) -> str:
-    """Return what the launch would add to the arguments to make the script resume; empty if nothing."""
+    """Return what the launch would add to the arguments to make the script resume, or "" if nothing."""
     knobs, saved = start.knobs, start.saved
     if knobs is None or saved is None or not start.resumes or start.given:
         return ""
@@ -309,7 +309,7 @@ def overwrite_warning(snapshot: Snapshot) -> str:
 
 
 def offer(snapshot: Snapshot) -> SpecChange | None:
-    """Return the suggested change for a one-key restart of a held run after a failure; None if there is none."""
+    """Return the suggested change for a one-key restart of a held run after a failure, or None if there is none."""
     condition = snapshot.state.condition
     if not isinstance(condition, st.HeldOpen) or condition.decision is None:
         return None
@@ -318,7 +318,7 @@ def offer(snapshot: Snapshot) -> SpecChange | None:
 
 
 def offer_warning(snapshot: Snapshot) -> str:
-    """Return a warning in one line before the user accepts the change; empty without a risk."""
+    """Return a warning in one line before the user accepts the change, or "" if there is no risk."""
     change = offer(snapshot)
     batch = change.batch if change is not None else None
     risk = ""
@@ -331,7 +331,7 @@ def offer_warning(snapshot: Snapshot) -> str:
 
 
 def continue_text(snapshot: Snapshot) -> str:
-    """Return the command for the next attempt of a finished run, with policy's planned change; empty if it succeeded."""
+    """Return the command for the next attempt of a finished run, with policy's planned change, or "" if it succeeded."""
     state = snapshot.state
     done = isinstance(state.condition, st.Finished) and state.condition.outcome is Outcome.SUCCEEDED
     if not state.is_over or done or state.mode == "observed" or snapshot.run_file is None:
@@ -340,7 +340,7 @@ def continue_text(snapshot: Snapshot) -> str:
 
 
 def again_text(snapshot: Snapshot) -> str:
-    """Return the command that starts this job again, with the settings that a restart needs; empty if unknown."""
+    """Return the command that starts this job again, with the settings that a restart needs, or "" if unknown."""
     if snapshot.run_file is None or snapshot.state.mode == "observed":
         return ""
     from supervisor.job.launch.plan import command_of  # only once a run has finished
@@ -354,7 +354,7 @@ def again_text(snapshot: Snapshot) -> str:
 
 
 def cost(snapshot: Snapshot) -> str:
-    """Return in brief what ending a live attempt would lose since the newest checkpoint; empty if nothing."""
+    """Return in brief what ending a live attempt would lose since the newest checkpoint, or "" if nothing."""
     state, attempt, saved = snapshot.state, snapshot.state.attempt, snapshot.state.resumable
     if attempt is None or attempt.last_step is None or not isinstance(state.condition, st.Running):
         return ""
@@ -386,7 +386,7 @@ def restart_effect(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> 
 
 
 def question(kind: RequestKind, snapshot: Snapshot) -> str | None:
-    """Return the question to ask before a stop, or before a request that would lose something; else None."""
+    """Return the question to ask before a stop, or before a request that would lose something, or None."""
     condition, lost = snapshot.state.condition, cost(snapshot)
     if kind is RequestKind.RESTART:
         effect = restart_effect(snapshot)

@@ -350,7 +350,7 @@ def columns_of(width: int, *, several: bool = False, reported: Container[str]) -
 
 
 def ranks_of(state: st.RunState, leader: st.RunState) -> list[st.RankState]:
-    """Return a node's ranks in the run's newest attempt; empty until the node starts that attempt."""
+    """Return a node's ranks in the run's newest attempt, or nothing until the node starts that attempt."""
     attempt, newest = state.attempt, leader.attempt
     if attempt is None or newest is None or attempt.number != newest.number:
         return []
@@ -358,7 +358,7 @@ def ranks_of(state: st.RunState, leader: st.RunState) -> list[st.RankState]:
 
 
 def slow_rank_of(state: st.RunState) -> SlowRankFound | None:
-    """Return the straggler that the newest attempt's keeper found; None without a straggler."""
+    """Return the straggler that the newest attempt's keeper found, or None if there is no straggler."""
     found = state.attempt.slow_rank if state.attempt is not None else None
     return found if found is not None and (found.rank is not None or found.unclear) else None
 
@@ -395,7 +395,7 @@ def node_state(node: Node, snapshot: Snapshot, now: float) -> Span:
 
 
 def network_text(node: Node) -> str:
-    """Return the busiest network interface's receive and send rates on a node; empty if not measured."""
+    """Return the busiest network interface's receive and send rates on a node, or "" if not measured."""
     values = node.machine.values if node.machine is not None else {}
     rates = [
         (received, values.get(name.replace(NET_RECEIVED, NET_SENT)) or 0)

@@ -321,7 +321,7 @@ class RunsPanel(ListPanel):
         return Span("◆", run_style(self.marked.index(run) + 1))
 
     def _detail(self, width: int) -> Row:
-        """Return the selected run's command and note, after any failure reason that its column cuts off; empty if there is none."""
+        """Return the selected run's command and note, after any failure reason that its column cuts off, or nothing if there is none."""
         found = self.rows[self.cursor]
         own = found.run.run_id if found.given and width < NAME_FROM else ""  # the given name replaces the id
         reason = self.tr(found.reason)

@@ -23,14 +23,14 @@ COUNTED_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A line of a file. `number` is counted from 1; None if not counted yet."""
+    """A line of a file. `number` is counted from 1, or None if not counted yet."""
 
     path: str
     offset: int
     number: int | None
 
     def counted(self) -> int | None:
-        """Return the line's number, counted now if unknown; None if the file cannot be read."""
+        """Return the line's number, counted now if unknown, or None if the file cannot be read."""
         if self.number is not None:
             return self.number
         number, left = 1, self.offset

@@ -121,7 +121,7 @@ def key_commands() -> type[Provider]:
 
 
 def silence_of(screen: Screen[Any], event: events.Key) -> str | None:
-    """Return the message for a key that has no effect on a screen; None if the key has an effect."""
+    """Return the message for a key that has no effect on a screen, or None if the key has an effect."""
     if screen.app.screen is not screen or event.key in screen.active_bindings:
         return None
     if not event.is_printable and event.key not in NAMED_KEYS:

@@ -122,7 +122,7 @@ class Panel(Widget):
         return ""
 
     def copied(self) -> str:
-        """Return the content as plain lines below the run's name, for the clipboard; empty if none."""
+        """Return the content as plain lines below the run's name, for the clipboard, or "" if there is none."""
         edge = 2 if self.framed else 0
         return self._copied_below_name(self.body(self.size.width - edge, self.size.height - edge))
 
