@@ -105,7 +105,7 @@ def say(*lines: str, file: TextIO | None = None, end: str = "\n", flush: bool = 
 
 
 def say_table(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> None:
-    """Print rows in columns as wide as needed. `right`: the right-aligned columns."""
+    """Print rows in columns as wide as needed. `right` are the right-aligned columns."""
     shown = [[*map(printable, row)] for row in rows]
     widths = [min(max(map(len, column)), MOST_CELLS) for column in zip(*shown, strict=True)]
     for row in shown:
@@ -122,7 +122,7 @@ def say_json(value: object) -> None:
 
 
 def say_crash(*found: Any) -> None:
-    """Print an internal error with its traceback on stderr, redacted. `found`: the arguments of `sys.excepthook`; none: the current exception."""
+    """Print an internal error with its traceback on stderr, redacted. `found` are the arguments of `sys.excepthook`; none: the current exception."""
     import traceback
 
     from supervisor.text.redact import redact_text
@@ -295,7 +295,7 @@ def settings_table(path: Path, name: str, *, whole: bool) -> dict[str, Any]:
 
 
 def settings_in(path: Path, *, only: str) -> FileSettings | None:
-    """Return a settings file, checked as in `stoker run`; None if missing. `only`: the table to check; empty: all.
+    """Return a settings file, checked as in `stoker run`; None if missing. `only` is the table to check; empty: all.
 
     Raises:
         JobError: the file has errors, one line each.

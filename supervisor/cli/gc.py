@@ -32,7 +32,7 @@ _LIMIT = re.compile(r"(\d+(?:\.\d+)?)(h|d|w|mb|gb|tb|)", re.IGNORECASE)
 
 
 class OldRun(NamedTuple):
-    """A run beyond the limits, and why. `kept`: why it stays anyway, empty if it is deleted. `size`: bytes on disk."""
+    """A run beyond the limits, and why. `kept` says why it stays anyway, empty if it is deleted. `size`: bytes on disk."""
 
     row: RunRow
     size: int

@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class _Piece(NamedTuple):
-    """The records from a chunk of one log, in line order. `file`: the log's name, if there are several."""
+    """The records from a chunk of one log, in line order. `file` is the log's name, if there are several."""
 
     file: str | None
     records: list[msgspec.Struct]

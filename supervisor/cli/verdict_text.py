@@ -39,7 +39,7 @@ def verdict_lines(
 ) -> list[str]:
     """Return the lines to print. Text from a log has its control characters removed.
 
-    `again`: earlier occurrences. `ended_t`: the end time from a run's journal. `tr`: translates our sentences.
+    `again`: earlier occurrences. `ended_t` is the end time from a run's journal. `tr`: translates our sentences.
     """
     where = f"{path} ({tr(f'attempt {attempt}')})" if attempt is not None else path
     reason = f", {tr(verdict.reason.value.replace('_', ' '))}" if verdict.reason is not None else ""

@@ -54,7 +54,7 @@ ONLY_SMALLER_ADVICE: Final = "A smaller batch would also be a smaller global bat
 def advice_for(
     failure: FailureClass, reason: Reason | None, text: str, job: JobEvidence, *, bare_kill: bool = False
 ) -> tuple[str, ...]:
-    """Return advice, the most specific first. `text`: the causing line and a few lines below.
+    """Return advice, the most specific first. `text` is the causing line and a few lines below.
 
     `bare_kill`: only a SIGKILL is known about the end.
     """

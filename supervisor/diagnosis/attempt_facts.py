@@ -48,7 +48,7 @@ _NO_ECHO = frozenset(
 class Root(NamedTuple):
     """The chosen root: class, place and confidence.
 
-    `line` 0: no line shows it. `local_rank`: on its node, if `rank` is unknown. `shown_by`: the stacks or dumps behind it.
+    `line` 0: no line shows it. `local_rank`: on its node, if `rank` is unknown. `shown_by` is the stacks or dumps behind it.
     """
 
     failure: FailureClass

@@ -229,7 +229,7 @@ def _in_worker(line: int, text: str, hit: Hit, scans: Sequence[SourceScan]) -> _
 
 
 def _is_soft(hit: Hit, settled: _Settled, *, informs: bool) -> bool:
-    """Check whether the line is a warning or a notice. `informs`: a collector put INFO before each line."""
+    """Check whether the line is a warning or a notice. `informs` means that a collector put INFO before each line."""
     if hit.has(Trait.FIRM):
         return False
     text = _INFORMS.sub(" ", hit.text) if informs else hit.text

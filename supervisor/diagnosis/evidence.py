@@ -40,7 +40,7 @@ class RunValues(NamedTuple):
     fail (called only to suggest a batch). `user_of` returns the owner of a pid in a message. It is None if
     pids here differ from the message's. `behind_entry`: flags of `stoker run` that came after `entry`, the
     script, and so went to it. `keeps_global`: nothing known prevents a smaller micro-batch with the same
-    global batch. `divided_batch`: the batch flag with its value, if it covers more than one rank's batch.
+    global batch. `divided_batch` is the batch flag with its value, if it covers more than one rank's batch.
     """
 
     micro_batch: int | None = None
@@ -64,10 +64,10 @@ class RunValues(NamedTuple):
 class SeenHang(NamedTuple):
     """The stacks of a live attempt that had stopped making progress.
 
-    `ranks`: the ranks that kept the others waiting, empty if unknown. `path` and `line`: where their stack is
-    stored; line 0: nowhere. `groups`: all ranks by activity. `ended_for_it`: the attempt was ended as a hang.
+    `ranks` are the ranks that kept the others waiting, empty if unknown. `path` and `line`: where their stack is
+    stored; line 0: nowhere. `groups`: all ranks by activity. `ended_for_it` means that the attempt was ended as a hang.
     Otherwise it ended on its own, for example when waiting ranks timed out, or a person stopped it.
-    `silent_s`: the time from the last step to a person's stop.
+    `silent_s` is the time from the last step to a person's stop.
     """
 
     ranks: tuple[int, ...]

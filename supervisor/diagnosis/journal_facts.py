@@ -29,7 +29,7 @@ def with_journal_facts(
 ) -> JobEvidence:
     """Add the journals' record of one attempt: a (state, attempt) for each node. The first node leads.
 
-    `spec`: the resolved job, whose values advice quotes. `run_root`: the run directory, as shown in the verdict's paths.
+    `spec` is the resolved job, whose values advice quotes. `run_root` is the run directory, as shown in the verdict's paths.
     """
     pairs = list(nodes)
     if not pairs:

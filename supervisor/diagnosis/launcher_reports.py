@@ -438,7 +438,7 @@ class Ranks:
     def from_local(self, local: int, place: str | None, *, failed: bool = True) -> int | None:
         """Convert a local rank to a global rank, or None if the node's first rank is unknown.
 
-        `place`: see `_place_of`. `failed`: the rank failed first, so it did not wait.
+        `place`: see `_place_of`. `failed` means that the rank failed first, so it did not wait.
         """
         everywhere = {base for of_place in self._bases.values() for base in of_place}
         bases = everywhere if place is None else self._bases[place]

@@ -86,7 +86,7 @@ class EarlierJob(NamedTuple):
 class Examination(NamedTuple):
     """A verdict with its derivation, for `stoker diagnose --explain`.
 
-    `facts`: all results. `decision`: the rules that fired. `earlier`: the jobs before the last one in the file.
+    `facts`: all results. `decision` are the rules that fired. `earlier` are the jobs before the last one in the file.
     """
 
     verdict: Verdict
@@ -349,7 +349,7 @@ def _is_sent_kill(root: Root, job: JobEvidence) -> bool:
 
 
 def title_of(root: Root, *, is_sent_kill: bool = False) -> str:
-    """Return one line with the rank or ranks, if known. `is_sent_kill`: the signal was SIGKILL."""
+    """Return one line with the rank or ranks, if known. `is_sent_kill` means that the signal was SIGKILL."""
     if _is_bare_kill(root):
         return f"{_who(root)} was killed (SIGKILL); most often memory ran out on the host"
     if is_sent_kill:

@@ -103,7 +103,7 @@ def note(by: str, name: Any, value: Any, words: Any = (), given: Any = None, fil
 
 
 def note_all(by: str, values: object, form: str, words: list[str]) -> None:
-    """Record a parser's values, which may be nested. `form`: the form of a name among the command line's `words`."""
+    """Record a parser's values, which may be nested. `form` is the form of a name among the command line's `words`."""
     for name, value in leaves(values):
         names = {form % name: 1, form % (name.replace("_", "-") if by in ("tyro", "fire") else name): 1}
         note(by, name, value, names, is_given(names, words))

@@ -43,7 +43,7 @@ def is_secret(name: str) -> bool:
 
 
 class Wire:
-    """The records of this process. `folder`: the telemetry folder."""
+    """The records of this process. `folder` is the telemetry folder."""
 
     def __init__(self) -> None:
         self.folder: Any = getattr(sys.modules.get(__name__.partition(".")[0]), "telemetry", None)
@@ -70,7 +70,7 @@ class Wire:
             self.kept.append(entry)
 
     def start_reporting(self, timeout_s: Any = None) -> None:
-        """Start to report once training is seen, but never in a data worker. `timeout_s`: the process group's."""
+        """Start to report once training is seen, but never in a data worker. `timeout_s` is the process group's."""
         if self.off or self.reporting:
             return
         data = sys.modules.get("torch.utils.data")

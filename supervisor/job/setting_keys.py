@@ -65,8 +65,8 @@ _SWITCH_WORDS: Final = {"yes": True, "on": True, "no": False, "off": False}
 class Setting:
     """One setting.
 
-    With `default` None, nothing is assumed. `section`: the part of the trainer's help that starts here.
-    `flag`: the flag of `stoker run`, with a placeholder for its value (``--grace S``), empty without one.
+    With `default` None, nothing is assumed. `section` is the part of the trainer's help that starts here.
+    `flag` is the flag of `stoker run`, with a placeholder for its value (``--grace S``), empty without one.
     """
 
     kind: KeyType

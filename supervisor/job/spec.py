@@ -299,7 +299,7 @@ class HangSettings:
     A stall is flagged after max(`flag_s`, `flag_factor` x pace), where pace is the 99th percentile of this phase's earlier
     intervals in this run. The attempt is ended at the earliest after max(`act_s`, `act_factor` x pace, `return_factor` x
     the longest silence that the run recovered from), and only if all rules in `policy.health.ending` allow it. Without a
-    known pace, neither happens. `act_given`: the user set `act_s`. With `end_hangs`, it then counts missing progress only.
+    known pace, neither happens. `act_given` is the user set `act_s`. With `end_hangs`, it then counts missing progress only.
     """
 
     enabled: bool = True
@@ -359,7 +359,7 @@ class TrialSettings:
 
     If a setting stops the script after `steps` (`ends_itself`), the trial ends on its own. Otherwise it is
     stopped after `steps`. A trial is ended after `timeout_s` seconds at most. `args` are the script's
-    own arguments and `flags` torchrun's, for the command of the real run. `knobs`: the changed arguments.
+    own arguments and `flags` torchrun's, for the command of the real run. `knobs` are the changed arguments.
     """
 
     steps: int = 20
@@ -389,14 +389,14 @@ class JobSpec:
     set only if the user chose it. Otherwise stoker may change the port. `metric_rules` are the user's own (name, regex)
     pairs for metrics in logs. `set_knobs` are (knob, value) pairs that every launch sets besides `entry_args`: knobs in
     config files and in the environment. `world_size`: ranks of the whole job, or None if unknown, for example if a
-    launcher after ``--`` hides the number. `outputs`: where a third-party script may write checkpoints, as it spells
+    launcher after ``--`` hides the number. `outputs` says where a third-party script may write checkpoints, as it spells
     the path. `output_prefixes`: those that its arguments give (in run.json of earlier versions, some are in only one of
-    the two). `group_timeout_s`: the timeout of the bundled trainer's process groups, if longer than PyTorch's default.
-    `answered`: an answer from an earlier run that is used here. `instrument`: the job's processes are measured from
-    inside. The bundled trainer sends its own reports. `expected_memory_bytes`: the most GPU memory per rank that the
+    the two). `group_timeout_s` is the timeout of the bundled trainer's process groups, if longer than PyTorch's default.
+    `answered` is an answer from an earlier run that is used here. `instrument` means that the job's processes are measured from
+    inside. The bundled trainer sends its own reports. `expected_memory_bytes` is the most GPU memory per rank that the
     configuration expects, or None if the configuration has no figure or was changed. `env` is the user's own
     environment changes (from config or --env). `origins` has a row for each source (flag, env, file, default) of each
-    setting. The last row of a setting is in effect and overrides the rows before it. `given`: the command-line flags
+    setting. The last row of a setting is in effect and overrides the rows before it. `given` are the command-line flags
     that set nothing in the job, as words.
     """
 

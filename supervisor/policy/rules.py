@@ -38,10 +38,10 @@ class Answer(StrEnum):
 class Rule:
     """The answer to one failure class.
 
-    `max_times`: how often it restarts without progress; None: only ``--max-retries`` limits it.
-    `only_before_first_step`: the class only occurs before the first step, so nothing can be lost.
-    `advice_if_not_restarted`: the advice to a person if there is no restart, or no further one.
-    `held_unwatched`: whether a held run waits even without a dashboard. False if only an edit helps.
+    `max_times` says how often it restarts without progress; None: only ``--max-retries`` limits it.
+    `only_before_first_step` means that the class only occurs before the first step, so nothing can be lost.
+    `advice_if_not_restarted` is the advice to a person if there is no restart, or no further one.
+    `held_unwatched` says whether a held run waits even without a dashboard. False if only an edit helps.
     `show_first`: what the next launch waits for, at most `wait_s` seconds.
     """
 

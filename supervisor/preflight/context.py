@@ -21,7 +21,7 @@ KNOBS_CHECK: Final = "restarts"
 class CheckContext:
     """The inputs of the checks.
 
-    `env`: the launch's environment. `interpreter`: launches the job, or None if none was found.
+    `env` is the launch's environment. `interpreter`: launches the job, or None if none was found.
     """
 
     spec: JobSpec

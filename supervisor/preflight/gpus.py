@@ -27,7 +27,7 @@ SLOWED: Final = frozenset(("hw_slowdown", "sw_thermal", "hw_thermal", "power_bra
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Input of the checks below. `mine`: the GPUs that ranks will see, in CUDA's order, or None if unknown (a MIG slice)."""
+    """Input of the checks below. `mine` are the GPUs that ranks will see, in CUDA's order, or None if unknown (a MIG slice)."""
 
     context: CheckContext
     survey: GpuSurvey

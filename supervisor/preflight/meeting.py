@@ -39,7 +39,7 @@ class Way(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A failed connection. `what`: the obstacle in one line. `fix`: what to check."""
+    """A failed connection. `what` is the obstacle in one line. `fix`: what to check."""
 
     way: Way
     what: str
@@ -47,7 +47,7 @@ class Failed:
 
 
 def connect(host: str, port: int, address: str | None = None) -> socket.socket | Failed:
-    """Connect and return the socket, which the caller closes, or the failure. `address`: the host's, if known."""
+    """Connect and return the socket, which the caller closes, or the failure. `address` is the host's, if known."""
     found = resolved(host) if address is None else [address]
     if not found:
         what = f"no machine is known by the name {host}"

@@ -198,7 +198,7 @@ class JobKind(msgspec.Struct, frozen=True):
 
 
 class MemoryLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One recorded trial. `t`: wall seconds; `run`: the run's id."""
+    """One recorded trial. `t`: wall seconds; `run` is the run's id."""
 
     kind: JobKind
     trial: MemoryTrial

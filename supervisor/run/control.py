@@ -30,7 +30,7 @@ ROOT = 0
 
 
 class RequestArgs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Arguments of RESTART_WITH, NOTE and ANSWER. `argv`: the script's arguments. `offered`: apply the change that the hold proposes."""
+    """Arguments of RESTART_WITH, NOTE and ANSWER. `argv` are the script's arguments. `offered`: apply the change that the hold proposes."""
 
     micro_batch: int | None = None
     argv: tuple[str, ...] | None = None

@@ -158,7 +158,7 @@ class GpuFound(Event, frozen=True, kw_only=True, tag="gpu_found"):
 
 
 class LaunchIntended(AttemptEvent, frozen=True, kw_only=True, tag="launch_intended"):
-    """Attempt `attempt` is about to be spawned with this plan (also in attempts/<n>/plan.json). `resume`: the flag that makes the script resume, if any."""
+    """Attempt `attempt` is about to be spawned with this plan (also in attempts/<n>/plan.json). `resume` is the flag that makes the script resume, if any."""
 
     argv: tuple[str, ...]
     reason: str
@@ -204,8 +204,8 @@ class TrainerReady(AttemptEvent, frozen=True, kw_only=True, tag="trainer_ready")
 class BatchMeasured(AttemptEvent, frozen=True, kw_only=True, tag="batch_measured"):
     """The batch as measured by the instrumentation; written again when an answer changes. None: unknown.
 
-    `micro_batch`: samples of one forward of one rank; with `unit` "tokens", its maximum tokens. `accumulation`: micro-batches per step. `setting`: the option, variable or key of
-    the micro-batch, and `scope`, what it counts (``per_rank``, ``global``). `accumulation_setting`: a name, ``derived`` (it follows from a global batch) or ``none``. `how`: the
+    `micro_batch`: samples of one forward of one rank; with `unit` "tokens", its maximum tokens. `accumulation`: micro-batches per step. `setting` is the option, variable or key of
+    the micro-batch, and `scope`, what it counts (``per_rank``, ``global``). `accumulation_setting` is a name, ``derived`` (it follows from a global batch) or ``none``. `how`: the
     rule behind each answer. `candidates`: settings to ask about, if several fit. `counts_accumulation`: `setting` is the total of a step. `accumulation_counts_ranks`: the setting
     for the accumulation counts the passes of all ranks. `total_setting` and `total`: the basis of a derived accumulation. `refusal`: why the batch would not be changed after out of
     memory; `help`: what would allow it. `sequence_length` in tokens, and `sample_shape`, of one sample, if all are alike. `planned_steps`: optimizer steps of the whole training.
@@ -410,7 +410,7 @@ class StopIntended(AttemptEvent, frozen=True, kw_only=True, tag="stop_intended")
 
 
 class StopStepTaken(AttemptEvent, frozen=True, kw_only=True, tag="stop_rung"):
-    """A step of the stop sequence was taken. `pids`: the processes it applied to. `uninterruptible`: those stuck in the kernel."""
+    """A step of the stop sequence was taken. `pids` are the processes it applied to. `uninterruptible`: those stuck in the kernel."""
 
     step: StopStep = msgspec.field(name="rung")
     pids: tuple[int, ...] = ()
@@ -451,7 +451,7 @@ class ProcessesGone(AttemptEvent, frozen=True, kw_only=True, tag="processes_gone
 
 
 class AttemptEnded(AttemptEvent, frozen=True, kw_only=True, tag="attempt_ended"):
-    """The launcher and all its ranks have exited, and their logs were read. `exit_code`: the launcher's, negative for a signal.
+    """The launcher and all its ranks have exited, and their logs were read. `exit_code` is the launcher's, negative for a signal.
 
     `memory_kills`: processes in the keeper's control group that the kernel OOM-killed during the attempt.
     """
@@ -469,7 +469,7 @@ class LogsDated(AttemptEvent, frozen=True, kw_only=True, tag="logs_dated"):
     """When a watched job began and ended, by the timestamps in its logs. None: the lines have no timestamps.
 
     `over`: the job had ended before the observer attached. `copied`: its mtime is a copy's, so `over_t` is its last timestamp.
-    `day_guessed`: the time of day is right, but the date is a guess.
+    `day_guessed` means that the time of day is right, but the date is a guess.
     """
 
     began_t: float | None
@@ -507,7 +507,7 @@ class BackoffStarted(AttemptEvent, frozen=True, kw_only=True, tag="backoff_start
 
 
 class Held(AttemptEvent, frozen=True, kw_only=True, tag="held"):
-    """The run waits for a person to decide. `until`: the wall time at which the keeper stops waiting."""
+    """The run waits for a person to decide. `until` is the wall time at which the keeper stops waiting."""
 
     reason: str
     until: float | None = None
@@ -553,7 +553,7 @@ class SlowRankFound(AttemptEvent, frozen=True, kw_only=True, tag="slow_rank_foun
 
 
 class LossNotFinite(AttemptEvent, frozen=True, kw_only=True, tag="loss_not_finite"):
-    """The loss became nan, inf or -inf (`value`) at `step`. Journaled once per attempt, the first time. `last`: the loss before that."""
+    """The loss became nan, inf or -inf (`value`) at `step`. Journaled once per attempt, the first time. `last` is the loss before that."""
 
     value: str
     step: int | None = None
@@ -648,8 +648,8 @@ class StallFlagged(AttemptEvent, frozen=True, kw_only=True, tag="stall_flagged")
 class RanksAt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Ranks that were doing the same thing at the same line when stacks were taken.
 
-    `doing`: a value of `diagnosis.hang.stack_groups.Doing`. `what`: ``in all_reduce``. `line_at`: the user's
-    own line. `lines`: the 1-based line of that frame in the artifact, for each rank.
+    `doing` is a value of `diagnosis.hang.stack_groups.Doing`. `what`: ``in all_reduce``. `line_at` is the user's
+    own line. `lines` is the 1-based line of that frame in the artifact, for each rank.
     """
 
     ranks: tuple[int, ...]
@@ -753,7 +753,7 @@ class BatchAsked(AttemptEvent, frozen=True, kw_only=True, tag="batch_asked"):
 
 
 class BatchAnswered(Event, frozen=True, kw_only=True, tag="batch_answered"):
-    """An answer and who gave it. `batch`: that of the attempts so far, by this answer. `trial`: the number of this try if no person answered."""
+    """An answer and who gave it. `batch`: that of the attempts so far, by this answer. `trial` is the number of this try if no person answered."""
 
     question: BatchQuestion
     value: str
@@ -764,7 +764,7 @@ class BatchAnswered(Event, frozen=True, kw_only=True, tag="batch_answered"):
 
 
 class WaitingFor(AttemptEvent, frozen=True, kw_only=True, tag="waiting_for"):
-    """The next launch waits for a precondition. `text`: the precondition, and what blocks it."""
+    """The next launch waits for a precondition. `text` is the precondition, and what blocks it."""
 
     precondition: Precondition = msgspec.field(name="proof")
     text: str
@@ -788,7 +788,7 @@ class ResumeCompared(AttemptEvent, frozen=True, kw_only=True, tag="resume_compar
     """Whether a resumed attempt continues the same training, by its logged values (`policy.same_training`). The newest event of an attempt counts.
 
     `difference`: how it differs. `text`: the same with the numbers, also in `numbers`. `steps_twice` logged steps were compared one by one;
-    `steps_new` were logged beyond the earlier last step. `asked`: the arguments by which a person requested this difference.
+    `steps_new` were logged beyond the earlier last step. `asked` are the arguments by which a person requested this difference.
     """
 
     result: Sameness

@@ -47,7 +47,7 @@ class Want(StrEnum):
 class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What all nodes share in one attempt. Each node applies it to its own job.
 
-    `nodes`: the nodes that take part, in rank order. `args`: the script's arguments, if a person edited them.
+    `nodes` are the nodes that take part, in rank order. `args` are the script's arguments, if a person edited them.
     """
 
     nodes: tuple[int, ...]
@@ -64,7 +64,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One order. `leader`: the keeper that gave it; see `new_session`. `launch` is set only for `Want.RUN`.
+    """One order. `leader` is the keeper that gave it; see `new_session`. `launch` is set only for `Want.RUN`.
 
     `why` and `by`: for a requested stop. `verdict` and `decision`: for this attempt, once known.
     """
@@ -94,9 +94,9 @@ class NodePhase(StrEnum):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A node's report. `session`: its keeper; see `new_session`. `seq`: the newest order that it has read.
+    """A node's report. `session`: its keeper; see `new_session`. `seq` is the newest order that it has read.
 
-    `exit_code`: its launcher's, in `attempt`. `stop`: why a signal stopped it there. `by`: the sender.
+    `exit_code`: its launcher's, in `attempt`. `stop` says why a signal stopped it there. `by` is the sender.
     """
 
     node: int

@@ -149,7 +149,7 @@ class Offer:
 class Place:
     """Where a run directory is, and where it was created according to run.json (None if not recorded).
 
-    `schema`: the schema of run.json.
+    `schema` is the schema of run.json.
     """
 
     real: str
@@ -188,7 +188,7 @@ class _Recorded(msgspec.Struct, frozen=True):
 def newer_notice(place: Place, journal_version: int | None) -> str:
     """Return the notice for a run that a newer stoker wrote, which is read-only here, or "" for any other run.
 
-    `journal_version`: the highest schema version of its events, or None if this version can read them all.
+    `journal_version` is the highest schema version of its events, or None if this version can read them all.
     """
     found = f"run.json has schema {place.schema}" if place.schema > RUN_SCHEMA else ""
     if journal_version is not None:

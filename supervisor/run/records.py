@@ -124,7 +124,7 @@ class Cause:
 class Consequence:
     """A failure that followed from the cause. It is shown separately and never acted on.
 
-    `what`: a better description than its class, if there is one; see `words`.
+    `what` is a better description than its class, if there is one; see `words`.
     """
 
     failure: FailureClass
@@ -150,7 +150,7 @@ class Verdict:
     """Why an attempt ended. This record is the wire schema of ``stoker diagnose --json``.
 
     `rank` is the rank that failed first, or None if ranks failed alike (then `ranks` lists them)
-    or the rank is unknown. `confidence` is in [0, 1] and calibrated on the corpus. `signature`: the id of a user's
+    or the rank is unknown. `confidence` is in [0, 1] and calibrated on the corpus. `signature` is the id of a user's
     own signature that decided the verdict, or "".
     """
 
@@ -236,7 +236,7 @@ class Precondition(StrEnum):
 class Decision:
     """Policy's decision. `change` is set for RESTART, and for HOLD if a change could be proposed.
 
-    `show_first` must hold before the launch, which waits at most `wait_s` seconds for it. `asks`: an answer about the
+    `show_first` must hold before the launch, which waits at most `wait_s` seconds for it. `asks` is an answer about the
     batch would let policy plan a smaller one.
     """
 

@@ -35,7 +35,7 @@ class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
 class RunFile(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a keeper needs to supervise a run.
 
-    `path`: the run directory as it was created, with links resolved. `uid`: who created it. None in files of older versions.
+    `path` is the run directory as it was created, with links resolved. `uid`: who created it. None in files of older versions.
     """
 
     run_id: str

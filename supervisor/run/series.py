@@ -56,7 +56,7 @@ _STALE = frozenset((errno.ESTALE, errno.EIO, errno.EBADF))
 class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One sample: `t` wall seconds, `k` what was measured, `a` the attempt, `v` name to number.
 
-    `odd`: the words (nan, inf, -inf) for values that are not finite, which JSON cannot represent.
+    `odd` are the words (nan, inf, -inf) for values that are not finite, which JSON cannot represent.
     """
 
     t: float

@@ -129,14 +129,14 @@ class AttemptState(Part, frozen=True, kw_only=True):
     """One attempt, from its plan to the decision after it.
 
     `found_over`: it had ended before the observer attached; `started_t` is then from the timestamps in its logs, None without any.
-    `day_guessed`: the date of `started_t` is a guess. `stamped_t`: the last timestamp of a log that was copied.
+    `day_guessed` means that the date of `started_t` is a guess. `stamped_t` is the last timestamp of a log that was copied.
     `log_checked`: whether its watched logs were checked for growth. `quiet_since`: they have not grown since then (wall seconds), and
     nothing shows that the job has ended.
     `gone_t`: when its processes had exited, if reading their logs took longer. `failed_t`: the first sign of its failure, until the run ends. `log_read_bytes` and `log_size_bytes`: set if not all was read.
     `node_exits`: exit codes of the launchers on other nodes, by node.
     `stall` is set while there is no progress, with `only_flagged` (why it is not ended), `countdown` (when it will be) and `kept` (who chose
     to wait). `stacks` is the newest round; `hang` is why the attempt was ended, if it was. `failing`: its first rank known to fail;
-    cleared if that rank ends well or steps continue. `slow_rank`: the newest report of a slow rank.
+    cleared if that rank ends well or steps continue. `slow_rank` is the newest report of a slow rank.
     `not_finite` and `finite_again`: where its loss first became nan or inf, and where it was first finite again.
     `missed`: it started below the checkpoint it should have resumed from. `measured`: its measured batch. `confirmed` or `differs`:
     whether its first steps matched the plan; neither if nothing was measured.
@@ -366,12 +366,12 @@ class RunState(Part, frozen=True, kw_only=True):
     """Everything that views and the keeper know about a run, from its journal alone.
 
     `best_loss` belongs to the current lineage: steps that a later attempt repeated do not count.
-    `records`: the running minima of the loss in this lineage, each with its step. If there are many, every second one is
+    `records` are the running minima of the loss in this lineage, each with its step. If there are many, every second one is
     dropped, so the minimum after a restart may be a little above the true minimum.
     `kept`: checkpoints that were copied before a resume, or could not be. `answers`: by question. `wrong`: answers that led to a
     batch other than planned.
-    `nodes`: the last sighting of each other node, in the leader's journal.
-    `newer_version`: the schema version of events that only a newer stoker understands.
+    `nodes` is the last sighting of each other node, in the leader's journal.
+    `newer_version` is the schema version of events that only a newer stoker understands.
     `journal_read`: bytes folded so far and bytes in all, while only the end of a long journal is shown; None: all is folded.
     """
 

@@ -80,7 +80,7 @@ class FoundCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
-    """The entries of one folder. `ranks`: the number of ranks, if known."""
+    """The entries of one folder. `ranks` is the number of ranks, if known."""
 
     path: str
     entries: dict[str, os.DirEntry[str]]
@@ -291,7 +291,7 @@ def find_checkpoints(
     """Return the newest complete checkpoints below `folders` written since `since_t`, at most `most`, oldest first.
 
     Symbolic links are not followed. Lightning's ``last.ckpt`` and most ``latest`` links point to files that
-    are found anyway. `ranks`: the number of ranks, if known. A layout with one file per rank is complete only
+    are found anyway. `ranks` is the number of ranks, if known. A layout with one file per rank is complete only
     with all of them. Run directories are skipped, but not a script's own folders next to them in ``runs``.
     """
     left = [MAX_ENTRIES]

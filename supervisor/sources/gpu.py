@@ -63,7 +63,7 @@ class GpuSample:
     """One reading of one GPU, at wall time `t`. A reading is None if the card or driver does not report it.
 
     Ratios are 0–1. `memory_util_ratio` is the share of time in which memory was read or written. `throttle` lists the active reasons for running slower than requested. `ecc_uncorrected`
-    counts errors since the driver was loaded. `lost`: the GPU no longer responds, so all other readings are None.
+    counts errors since the driver was loaded. `lost` means that the GPU no longer responds, so all other readings are None.
     """
 
     t: float
@@ -91,7 +91,7 @@ class GpuSample:
 
 @dataclass(frozen=True, slots=True)
 class GpuSurvey:
-    """One reading of NVML before a run. `cuda`: the newest CUDA that the driver supports, such as (12, 8)."""
+    """One reading of NVML before a run. `cuda` is the newest CUDA that the driver supports, such as (12, 8)."""
 
     samples: tuple[GpuSample, ...]
     driver: str | None

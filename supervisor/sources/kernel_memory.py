@@ -22,7 +22,7 @@ _FILES = {
 
 @dataclass(frozen=True, slots=True)
 class CgroupMemory:
-    """Memory of a process's control group. `limit_bytes`: the tightest limit on the way up, or None.
+    """Memory of a process's control group. `limit_bytes` is the tightest limit on the way up, or None.
 
     `used_bytes`: usage of the group with this limit, without the file pages that the kernel reclaims first if memory
     runs short (inactive_file, as in docker and Kubernetes). Once a dataset was read, they fill any limit.

@@ -92,7 +92,7 @@ def read_tables() -> dict[str, bytes]:
 
 
 def load_engine(cache_dir: str | None = None, own: Sequence[OwnSignature] = ()) -> Engine:
-    """Load signatures and matcher from a valid cache, or build and store them. `own`: the user's tables."""
+    """Load signatures and matcher from a valid cache, or build and store them. `own` are the user's tables."""
     tables = read_tables()
     digest = digest_of(with_own(tables, own))
     path = os.path.join(cache_dir, f"signatures-{engine_name()}.bin") if cache_dir else None

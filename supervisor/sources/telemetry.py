@@ -34,9 +34,9 @@ class TelemetryKind(StrEnum):
 class TelemetryRecord:
     """One line of telemetry. Missing parts are None.
 
-    `t_wall`: seconds since the epoch, for display. `t_mono`: the rank's monotonic seconds. `values`: numbers
+    `t_wall`: seconds since the epoch, for display. `t_mono` is the rank's monotonic seconds. `values`: numbers
     under their canonical names and in base units (loss, lr, grad_norm, tokens_per_sec, step_time_s,
-    memory_used_bytes, …), NaN where the trainer had no finite number. `text`: the raw message of a warning or
+    memory_used_bytes, …), NaN where the trainer had no finite number. `text` is the raw message of a warning or
     reason of an exit.
     """
 

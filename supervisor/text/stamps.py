@@ -92,7 +92,7 @@ def stamp_of(
 
 
 def whole_date(text: str, latest_t: float) -> float | None:
-    """Return the time of a stamp with a year, or None if there is none. `latest_t`: when the line existed."""
+    """Return the time of a stamp with a year, or None if there is none. `latest_t` says when the line existed."""
     head = text[:HEAD_CHARS]
     try:
         return _dated(head, latest_t) if ":" in head else None

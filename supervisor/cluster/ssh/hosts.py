@@ -98,7 +98,7 @@ def processes_of(hosts: Sequence[Host]) -> int | None:
 
 
 def place_of(hosts: Sequence[Host], rank: int, master: str) -> Place:
-    """Return a host's place among the others, as a scheduler gives it. `master`: the first host's address."""
+    """Return a host's place among the others, as a scheduler gives it. `master` is the first host's address."""
     names = (master, *(host.name for host in hosts[1:]))
     return Place(rank, len(hosts), names=names, started_on_each=True, why=f"host {rank} of {len(hosts)}")
 
@@ -131,7 +131,7 @@ FILE: Final = "nodes.jsonl"
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
-    """One run. `hosts`: ssh targets in node order; `folder`: the working directory of the start on the hosts."""
+    """One run. `hosts`: ssh targets in node order; `folder` is the working directory of the start on the hosts."""
 
     run_dir: str
     folder: str

@@ -22,7 +22,7 @@ class Do(StrEnum):
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One request.
 
-    `folder`: the working directory; `env`: variables added first; `words`: a verb's words, or those after ``stoker run``;
+    `folder` is the working directory; `env`: variables added first; `words` are a verb's words, or those after ``stoker run``;
     `token`: of one start: the request ends only that start's keeper.
     """
 

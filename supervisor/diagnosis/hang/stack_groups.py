@@ -137,9 +137,9 @@ class StackGroup:
 
 @dataclass(frozen=True, slots=True)
 class StackRound:
-    """All ranks at one moment. `odd`: the ranks that keep the others waiting, according to the stacks.
+    """All ranks at one moment. `odd` are the ranks that keep the others waiting, according to the stacks.
 
-    `proves_hang`: the stacks alone look like a deadlock. Some ranks wait for peers that do not come, or all
+    `proves_hang` means that the stacks alone look like a deadlock. Some ranks wait for peers that do not come, or all
     wait for each other. A single wait for a device or data proves no hang.
     """
 

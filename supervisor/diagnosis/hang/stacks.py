@@ -67,7 +67,7 @@ class Frame:
 class ThreadStack:
     """One thread, innermost frame first. `idle`: it waits in the kernel, or None if the tool does not show this.
 
-    `at`: the index of each frame's line among the parsed lines, from 0.
+    `at` is the index of each frame's line among the parsed lines, from 0.
     """
 
     frames: tuple[Frame, ...]
@@ -149,9 +149,9 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """One kind. `words`: the rank's activity, for display. `may_end`: the wait may be ended as a hang.
+    """One kind. `words` is the rank's activity, for display. `may_end` means that the wait may be ended as a hang.
 
-    `files`: the code called by a rank's own line. `calls`: names of system calls.
+    `files` is the code called by a rank's own line. `calls`: names of system calls.
     """
 
     kind: Kind

@@ -164,7 +164,7 @@ class _Group:
         self.pending[rank][seq] = _Entry(op, _whole(entry.get("time_created_ns")) or 0, _place(entry))
 
     def work_out_late(self, recorded: set[int], dumped: set[int]) -> None:
-        """Determine which ranks are late, after reading all dumps. `recorded`: the members listed in dumps."""
+        """Determine which ranks are late, after reading all dumps. `recorded` are the members listed in dumps."""
         self.members = set(self.last) | (recorded & dumped)
         self.unrecorded = not recorded <= dumped
         self.waited = tuple(sorted({seq for entries in self.pending.values() for seq in entries}))

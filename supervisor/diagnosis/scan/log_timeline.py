@@ -234,7 +234,7 @@ def closes_training(scan: SourceScan) -> bool:
 def says_why_it_ends(scan: SourceScan, *, merged: bool) -> bool:
     """Check whether lines below the last step report a deliberate end of training, despite its counters.
 
-    `merged`: a shell's own lines are in the log, so a word for the end may be the shell's.
+    `merged` means that a shell's own lines are in the log, so a word for the end may be the shell's.
     """
     return any(
         # The last step's checkpoint has the step's number. The saved model usually has none.

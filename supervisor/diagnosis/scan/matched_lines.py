@@ -20,7 +20,7 @@ SHOWN_BYTES = 2000
 class Hit(NamedTuple):
     """A line that a signature matches. `line` counts from 1. `before` and `after` are the raw bytes around it.
 
-    `hosts`: the prefixes that are hosts in this log (see `text.prefixes.learn_hosts`).
+    `hosts` are the prefixes that are hosts in this log (see `text.prefixes.learn_hosts`).
     """
 
     signature: Signature
@@ -54,7 +54,7 @@ class SourceScan(NamedTuple):
     """The scan of one log. `head` and `tail` are clean lines. `tail_line` is the number of the tail's first line.
 
     `lines` is the number of the last line, and `first_line` that of the first, if the log is a part of a file. `drew_bars`: whether the
-    kept lines contain a bar with a count, even a bar that was erased again. `steps`: the numbers of training's own lines among the kept
+    kept lines contain a bar with a count, even a bar that was erased again. `steps` are the numbers of training's own lines among the kept
     lines (`is_progress`), computed once because many rules need them.
     """
 
@@ -94,7 +94,7 @@ class Candidate(NamedTuple):
     """A hit that may be the root, with its final class (see `candidates`).
 
     `order` is its position in the job's time, nan if no time is known. `line` and `text` may belong to an
-    exception that the hit only wraps. `soft`: the line is only a warning.
+    exception that the hit only wraps. `soft` means that the line is only a warning.
     """
 
     failure: FailureClass
@@ -293,7 +293,7 @@ class Frames(NamedTuple):
     Ranks: `spawn_rank` is torch.multiprocessing's process number, `announced` the one that a logger put right above,
     `quoted_rank` the rank of a traceback quoted in a distributed checkpoint's report. `logged`: the program logged the
     traceback as a notice or in a warning, or Python ignored it (`ignored`). `in_passing`: a message could not be logged,
-    or a notebook's callback failed. `caught`: a logger printed it at some level, so the exception was caught.
+    or a notebook's callback failed. `caught` means that a logger printed it at some level, so the exception was caught.
     """
 
     found: bool

@@ -172,8 +172,8 @@ _MACHINES: Final = ("--num_machines", "--num_nodes", "--nnodes", "--hostfile", "
 class Launch:
     """How a command line starts its ranks, and the program it runs.
 
-    `launcher`: the innermost launcher. `ranks`: of the whole job, or None if not given. `machines`: a launcher's flags list
-    machines, or ask for more than one. `args_at`: the index of the script's first argument.
+    `launcher` is the innermost launcher. `ranks`: of the whole job, or None if not given. `machines` is a launcher's flags list
+    machines, or ask for more than one. `args_at` is the index of the script's first argument.
     """
 
     launcher: str = ""

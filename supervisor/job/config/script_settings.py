@@ -200,7 +200,7 @@ def _batch(
 ) -> tuple[BatchSpec | None, Knobs, tuple[str, ...]]:
     """Return the batch's numbers, if known. Note contradictions, or raise them if the user gave the numbers.
 
-    `may_shrink`: the user named the batch or lets it shrink, so a missing setting means no accumulation.
+    `may_shrink` means that the user named the batch or lets it shrink, so a missing setting means no accumulation.
     """
     batch: BatchSpec | None = None
     if knobs.refusal and knobs.accumulation is None and not may_shrink:

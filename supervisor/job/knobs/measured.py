@@ -269,7 +269,7 @@ def _counted_on(knob: Setting, times: int | None, given: Knobs) -> KnobScope:
 def first_steps(facts: Facts, *, accumulates: bool) -> tuple[int | None, int | None, int | None]:
     """Return the micro-batch, the newest complete step's passes, and the passes of `STEPS_THAT_AGREE` steps, None if unknown.
 
-    `accumulates`: the backward passes of an earlier attempt were its accumulation.
+    `accumulates` means that the backward passes of an earlier attempt were its accumulation.
     """
     rank = next(iter(facts.ranks), None)
     if rank is None:

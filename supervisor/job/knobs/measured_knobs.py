@@ -60,7 +60,7 @@ class MeasuredSettings:
 
 @dataclass(frozen=True, slots=True)
 class OpenAnswer:
-    """One answer to an open question: a setting's name with its `number`, a scope or `IN_CODE`. `then`: the result."""
+    """One answer to an open question: a setting's name with its `number`, a scope or `IN_CODE`. `then` is the result."""
 
     value: str
     number: int | None

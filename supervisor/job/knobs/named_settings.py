@@ -51,7 +51,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class NoPlanError(Exception):
-    """Why there is no plan. `help`: what would settle the question. `batch`: the setting, if known."""
+    """Why there is no plan. `help`: what would settle the question. `batch` is the setting, if known."""
 
     why: str
     help: str = ""

@@ -74,7 +74,7 @@ def _of_rank(
     *,
     is_counted: bool,
 ) -> BatchSpec:
-    """Return a rank's micro-batch with accumulation or a total. `is_counted`: the user declared the total's unit."""
+    """Return a rank's micro-batch with accumulation or a total. `is_counted` means that the user declared the total's unit."""
     total = asked or number_of(args, knobs.global_batch, where, knobs, "total")
     is_derived = knobs.global_batch is not None and knobs.accumulation is None
     if is_derived and asked is None and (total is None or not is_counted):

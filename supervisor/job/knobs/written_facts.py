@@ -80,7 +80,7 @@ class Loader:
 
 @dataclass(slots=True)
 class _Count:
-    """A count per step. `agreed`: the newest value shared by enough consecutive steps."""
+    """A count per step. `agreed` is the newest value shared by enough consecutive steps."""
 
     value: int = 0
     run: int = 0

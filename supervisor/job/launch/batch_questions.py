@@ -55,7 +55,7 @@ def asked_settings(
 ) -> MeasuredSettings:
     """Return the settings from an attempt's measurements, and with each answer to the first open question.
 
-    `found`: the batch without an answer, if known. `answered`: questions with a tried answer, not asked again.
+    `found` is the batch without an answer, if known. `answered`: questions with a tried answer, not asked again.
     """
     found = found or derive(named)
     seen, (what, candidates) = measured_settings(found, named), open_part(found, named)

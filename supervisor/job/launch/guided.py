@@ -167,7 +167,7 @@ def likely_scripts(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def slurm_of(env: Mapping[str, str], *, installed: bool) -> Slurm | None:
-    """Read SLURM's environment variables. `installed`: whether SLURM's programs exist."""
+    """Read SLURM's environment variables. `installed` says whether SLURM's programs exist."""
     job = env.get("SLURM_JOB_ID", "")
     if not job:
         return Slurm() if installed else None

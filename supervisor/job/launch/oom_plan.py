@@ -42,7 +42,7 @@ class KnobChange:
 class ResumePlan:
     """How the restart continues: ``flag`` (a setting), ``self`` (the script finds it), ``none`` (it cannot), ``unknown``.
 
-    With ``flag``, `value` None means the path of the newest checkpoint, once known. `source`: where it is from.
+    With ``flag``, `value` None means the path of the newest checkpoint, once known. `source` says where it is from.
     """
 
     how: str
@@ -145,7 +145,7 @@ def missing_words(spec: JobSpec) -> tuple[str, ...]:
 def oom_notice(spec: JobSpec, *, waits: bool, tries: Sequence[str] = ()) -> tuple[str, bool]:
     """Return the effect of running out of memory in one line, and whether the job restarts automatically.
 
-    `spec`: includes everything known so far. `waits`: the run would ask the user in the end. `tries`:
+    `spec`: includes everything known so far. `waits` means that the run would ask the user in the end. `tries`:
     settings in `spec` that a restart only tries, before the first step.
     """
     plan, missing = oom_plan(spec, is_measured=True), missing_words(spec)

@@ -29,7 +29,7 @@ class StepSeen:
     bar has not counted anything yet, so its step is only where it starts (tqdm draws ``0/30`` before a resumed job jumps to 11).
     `log`: the name of the log. `headed`: the epoch comes from a heading above. `evaluates`: the line is of an evaluation.
     `plain_time`: the line does not show how many steps its time covers. `measured`: values of the instrumentation, which take precedence.
-    `again`: an earlier keeper had read this line.
+    `again` means that an earlier keeper had read this line.
     """
 
     t: float

@@ -164,7 +164,7 @@ class Observer:
     def leave(self, *, hurried: bool = False, patience_s: float = LEAVE_S) -> None:
         """Stop watching, give the last verdict and leave a complete directory.
 
-        `hurried`: the verdict will not be read, so stop reading and give none. Otherwise keep reading for
+        `hurried` means that the verdict will not be read, so stop reading and give none. Otherwise keep reading for
         `patience_s` seconds. If some of the logs are still unread after that, the job's end is unknown.
         """
         self._hurried, self._patience_s = self._hurried or hurried, patience_s

@@ -188,7 +188,7 @@ def adopt(paths: AttemptPaths, run_dir: str, *, wait_s: float = 0.0) -> Child | 
     """Return the child that an earlier keeper spawned here, dead or alive, or None if it did not start.
 
     The pid file may be copied or forged. Trust it only for processes with the run's mark, or whose parent is
-    a launcher with the mark. `wait_s`: how long to wait for a launcher that may have just started.
+    a launcher with the mark. `wait_s` says how long to wait for a launcher that may have just started.
     """
     deadline = time.monotonic() + wait_s
     while True:

@@ -51,7 +51,7 @@ def start_detached(
 ) -> int:
     """Start a keeper on `run` in its own session. Return its pid once it holds the lock.
 
-    `entry`: the module whose `main` is called with the run's folder: the keeper alone, or together with
+    `entry` is the module whose `main` is called with the run's folder: the keeper alone, or together with
     other code. `record` goes through a pipe, because the copy on disk has no secrets and the keeper must use
     exactly what was checked. The keeper journals the `findings` of pre-flight. `continued_by`: see `Keeper`.
     `meanwhile` is called during the start.

@@ -50,8 +50,8 @@ class NotAdopted(Exception):  # noqa: N818 - a state of affairs, not an error
 class Continuation:
     """Reasons not to start a keeper on a run's folder. `doubts` are questions for the user, asked one by one.
 
-    `listen_to`: the host where a keeper that is invisible here might still run. `slurm_job`: the SLURM job
-    that it ran in. `record`: the job, or None if the folder cannot be trusted.
+    `listen_to` is the host where a keeper that is invisible here might still run. `slurm_job` is the SLURM job
+    that it ran in. `record` is the job, or None if the folder cannot be trusted.
     """
 
     refusals: tuple[str, ...] = ()

@@ -53,7 +53,7 @@ _LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", 
 class Targets:
     """The processes to inspect, and where to write the round.
 
-    `ranks`: by global rank. `attempt_root`: the attempt's folder. `env`: the job's environment. `since_t`: wall time
+    `ranks`: by global rank. `attempt_root` is the attempt's folder. `env` is the job's environment. `since_t`: wall time
     of the attempt's start; older dumps belong to other runs.
     """
 
@@ -68,7 +68,7 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The result of a round. `mono`: its time, by the keeper's clock. `lines`: the artifact's line of each rank's own frame, 1-based.
+    """The result of a round. `mono`: its time, by the keeper's clock. `lines` is the artifact's line of each rank's own frame, 1-based.
 
     `cpu_s`: CPU seconds that each rank's process has used. `here` and `world`: the ranks on this node and in the job, according to the
     ranks' environment.

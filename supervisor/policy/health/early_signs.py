@@ -44,7 +44,7 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A piece of advice. `code`: its kind. `rank`: the rank that it is about, or None for the whole job."""
+    """A piece of advice. `code`: its kind. `rank` is the rank that it is about, or None for the whole job."""
 
     code: str
     text: str

@@ -68,7 +68,7 @@ _STANDS_IN: Final = (
 
 
 class Printed(NamedTuple):
-    """A line of a log. `template`: a hash of its words. `counter`: ``12/50``, if shown. `phase`: the phase it announces."""
+    """A line of a log. `template` is a hash of its words. `counter`: ``12/50``, if shown. `phase` is the phase it announces."""
 
     template: int
     counter: tuple[int, int] | None = None
@@ -108,10 +108,10 @@ def phase_in_stack(mark: str) -> Phase | None:
 
 
 class _Template:
-    """The history of a template in one log. Times are in seconds. `step`: how many steps had completed at its last line.
+    """The history of a template in one log. Times are in seconds. `step` says how many steps had completed at its last line.
 
     `gaps`, `gaps_s`: the number and total length of the gaps between its lines that contain a step. `count`: lines since the newest
-    of these gaps, which ended at `since`. `counted`: the total of its counter, and its highest value.
+    of these gaps, which ended at `since`. `counted` is the total of its counter, and its highest value.
     """
 
     def __init__(self, now: float, step: int) -> None:
@@ -234,7 +234,7 @@ MOVED_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """How long a stall may last now. `pace_s`: the 99th percentile behind it (0: only a person's limit). `act_s` None: never ended."""
+    """How long a stall may last now. `pace_s` is the 99th percentile behind it (0: only a person's limit). `act_s` None: never ended."""
 
     stage: Stage
     pace_s: float

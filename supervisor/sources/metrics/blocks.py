@@ -119,11 +119,11 @@ _NOT_HELD_OUT = frozenset({Below.OTHER, Below.WORK, Below.WORKED})
 class State(NamedTuple):
     """How earlier lines affect the next one.
 
-    `evaluated`: the previous report was on held-out data. `outer`: the header of a table with a counter, which continues
+    `evaluated` is the previous report was on held-out data. `outer` is the header of a table with a counter, which continues
     after a table without a counter ("Class Images mAP50"). `in_call`, `in_summary`: the maximum number of lines left in
-    the block, 0 outside of a block. `only_loss`: the loss that counts as the total because its lines had no other loss
+    the block, 0 outside of a block. `only_loss` is the loss that counts as the total because its lines had no other loss
     ("focal_loss"). None once the log prints a total or another kind, which makes them parts.
-    `pairs_are_epochs`: whether a nameless `[1/15]` counts epochs, or None until known.
+    `pairs_are_epochs` says whether a nameless `[1/15]` counts epochs, or None until known.
     """
 
     header: Header | None = None

@@ -212,7 +212,7 @@ class _Walker:
             self._named_number(token, next(iter(line.tokens[place + 1 : place + 2]), None))
 
     def _named_number(self, token: Token, following: Token | None) -> None:
-        """Read a number that has a name. `following`: the value after the number."""
+        """Read a number that has a name. `following` is the value after the number."""
         line, words = self.line, words_of(token.name)
         is_set = bool(words) and (lexicon.TRAIN_WORDS | lexicon.EVAL_WORDS).issuperset(words)
         if is_set and (

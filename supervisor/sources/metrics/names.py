@@ -49,7 +49,7 @@ RUN_TIME = "train_runtime"
 class Meaning(NamedTuple):
     """The meaning of a name. `field` is canonical, "" for the log's own name, None for nothing to plot.
 
-    Among readings of one field, the highest `rank` wins. `is_eval`: the name itself refers to held-out data.
+    Among readings of one field, the highest `rank` wins. `is_eval` means that the name itself refers to held-out data.
     `weak`: counts only on a line with other signs of training.
     """
 

@@ -125,7 +125,7 @@ def is_beside_training(name: str) -> bool:
 class Bar(NamedTuple):
     """A bar found in a line. `rest` is the line with the bar masked. `readings` is empty for a bar of other work.
 
-    `is_new`: a bare bar in its first second, which only its digits can identify as training. `end`: where the bar ends.
+    `is_new` is a bare bar in its first second, which only its digits can identify as training. `end` says where the bar ends.
     """
 
     rest: str
@@ -152,7 +152,7 @@ class _Drawn:
     Attributes:
         described: the text before the bar, after any mask.
         after: the text after the bar.
-        top: the numerator of the bar's rate, such as "it". `bottom`: the denominator, such as "s".
+        top: the numerator of the bar's rate, such as "it". `bottom` is the denominator, such as "s".
         is_new: the bar is bare and in its first second.
         counts_epochs: each step of the bar is an epoch.
         counts_samples: the bar counts the samples of an epoch, beside a loss.

@@ -63,7 +63,7 @@ _PAIR_ROW = re.compile(
 class Header:
     r"""A header row. `style` is "," "\t" "|" "  " (columns aligned by blanks).
 
-    `starts`: the column positions in a table aligned by blanks, where a row may leave cells empty.
+    `starts` are the column positions in a table aligned by blanks, where a row may leave cells empty.
     """
 
     style: str

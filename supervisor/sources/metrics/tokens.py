@@ -114,7 +114,7 @@ class Token(NamedTuple):
     """One value in a line, with the name that the preceding text gives it.
 
     `kind` is "num", "frac" (a of b), "dur" or "ratio". `before` is all text since the previous value, and `name` is the last part of `before`. `scale_end` is the K or M of a pair's total, or
-    of a value that also has a unit. `bare`: no ":" or "=" separates name and value. `tail`: a unit in brackets after the name.
+    of a value that also has a unit. `bare`: no ":" or "=" separates name and value. `tail` is a unit in brackets after the name.
     """
 
     kind: str
@@ -159,7 +159,7 @@ def tokens(text: str) -> tuple[Token, ...]:
 
 
 def _is_part_of_name(match: re.Match[str], before: str, bare_name: str | None) -> bool:
-    """Check whether a number is part of a name. `bare_name`: the preceding name, if no ":" or "=" follows it."""
+    """Check whether a number is part of a name. `bare_name` is the preceding name, if no ":" or "=" follows it."""
     text, end = match.string, match.end("num")
     if match["num"].isdigit():
         if _INDEXED.search(before) and _MORE_NAME.match(text, end):
@@ -365,10 +365,10 @@ class Reading(NamedTuple):
 class Parsed(NamedTuple):
     """Everything read from one line.
 
-    `pair`: a counter and a total, valid only if the counter is the named step (or off by one). `heading`: the
-    line has only a step or epoch, and the lines below may belong to it. `once`: the same line with other
-    digits may mean something else, so its shape is not cached. `off_curve`: the loss is not a point on the
-    curve, but a mean over the whole run or one part of the total loss. `evaluates`: the last value is from
+    `pair` is a counter and a total, valid only if the counter is the named step (or off by one). `heading`: the
+    line has only a step or epoch, and the lines below may belong to it. `once` means that the same line with other
+    digits may mean something else, so its shape is not cached. `off_curve` means that the loss is not a point on the
+    curve, but a mean over the whole run or one part of the total loss. `evaluates` means that the last value is from
     held-out data. `plain_time`: whether the time covers one step or all since the last line is not shown.
     """
 

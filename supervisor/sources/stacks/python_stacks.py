@@ -52,7 +52,7 @@ class StackSource(StrEnum):
 class Stack:
     """What one process is doing. `lines` are safe to show. `note` tells why there is no better source.
 
-    `main_call`: the number of the main thread's system call, or "running"; None: unavailable. `for_ever`: the call waits
+    `main_call` is the number of the main thread's system call, or "running"; None: unavailable. `for_ever` is the call waits
     for a lock without a time limit (True) or with one (False), or None if it does not wait for a lock or is unavailable.
     """
 

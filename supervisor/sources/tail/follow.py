@@ -216,7 +216,7 @@ class FollowedFile:
     def read(self, limit_bytes: int, *, final: bool = False) -> tuple[list[Batch], bool]:
         """Read up to `limit_bytes` more. Return the new data and whether more is waiting.
 
-        `final`: the writer is gone, so there is no need to wait for a rotated file.
+        `final` means that the writer is gone, so there is no need to wait for a rotated file.
         """
         try:
             now = os.stat(self.path)

@@ -66,7 +66,7 @@ Line: TypeAlias = tuple[Level, str]
 class ConsoleSettings:
     """Where to write lines, and how.
 
-    `stdout`: None if lines go only to the file. `as_json`: journal lines on stdout, text only in the file. `least`: the lowest level to print
+    `stdout`: None if lines go only to the file. `as_json`: journal lines on stdout, text only in the file. `least` is the lowest level to print
     (a key of `LEAST`); the file gets all levels. `redactor`: hides secrets of the environment, which an older stoker's journal may contain.
     """
 

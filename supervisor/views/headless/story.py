@@ -165,7 +165,7 @@ def exit_text(code: int | None) -> str:
 
 
 def place_text(cause: Cause, root: Path) -> str:
-    """Return the position of the cause as a path that opens from here. `root`: the attempt's folder."""
+    """Return the position of the cause as a path that opens from here. `root` is the attempt's folder."""
     path = cause.path
     if not os.path.isabs(path):
         whole = os.path.normpath(root / path)

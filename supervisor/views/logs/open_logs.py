@@ -29,7 +29,7 @@ class NothingThereError(LookupError):
 
 
 class OpenLogs:
-    """The logs of one attempt. `finders`: the same logs, filtered to the matches of the search.
+    """The logs of one attempt. `finders` are the same logs, filtered to the matches of the search.
 
     Args:
         node: the node's folder, which lists the run's logs.
@@ -258,7 +258,7 @@ class OpenLogs:
     # -- counts ------------------------------------------------------------------------------------------
 
     def count(self, *, is_moved: bool) -> bool:
-        """Count one chunk of the most urgent log. Return False at the end. `is_moved`: the page's position counts."""
+        """Count one chunk of the most urgent log. Return False at the end. `is_moved` means that the page's position counts."""
         included = self.included
         if self.searched and any(finder.count() for finder in self.finders):
             return True

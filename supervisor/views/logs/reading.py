@@ -73,8 +73,8 @@ class Page(msgspec.Struct, frozen=True):
         logs: the logs being read, in the order of `Row.place`.
         cursor: the row that was jumped to; `jump` counts the jumps.
         following: new lines move the page; `grows`: more lines may arrive.
-        cause: the row of the line in a verdict; `at_cause`: the page stays there.
-        attempt: the number of the attempt of these logs; `attempts`: the number of attempts.
+        cause: the row of the line in a verdict; `at_cause` means that the page stays there.
+        attempt: the number of the attempt of these logs; `attempts` is the number of attempts.
         merged_by: "" for one log, else "time", "arrival", or "arrival (estimated)" if some are unknown.
         numbers: the line number (from 1) of each row, if there is one counted log.
         line_count: all lines of all logs; None: not counted.

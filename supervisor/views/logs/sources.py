@@ -37,7 +37,7 @@ NOTABLE = re.compile(r"rror|RROR|xception|arning|WARN|Traceback|FATAL|CRITICAL|o
 class LogRef(NamedTuple):
     """One log of a run: its writer and its path. `who` is empty if one file contains every rank.
 
-    `node`: the log's node, if the run has several.
+    `node` is the log's node, if the run has several.
     """
 
     attempt: int
@@ -63,7 +63,7 @@ class NodeLogs(NamedTuple):
 def logs_of(
     state: RunState, node: NodePaths, attempts: Sequence[AttemptState], number: int | None = None
 ) -> Iterator[LogRef]:
-    """Yield the logs of some attempts, launcher first, each file once per attempt. `number`: the node's, if several."""
+    """Yield the logs of some attempts, launcher first, each file once per attempt. `number` is the node's, if several."""
     for attempt in attempts:
         paths = node.attempt(attempt.number)
         yield LogRef(attempt.number, AGENT, AGENT, paths.agent_log, number)

@@ -234,7 +234,7 @@ class LogViewport:
             self.to_attempt(lambda: self.logs.choose_attempt(None))
 
     def to_place(self, at: lc.LogAt, cursor: Row | None = None) -> None:
-        """Go to a place given by the user, a chart, a verdict or the dashboard's pane. `cursor`: the cursor's row."""
+        """Go to a place given by the user, a chart, a verdict or the dashboard's pane. `cursor` is the cursor's row."""
         if at.attempt is not None and at.attempt != self.logs.number:
             self.to_attempt(lambda: self.logs.choose_attempt(at.attempt))
         self.refresh()

@@ -32,9 +32,9 @@ CAUSES = 20
 
 
 class Context(msgspec.Struct, frozen=True):
-    """The lines around a cause; `lines[0]` is line `first` of `path`, counted from 1. `trouble`: why there are none.
+    """The lines around a cause; `lines[0]` is line `first` of `path`, counted from 1. `trouble` says why there are none.
 
-    `own`: the user's own line of code in the traceback that ends in the cause, if there is one.
+    `own` is the user's own line of code in the traceback that ends in the cause, if there is one.
     """
 
     path: str

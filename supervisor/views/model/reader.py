@@ -187,7 +187,7 @@ class _OtherNode:
         self._readings = Readings(with_history=False)
 
     def look(self, beat_t: float | None) -> bool:
-        """Read new data. Return whether `view` changed. `beat_t`: when the node's heartbeat last moved."""
+        """Read new data. Return whether `view` changed. `beat_t` says when the node's heartbeat last moved."""
         changed = self.view is None or self.view.beat_t != beat_t
         while self._journal.refresh(limit_bytes=1 << 20):
             changed = True
@@ -253,7 +253,7 @@ class NodesReader:
         return any(changed) or before != self.leader_beat_t
 
     def beside(self, snapshot: Snapshot, paths: NodePaths) -> Snapshot:
-        """Return the snapshot of node 0 with all nodes. `paths`: the paths of node 0."""
+        """Return the snapshot of node 0 with all nodes. `paths` are the paths of node 0."""
         own = Node(
             number=LEADER,
             paths=paths,

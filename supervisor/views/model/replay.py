@@ -50,7 +50,7 @@ class NothingRecorded(Exception):  # noqa: N818 - a normal state, not an error
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A recording, in time order. `facts_t`: the times of the timeline's events."""
+    """A recording, in time order. `facts_t` are the times of the timeline's events."""
 
     run: RunPaths
     run_file: RunFile | None

@@ -100,7 +100,7 @@ def batch_of(batch: BatchSpec | None) -> str:
 def note_of(state: RunState, listed: tuple[float, str] = (0.0, "")) -> str:
     """Return the user's newest note on a run (key m), secrets hidden, or "" if there is no note.
 
-    `listed`: the time and text of the note in the index, written after the run's end.
+    `listed` is the time and text of the note in the index, written after the run's end.
     """
     notes = (moment for moment in reversed(state.timeline) if moment.kind is MomentKind.NOTE)
     newest = next(notes, None)

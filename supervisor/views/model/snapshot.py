@@ -39,7 +39,7 @@ class Gpu(msgspec.Struct, frozen=True):
 class Rank(msgspec.Struct, frozen=True):
     """One rank: the newest training sample and the newest reading of its process.
 
-    `stepped_t`: the time of its newest sample with a step, or None if its steps cannot be told from the job's.
+    `stepped_t` is the time of its newest sample with a step, or None if its steps cannot be told from the job's.
     `pace_s`: seconds per step from the times of its log lines, for a log without step times. All values are
     from the newest attempt and unknown at its start (`seen_t` 0) until logged.
     """
@@ -65,7 +65,7 @@ class Machine(msgspec.Struct, frozen=True):
 class Node(msgspec.Struct, frozen=True):
     """One node of a multi-node run: its own journal, and the newest readings there (without histories).
 
-    `beat_t`: when its heartbeat last moved, by this machine's clock; None: never.
+    `beat_t` says when its heartbeat last moved, by this machine's clock; None: never.
     """
 
     number: int
@@ -80,11 +80,11 @@ class Node(msgspec.Struct, frozen=True):
 class Snapshot(msgspec.Struct, frozen=True):
     """The current state of a run. `metrics` maps a series' name to its points; `smoothed` belongs to the loss.
 
-    `loss_name`: the log's own name for the value shown as the loss, if it has several losses without a sum.
-    `series`: every metric in full, by its own name. `lost`: the newest non-finite losses. `lost_since`: the
+    `loss_name` is the log's own name for the value shown as the loss, if it has several losses without a sum.
+    `series`: every metric in full, by its own name. `lost` holds the newest non-finite losses. `lost_since`: the
     first of them without a finite loss after it. `odd`: for a series whose newest value is non-finite, the
     attempt and the word for the value. `keeper_alive`: a keeper holds the lock. `gone`: the run directory was
-    removed. `misplaced`: the notice for a folder other than the one where the run was started; else empty.
+    removed. `misplaced` is the notice for a folder other than the one where the run was started; else empty.
     `pace_s`: seconds per step by when steps were logged, the median over the newest attempt's newest gaps.
     `pace`: those gaps. `gpu_util` and `gpu_memory` are ratios over all devices of this node. `recorded_t`:
     the moment of a replay. `nodes`: all nodes of a multi-node run, node 0 first; else empty. The other

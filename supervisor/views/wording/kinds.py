@@ -156,7 +156,7 @@ def reading_text(state: RunState) -> str:
 
 
 def place_of_end(state: RunState, step: int | None, attempt: AttemptState) -> str:
-    """Return ``step 1 200``, ``epoch 3.5`` or ``before its first step``, in English, or "" if unknown. `step`: the header's, for the newest."""
+    """Return ``step 1 200``, ``epoch 3.5`` or ``before its first step``, in English, or "" if unknown. `step` is the header's, for the newest."""
     if reading_ratio(state) is not None:
         return ""  # the reading position is not the end
     is_newest = state.attempt is not None and attempt.number == state.attempt.number

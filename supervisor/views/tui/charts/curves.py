@@ -169,7 +169,7 @@ def _can_hold(tracks: Sequence[Track], axis: Axis) -> bool:
 
 
 class Look(msgspec.Struct, frozen=True):
-    """The view settings of a chart. `axis`: the x axis, None for the best one; `window` and `cursor` are values on it."""
+    """The view settings of a chart. `axis` is the x axis, None for the best one; `window` and `cursor` are values on it."""
 
     axis: Axis | None = None
     log: bool = False
@@ -208,7 +208,7 @@ def _moved(look: Look, start: float, size: float, whole: tuple[float, float]) ->
 class Curve(msgspec.Struct, frozen=True):
     """One series. `smoothed` matches `points` one by one; if empty, the means are drawn.
 
-    `cuts`: per attempt, the step from which a later attempt repeated the work (faint). `band`: the style of
+    `cuts`: per attempt, the step from which a later attempt repeated the work (faint). `band` is the style of
     the range of values behind the smoothed curve, or None. `letter`: drawn at the newest end.
     """
 

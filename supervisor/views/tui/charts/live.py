@@ -116,7 +116,7 @@ class LossPanel(ChartPanel):
 
 
 class Use(NamedTuple):
-    """What to chart for all devices together. `full`: the value at capacity; `gauge` None: unknown."""
+    """What to chart for all devices together. `full` is the value at capacity; `gauge` None: unknown."""
 
     what: str
     track: Track

@@ -205,7 +205,7 @@ class Requests:
         return self._access.continuer is not None and bool(continue_text(snapshot))
 
     def can(self, name: str, at: int = 0) -> bool:
-        """Check whether an action is possible now. `at`: the index of an answer."""
+        """Check whether an action is possible now. `at` is the index of an answer."""
         snapshot = self.panes.snapshot
         match name:
             case "continue_run":
@@ -256,7 +256,7 @@ class Requests:
     # -- actions without a dialog ----------------------------------------------------------------------------
 
     def action_adopt(self, why: str = "") -> None:
-        """Show what a new keeper would do, and ask. `why`: the action that needs a keeper."""
+        """Show what a new keeper would do, and ask. `why` is the action that needs a keeper."""
         self._offer_first(self._access.adopter, ADOPT, why)
 
     def action_continue_run(self) -> None:

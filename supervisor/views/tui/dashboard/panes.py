@@ -62,7 +62,7 @@ class Layout(msgspec.Struct, frozen=True):
 class Needs(msgspec.Struct, frozen=True):
     """The inputs of the layout besides the terminal size, in rows. `card_rows` 0: no failure card.
 
-    `gpus`: whether the devices are GPUs, which have charts.
+    `gpus` says whether the devices are GPUs, which have charts.
     """
 
     devices: int

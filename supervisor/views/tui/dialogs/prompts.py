@@ -36,7 +36,7 @@ def key_line(tr: Tr, *keys: tuple[str, str]) -> Content:
 
 
 class Confirm(OverScreen[bool]):
-    """A yes/no question, with the keys below. Only `y` means yes. `question`: a fixed text, or a function of the current state."""
+    """A yes/no question, with the keys below. Only `y` means yes. `question` is a fixed text, or a function of the current state."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)", "yes"),

@@ -241,7 +241,7 @@ class LogPanel(WheelPanel):
         return "follow" if grows else "to the end"
 
     def toggle_follow(self, on: bool | None = None) -> None:
-        """Freeze the page or follow the newest lines. `on`: whether to follow; None: toggle."""
+        """Freeze the page or follow the newest lines. `on` says whether to follow; None: toggle."""
         follows = not self.following if on is None else on
         self.ask(lambda view: view.follow(follows))
 

@@ -65,7 +65,7 @@ smoothed_usually = of_track(smooth)
 
 @dataclass(frozen=True, slots=True)
 class OtherRun:
-    """A run to compare with this run. `cuts`: see `curves.Curve`. `start_t`: start of its time axis. `given`: the name from the user, if any."""
+    """A run to compare with this run. `cuts`: see `curves.Curve`. `start_t`: start of its time axis. `given` is the name from the user, if any."""
 
     run: RunPaths
     series: Mapping[str, Track]
@@ -285,7 +285,7 @@ class MetricsPage(ChartPanel):
         return clip((*label, *_as_many_as_fit(parts, width - cells(label))), width)
 
     def _cell(self, name: str, cell: Cell, look: Look, *, here: bool) -> list[Row]:
-        """Return one chart in its frame; `here`: the chart is selected."""
+        """Return one chart in its frame; `here` means that the chart is selected."""
         inner = (cell.width - 2, cell.height - 2)
         drawn = self._plot(name, look, *inner)
         if drawn is not None:

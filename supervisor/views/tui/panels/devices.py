@@ -135,7 +135,7 @@ def _device(
 ) -> Row:
     """Return a device in `width` cells. Parts that do not fit are dropped from the end.
 
-    `gauge`: the gauge for the share of capacity in use, or None for a process, which may use several cores.
+    `gauge` is the gauge for the share of capacity in use, or None for a process, which may use several cores.
     """
 
     def style_of(ratio: float) -> TextStyle:

@@ -335,7 +335,7 @@ def _countdown(condition: st.Backoff, now: float, decision: Decision, tr: Tr) ->
 
 
 def change_text(change: SpecChange, arguments: str = "") -> str:
-    """Return the changes of the next attempt in one line. `arguments`: the differing ones, if available."""
+    """Return the changes of the next attempt in one line. `arguments` are the differing ones, if available."""
     parts = [describe_change(change.batch)] if change.batch is not None else []
     parts += [f"{name}={value}" for name, value in change.env]
     parts += [f"{name} {value}" for name, value in change.set_args]

@@ -238,7 +238,7 @@ def current_advisory(snapshot: Snapshot, now: float) -> Advisory | None:
 
 
 def recommended(snapshot: Snapshot, page: str | None) -> str:
-    """Return the action to recommend in a run that waits for the user; empty if none. `page`: the visible page."""
+    """Return the action to recommend in a run that waits for the user; empty if none. `page` is the visible page."""
     state = snapshot.state
     if is_live(snapshot) and not snapshot.keeper_alive and state.mode != "observed":
         return "adopt"

@@ -176,9 +176,9 @@ def why_no_batch(snapshot: Snapshot) -> str:
 class NextStart(NamedTuple):
     """Where the next attempt would start.
 
-    `given`: the checkpoint in the arguments, such as ``--resume c2.pt``. `saved`: the newest checkpoint found.
-    `resumes`: whether the script would find a checkpoint, assumed true if run.json is unreadable (no `knobs`).
-    `looks_again`: whether a flag gets the result of another checkpoint search after the live attempt.
+    `given` is the checkpoint in the arguments, such as ``--resume c2.pt``. `saved` is the newest checkpoint found.
+    `resumes` says whether the script would find a checkpoint, assumed true if run.json is unreadable (no `knobs`).
+    `looks_again` says whether a flag gets the result of another checkpoint search after the live attempt.
     """
 
     given: str | None

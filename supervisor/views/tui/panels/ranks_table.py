@@ -60,7 +60,7 @@ FORMATS: Mapping[str, Callable[[float | None], str]] = {
 
 
 class Line(NamedTuple):
-    """A rank, or one of several nodes. `who`: the rank's name, empty for a node. `node`: its number, if there are several."""
+    """A rank, or one of several nodes. `who` is the rank's name, empty for a node. `node`: its number, if there are several."""
 
     cells: Mapping[str, Span]
     who: str = ""

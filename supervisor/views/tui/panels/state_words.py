@@ -225,7 +225,7 @@ def failures(state: st.RunState) -> list[st.AttemptState]:
 
 
 def rank_state(rank: st.RankState, state: st.RunState, *, is_live: bool) -> tuple[str, TextStyle]:
-    """Return glyph and word for a rank's state. `state`: of its node; `is_live`: a keeper manages it."""
+    """Return glyph and word for a rank's state. `state`: of its node; `is_live` means that a keeper manages it."""
     attempt = state.attempt
     if rank.exited:
         if rank.exit_code is None and attempt is not None and attempt.exit_code == 0:

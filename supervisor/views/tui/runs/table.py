@@ -73,7 +73,7 @@ class RunsPanel(ListPanel):
     inverts_cursor = False
 
     class Opened(Message):
-        """A message that a run was chosen; `beside`: the runs to draw beside it; `replay`: play its recording."""
+        """A message that a run was chosen; `beside` are the runs to draw beside it; `replay`: play its recording."""
 
         def __init__(self, run: RunPaths, beside: Sequence[RunPaths] = (), *, replay: bool = False) -> None:
             super().__init__()
