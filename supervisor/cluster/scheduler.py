@@ -197,6 +197,6 @@ def scheduler_of(env: Mapping[str, str]) -> Scheduler:
 
 
 def _number(text: str | None) -> int | None:
-    """Return the number at the start of a text: 2 for ``2(x3)``, SLURM's form of 2,2,2. None without one."""
+    """Return the number at the start of a text: 2 for ``2(x3)``, SLURM's form of 2,2,2. None if there is none."""
     match = re.match(r"\d{1,18}", text or "", re.ASCII)
     return int(match[0]) if match else None

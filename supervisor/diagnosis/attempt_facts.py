@@ -380,5 +380,5 @@ def _ends_in_traceback(scan: SourceScan) -> bool:
 
 
 def far_below(one: Candidate, other: Candidate) -> bool:
-    """Check whether a line is far below another, or in another log."""
+    """Check whether a line is far below a given line, or in a different log."""
     return other.source != one.source or other.line - one.line > FAR_BELOW_LINES

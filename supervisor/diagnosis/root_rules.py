@@ -111,7 +111,7 @@ class Rule:
 
     `find` takes the facts and the current root and returns the new root, or None if the rule does not apply. `why` is one sentence
     for the user. `confidence`: how sure the root is; None keeps `find`'s own. `outranks`: the highest weight of a root that it may
-    change. `is_fallback`: it only states that no line shows a cause.
+    change. `is_fallback` means that the rule only states that no line shows a cause.
     """
 
     name: str

@@ -379,7 +379,7 @@ def title_of(root: Root, *, is_sent_kill: bool = False) -> str:
 
 
 def _named_by_itself(root: Root) -> str:
-    """Return an ordinary error's headline: its exception, the rank, its message; empty without one."""
+    """Return an ordinary error's headline: its exception, the rank, its message, or "" if there is none."""
     text = redact_text(split_prefix(root.text)[1].strip())
     if root.failure is FailureClass.USAGE_ERROR:
         refused = _REFUSED.match(text)

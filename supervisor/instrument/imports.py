@@ -102,7 +102,7 @@ TRACED = ("before_forward", "after_step", "called")
 
 
 class UnseenLoader(SourceFileLoader):
-    """Loads one of our modules from its source or its ``.pyc``, with another file name in its code."""
+    """Loads one of our modules from its source or its ``.pyc``, with a different file name in its code."""
 
     def get_code(self, fullname: Any) -> Any:
         """Return the module's code with the other file name."""

@@ -90,7 +90,7 @@ def shown(name: str, value: Any) -> dict[str, Any]:
 
 
 def note(by: str, name: Any, value: Any, words: Any = (), given: Any = None, file: str | None = None) -> None:
-    """Record a setting that `by` read. `words`: its names on a command line; `given`: False for a default, None if unknown."""
+    """Record a setting that `by` read. `words` are its names on a command line. `given` is False for a default, None if unknown."""
     name = str(name)
     facts = dict(shown(name, value), words=list(words) or None, given=given)
     if noted.get((by, name, file)) == facts or not all(map(_NAME.fullmatch, name.split("."))):

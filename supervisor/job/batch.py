@@ -145,7 +145,7 @@ def candidates(spec: BatchSpec) -> tuple[int, ...]:
 
 
 def with_micro_batch(spec: BatchSpec, micro_batch: int, suggested: int | None = None) -> BatchSpec:
-    """Return `spec` with another micro-batch and the same global batch.
+    """Return `spec` with a different micro-batch and the same global batch.
 
     Raises:
         JobError: `micro_batch` does not divide a rank's step. The message lists valid values and `suggested`.

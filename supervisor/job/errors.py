@@ -14,4 +14,4 @@ class JobError(Exception):
 
 
 class NotResumableError(JobError):
-    """The job would continue with another batch than planned. One line."""
+    """The job would continue with a batch other than planned. One line."""

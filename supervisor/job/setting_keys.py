@@ -66,7 +66,7 @@ class Setting:
     """One setting.
 
     With `default` None, nothing is assumed. `section` is the part of the trainer's help that starts here.
-    `flag` is the flag of `stoker run`, with a placeholder for its value (``--grace S``), empty without one.
+    `flag` is the flag of `stoker run`, with a placeholder for its value (``--grace S``), empty if there is none.
     """
 
     kind: KeyType
@@ -142,7 +142,7 @@ _UNITS: Final = {
 
 
 def unit_of(name: str) -> str:
-    """Return the unit of a setting's number, based on its name, empty without one."""
+    """Return the unit of a setting's number, based on its name, empty if there is none."""
     return next((unit for end, unit in _UNITS.items() if name.endswith(end)), "")
 
 

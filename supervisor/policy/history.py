@@ -23,7 +23,7 @@ class PolicyInput:
 
     Attributes:
         attempts: all attempts, oldest first.
-        missed: how the newest attempt failed to resume, or ran another batch than planned, as a clause.
+        missed: how the newest attempt failed to resume, or ran a batch other than planned, as a clause.
         steps_seen: whether a step of any attempt would have been seen: by telemetry, or by a step or a bar in the log.
         retry: the user's limits.
         knobs: the settings of the script that can be changed.
@@ -41,7 +41,7 @@ class PolicyInput:
         newest_checkpoint: the newest committed checkpoint, in the form that a flag for a path takes.
         newest_number: the number of that checkpoint, in the form that a flag for a step takes.
         not_now: why a person's resume flag cannot be set yet.
-        old_batch: why a resume with another micro-batch would continue with the old one, empty if it would not.
+        old_batch: why a resume with a different micro-batch would continue with the old one, empty if it would not.
         given_start: the flag and value that tell the script what to start from (``--resume c2.pt``).
         question: whether a person can be asked about the batch, because the measurements left something open.
         unsound: the unusable checkpoints that a script searching for its newest one would load, as a clause.

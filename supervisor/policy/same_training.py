@@ -183,7 +183,7 @@ def _ratio(pairs: Sequence[tuple[int, float, float]], bound: float) -> float | N
 
 
 def _agreement(before: Table, after: Table) -> Judgement:
-    """Describe how close the values are if none differs, and whether another order of the data would show."""
+    """Describe how close the values are if none differs, and whether a different data order would show."""
     pairs = _pairs(before, after, "loss")
     if len(pairs) < LEAST_PAIRS:
         return _unknown(
@@ -209,7 +209,7 @@ def _is_exact(before: Table, after: Table) -> bool:
 
 
 def _is_hidden(pairs: Sequence[tuple[int, float, float]]) -> bool:
-    """Check whether the losses of steps trained twice could come from other weights, or another order of the data."""
+    """Check whether the losses of steps trained twice could come from other weights, or a different data order."""
     if sum(b > 0 and a > 0 for _, b, a in pairs) < SEEN_PAIRS:
         return True
     gaps, levels = _log_gaps(pairs, len(pairs)), [math.log(b) for _, b, _ in pairs if b > 0]

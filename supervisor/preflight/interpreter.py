@@ -202,6 +202,6 @@ GIT_TIMEOUT_S: Final = 3.0
 
 
 def commit_of(cwd: str) -> str | None:
-    """Return the commit of the user's checkout, with "+" if changed, or None without one or if git is too slow."""
+    """Return the commit of the user's checkout, with "+" if changed, or None if there is none or if git is too slow."""
     words = ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
     return _answer(words, os.environ, GIT_TIMEOUT_S, cwd).strip() or None

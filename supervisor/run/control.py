@@ -49,7 +49,7 @@ class Requester(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One request. `if_attempt`: it is refused as stale if another attempt is current."""
+    """One request. With `if_attempt`, it is refused as stale if that attempt is not current."""
 
     id: str
     kind: RequestKind

@@ -120,7 +120,7 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="run_started"):
 
 
 class KeeperStarted(Event, frozen=True, kw_only=True, tag="keeper_started"):
-    """A keeper took the lock. `adopted`: it took over a run whose keeper had died. `host`: set if it is not the first one.
+    """A keeper took the lock. `adopted` means that it took over from a dead keeper. `host` is set for all but the first keeper.
 
     `boot_id` identifies the machine's boot, because pids and start times mean nothing across boots.
     """
@@ -431,7 +431,7 @@ class LeftWhy(StrEnum):
 
 
 class LeftProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that is still running. `command`: its kernel name, at most 15 bytes."""
+    """A process that is still running. `command` is its kernel name, at most 15 bytes."""
 
     pid: int
     command: str = ""
@@ -468,7 +468,7 @@ class AttemptEnded(AttemptEvent, frozen=True, kw_only=True, tag="attempt_ended")
 class LogsDated(AttemptEvent, frozen=True, kw_only=True, tag="logs_dated"):
     """When a watched job began and ended, by the timestamps in its logs. None: the lines have no timestamps.
 
-    `over`: the job had ended before the observer attached. `copied`: its mtime is a copy's, so `over_t` is its last timestamp.
+    `over` means that the job had ended before stoker attached. If `copied`, its mtime is a copy's and `over_t` its last timestamp.
     `day_guessed` means that the time of day is right, but the date is a guess.
     """
 

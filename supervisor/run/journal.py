@@ -5,7 +5,7 @@ It skips and counts lines of unknown kinds or schema versions, so that an older 
 newer than this version makes the run read-only.
 
 Next to a journal is a snapshot: the state after a prefix of the journal, from which a reader continues. It only saves time. If it
-is damaged, folded by another version or made from other bytes, the reader ignores it and reads the journal from its start.
+is damaged, folded by a different version or made from other bytes, the reader ignores it and reads the journal from its start.
 """
 
 from __future__ import annotations
@@ -377,7 +377,7 @@ class StateReader:
         return offset
 
     def _from_snapshot(self, file: BinaryIO, size: int) -> int:
-        """Return how many bytes of the journal a valid snapshot covers; 0 without one."""
+        """Return how many bytes of the journal a valid snapshot covers, or 0 if there is none."""
         path = NodePaths(self._path.parent).snapshot
         known = decoded_file(path, _Snapshot, MOST_SNAPSHOT_BYTES)
         if known is None or known.code != folded_by() or not 0 < known.offset <= size:

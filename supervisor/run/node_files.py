@@ -94,9 +94,9 @@ class NodePhase(StrEnum):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A node's report. `session`: its keeper; see `new_session`. `seq` is the newest order that it has read.
+    """A node's report. `session` is its keeper; see `new_session`. `seq` is the newest order that it has read.
 
-    `exit_code`: its launcher's, in `attempt`. `stop` says why a signal stopped it there. `by` is the sender.
+    `exit_code` is its launcher's, in `attempt`. `stop` says why a signal stopped it there. `by` is the sender.
     """
 
     node: int

@@ -22,7 +22,7 @@ SAMPLE_INTERVAL_S = 1.0
 class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How the keeper of this run behaves.
 
-    `interactive`: it may wait for a person, and waits before a restart. `checks`: it runs the checks that run during the first start.
+    An `interactive` keeper may wait for the user, and waits before a restart. With `checks`, it runs the first start's checks.
     `shared`: keepers on several nodes share the run directory; this one belongs to the job's `node_rank`.
     """
 
@@ -83,7 +83,7 @@ def read_run_file(path: Path) -> RunFile:
     """Read run.json.
 
     Raises:
-        BadRunFile: the file is missing, incomplete or of another schema.
+        BadRunFile: the file is missing, incomplete or with a different schema.
     """
     try:
         data = read_regular(path)
@@ -98,7 +98,7 @@ def read_run_stream(data: bytes, *, name: str = "stdin") -> RunFile:
     """Return the record in `data`.
 
     Raises:
-        BadRunFile: the record is incomplete or of another schema.
+        BadRunFile: the record is incomplete or with a different schema.
     """
     try:
         # Check the schema first, because a newer file may have other fields.

@@ -128,19 +128,19 @@ class RankState(Part, frozen=True, kw_only=True):
 class AttemptState(Part, frozen=True, kw_only=True):
     """One attempt, from its plan to the decision after it.
 
-    `found_over`: it had ended before the observer attached; `started_t` is then from the timestamps in its logs, None without any.
+    `found_over` means that it had ended before the observer attached. `started_t` is then from timestamps in its logs, if any.
     `day_guessed` means that the date of `started_t` is a guess. `stamped_t` is the last timestamp of a log that was copied.
     `log_checked`: whether its watched logs were checked for growth. `quiet_since`: they have not grown since then (wall seconds), and
     nothing shows that the job has ended.
     `gone_t`: when its processes had exited, if reading their logs took longer. `failed_t`: the first sign of its failure, until the run ends. `log_read_bytes` and `log_size_bytes`: set if not all was read.
     `node_exits`: exit codes of the launchers on other nodes, by node.
     `stall` is set while there is no progress, with `only_flagged` (why it is not ended), `countdown` (when it will be) and `kept` (who chose
-    to wait). `stacks` is the newest round; `hang` is why the attempt was ended, if it was. `failing`: its first rank known to fail;
+    to wait). `stacks` is the newest round; `hang` is why the attempt was ended, if it was. `failing` is its first rank known to fail;
     cleared if that rank ends well or steps continue. `slow_rank` is the newest report of a slow rank.
     `not_finite` and `finite_again`: where its loss first became nan or inf, and where it was first finite again.
-    `missed`: it started below the checkpoint it should have resumed from. `measured`: its measured batch. `confirmed` or `differs`:
+    `missed` means that it started below the checkpoint it should have resumed from. `measured` is its measured batch. `confirmed` or `differs`:
     whether its first steps matched the plan; neither if nothing was measured.
-    `step_at_evidence`: its last step when the newest matching log line was journaled.
+    `step_at_evidence` is its last step when the newest matching log line was journaled.
     """
 
     number: int

@@ -328,7 +328,7 @@ def _stem(name: str) -> str:
 def whole_saved(
     path: str, since_t: float, until_t: float, *, ranks: int | None = None
 ) -> FoundCheckpoint | None:
-    """Return the complete checkpoint of which a process saved all or part at `path`, or None without one.
+    """Return the complete checkpoint of which a process saved all or part at `path`, or None if there is none.
 
     In a folder layout, the last part is written after the save itself. A file belongs to the save if it was
     written by `until_t`, whatever its name.

@@ -356,7 +356,7 @@ class GpuSampler(PeriodicSampler):
         self._had_one = False
 
     def sample(self) -> float | None:
-        """Read all GPUs once and return the seconds until the next reading, or None without NVML."""
+        """Read all GPUs once and return the seconds until the next reading, or None if NVML is missing."""
         try:
             if self._reader is None:
                 self._reader = GpuReader(self._on_note)

@@ -58,7 +58,7 @@ def read_cgroup_memory(pid: int | None = None, root: str = "/") -> CgroupMemory 
 
 
 def memory_kills() -> int | None:
-    """Count the processes of our own group killed for memory since its creation. None without a counter."""
+    """Count the processes of our own group killed for memory since its creation. None if there is no counter."""
     found = read_cgroup_memory()
     return found.oom_kills if found is not None else None
 

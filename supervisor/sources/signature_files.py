@@ -73,7 +73,7 @@ class Engine(NamedTuple):
 
 
 def default_cache_dir() -> str | None:
-    """Return ``$XDG_CACHE_HOME/stoker`` or ``~/.cache/stoker``, or None without a home folder."""
+    """Return ``$XDG_CACHE_HOME/stoker`` or ``~/.cache/stoker``, or None if there is no home folder."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return os.path.join(base, "stoker") if os.path.isabs(base) else None
 

@@ -236,7 +236,7 @@ def _named(text: str, low: str) -> Iterator[Span]:
 
 
 def _secret_at(text: str, low: str, found: re.Match[str], value: str) -> int:
-    """Return the start of a secret in the value after a name; -1 without a secret."""
+    """Return the start of a secret in the value after a name, or -1 if there is no secret."""
     at, sep = found.start(), found["sep"]
     name = text[at : found.end("name")]
     if name.startswith("-"):
@@ -255,7 +255,7 @@ def _secret_at(text: str, low: str, found: re.Match[str], value: str) -> int:
 
 
 def _secret_of_flag(flag: str, value: str) -> int:
-    """Return the start of a secret in a flag's value: 0, or after a user name; -1 without a secret."""
+    """Return the start of a secret in a flag's value: 0, or after a user name, or -1 if there is no secret."""
     name = flag.lstrip("-+")
     if value.startswith("--"):
         return -1

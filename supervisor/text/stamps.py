@@ -162,8 +162,8 @@ def local_shift(t: float) -> float:
 class Span(NamedTuple):
     """The start and end of a log by its own clock, in wall seconds.
 
-    `is_dated`: its day is known: from a whole date, from its path, or from a last stamp that agrees with its last change.
-    `is_copy`: its last line has a stamp that agrees with its last change in no zone, so the change was a copy.
+    `is_dated` means that its day is known: from a whole date, from its path, or from a last stamp that agrees with its last change.
+    `is_copy` means that its last line has a stamp that agrees with its last change in no zone, so the change was a copy.
     """
 
     began_t: float

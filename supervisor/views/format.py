@@ -69,7 +69,7 @@ def rate(value: float | None) -> str:
 
 
 def percent(ratio: float | None, *, digits: int = 0) -> str:
-    """Format a ratio of one as ``97 %``."""
+    """Format a ratio as a percentage: ``97 %``."""
     if ratio is None or not math.isfinite(ratio):
         return f"{DASH} %"
     return f"{100 * ratio:.{digits}f} %"
@@ -91,7 +91,7 @@ def memory(value_bytes: float | None) -> str:
 
 
 def memory_pair(used_bytes: float | None, total_bytes: float | None) -> str:
-    """Return ``61.2 / 80.0 GiB``, without the total if unknown."""
+    """Return ``61.2 / 80.0 GiB``, omitting an unknown total."""
     if used_bytes is None:
         return DASH
     used = f"{used_bytes / 2**30:.1f}"
@@ -207,6 +207,6 @@ def short_path(path: str) -> str:
 
 
 def short_id(run_id: str) -> str:
-    """Return the two words of a run's id, without its date: ``brave-otter``."""
+    """Return the two words in a run's id, excluding the date: ``brave-otter``."""
     parts = run_id.split("-", 2)
     return parts[2] if len(parts) == 3 and parts[0].isdigit() and parts[1].isdigit() else run_id

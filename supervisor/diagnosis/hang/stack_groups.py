@@ -80,7 +80,7 @@ _KINDS = {
 class RankStack:
     """The stack of one rank, as lines. `source`: "py-spy", "faulthandler", "proc" or "none".
 
-    `main_call`: its main thread's system call, as numbered in /proc. `for_ever`: it waits there for a lock
+    `main_call` is its main thread's system call, as numbered in /proc. `for_ever` means that it waits there for a lock
     without a time limit; None: unknown, or no lock.
     """
 

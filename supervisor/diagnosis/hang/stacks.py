@@ -65,7 +65,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class ThreadStack:
-    """One thread, innermost frame first. `idle`: it waits in the kernel, or None if the tool does not show this.
+    """One thread, innermost frame first. `idle` means that it waits in the kernel, None that the tool does not say.
 
     `at` is the index of each frame's line among the parsed lines, from 0.
     """

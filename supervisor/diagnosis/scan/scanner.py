@@ -52,7 +52,7 @@ _BAR = re.compile(rb"\b[1-9]\d*/\d+ \[\d\d:\d\d")
 
 
 class _OpenTraceback(NamedTuple):
-    """A traceback whose end has not arrived: its head, the bytes of that line and those below. `in_line`: it is one record, one line."""
+    """A traceback whose end has not arrived: its head, the bytes of that line and those below. `in_line` means that it is one record on one line."""
 
     head: Hit
     line: bytes

@@ -1,6 +1,6 @@
 """Cut a log into windows of whole lines and find all signatures in each with one engine: the stateless part of a scan.
 
-The matches in a window depend only on its bytes, so windows may be matched ahead and in another thread.
+The matches in a window depend only on its bytes, so windows may be matched ahead and in a different thread.
 `scanner` handles positions, surrounding lines and floods over the whole log, in order.
 
 The engine is Hyperscan, or re2 on platforms without its wheel. Hyperscan's compiled form takes 130-230 ms to
@@ -258,7 +258,7 @@ def load_matcher(dumped: bytes) -> HyperscanMatcher:
     """Load the output of `HyperscanMatcher.dump`.
 
     Raises:
-        ValueError: the bytes are from another version or are damaged.
+        ValueError: the bytes are from a different version or are damaged.
     """
     import hyperscan
 

@@ -23,7 +23,7 @@ from supervisor.job.spec import EntryKind
 class Flag:
     """One flag. `name` has dashes, but the underscore spelling is accepted too.
 
-    `setting` is the equivalent dotted key of a job file, empty without one. `choices` limits the values.
+    `setting` is the equivalent dotted key of a job file, empty if there is none. `choices` limits the values.
     A `repeatable` flag keeps every value, other flags only the last.
     """
 

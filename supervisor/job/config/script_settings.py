@@ -62,7 +62,7 @@ def with_knobs(
         world: the total number of ranks, if known.
         read: opens a file by its name on the command line, for files with a declared key.
         gpus: the number of GPUs visible to the job.
-        alone: the flag that requests one rank, empty without one.
+        alone: the flag that requests one rank, empty if there is none.
 
     Raises:
         JobError: a requested batch cannot be set or does not divide; a command starts several ranks although

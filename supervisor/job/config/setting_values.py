@@ -95,7 +95,7 @@ class ConfigFile:
 
 @dataclass(frozen=True, slots=True)
 class FileSettings:
-    """One checked file: launch settings by dotted key, and other content. `spelt`: keys with another spelling."""
+    """One checked file: launch settings by dotted key, and other content. `spelt`: keys with a different spelling."""
 
     name: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)

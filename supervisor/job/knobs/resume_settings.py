@@ -145,7 +145,7 @@ def _by_itself(settings: Sequence[Argument], args: Sequence[str], row: Conventio
 
 
 def given_start(args: Sequence[str], flags: Collection[str] = ()) -> str | None:
-    """Return the checkpoint that the user named, as flag and value (``--resume c2.pt``), or None without one.
+    """Return the checkpoint that the user named, as flag and value (``--resume c2.pt``), or None if there is none.
 
     Args:
         args: the current words after the script.

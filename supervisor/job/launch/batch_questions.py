@@ -91,7 +91,7 @@ def question_of(
     Args:
         job: the job as started.
         seen: the settings with the answers so far.
-        wrong: answers after which an attempt had another batch than planned.
+        wrong: answers after which an attempt ran a batch other than planned.
         script: hash of the job's script.
     """
     if seen.asks is None:

@@ -96,7 +96,7 @@ class Around:
     Attributes:
         scripts: Python files that may be training scripts, likeliest first.
         gpus: number of GPUs visible to a job.
-        slurm: SLURM as seen from this shell, or None without SLURM.
+        slurm: SLURM as seen from this shell, or None if it is missing.
         files: names already in the folder.
         python: the interpreter with torch that `stoker run` would use, in words, empty if none was found.
     """

@@ -213,7 +213,7 @@ def _shown(name: str) -> str:
 
 
 def container_line(spec: JobSpec, plan: LaunchPlan) -> str:
-    """Return the options for measuring inside a container after ``--``, empty without one or if nothing is measured."""
+    """Return the options for measuring inside a container after ``--``, empty if there is none or if nothing is measured."""
     own = {change.name: change.value or "" for change in plan.env}
     variables = [name for name in own if name.startswith("STOKER_") or name == "PYTHONPATH"]
     if spec.entry_kind is not EntryKind.COMMAND or not spec.instrument or "PYTHONPATH" not in own:

@@ -68,7 +68,7 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The result of a round. `mono`: its time, by the keeper's clock. `lines` is the artifact's line of each rank's own frame, 1-based.
+    """The result of a round. `mono` is its time, by the keeper's clock. `lines` is the artifact's line of each rank's own frame, 1-based.
 
     `cpu_s`: CPU seconds that each rank's process has used. `here` and `world`: the ranks on this node and in the job, according to the
     ranks' environment.

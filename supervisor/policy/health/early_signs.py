@@ -44,7 +44,7 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A piece of advice. `code`: its kind. `rank` is the rank that it is about, or None for the whole job."""
+    """A piece of advice. `code` is its kind. `rank` is the rank that it is about, or None for the whole job."""
 
     code: str
     text: str
@@ -235,7 +235,7 @@ class EarlySigns:
             self._disk_free = free
 
     def checkpoint(self, size_bytes: int | None) -> Iterator[Advice]:
-        """Process a committed checkpoint. `size_bytes`: its size on disk, or None if unknown."""
+        """Process a committed checkpoint. `size_bytes` is its size on disk, or None if unknown."""
         self._not_saved = None
         free, before = self._disk_free, self._free_after_save
         self._free_after_save = free

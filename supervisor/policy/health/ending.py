@@ -17,7 +17,7 @@ from supervisor.job.spec import HangSettings
 
 @dataclass(frozen=True, slots=True)
 class LateRank:
-    """A rank that the others wait for. `where`: ``in read() at data.py:41``. `computes`: it uses its CPU."""
+    """A rank that the others wait for. `where` is like ``in read() at data.py:41``. `computes` means that the rank uses its CPU."""
 
     rank: int
     kind: Kind

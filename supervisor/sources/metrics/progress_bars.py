@@ -138,7 +138,7 @@ class Bar(NamedTuple):
 
 @lru_cache(maxsize=4)
 def find_bar(text: str, *, in_row: bool = False) -> Bar | None:
-    """Return the first bar in a (masked) line. `in_row`: it ends a training table row and needs no words."""
+    """Return the first bar in a (masked) line. With `in_row`, the bar ends a training table row and needs no words."""
     for pattern in _BARS:
         match = pattern.search(text)
         if match is not None:

@@ -527,7 +527,7 @@ def message_start(text: str) -> int:
 
 
 def logged_behind(text: str, masked: str, begin: int) -> int | None:
-    """Return where a logger's line starts after `begin`, at a masked time or level, or None without one."""
+    """Return where a logger's line starts after `begin`, at a masked time or level, or None if there is none."""
     found = _LOGGED.search(masked, begin)
     return found.start() if found is not None and message_start(text[found.start() :]) else None
 

@@ -43,7 +43,7 @@ PROGRESS_INTERVAL_S = 5.0
 
 
 class Level(StrEnum):
-    """Levels of a console line."""
+    """The levels of console lines."""
 
     INFO = "INFO"
     SUCCESS = "SUCCESS"
@@ -120,7 +120,7 @@ class ConsoleView:
         self._thread.start()
 
     def finish(self, *, with_story: bool = False) -> None:
-        """End the thread. Print the rest of the journal, then the summary (not with JSON lines)."""
+        """Stop the thread. Print the rest of the journal, then the summary (not with JSON lines)."""
         self._stop.set()
         self._thread.join()
         self._print_news()
@@ -212,7 +212,7 @@ class ConsoleView:
 
 
 def console_file(run: RunPaths, node: int = 0) -> Path:
-    """Return the file for the lines of a console that starts now. Each node has its own file."""
+    """Return the file for the lines from a console that starts now. Each node has its own file."""
     of_node = f"-node{node}" if node else ""
     return run.artifacts / f"console-{time.strftime('%Y%m%d-%H%M%S')}{of_node}.log"
 

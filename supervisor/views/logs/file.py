@@ -1,4 +1,4 @@
-"""Random access to one log of any size: lines by place and by number, without keeping any content.
+"""Random access to one log of any size, by offset and by line number, with none of the content kept in memory.
 
 Reads are pread(2) calls at offsets, so a file of gigabytes opens like a small one. A newline ends a line. Its
 text is made safe to show (`text.decode.clean`): the newest state of a line redrawn with carriage returns,
@@ -111,7 +111,7 @@ class LogFile:
             self._fd = -1
 
     def limit(self, size: int, t: float) -> None:
-        """Limit the file to its bytes at the moment of a replay, from the next `refresh` on."""
+        """Limit the file to the bytes it had at a moment in a replay, from the next `refresh` on."""
         self._limit = (size, t)
 
     def refresh(self) -> Change:
@@ -250,7 +250,7 @@ class LogFile:
     # -- lines -------------------------------------------------------------------------------------------
 
     def chunk_lines(self, chunk: int) -> tuple[int, bytes]:
-        """Return the lines that begin in `chunk` as bytes, and their starts; only the head of endless lines."""
+        """Return the lines that begin in `chunk`, as the offset of the first and their bytes. Endless lines are cut."""
         start = chunk * CHUNK_BYTES
         stop = min(start + CHUNK_BYTES, self.size)
         base = max(start - 1, 0)

@@ -146,7 +146,7 @@ def _alike(heads: Sequence[_Head], first: int, texts: tuple[str, ...]) -> list[t
 
 
 def place_before(streams: Sequence[Stream], place: Place, most: int) -> Place:
-    """Return the place this many unfolded lines before another place, by time."""
+    """Return the place this many unfolded lines earlier than a given place, by time."""
     now = list(place)
     upward = (_upward(i, stream, at) for i, (stream, at) in enumerate(zip(streams, place, strict=True)))
     for _, minus, offset in itertools.islice(heapq.merge(*upward), most):

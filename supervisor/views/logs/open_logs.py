@@ -109,7 +109,7 @@ class OpenLogs:
         self.choose_attempt(numbers[now + way])
 
     def choose_attempt(self, number: int | None) -> None:
-        """Read this attempt. None or the newest number: the newest attempt, even after another starts."""
+        """Read this attempt. None or the newest number follows the newest attempt, even after a new one starts."""
         is_newest = bool(self.state.attempts) and number == self.state.attempts[-1].number
         self._attempt = None if is_newest else number
         self._choose(())
@@ -132,7 +132,7 @@ class OpenLogs:
         return place
 
     def _learn_sizes(self) -> None:
-        """Store the largest size of rank logs. It shows which logs without times were written at once."""
+        """Store the size of the largest rank log, which shows which untimed logs were written all at once."""
         sizes = (stream.file.full_size for stream in self.streams if stream.ref.who != AGENT)
         most_bytes = max(sizes, default=0)
         for stream in self.streams:
@@ -197,7 +197,7 @@ class OpenLogs:
         return next(itertools.chain(exact, ends), None)
 
     def ranks(self) -> tuple[str, ...]:
-        """Return the ranks that write these logs, by their lines or file names, only on the nodes of the query."""
+        """Return the ranks that write these logs, from their lines or file names, on the query's nodes only."""
         nodes = self.query.nodes
         found = {who for s in self.streams if not nodes or s.ref.node in nodes for who in s.writers()}
         return tuple(sorted(filter(str.isdigit, found), key=int))
@@ -258,7 +258,7 @@ class OpenLogs:
     # -- counts ------------------------------------------------------------------------------------------
 
     def count(self, *, is_moved: bool) -> bool:
-        """Count one chunk of the most urgent log. Return False at the end. `is_moved` means that the page's position counts."""
+        """Count lines in one chunk of the most urgent log. Return False at the end. `is_moved` means that the page's position counts."""
         included = self.included
         if self.searched and any(finder.count() for finder in self.finders):
             return True
@@ -287,7 +287,7 @@ class OpenLogs:
         return Tally(total, _done(self.finders), ordinal, at_match=place is not None)
 
     def below(self, place: Place) -> int | None:
-        """Return how many lines of the query begin at or after a place, or None if not counted."""
+        """Return how many matching lines begin at or after a place, or None if not counted."""
         before = _before(self.streams, place)
         if before is None or _done(self.streams) < 1:
             return None

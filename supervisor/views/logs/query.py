@@ -203,12 +203,12 @@ class Query:
         return replace(self, who=frozenset(who), typed=self._typed("rank", *(f"r{name}" for name in who)))
 
     def at(self, *nodes: int) -> Query:
-        """Return the same query for these nodes (none: all)."""
+        """Return the same query limited to these nodes, or to all if there are none."""
         typed = self._typed("node", *([f"node:{ranges(nodes)}"] if nodes else []))
         return replace(self, nodes=frozenset(nodes), typed=typed)
 
     def _typed(self, name: str, *words: str) -> str:
-        """Return the typed text with the words of a field replaced."""
+        """Return the typed text with a field's words replaced."""
         kept = [
             word.text
             for word in words_of(self.typed, _FIELDS)

@@ -127,7 +127,7 @@ class Page(msgspec.Struct, frozen=True):
         return tuple(sorted(node for node in found if node is not None))
 
     def place_of(self, row: Row) -> LogAt:
-        """Return the place of a row's line."""
+        """Return where a row's line is."""
         index, line = row.parts[0]
         log = self.logs[index]
         return LogAt(attempt=log.attempt, path=str(log.path), offset=line.offset)
@@ -141,7 +141,7 @@ class Remark(msgspec.Struct, frozen=True):
 
 
 class Copied(msgspec.Struct, frozen=True):
-    """The text of the requested rows, and their number `lines`."""
+    """The text of the requested rows, and how many `lines` they are."""
 
     text: str
     lines: int
@@ -161,7 +161,7 @@ def parse_jump(typed: str) -> LogAt:
     """Parse ``812``, ``step 1200``, ``14:52``, ``14:52:10`` or ``2026-11-21 14:52``. Clock times are local.
 
     Raises:
-        BadJumpError: the text has another form.
+        BadJumpError: the text has a different form.
     """
     text = typed.strip().removeprefix(":")
     if (digits := text.replace(" ", "").replace(",", "")).isdecimal():

@@ -1,6 +1,6 @@
 """The thread that reads for one view. It owns the viewport, moves it on request, and makes the pages.
 
-A request is a call of the viewport. The thread performs one request after another, and a new request aborts a
+A request is a call to the viewport. The thread performs one request after another, and a new request aborts a
 long one. Between requests the thread counts lines and matches, a chunk at a time.
 """
 
@@ -90,18 +90,18 @@ class LogSession:
         self._asked.set()
 
     def tell(self, *facts: Request) -> None:
-        """Pass on changes of the run and the screen. They never interrupt a request and are never aborted."""
+        """Pass on changes in the run and the screen. They never interrupt a request and are never aborted."""
         with self._asking:
             self._requests.extend((fact, True) for fact in facts)
         self._asked.set()
 
     def ask_to_stop(self) -> None:
-        """End the thread after its current work, without waiting."""
+        """Tell the thread to exit after its current work. Do not wait for it."""
         self._stop.set()
         self._asked.set()
 
     def stop(self) -> None:
-        """End the thread and close the files. Wait for at most a few seconds."""
+        """Stop the thread and close the files. Wait a few seconds at most."""
         self.ask_to_stop()
         if self._thread.is_alive():
             self._thread.join(JOIN_S)

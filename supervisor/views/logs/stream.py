@@ -196,7 +196,7 @@ class Stream:
 
     @property
     def written_t(self) -> float:
-        """Wall seconds of the last write to the log."""
+        """The wall time, in seconds, of the last write to the log."""
         t = self.file.full_written_t
         return t if self.ended_t is None else min(t, max(self.ended_t, self._start_t))
 
@@ -291,7 +291,7 @@ class Stream:
         return next((offset for offset, stamp in stamps if stamp >= t), self.file.full_size)
 
     def _stamps_from(self, offset: int) -> Iterator[tuple[int, float]]:
-        """Yield offset and time of each stamped line, starting at the start of a line."""
+        """Yield the offset and time of each stamped line, beginning at a line start."""
         while data := self.file.read(offset, SNIFF_BYTES):
             whole = data.rfind(b"\n") + 1 or len(data)
             for raw in data[:whole].removesuffix(b"\n").split(b"\n"):

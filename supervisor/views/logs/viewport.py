@@ -253,7 +253,7 @@ class LogViewport:
             raise NothingThereError(f"no line names step {at.step:g} or a later one")
 
     def _offset_of(self, index: int, number: int) -> int:
-        """Return the offset of a line by its number from 1. Count the log up to the line first."""
+        """Return the offset of a line by its number, from 1. Count the lines above it first."""
         file = self.logs.streams[index].file
         while (offset := file.offset_of(number - 1)) is None and file.count():
             self._check()
@@ -262,7 +262,7 @@ class LogViewport:
         return offset
 
     def _to_time(self, t: float, *, is_any_day: bool) -> None:
-        """Go to the first lines at a time, or at that clock time on the newest day. Estimate if a log has no times."""
+        """Go to the first lines at a time, or at a clock time on the newest day. Estimate the place if a log has no times."""
         filled = [stream for stream in self.logs.included if stream.file.size]
         if is_any_day and filled:
             newest = max(stream.written_t for stream in filled)
@@ -279,11 +279,11 @@ class LogViewport:
         self._place = self._above(first.place, self.height // 2)
 
     def other_attempt(self, way: int) -> None:
-        """Go to the attempt before (-1) or after (1), at its newest line."""
+        """Go to the newest line of the previous (-1) or next (1) attempt."""
         self.to_attempt(lambda: self.logs.other_attempt(way))
 
     def to_attempt(self, choose: Callable[[], None]) -> None:
-        """Go to another attempt, at its newest line."""
+        """Go to the newest line of a different attempt."""
         before = self.logs.number
         choose()
         if self.logs.number != before:
@@ -414,7 +414,7 @@ class LogViewport:
     # -- copies ------------------------------------------------------------------------------------------
 
     def copied(self, first: Row, last: Row) -> lc.Copied:
-        """Copy the lines from one row to another as shown, without rank names and secrets."""
+        """Copy the lines between two rows as shown, excluding rank names and secrets."""
         first, last = sorted((first, last), key=lambda row: row.place)
         texts: list[str] = []
         size = 0
@@ -484,7 +484,7 @@ def _row_of(rows: Sequence[Row], at: At | None) -> int | None:
 
 
 def _number_of(stream: Stream, row: Row) -> int | None:
-    """Return the number of a row from 1 in a single log, or None for several logs or an uncounted log."""
+    """Return the 1-based line number of a row in a single log, or None for several logs or an uncounted log."""
     number = stream.file.number_at(row.parts[0][1].offset)
     return number + 1 if number is not None else None
 

@@ -61,7 +61,7 @@ class Nearby(msgspec.Struct, frozen=True):
 
 
 class NearbyReader:
-    """A reader of the files in a journal's verdicts and artifacts. Not thread-safe: one thread reads."""
+    """A reader for the files in a journal's verdicts and artifacts. Not thread-safe, so use it from one thread."""
 
     def __init__(self, run: RunPaths) -> None:
         self._run = run
@@ -71,7 +71,7 @@ class NearbyReader:
         self._last = Nearby({})
 
     def refresh(self, state: RunState) -> Nearby:
-        """Return the current data; the same object while nothing changed."""
+        """Return the current data, which is the same object while nothing has changed."""
         changed = False
         for attempt in state.attempts[-CAUSES:]:
             cause = attempt.verdict.cause if attempt.verdict is not None else None
@@ -133,7 +133,7 @@ def read_context(run: RunPaths, attempt: int, cause: Cause) -> Context:
 
 
 def where_it_lies(run: RunPaths, attempt: int, path: str) -> Path:
-    """Return the path in a verdict: relative to the attempt's folder, or the absolute path of a watched log."""
+    """Return the file at a verdict's path, which is relative to the attempt's folder or, for a watched log, absolute."""
     if not os.path.isabs(path):
         return run.node().attempt(attempt).root / path
     _, slash, below = path.partition("/nodes/")

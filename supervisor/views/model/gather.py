@@ -95,7 +95,7 @@ class _Keyed:
         self.values.update(sample.v)
 
     def track(self, name: str) -> Track:
-        """Return the history of a value; empty without history."""
+        """Return a value's history, or nothing if there is no history."""
         track = self.tracks.get(name)
         return track.view() if track is not None else ()
 
@@ -246,7 +246,7 @@ class Gatherer:
         return (sample.a, name) not in self._beside_loss
 
     def take_rollup(self, rollup: Rollup) -> None:
-        """Take one minute of the metrics, older than all later samples."""
+        """Add a one-minute roll-up of the metrics, which is older than all later samples."""
         steps = rollup.v.get("step")
         step = steps[2] if steps else None
         epochs, late = rollup.v.get("epoch"), rollup.v.get(se.LINE_T)
@@ -322,7 +322,7 @@ def _numeric(item: tuple[str, object]) -> tuple[int, str]:
 
 
 def _keep_pace(pace: Pace, sample: Sample, step: float) -> None:
-    """Note when a step was logged, by the time of reading or, if the log was read later, the line's time."""
+    """Record when a step was logged, which is the time of reading or, if the log was read later, the line's time."""
     if se.LINE_T not in sample.v:
         pace.add(sample.t, step, sample.a)
     elif (line_t := sample.v[se.LINE_T]) is not None:

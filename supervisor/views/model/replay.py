@@ -1,4 +1,4 @@
-"""Replay a recorded run: the same journal and samples, at another pace, forward or back.
+"""Replay a recorded run: the same journal and samples, at a different speed, forward or back.
 
 A replay only reads. It writes nothing and sends no request.
 """
@@ -72,7 +72,7 @@ class Recording:
 
 
 def record_of(run: RunPaths, *, node: int = 0) -> Recording:
-    """Read everything of a run that a replay needs.
+    """Read everything that a replay needs from a run.
 
     Raises:
         NothingRecorded: there is no journal, or it is empty.
@@ -198,7 +198,7 @@ class ReplayClock:
 
 
 class ReplayReader:
-    """A reader that returns a `reader.SnapshotReader`'s result at the clock's moment. One thread reads."""
+    """A reader that returns what a `reader.SnapshotReader` would at the clock's moment. Used by one thread."""
 
     def __init__(self, recording: Recording, clock: Callable[[], float]) -> None:
         self._recording = recording
@@ -215,7 +215,7 @@ class ReplayReader:
         self._rewind()
 
     def refresh(self) -> Snapshot:
-        """Return the state of the run at the clock's moment."""
+        """Return the run's state at the clock's current moment."""
         now = self._clock()
         back = now < self._at
         if back:
@@ -265,7 +265,7 @@ def parse_moment(typed: str, now: float, start_t: float, end_t: float) -> float:
     A time without a day means its first occurrence in the recording. A span never leads beyond either end.
 
     Raises:
-        BadJumpError: the text has another form, or is a time outside the recording.
+        BadJumpError: the text has a different form, or is a time outside the recording.
     """
     text = typed.strip()
     if (share := SHARE.fullmatch(text)) is not None:

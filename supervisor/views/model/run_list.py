@@ -109,7 +109,7 @@ def note_of(state: RunState, listed: tuple[float, str] = (0.0, "")) -> str:
 
 
 def watched_word(state: RunState, *, live: bool) -> str:
-    """Return the state of a watched job from its log: live, quiet, unknown (how it ended) or unwatched, or "" if another word fits."""
+    """Return a watched job's state from its log: live, quiet, unknown (how it ended) or unwatched. "" if none of these fits."""
     condition, attempt = state.condition, state.attempt
     if state.mode != "observed" or attempt is None:
         return ""
@@ -143,7 +143,7 @@ def recovered_from(state: RunState) -> list[str]:
 
 @dataclass(frozen=True)
 class RunRow:
-    """One run of the list. `live`: a keeper holds its lock. `command`: its script and arguments, secrets hidden. `given`: the name from the user, if any. `note`: its newest note. `summary`: the source of this row."""
+    """One run of the list. `live` means that a keeper holds its lock. `command` is its script and arguments, secrets hidden. `given` is the name from the user, if any. `note` is its newest note. `summary`: the source of this row."""
 
     run: RunPaths
     state: RunState
@@ -291,7 +291,7 @@ class RunsReader:
             return self._refresh()
 
     def look_again(self) -> None:
-        """List the folder at the next refresh, because a run was moved there."""
+        """List the folder on the next refresh, because a run was moved there."""
         with self._lock:
             self._due = -math.inf
 
@@ -356,7 +356,7 @@ class RunsReader:
         self._rows.pop(run, None)
 
     def _read(self, run: RunPaths) -> None:
-        """Fold new lines of a journal into its row, and keep the summary of a run without a live keeper."""
+        """Fold a journal's new lines into its row, and cache the summary of a run that has no live keeper."""
         journal = run.node().journal
         mark, found = mark_of(journal), self._summaries.get(run)
         if mark is None:

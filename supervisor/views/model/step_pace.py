@@ -98,7 +98,7 @@ def _epoch(point: Point) -> int:
 
 
 class Pace:
-    """The gaps between the steps of the newest attempt, added one by one."""
+    """The gaps between the newest attempt's steps, added one at a time."""
 
     def __init__(self) -> None:
         self._gaps: deque[Point] = deque(maxlen=GAPS)

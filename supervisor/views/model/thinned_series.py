@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 class Point(NamedTuple):
     """One sample, or several merged. `t` (wall seconds), `step`, `epoch`, `number` and `line_t` come from the newest.
 
-    `number`: its index among the readings. `late`: it was read after it was written. Then `t` is the time of
+    `number` is its index among the readings. `late` means that the value was read after it was written. Then `t` is the time of
     reading, and `line_t` the time in the line, if any.
     """
 

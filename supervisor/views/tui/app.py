@@ -272,7 +272,7 @@ class StokerApp(ThemedApp):
             self._request(message.row, RequestKind.STOP, None, self.browser.tell_answer)
 
     def on_runs_panel_noted(self, message: RunsPanel.Noted) -> None:
-        """Put a note on a run. The keeper writes the note; without a keeper it goes into the index."""
+        """Add a note to a run. The keeper writes the note. If there is no keeper, the note goes into the index."""
         row, browser = message.row, self.browser
         if not row.live or row.state.is_over:
             self._change(lambda: f"noted: {give_note(row.run, message.text, os.environ)}")

@@ -108,7 +108,7 @@ class TerminalSigns:
 
 
 def title_of(snapshot: Snapshot, now: float, tr: Tr) -> str:
-    """Return state and name of a run in one line, without numbers that would change every second."""
+    """Return a run's state and name in one line, excluding numbers that would change every second."""
     word = listed_span(snapshot, now).text
     if word.startswith("○ quiet"):
         word = "○ quiet"

@@ -53,7 +53,7 @@ class Words:
         self._translate = translate
 
     def __call__(self, text: str) -> str:
-        """Return an English sentence in this language, or unchanged without a translation."""
+        """Return an English sentence in this language, or unchanged if there is no translation."""
         return self._translate(text)
 
     def moment(self, moment: Moment) -> str:

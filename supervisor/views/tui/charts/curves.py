@@ -241,7 +241,7 @@ class Plot(NamedTuple):
     height: int = 0
 
     def with_cursor(self, at: float | None) -> Plot:
-        """Return the plot with a rule at a value of the x axis, behind the curves; None: without a rule."""
+        """Return the plot with a vertical line at an x value, behind the curves. None draws no line."""
         if at is None:
             return self
         column = self.left + min(max(self.x.dot(at) // 2, 0), self.x.dots // 2 - 1)
@@ -400,7 +400,7 @@ def _ruled(spans: Row, column: int) -> Row:
 
 
 def _marked(marks: Sequence[Mark], x: Scale, axis: Axis) -> Below:
-    """Return the visible marks; an axis that counts neither steps nor time has no marks."""
+    """Return the visible marks. An axis that counts neither steps nor time has none."""
     if axis in {Axis.EPOCH, Axis.NUMBER}:
         return []
     places = [(mark.step if axis is Axis.STEP else mark.t, mark) for mark in marks]

@@ -48,7 +48,7 @@ _PACE: Final = re.compile(r"per_sec|_s$|_ms$|time|speed|throughput|mfu|samples/s
 
 
 def value_style(gauge: Gauge, ratio: float | None) -> TextStyle:
-    """Return green, amber or red by `LIMITS`; dim if the ratio is unknown."""
+    """Return green, amber or red according to `LIMITS`, or dim if the ratio is unknown."""
     if ratio is None:
         return TextStyle.DIM
     amber, red = LIMITS[gauge]

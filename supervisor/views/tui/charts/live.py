@@ -130,7 +130,7 @@ class Use(NamedTuple):
 
 
 def use_of(snapshot: Snapshot, *, memory: bool) -> Use:
-    """Return the use of the GPUs, or else of the machine's memory, of its cores, or of the first rank's cores."""
+    """Return GPU usage, or else that of the machine's memory, its cores, or the first rank's cores."""
     machine = snapshot.machine
     if snapshot.gpus and not memory:
         return Use("GPU", snapshot.gpu_util, 1.0, Gauge.GPU, fm.percent)
@@ -173,7 +173,7 @@ class UsePanel(Panel):
         return left, row(value, Span(self._age, TextStyle.WARN))
 
     def tick(self, view: View) -> None:
-        """Update the age of an old reading."""
+        """Update the displayed age of an old reading."""
         self.view = view
         if self._age_text(view) != self._age:
             self.repaint()

@@ -73,7 +73,7 @@ class ChartPanel(Panel, can_focus=True):
         return [*found, *([self.tr("zoomed, 0 shows all")] if self.look.window is not None else [])]
 
     def closes(self) -> str:
-        """Return what Esc closes: the cursor and the window together; empty without either."""
+        """Return what Esc closes (the cursor and the window together), or nothing if neither is open."""
         if self.look.cursor is not None:
             return "clear cursor"
         return "whole range" if self.look.window is not None else ""

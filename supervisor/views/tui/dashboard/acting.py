@@ -310,7 +310,7 @@ class Requests:
         ask_over(self.panes.screen, AskLine("name", self.panes.header.name_given), self.name_for)
 
     def name_for(self, words: str) -> None:
-        """Name the run, only in this user's index, because the run's folder may belong to another user."""
+        """Name the run in this user's index only, because the run's folder may belong to someone else."""
         header = self.panes.header
 
         def named() -> str:
@@ -334,7 +334,7 @@ class Requests:
     # -- restarts and stops, with a dialog -----------------------------------------------------------------
 
     def action_smaller_batch(self) -> None:
-        """Restart with another batch."""
+        """Restart with a different batch."""
         from supervisor.views.tui.dialogs.restart import BatchScreen
 
         snapshot = self.panes.snapshot
@@ -367,7 +367,7 @@ class Requests:
         self._open_restart_dialog(asks, closed)
 
     def action_edit(self) -> None:
-        """Restart with other arguments or environment. Start from the suggested change."""
+        """Restart with different arguments or environment, starting from the suggested change."""
         from supervisor.run.next_job import next_job, undecided
         from supervisor.views.tui.dialogs.restart import Edited, EditScreen
 
@@ -457,7 +457,7 @@ class Requests:
             dialog.show_stopped(False)  # the restart had already begun, or someone else started or ended it
 
     def _tell_not_restarted(self, dialog: OverScreen[Any]) -> None:
-        """After a dialog closed without an answer, report the restart that the dialog paused."""
+        """Report the restart that a dialog paused, after the dialog closed with no answer."""
         if dialog.is_restart_stopped:
             self.panes.tell(Answer("not restarted; the run waits for you", None))
 

@@ -85,7 +85,7 @@ class LogOfRun:
                 self._point_at(point)
 
     def open(self, at: LogAt | None = None) -> None:
-        """Show the log on a full page, at a place; None: at the current place."""
+        """Show the log on a full page at a place, or at the current place for None."""
         self._panes.zoom("log")
         self._panes.log.focus()
         if at is not None:
@@ -248,12 +248,12 @@ class Looking:
         return self.panes.snapshot.state.attempt if is_card_seen and self.panes.snapshot is not None else None
 
     def _own_code(self) -> CodeLine | None:
-        """The user's own line of the failure on the screen."""
+        """The user's own line in the failure on the screen."""
         snapshot, attempt = self.panes.snapshot, self._failed_attempt()
         return own_line_of(snapshot, attempt) if snapshot is not None and attempt is not None else None
 
     def action_open_code(self) -> None:
-        """Open that line in the person's own editor; a file outside the job's folder only after a yes."""
+        """Open the failure's own line in the user's editor. Ask before opening a file outside the job's folder."""
         from supervisor.views.tui.dialogs.prompts import Confirm
         from supervisor.views.tui.shell.external_editor import editor_argv, run_outside, source_spot
 

@@ -247,7 +247,7 @@ class Panes:
     # -- arrangement ---------------------------------------------------------------------------------------
 
     def zoom(self, name: str | None) -> None:
-        """Show only one pane or page; None: all panes again."""
+        """Show only one pane or page, or for None all panes again."""
         self.zoomed = name
         self.log.show_whole(name == "log")
         self.arrange()

@@ -141,7 +141,7 @@ class Playback:
             self._tell(Answer(str(error), False))
 
     def command_of(self, typed: str) -> str:
-        """Return the command for a moment typed without a command, which is a jump to the moment."""
+        """Return the command for a bare moment, which is a jump to that moment."""
         return f"go {typed}" if is_moment(typed) else typed
 
     def action_speed(self, way: int) -> None:

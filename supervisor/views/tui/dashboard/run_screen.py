@@ -181,7 +181,7 @@ class Dashboard(KeyScreen, Screen[None]):
         self._offer()
 
     def on_resize(self, _event: events.Resize) -> None:
-        """Lay out the panes and the footer again for another size."""
+        """Lay out the panes and the footer again for a new size."""
         self.panes.arrange()
         if self.is_mounted:
             self._offer()
@@ -241,7 +241,7 @@ class Dashboard(KeyScreen, Screen[None]):
                 self.tell(Answer(text, None))
 
     def command_of(self, typed: str) -> str:
-        """Return the command for text without a command. In a recording, it is a jump to a moment."""
+        """Return the command for text that contains none. In a recording, it is a jump to a moment."""
         return self.playback.command_of(typed) if self.playback is not None else typed
 
     def action_leave(self) -> None:

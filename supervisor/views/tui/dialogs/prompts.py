@@ -130,7 +130,7 @@ class AskLine(OverScreen[str | None]):
             self.dismiss(text)
 
     def action_cancel(self) -> None:
-        """Close without a text."""
+        """Close the dialog and return no text."""
         self.dismiss(None)
 
 
@@ -216,7 +216,7 @@ def offer_first(
     *,
     why: str = "",
 ) -> None:
-    """Show the effect of adopting or continuing a run, and act on a yes. `submit`: to the reading thread."""
+    """Show the effect of adopting or continuing a run, and act on a yes. `submit` sends the request to the reading thread."""
     app = screen.app
 
     def ask(offer: Offer) -> None:

@@ -1,4 +1,4 @@
-"""Dialogs for a restart with another batch, other arguments, or another environment."""
+"""Dialogs for a restart with a different batch, arguments or environment."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class BatchScreen(OverScreen[int | None]):
         field.cursor_position = len(field.value)
 
     def action_cancel(self) -> None:
-        """Close without a number."""
+        """Close the dialog and return no number."""
         self.dismiss(None)
 
     def _after(self, text: str) -> BatchSpec:

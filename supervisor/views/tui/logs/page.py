@@ -39,7 +39,7 @@ def logs_text(page: lc.Page, tr: Tr, *, brief: bool) -> str:
 
 
 def who_width(page: lc.Page) -> int:
-    """Return the width of a line's writer in cells; for several nodes the width of the longest name."""
+    """Return the width in cells of a line's writer, or for several nodes, of the longest name."""
     if not page.nodes:
         return WHO_WIDTH
     numbers = {int(log.who) for log in page.logs if log.who.isdigit()}
@@ -48,7 +48,7 @@ def who_width(page: lc.Page) -> int:
 
 
 def who_text(who: tuple[str, ...], nodes: tuple[int, ...] = ()) -> str:
-    """Return the writer of a line, shortened: ``0-7 ×8``; for several nodes ``n1 r3``, ``n0-1 r0-15 ×16``."""
+    """Return a line's writer in short form: ``0-7 ×8``, or for several nodes ``n1 r3`` or ``n0-1 r0-15 ×16``."""
     if nodes:
         numbers = tuple(int(name) for name in who if name.isdigit())
         names = [*([f"r{fm.ranges(numbers)}"] if numbers else []), *(x for x in who if not x.isdigit())]

@@ -131,7 +131,7 @@ class LogPanel(WheelPanel):
         return (self.mark or here, here) if here is not None else None
 
     def take(self, page: lc.Page) -> None:
-        """Show another page, with the cursor on its previous line if that line is still visible."""
+        """Show a new page, with the cursor on its previous line if that line is still visible."""
         before, shown = self.row, self.page
         self.page = page
         if self.is_looking:
@@ -241,7 +241,7 @@ class LogPanel(WheelPanel):
         return "follow" if grows else "to the end"
 
     def toggle_follow(self, on: bool | None = None) -> None:
-        """Freeze the page or follow the newest lines. `on` says whether to follow; None: toggle."""
+        """Freeze the page or follow the newest lines. `on` says whether to follow, and None toggles."""
         follows = not self.following if on is None else on
         self.ask(lambda view: view.follow(follows))
 
@@ -379,7 +379,7 @@ class LogPanel(WheelPanel):
         return self.page is not None and self.page.attempts > 1
 
     def action_move(self, rows: int) -> None:
-        """Move the cursor. Scroll at the edge of the page, or without a cursor. Follow again at the end."""
+        """Move the cursor. Scroll at the edge of the page, or if there is no cursor. Follow again at the end."""
         page = self.page
         if page is None or not page.rows or (page.following and rows > 0 and not page.at_cause):
             return
@@ -433,7 +433,7 @@ class LogPanel(WheelPanel):
             self.ask(lambda view: view.to_place(cause))
 
     def _cause(self) -> LogAt | None:
-        """Return the cause of failure of the visible attempt, or else of the newest attempt with a cause."""
+        """Return the visible attempt's cause of failure, or else that of the newest attempt with a cause."""
         attempts = self.view.snapshot.state.attempts if self.view is not None else ()
         shown = [a for a in attempts if self.page is not None and a.number == self.page.attempt]
         for attempt in [*shown, *reversed(attempts)]:
@@ -463,7 +463,7 @@ class LogPanel(WheelPanel):
     # -- selecting and copying ---------------------------------------------------------------------------
 
     def action_mark(self) -> None:
-        """Start a selection here, or end the current one."""
+        """Start a selection here, or finish the current one."""
         self.mark = None if self.mark is not None else self.row
         if self.page is not None and self.page.following:
             self.ask(freeze)

@@ -83,7 +83,7 @@ class FailurePage(Page):
         return [*own, *super().inner_keys()]
 
     def action_attempt(self, way: int) -> None:
-        """Show another failed attempt."""
+        """Show a different failed attempt."""
         failed, attempt = self._failed(), self.attempt
         if attempt is None:
             return
@@ -96,7 +96,7 @@ class FailurePage(Page):
 
     @property
     def attempt(self) -> st.AttemptState | None:
-        """The failed attempt on the page: the newest, unless the user chose another."""
+        """The failed attempt on the page: the newest, unless the user chose one."""
         failed = self._failed()
         if self._chosen is not None:
             return next((each for each in failed if each.number == self._chosen), None)

@@ -1,4 +1,4 @@
-"""One line per device with its use, memory and temperature. Without GPUs: the machine and its ranks."""
+"""One line per device with its use, memory and temperature. If there are no GPUs, the machine and its ranks."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class DevicesPanel(ListPanel, can_focus=True):
         return max(len(self._devices), 1)
 
     def item(self, index: int, width: int) -> Row:
-        """Return the row of a device. Without a frame, it is indented by one cell like other panes."""
+        """Return a device's row. If there is no frame, the row is indented by one cell like other panes."""
         indent, devices = EMPTY if self.framed else row(" "), self._devices
         if not devices:
             return (*indent, Span(self.tr("no reading yet"), TextStyle.DIM))

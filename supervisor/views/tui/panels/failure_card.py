@@ -117,7 +117,7 @@ class FailureCard(Panel, can_focus=True):
 
 
 def own_line_of(snapshot: Snapshot, attempt: st.AttemptState) -> CodeLine | None:
-    """The user's own line of an attempt's traceback, if there is one."""
+    """The user's own line in an attempt's traceback, if there is one."""
     context = snapshot.nearby.contexts.get(attempt.number)
     return context.own if context is not None else None
 
@@ -132,11 +132,11 @@ class FailureText(NamedTuple):
     tr: Tr
 
     def part(self, label: str, text: str, style: TextStyle = TextStyle.PLAIN, *, most: int = 4) -> list[Row]:
-        """Return a labeled text; no rows for an empty text."""
+        """Return a labeled text, or no rows if the text is empty."""
         return labelled(self.tr(label), text, self.width, style, most=most, label_cells=LABEL) if text else []
 
     def warned(self, text: str, style: TextStyle = TextStyle.WARN, most: int = 2) -> list[Row]:
-        """Return a text without a label."""
+        """Return a text that has no label."""
         return [row(Span(line, style)) for line in wrap(text, self.width, most)]
 
     def blocks(self, verdict: Verdict) -> list[list[Row]]:
@@ -310,7 +310,7 @@ class FailureText(NamedTuple):
 
 
 def reason_text(attempt: st.AttemptState, decision: Decision) -> str:
-    """Return the reason for a decision without the failure class in front, which the frame's title shows."""
+    """Return the reason for a decision, excluding the leading failure class, which the frame's title shows."""
     return decision.reason.removeprefix(f"{attempt.failure}: ")
 
 

@@ -189,7 +189,7 @@ class NextStart(NamedTuple):
 
 
 def next_start(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> NextStart:
-    """Return where the next attempt would start. `typed`: its arguments; None: unchanged.
+    """Return where the next attempt would start. `typed` are its arguments, or None if unchanged.
 
     A checkpoint that the user typed stays. A flag may replace a checkpoint in the job's own arguments by a newer one.
     """

@@ -60,7 +60,7 @@ FORMATS: Mapping[str, Callable[[float | None], str]] = {
 
 
 class Line(NamedTuple):
-    """A rank, or one of several nodes. `who` is the rank's name, empty for a node. `node`: its number, if there are several."""
+    """A rank, or one of several nodes. `who` is the rank's name, empty for a node. `node` is its number, if there are several."""
 
     cells: Mapping[str, Span]
     who: str = ""
@@ -364,7 +364,7 @@ def slow_rank_of(state: st.RunState) -> SlowRankFound | None:
 
 
 def node_state(node: Node, snapshot: Snapshot, now: float) -> Span:
-    """Return glyph and word for a node's activity. `now`: this machine's wall time."""
+    """Return the glyph and word for a node's activity. `now` is this machine's wall time."""
     leader, state, attempt = snapshot.state, node.state, node.state.attempt
     has_failed = attempt is not None and attempt.exit_code not in {None, 0}
     over = leader.condition if leader.is_over else state.condition

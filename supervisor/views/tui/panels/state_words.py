@@ -48,7 +48,7 @@ OUTCOMES = {
 
 
 def listed_span(shown: Shown, now: float) -> Span:
-    """Return the state in a few cells for a column, by the same rules but without countdowns."""
+    """Return a state short enough for a column, by the same rules but with no countdown."""
     if not shown.keeper_alive and not shown.state.is_over:
         return Span("? no supervisor", TextStyle.WARN)
     whole, attempt = condition_span(shown, now), shown.state.attempt
@@ -187,7 +187,7 @@ def leave_word(snapshot: Snapshot) -> str:
 
 
 def is_held_unwatched(state: st.RunState) -> bool:
-    """Check whether a held run waits even without a dashboard. It does not if only an edit helps."""
+    """Check whether a held run waits even if no dashboard is open. The run does not wait if only an edit helps."""
     from supervisor.policy.rules import RULES  # imported only after a failure
 
     verdict = state.attempt.verdict if state.attempt is not None else None
@@ -225,7 +225,7 @@ def failures(state: st.RunState) -> list[st.AttemptState]:
 
 
 def rank_state(rank: st.RankState, state: st.RunState, *, is_live: bool) -> tuple[str, TextStyle]:
-    """Return glyph and word for a rank's state. `state`: of its node; `is_live` means that a keeper manages it."""
+    """Return the glyph and word for a rank's state. `state` is its node's. `is_live` means that a keeper manages it."""
     attempt = state.attempt
     if rank.exited:
         if rank.exit_code is None and attempt is not None and attempt.exit_code == 0:

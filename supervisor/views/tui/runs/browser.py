@@ -149,7 +149,7 @@ class BrowserScreen(KeyScreen, Screen[None]):
         self._offer()
 
     def action_compare(self) -> None:
-        """Open the run under the cursor, with the series of the marked runs beside its own."""
+        """Open the run under the cursor, with the marked runs' series beside its own."""
         chosen = self.panel.chosen
         if chosen is not None and self.panel.marked == [chosen]:
             self.tell("one run is marked: move to another one, or mark more, then c compares them")
@@ -158,7 +158,7 @@ class BrowserScreen(KeyScreen, Screen[None]):
             self.post_message(RunsPanel.Opened(chosen, beside))
 
     def action_replay(self) -> None:
-        """Play the recording of the run under the cursor."""
+        """Replay the run under the cursor."""
         if self.panel.chosen is not None:
             self.post_message(RunsPanel.Opened(self.panel.chosen, replay=True))
 

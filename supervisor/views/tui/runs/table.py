@@ -186,7 +186,7 @@ class RunsPanel(ListPanel):
         return span.text[2:], spoken(span, self.tr).text[2:]
 
     def go_to(self, index: int) -> None:
-        """Select the run of a row."""
+        """Select the run in a row."""
         if self.rows:
             self.chosen = self.rows[min(max(index, 0), len(self.rows) - 1)].run
         super().go_to(index)
@@ -278,7 +278,7 @@ class RunsPanel(ListPanel):
         self.renew()
 
     def filter_by(self, text: str) -> None:
-        """Show the runs that a filter accepts; empty: all runs."""
+        """Show the runs that a filter accepts, or all runs for an empty filter."""
         self.query_text, self.cursor = text.strip(), 0
         self.renew()
 
@@ -315,7 +315,7 @@ class RunsPanel(ListPanel):
         self.repaint()
 
     def mark_of(self, run: RunPaths) -> Span:
-        """Return the mark in the hue of the run's curves when compared with the open run."""
+        """Return the mark for a run, in the hue of its curves when compared with the open run."""
         if run not in self.marked:
             return Span(" ")
         return Span("◆", run_style(self.marked.index(run) + 1))
@@ -393,7 +393,7 @@ def _cells_of(columns: Sequence[Column]) -> int:
 
 
 def _texts(found: RunRow, width: int, now: float, tr: Tr) -> Mapping[str, str]:
-    """Return the texts of a run, by column."""
+    """Return a run's texts, by column."""
     state = found.state
     total = f"/{fm.whole(state.planned_steps)}" if state.planned_steps and width >= ROOMY_FROM else ""
     step = f"{fm.whole(found.step)}{'+' if found.is_cut else ''}"
@@ -412,7 +412,7 @@ def _texts(found: RunRow, width: int, now: float, tr: Tr) -> Mapping[str, str]:
 
 
 def _run_text(found: RunRow, width: int) -> str:
-    """Return the run's id. Without a name column, the user's name replaces the date or the whole id."""
+    """Return the run's id. If there is no name column, the user's name replaces the date or the whole id."""
     run_id = found.run.run_id
     if found.given and width < NAME_FROM:
         return f"{fm.short_id(run_id)} · {found.given}" if width >= ROOMY_FROM else found.given

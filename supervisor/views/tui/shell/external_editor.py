@@ -91,7 +91,7 @@ def _named(env: Mapping[str, str], variables: tuple[str, ...], otherwise: tuple[
 
 
 def run_outside(app: App[object], argv: list[str]) -> str:
-    """Run a command on the terminal until it ends, without a shell. Return any error."""
+    """Run a command in the terminal until it exits, with no shell involved. Return any error."""
     try:
         with app.suspend():
             done = subprocess.run(argv, check=False)

@@ -74,7 +74,7 @@ class Feeder(Generic[Moment]):
         self._thread.start()
 
     def ask_to_stop(self) -> None:
-        """End the thread after its current work, without waiting."""
+        """Tell the thread to exit after its current work. Do not wait for it."""
         self._stop.set()
         self._free.set()
         self._wake.set()

@@ -150,7 +150,7 @@ class HarmlessFilter(LineFilter):
     """A filter that removes control characters from a line but keeps its width."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 - textual's own signature
-        """Return the line without terminal commands."""
+        """Return the line with terminal commands removed."""
         if all(segment.control or plain(segment.text) is segment.text for segment in segments):
             return segments
         return [
@@ -160,7 +160,7 @@ class HarmlessFilter(LineFilter):
 
 
 def harmless(text: str) -> str:
-    """Return `text` without characters that command a terminal, with the same width."""
+    """Return `text` with terminal control characters replaced, at the same width."""
     width = cell_len(text)
     kept = "".join(_sign(c) for c in text)
     return kept + " " * (width - cell_len(kept))
