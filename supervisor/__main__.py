@@ -8,7 +8,7 @@ import threading
 
 
 def main() -> int:
-    """Run the command line; the return value is the exit code."""
+    """Run the command line. Return the exit code."""
     from supervisor.cli.main import main as cli_main
 
     sys.excepthook = _crashed

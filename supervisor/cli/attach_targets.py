@@ -1,4 +1,4 @@
-"""Find the target of ``stoker attach``: a log, a folder of logs of one job, a process by its pid, a pipe."""
+"""Find the target of ``stoker attach``: a log, a folder with one job's logs, a process by pid, or a pipe."""
 
 from __future__ import annotations
 

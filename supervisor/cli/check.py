@@ -187,7 +187,7 @@ def this_machine() -> JobSpec:
 
 
 def nodes_finding(spec: JobSpec, parsed: ParsedRun) -> list[Finding]:
-    """Warn that nodes without a shared run directory know nothing of each other."""
+    """Warn that nodes that do not share a run directory cannot see each other."""
     if not spec.several_nodes or parsed.flag("run_dir"):
         return []
     what = (
@@ -202,7 +202,7 @@ def unmeasured_finding(spec: JobSpec) -> list[Finding]:
 
 
 def print_findings(findings: Sequence[Finding], appearance: Appearance, *, fixes: bool = False) -> None:
-    """Print one line per check result; with `fixes` add the remedy on the next line."""
+    """Print one line per check result. With `fixes`, add the remedy on the next line."""
     tr = words_in(appearance.spoken)
     marks, arrow = (_PLAIN_MARKS, "->") if appearance.ascii else (_MARKS, "→")
     for finding in findings:

@@ -172,7 +172,7 @@ def user_settings(env: Mapping[str, str]) -> Path:
 
 
 class Parser(argparse.ArgumentParser):
-    """ArgumentParser with one-line errors, a hint at the nearest flag, and no abbreviations."""
+    """An ArgumentParser with one-line errors, a hint about the nearest flag, and no abbreviations."""
 
     def __init__(self, *, prog: str, description: str | None = None) -> None:
         summary, _, _rest = (description or "").partition("\n\n")

@@ -135,7 +135,7 @@ def _doubted(paths: RunPaths, found: Continuation) -> list[str]:
 
 
 def _written_over(record: RunFile, state: RunState, plan: LaunchPlan) -> str:
-    """Return why the next attempt may overwrite the run's saves, if it is unknown how its script resumes; else empty."""
+    """Return why the next attempt may overwrite the run's saves, or "" if it is known how the script resumes."""
     job, saved = state.answered_job(record.job), state.checkpoint
     is_known = job.retry.restart_from_scratch or resume_plan(job.knobs).how != "unknown"
     if saved is None or is_known or plan.resume or plan.resume_at is not None:

@@ -1,4 +1,4 @@
-"""Run a detached keeper, and next to it write the console's lines to a file, as without a screen.
+"""Run a detached keeper, and alongside it write the console's lines to a file, as when there is no screen.
 
 `keeper.process.detach` starts this module by name, which the command line passes on (`cli.common.WITH_LOG`), because the keeper itself
 imports no view.

@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """List the deletions with reasons, then delete. Exit 1 if some failed; 2 for no limits or invalid limits."""
+    """List the deletions with reasons, then delete. Exit 1 if some failed, or 2 if limits are missing or invalid."""
     place, own = runs_dir(args.runs_dir, os.environ), user_settings(os.environ)
     here = settings_table(Path("stoker.toml"), "runs", whole=False)
     limits = limits_of(args.keep or {**settings_table(own, "runs", whole=True), **here}.get("keep", ""))
@@ -142,7 +142,7 @@ def _why_kept(run: RunPaths, *, with_checkpoints: bool) -> str:
 
 
 def _entries(run: RunPaths) -> Iterator[tuple[Path, int, int]]:
-    """Yield the readable entries of a run's folder with mode and bytes on disk, without following links."""
+    """Yield the readable entries in a run's folder with mode and bytes on disk. Do not follow links."""
     for folder, folders, names in os.walk(run.root):
         for name in (*folders, *names):
             with contextlib.suppress(OSError):

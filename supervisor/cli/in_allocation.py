@@ -75,7 +75,7 @@ def _folder(parsed: ParsedRun, env: Mapping[str, str], place: Place) -> Path:
 
 
 def requeued(parsed: ParsedRun, spec: JobSpec, env: Mapping[str, str]) -> int | None:
-    """Continue the run of a job that its scheduler has started again; None if there is no run to continue, so a new one starts.
+    """Continue the run of a job that its scheduler restarted. Return None if there is none to continue, so a new run starts.
 
     Raises:
         JobError: node 0 does not continue the run in time.
@@ -139,7 +139,7 @@ def _job_of(run: RunPaths) -> str | None:
 
 
 def _starts_without_progress(run: RunPaths) -> int:
-    """Count the keeper starts since the newest committed checkpoint, without the start that led to it."""
+    """Count the keeper starts since the newest committed checkpoint, excluding the start that led to it."""
     count = 0
     for fact in facts_in(run.node().journal):
         if isinstance(fact, ev.CheckpointCommitted):

@@ -329,7 +329,7 @@ def _read(path: Path, limit: int, what: str) -> bytes:
 
 
 def gpu_count(env: Mapping[str, str]) -> int:
-    """Return the number of GPUs visible to a job from the driver's own list, without loading a library."""
+    """Return the number of GPUs visible to a job. Read the driver's own list, so no library is loaded."""
     visible = env.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return len([part for part in visible.split(",") if part.strip() and part.strip() != "-1"])

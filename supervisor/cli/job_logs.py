@@ -219,7 +219,7 @@ def evidence_of(root: Sequence[str], logs: Iterable[str], records: Iterable[str]
 
 
 def _recorder(files: Sequence[str]) -> SeenRecorder | None:
-    """Return what flight-recorder dumps among these files show; None without dumps or if none show a hang."""
+    """Return what flight-recorder dumps in these files show, or None if there are none or none show a hang."""
     if not files:
         return None
     from supervisor.diagnosis.hang.stuck_collectives import ranks_at_fault, stuck_collectives, stuck_text

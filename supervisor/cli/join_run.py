@@ -128,7 +128,7 @@ def difference(theirs: JobSpec, ours: JobSpec) -> str:
 
 
 def _require_a_live_run(run: RunPaths, record: RunFile) -> None:
-    """Refuse the folder of an ended run, unless node 0 soon continues the run, because both may be started at once."""
+    """Refuse the folder of an ended run, unless node 0 soon continues the run. Both nodes may start at the same time."""
     order = _end_of(run)
     if order is None:
         return

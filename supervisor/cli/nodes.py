@@ -1,4 +1,4 @@
-"""Start one run over several hosts by ssh, watch it, print its logs and stop it, without a scheduler.
+"""Start one run on several hosts over ssh, watch it, print its logs and stop it. No scheduler is needed.
 
 The flags come first, then what would follow ``stoker run``.
 """

@@ -170,7 +170,7 @@ def _with_screen(run: RunPaths, watching: Watching, args: argparse.Namespace, ap
 
 
 def _without_screen(run: RunPaths, watching: Watching, *, as_json: bool) -> int:
-    """Print events until the target ends and all of its output is read, without a time limit.
+    """Print events until the target ends and all of its output is read. There is no time limit.
 
     Returns 0; 1 for a failure; 6 if interrupted before all was read, because the outcome is then unknown.
     """

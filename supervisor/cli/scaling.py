@@ -122,7 +122,7 @@ def read_scaled(run: RunPaths) -> Scaled:
 
 
 def _by_steps(seen: Sequence[tuple[float, float]], view: AttemptState | None) -> float | None:
-    """Return samples per second from the step times and the batch, without the first tenth."""
+    """Return samples per second from the step times and the batch, excluding the first tenth."""
     batch = view.batch if view is not None else None
     late = seen[len(seen) // 10 :]
     if batch is None or not batch.ranks_known or len(late) < LEAST_READINGS or late[-1][0] <= late[0][0]:

@@ -140,7 +140,7 @@ def _still_running(run: RunPaths, state: RunState) -> list[str]:
 
 
 def _what_to_do(run: RunPaths, state: RunState) -> str:
-    """Tell where a run without a keeper would receive a stop request."""
+    """Tell the user where a run that has no keeper would receive a stop request."""
     if state.host != socket.gethostname():
         return f"none that is seen from here: it ran on {state.host}: stop it there"
     return f"`stoker attach --adopt {run.run_id}` takes over what lives of it, then stop it"

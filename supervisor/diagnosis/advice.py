@@ -295,7 +295,7 @@ def _smaller_batch(text: str, values: RunValues) -> list[str]:
 
 
 def _next_micro_batch(text: str, values: RunValues) -> int | None:
-    """Return the next fitting size, by the message's numbers, with the same global batch, or None if it failed before."""
+    """Return the next size that fits, by the message's numbers, at the same global batch, or None if it failed before."""
     batch = values.batch
     if batch is None:
         return None

@@ -132,7 +132,7 @@ class Facts:
     # -- causes ------------------------------------------------------------------------------------
 
     def _is_symptom(self, item: Candidate) -> bool:
-        """Check whether a cause is only a consequence of another event in the logs."""
+        """Check whether a cause is only a consequence of a different event in the logs."""
         if item.soft and not self.died and self.any_progress:
             return True
         hits = self.scans[item.source].hits
@@ -366,7 +366,7 @@ def first_complaint(consequences: Sequence[Candidate]) -> Candidate | None:
 
 
 def _ends_in_traceback(scan: SourceScan) -> bool:
-    """Check whether the text ends in frames without a later line that may give an exception."""
+    """Check whether the text ends in frames, with no later line that may give an exception."""
     written = [text for line in scan.tail[-60:] if (text := split_prefix(line, scan.hosts)[1]).strip()]
     named = bool(written) and is_exception(written[-1]) and not is_closing(written[-1])
     framed = False

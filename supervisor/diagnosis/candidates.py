@@ -108,7 +108,7 @@ def candidates_of(scans: Sequence[SourceScan]) -> list[Candidate]:
 
 
 def _without_context(found: list[Candidate]) -> list[Candidate]:
-    """Drop exceptions that led to another one in the same chain, which ended the process.
+    """Drop exceptions that only led to a later one in the same chain, which ended the process.
 
     A plain exception explains less than the one before it, for example when a full disk breaks a file being
     closed. However, the program can do without an import whose failure was handled.
@@ -131,7 +131,7 @@ def _without_context(found: list[Candidate]) -> list[Candidate]:
 
 
 def _is_no_report(hit: Hit, scans: Sequence[SourceScan]) -> bool:
-    """Check whether a line only quotes code, echoes or wraps another, or reports an exception that ended nothing."""
+    """Check whether a line only quotes code, echoes or wraps a different line, or reports a handled exception."""
     if is_quoted_code(hit.text) or below_its_frame(hit) or is_echo(hit):
         return True
     wraps = hit.text.endswith(": Traceback (most recent call last):") or _OF_CELL.search(hit.text) is not None
@@ -173,7 +173,7 @@ def _candidate(hit: Hit, scans: Sequence[SourceScan], *, informs: bool) -> Candi
 
 
 def _settled(hit: Hit, scans: Sequence[SourceScan]) -> _Settled:
-    """Return a hit's class: its signature's, unless the wrapped exception, frames or words show another."""
+    """Return a hit's class, which is its signature's unless the wrapped exception, frames or words show a different one."""
     signature = hit.signature
     plain = _Settled(signature.failure, signature.reason, signature.strength, hit.line, hit.text)
     if hit.has(Trait.WRAPS_INNER):
@@ -193,7 +193,7 @@ def _settled(hit: Hit, scans: Sequence[SourceScan]) -> _Settled:
 
 
 def _by_frames_or_words(hit: Hit, plain: _Settled) -> _Settled:
-    """Return a plain exception's class: by its words, otherwise by its frames."""
+    """Return a plain exception's class, from its words or else its frames."""
     by_frames = None if _OF_SOURCE.search(hit.text) else class_by_frames(frames_above(hit))
     by_words = _class_of_words(hit)
     if by_words is not None:
@@ -220,7 +220,7 @@ def _class_of_words(hit: Hit) -> tuple[FailureClass, int] | None:
 
 
 def _in_worker(line: int, text: str, hit: Hit, scans: Sequence[SourceScan]) -> _Settled:
-    """Return the class of a data worker's exception, by the given line. Some keep their own class there."""
+    """Return the class of a data worker's exception, based on the given line. Some keep their own class there."""
     inner = best_match(other for other in scans[hit.source].hits if other.line == line)
     if inner is not None and inner.signature.failure in _KEPT_IN_WORKER:
         found = inner.signature

@@ -102,7 +102,7 @@ def _epochs(state: RunState, view: AttemptState) -> tuple[int, int] | None:
 
 
 def _earlier_step(state: RunState, views: Sequence[AttemptState]) -> tuple[int, int] | None:
-    """Return the attempt and step that the run had reached before an attempt without a step; None if either does not exist."""
+    """Return the attempt and step that the run had reached before an attempt that made no step, or None if there is none."""
     if any(own.last_step is not None for own in views):
         return None
     resumed = max((own.resumed_step for own in views if own.resumed_step is not None), default=-1)
@@ -128,7 +128,7 @@ def _not_resumed(view: AttemptState, differs: PlanDiffers | None) -> str:
 
 
 def _stops(views: Sequence[AttemptState]) -> tuple[str | None, str | None]:
-    """Return why stoker stopped the attempt; otherwise the failure for which stoker ended the rest of it."""
+    """Return why stoker stopped the attempt, or else the failure that made stoker stop the remaining processes."""
     stops = [own.stop.why for own in views if own.stop is not None]
     ours = next((why.value for why in stops if why in OUR_STOPS), None)
     return (ours, None) if ours is not None else (None, next((why.value for why in stops), None))
@@ -190,7 +190,7 @@ def _silence(state: RunState, view: AttemptState, run_root: str) -> SeenHang | N
 def run_values_of(
     state: RunState, view: AttemptState, own_pids: Iterable[int], job: JobSpec | None
 ) -> RunValues:
-    """Return the run's settings during this attempt; fewer without its job (an observed run)."""
+    """Return the run's settings during this attempt. If the job is unknown (an observed run), there are fewer."""
     batch = view.shown_batch
     values = RunValues(
         micro_batch=batch.micro_batch_per_rank if batch is not None else None,

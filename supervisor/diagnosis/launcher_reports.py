@@ -398,7 +398,7 @@ class Ranks:
         return local_exits
 
     def _read(self, line: str, scan: SourceScan) -> None:
-        """Note the parts of one line's prefix: its rank, and the rank's node, task and process."""
+        """Record the parts of a line's prefix: its rank, and the rank's node, task and process."""
         origin, rest = split_prefix(line, scan.hosts)
         origin = origin.over(Origin(local_rank=scan.origin.local_rank, node=scan.origin.node))
         if (known := _OF_AGENT.search(rest)) is not None:

@@ -74,7 +74,7 @@ def job_starts(scan: SourceScan, *, one_process: bool) -> list[int]:
 
 
 def _starts_between_ends(scan: SourceScan) -> Iterator[int]:
-    """Yield the first line of each program that ended on its own after another one had.
+    """Yield the first line of each program that ended on its own after an earlier one had.
 
     With two ends, the second program is new if it prints lines that the first one printed, or one end is argparse's.
     argparse's `error` prints the usage and exits with code 2, so it neither follows nor precedes an exception of its

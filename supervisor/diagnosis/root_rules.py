@@ -383,7 +383,7 @@ def _node_never_came(facts: Facts, root: Root) -> Root | None:
 
 
 def _made_no_step(facts: Facts, root: Root) -> Root | None:
-    """Doubt an exit code 0 without a step, far from the end that an earlier attempt was training toward."""
+    """Doubt exit code 0 if the attempt made no step and was far from the end that an earlier attempt was training toward."""
     job = facts.job
     if root.failure is not FailureClass.HEALTHY or job.launcher_exit != 0 or job.final_checkpoint:
         return None
@@ -517,7 +517,7 @@ class Decision(NamedTuple):
     facts: Facts
 
     def yielded(self) -> list[Rule]:
-        """Return the log rules below the one that fired that would also apply, without fallbacks."""
+        """Return the log rules below the one that fired that would also apply, excluding fallbacks."""
         later = RULES[RULES.index(self.rule) + 1 :]
         own = (rule for rule in later if rule.stage is Stage.LOGS and not rule.is_fallback)
         return [rule for rule in own if rule.root(self.facts, NOTHING) is not None]

@@ -304,7 +304,7 @@ MOUNT_FAILED = "A filesystem does not answer"
 
 
 def title_of_end(facts: Facts, root: Root) -> str | None:
-    """Return the headline of an end without a line: early, hung, a killed launcher, no step, or logs without text."""
+    """Return the headline for an end that no line shows: early, hung, a killed launcher, no step, or empty logs."""
     job = facts.job
     if job.stop_reason is not None and root.reason is Reason.USER and (seen := job.hang) is not None:
         if seen.silent_s is None:

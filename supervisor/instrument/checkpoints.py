@@ -63,7 +63,7 @@ class Checkpoints:
         self.awaited = None
 
     def save_ended(self, path: str, step: int) -> None:
-        """Note a checkpoint at `path`, with the state after `step` optimizer steps of this process."""
+        """Record a checkpoint at `path`, with the state after `step` optimizer steps in this process."""
         if not (os.path.isfile(path) or os.path.isdir(path)):
             return
         entry = self.saved.pop(path, None) or SimpleNamespace(written_at=float("-inf"))
@@ -90,13 +90,13 @@ class Checkpoints:
             wire.record("loaded", path=self.loaded, step=wire.step, optimizer_state=True, optimizer_step=step)
 
     def seek(self, path: str | None, by: str) -> None:
-        """Note that the script looked for `path`. A listing of an existing folder replaces a check for it."""
+        """Record that the script looked for `path`. A listing of an existing folder replaces a check for it."""
         is_wanted = path is not None and not wire.step and len(self.sought) < MAX_SOUGHT
         if is_wanted and (path not in self.sought or by in _LISTINGS):
             self.sought[path] = by
 
     def look(self, name: str, args: Any, kwargs: Any) -> None:
-        """Note a path lookup by the script before the first step, unless a library made it.
+        """Record a path lookup by the script before the first step, unless a library made it.
 
         The patch stays but does nothing after the first step, so a function that the script has stored can still be pickled.
         """
@@ -137,7 +137,7 @@ def _path_of(value: Any) -> Any:
 
 
 def _argument(position: int, name: str) -> Any:
-    """Return a function of (args, kwargs) that gives an argument's path; None for a stream of a distributed checkpoint."""
+    """Return a function of (args, kwargs) that returns an argument's path, or None for a distributed checkpoint's stream."""
 
     def path_of(args: Any, kwargs: Any) -> str | None:
         path = _path_of(args[position] if len(args) > position else kwargs.get(name))

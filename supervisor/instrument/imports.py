@@ -79,7 +79,7 @@ def _reading(original: Any) -> Any:
 
 
 def _seen(key: Any, value: Any, given: Any) -> None:
-    """Note a variable that was read, if the script itself read it and the value is a number."""
+    """Record a variable that was read, if the script itself read it and the value is a number."""
     try:
         if key in read or len(read) >= MAX_READ or not str(value).isdigit():
             return

@@ -179,7 +179,7 @@ class Training:
         self.armed = True
 
     def compile_called(self, args: Any, _kwargs: Any) -> Look:
-        """Observe `torch.compile`. With a global hook a compiled module warns at each call, and dynamo takes other paths.
+        """Observe `torch.compile`. With a global hook, a compiled module warns on each call, and dynamo takes other paths.
 
         So the hook is removed before the first compilation: for a module at once; for a function, which may be an optimizer's and decorated
         at import, when dynamo begins. From then on, compiled modules are observed at their calls, outside the compiled
@@ -283,7 +283,7 @@ class Training:
             wire.record("timing", step=wire.step, **times)
 
     def reducer_times(self) -> dict[str, float]:
-        """Return DDP's times of the last iteration that it sampled (the first ten, then each hundredth), by its device's clock.
+        """Return DDP's times for the last iteration it sampled (the first ten, then every hundredth), on its device's clock.
 
         The wait is from the end of this rank's backward pass to the end of the last all-reduce. A forward sending buffers waits too.
         """

@@ -70,7 +70,7 @@ class Wire:
             self.kept.append(entry)
 
     def start_reporting(self, timeout_s: Any = None) -> None:
-        """Start to report once training is seen, but never in a data worker. `timeout_s` is the process group's."""
+        """Start reporting once training is seen, but never in a data worker. `timeout_s` is the process group's."""
         if self.off or self.reporting:
             return
         data = sys.modules.get("torch.utils.data")

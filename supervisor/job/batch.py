@@ -161,7 +161,7 @@ def with_micro_batch(spec: BatchSpec, micro_batch: int, suggested: int | None = 
 
 
 def with_world_size(spec: BatchSpec, world_size: int) -> BatchSpec:
-    """Return `spec` on another number of ranks, with the same global batch and no larger micro-batch.
+    """Return `spec` on a different number of ranks, with the same global batch and no larger micro-batch.
 
     Raises:
         JobError: the ranks cannot share a step evenly, or their number is unknown.

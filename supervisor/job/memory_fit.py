@@ -122,7 +122,7 @@ def choose_smaller(
     *,
     smaller_global: bool = False,
 ) -> Choice | None:
-    """Return the micro-batch to try after `spec` ran out of memory, at the same global batch.
+    """Return the micro-batch to try after `spec` ran out of memory, with the same global batch.
 
     Args:
         spec: the batch that failed.

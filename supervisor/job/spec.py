@@ -370,7 +370,7 @@ class TrialSettings:
     flags: tuple[str, ...] = ()
 
     def is_over(self, first: int | None, last: int | None, age_s: float) -> bool:
-        """Check whether to end the trial now, by its first and newest step and the seconds since launch."""
+        """Check whether to end the trial now, given its first and newest step and the seconds since launch."""
         most = self.steps * BEYOND_STEPS if self.ends_itself else self.steps
         return steps_seen(first, last) >= most or age_s > self.timeout_s
 

@@ -290,7 +290,7 @@ class Leading(Group):
         return False
 
     def _choose(self, absent: Sequence[int]) -> bool:
-        """Choose the nodes of the next attempt: all, or with MIN:MAX as many as keep the global batch, without excluded nodes."""
+        """Choose the next attempt's nodes: all, or with MIN:MAX as many as keep the global batch, minus excluded nodes."""
         self._why_not_fewer = ""
         if not self._left_out.issuperset(absent):
             return False

@@ -270,7 +270,7 @@ class Keeper:
         return self.state.condition.exit_code
 
     def _launches_first(self) -> bool:
-        """Whether the next thing to do is the first launch, without a search for the batch."""
+        """Whether the next step is the first launch, with no search for the batch."""
         return isinstance(self.state.condition, st.Preflight) and self._record.job.fit is None
 
     def learn_end(self) -> None:
@@ -327,7 +327,7 @@ class Keeper:
             self.context.advise(view.number, f"{LATE}{view.number}", text)
 
     def _look_for_folder(self) -> None:
-        """Check whether the run folder was deleted or moved. Training continues; nothing is created in its place."""
+        """Check whether the run folder was deleted or moved. Training continues, and nothing is created in its place."""
         where = self._ledger.astray()
         if where and not self.astray:
             time.sleep(AGAIN_S)
@@ -441,7 +441,7 @@ class Keeper:
         return bool(self.astray)
 
     def _hold_on(self, held: st.HeldOpen) -> None:
-        """End a held run after `hold_s`, or after `UNWATCHED_S` without a viewer if only an edit helps. A typo must not keep a process for a day."""
+        """End a held run after `hold_s`, or after `UNWATCHED_S` with no viewer if only an edit helps. A typo must not keep a process for a day."""
         view, now = self.state.find(held.attempt), self._clock.mono()
         verdict = view.verdict if view is not None else None
         stays = verdict is None or rule_for(verdict.failure, verdict.reason).held_unwatched
@@ -590,7 +590,7 @@ class Keeper:
     # -- called for requests (see `requests`) --------------------------------------------------------
 
     def stop(self, why: ev.StopWhy, by: str, *, now: bool = False) -> None:
-        """End the attempt by the stop sequence, or end the run if no attempt is alive."""
+        """End the attempt with the stop sequence, or end the run if no attempt is alive."""
         if self._group.stop(why, by, now=now):
             return
         if isinstance(self.state.condition, st.Finished) or self.stop_attempt(why, by, now=now):
@@ -622,7 +622,7 @@ class Keeper:
         self.end(ev.Outcome.STOPPED, self._stopped_code(code), f"stopped by {by} between attempts")
 
     def _finish_now(self) -> None:
-        """Decide after an attempt whose command has ended, without waiting for all of its logs to be read."""
+        """Decide after an attempt whose command has exited. Do not wait until all of its logs are read."""
         monitor = self.monitor
         while monitor.is_active or isinstance(self.state.condition, st.Ended | st.DiagnosedAs):
             monitor.cut()
@@ -641,7 +641,7 @@ class Keeper:
             self.start_now()
 
     def start_now(self) -> None:
-        """Start the next attempt at the next tick, skipping open checks. Raises Refused if no attempt is due."""
+        """Start the next attempt on the next tick, skipping open checks. Raises Refused if no attempt is due."""
         if isinstance(self.state.condition, st.Ended):
             self._finish_now()
             if not isinstance(self.state.condition, st.Backoff):

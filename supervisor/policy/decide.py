@@ -266,7 +266,7 @@ def _can_ask(history: PolicyInput) -> bool:
 
 
 def _unmeasured_first(history: PolicyInput, failure: FailureClass, rule: Rule) -> Decision | None:
-    """Decide before the rule if an attempt ended before the run's first step without a known cause; None if the rule decides.
+    """Decide if an attempt ended for no known cause before the run's first step. Return None if the rule decides.
 
     The attempt is restarted without stoker's measurements, once per run and outside of all budgets. If that
     restart is not allowed, or failed in the same way, the rule applies and its line mentions this.

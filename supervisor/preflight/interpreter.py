@@ -54,7 +54,7 @@ _ACTIVE: Final = ("VIRTUAL_ENV", "CONDA_PREFIX")
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """A target interpreter. `torch_version` is None without torch, which is allowed only for a plain command.
+    """A target interpreter. `torch_version` is None if torch is missing, which is allowed only for a plain command.
 
     `torch_cuda`: the CUDA version of this torch build, such as "12.8", or None without CUDA. `torch_hip`: the same for ROCm.
     """

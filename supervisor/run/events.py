@@ -580,7 +580,7 @@ def renamed_loss(advisory: Advisory) -> tuple[int, str] | None:
 
 
 class NodeSight(StrEnum):
-    """What the leader saw of another node's keeper."""
+    """What the leader saw of a different node's keeper."""
 
     JOINED = "joined"
     SILENT = "silent"  # no heartbeat, but training may well continue there
@@ -602,7 +602,7 @@ class NodeSeen(Event, frozen=True, kw_only=True, tag="node_seen"):
 
 
 def on_node(node: int, by: str) -> str:
-    """Return node 0's words for a person who stopped the run from another node."""
+    """Return node 0's words for a user who stopped the run from a different node."""
     return f"node {node}: {by}"
 
 

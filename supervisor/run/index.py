@@ -281,7 +281,7 @@ def _nearest(text: str, known: list[RunPaths], env: Mapping[str, str]) -> str | 
 
 
 def _recorded_name(run: RunPaths) -> str | None:
-    """Return a run's name from its own record, for a run that was moved here or listed by another user."""
+    """Return a run's name from its own record, for a run that was moved here or listed by a different user."""
     from supervisor.run.runfile import BadRunFile, read_run_file
 
     try:

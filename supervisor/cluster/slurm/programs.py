@@ -106,7 +106,7 @@ def queue() -> dict[str, QueuedJob]:
 
 
 def job_record(job: str) -> QueuedJob | None:
-    """Return SLURM's record of a job, even an ended one; None without a record. If scontrol has forgotten it, ask sacct."""
+    """Return SLURM's record of a job, even an ended one, or None if there is none. If scontrol has forgotten it, ask sacct."""
     try:
         text = ask(["scontrol", "show", "job", "-o", job]).partition("\n")[0]
     except SlurmError:

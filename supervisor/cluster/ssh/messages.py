@@ -61,7 +61,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """Yes or no, and why; for a verb, its exit code."""
+    """Yes or no, with the reason, or for a verb its exit code."""
 
     ok: bool
     text: str = ""

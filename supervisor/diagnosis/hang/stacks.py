@@ -270,7 +270,7 @@ def kind_of_wait(
 
 
 def hook_thread(others: Sequence[ThreadStack]) -> ThreadStack | None:
-    """Return the thread of an autograd callback into Python while the main thread runs the backward pass; None without one.
+    """Return the thread of an autograd callback into Python during the main thread's backward pass, or None if there is none.
 
     autograd creates its own threads, one per device, so below a hook there is no frame of Python's threading.
     """

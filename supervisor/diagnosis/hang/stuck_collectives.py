@@ -187,7 +187,7 @@ class _Group:
         )
 
     def waits_for(self, rank: int, stopped: set[int]) -> bool:
-        """Check whether a rank in this group waits for another rank, which is missing or among `stopped`."""
+        """Check whether a rank in this group waits for a rank that is missing or among `stopped`."""
         own = self.pending.get(rank)
         if not own:
             return False

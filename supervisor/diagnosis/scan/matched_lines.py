@@ -155,7 +155,7 @@ _HINT = Lazy(r"\b(?:HINT|Hint|hint|TIP|Tip)S?: ")
 
 
 def before_hint(text: str) -> str:
-    """Return a line without the suggestion at its end."""
+    """Return a line with the suggestion at its end removed."""
     found = _HINT.search(text)
     return text[: found.start()] if found else text
 
@@ -184,7 +184,7 @@ def best_match(hits: Iterable[Hit]) -> Hit | None:
 
 
 def is_echo(hit: Hit) -> bool:
-    """Check whether a plain exception is only a launcher's report of another exception."""
+    """Check whether a plain exception is only a launcher's report of a different exception."""
     if hit.has(Trait.ENDS_TRACEBACK) and (exited := _EXITED.match(hit.text)):
         return exited.group(1) in {None, "0", "None"}
     return hit.has(Trait.GENERIC) and _LAUNCHER_WORDS.search(hit.text) is not None

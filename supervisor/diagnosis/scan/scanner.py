@@ -196,7 +196,7 @@ class SourceScanner:
                 self._waiting.append(hit)
 
     def _raised(self, hits: list[Hit]) -> list[Hit]:
-        """Return exceptions that end tracebacks without a signature. Check open tracebacks again later."""
+        """Return exceptions at the end of tracebacks that match no signature. Check open tracebacks again later."""
         known = {hit.line for hit in hits if hit.signature.role is not Role.CONFIRMATION}
         found: list[Hit] = []
         still: list[_OpenTraceback] = []

@@ -84,7 +84,7 @@ class Cutter:
 
 
 def window_bytes(seen: int) -> int:
-    """Return how many bytes to read at once, after `seen` bytes of the log."""
+    """Return how many bytes to read in one go, after `seen` bytes of the log."""
     return WINDOW_BYTES if seen < LARGE_LOG_BYTES else LARGE_WINDOW_BYTES
 
 
@@ -343,7 +343,7 @@ def unwrapped_records(text: bytes) -> bytes:
 
 
 def unwrapped(text: bytes) -> bytes:
-    """Return whole lines without a collector's additions; the same object if there are none."""
+    """Return whole lines with a collector's additions removed, or the same object if there are none."""
     return _without_prefixes(unwrapped_records(text))
 
 

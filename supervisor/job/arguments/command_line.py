@@ -233,7 +233,7 @@ _CONTAINERS: Final = {
 
 
 def container_options(words: Sequence[str], folders: Sequence[str], variables: Sequence[str]) -> str:
-    """Return the options that a container's command needs for measuring inside it, empty without a container.
+    """Return the options that a container's command needs for measuring inside it, or nothing if there is no container.
 
     Args:
         words: program and arguments.

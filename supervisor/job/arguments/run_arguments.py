@@ -152,7 +152,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def help_text(flags: Iterable[Flag], group: str) -> str:
-    """Return aligned help lines for a group of flags. Flags without a help text are left out."""
+    """Return aligned help lines for a group of flags. Omit flags that have no help text."""
     rows = [(f"{f.name} {f.metavar}".rstrip(), explained(f)) for f in flags if f.group == group and f.help]
     width = max((len(left) for left, _ in rows), default=0)
     return "\n".join(f"  {left:<{width}}  {right}" for left, right in rows)
@@ -173,7 +173,7 @@ _FALSE: Final = frozenset({"0", "false", "no", "off", ""})
 
 @dataclass(frozen=True, slots=True)
 class ParsedRun:
-    """A command line as data, without any lookup.
+    """A command line as data, parsed but not looked up.
 
     `stoker` and `torchrun` hold (key, value) pairs in the given order. Keys have underscores, and a switch
     has the value ``"true"``. `spec_keys` are job-file keys given as flags. `from_env` lists the `torchrun`
@@ -282,7 +282,7 @@ class _Reader:
         return None, []
 
     def require_fitting(self, kind: EntryKind | None, rest: Sequence[str]) -> None:
-        """Refuse flags without a meaning for this kind of job."""
+        """Refuse flags that mean nothing for this kind of job."""
         if kind is None and "module" in dict(self.torchrun):
             raise JobError("-m needs the name of a module: stoker run -m package.module")
         if kind is not None and self.spec:

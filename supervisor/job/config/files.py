@@ -30,7 +30,7 @@ _LONG_KEY: Final = rf"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[
 
 
 def parse_config(name: str, data: bytes) -> dict[str, Any]:
-    """Read a job file by its suffix.
+    """Read a job file in the format of its suffix.
 
     Values are str, int, float, bool, None, and lists and string-keyed mappings of them.
 

@@ -282,7 +282,7 @@ def first_steps(facts: Facts, *, accumulates: bool) -> tuple[int | None, int | N
 
 
 def _differ(first: int | None, of_ranks: Iterable[int | None]) -> bool:
-    """Check whether another rank has another number. A rank without a number is only behind."""
+    """Check whether two ranks have different numbers. A rank that has no number is only behind."""
     return any(number not in {first, None} for number in of_ranks)
 
 
@@ -330,7 +330,7 @@ def _micro_batch(rank: Rank, settings: Sequence[Setting]) -> tuple[int | None, D
 
 
 def _micro_by_name(rank: Rank, settings: Sequence[Setting]) -> tuple[int | None, Derivation]:
-    """Derive the micro-batch without a loader: the first or second dimension (after time) that equals a batch setting.
+    """Derive the micro-batch if there is no loader: the first or second dimension (after time) that equals a batch setting.
 
     Only the first input of the last forward before a backward pass counts, as one-sample rollouts may precede.
     """

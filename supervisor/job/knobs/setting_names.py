@@ -36,7 +36,7 @@ def place_of(name: str) -> Place:
 
 
 def bare(name: str) -> str:
-    """Return the setting's own name, without ``env:`` or the file."""
+    """Return the setting's own name, excluding ``env:`` and the file."""
     name = name.removeprefix(ENV)
     return name.partition("#")[2] if place_of(name) is Place.FILE else name
 
@@ -47,7 +47,7 @@ def is_argument(name: str) -> bool:
 
 
 def config_file(name: str) -> str:
-    """Return a config's file, without the flag that selects it by default."""
+    """Return a config's file, excluding the flag that selects it by default."""
     return name.partition("=")[2] if name.startswith("-") else name
 
 

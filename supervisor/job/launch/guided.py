@@ -155,7 +155,7 @@ class Choices:
 
 
 def likely_scripts(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the Python files that may train, matching names first, without tests and setup files.
+    """Return the Python files that may train, likely names first, excluding tests and setup files.
 
     Args:
         names: paths relative to the folder.

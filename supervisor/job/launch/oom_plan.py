@@ -195,7 +195,7 @@ def _changes(
 
 
 def _present(spec: JobSpec, name: str) -> str | None:
-    """Return the value of a setting at the start."""
+    """Return a setting's initial value."""
     knobs = spec.knobs
     given = value_of(spec.entry_args, name) if is_argument(name) else None
     if (given := dict(spec.set_knobs).get(name) or given) is not None:

@@ -271,7 +271,7 @@ def _has(spec: JobSpec, flag: str) -> bool:
 
 
 def plan_as_shell(plan: LaunchPlan) -> str:
-    """Format the plan as text to read and paste into a shell, without secrets.
+    """Format the plan as text to read and paste into a shell, with secrets hidden.
 
     Every environment change is listed above the command with its reason. A secret variable is passed on from
     the shell that runs the command.
@@ -324,7 +324,7 @@ def plan_as_record(plan: LaunchPlan) -> dict[str, Any]:
 
 
 def endpoint_of(job: JobSpec) -> tuple[str, int | None]:
-    """Return host and port of ``--rdzv-endpoint``, split as torchrun does. ("", …) if not given, port None if invalid.
+    """Return the host and port in ``--rdzv-endpoint``, split as torchrun does. ("", …) if not given, port None if invalid.
 
     torch/distributed/elastic/rendezvous/utils.py, parse_rendezvous_endpoint.
     """

@@ -33,7 +33,7 @@ def redactor_of(job: JobSpec, env: Mapping[str, str]) -> Redactor:
 
 
 def without_secrets(record: RunFile) -> RunFile:
-    """Return the record in the form written to disk, without secrets."""
+    """Return the record in the form written to disk, with secrets hidden."""
     spec, trial = record.job, record.job.trial
     if trial is not None:
         args = redact_argv((spec.entry, *trial.args))[1:]

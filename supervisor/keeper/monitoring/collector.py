@@ -123,7 +123,7 @@ class Collector:
         return self._agent_ending.is_set()
 
     def stop(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         self._stop.set()
         self._exits.close()
         self.logs.close()

@@ -239,7 +239,7 @@ class FoundCheckpoints:
         self._last_look = clock.mono()
 
     def hear(self, seen: Observation) -> None:
-        """Note a path that a process of this run saved, wherever it is, to be checked later."""
+        """Record a path that a process in this run saved, wherever it is, to be checked later."""
         if not isinstance(seen, FactSeen):
             return
         self._is_measured = True

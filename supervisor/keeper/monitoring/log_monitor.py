@@ -211,7 +211,7 @@ class LogWatch:
         return self._drain is not None and (self._drain.done.is_set() or not self._tailer.alive)
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._tailer.close()
 
     # -- in the tail thread ----------------------------------------------------------------------

@@ -30,7 +30,7 @@ class RankFailures:
         """For each rank (None: unknown), when its recent errors began, and the newest of them."""
 
     def observe(self, seen: Observation) -> None:
-        """Note an error that a rank logged, or a step after it."""
+        """Record an error that a rank logged, or a step after it."""
         if isinstance(seen, EvidenceLine):
             began_t, _ = self._errors.get(seen.rank, (float("-inf"), seen))
             self._errors[seen.rank] = (began_t if seen.t - began_t <= FRESH_S else seen.t), seen

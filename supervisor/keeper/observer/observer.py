@@ -186,7 +186,7 @@ class Observer:
         self._observed.ledger.emit(event, durable=durable)
 
     def dump_stacks(self) -> BackgroundTask[Round, str]:
-        """Start writing the stacks of the observed processes; the task returns the artifact's name."""
+        """Start writing the observed processes' stacks. The task returns the artifact's name."""
         if not self._target.processes:
             raise Refused("a log has no processes to look into")
         folder, processes = self._observed.node.attempt(ATTEMPT).root, dict(self._target.processes)

@@ -67,7 +67,7 @@ class ResumePoint(NamedTuple):
 
 
 def usable_checkpoint(job: JobSpec, checkpoints: Sequence[CheckpointCommitted]) -> CheckpointCommitted | None:
-    """Return the newest checkpoint that still exists. Trust a trainer's report; check a found checkpoint again.
+    """Return the newest checkpoint that still exists. Trust a trainer's report, but check a found checkpoint again.
 
     The failure may have left the checkpoint half overwritten, or a rotation may have removed it.
     """

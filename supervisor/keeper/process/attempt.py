@@ -124,13 +124,13 @@ class LiveAttempt:
         return self.exit is not None and self.exit.exit_code == 0 and self.stop_sequence is None
 
     def _look_for_exit(self) -> None:
-        """Note that the command has ended, and when. Its remaining processes then have `SETTLE_S`."""
+        """Record that the command has exited, and when. Its remaining processes then have `SETTLE_S`."""
         if self.exit is None and (exit_status := self.child.poll()) is not None:
             self.exit, self._exit_mono = exit_status, self._clock.mono()
             self._next_search = self._exit_mono
 
     def stop(self, why: ev.StopWhy, by: str, *, grace_s: float, now: bool = False) -> ev.StopIntended | None:
-        """Start to end the attempt. Return the intent as an event, to be journaled before the first action.
+        """Begin ending the attempt. Return the intent as an event, to be journaled before the first action.
 
         A second call with `now` hurries the first. A person's stop replaces the keeper's own, which may
         have been meant for a restart. Return None if nothing changes, or if the command has exited with 0.
@@ -284,7 +284,7 @@ class LiveAttempt:
         return [intent]
 
     def _leftovers(self, now: float) -> list[ev.Event]:
-        """End the processes that a failed command left behind, as torchrun would have done."""
+        """Stop the processes that a failed command left behind, as torchrun would have done."""
         if self.exit is None or self.exit.exit_code == 0 or not self.alive() or not self._settled(now):
             return []
         return [self._stop_peers()]
@@ -411,7 +411,7 @@ class StopSequence:
         return wanted
 
     def hurry(self) -> None:
-        """Make the request more urgent: SIGKILL at the next tick."""
+        """Make the request more urgent: SIGKILL on the next tick."""
         self.now = True
 
     def _wanted(self, clock_s: float) -> StopStep | None:

@@ -112,7 +112,7 @@ class Child:
         return descendants(self.pid) if is_alive(self.pid) else []
 
     def release(self) -> None:
-        """End the launcher, once the exit status is known and no process below the launcher is awaited."""
+        """Shut down the launcher, once the exit status is known and no process below the launcher is awaited."""
         send_signal(self.launcher)
         deadline = time.monotonic() + REAP_S  # a launcher that hangs on a dead disk exits on its own later
         while is_alive(self.launcher) and time.monotonic() < deadline:

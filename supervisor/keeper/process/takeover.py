@@ -191,7 +191,7 @@ def other_host_with_keeper(
 
 
 def _marks(run: RunPaths) -> dict[Path, tuple[int, int, int]]:
-    """Return time and size of a keeper's files. Open each one, or a file server's answer may be cached."""
+    """Return the time and size of a keeper's files. Open each one, or a file server's answer may be cached."""
     node = run.node()
     found: dict[Path, tuple[int, int, int]] = {}
     for path in (node.lock, node.journal, node.log, *node.series.glob("*.jsonl")):

@@ -181,7 +181,7 @@ class EarlySigns:
         self._not_saved: tuple[float, int | None, str] | None = None
 
     def complaint(self, rank: int | None, t: float, failure: FailureClass, line: str) -> None:
-        """Note a line of a live log with a cause of failure. `t`: seconds of the same clock as for `step`."""
+        """Record a line in a live log with a cause of failure. `t` is in seconds on the same clock as for `step`."""
         if failure is FailureClass.DISK_FULL or _NOT_SAVED.search(line):
             self._not_saved = self._not_saved or (t, rank, line)
 
