@@ -101,7 +101,7 @@ def _smaller(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str]:
 
 
 def offer_for(history: PolicyInput, rule: Rule) -> SpecChange:
-    """Return a plan for a person to accept if policy makes none: the global batch would shrink."""
+    """Return a plan for the user to accept if policy makes none, because the global batch would shrink."""
     batch, knobs = history.now.shown_batch, history.knobs
     known = knobs.batch is not None and knobs.batch_scope is not KnobScope.UNKNOWN
     if rule.answer is not Answer.SHRINK or batch is None or not known or knobs.can_change_batch:

@@ -227,7 +227,7 @@ def _interval(table: Table) -> int:
 
 
 def _column(table: Table, name: str) -> dict[int, float]:
-    """Return a value by step, without NaN and without values whose square is not finite."""
+    """Return a value by step, excluding NaN and values whose square is not finite."""
     found = {step: table[step].get(name, math.nan) for step in sorted(table)}
     return {step: value for step, value in found.items() if abs(value) < 1e100}
 

@@ -1,4 +1,4 @@
-"""Finds the interpreter that has torch, without importing torch."""
+"""Find the interpreter that has torch, but do not import torch."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def resolved(host: str, timeout_s: float | None = None) -> list[str] | None:
 
 
 def is_own_host(host: str) -> bool:
-    """Check whether a name or address is this machine's, without asking a name server."""
+    """Check whether a name or address is this machine's. Ask no name server."""
     import psutil
 
     each_of = psutil.net_if_addrs().values()

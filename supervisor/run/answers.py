@@ -55,7 +55,7 @@ _Time = Annotated[float, msgspec.Meta(ge=0, le=4e9)]
 
 
 class AnswerLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One recorded answer. `script`: hash of its text; `question`: `BatchQuestion.key`; `t`: wall seconds."""
+    """One recorded answer. `script` is a hash of its text, `question` a `BatchQuestion.key`, and `t` in wall seconds."""
 
     script: str
     question: str
@@ -122,7 +122,7 @@ def batch_question(job: JobSpec, state: RunState) -> BatchQuestion | None:
 
 
 def keep_answers(state: RunState, env: Mapping[str, str], now: float, *, wrong: Unread | None = None) -> None:
-    """Record answers about the batch that an attempt's steps confirmed, for later runs; or forget the one that they show to be `wrong`.
+    """Record batch answers that an attempt's steps confirmed, for later runs, or forget the answer that they show to be `wrong`.
 
     Raises:
         OSError: the file cannot be written.
@@ -159,7 +159,7 @@ def _hash_of(job: JobSpec) -> str:
 
 
 def script_of(job: JobSpec) -> tuple[str, str]:
-    """Return the name and text of the script that a job starts; without a file, "" and the command's words."""
+    """Return the name and text of the script that a job starts, or if it is not a file, "" and the command's words."""
     words = (job.entry, *job.entry_args)
     launch = read_launch(words) if job.entry_kind is EntryKind.COMMAND else Launch(script=job.entry)
     is_module = job.entry_kind is EntryKind.MODULE or launch.module is not None
@@ -189,7 +189,7 @@ MEMORY_BYTES = 4 << 20
 
 
 class JobKind(msgspec.Struct, frozen=True):
-    """What determines memory use of a launch. `flags` is a hash; `device` is a GPU's name, or "cpu"."""
+    """What determines a launch's memory use. `flags` is a hash; `device` is a GPU's name, or "cpu"."""
 
     script: str
     flags: str
@@ -198,7 +198,7 @@ class JobKind(msgspec.Struct, frozen=True):
 
 
 class MemoryLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One recorded trial. `t`: wall seconds; `run` is the run's id."""
+    """One recorded trial. `t` is in wall seconds, and `run` is the run's id."""
 
     kind: JobKind
     trial: MemoryTrial

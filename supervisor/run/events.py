@@ -202,7 +202,7 @@ class TrainerReady(AttemptEvent, frozen=True, kw_only=True, tag="trainer_ready")
 
 
 class BatchMeasured(AttemptEvent, frozen=True, kw_only=True, tag="batch_measured"):
-    """The batch as measured by the instrumentation; written again when an answer changes. None: unknown.
+    """The batch as measured by the instrumentation. Written again when an answer changes. None means unknown.
 
     `micro_batch`: samples of one forward of one rank; with `unit` "tokens", its maximum tokens. `accumulation`: micro-batches per step. `setting` is the option, variable or key of
     the micro-batch, and `scope`, what it counts (``per_rank``, ``global``). `accumulation_setting` is a name, ``derived`` (it follows from a global batch) or ``none``. `how`: the
@@ -778,7 +778,7 @@ class LaunchCleared(AttemptEvent, frozen=True, kw_only=True, tag="launch_cleared
 
 
 class Recovered(AttemptEvent, frozen=True, kw_only=True, tag="recovered"):
-    """The time from a failure to the next completed step. `attempt` made the step; `after` failed."""
+    """The time from a failure to the next completed step. `attempt` made the step, and `after` is the attempt that failed."""
 
     after: int
     total_s: float
@@ -801,7 +801,7 @@ class ResumeCompared(AttemptEvent, frozen=True, kw_only=True, tag="resume_compar
 
 
 class ProbeStarted(Event, frozen=True, kw_only=True, tag="probe_started"):
-    """A short launch to see whether `micro_batch` fits. Probes count from 1; their files are in probes/<n>."""
+    """A short launch to see whether `micro_batch` fits. Probes are numbered from 1, and their files are in probes/<n>."""
 
     probe: int
     micro_batch: int
@@ -820,7 +820,7 @@ class ProbeEnded(Event, frozen=True, kw_only=True, tag="probe_ended"):
 
 
 class BatchFitted(Event, frozen=True, kw_only=True, tag="batch_fitted"):
-    """The result of the probes. `batch` is used by the first launch; None: the job's own batch."""
+    """The result of the probes. The first launch uses `batch`, or the job's own batch if it is None."""
 
     probes: int
     batch: BatchSpec | None

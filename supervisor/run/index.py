@@ -128,7 +128,7 @@ def register(run: RunPaths, name: str, env: Mapping[str, str]) -> None:
 
 
 def give_name(run: RunPaths, name: str, env: Mapping[str, str]) -> str:
-    """Rename a run in this user's index, without writing to its folder. Return the name as stored.
+    """Rename a run in this user's index only, and not in its folder. Return the name as stored.
 
     Raises:
         ValueError: the name is empty once it is one printable line.
@@ -138,7 +138,7 @@ def give_name(run: RunPaths, name: str, env: Mapping[str, str]) -> str:
 
 
 def give_note(run: RunPaths, note: str, env: Mapping[str, str]) -> str:
-    """Add a note to a run without a keeper that could journal it. Otherwise like `give_name`."""
+    """Add a note to a run that has no keeper to journal it. Otherwise like `give_name`."""
     return _give(run, "note", _one_line(note)[:MAX_NOTE], env, note_t=time.time())
 
 
@@ -160,7 +160,7 @@ def _add_line(
 
 
 def _one_line(text: str) -> str:
-    """Return text as one printable line, without secrets."""
+    """Return text as one printable line, with secrets removed."""
     from supervisor.text.decode import strip_escapes  # not needed to find a run
     from supervisor.text.redact import redact_text
 
@@ -178,7 +178,7 @@ def listed_notes(env: Mapping[str, str]) -> dict[str, tuple[float, str]]:
 
 
 def known_runs(runs: Path, env: Mapping[str, str], *, elsewhere: bool = True) -> list[RunPaths]:
-    """Return the existing runs below `runs` and, unless `elsewhere` is False, in the index; newest first."""
+    """Return the existing runs below `runs` and, unless `elsewhere` is False, in the index, newest first."""
     found: dict[str, float] = {}
     for entry in os.scandir(runs.resolve()) if runs.is_dir() else ():
         if entry.is_dir(follow_symlinks=False) and is_run_directory(entry.path):

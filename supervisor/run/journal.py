@@ -226,7 +226,7 @@ class JournalReader:
         return self._offset
 
     def read(self, *, limit_bytes: int = MAX_LINE_BYTES) -> list[Event]:
-        """Return the events appended since the last call; [] if there are none or the file is missing.
+        """Return the events appended since the last call, or [] if there are none or the file is missing.
 
         If the file was replaced or truncated, start over.
         """
@@ -399,7 +399,7 @@ _VERSION = msgspec.json.Decoder(_Versioned)
 
 
 def _version_of(line: bytes) -> int:
-    """Return the schema version of a line that is not a known event; the current version if it has none."""
+    """Return the schema version of a line that is not a known event, or the current version if the line has none."""
     try:
         return bounded(_VERSION.decode(line)).v
     except NOT_DECODED:

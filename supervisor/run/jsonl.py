@@ -30,7 +30,7 @@ def bounded(value: T) -> T:
 
 
 def decoded_file(path: str | os.PathLike[str], kind: type[T], most_bytes: int = -1) -> T | None:
-    """The decoded content of a regular JSON file, of which at most `most_bytes` are read; None if it is missing or invalid."""
+    """Return the decoded content of a regular JSON file, reading at most `most_bytes`, or None if it is missing or invalid."""
     try:
         return bounded(msgspec.json.decode(read_regular(path, most_bytes), type=kind))
     except (OSError, *NOT_DECODED):
@@ -38,7 +38,7 @@ def decoded_file(path: str | os.PathLike[str], kind: type[T], most_bytes: int = 
 
 
 def append_line(path: Path, *records: msgspec.Struct, follows: bool = False) -> OSError | None:
-    """Append a line per record to a file of the user, creating its folder if needed; returns the error if that fails.
+    """Append a line per record to a file owned by the user, creating its folder if needed. Return the error if that fails.
 
     It is one write of whole lines, even after a torn line, so several processes may append at once. A link (unless `follows`), a
     pipe or another user's file is left alone, as no run depends on these files.
@@ -57,7 +57,7 @@ def append_line(path: Path, *records: msgspec.Struct, follows: bool = False) -> 
 
 
 def decoded(decoder: msgspec.json.Decoder[T], data: bytes) -> Iterator[T]:
-    """The records in `data`; damaged or foreign lines are skipped."""
+    """Yield the records in `data`, skipping damaged or foreign lines."""
     for line in data.split(b"\n"):
         if line:
             try:

@@ -53,7 +53,7 @@ class NextJob:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The script's arguments at the next launch, without those that make it resume, which are decided at the launch."""
+        """The script's arguments for the next launch, excluding those that make it resume, which are decided at launch."""
         args = self.job.entry_args
         for name, value in self._pairs():
             if is_argument(name) and not self.resumes(name):
@@ -91,7 +91,7 @@ class NextJob:
         )
 
     def _typed(self, argv: tuple[str, ...], attempt: int) -> NextJob:
-        """Return the job with arguments that a person typed, which override everything set before."""
+        """Return the job with arguments that the user typed, which override everything set before."""
         elsewhere = tuple(pair for pair in self._pairs() if not is_argument(pair[0]))
         starts = self.job.knobs.starts
         try:
@@ -131,7 +131,7 @@ class NextJob:
 
 
 def unmeasured_trial(state: RunState) -> tuple[AttemptState, AttemptState] | None:
-    """Return the attempt after which policy restarted without stoker's measurements, and the attempt without them; or None."""
+    """Return the attempt after which policy restarted with measurements off, and the attempt that has them off, or None."""
     for before, after in pairwise(state.attempts):
         change = before.decision.change if before.decision is not None else None
         if change is not None and NOT_MEASURED in change.env and before.decided_by == "policy":

@@ -188,7 +188,7 @@ class SeriesReader:
         return self._older.exists()
 
     def read(self, *, limit_bytes: int = 1 << 22) -> list[Sample]:
-        """Return the samples since the last call, at most `limit_bytes` of them; [] if there are none."""
+        """Return the samples since the last call, at most `limit_bytes` of them, or [] if there are none."""
         data = self._read(limit_bytes)
         end = data.rfind(b"\n") + 1
         self._offset += end
@@ -233,7 +233,7 @@ class SeriesReader:
 
 
 def read_rollups(folder: Path, stream: str) -> list[Rollup]:
-    """Return all finished minutes of a stream, oldest first; [] if there are none."""
+    """Return a stream's finished minutes, oldest first, or [] if there are none."""
     name = f"{stream}.1m.jsonl"
     data = b"\n".join(_read_from(folder / part, 0, 1 << 28) for part in (_older(name), name))
     return list(decoded(msgspec.json.Decoder(Rollup), data[: data.rfind(b"\n") + 1]))

@@ -223,7 +223,7 @@ class AttemptState(Part, frozen=True, kw_only=True):
 
     @property
     def job_exit_code(self) -> int | None:
-        """The launcher's exit code. If this is 0, the exit code of another node whose launcher failed."""
+        """The launcher's exit code or, if this is 0, that of a different node whose launcher failed."""
         failed = (code for code in self.node_exits.values() if code != 0)
         return next(failed, 0) if self.exit_code == 0 else self.exit_code
 
@@ -234,7 +234,7 @@ class AttemptState(Part, frozen=True, kw_only=True):
 
     @property
     def ended_on_request(self) -> bool:
-        """Whether the attempt was ended on request without a failure of its own, so nothing needs a fix."""
+        """Whether the attempt was stopped on request and had no failure of its own, so nothing needs a fix."""
         if self.stop is None or self.stop.why not in REQUESTED_STOPS:
             return False
         verdict = self.verdict
@@ -256,7 +256,7 @@ class AttemptState(Part, frozen=True, kw_only=True):
 
     @property
     def by_person(self) -> bool:
-        """Whether a person decided what followed this attempt."""
+        """Whether the user decided what to do after this attempt."""
         return self.decision is not None and self.decided_by != "policy"
 
     @property
@@ -531,7 +531,7 @@ class RunState(Part, frozen=True, kw_only=True):
 
     @property
     def cuts(self) -> dict[int, float]:
-        """By attempt, the step from which a later attempt repeated its work; absent if none did."""
+        """By attempt, the step from which a later attempt repeated its work. Attempts that were not repeated are absent."""
         found: dict[int, float] = {}
         least = math.inf
         for attempt in reversed(self.attempts):
@@ -551,7 +551,7 @@ class RunState(Part, frozen=True, kw_only=True):
 
     @property
     def began_t(self) -> float | None:
-        """When the job began. For a watched job, by its logs or processes; None if only the time of attaching is known."""
+        """When the job began, for a watched job according to its logs or processes. None if only the time of attaching is known."""
         attempt = self.attempt
         if self.mode != "observed" or attempt is None or self.source == A_PIPE:
             return self.started_t

@@ -53,7 +53,7 @@ def _format() -> str:
 
 
 def name_given(job: JobSpec | None) -> str:
-    """Return the name that a person gave a job, or "" if it is the script's name."""
+    """Return the name that the user gave a job, or "" if it is the script's name."""
     named = job.sources("run.name") if job is not None else []
     return named[-1][0] if named and named[-1][1] != "default" else ""
 

@@ -38,7 +38,7 @@ class CgroupMemory:
 
 
 def read_cgroup_memory(pid: int | None = None, root: str = "/") -> CgroupMemory | None:
-    """Read the memory group of a process (by default our own). Return None without a group."""
+    """Read a process's memory group (by default our own). Return None if there is no group."""
     listing = _read(os.path.join(root, f"proc/{pid if pid is not None else 'self'}/cgroup"))
     unified = v1 = None
     for line in listing.splitlines():

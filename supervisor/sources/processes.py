@@ -308,7 +308,7 @@ class ExitWatch:
         os.eventfd_write(self._poke_fd, 1)
 
     def close(self) -> None:
-        """End the thread and close all descriptors."""
+        """Stop the thread and close all descriptors."""
         with self._lock:
             if self._closing:
                 return

@@ -47,7 +47,7 @@ class LineSplitter:
         self._cut = False
 
     def feed(self, data: bytes) -> list[Line]:
-        """Take the next bytes of the stream. Return the lines that they complete, without newlines."""
+        """Take the next bytes in the stream. Return the lines that they complete, with newlines removed."""
         if not data:
             return []
         rest = data.split(b"\n")

@@ -466,7 +466,7 @@ class Redactor:
 
 
 def _forms(value: str) -> Iterator[str]:
-    """Yield the printed forms of a secret: plain, in a URL, in JSON; none if too plain to search for."""
+    """Yield the printed forms of a secret: plain, in a URL, in JSON. Yield none if it is too common to search for."""
     value = value.strip("\"'{}[]() ")
     user = _USER_AND.match(value)
     for known in (value, value[user.end() :]) if user else (value,):

@@ -101,7 +101,7 @@ def whole_date(text: str, latest_t: float) -> float | None:
 
 
 class LineClock:
-    """The stamps of a log's lines in turn. A stamp without a day is near the last line that has one.
+    """The timestamps in a log's lines in turn. A timestamp that has no day is near the last line that has one.
 
     Args:
         latest_t: when the log was last written. Its day counts until a line gives another one.
@@ -237,7 +237,7 @@ def _dated(head: str, latest_t: float) -> float | None:
 
 
 def _clock_of(texts: Sequence[str], day_t: float, latest_t: float) -> list[tuple[int, float]]:
-    """Return positions and stamps of the lines that begin with a whole date, else of all lines if a third has a stamp."""
+    """Return positions and timestamps for the lines that begin with a full date, else for all lines if a third has one."""
     stamps = [(at, t) for at, text in enumerate(texts) if (t := stamp_of(text, day_t, latest_t)) is not None]
     anchors = [(at, t) for at, t in stamps if _ANCHOR.match(texts[at])]
     if anchors and (len(anchors) == 1 or is_rising([t for _, t in anchors])):

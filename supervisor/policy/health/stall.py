@@ -244,7 +244,7 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """Totals of the activity of the ranks' helper processes and disks; only differences are meaningful.
+    """Running totals of activity in the ranks' helper processes and on disks. Only differences are meaningful.
 
     `child_cpu_s`: CPU seconds of the ranks' own children (data workers, compilers). `io_bytes`: bytes that
     the ranks and those children read and wrote by system calls, and sent over TCP.
@@ -318,7 +318,7 @@ class StallWatch:
             self._hold(now)
 
     def announce(self, phase: Phase, since: float | None = None) -> None:
-        """Note an unreported phase that a line or the stacks show until the next step. `since` None: since the last progress."""
+        """Record an unreported phase that a line or the stacks show until the next step. `since` None: since the last progress."""
         stage = _PHASE_STAGES.get(phase)
         if self.stepped and stage is not None and self._announced is None:
             self._announced = stage, since if since is not None else self._progress
@@ -409,7 +409,7 @@ class StallWatch:
         return Threshold(stage, pace, flag, max(act, flag))
 
     def flag(self, now: float) -> Threshold | None:
-        """Return the threshold that the stall has just exceeded, once; None otherwise."""
+        """Return the threshold that the stall has just exceeded, once, or None."""
         if self.flagged is not None:
             return None
         limit = self.threshold()

@@ -1,4 +1,4 @@
-"""Reads values whose own name does not tell their meaning: pairs `a/b`, and numbers without a name."""
+"""Read values whose names do not tell their meaning: pairs `a/b`, and nameless numbers."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ _MOST_DIGITS = 9
 
 
 def nameless(text: str, token: Token, place: int, *, alone: bool, evaluates: bool) -> Reading | None:
-    """Read a value without a name by its unit, the next word or its position. Return None if that fails.
+    """Interpret a nameless value from its unit, the next word or its position. Return None if that fails.
 
     Args:
         text: the masked line.

@@ -169,7 +169,7 @@ def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parse
 
 
 def _reports(line: _Line) -> bool:
-    """Check whether a line without a loss or a bar is a report."""
+    """Check whether a line that has no loss and no bar is a report."""
     best, own, fields = line.best, line.own, line.best.keys() - {Field.RANK}
     if line.in_record and (fields or own):
         return True

@@ -211,7 +211,7 @@ def _main_call(pid: int) -> str | None:
 
 
 def _waits_for_ever(pid: int) -> bool | None:
-    """Check whether the main thread waits for a lock without a limit: futex(2)'s fourth argument is null."""
+    """Check whether the main thread waits for a lock with no timeout, so that futex(2)'s fourth argument is null."""
     words = _read(f"/proc/{pid}/syscall").split()
     if len(words) < 5 or words[0] != _FUTEX.get(os.uname().machine):
         return None

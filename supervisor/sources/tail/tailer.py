@@ -134,7 +134,7 @@ class Tailer:
         return self._thread.is_alive()
 
     def close(self, timeout_s: float = 5.0) -> bool:
-        """End the thread and close the files. Return False if the thread did not end in time."""
+        """Stop the thread and close the files. Return False if the thread did not exit in time."""
         if self._closed:
             return True
         self._closing = True

@@ -1,4 +1,4 @@
-"""The view without a screen. It prints events as log lines during a run, and a summary at the end.
+"""The view for a run with no screen. It prints events as log lines during a run, and a summary at the end.
 
 Lines are ``[LEVEL] YYYY-MM-DD HH:MM:SS text``, on the console and in a file. Only a terminal gets color. With
 ``--json``, stdout gets the journal's own lines instead.
@@ -116,7 +116,7 @@ class ConsoleView:
         return self._reader.state
 
     def start(self) -> None:
-        """Start to follow the run."""
+        """Start following the run."""
         self._thread.start()
 
     def finish(self, *, with_story: bool = False) -> None:

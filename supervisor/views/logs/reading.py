@@ -57,7 +57,7 @@ def log_facts(state: RunState, nodes: Sequence[NodeLogs] = ()) -> list[tuple[obj
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """The number of matches so far. `ordinal` counts from 1; None: not counted yet. `at_match`: a match is visible."""
+    """The number of matches so far. `ordinal` counts from 1 and is None if not counted yet. `at_match` means that a match is visible."""
 
     found: int
     done_ratio: float

@@ -71,7 +71,7 @@ class Stream:
     # -- shown lines -----------------------------------------------------------------------------------
 
     def filter_by(self, query: Query) -> None:
-        """Show only the lines that match this query; none if the query asks only for other ranks."""
+        """Show only the lines that match this query, or none if the query asks only for other ranks."""
         self.query = query
         self.reset()
 
@@ -239,7 +239,7 @@ class Stream:
         return file.line_start(int(max(file.full_size - left_bytes, 0)))
 
     def _bytes_per_s(self) -> float:
-        """Return the average write rate; infinite for a launcher's report or a log much shorter than the ranks' logs."""
+        """Return the average write rate, which is infinite for a launcher's report or a log much shorter than the ranks' logs."""
         took_s = self.written_t - self._start_t if self._start_t else 0.0
         is_short = self.ref.who == AGENT or self.file.full_size < SHORT * self.most_bytes
         return math.inf if is_short or took_s <= 0 else self.file.full_size / took_s

@@ -239,7 +239,7 @@ class Gatherer:
             self._lost.append(point)
 
     def _is_trainings(self, name: str, sample: Sample) -> bool:
-        """Check whether a speed belongs to training. If it was logged beside a loss, a line without a loss is an evaluation's."""
+        """Check whether a speed belongs to training. If speeds are logged beside a loss, a line that has no loss is an evaluation's."""
         if "loss" in sample.v:
             self._beside_loss.add((sample.a, name))
             return True

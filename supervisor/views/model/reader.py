@@ -176,7 +176,7 @@ class SnapshotReader:
 
 
 class _OtherNode:
-    """One node other than node 0: the state from its journal and its newest readings, without history."""
+    """One node other than node 0, with the state from its journal and its newest readings, but no history."""
 
     def __init__(self, number: int, run: RunPaths) -> None:
         self.number, self.paths = number, run.node(number)

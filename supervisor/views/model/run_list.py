@@ -58,7 +58,7 @@ _RATE = re.compile(r"-{0,2}(?:[\w.]+\.)?(?:lr|learning[-_]rate)(?:=(.+))?", re.I
 
 
 def own_arguments(job: JobSpec | None, state: RunState) -> tuple[str, ...] | None:
-    """Return the newest attempt's script arguments, with secrets hidden, without the resume path and run folder paths; None if unknown."""
+    """Return the newest attempt's script arguments, secrets hidden, excluding the resume path and run folder paths, or None if unknown."""
     if job is None:
         return None
     argv = state.attempt.argv if state.attempt is not None else ()
@@ -73,7 +73,7 @@ def own_arguments(job: JobSpec | None, state: RunState) -> tuple[str, ...] | Non
 
 
 def rate_of(command: Sequence[str]) -> str:
-    """Return the learning rate that a command sets by a flag or ``key=value``, as written; else empty."""
+    """Return the learning rate that a command sets with a flag or ``key=value``, as written, or "" if there is none."""
     found = ""
     for at, word in enumerate(command):
         match = _RATE.fullmatch(word)
@@ -91,7 +91,7 @@ def newest_rate(state: RunState, command: Sequence[str]) -> str:
 
 
 def batch_of(batch: BatchSpec | None) -> str:
-    """Return the global batch of an attempt; ``8 a rank`` if the rank count is unknown, empty if no batch."""
+    """Return an attempt's global batch, or ``8 a rank`` if the rank count is unknown, empty if no batch."""
     if batch is None:
         return ""
     return str(batch.global_batch) if batch.ranks_known else f"{batch.global_batch} a rank"
@@ -125,7 +125,7 @@ def watched_word(state: RunState, *, live: bool) -> str:
 
 
 def short_reason(verdict: Verdict) -> str:
-    """Return a reason that fits a column: the error's name and message, a refusal, the user's own error, a signal; else the class."""
+    """Return a reason that fits a column: the error's name and message, a refusal, the user's own error, a signal, or else the class."""
     title = verdict.plain_title
     if verdict.signature or (verdict.failure in PLAIN_ERRORS and _NAMED.match(title)):
         return title
@@ -185,7 +185,7 @@ class RunRow:
 
     @cached_property
     def failure(self) -> str:
-        """The class of the newest attempt's verdict; empty without a verdict, or if the user ended it.
+        """The class of the newest attempt's verdict, empty if there is no verdict or the user stopped the attempt.
 
         Recovered failures are not shown. An unfinished log without failures is not shown as healthy.
         """
@@ -375,7 +375,7 @@ class RunsReader:
 
 
 def rows_of(runs: list[RunPaths], env: Mapping[str, str]) -> tuple[RunRow, ...]:
-    """Return the rows of these runs, read once without a time limit."""
+    """Return the rows for these runs, read once with no time limit."""
     names, notes = partial(listed_names, env), partial(listed_notes, env)
     return RunsReader(lambda: runs, names=names, notes=notes, monotonic=lambda: 0.0).refresh().rows
 

@@ -158,7 +158,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def gaps(self) -> Track:
-        """The gaps of `pace` that show the job's speed, without a pipe's first lines, written earlier."""
+        """The gaps in `pace` that show the job's speed, excluding a pipe's first lines, which were written earlier."""
         state = self.state
         if state.source != A_PIPE or state.attempt is None:
             return self.pace

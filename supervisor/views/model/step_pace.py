@@ -138,7 +138,7 @@ class Pace:
 
     @property
     def attempt(self) -> int:
-        """The attempt of these steps; 0 before the first step."""
+        """The attempt that made these steps, or 0 before the first step."""
         return self._of[0]
 
     def seconds(self) -> float | None:

@@ -51,7 +51,7 @@ def merge(a: Point, b: Point) -> Point:
 
 
 def lives_on(point: Point, cuts: Mapping[int, float]) -> bool:
-    """Check whether no later attempt repeated the step of a point. A point without a step is not repeated."""
+    """Check whether no later attempt repeated the step of a point. A point that has no step is not repeated."""
     return point.step is None or point.step < cuts.get(point.attempt, math.inf)
 
 
@@ -78,7 +78,7 @@ class Whole:
             self._merge()
 
     def view(self) -> Track:
-        """Return the points, oldest first; the same object until a point is added."""
+        """Return the points, oldest first. Until a point is added, this is the same object."""
         if self._view is None:
             self._view = tuple(self._points)
         return self._view

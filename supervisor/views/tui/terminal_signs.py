@@ -59,7 +59,7 @@ class TerminalSigns:
         self._last: object = None
 
     def take(self, snapshot: Snapshot | None, now: float, *, recorded: bool = False) -> None:
-        """Take a snapshot of the open run; None: the list of runs is open. Do not alert the user to old news, or if `recorded`."""
+        """Take a snapshot of the open run, or None while the list of runs is open. Do not alert the user to old news, or if `recorded`."""
         self._entitle("stoker" if snapshot is None else title_of(snapshot, now, self._tr))
         if snapshot is None:
             self._run = ""

@@ -80,7 +80,7 @@ def end_of_request(attempt: AttemptState) -> str:
 
 
 def failing_text(attempt: AttemptState, failing: RankFailing) -> str:
-    """Return ``rank 1 died``, ``rank 1 is exiting``, in English; without ranks ``the process is exiting``."""
+    """Return ``rank 1 died``, ``rank 1 is exiting``, in English, or ``the process is exiting`` if there are no ranks."""
     known = attempt.ranks.get(failing.local_rank)
     gone = failing.sign is FailureSign.GONE or (known is not None and known.exited)
     return f"{_who(failing) if attempt.ranks else 'the process'} {'died' if gone else 'is exiting'}"

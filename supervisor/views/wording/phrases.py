@@ -42,7 +42,7 @@ def is_stacks(path: str | None) -> bool:
 
 
 def below_run(attempt: int, path: str) -> str:
-    """Return a path relative to the run's or its attempt's folder; for other paths the last two parts."""
+    """Return a path relative to the run's or its attempt's folder, or the last two parts of any other path."""
     home = f"{_ATTEMPTS}/{attempt}"
     if posixpath.isabs(path):
         _, inside, rest = path.partition("/nodes/")

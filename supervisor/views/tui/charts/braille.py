@@ -135,7 +135,7 @@ class Scale(msgspec.Struct, frozen=True):
     log: bool = False
 
     def dot(self, value: float) -> int:
-        """Return the dot of a value; outside the canvas if the value is outside the range."""
+        """Return the dot for a value, which is outside the canvas if the value is outside the range."""
         low, high = self.low, self.high
         if self.log:
             low, high, value = math.log(low), math.log(high), math.log(max(value, low * 1e-9, 5e-324))

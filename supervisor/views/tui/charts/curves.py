@@ -98,7 +98,7 @@ def axis_for(wanted: Axis | None, tracks: Sequence[Track]) -> Axis:
 
 @of_track
 def positions(track: Track, axis: Axis) -> Sequence[float]:
-    """Return the position of each point. A point without a value repeats the last. Spread readings over an epoch."""
+    """Return each point's position. A point that has no value repeats the last. Spread readings over an epoch."""
     if axis is Axis.NUMBER and track and not track[-1].number:  # not numbered
         return [float(at) for at in range(1, len(track) + 1)]
     values = [value_of(point, axis) for point in track]
@@ -133,7 +133,7 @@ def span_of(track: Track, axis: Axis) -> tuple[float, float] | None:
 
 @of_track
 def _known(track: Track, axis: Axis) -> tuple[int, float, float] | None:
-    """Return how many points have a value on an axis, the least and greatest; None if the counter restarts in an attempt."""
+    """Return how many points have a value on an axis, and the extremes, or None if the counter restarts in an attempt."""
     given = [(point.attempt, value) for point in track if (value := value_of(point, axis)) is not None]
     if any(mine == other and b < BACK_RATIO * a for (mine, a), (other, b) in pairwise(given)):
         return None
@@ -206,7 +206,7 @@ def _moved(look: Look, start: float, size: float, whole: tuple[float, float]) ->
 
 
 class Curve(msgspec.Struct, frozen=True):
-    """One series. `smoothed` matches `points` one by one; if empty, the means are drawn.
+    """One series. `smoothed` matches `points` one to one. If it is empty, the means are drawn.
 
     `cuts`: per attempt, the step from which a later attempt repeated the work (faint). `band` is the style of
     the range of values behind the smoothed curve, or None. `letter`: drawn at the newest end.

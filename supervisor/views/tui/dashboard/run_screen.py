@@ -126,7 +126,7 @@ class Dashboard(KeyScreen, Screen[None]):
             self.set_interval(PLAYBACK_TICK_S, self.playback.tick)
 
     def on_unmount(self) -> None:
-        """End the threads that read the logs."""
+        """Stop the threads that read the logs."""
         self.log_of_run.session.stop()
 
     def take(self, snapshot: Snapshot) -> None:

@@ -102,7 +102,7 @@ class HelpScreen(OverScreen[None]):
             yield Static(id="keys")
 
     def on_resize(self, event: events.Resize) -> None:
-        """Use as many columns as fit. One widget holds all lines; sixty widgets took 0.1 s."""
+        """Use as many columns as fit. One widget holds all lines, because sixty widgets took 0.1 s."""
         columns = max(1, min(MOST_COLUMNS, event.size.width // COLUMN_CELLS))
         style = Style(bold=True, color=self.app.theme_variables["strong"])
         parts: list[Text | Table] = []

@@ -302,7 +302,7 @@ class MetricsPage(ChartPanel):
         )
 
     def _values(self, name: str, look: Look, room: int, *, here: bool) -> Row:
-        """Return the newest value, or the value at the cursor; for several runs, one value each."""
+        """Return the newest value, or the value at the cursor. For several runs, return one value each."""
         say, cursor = say_of(name), self.look.cursor
         tracks = self.runs(name)
         look = replace(look, cursor=cursor)

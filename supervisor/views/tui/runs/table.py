@@ -181,7 +181,7 @@ class RunsPanel(ListPanel):
         self.go_to(at)
 
     def _state_words(self, found: RunRow) -> tuple[str, str]:
-        """Return the text of the state column, in English and in the user's language, without the glyph."""
+        """Return the state column's text, in English and in the user's language, excluding the glyph."""
         span = listed_span(found, self._clock())
         return span.text[2:], spoken(span, self.tr).text[2:]
 

@@ -80,7 +80,7 @@ class Feeder(Generic[Moment]):
         self._wake.set()
 
     def stop(self) -> None:
-        """End the thread and wait for at most a few seconds."""
+        """Stop the thread, and wait a few seconds at most."""
         self.ask_to_stop()
         if self._thread.is_alive():
             self._thread.join(JOIN_S)

@@ -127,7 +127,7 @@ class Panel(Widget):
         return self._copied_below_name(self.body(self.size.width - edge, self.size.height - edge))
 
     def _copied_below_name(self, rows: Sequence[Row]) -> str:
-        """Return rows as plain lines below run name and title, without control characters and secrets."""
+        """Return rows as plain lines below the run's name and title, with control characters and secrets removed."""
         if self.view is None or not rows:
             return ""
         state, (left, right) = self.view.snapshot.state, self.titles()
@@ -336,7 +336,7 @@ class ListPanel(MovingPanel):
         self.action_move(pages * self._page)
 
     def row_at(self, event: events.MouseEvent) -> int | None:
-        """Return the row under the mouse; None outside the rows."""
+        """Return the row under the mouse, or None if there is no row."""
         at = event.y - (1 if self.framed else 0) - self._heading_rows
         return self._top + at if 0 <= at < min(self._page, self._count - self._top) else None
 

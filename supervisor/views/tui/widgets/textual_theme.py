@@ -148,7 +148,7 @@ _COLOURS = tuple(dict.fromkeys(name for look in LOOKS.values() for name in look[
 
 
 def styles_of(variables: Mapping[str, str]) -> Mapping[TextStyle, Style]:
-    """Return the style of each kind of text for a theme's variables; the same object for the same colors."""
+    """Return the style of each kind of text for a theme's variables. Equal colors give the same object."""
     return _styles(tuple(variables[name] for name in _COLOURS))
 
 
