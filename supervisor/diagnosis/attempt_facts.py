@@ -19,9 +19,11 @@ from supervisor.text.prefixes import split_prefix
 from supervisor.text.tracebacks import FRAME, HEAD, is_exception
 
 CRASH_LINES = 400
-"""How many lines at a log's end to search for words of a crash."""
-_CRASH = Lazy(r"(?i)\b(?:seg(?:mentation )?fault|core dumped|bus error|fatal error|aborted|crashed)\b")
-_CALM = Lazy(r"\bINFO\b|\bDEBUG\b|\bWARN(?:ING)?\b|(?:^|\s)[WI]\d{4} |(?i:retry)")
+"""How many lines at a log's end to search for a crash."""
+# The words of strsignal(3), which shells and launchers repeat, and of the kernel's log (show_signal_msg).
+_CRASH = Lazy(r"(?i)\b(?:seg(?:mentation )?fault|core dumped|bus error)\b")
+# Lines below the level of an error, as Python's logging and glog mark them.
+_NO_ERROR = Lazy(r"\b(?:INFO|DEBUG|WARN(?:ING)?)\b|(?:^|\s)[WI]\d{4} ")
 _SCHEDULERS_TOOL = Lazy(r"(?:slurmstepd(?:-[\w.-]+)?|slurmd|srun|scancel): ")
 _SHELL_TOOL = Lazy(
     r"(?:/\S{1,80}/)?(?:mkdir|rmdir|cp|mv|rm|ln|ls|cat|chmod|chown|chgrp|touch|tee|tar|unzip|find|grep|sed|df|du): "
@@ -297,13 +299,18 @@ class Facts:
         return steps_seen(self.scans)
 
     @cached_property
-    def crash_told(self) -> bool:
-        """Whether a line that no signature matches speaks of a crash below the last step."""
+    def mentions_crash(self) -> bool:
+        """Whether a line below the last step mentions a crash and matches no signature."""
         for scan in self.scans:
             known = {hit.line for hit in scan.hits}
-            last = max((*scan.steps, scan.tail_line + len(scan.tail) - CRASH_LINES))
+            last = max(*scan.steps, scan.tail_line + len(scan.tail) - CRASH_LINES, 0)
             for number, line in scan.numbered_tail():
-                if number > last and number not in known and _CRASH.search(line) and not _CALM.search(line):
+                if (
+                    number > last
+                    and number not in known
+                    and _CRASH.search(line)
+                    and not _NO_ERROR.search(line)
+                ):
                     return True
         return False
 
