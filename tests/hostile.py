@@ -1,4 +1,4 @@
-"""Hostile input for ``stoker diagnose``: real logs cut and mutated, escape codes, encodings, floods, pattern bombs.
+"""Hostile input for ``stoker diagnose``: real logs mutated (mutations.py), encodings, floods, pattern bombs.
 
 Every case follows from its seed, so that a finding can be played again.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
-import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,13 +15,9 @@ from pathlib import Path
 from supervisor.cli.diagnose import main
 from supervisor.diagnosis.scan.signature_tables import parse_tables
 from supervisor.sources.signature_files import read_tables
+from tests.mutations import Mutator
 
 DATA = Path(__file__).resolve().parent / "corpus" / "data"
-ESCAPES = [
-    b"\x1b[31m", b"\x1b[2J\x1b[H", b"\x1b]0;owned\x07", b"\x1b]8;;http://x\x1b\\", b"\x1bP1;2q", b"\x1b[", b"\x1b]", b"\x1b",
-    b"\xc2\x9b31m", b"\x9b31m", b"\xe2\x80\xae", b"\xe2\x80\xa8", b"\xe2\x81\xa6", b"\xef\xbb\xbf", b"\x00", b"\x08", b"\x07",
-    b"\r", b"\x0b", b"\x0c", b"\x7f", b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xf0\x9f\x98\x80", b"\xc2\x85",
-]  # fmt: skip
 PREFIXES = [
     b"[rank3]:",
     b"[default3]:",
@@ -62,62 +57,29 @@ class Hostile:
     samples: list[bytes] = field(default_factory=_samples)
 
     def __post_init__(self) -> None:
-        self.rng = random.Random(self.seed)
+        self.mutator = Mutator(self.seed, self.logs)
+        self.rng = self.mutator.rng
 
     def case(self) -> tuple[str, bytes]:
         """One log and the name of its kind."""
         kinds: list[Callable[[], bytes]] = [
-            self.noise, self.noisy_lines, self.cut, self.flipped, self.shuffled, self.interleaved, self.escaped, self.bomb,
-            self.sample_bomb, self.digits, self.prefixed, self.carriage, self.repeated,
-        ]  # fmt: skip
-        kind = self.rng.choice(kinds)
+            self.mutated,
+            self.bomb,
+            self.sample_bomb,
+            self.prefixed,
+            self.repeated,
+        ]
+        kind = self.rng.choices(kinds, [8, 1, 1, 1, 1])[0]
         data = kind()
         wrap, name = self.rng.choice(
             [(plain, ""), (plain, ""), (plain, ""), (self.utf16, "+utf16"), (self.packed, "+gzip")]
         )
         return kind.__name__ + name, wrap(data)
 
-    def log(self) -> bytes:
-        return self.rng.choice(self.logs)
-
-    def noise(self) -> bytes:
-        return self.rng.randbytes(self.rng.randint(0, 60_000))
-
-    def noisy_lines(self) -> bytes:
-        words = [self.rng.randbytes(self.rng.randint(0, 60)) for _ in range(40)] + self.rng.choices(
-            self.samples, k=8
-        )
-        return b"\n".join(self.rng.choices(words, k=self.rng.randint(1, 200)))
-
-    def cut(self) -> bytes:
-        log = self.log()
-        start, stop = sorted((self.rng.randint(0, len(log)), self.rng.randint(0, len(log))))
-        return log[start:stop]
-
-    def flipped(self) -> bytes:
-        log = bytearray(self.log())
-        for _ in range(max(1, len(log) // self.rng.choice((20, 200, 2000)))):
-            if log:
-                log[self.rng.randrange(len(log))] = self.rng.randrange(256)
-        return bytes(log)
-
-    def shuffled(self) -> bytes:
-        lines = self.log().split(b"\n") + self.rng.choices(self.samples, k=self.rng.randint(0, 5))
-        self.rng.shuffle(lines)
-        return b"\n".join(lines)
-
-    def interleaved(self) -> bytes:
-        one, two = self.log().split(b"\n"), self.log().split(b"\n")
-        return b"\n".join(line for pair in zip(one, two, strict=False) for line in pair)
-
-    def escaped(self) -> bytes:
-        text = self.log() if self.rng.random() < 0.5 else b"\n".join(self.rng.choices(self.samples, k=20))
-        parts = [text]
-        for _ in range(60):
-            part = parts.pop(self.rng.randrange(len(parts)))
-            place = self.rng.randint(0, len(part))
-            parts += [part[:place], self.rng.choice(ESCAPES), part[place:]]
-        return b"".join(parts)
+    def mutated(self) -> bytes:
+        """A real log, or lines of many signatures, changed as any input is."""
+        lines = b"\n".join(self.rng.choices(self.samples, k=30))
+        return self.mutator.variant(self.rng.choice((*self.logs, lines)))
 
     def bomb(self) -> bytes:
         """A pattern's worst case is mostly one token without end."""
@@ -134,22 +96,11 @@ class Hostile:
         cut = sample[: self.rng.randint(1, len(sample))]
         return (cut * (self.rng.choice((2_000, 16_000, 60_000)) // len(cut)) + b"\n") * self.rng.randint(1, 4)
 
-    def digits(self) -> bytes:
-        number = b"9" * self.rng.choice((20, 400, 5_000))
-        sample = b"\n".join(self.rng.choices(self.samples, k=30))
-        found = bytearray()
-        for byte in sample:
-            found += number if 48 <= byte <= 57 and self.rng.random() < 0.05 else bytes([byte])
-        return bytes(found)
-
     def prefixed(self) -> bytes:
-        lines = self.rng.choices(self.samples, k=30) + self.log().split(b"\n")[:60]
+        lines = self.rng.choices(self.samples, k=30) + self.rng.choice(self.logs).split(b"\n")[:60]
         return b"\n".join(
             b"".join(self.rng.choices(PREFIXES, k=self.rng.randint(0, 5))) + line for line in lines
         )
-
-    def carriage(self) -> bytes:
-        return self.log().replace(b"\n", self.rng.choice((b"\r", b"\r\n", b"\r\r", b"\n\r")))
 
     def repeated(self) -> bytes:
         """A flood of few lines, as from an assert on each thread."""

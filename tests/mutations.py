@@ -10,9 +10,12 @@ import random
 import re
 from collections.abc import Callable, Sequence
 
-from tests.hostile import ESCAPES
-
 MOST_BYTES = 400_000
+ESCAPES = [
+    b"\x1b[31m", b"\x1b[2J\x1b[H", b"\x1b]0;owned\x07", b"\x1b]8;;http://x\x1b\\", b"\x1bP1;2q", b"\x1b[", b"\x1b]", b"\x1b",
+    b"\xc2\x9b31m", b"\x9b31m", b"\xe2\x80\xae", b"\xe2\x80\xa8", b"\xe2\x81\xa6", b"\xef\xbb\xbf", b"\x00", b"\x08", b"\x07",
+    b"\r", b"\x0b", b"\x0c", b"\x7f", b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xf0\x9f\x98\x80", b"\xc2\x85",
+]  # fmt: skip
 # What has been a parser's undoing somewhere: brackets that nest, keys that chain, aliases, quotes that never close.
 TOKENS = [
     b"[", b"{", b"(", b"]", b"}", b'"', b"'", b'"""', b"\\", b"a.", b".", b"=", b"==", b",", b":", b": ", b"- ", b"? ", b"&a ", b"*a ", b"<<: *a",
