@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from supervisor.run.records import FailureClass
 from supervisor.run.series import GPU, SeriesReader
 from supervisor.run.state import Finished, RunState
 from tests.conftest import not_none, wait_until
-from tests.integration.harness import Done, background, facts, only_run, run_headless, stoker, wait_for_run
+from tests.integration.harness import background, facts, only_run, run_headless, stoker, wait_for_run
 
 SCRIPTS = Path(__file__).parent / "scripts"
 GROWING, BROKEN, HF = (str(SCRIPTS / name) for name in ("growing.py", "broken.py", "hf_long.py"))
@@ -29,27 +28,6 @@ share = torch.empty(int(float(sys.argv[1]) * torch.cuda.get_device_properties(0)
 print("held", flush=True)
 sys.stdin.read()
 """
-
-
-def keep(name: str, done: Done, folder: Path) -> None:
-    """Where `KEEP_RUNS` names a folder: the run's text and folder, to be looked at on another machine."""
-    if out := os.environ.get("KEEP_RUNS"):
-        kept = Path(out) / f"{name}.tar.gz"
-        (folder / "console.txt").write_text(done.out + done.err, encoding="utf-8")
-        subprocess.run(
-            [
-                "tar",
-                "-czf",
-                kept,
-                "--exclude=out",
-                "--exclude=*.pt",
-                "--exclude=*.safetensors",
-                "-C",
-                folder,
-                ".",
-            ],
-            check=False,
-        )
 
 
 def micro_and_global(state: RunState) -> list[tuple[int, int | None]]:
@@ -77,7 +55,6 @@ def test_a_training_that_fills_the_card_goes_on_smaller_from_its_checkpoint(tmp_
     done, _, state = run_headless(
         "--", sys.executable, GROWING, "--batch-size", "96", cwd=tmp_path, timeout_s=280
     )
-    keep("growing", done, tmp_path)
     assert done.code == 0, done.out + done.err
     assert isinstance(state.condition, Finished)
     verdict = not_none(state.attempts[0].verdict)
@@ -95,7 +72,6 @@ def test_transformers_own_command_line_goes_on_with_the_same_global_batch(tmp_pa
     pytest.importorskip("transformers")
     words = "--output_dir out --per_device_train_batch_size 256 --max_steps 6 --logging_steps 1 --report_to none --bf16 True --save_strategy no"
     done, _, state = run_headless("--", sys.executable, HF, *words.split(), cwd=tmp_path, timeout_s=280)
-    keep("hf", done, tmp_path)
     assert done.code == 0, done.out + done.err
     batches = micro_and_global(state)
     assert {whole for _, whole in batches} == {256}
@@ -107,7 +83,6 @@ def test_another_process_on_the_card_is_named(tmp_path: Path, other_process: sub
     done, run, state = run_headless(
         "--max-retries", "0", "--", sys.executable, GROWING, "--batch-size", "24", cwd=tmp_path, timeout_s=180
     )
-    keep("other", done, tmp_path)
     verdict = not_none(state.attempts[0].verdict)
     assert verdict.failure is FailureClass.CUDA_OOM
     assert str(other_process.pid) in done.out, done.out
@@ -128,7 +103,6 @@ def test_another_process_on_the_card_is_named(tmp_path: Path, other_process: sub
 def test_a_failure_of_cuda_is_called_by_its_name(kind: str, failure: FailureClass, tmp_path: Path) -> None:
     ranks = ("--nproc-per-node", "2", BROKEN) if kind == "duplicate" else ("--", sys.executable, BROKEN)
     done, _, state = run_headless("--max-retries", "0", *ranks, kind, cwd=tmp_path, timeout_s=180)
-    keep(kind, done, tmp_path)
     verdict = not_none(state.attempts[0].verdict)
     assert verdict.failure is failure, f"{verdict}\n{done.out}"
 
@@ -139,7 +113,6 @@ def test_a_kernel_that_never_ends_is_a_hang_with_its_stack(tmp_path: Path) -> No
     done, run, state = run_headless(
         *words, "--", sys.executable, BROKEN, "stuck", cwd=tmp_path, timeout_s=180
     )
-    keep("stuck", done, tmp_path)
     verdict = not_none(state.attempts[0].verdict)
     assert verdict.failure is FailureClass.HANG, done.out
     assert "synchronize" in json.dumps([str(fact) for fact in facts(run)]) + done.out

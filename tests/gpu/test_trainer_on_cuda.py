@@ -1,7 +1,8 @@
-"""The trainer on a real CUDA device: number types, optimizer, feed, compiler, ranks that share it, and its end."""
+"""The trainer on a real CUDA device: number types, optimizer, feed, compiler, ranks that share it, saving beside it, its end, and the goals of bench/gpu.py."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from bench import gpu
 from supervisor.run.events import Outcome
 from supervisor.run.records import FailureClass
 from supervisor.run.state import Finished
@@ -16,6 +18,8 @@ from tests.conftest import not_none
 from tests.integration.harness import ROOT, run_headless
 from tests.trainer.runs import TINY, flags, losses, records, run, train_here
 from trainer import loop
+from trainer.checkpoint import storage
+from trainer.checkpoint.writer import Staging, collect
 from trainer.config import Batch, Config, LengthSchedule
 from trainer.data.loading import Feed, Plan, Workers, of_step
 from trainer.data.samples import Samples, Stream
@@ -175,3 +179,42 @@ def test_the_host_does_not_wait_before_the_optimizers_step(
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert len(steps) == 3
+
+
+def test_the_copy_is_page_locked_and_complete_after_finish() -> None:
+    weight = torch.arange(1 << 20, dtype=torch.float32, device="cuda")
+    staging = Staging()
+    copied = collect({"w": weight}, staging, keep=True)
+    staging.finish()
+    weight.zero_()
+    assert copied["w"].is_pinned()
+    assert torch.equal(copied["w"], torch.arange(1 << 20, dtype=torch.float32))
+
+
+def test_checkpoints_from_a_gpu_are_alike_in_the_step_and_beside_it(tmp_path: Path) -> None:
+    for name, beside in (("now", False), ("later", True)):
+        train_here(tmp_path / name, None, device="cuda", save_every=2, async_save=beside, compile="off")
+    assert losses(tmp_path / "now") == pytest.approx(losses(tmp_path / "later"), abs=1e-4)
+    for step in (2, 4, 6):
+        states = [
+            storage.load(storage.folder_of(tmp_path / name / "ck", step)).state for name in ("now", "later")
+        ]
+        for key, tensor in states[0]["model"].items():
+            assert torch.allclose(tensor, states[1]["model"][key], atol=1e-4)
+        assert states[0]["rng_cuda"] is not None
+
+
+GIB = 1 << 30
+
+
+@pytest.mark.timeout(1500)
+def test_the_goals_are_met() -> None:
+    total = torch.cuda.get_device_properties(0).total_memory
+    if total < 40 * GIB:
+        pytest.skip(f"this GPU has {total / GIB:.0f} GiB: depth 20 in float32 wants 40")
+    full, blocks = (replace(config, device_batch_size=gpu.micro_batch()) for config in (gpu.FULL, gpu.BLOCKS))
+    found = gpu.measure(full, blocks, gpu.Rounds())
+    judged = gpu.goals(found, torch.cuda.get_device_name())
+    assert {goal.name for goal in judged} >= {"recomputed / kept activation memory"}
+    missed = [f"{goal.name}: {goal.value:.3f}, wanted {goal.bound}" for goal in judged if goal.met is False]
+    assert not missed

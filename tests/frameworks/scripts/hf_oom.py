@@ -7,6 +7,7 @@ import os
 import time
 
 import torch
+from hf import Numbers
 from memory import train_on
 from transformers import GPT2Config, GPT2LMHeadModel, HfArgumentParser, Trainer, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
@@ -15,15 +16,6 @@ from transformers.trainer_utils import get_last_checkpoint
 torch.serialization.register_package(
     5, lambda _storage: None, lambda storage, place: storage if place.startswith("cpu") else None
 )
-
-
-class Numbers(torch.utils.data.Dataset):
-    def __len__(self):
-        return 4000
-
-    def __getitem__(self, at):
-        row = (torch.arange(32) * (at % 7 + 1)) % 97
-        return {"input_ids": row, "labels": row}
 
 
 class Counting(Trainer):
@@ -44,7 +36,7 @@ def train(training_args):
         checkpoint = training_args.resume_from_checkpoint
     elif last_checkpoint is not None:
         checkpoint = last_checkpoint
-    Counting(model=model, args=training_args, train_dataset=Numbers()).train(
+    Counting(model=model, args=training_args, train_dataset=Numbers(4000)).train(
         resume_from_checkpoint=checkpoint
     )
 
