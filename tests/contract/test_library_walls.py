@@ -1,4 +1,4 @@
-"""Each library has its one place: looked for in every file, so that a new module stands behind the walls by itself."""
+"""Each library has its one place, and records of the pure packages do not change: looked for in every file, so that a new module stands behind the walls by itself."""
 
 from __future__ import annotations
 
@@ -109,3 +109,37 @@ def test_what_acts_on_a_run_has_its_gates(name: str, places: set[str]) -> None:
                 ) if called == name:
                     found.add(path.relative_to(ROOT).as_posix())
     assert found == places
+
+
+SUPERVISOR = Path(__file__).parents[2] / "supervisor"
+FROZEN = ("job", "policy", "diagnosis", "run", "preflight")
+# Working memory of one call or one object, which its module alone sees.
+WORKING = {
+    "job/config/setting_values.py": {"Resolver"},
+    "job/knobs/written_facts.py": {"Loader", "Rank", "_Count"},
+    "policy/health/early_signs.py": {"_Gpu", "_Spike"},
+    "policy/health/straggler.py": {"_Rank"},
+    "diagnosis/hang/stuck_collectives.py": {"_Group"},
+}
+
+
+def mutable(path: Path) -> set[str]:
+    """Dataclasses of a module that are not frozen."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ClassDef):
+            for decorator in node.decorator_list:
+                text = ast.unparse(decorator)
+                if text.startswith("dataclass") and "frozen=True" not in text:
+                    found.add(node.name)
+    return found
+
+
+def test_records_of_the_pure_packages_are_frozen() -> None:
+    found = {
+        str(path.relative_to(SUPERVISOR)): names
+        for package in FROZEN
+        for path in (SUPERVISOR / package).rglob("*.py")
+        if (names := mutable(path))
+    }
+    assert found == WORKING

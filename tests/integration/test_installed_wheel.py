@@ -54,7 +54,7 @@ for step in range(1, 6):
     time.sleep(0.05)
 dist.destroy_process_group()
 """
-# Out of memory on rank 1 at 16, not at 8, as in tests/integration/test_trainer_agreement.py.
+# Out of memory on rank 1 at 16, not at 8, as in tests/integration/test_trainer.py.
 OOM = {
     **TINY, "depth": 2, "model_dim": 128, "head_dim": 32, "device_batch_size": 16, "total_batch_size": 8192, "max_seq_len": 256,
     "seq_len_schedule": "0:64,4:256", "num_iterations": 10, "memory_cap_step": 1, "memory_cap_mib": "400,95", "save_every": 2,

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.conftest import wait_until
@@ -67,6 +68,26 @@ def test_ranks_without_a_place_to_meet_do_not_wait(tmp_path: Path) -> None:
     done = run(1, *flags(), cwd=tmp_path, RANK="0", WORLD_SIZE="2")
     assert (done.returncode, done.stdout) == (2, "")
     assert "but not MASTER_ADDR and MASTER_PORT" in done.stderr
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_bad_input_is_one_line_of_rank_0_before_ranks_meet(rank: str, tmp_path: Path) -> None:
+    tokens = np.random.default_rng(0).integers(66_000, 66_200, 5000, dtype=np.uint32)
+    tokens.tofile(tmp_path / "t.bin")
+    # Nobody answers at port 1: a rank that wanted to meet the other would end with another error.
+    world = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "1",
+    }
+    given = flags(train_data_path="t.bin", vocab_size=256, init_timeout_s=5)
+    done = run(1, *given, cwd=tmp_path, **world)
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    said = done.stderr.splitlines()
+    assert len(said) == (rank == "0"), said
+    assert all("t.bin: read as uint16" in line and "data_dtype uint32" in line for line in said)
 
 
 def test_help_and_usage_do_not_wait_for_torch(tmp_path: Path) -> None:

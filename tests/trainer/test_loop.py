@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.trainer.runs import losses, records, train_here
 from trainer.checkpoint import storage
 from trainer.checkpoint.storage import CheckpointError
 from trainer.config import UsageError
 from trainer.loop import NonFiniteError
+from trainer.model.optim import step_unless
 from trainer.reporting.console import Console, bar
 
 
@@ -166,3 +168,23 @@ def test_a_progress_bar_stands_on_a_terminal_only() -> None:
     other = Terminal()
     Console(1, other).progress(1, 2)
     assert other.getvalue() == ""
+
+
+def test_a_step_that_is_not_finite_changes_neither_weights_nor_moments() -> None:
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.AdamW([weight], lr=0.1, fused=True)
+    weight.grad = torch.ones(3)
+    step_unless(optimizer, torch.tensor(False))
+    before = (weight.detach().clone(), {k: v.clone() for k, v in optimizer.state[weight].items()})
+    weight.grad = torch.tensor([float("nan"), 1.0, 1.0])
+    step_unless(optimizer, torch.tensor(True))
+    assert torch.equal(weight, before[0])
+    assert all(torch.equal(optimizer.state[weight][key], held) for key, held in before[1].items())
+    assert not hasattr(optimizer, "found_inf")  # whoever steps it next means it
+
+
+def test_an_overflow_of_float16_skips_the_step_and_halves_the_scale(tmp_path: Path) -> None:
+    fault: dict[str, Any] = {"fault": "nan@1", "skip_invalid_loss": True}
+    assert train_here(tmp_path, dtype="float16", num_iterations=3, **fault) == 0
+    scales = [step["loss_scale"] for step in records(tmp_path, kind="step") if "loss" in step]
+    assert scales == [65536.0, 32768.0, 32768.0]

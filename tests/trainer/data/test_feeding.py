@@ -10,7 +10,7 @@ import pytest
 
 from tests.trainer.runs import flags, losses, run, train_here
 from trainer.checkpoint import storage
-from trainer.config import DataError
+from trainer.config import DataError, UsageError
 from trainer.data.__main__ import main as data_main
 from trainer.data.loading import worker_count
 
@@ -47,6 +47,17 @@ def test_unusable_data_is_skipped_if_asked_for_and_not_for_ever(tmp_path: Path) 
     tokens.tofile(path)
     with pytest.raises(DataError):
         train_here(tmp_path / "all", None, **data, continue_on_error=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "says"),
+    [("t.bin", bytes(40), "max_seq_len"), ("t.jsonl", b'{"text": "good"}\n{"text": "cut\n', r"t\.jsonl:2")],
+    ids=["too short", "no JSON"],
+)
+def test_data_that_cannot_be_used_is_named(tmp_path: Path, name: str, data: bytes, says: str) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(UsageError, match=says):
+        train_here(tmp_path, None, train_data_path=str(tmp_path / name))
 
 
 @pytest.mark.e2e
