@@ -1,4 +1,4 @@
-"""Inodes, space and rights that run out: at the start one line, later the training goes on where it can."""
+"""Inodes, space and rights that run out: at the start one line, later the training goes on where it can; a disk mounted read-only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,15 @@ from supervisor.run.index import listed_names, register
 from supervisor.run.records import FailureClass
 from tests.conftest import not_none, wait_until
 from tests.disks import fill, small_disk
-from tests.integration.harness import facts, only_run, state_of, stoker, wait_for_state, wait_for_step
+from tests.integration.harness import (
+    environment,
+    facts,
+    only_run,
+    state_of,
+    stoker,
+    wait_for_state,
+    wait_for_step,
+)
 from tests.keeper.fakes import job_of, own_run_in
 from tests.tiers import first
 
@@ -82,11 +90,7 @@ def test_what_is_made_under_an_open_umask_is_closed(tmp_path: Path) -> None:
     made = subprocess.run(
         ["sh", "-c", OPEN, sys.executable, "run", "--no-ui", "--no-check", *PYTHON, "--", "true"],
         cwd=_with_log(tmp_path / "job"),
-        env={
-            **os.environ,
-            "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
-            "XDG_STATE_HOME": str(state),
-        },
+        env=environment({"XDG_STATE_HOME": str(state)}),
         capture_output=True,
         check=False,
     )
@@ -187,3 +191,31 @@ def test_a_print_onto_a_full_disk_ends_the_rank_that_prints(tmp_path: Path) -> N
         kinds = [json.loads(line)["kind"] for line in run.node().journal.read_bytes().splitlines() if line]
         assert kinds[-2:] == ["run_ended", "keeper_left"]
         assert any(isinstance(fact, ev.AttemptEnded) and fact.exit_code == 1 for fact in facts(run))
+
+
+@pytest.mark.e2e
+@pytest.mark.fault(
+    "journal and disk",
+    "a read-only mount: every verb",
+    "what is there is shown; a start is refused in one line",
+)
+def test_what_is_there_is_shown_and_nothing_is_started(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "2g") as disk:  # a start wants a gigabyte free
+        assert stoker("run", "--no-ui", "--", "false", cwd=disk).code == 1
+        run = only_run(disk)
+        before = run.node().journal.read_bytes()
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        shown = stoker("attach", "--no-ui", run.run_id, cwd=disk)
+        assert (shown.code, "Traceback" in shown.err) == (1, False), "the run's own code"
+        assert str(run.root) in shown.out
+        assert stoker("diagnose", str(run.root), cwd=disk).code in {10, 11}
+        assert run.run_id in stoker("runs", cwd=disk).out
+        start = stoker("run", "--no-ui", "--", "true", cwd=disk)
+        assert (start.code, start.err.count("\n")) == (2, 1)
+        assert "cannot be written: choose another place with --runs-dir" in start.err
+        for how in ("--no-ui", "--detach"):
+            again = stoker("continue", "--yes", how, run.run_id, cwd=disk)
+            assert again.code == 2
+            assert "Read-only file system" in again.err.splitlines()[-1]
+            assert "Traceback" not in again.err
+        assert run.node().journal.read_bytes() == before

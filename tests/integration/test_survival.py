@@ -130,6 +130,8 @@ def test_a_detached_failure_is_held_until_a_person_restarts_or_stops_it(tmp_path
     run = detached(tmp_path, *TWO, JOB, "--mode", "exception")
     state = wait_for_state(run, HeldOpen)
     assert len(state.attempts) == 1
+    (finding,) = [found for found in state.findings if found.check == "restarts"]
+    assert "--resume-knob" in finding.what, "what the checks before the start found is in the journal"
     stale = control.send(run.control, RequestKind.RESTART, if_attempt=7)
     assert wait_until(lambda: state_of(run).answered.get(stale) == "stale", 10)
     control.send(run.control, RequestKind.RESTART, if_attempt=1)
