@@ -76,9 +76,9 @@ def only_run(cwd: Path) -> RunPaths:
     return RunPaths(found[0])
 
 
-def facts(run: RunPaths) -> list[ev.Event]:
-    """All facts of a run."""
-    return JournalReader(run.node().journal).read()
+def facts(run: RunPaths, node: int = 0) -> list[ev.Event]:
+    """All facts of a run that a node has journalled."""
+    return JournalReader(run.node(node).journal).read()
 
 
 def detached(cwd: Path, *args: str, env: dict[str, str] | None = None) -> RunPaths:
@@ -88,9 +88,16 @@ def detached(cwd: Path, *args: str, env: dict[str, str] | None = None) -> RunPat
     return RunPaths(cwd / "runs" / done.out.strip())
 
 
+def kept_run() -> RunPaths:
+    """The one observed run that `attach --keep` kept."""
+    (kept,) = Path(os.environ["XDG_STATE_HOME"]).glob("stoker/kept/*")
+    return RunPaths(kept)
+
+
 def state_of(run: RunPaths, node: int = 0) -> RunState:
-    """What a node's journal comes to."""
-    return read_state(run.node(node).journal)
+    """What a node's journal comes to, also before there is one."""
+    journal = run.node(node).journal
+    return read_state(journal) if journal.exists() else RunState()
 
 
 def end_of(state: RunState) -> Finished:
@@ -138,11 +145,7 @@ def wait_for_run(cwd: Path, deadline_s: float = 60.0) -> RunPaths:
     """The run that is being started below `cwd`/runs, once its journal exists."""
 
     def ready() -> bool:
-        folder = cwd / "runs"
-        return folder.is_dir() and any(
-            p.is_dir() and not p.is_symlink() and RunPaths(p).node().journal.exists()
-            for p in folder.iterdir()
-        )
+        return any(not p.parents[2].is_symlink() for p in (cwd / "runs").glob("*/nodes/0/events.jsonl"))
 
     assert wait_until(ready, deadline_s), "no run was started"
     return only_run(cwd)

@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from supervisor.preflight.network import free_port
-from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
 from tests.conftest import wait_until
 from tests.integration import sshd, test_slurm
-from tests.integration.harness import STOKER, environment, state_of
+from tests.integration.harness import STOKER, environment, last_step, state_of
 from tests.integration.test_from_the_guides import SCRIPT, TINY, commands, folder, shortened
 from tests.integration.test_slurm import Cluster, cluster
 
@@ -70,9 +69,9 @@ def test_a_command_of_one_node_runs_with_that_of_the_other(folder: Path, row: st
         assert re.search(r"ranks on 2 nodes met over gloo", logs[0].read_text())
         return
     for node in (0, 1):
-        (attempt,) = read_state(RunPaths(run).node(node).journal).attempts
+        (attempt,) = state_of(RunPaths(run), node).attempts
         assert f"--node-rank={node}" in attempt.argv
-    (attempt,) = read_state(RunPaths(run).node().journal).attempts
+    (attempt,) = state_of(RunPaths(run)).attempts
     assert attempt.last_step == int(TINY["num_iterations"])
 
 
@@ -102,11 +101,7 @@ def test_the_commands_over_ssh(hosts: sshd.Hosts, tmp_path: Path) -> None:
     code, said = on_loopback("up")
     assert code == 0, said
 
-    def steps() -> bool:
-        progress = state_of(run).progress if run.node().journal.exists() else None
-        return progress is not None and (progress.step or 0) >= 2
-
-    assert wait_until(steps, DEADLINE_S), on_loopback("logs")
+    assert wait_until(lambda: last_step(run) >= 2, DEADLINE_S), on_loopback("logs")
     code, said = on_loopback("status")
     assert (code, said.count("beats")) == (0, 2), said
     code, said = on_loopback("logs")
@@ -115,7 +110,7 @@ def test_the_commands_over_ssh(hosts: sshd.Hosts, tmp_path: Path) -> None:
     code, said = on_loopback("stop")
     assert code == 0, said
     assert [line.split()[2] for line in said.splitlines()[-2:]] == ["stopped", "stopped"]
-    assert isinstance(read_state(run.node(1).journal).condition, Finished)
+    assert isinstance(state_of(run, 1).condition, Finished)
 
 
 @pytest.mark.cluster

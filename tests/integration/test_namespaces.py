@@ -16,12 +16,11 @@ import pytest
 
 from supervisor.keeper.process.child import read_launcher, read_pid
 from supervisor.run import state as st
-from supervisor.run.journal import read_state
 from supervisor.run.ownership import read_holder
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
 from tests.conftest import not_none, wait_until
-from tests.integration.harness import STOKER, environment
+from tests.integration.harness import STOKER, environment, last_step, state_of
 from tests.integration.test_two_nodes import SCRIPT
 
 TOOL = Path(__file__).parents[1] / "tools" / "netns_up.sh"
@@ -82,17 +81,11 @@ class Nodes:
         return (self.folder / f"console{node}").read_text()
 
     def state(self, node: int = 0) -> st.RunState:
-        journal = self.run.node(node).journal
-        return read_state(journal) if journal.exists() else st.RunState()
+        return state_of(self.run, node)
 
     def train(self) -> None:
         """Wait until node 0 has seen five steps."""
-
-        def stepping() -> bool:
-            progress = self.state().progress
-            return progress is not None and (progress.step or 0) >= 5
-
-        assert wait_until(stepping, DEADLINE_S), self.console(0)
+        assert wait_until(lambda: last_step(self.run) >= 5, DEADLINE_S), self.console(0)
 
     def succeed(self, *more: int) -> None:
         """All nodes end with 0, and the run as succeeded, by node 0 and by these."""
@@ -141,13 +134,6 @@ def outcome(nodes: Nodes, node: int = 0) -> tuple[str, int]:
     condition = nodes.state(node).condition
     assert isinstance(condition, st.Finished), condition
     return condition.outcome.value, condition.exit_code
-
-
-def assert_never_met(nodes: Nodes, codes: list[int]) -> None:
-    """The verdict is the rendezvous', and all nodes ended with the run's exit code."""
-    verdict = not_none(nodes.state().attempts[0].verdict)
-    assert verdict.failure is FailureClass.RENDEZVOUS, verdict.title
-    assert codes == [outcome(nodes)[1]] * len(nodes.keepers)
 
 
 def judged_and_healed(nodes: Nodes) -> st.AttemptState:
@@ -204,25 +190,18 @@ def test_a_leader_node_that_is_gone(nodes: Nodes) -> None:
     assert [view.number for view in nodes.state(1).attempts] == [1, 2]
 
 
-@pytest.mark.cluster
-@pytest.mark.fault(
-    "nodes",
-    "a node is cut off before the ranks have met",
-    "the rendezvous fails within its own timeout: a verdict, no silence",
-)
-def test_a_node_that_cannot_reach_the_master(nodes: Nodes) -> None:
-    nodes.tool("cut", 1, 2)
-    more = ("--rdzv-conf=timeout=15", "--max-retries", "0")
-    nodes.start(1, *more)
-    nodes.start(0, *more)
-    codes = [nodes.keepers[node].wait(DEADLINE_S) for node in (0, 1)]
-    assert_never_met(nodes, codes)
-    assert codes[0] in {1, 4}
-
-
-DROPPED = "no answer from node1:{port} ({address}) within 4 s: what is sent there is dropped"
-REFUSED = "node1 is there and refuses node1:{port} ({address}): nothing listens there yet"
 PORT = 29_871
+DROPPED = f"no answer from node1:{PORT} ({{subnet}}.1) within 4 s: what is sent there is dropped"
+REFUSED = f"node1 is there and refuses node1:{PORT} ({{subnet}}.1): nothing listens there yet"
+ANOTHER = f"node2 is there and refuses node2:{PORT}"
+NOBODY = f"{{subnet}}.250:{PORT} cannot be reached: No route to host"
+
+
+def firewalled(nodes: Nodes) -> None:
+    """Three nodes: what node 1 sends to node 0 is dropped, what node 2 sends there is refused."""
+    nodes.tool("up", 3)
+    nodes.tool("cut", 1, 2)
+    nodes.tool("reject", 1, 3)
 
 
 @pytest.mark.cluster
@@ -231,41 +210,34 @@ PORT = 29_871
     "a firewall drops what a node sends to node 0, or refuses it",
     "while the ranks have not met, one line names which of the two, on that node; then a rendezvous verdict",
 )
-def test_a_refused_and_a_dropped_port_are_told_apart(nodes: Nodes) -> None:
-    nodes.count = 3
-    nodes.tool("up", 3)
-    nodes.tool("cut", 1, 2)
-    nodes.tool("reject", 1, 3)
-    more = ("--master-port", str(PORT), "--rdzv-conf=timeout=30", "--max-retries", "0")
-    for node in (2, 1, 0):
-        nodes.start(node, *more)
-    codes = [nodes.keepers[node].wait(DEADLINE_S) for node in range(3)]
-    address = f"{nodes.env['NETNS_SUBNET']}.1"
-    for node, what in ((1, DROPPED), (2, REFUSED)):
-        line = f"waiting for the rendezvous: {what.format(port=PORT, address=address)}; "
-        assert nodes.console(node).count(line) == 1, nodes.console(node)
-    assert "waiting for the rendezvous" not in nodes.console(0)
-    assert_never_met(nodes, codes)
-
-
-@pytest.mark.cluster
 @pytest.mark.fault(
     "nodes",
     "--master-addr names another node, or an address that nobody has",
     "each node reports what answers there while the ranks have not met; then a rendezvous verdict",
 )
-@pytest.mark.parametrize("host", ["node2", "250"])
-def test_a_wrong_master_is_reported(nodes: Nodes, host: str) -> None:
-    master = host if host.startswith("node") else f"{nodes.env['NETNS_SUBNET']}.{host}"
+@pytest.mark.parametrize(
+    ("master", "reasons"),
+    [
+        ("node1", ("", DROPPED, REFUSED)),
+        ("node2", (ANOTHER, ANOTHER)),
+        ("{subnet}.250", (NOBODY, NOBODY)),
+    ],
+)
+def test_why_the_ranks_cannot_meet_is_reported(nodes: Nodes, master: str, reasons: tuple[str, ...]) -> None:
+    subnet = nodes.env["NETNS_SUBNET"]
+    nodes.count = len(reasons)
+    if nodes.count == 3:
+        firewalled(nodes)
     more = ("--master-port", str(PORT), "--rdzv-conf=timeout=30", "--max-retries", "0")
-    nodes.start(1, *more, master=master)
-    nodes.start(0, *more, master=master)
-    codes = [nodes.keepers[node].wait(DEADLINE_S) for node in (0, 1)]
-    refused = f"{master} is there and refuses {master}:{PORT}"
-    reason = refused if host.startswith("node") else f"{master}:{PORT} cannot be reached: No route to host"
-    for node in (0, 1):
-        assert nodes.console(node).count(f"waiting for the rendezvous: {reason}") == 1, nodes.console(node)
-    assert_never_met(nodes, codes)
+    for node in reversed(range(nodes.count)):
+        nodes.start(node, *more, master=master.format(subnet=subnet))
+    codes = [nodes.keepers[node].wait(DEADLINE_S) for node in range(nodes.count)]
+    for node, reason in enumerate(reasons):
+        line = f"waiting for the rendezvous: {reason.format(subnet=subnet)}"
+        assert nodes.console(node).count(line) == (reason != ""), nodes.console(node)
+    verdict = not_none(nodes.state().attempts[0].verdict)
+    assert verdict.failure is FailureClass.RENDEZVOUS, verdict.title
+    assert codes == [outcome(nodes)[1]] * nodes.count
 
 
 @pytest.mark.cluster
@@ -275,18 +247,15 @@ def test_a_wrong_master_is_reported(nodes: Nodes, host: str) -> None:
     "a line on that node names which of the two",
 )
 def test_a_deep_check_tells_a_refused_from_a_dropped_port(nodes: Nodes) -> None:
-    nodes.tool("up", 3)
-    nodes.tool("cut", 1, 2)
-    nodes.tool("reject", 1, 3)
+    firewalled(nodes)
     more = ("--nnodes", "3", "--nproc-per-node", "1", "--master-addr", "node1", "--master-port", str(PORT))
     for node in range(3):
         words = ("check", "--deep", "--node-rank", str(node), *more, "--python", sys.executable)
         nodes.stoker(node, *words, "train.py", "1")
     for process in nodes.keepers.values():
         process.wait(DEADLINE_S)
-    address = f"{nodes.env['NETNS_SUBNET']}.1"
     for node, what in ((1, DROPPED), (2, REFUSED)):
-        said, reason = nodes.console(node), what.format(port=PORT, address=address)
+        said, reason = nodes.console(node), what.format(subnet=nodes.env["NETNS_SUBNET"])
         assert f"meeting: {reason}" in said, said
         assert f"collective: the ranks of 3 nodes did not meet at node1:{PORT} within " in said, said
         assert said.count(reason) == 2, "once before the ranks met, once as they did not"

@@ -1,11 +1,13 @@
-"""One run on two nodes, as two processes on one machine, with real torchrun."""
+"""One run on two nodes, as two processes on one machine, with real torchrun; started over ssh, and handed off by Kubernetes and TorchX."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -17,15 +19,16 @@ from supervisor.keeper.process.child import read_launcher, read_pid
 from supervisor.preflight.network import free_port
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.journal import JournalReader, read_state
 from supervisor.run.node_files import NodePhase, read_report
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
+from tests.cluster.test_kubernetes import MANIFEST, job, pod
 from tests.conftest import not_none, wait_until
-from tests.integration.harness import ROOT, background
+from tests.integration.harness import ROOT, background, environment, facts, last_step, state_of
+from tests.integration.sshd import MISSING, Hosts, loopback_hosts
 from tests.tiers import first
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 DEADLINE_S = 120.0
 # It ends after the steps that its first argument says (and prints no total), or once the file "finish" is there.
@@ -68,21 +71,13 @@ def run(tmp_path: Path) -> RunPaths:
     return RunPaths(tmp_path / "run")
 
 
-def state_of(run: RunPaths, node: int = 0) -> st.RunState:
-    return read_state(run.node(node).journal)
-
-
 def steps(run: RunPaths, least: int) -> bool:
     """Whether node 0 has seen so many steps."""
-    if not run.node().journal.exists():
-        return False
-    progress = state_of(run).progress
-    return progress is not None and (progress.step or 0) >= least
+    return last_step(run) >= least
 
 
-@pytest.mark.parametrize("static", [pytest.param(True, marks=pytest.mark.thorough), False])
-def test_a_rank_killed_on_node_1_restarts_both(run: RunPaths, static: bool) -> None:
-    meet = () if static else ("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}")
+def test_a_rank_killed_on_node_1_restarts_both(run: RunPaths) -> None:
+    meet = ("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}")
     cwd = run.root.parent
     with (
         background(*words(1, *meet, fails="1"), cwd=cwd) as follower,
@@ -112,7 +107,7 @@ def pids_of(run: RunPaths) -> dict[int | None, int]:
 
 def keepers_of(run: RunPaths, node: int) -> int:
     """How many keepers a node has had."""
-    return sum(isinstance(fact, ev.KeeperStarted) for fact in JournalReader(run.node(node).journal).read())
+    return sum(isinstance(fact, ev.KeeperStarted) for fact in facts(run, node))
 
 
 @pytest.mark.fault(
@@ -267,9 +262,7 @@ def test_a_warning_ends_in_a_checkpoint_and_the_run_is_continued(run: RunPaths) 
         return ("run", *FLAGS, *node_of(node), "--config", "job.toml")
 
     with background(*command(0), cwd=cwd) as leader, background(*command(1), cwd=cwd) as follower:
-        assert wait_until(
-            lambda: run.node().journal.exists() and state_of(run).checkpoint is not None, DEADLINE_S
-        )
+        assert wait_until(lambda: state_of(run).checkpoint is not None, DEADLINE_S)
         follower.send_signal(signal.SIGUSR1)
         assert (leader.wait(DEADLINE_S), follower.wait(DEADLINE_S)) == (75, 75)
     saved = not_none(state_of(run).checkpoint)
@@ -313,18 +306,20 @@ def test_a_run_of_three_nodes_continues_with_two(run: RunPaths) -> None:
     cwd = run.root.parent
     (cwd / "train.py").write_text(BATCHED, encoding="utf-8")
     nodes = ("--nnodes", "2:3", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--node-timeout", "5")
-    batch = (
-        "--batch-scope",
-        "per_rank",
-        "train.py",
-        "--batch_size",
-        "2",
-        "--gradient_accumulation_steps",
-        "2",
-    )
+    script = ("train.py", "--batch_size", "2", "--gradient_accumulation_steps", "2")
 
     def command(node: int) -> tuple[str, ...]:
-        return ("run", *FLAGS, "--restart-from-scratch", *nodes, "--node-rank", str(node), *batch)
+        return (
+            "run",
+            *FLAGS,
+            "--restart-from-scratch",
+            *nodes,
+            "--node-rank",
+            str(node),
+            "--batch-scope",
+            "per_rank",
+            *script,
+        )
 
     with (
         background(*command(2), cwd=cwd) as lost,
@@ -350,3 +345,129 @@ def test_a_run_of_three_nodes_continues_with_two(run: RunPaths) -> None:
     logs = run.node().attempt(2).rank_folders()[0] / "stdout.log"
     assert "samples 12" in logs.read_text(encoding="utf-8").splitlines()[0]
     assert [view.number for view in state_of(run, 2).attempts] == [1]
+
+
+ON_HOSTS = ("--hosts", "a:1,b:1", "--run-dir", "run")
+ON_EACH = ("--no-check", "--python", sys.executable, "--restart-from-scratch", "train.py")
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Hosts]:
+    (tmp_path / "train.py").write_text(SCRIPT, encoding="utf-8")
+    with loopback_hosts(tmp_path / "ssh", "a", "b") as hosts:
+        yield hosts
+
+
+@pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)} (make cluster)")
+@pytest.mark.fault(
+    "nodes",
+    "ssh to all hosts of a run is cut while its logs are read",
+    "training continues; status, logs and stop reach it again",
+)
+def test_a_run_over_two_hosts_is_started_watched_cut_off_and_stopped(hosts: Hosts, tmp_path: Path) -> None:
+    run = RunPaths(tmp_path / "run")
+    up = hosts.nodes("up", *ON_HOSTS, *ON_EACH, "2000", "-", cwd=tmp_path)
+    assert up.code == 0, up.err
+    assert "b: node 1: started" in up.out
+    assert wait_until(lambda: steps(run, 2), DEADLINE_S), hosts.nodes("logs", cwd=tmp_path).out
+
+    again = hosts.nodes("up", *ON_HOSTS, *ON_EACH, "2000", "-", cwd=tmp_path)
+    assert again.code == 2
+    assert "a keeper is node 0 of it already" in again.err
+
+    with background("nodes", "logs", "-f", cwd=tmp_path) as reader:
+        assert reader.stdout is not None
+        assert any("node 0 rank 0: step " in line for line in reader.stdout)
+        for name in ("a", "b"):
+            hosts.cut(name)
+        assert "the connection was lost" in reader.stdout.read()
+        assert reader.wait(30) == 2
+    gone = hosts.nodes("status", cwd=tmp_path)
+    assert gone.code == 2
+    assert "unreachable: connection refused" in gone.out
+    seen = not_none(state_of(run).progress)
+    assert wait_until(lambda: steps(run, (seen.step or 0) + 5), DEADLINE_S), "training continues"
+
+    for name in ("a", "b"):
+        assert hosts.listen(name)
+    there = hosts.nodes("status", cwd=tmp_path)
+    assert there.code == 0, there
+    assert [line.split()[-1] for line in there.out.splitlines()[2:]] == ["lives", "lives"]
+    stopped = hosts.nodes("stop", cwd=tmp_path)
+    assert stopped.code == 0, stopped
+    assert [type(state_of(run, node).condition) for node in (0, 1)] == [st.Finished, st.Finished]
+    assert [line.split()[2] for line in stopped.out.splitlines()[-2:]] == ["stopped", "stopped"]
+    logs = hosts.nodes("logs", "-n", "1", cwd=tmp_path)
+    assert sum("rank 0: step " in line for line in logs.out.splitlines()) == 1
+    assert {line[:6] for line in logs.out.splitlines()} == {"node 0", "node 1"}
+
+
+TOOLS = ROOT / ".venv-hand-off" / "bin"
+needs_tools = pytest.mark.skipif(
+    not (TOOLS / "torchx").exists(), reason=f"not installed: {TOOLS} (make cluster)"
+)
+COMPONENT = MANIFEST.with_name("torchx_stoker.py")
+
+
+@pytest.mark.fault(
+    "nodes",
+    "Kubernetes ends the pods of a JobSet (SIGTERM) and starts them again",
+    "a checkpoint and exit code 75 in all pods; started again, they continue with the run",
+)
+def test_pods_that_are_moved_go_on_with_their_run(tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text(TRAINING, encoding="utf-8")
+    on_node = ("--nproc-per-node", "1", "--master-addr", "127.0.0.1")
+    words = ("run", "--no-ui", "--no-check", *on_node, "--config", "job.toml")
+    run = RunPaths(tmp_path / "runs" / "kubernetes-train-0b1c2d3e")
+
+    def env(index: int, restarts: int) -> dict[str, str]:
+        return {**pod(index, restarts), "STOKER_RUNS_DIR": str(tmp_path / "runs")}
+
+    with background(*words, cwd=tmp_path, env=env(0, 0)) as first, background(*words, cwd=tmp_path, env=env(1, 0)) as second:  # fmt: skip
+        assert wait_until(lambda: state_of(run).checkpoint is not None, DEADLINE_S)
+        for each in (second, first):
+            each.send_signal(signal.SIGTERM)
+        assert (first.wait(DEADLINE_S), second.wait(DEADLINE_S)) == (75, 75)
+    saved = not_none(state_of(run).checkpoint)
+    with background(*words, cwd=tmp_path, env=env(0, 1)) as first, background(*words, cwd=tmp_path, env=env(1, 1)) as second:  # fmt: skip
+        assert (first.wait(DEADLINE_S), second.wait(DEADLINE_S)) == (0, 0), (
+            first.stdout and first.stdout.read()
+        )
+    assert state_of(run).attempts[-1].resumed_step == saved.step
+    assert state_of(run).attempts[-1].last_step == 120
+
+
+@needs_tools
+def test_kubernetes_takes_the_job_of_the_jobset(tmp_path: Path) -> None:
+    def taken(spec: object) -> bool:
+        text = json.dumps(
+            {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train"}, "spec": spec}
+        )
+        (tmp_path / "job.json").write_text(text, encoding="utf-8")
+        words = [str(TOOLS / "kubernetes-validate"), "-k", "1.31", "--strict", str(tmp_path / "job.json")]
+        return subprocess.run(words, capture_output=True, check=False, timeout=60).returncode == 0
+
+    assert taken(job())
+    assert not taken({**job(), "podFailurePolices": {}}), "a key that is misspelt is found"
+
+
+@needs_tools
+def test_torchx_starts_one_run_over_two_replicas(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import sys\nprint(sys.argv[1:], flush=True)\n", encoding="utf-8")
+    flags = f"--no-check --python {sys.executable}"
+    where = ("--run_dir", str(tmp_path / "run"), "--nodes", "2", "--port", str(free_port()))
+    done = subprocess.run(
+        [TOOLS / "torchx", "run", "--wait", "--log", "-s", "local_cwd", f"{COMPONENT}:train", *where, "--script", "train.py", "--stoker", f"{sys.executable} -m supervisor", "--flags", flags, "--", "--name", "a b"],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEADLINE_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    run = RunPaths(tmp_path / "run")
+    assert [state_of(run, node).attempts[0].exit_code for node in (0, 1)] == [0, 0]
+    assert "['--name', 'a b']" in "".join(
+        path.read_text() for path in run.root.glob("nodes/1/attempts/1/torchrun/*/*/0/stdout.log")
+    )
