@@ -1,4 +1,4 @@
-"""`stoker attach` to what stoker did not start: real torchrun processes, pipes, folders; and bad input."""
+"""`stoker attach` to what stoker did not start: real torchrun processes, pipes, folders of logs, a log that grows; and bad input."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from supervisor.cli.main import main
 from supervisor.run import events as ev
-from supervisor.run.journal import JournalReader, read_state
 from supervisor.run.paths import RunPaths
-from supervisor.run.series import HOST, METRICS, SeriesReader
+from supervisor.run.series import HOST, METRICS, RANKS, SeriesReader
 from supervisor.sources.processes import descendants, identify, read_environ
 from tests.conftest import not_none, wait_until
-from tests.integration.harness import JOB, STOKER, environment
+from tests.integration.harness import JOB, ROOT, STOKER, environment, facts, kept_run, state_of
 from tests.tiers import first
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -46,11 +46,6 @@ def ranks_of(pid: int) -> list[int]:
     root = identify(pid)
     found = descendants(root) if root is not None else []
     return [int(rank) for one in found if (rank := read_environ(one).get("RANK", "")).isdigit()]
-
-
-def kept_run() -> RunPaths:
-    (kept,) = Path(os.environ["XDG_STATE_HOME"]).glob("stoker/kept/*")
-    return RunPaths(kept)
 
 
 @contextmanager
@@ -93,8 +88,7 @@ def test_a_torchrun_of_somebody_elses_that_writes_to_a_file(tmp_path: Path) -> N
         job.wait(60)
         out_text, err = watcher.communicate(timeout=60)
     assert watcher.returncode == 1, err
-    facts = JournalReader(kept_run().node().journal).read()
-    (verdict,) = [f.verdict for f in facts if isinstance(f, ev.Diagnosed) and not f.provisional]
+    (verdict,) = [f.verdict for f in facts(kept_run()) if isinstance(f, ev.Diagnosed) and not f.provisional]
     assert str(verdict.failure) == "code_error"
     assert verdict.rank == 1
     assert "KeyError" in (verdict.cause.text if verdict.cause else "")
@@ -117,7 +111,7 @@ def test_a_torchrun_with_a_log_folder_of_its_own(tmp_path: Path) -> None:
         job.wait(60)
         _, err = watcher.communicate(timeout=60)
     assert watcher.returncode == 1, err
-    attempt = not_none(read_state(kept_run().node().journal).attempt)
+    attempt = not_none(state_of(kept_run()).attempt)
     names = {rank.rank: Path(rank.stdout or "").name for rank in attempt.ranks.values()}
     assert names == {0: "stdout.log", 1: "stdout.log"}
     assert (attempt.last_step, not_none(attempt.verdict).rank) == (4, 1)
@@ -136,7 +130,7 @@ def test_a_process_that_prints_into_a_pipe_is_said_to_be_unseen(tmp_path: Path) 
         job.wait(60)
         _, err = watcher.communicate(timeout=60)
     assert "its output goes to a terminal or a pipe and cannot be seen" in err
-    state = read_state(kept_run().node().journal)
+    state = state_of(kept_run())
     assert any(advisory.code == "unseen" for advisory in state.advisories)
 
 
@@ -220,3 +214,104 @@ def test_what_another_user_may_not_read(what: str) -> None:
         one_line(done.stderr, "Permission denied" if what == "file" else "another user's process")
     finally:
         shutil.rmtree(place)
+
+
+FAILURE = (
+    "Traceback (most recent call last):\n"
+    '  File "train.py", line 41, in <module>\n'
+    "    main()\n"
+    '  File "train.py", line 30, in main\n'
+    "    label = labels['missing']\n"
+    "KeyError: 'missing'\n"
+)
+VICTIM = (
+    "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] "
+    "Connection closed by peer [10.0.0.1]:22334\n"
+)
+
+
+def steps(rank: int, prefix: str = "") -> str:
+    return "".join(f"{prefix}step {n}/100 loss {4.0 / n + rank:.4f} lr 1.0e-03\n" for n in range(1, 11))
+
+
+def torchrun_tree(folder: Path) -> None:
+    """``torchrun --log-dir logs -r 3``: <run-id>_<random>/attempt_<n>/<local rank>/{stdout,stderr}.log."""
+    for rank in (0, 1):
+        place = folder / "none_ab12cd34" / "attempt_0" / str(rank)
+        place.mkdir(parents=True)
+        (place / "stdout.log").write_text(steps(rank), encoding="utf-8")
+        (place / "stderr.log").write_text(FAILURE if rank == 1 else "", encoding="utf-8")
+
+
+def file_a_rank(folder: Path) -> None:
+    """``python train.py > rank_$RANK.log``."""
+    for rank in (0, 1):
+        text = steps(rank) + (FAILURE if rank == 1 else VICTIM)
+        (folder / f"rank_{rank}.log").write_text(text, encoding="utf-8")
+
+
+def file_a_node(folder: Path) -> None:
+    """``torchrun --tee 3 > node$NODE.log`` on two nodes of two ranks: lines bear the local rank."""
+    for node in (0, 1):
+        text = steps(2 * node, f"[rank{2 * node}]: ") + steps(2 * node + 1, f"[rank{2 * node + 1}]: ")
+        if node == 1:
+            text += "".join(f"[rank3]: {line}\n" for line in FAILURE.splitlines())
+        (folder / f"node{node}.log").write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("layout", "failed", "ranks"),
+    [
+        (torchrun_tree, 1, 2),
+        (file_a_rank, 1, 2),
+        (file_a_node, 3, 4),
+    ],
+)
+def test_a_folder_opens_as_one_run(
+    layout: Callable[[Path], None],
+    failed: int,
+    ranks: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    layout(folder)
+    assert main(["attach", "--no-ui", "--keep", str(folder)]) == 1, capsys.readouterr()
+    run = kept_run()
+    state = state_of(run)
+    assert state.attempt is not None
+    verdict = not_none(state.attempt.verdict)
+    assert (str(verdict.failure), verdict.rank) == ("code_error", failed)
+    assert "KeyError: 'missing'" in not_none(verdict.cause).text
+    assert (state.attempt.last_step, state.total_steps) == (10, 100)
+    job = [(s.v["step"], s.v["loss"]) for s in SeriesReader(run.node().series, METRICS).read()]
+    assert job == [(n, round(4.0 / n, 4)) for n in range(1, 11)], "rank 0 speaks for the job"
+    found = SeriesReader(run.node().series, RANKS).read()
+    for rank in range(ranks):
+        losses = [s.v["loss"] for s in found if s.k == str(rank)]
+        assert losses == [round(4.0 / n + rank, 4) for n in range(1, 11)], rank
+
+
+@pytest.mark.e2e
+@pytest.mark.fault("logs and load", "a log of hundreds of MB is followed", "memory stays bounded")
+def test_memory_is_bounded_while_a_log_is_followed(tmp_path: Path) -> None:
+    kept = tmp_path / "follow.json"
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(ROOT / "bench" / "follow.py"),
+            *("--minutes", "0.55", "--rotate-mib", "7", "--bound-mib", "8", "--keep", str(kept)),
+        ],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    found = json.loads(kept.read_text(encoding="utf-8"))
+    assert done.returncode == 0, found
+    assert found["lines"] >= 330_000
+    assert found["rotations"] >= 3
+    assert found["growth_mib"] <= 8, "between the second and the last fifth of the time"
+    assert found["last_step_seen"] == found["last_step_written"]

@@ -11,22 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.run.journal import read_state
-from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
 from tests.conftest import not_none, wait_until
-from tests.integration.harness import STOKER, environment, only_run, put, state_of, stoker, wait_for_step
+from tests.integration.harness import JOB, STOKER, detached, environment, only_run, state_of, wait_for_step
 from tests.tiers import first
 
-# Prints 3 steps, is quiet until the file `gate` exists, prints 300 steps and ends with the code that the file holds.
-QUIET = """\
-import os, sys, time
-for step in range(1, 4): print(f"step {step} loss {1 / step:.3f}", flush=True)
-while not os.path.exists("gate"): time.sleep(0.05)
-for step in range(4, 304): print(f"step {step} loss {1 / step:.3f}", flush=True)
-sys.exit(int(open("gate").read()))
-"""
-COMMAND = ("--", sys.executable, "quiet.py")
+# Prints 300 steps, is quiet until the file `gate` exists, prints more and leaves with the code.
+QUIET = ("--", sys.executable, "-u", JOB, "--steps", "600", "--step-time", "0", "--gate", "gate", "--code")
 # As a shell reports a program that SIGPIPE ended.
 UNREAD = 141
 
@@ -62,14 +53,12 @@ def leaves(process: subprocess.Popen[bytes]) -> tuple[int, str]:
 def quiet_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of a run that lives and prints nothing more."""
     folder = tmp_path_factory.mktemp("quiet")
-    (folder / "quiet.py").write_text(QUIET, encoding="utf-8")
-    assert stoker("run", "--detach", *COMMAND, cwd=folder).code == 0
-    run = only_run(folder)
+    run = detached(folder, *QUIET, "0")
     try:
-        wait_for_step(run, 3)
+        wait_for_step(run, 300)
         yield folder
     finally:
-        put(folder / "gate", "0")
+        (folder / "gate").touch()
         assert wait_until(lambda: state_of(run).is_over, 60)
 
 
@@ -84,16 +73,15 @@ def test_attach_ends_with_its_reader_though_no_line_comes(quiet_run: Path, form:
         code, err = leaves(process)
         assert (code, err) == (UNREAD, "")
         assert time.monotonic() - begun < 10
-    assert not read_state(only_run(quiet_run).node().journal).is_over, "looking ends nothing"
+    assert not state_of(only_run(quiet_run)).is_over, "looking ends nothing"
 
 
 @pytest.mark.fault(
     "processes", "the reader of `run --no-ui` goes away", "training continues, and its exit code counts"
 )
 def test_a_run_without_a_screen_goes_on_and_keeps_its_code(tmp_path: Path) -> None:
-    (tmp_path / "quiet.py").write_text(QUIET, encoding="utf-8")
     process = subprocess.Popen(
-        [*STOKER, "run", "--no-ui", "--max-retries", "0", *COMMAND],
+        [*STOKER, "run", "--no-ui", "--max-retries", "0", *QUIET, "3"],
         cwd=tmp_path,
         env=environment(),
         stdout=subprocess.PIPE,
@@ -102,13 +90,13 @@ def test_a_run_without_a_screen_goes_on_and_keeps_its_code(tmp_path: Path) -> No
     assert process.stdout is not None
     assert process.stdout.readline()
     process.stdout.close()  # both streams: `2>&1 | head -1`
-    run = RunPaths(only_run(tmp_path).root)
-    wait_for_step(run, 3)
-    put(tmp_path / "gate", "3")
+    run = only_run(tmp_path)
+    wait_for_step(run, 300)
+    (tmp_path / "gate").touch()
     assert process.wait(60) == 1
     state = state_of(run)
     assert isinstance(state.condition, Finished)
     assert state.attempt is not None
-    assert (state.attempt.last_step, state.attempt.exit_code) == (303, 3)
+    assert (state.attempt.last_step, state.attempt.exit_code) == (599, 3)
     (log,) = run.artifacts.glob("console-*.log")
-    assert "step 303" in log.read_text(encoding="utf-8"), "the story is kept"
+    assert "step 599" in log.read_text(encoding="utf-8"), "the story is kept"

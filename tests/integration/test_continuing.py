@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
-import pexpect
 import pytest
 
 from supervisor.cli.main import main
@@ -27,10 +23,9 @@ from supervisor.sources.processes import is_alive, send_signal
 from supervisor.views.model.run_list import rows_of
 from tests.conftest import not_none, wait_until
 from tests.integration.harness import (
-    STOKER,
+    background,
     detached,
     end_of,
-    environment,
     lose_keeper,
     only_run,
     put,
@@ -41,6 +36,7 @@ from tests.integration.harness import (
 )
 from tests.integration.test_forged_folders import ENDED, HELD, Scene, forged, names_stranger, scene, trains
 from tests.tiers import first
+from tests.views.tui.wire import terminal
 
 __all__ = ["scene", "trains"]
 pytestmark = pytest.mark.timeout(300)
@@ -223,23 +219,6 @@ def test_secrets_are_asked_for_and_never_started_as_stars(
             assert b"s3cr3t" not in path.read_bytes(), path
 
 
-@pytest.mark.thorough
-def test_who_adopts_a_run_with_a_secret_argument_is_told_that_it_is_not_restarted(folder: Path) -> None:
-    """What lives is watched without it; the next attempt needs it, and is never started as stars."""
-    run = detached(folder, *job(), "--api-key", "s3cr3t-0123456789")
-    wait_for_step(run, 3)
-    first = state_of(run).keeper_pid
-    lose_keeper(run)
-    adopted = stoker("attach", "--adopt", run.run_id, cwd=folder)
-    assert adopted.code == 0, adopted.err
-    assert wait_until(lambda: state_of(run).keeper_pid != first, 30)
-    line = next(line for line in adopted.err.splitlines() if "not kept on disk" in line)
-    assert "watched, but not restarted" in line
-    assert "start the job again with `stoker run`" in line
-    put(folder / "how", "continue")
-    assert outcome(run) == (Outcome.SUCCEEDED, 1)
-
-
 def test_what_was_asked_before_is_not_done(scene: Scene) -> None:
     root = forged(scene, *ENDED, HELD)
     run = RunPaths(root)
@@ -254,41 +233,24 @@ def test_what_was_asked_before_is_not_done(scene: Scene) -> None:
 # -- what is asked on a terminal ---------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def terminal(folder: Path, *words: str) -> Iterator[pexpect.spawn]:
-    """`stoker WORDS` on a terminal."""
-    process = pexpect.spawn(
-        STOKER[0], [*STOKER[1:], *words], cwd=folder, env=environment(), timeout=60, encoding="utf-8"
-    )
-    try:
-        yield process
-    finally:
-        process.close(force=True)
-
-
-def ended(process: pexpect.spawn) -> int:
-    process.expect(pexpect.EOF)
-    process.close()
-    return int(process.exitstatus if process.exitstatus is not None else -1)
-
-
 @pytest.mark.fault(
     "processes", "a process whose owner cannot be told, when a run is continued", "a person is asked"
 )
 def test_whose_a_process_is_only_a_person_can_say(scene: Scene) -> None:
     """A stranger that the files name is asked about, not waited for, and never signalled."""
     root = names_stranger(scene)
-    with terminal(root.parent, "continue", "--yes", "--detach", str(root)) as asked:
-        asked.expect(f"pid {scene.stranger.pid} \\(sleep\\), which lives")
-        asked.sendline("n")
-        assert ended(asked) == 3
+    with terminal("continue", "--yes", "--detach", str(root), cwd=root.parent) as asked:
+        asked.wait_for("which lives")
+        assert f"pid {scene.stranger.pid} (sleep), which lives".encode() in asked.written
+        asked.press("n\n")
+        assert asked.wait_for_exit() == 3
     assert not (root.parent / "pwned").exists()
-    with terminal(root.parent, "continue", "--detach", str(root)) as asked:
-        asked.expect("which lives")
-        asked.sendline("y")
-        asked.expect("Start it")
-        asked.sendline("y")
-        assert ended(asked) == 0
+    with terminal("continue", "--detach", str(root), cwd=root.parent) as asked:
+        asked.wait_for("which lives")
+        asked.press("y\n")
+        asked.wait_for("Start it")
+        asked.press("y\n")
+        assert asked.wait_for_exit() == 0
     run = RunPaths(root)
     assert outcome(run) == (Outcome.SUCCEEDED, 2)
     assert is_alive(scene.stranger)
@@ -355,14 +317,8 @@ def test_two_at_once_start_one(folder: Path) -> None:
     put(folder / "how", "3")
     assert stoker("run", *job("--no-ui"), cwd=folder).code == 1
     run = only_run(folder)
-    command = [*STOKER, "continue", run.run_id, "--yes", "--no-ui"]
-    both = [
-        subprocess.Popen(
-            command, cwd=folder, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-        )
-        for _ in range(2)
-    ]
-    for process in both:
-        process.communicate(timeout=60)
-    assert min(process.returncode for process in both) == 0
+    command = ("continue", run.run_id, "--yes", "--no-ui")
+    with background(*command, cwd=folder) as one, background(*command, cwd=folder) as other:
+        codes = one.wait(60), other.wait(60)
+    assert min(codes) == 0
     is_continued(run)

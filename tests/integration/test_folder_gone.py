@@ -22,6 +22,7 @@ from supervisor.run.state import Finished
 from supervisor.sources.processes import identify, is_alive
 from tests.conftest import not_none, wait_until
 from tests.integration.harness import (
+    JOB,
     background,
     detached,
     end_of,
@@ -36,16 +37,6 @@ from tests.tiers import first
 
 pytestmark = pytest.mark.timeout(240)
 
-# It trains until the gate is there, then ends with the code that it was given.
-WAITS = """
-import os, sys, time
-gate, code, n = sys.argv[1], int(sys.argv[2]), 0
-while not os.path.exists(gate):
-    n += 1
-    print(f"step {n} loss {5 / n:.3f}", flush=True)
-    time.sleep(0.05)
-sys.exit(code)
-"""
 MOST_CPU = 0.35
 """Of a core, of a keeper whose folder is gone: it looks at processes a few times a second, as always."""
 
@@ -56,7 +47,8 @@ def cpu_s(process: psutil.Process) -> float:
 
 
 def command(gate: Path, code: int) -> list[str]:
-    return ["--grace", "5", "--", sys.executable, "-c", WAITS, str(gate), str(code)]
+    """A job that waits at step 4 for its gate, and leaves with this code."""
+    return ["--grace", "5", "--", sys.executable, "-u", JOB, "--gate", str(gate), "--code", str(code)]
 
 
 def started(cwd: Path, gate: Path) -> tuple[RunPaths, Holder]:

@@ -18,11 +18,13 @@ from supervisor.run import events as ev
 from supervisor.run.events import RequestKind
 from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths
+from supervisor.run.records import DecisionKind, FailureClass, Reason
 from supervisor.run.runfile import read_run_file
-from supervisor.run.state import Finished, HeldOpen, Running
+from supervisor.run.state import AttemptState, Finished, HeldOpen, Running
 from supervisor.sources.processes import ProcessId, identify, is_alive
 from tests.conftest import not_none, wait_until
 from tests.integration.harness import (
+    JOB,
     SCRIPTS,
     STOKER,
     background,
@@ -73,26 +75,19 @@ def pid_of(run: RunPaths, attempt: int = 1, key: str = "pid") -> int:
     return int(json.loads(path.read_bytes())[key])
 
 
-@pytest.mark.parametrize("victim", ["pid", pytest.param("launcher_pid", marks=pytest.mark.thorough)])
 @pytest.mark.fault(
     "processes",
     "a job's parent is killed and leaves workers, daemons and renamed children",
     "all are ended before the next attempt starts",
 )
 def test_when_a_parent_is_killed_its_orphans_are_ended_before_the_next_attempt(
-    family: Path, tmp_path: Path, victim: str
+    family: Path, tmp_path: Path
 ) -> None:
     flags = ("--max-retries", "1", "--restart-from-scratch", "--grace", "2")
     with background("run", "--no-ui", *flags, *as_command(family), cwd=tmp_path) as keeper:
         run = wait_for_run(tmp_path)
-        pid = pid_of(run, key=victim)
         assert wait_until(lambda: len(alive_in(family, 1)) >= 3, 60)
-        os.kill(pid, signal.SIGKILL)
-        if victim == "launcher_pid":
-            # Training continues; what it left goes to the keeper. The launcher must be gone by then: woken by its
-            # own SIGKILL it would still reap a child that is dead already, and write down nothing.
-            assert wait_until(lambda: identify(pid) is None, 30)
-            os.kill(pid_of(run), signal.SIGKILL)
+        os.kill(pid_of(run), signal.SIGKILL)
         second = run.node().attempt(2).root / "pid"
         assert wait_until(second.exists, 90)
         assert not alive_in(family, 1), "the first attempt's processes live beside the second's"
@@ -136,19 +131,16 @@ def test_a_frozen_keeper_is_named_and_its_run_can_be_ended_without_it(
     assert not run.node().attempt(2).root.exists()
 
 
-@pytest.mark.parametrize("flag", [[], pytest.param(["--now"], marks=pytest.mark.thorough)])
 @pytest.mark.fault(
     "processes",
     "a job's daemons left its process group, or its environment cannot be read",
     "a stop ends them too",
 )
-def test_a_stop_ends_daemons_and_children_without_an_environment(
-    family: Path, tmp_path: Path, flag: list[str]
-) -> None:
+def test_a_stop_ends_daemons_and_children_without_an_environment(family: Path, tmp_path: Path) -> None:
     run = detached(tmp_path, "--grace", "2", *as_command(family))
     started = wait_until(lambda: len(alive_in(family)) == 7, 60)
     assert started, "the command, and two workers with two children each"
-    assert stoker("stop", run.run_id, *flag, cwd=tmp_path).code == 0
+    assert stoker("stop", run.run_id, cwd=tmp_path).code == 0
     assert not alive_in(family)
 
 
@@ -262,3 +254,54 @@ def test_nothing_is_launched_beside_a_process_that_cannot_be_ended(tmp_path: Pat
         survivor.wait()
         assert stoker("stop", run.run_id, cwd=tmp_path).code == 0
     assert isinstance(state_of(run).condition, Finished)
+
+
+@pytest.mark.e2e
+@pytest.mark.fault(
+    "processes",
+    "torchrun's agent is killed (SIGKILL) before its first output, then in the middle of training",
+    "the launcher is named by its own exit, its ranks are swept, and the run restarts",
+)
+def test_a_killed_torchrun_is_named_and_its_ranks_are_swept(tmp_path: Path) -> None:
+    words = ("--nproc-per-node", "2", "--restart-from-scratch", JOB, "--steps", "2000", "--step-time", "0.1")
+    run = detached(tmp_path, *words)
+
+    def attempt(number: int) -> AttemptState | None:
+        return state_of(run).find(number)
+
+    def kill(number: int) -> None:
+        view = not_none(attempt(number))
+        assert view.pid is not None
+        os.kill(view.pid, signal.SIGKILL)
+
+    def check(number: int) -> None:
+        assert wait_until(lambda: (view := attempt(number)) is not None and view.decision is not None, 30)
+        view = not_none(attempt(number))
+        assert view.verdict is not None
+        assert (view.exit_code, view.verdict.failure, view.verdict.reason) == (
+            -9,
+            FailureClass.TERMINATED,
+            Reason.OUTSIDE,
+        )
+        assert view.verdict.title == "The launcher was ended by SIGKILL"
+
+    assert wait_until(lambda: (view := attempt(1)) is not None and bool(view.pid), 60, 0.01)
+    kill(1)
+    check(1)
+    logs = [run.node().attempt(1).agent_log, *run.node().attempt(1).root.rglob("std*.log")]
+    assert not any(path.stat().st_size for path in logs if path.exists())
+    first = not_none(attempt(1))
+    assert not_none(first.decision).kind is DecisionKind.RESTART
+
+    assert wait_until(
+        lambda: (view := attempt(2)) is not None and (view.last_step or 0) >= 5 and len(view.ranks) == 2,
+        90,
+        0.1,
+    )
+    ranks = [rank.pid or 0 for rank in not_none(attempt(2)).ranks.values()]
+    assert all(map(identify, ranks))
+    kill(2)
+    check(2)
+    assert wait_until(lambda: not any(map(identify, ranks)), 20)
+    stopped = stoker("stop", "--now", run.run_id, cwd=tmp_path)
+    assert stopped.code == 0, stopped.err

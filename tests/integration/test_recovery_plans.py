@@ -144,6 +144,9 @@ def test_explain_says_what_was_and_what_would_have_been_decided(tmp_path: Path) 
 
 
 @pytest.mark.e2e
+@pytest.mark.fault(
+    "recovery", "one of two ranks crashes after a checkpoint", "the next attempt resumes there and finishes"
+)
 def test_a_silent_scripts_checkpoint_is_gone_on_from(tmp_path: Path) -> None:
     """A foreign script that leaves `checkpoint-15` and dies at step 18, with its flag declared."""
     script = str(SCRIPTS / "saves_like_hf.py")

@@ -14,7 +14,15 @@ from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import HeldOpen
 from tests.conftest import not_none, wait_until
-from tests.integration.harness import facts, run_headless, state_of, stoker, wait_for_end, wait_for_state
+from tests.integration.harness import (
+    detached,
+    facts,
+    run_headless,
+    state_of,
+    stoker,
+    wait_for_end,
+    wait_for_state,
+)
 from tests.tiers import first as first_cases
 
 pytestmark = pytest.mark.e2e
@@ -126,8 +134,7 @@ def test_an_undeclared_script_goes_on_from_what_it_saved(
 
 def test_what_nothing_shows_is_asked_once_and_remembered(tmp_path: Path) -> None:
     folder = written(tmp_path / "again", source="target if found(target) else None")
-    done = stoker("run", "--detach", "--python", sys.executable, *FLAGS, "train.py", cwd=folder)
-    run = RunPaths(folder / "runs" / done.out.strip())
+    run = detached(folder, "--python", sys.executable, *FLAGS, "train.py")
     held = wait_for_state(run, HeldOpen, 120)
     assert held.open_question is not None
     assert held.open_question.what is Unread.RESUME

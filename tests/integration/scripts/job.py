@@ -21,6 +21,7 @@ def main() -> None:
     parser.add_argument("--step-time", type=float, default=0.01)
     parser.add_argument("--fail-rank", type=int, default=1)
     parser.add_argument("--gate", default="", help="wait at the middle step until this file exists")
+    parser.add_argument("--code", type=int, default=0, help="leave with it before the last step")
     parser.add_argument("--batch_size", type=int, default=16)
     args = parser.parse_args()
     rank = int(os.environ.get("RANK", "0"))
@@ -38,6 +39,8 @@ def main() -> None:
                 fail(args.mode)
             elif args.mode not in {"ok", "stubborn"}:
                 signal.pause()  # a peer that waits in a collective: only a signal ends it
+        if args.code and step == args.steps - 1:
+            sys.exit(args.code)
         time.sleep(args.step_time)
     print(f"rank {rank} done")
 

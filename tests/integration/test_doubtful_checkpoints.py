@@ -1,6 +1,6 @@
-"""A restart that seems not to resume is stopped and held; one whose numbers went bad goes back to before that.
+"""Checkpoints that are not to be trusted: a restart seems not to resume, its numbers went bad, another run may have written it.
 
-One that loads nothing: test_measured_restarts.py.
+A restart that loads nothing: test_measured_restarts.py.
 """
 
 from __future__ import annotations
@@ -8,14 +8,24 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from supervisor.run import control
 from supervisor.run import events as ev
+from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished, HeldOpen
-from tests.integration.harness import detached, run_headless, wait_for_end, wait_for_state
+from tests.conftest import wait_until
+from tests.integration.harness import (
+    detached,
+    run_headless,
+    stoker,
+    wait_for_end,
+    wait_for_state,
+    wait_for_step,
+)
 
 HEAD = """
 import argparse, json, os, time
@@ -118,3 +128,64 @@ def test_after_the_loss_was_no_number_the_checkpoint_before_it_is_taken_once(tmp
     assert [view.resume_at for view in state.attempts] == [None, 30]
     assert "and stoker goes back for that only once a run" in out
     assert os.path.exists(tmp_path / "out" / "step_40.pt")
+
+
+# Saves at every fifth step, waits at step 7 and 12 for its files, and fails once at step 13.
+SHARES_FOLDER = """
+import argparse, os, sys, time
+import torch
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--gate", required=True)
+parser.add_argument("--resume", default="")
+args = parser.parse_args()
+first = 0
+if args.resume:
+    state = torch.load(args.resume)
+    first = state["step"]
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    optimizer.load_state_dict(state["optimizer"])
+for step in range(first + 1, 16):
+    print(f"step {step}/15 loss: {3 / step:.3f}", flush=True)
+    if step % 5 == 0:
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+        torch.save({"step": step, "optimizer": optimizer.state_dict()}, "part." + args.gate)
+        os.replace("part." + args.gate, f"ckpt_step{step}.pt")
+    while step in (7, 12) and not os.path.exists(f"{args.gate}.{step}"):
+        time.sleep(0.02)
+    if step == 13:
+        sys.exit(3)
+"""
+BY_PATH = (
+    "--python",
+    sys.executable,
+    "--nproc-per-node",
+    "1",
+    "--no-retry",
+    "--resume-knob",
+    "--resume=PATH",
+)
+
+
+def started(folder: Path, gate: str, *words: str) -> RunPaths:
+    """A run that has made step 7, and waits there."""
+    run = detached(folder, *BY_PATH, "train.py", "--gate", gate, *words)
+    wait_for_step(run, 7)
+    return run
+
+
+@pytest.mark.e2e
+def test_a_newer_checkpoint_that_may_be_another_runs_is_not_taken(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SHARES_FOLDER, encoding="utf-8")
+    mine = started(tmp_path, "a")
+    older = tmp_path / "ckpt_step5.pt"
+    assert wait_until(lambda: older.exists() and time.time() > older.stat().st_mtime + 2.5, 60)
+    # It trains without a checkpoint of its own meanwhile: which of the two wrote the next one cannot be seen.
+    other = started(tmp_path, "b", "--resume", str(older))
+    for step in (7, 12):
+        (tmp_path / f"a.{step}").touch()
+    state = wait_for_state(mine, HeldOpen, 120)
+    assert state.checkpoints == (), "the end alone shows what lies there, and by then both trained"
+    assert "shared_output" in {advisory.code for advisory in state.advisories}
+    for run in (mine, other):
+        assert stoker("stop", run.run_id, cwd=tmp_path).code == 0
