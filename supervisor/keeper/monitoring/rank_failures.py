@@ -7,7 +7,7 @@ that the rank failed, and the last error that it wrote shows why.
 from __future__ import annotations
 
 from supervisor.keeper.base.keeper_clock import Clock
-from supervisor.keeper.monitoring.observations import EvidenceLine, Observation, StepSeen
+from supervisor.keeper.monitoring.observations import Observation, Reported, StepSeen
 from supervisor.run import events as ev
 from supervisor.run.state import AttemptState
 
@@ -26,14 +26,14 @@ class RankFailures:
 
     def begin(self) -> None:
         """Begin a new attempt."""
-        self._errors: dict[int | None, tuple[float, EvidenceLine]] = {}
+        self._errors: dict[int | None, tuple[float, ev.EvidenceSeen]] = {}
         """For each rank (None: unknown), when its recent errors began, and the newest of them."""
 
     def observe(self, seen: Observation) -> None:
         """Record an error that a rank logged, or a step after it."""
-        if isinstance(seen, EvidenceLine):
-            began_t, _ = self._errors.get(seen.rank, (float("-inf"), seen))
-            self._errors[seen.rank] = (began_t if seen.t - began_t <= FRESH_S else seen.t), seen
+        if isinstance(seen, Reported) and isinstance(error := seen.event, ev.EvidenceSeen):
+            began_t, _ = self._errors.get(error.rank, (float("-inf"), error))
+            self._errors[error.rank] = (began_t if error.t - began_t <= FRESH_S else error.t), error
         elif isinstance(seen, StepSeen) and self._errors:
             for rank in [seen.rank] if seen.rank is not None else list(self._errors):
                 if rank in self._errors and seen.t - self._errors[rank][1].t > STEP_AFTER_S:

@@ -307,7 +307,7 @@ class Observer:
             until = self._clock.mono() + RECEIVE_S
             while True:
                 new_lines = new_lines or not isinstance(seen, Sampled | RankGone)
-                self._recorder.record(ATTEMPT, seen)
+                self._recorder.record(seen)
                 self._ranks.observe(seen)
                 if self._clock.mono() > until:
                     return new_lines

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from supervisor.keeper.base.background import Background
 from supervisor.keeper.base.keeper_clock import Clock
-from supervisor.keeper.monitoring.observations import EvidenceLine, Observation, RankGone
+from supervisor.keeper.monitoring.observations import Observation, RankGone, Reported
 from supervisor.keeper.monitoring.rank_failures import RankFailures
 from supervisor.keeper.observer.observed_run import ATTEMPT
 from supervisor.run import events as ev
@@ -143,7 +143,7 @@ class RankEnds:
         """Process a relevant observation."""
         if isinstance(seen, RankGone) and seen.exit_code is not None:
             self._codes[seen.local_rank] = seen.exit_code
-        elif not isinstance(seen, EvidenceLine) or self._clock.mono() >= self._settled:
+        elif not isinstance(seen, Reported) or self._clock.mono() >= self._settled:
             self._failures.observe(seen)
 
     def look(self, state: RunState) -> None:
