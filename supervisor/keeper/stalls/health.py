@@ -239,8 +239,10 @@ class Health:
         elif step is not None and step > self._total:
             watch.finish(done=False)  # that total was the end of an epoch
         if seen.rank is not None:
-            self._stragglers.step(seen.rank, seen.t, seen.values, from_telemetry=seen.from_telemetry)
-            self._stragglers.measured(seen.rank, seen.values)
+            if seen.from_telemetry:
+                self._stragglers.step(seen.rank, seen.t, seen.values)
+            else:
+                self._stragglers.measured(seen.rank, seen.values)
         self._say(self._early.step(seen.rank, mono, seen.values))
 
     def _report(self, watch: StallWatch, event: ReportedEvent, rank: int | None) -> None:
@@ -289,7 +291,7 @@ class Health:
         found = self._stragglers.find()
         slow = ev.SlowRankFound(t=self._clock.wall(), attempt=self._attempt)
         if found is not None:
-            numbers = {"lost_s": round(found.lost_s, 4), "step_s": round(found.gap_s, 4)}
+            numbers = {"lost_s": round(found.lost_s, 4), "step_s": round(found.step_s, 4)}
             slow = replace(slow, rank=found.rank, **numbers)
         if slow.rank != self._slow:
             self._slow = slow.rank
