@@ -21,12 +21,11 @@ from supervisor.job.errors import JobError, NotResumableError
 from supervisor.keeper.base.control_input import ControlInput, Refused
 from supervisor.keeper.base.job_secrets import redactor_of
 from supervisor.keeper.base.keeper_clock import SET_S, Clock, ClockWatch
-from supervisor.keeper.base.ledger import Ledger, RunContext
+from supervisor.keeper.base.ledger import LaterChecks, Ledger, RunContext, opening
 from supervisor.keeper.planning import launch_plans as plans
 from supervisor.keeper.planning.launch_plans import Launching, StillAlive
 from supervisor.keeper.process.child import Child, ExitStatus, own_identity, read_exit
 from supervisor.keeper.process.takeover import recorded_processes
-from supervisor.keeper.recording.start_events import LaterChecks, opening
 from supervisor.keeper.requests import carry_out
 from supervisor.policy import EXIT_FAILED, EXIT_GAVE_UP, EXIT_LOST, EXIT_REQUEUE, EXIT_STOPPED
 from supervisor.policy.rules import rule_for
