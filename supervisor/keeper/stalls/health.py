@@ -25,7 +25,7 @@ from supervisor.keeper.monitoring.observations import (
 )
 from supervisor.keeper.stalls.hang_watch import HangContext, HangWatch
 from supervisor.keeper.stalls.stack_rounds import Round, StackBroker, Targets, take_round
-from supervisor.policy.health.early_signs import Advice, EarlySigns, Quota
+from supervisor.policy.health.early_signs import PAUSE_S, Advice, EarlySigns
 from supervisor.policy.health.stall import Paces, StallWatch
 from supervisor.policy.health.straggler import Stragglers
 from supervisor.run import events as ev
@@ -75,7 +75,7 @@ class Health:
         self._clock = clock
         self._stacks = StackBroker(emit, clock, targets, take)
         self._paces = Paces()
-        self._quota = Quota()
+        self._said: dict[str, float] = {}
         self._hangs = HangWatch(settings, emit, clock, self._stacks, around or HangContext(), self._say)
         self._watch: StallWatch | None = None
         self._reset(0)
@@ -91,7 +91,7 @@ class Health:
         self._watch, self._past_t = resumed_watch(self._node, view, self._paces, self._settings, self._mono)
         self._read_again = self._replayed = now + READ_AGAIN_S
         for advisory in adopted.advisories:
-            self._quota.said(advisory.code, now)
+            self._said[advisory.code] = now
         self._hangs.adopt(view, self._read_again)
         self._flagged_before = view.stall
         if view.slow_rank is not None:
@@ -300,7 +300,9 @@ class Health:
 
     def _say(self, advice: Iterable[Advice]) -> None:
         for item in advice:
-            if self._quota.allows(item.code, self._clock.mono()):
+            now = self._clock.mono()
+            if now - self._said.get(item.code, -math.inf) >= PAUSE_S:
+                self._said[item.code] = now
                 self._emit(
                     ev.Advisory(
                         t=self._clock.wall(),
