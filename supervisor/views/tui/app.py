@@ -20,9 +20,8 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
-from supervisor.run.control import RequestArgs, presence_of
-from supervisor.run.events import RequestKind
-from supervisor.run.index import give_name, give_note, listed_names, listed_notes
+from supervisor.run.control import presence_of
+from supervisor.run.index import listed_names, listed_notes
 from supervisor.run.paths import RunPaths
 from supervisor.views.appearance import USUAL, Appearance
 from supervisor.views.model.reader import SnapshotReader
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
     from supervisor.run.journal import StateReader
     from supervisor.views.model.replay import Recording, ReplayClock, ReplayReader
-    from supervisor.views.model.run_list import RunList, RunRow, RunsReader, Scope
+    from supervisor.views.model.run_list import RunList, RunsReader, Scope
     from supervisor.views.tui.runs.browser import BrowserScreen
 from supervisor.views.tui.runs.table import RunsPanel
 
@@ -116,7 +115,7 @@ class StokerApp(ThemedApp):
             scope = scope or Scope()
             names, notes = partial(listed_names, os.environ), partial(listed_notes, os.environ)
             self._reader = RunsReader(known or list, scope, names=names, notes=notes)
-            self.browser = BrowserScreen(clock, scope, continues=continuer is not None)
+            self.browser = BrowserScreen(clock, scope, self._submit, self._reader.look_again, continuer)
         self._replay = replay
         self._dashboard: Dashboard | None = None
 
@@ -243,7 +242,7 @@ class StokerApp(ThemedApp):
         if not message.replay:
             await self.push_screen(self._open(message.run))
             if message.beside:
-                self.dashboard.looking.open_beside(message.beside)
+                self.dashboard.looking.open_beside(lambda: message.beside)
             return
         browser, run = self.browser, message.run
 
@@ -256,7 +255,7 @@ class StokerApp(ThemedApp):
                 self.call_later(browser.tell, f"{run.run_id}: nothing was recorded here")
 
         browser.tell(f"reading the recording of {run.run_id}…")
-        self._feeders[-1].submit(read)
+        self._submit(read)
 
     async def _play_recorded(self, recording: Recording) -> None:
         from supervisor.views.model.replay import ReplayClock
@@ -266,87 +265,11 @@ class StokerApp(ThemedApp):
             clock = ReplayClock(recording.start_t, recording.end_t, waits=True)
             await self.push_screen(self._open(recording.run, (recording, clock)))
 
-    def on_runs_panel_stopped(self, message: RunsPanel.Stopped) -> None:
-        """Ask the run's keeper to stop the run."""
-        if self.browser is not None:
-            self._request(message.row, RequestKind.STOP, None, self.browser.tell_answer)
-
-    def on_runs_panel_noted(self, message: RunsPanel.Noted) -> None:
-        """Add a note to a run. The keeper writes the note. If there is no keeper, the note goes into the index."""
-        row, browser = message.row, self.browser
-        if not row.live or row.state.is_over:
-            self._change(lambda: f"noted: {give_note(row.run, message.text, os.environ)}")
-        elif browser is not None:
-            args = RequestArgs(text=message.text)
-            self._request(row, RequestKind.NOTE, args, lambda answer: browser.tell(answer.text))
-
-    def _request(
-        self, row: RunRow, kind: RequestKind, args: RequestArgs | None, report: Callable[[Answer], object]
-    ) -> None:
-        """Send a request to a run's keeper, in the reading thread."""
-        if self._dashboard is None:
-            attempt = row.state.attempt
-            number = attempt.number if attempt is not None and kind is not RequestKind.NOTE else None
-            later = partial(self.call_later, report)
-            self._feeders[-1].submit(RequestClient(row.run).sender(kind, number, args, self._clock(), later))
-
-    def on_runs_panel_continued(self, message: RunsPanel.Continued) -> None:
-        """Show the run's next attempt, and ask whether to start it."""
-        browser, reader, continuer = self.browser, self._reader, self._continuer
-        if browser is None or reader is None or continuer is None or self._dashboard is not None:
-            return
-        from supervisor.views.tui.dialogs.prompts import CONTINUE, offer_first
-
-        def start(run: RunPaths) -> None:
-            continuer.adopt(run)
-            reader.look_again()
-
-        next_attempt = Adopter(continuer.examine, start)
-        offer_first(
-            browser, self._feeders[-1].submit, next_attempt, message.row.run, CONTINUE, browser.tell_answer
-        )
-
-    def on_runs_panel_named(self, message: RunsPanel.Named) -> None:
-        """Rename a run."""
-        run = message.row.run
-        self._change(lambda: f"{run.run_id}: named {give_name(run, message.text, os.environ)}")
-
-    def on_runs_panel_thrown(self, message: RunsPanel.Thrown) -> None:
-        """Delete a run, or restore the last deleted run."""
-        from supervisor.run.trash import bring_back, throw_away
-
-        run, thrown = message.run, self.browser.thrown if self.browser is not None else []
-
-        def act() -> str:
-            if run is None:
-                return f"{bring_back(thrown.pop()).run_id} is back"
-            thrown.append(throw_away(run))
-            return f"{run.run_id} is deleted; u brings it back"
-
-        self._change(act)
-
-    def _change(self, change: Callable[[], str]) -> None:
-        """Change something about a run in the reading thread. Report what `change` returns, or why it failed."""
-        browser, reader = self.browser, self._reader
-        if browser is None or reader is None or self._dashboard is not None:
-            return
-
-        def act() -> None:
-            try:
-                text = change()
-            except (ValueError, OSError) as error:
-                text = str(error)
-            reader.look_again()
-            self.call_later(browser.tell, text)
-
-        self._feeders[-1].submit(act)
-
-    def on_runs_panel_widened(self, _message: RunsPanel.Widened) -> None:
-        """List the runs of other folders too, or hide them again."""
-        if self._reader is not None and self._dashboard is None:
-            self._feeders[-1].submit(self._reader.look_again)
-
     # -- the one screen with a reading thread --------------------------------------------------------------
+
+    def _submit(self, job: Callable[[], None]) -> None:
+        """Run a job in the reading thread."""
+        self._feeders[-1].submit(job)
 
     def _list(self) -> None:
         """Read the list."""

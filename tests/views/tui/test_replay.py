@@ -19,7 +19,7 @@ from supervisor.views.model.replay import (
 from supervisor.views.tui.app import StokerApp, replay_app
 from supervisor.views.tui.dialogs.help import HelpScreen
 from tests.views.replaying import Ticks
-from tests.views.tui.driving import command, pane, requests, until
+from tests.views.tui.driving import pane, requests, until
 
 
 @pytest.mark.parametrize("speed", ["0", "-1x", "fast", "1e9"])
@@ -89,11 +89,6 @@ def test_keys_and_the_palette_move_recorded_time_and_nothing_is_asked(recording:
         assert "‖" in pane(app, "replay")
         await pilot.press("greater_than_sign")
         assert "120×" in pane(app, "replay")
-        span_s = recording.end_t - recording.start_t
-        await command(app, pilot, "50%")
-        assert clock.now() == pytest.approx(recording.start_t + span_s / 2)
-        await command(app, pilot, "2001-01-01 00:00")
-        await until(pilot, lambda: "nothing was recorded at 2001" in pane(app, "notice"), "why not")
         for key in ("s", "r", "b", "K", "m", "e"):
             await pilot.press(key)
             assert "this is a replay" in pane(app, "notice")

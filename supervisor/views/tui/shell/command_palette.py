@@ -30,8 +30,6 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "freeze": ("tail", "follow", "pause", "resume"),
     "open_log": ("jump", "goto", "wrap"),
     "name": ("rename", "label", "title"),
-    "jump": ("goto", "time", "seek"),
-    "go_step": ("goto", "jump", "cursor"),
     "pane('loss')": ("smooth", "smoothing", "curve"),
     "pane('devices')": ("gpus", "memory", "vram"),
     "pane('ranks')": ("slow", "straggler"),
@@ -46,7 +44,6 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "replay": ("play",),
     "play": ("pause", "resume", "continue"),
     "compare": ("diff",),
-    "compare_with": ("diff",),
     "widen": ("everything",),
     "delete": ("remove", "rm"),
     "app.next_theme": ("colours", "colors"),
@@ -79,7 +76,6 @@ class KeyCommands(Provider):
 
     async def search(self, query: str) -> Hits:
         """Yield commands that match the words by name, then by synonym, then by sentence."""
-        query = getattr(self.screen, "command_of", str)(query)
         matcher, tr = self.matcher(query), tr_of(self.screen)
         verb, _, words = query.strip().partition(" ")
         for binding in self._possible():
