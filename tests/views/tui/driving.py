@@ -120,19 +120,6 @@ def shown(app: StokerApp) -> str:
     return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
 
 
-async def command(app: StokerApp, pilot: Pilot[None], typed: str) -> None:
-    """Do what is typed at `:`; Enter once it stands there and in what was found."""
-    below, box = app.screen, "commands ─"
-    await pilot.press("colon")
-    await until(pilot, lambda: app.screen is not below, "the palette")
-    await pilot.press(*("space" if letter == " " else letter for letter in typed))
-    words = typed.split()[-1]
-    await until(pilot, lambda: shown(app).partition(box)[2].count(words) >= 2, typed)
-    await pilot.press("enter")
-    await until(pilot, lambda: app.screen is below, "the screen below")
-    await pilot.pause()
-
-
 def pane(app: StokerApp, name: str) -> str:
     """The text of one pane."""
     panel = app.dashboard.query_one(f"#{name}", Panel)

@@ -66,7 +66,7 @@ def test_nothing_is_played_before_it_can_be_seen(recording: Recording) -> None:
     asyncio.run(go())
 
 
-def test_keys_and_the_palette_move_recorded_time_and_nothing_is_asked(recording: Recording) -> None:
+def test_keys_move_recorded_time_and_nothing_is_asked(recording: Recording) -> None:
     async def scenario(app: StokerApp, pilot: Pilot[None], clock: ReplayClock, ours: Ticks) -> None:
         def is_over() -> bool:
             snapshot = app.dashboard.snapshot

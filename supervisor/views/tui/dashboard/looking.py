@@ -314,18 +314,6 @@ class Looking:
         self.leave_page()
         self._logs.open_filter()
 
-    def filter_for(self, words: str) -> None:
-        """Show only the lines that match `words`, as typed in a filter."""
-        self.leave_page()
-        if trouble := self._logs.filter(words, self._logs.frozen_row):
-            self.panes.tell(Answer(trouble, False))
-
-    def search_for(self, words: str) -> None:
-        """Search the log for words."""
-        self.leave_page()
-        if trouble := self._logs.search(words, self._logs.frozen_row):
-            self.panes.tell(Answer(trouble, False))
-
     def action_freeze(self) -> None:
         """Freeze the log, or follow it."""
         self._logs.toggle_follow()

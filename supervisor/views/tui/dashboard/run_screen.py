@@ -82,10 +82,10 @@ class Dashboard(KeyScreen, Screen[None]):
         self._is_composed = False
 
     def _take_actions(self, *parts: object) -> None:
-        """Copy each `action_…` and `…_for` of the parts. Textual and the palette search the screen."""
+        """Copy each `action_…` of the parts. Textual searches the screen."""
         for part in parts:
             for name in dir(part):
-                if name.startswith("action_") or name.endswith("_for"):
+                if name.startswith("action_"):
                     setattr(self, name, getattr(part, name))
 
     @property
