@@ -11,13 +11,15 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events
 from textual.binding import Binding, BindingType
+from textual.message import Message
 from textual.screen import Screen
 
 from supervisor.run.control import presence_of
@@ -28,7 +30,6 @@ from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.run_screen import Dashboard
 from supervisor.views.tui.shell.feeder import Adopter, Answer, Feeder, RequestClient, RunAccess
-from supervisor.views.tui.shell.key_order import KeyOrder, Passed
 from supervisor.views.tui.terminal_signs import TerminalSigns
 from supervisor.views.tui.widgets.textual_theme import THEMES, ThemedApp
 from supervisor.views.wording.translate import words_in
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
     from supervisor.run.journal import StateReader
     from supervisor.views.model.replay import Recording, ReplayClock, ReplayReader
     from supervisor.views.model.run_list import RunList, RunsReader, Scope
-    from supervisor.views.tui.runs.browser import BrowserScreen
-from supervisor.views.tui.runs.table import RunsPanel
+    from supervisor.views.tui.pages.runs_screen import BrowserScreen
+from supervisor.views.tui.pages.runs_table import RunsPanel
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 # A list that is still being mounted gets its data this much later.
@@ -50,6 +51,85 @@ MOUNTED_S = 0.005
 LEAVE_LATEST_S = 5
 # The reading thread yields to a key within a millisecond. Python's default of 5 ms is noticeable under load.
 SWITCH_S = 0.001
+WAIT_S = 0.5
+"""How long to wait for a key whose widget was removed before the key arrived."""
+RETRY_S = 0.02
+"""How soon to check again a key that came too early."""
+
+
+class Passed(Message):
+    """A message that follows a key through the same queues. When the app gets it, the key is finished."""
+
+
+class KeyOrder:
+    """A queue that holds keys back while another key is being handled, so that each key is finished before the next.
+
+    Textual passes a key to the focused widget, and a binding acts only after the key has bubbled up to the app.
+    Meanwhile the widget writes the next letter. So in a burst, as over slow ssh, ``Backspace 0`` became
+    ``0 Backspace``, and text typed right after the key that opens a dialog went to the screen below.
+
+    Args:
+        app: the app that gets the keys.
+        handle: Textual's own handling of a key.
+        early: whether a key comes too early, so that it and later keys wait. Called until the key may pass.
+    """
+
+    def __init__(
+        self,
+        app: StokerApp,
+        handle: Callable[[events.Event], Awaitable[None]],
+        early: Callable[[events.Event], bool],
+    ) -> None:
+        self._app = app
+        self._handle = handle
+        self._early = early
+        self._retrying = False
+        self._held: deque[events.Event] = deque()
+        self._under_way: Passed | None = None
+        self._screen: object = None
+
+    async def take(self, event: events.Event) -> None:
+        """Take a key or a paste. Handle it now, or after the keys before it."""
+        self._held.append(event)
+        if self._under_way is None:
+            await self._next()
+
+    async def passed(self, message: Passed) -> None:
+        """Finish the current key. A screen that it opened is ready before the next key is handled."""
+        if message is not self._under_way or not self._app.screen_stack:  # no screen is left at exit
+            return
+        if self._app.screen is not self._screen and self._follow():
+            return
+        self._under_way = None
+        await self._next()
+
+    async def _next(self) -> None:
+        while self._held and self._under_way is None and not self._retrying:
+            if self._early(self._held[0]):
+                self._retrying = True
+                asyncio.get_running_loop().call_later(RETRY_S, self._app.call_later, self._retry)
+                return
+            await self._handle(self._held.popleft())
+            self._follow()
+
+    async def _retry(self) -> None:
+        self._retrying = False
+        await self._next()
+
+    def _follow(self) -> bool:
+        """Send a message after the key. Return whether the message can arrive."""
+        screen = self._screen = self._app.screen
+        message = Passed()
+        if not (self._app.focused or screen).post_message(message):
+            self._under_way = None
+            return False
+        self._under_way = message
+        asyncio.get_running_loop().call_later(WAIT_S, self._given_up, message)
+        return True
+
+    def _given_up(self, message: Passed) -> None:
+        if message is self._under_way:
+            self._app.post_message(message)
 
 
 class StokerApp(ThemedApp):
@@ -110,7 +190,7 @@ class StokerApp(ThemedApp):
         self.browser: BrowserScreen | None = None
         if run is None:
             from supervisor.views.model.run_list import RunsReader, Scope
-            from supervisor.views.tui.runs.browser import BrowserScreen
+            from supervisor.views.tui.pages.runs_screen import BrowserScreen
 
             scope = scope or Scope()
             names, notes = partial(listed_names, os.environ), partial(listed_notes, os.environ)

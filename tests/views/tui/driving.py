@@ -16,8 +16,8 @@ from supervisor.run.ownership import KeeperLock, Offer
 from supervisor.run.paths import RunPaths
 from supervisor.views.appearance import USUAL, Appearance
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.dialogs.prompts import OfferScreen
 from supervisor.views.tui.shell.feeder import Adopter
+from supervisor.views.tui.shell.prompts import OfferScreen
 from supervisor.views.tui.widgets.panel import Panel
 
 DEADLINE_S = 20.0

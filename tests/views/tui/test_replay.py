@@ -17,7 +17,7 @@ from supervisor.views.model.replay import (
     ReplayClock,
 )
 from supervisor.views.tui.app import StokerApp, replay_app
-from supervisor.views.tui.dialogs.help import HelpScreen
+from supervisor.views.tui.shell.help import HelpScreen
 from tests.views.replaying import Ticks
 from tests.views.tui.driving import pane, requests, until
 

@@ -16,7 +16,7 @@ from supervisor.views.logs.session import LogSession
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.zoomable import ChartPanel
 from supervisor.views.tui.dashboard.panes import Panes
-from supervisor.views.tui.logs.pane import LogPanel
+from supervisor.views.tui.pages.log_pane import LogPanel
 from supervisor.views.tui.pages.text_page import PAGES
 from supervisor.views.tui.panels.failure_card import own_line_of
 from supervisor.views.tui.shell.feeder import Answer, RunAccess
@@ -226,8 +226,8 @@ class Looking:
 
     def action_compare(self) -> None:
         """Ask for the runs whose series to draw in each chart."""
-        from supervisor.views.tui.dialogs.prompts import AskLine, ask_over
         from supervisor.views.tui.pages.metrics import MetricsPage
+        from supervisor.views.tui.shell.prompts import AskLine, ask_over
 
         pages = self.panes.screen.query(MetricsPage)
         before = " ".join(other.run.run_id for page in pages for other in page.others)
@@ -256,8 +256,8 @@ class Looking:
 
     def action_open_code(self) -> None:
         """Open the failure's own line in the user's editor. Ask before opening a file outside the job's folder."""
-        from supervisor.views.tui.dialogs.prompts import Confirm
         from supervisor.views.tui.shell.external_editor import editor_argv, run_outside, source_spot
+        from supervisor.views.tui.shell.prompts import Confirm
 
         own, snapshot, app = self._own_code(), self.panes.snapshot, self.panes.screen.app
         if own is None or snapshot is None:

@@ -20,13 +20,13 @@ from supervisor.views.tui.dashboard.acting import GROUPS, KEYS, PLAYBACK, VETOES
 from supervisor.views.tui.dashboard.looking import LogOfRun, Looking
 from supervisor.views.tui.dashboard.panes import Panes
 from supervisor.views.tui.dashboard.playback import Playback
-from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen, bindings_of, lines_of
 from supervisor.views.tui.pages.text_page import PAGES
 from supervisor.views.tui.panels.notice import recommended
 from supervisor.views.tui.panels.possible_actions import ACTING, ANSWER_KEYS
 from supervisor.views.tui.panels.ranks_table import RanksPanel
 from supervisor.views.tui.panels.state_words import HANG, RESTART, WAIT, countdown, leave_word, shows_failure
 from supervisor.views.tui.shell.feeder import Answer, RunAccess
+from supervisor.views.tui.shell.help import HelpLine, HelpScreen, bindings_of, lines_of
 from supervisor.views.tui.shell.screen_base import FooterBar, Hint, KeyScreen, key_commands, silence_of
 from supervisor.views.tui.widgets.panel import tr_of
 

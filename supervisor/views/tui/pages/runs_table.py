@@ -25,8 +25,8 @@ from supervisor.views.model.run_list import (
     ordered,
 )
 from supervisor.views.tui.charts.hues import run_style
-from supervisor.views.tui.dialogs.prompts import AskLine
 from supervisor.views.tui.panels.state_words import listed_span
+from supervisor.views.tui.shell.prompts import AskLine
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, clip, fit, row, spoken, wrap
 from supervisor.views.tui.widgets.panel import ListPanel
 from supervisor.views.wording.translate import Tr

@@ -19,11 +19,11 @@ from supervisor.run.index import give_name, give_note
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Backoff, HeldOpen
 from supervisor.views.model.run_list import RunList, RunRow, Scope, SortKey
-from supervisor.views.tui.dialogs.help import HelpScreen, lines_of
-from supervisor.views.tui.dialogs.prompts import CONTINUE, AskLine, Confirm, ask_over, offer_first
+from supervisor.views.tui.pages.runs_table import RunsPanel
 from supervisor.views.tui.panels.notice import NoticeBar
-from supervisor.views.tui.runs.table import RunsPanel
 from supervisor.views.tui.shell.feeder import Adopter, Answer, RequestClient
+from supervisor.views.tui.shell.help import HelpScreen, lines_of
+from supervisor.views.tui.shell.prompts import CONTINUE, AskLine, Confirm, ask_over, offer_first
 from supervisor.views.tui.shell.screen_base import (
     FIRST_READ_S,
     LEAVING,
