@@ -86,8 +86,6 @@ class Watching:
         self._what, self._read, self._observed = what, read, observed
         self._interval_s = interval_s
         self._observer: Observer | None = None
-        self._left = False
-        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self.begin, name="stoker-attach")
 
     def begin_beside(self) -> None:
@@ -111,22 +109,16 @@ class Watching:
         )
 
     def begin(self) -> None:
-        """Load the observer and start it, unless the screen has been left already."""
-        observer = self.load()
-        with self._lock:
-            if not self._left:
-                self._observer = observer
-                observer.start()
+        """Load the observer and start it."""
+        self._observer = self.load()
+        self._observer.start()
 
     def leave(self, *, keep: bool) -> None:
         """Stop watching after the screen closes. `keep`: write a last verdict, even if not yet started."""
-        begun = self._thread.ident is not None
-        if keep and not begun:
-            self.begin()
-        with self._lock:
-            self._left = True
-        if begun:
+        if self._thread.ident is not None:
             self._thread.join()
+        elif keep:
+            self.begin()
         if self._observer is not None:
             self._observer.leave(hurried=not keep, patience_s=READ_KEPT_S)
         else:

@@ -57,7 +57,7 @@ RECORDS = [
     ROOT / "keeper/observer.py",
     ROOT / "keeper/monitoring/collector.py",
     *sorted((ROOT / "views/logs").glob("*.py")),
-    *(ROOT / "views/wording" / f"{name}.py" for name in ("start_warnings", "phrases")),
+    ROOT / "views/wording/phrases.py",
     ROOT / "views/model/cause_context.py",
     ROOT / "job/launch/guided.py",
 ]
