@@ -111,9 +111,9 @@ def test_a_batch_that_the_loop_cuts_is_cut_into_more_pieces(ranks: int) -> None:
     phase = {"kind": "phase", "rank": 0, "pid": 1, "world_size": ranks}
     loader = {"kind": "loader", "rank": 0, "id": 1, "batch_size": 12, "workers": 0}
     found = derived([phase, *settings, loader, *fed, *cut, *made])
-    assert (found.micro_batch, found.accumulation, found.global_batch) == (4, 3, 12 * ranks)
-    assert found.setting is not None
-    assert (found.setting.name, found.scope, found.counts_accumulation) == (
+    assert (found.micro.number, found.accumulated.number, found.world_size) == (4, 3, ranks)
+    assert found.set_by.setting is not None
+    assert (found.set_by.setting.name, found.set_by.scope, found.counts_accumulation) == (
         "train.batch_size",
         KnobScope.PER_RANK,
         True,
@@ -122,7 +122,7 @@ def test_a_batch_that_the_loop_cuts_is_cut_into_more_pieces(ranks: int) -> None:
         "train.batch_size=12 train.subdivision=6"
     )
     alone = derived([phase, settings[0], settings[2], loader, *fed, *cut, *made])
-    assert alone.setting is None  # what cuts it is not known
+    assert alone.set_by.setting is None  # what cuts it is not known
 
 
 def test_a_batch_that_moves_the_learning_rate_is_left_alone_also_once_it_is_measured() -> None:

@@ -10,22 +10,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.job.arguments.run_arguments import parse_run_argv
 from supervisor.job.batch import BatchSpec
-from supervisor.job.config.resolve import JobInputs, resolve_job
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.set_batch import batch_of
-from supervisor.job.launch.oom_plan import OomPlan, OomRefusal, missing_words, oom_notice, oom_plan
-from supervisor.job.spec import AccumulationCounts, JobSpec, Knobs, KnobScope
+from supervisor.job.launch.oom_plan import (
+    OomPlan,
+    OomRefusal,
+    four_lines,
+    missing_words,
+    oom_notice,
+    oom_plan,
+)
+from supervisor.job.spec import AccumulationCounts, FoundNumber, JobSpec, Knobs, KnobScope
+from tests.job.lines import job
 
 SAMPLES = {"c.yaml": "data:\n  bs: 16\n  steps: 3\n"}
 HF = "--per_device_train_batch_size 8 --gradient_accumulation_steps 4"
-
-
-def job(line: str, files: Mapping[str, str] | None = None, gpus: int = 0) -> JobSpec:
-    """The job of a command line; `files`: those that could be opened, were they asked for."""
-    read = (files or {}).get
-    return resolve_job(JobInputs(parsed=parse_run_argv(line.split()), env={}, cwd="/w", read=read, gpus=gpus))
 
 
 def changes(spec: JobSpec) -> dict[str, str]:
@@ -66,7 +66,7 @@ def changes(spec: JobSpec) -> dict[str, str]:
     ],
 )  # fmt: skip
 def test_what_changes_is_named_by_convention_or_declared(line: str, expected: Mapping[str, str]) -> None:
-    assert changes(job(line, SAMPLES)) == expected
+    assert changes(job(line, files=SAMPLES)) == expected
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_what_changes_is_named_by_convention_or_declared(line: str, expected: Ma
     ],
 )  # fmt: skip
 def test_what_is_neither_is_left_open_with_the_reason(line: str, why: str) -> None:
-    plan = oom_plan(job(line, SAMPLES))
+    plan = oom_plan(job(line, files=SAMPLES))
     assert isinstance(plan, OomRefusal)
     assert re.search(why, plan.why), plan.why
 
@@ -268,8 +268,69 @@ KNOWN = Knobs(batch="--bs", batch_scope=KnobScope.PER_RANK, accumulation="--acc"
     ],
 )
 def test_what_an_out_of_memory_failure_would_do_is_one_line(knobs: Knobs, text: str) -> None:
-    spec = replace(job("train.py", {"train.py": ""}), knobs=knobs, batch=BatchSpec(8, 2, 2))
+    spec = replace(job("train.py"), knobs=knobs, batch=BatchSpec(8, 2, 2))
     found, restarts = oom_notice(spec, waits=False)
     assert found == text
     assert restarts is not bool(missing_words(spec))
     assert oom_notice(spec, waits=True)[0] == text.replace("would end this run", "would wait for you")
+
+
+NUMBERS = (FoundNumber("micro", 8, "command line"), FoundNumber("accumulation", 1, "default"))
+READ = replace(KNOWN, self_resuming=False, found=NUMBERS)
+UNREAD = replace(READ, found=())
+
+
+@pytest.mark.parametrize(
+    ("knobs", "batch", "words", "lines"),
+    [
+        (
+            READ,
+            BatchSpec(8, 1, 2),
+            "--bs 8",
+            (
+                "micro-batch 8 (--bs, command line) · accumulation 1 (--acc, default) · × 2 ranks",
+                "--bs 8 → 4, --acc 1 → 2 (same global batch)",
+                "--bs 4 → 2, --acc 2 → 4; --bs 2 → 1, --acc 4 → 8",
+                "not known: a restart after the first step waits for you (--resume-knob, --self-resuming)",
+            ),
+        ),
+        (
+            replace(READ, counts=AccumulationCounts.ALL_RANKS, resume="--resume", resume_value=""),
+            BatchSpec(2, 1, 1),
+            "--bs 8",
+            (
+                "micro-batch 8 (--bs, command line) · accumulation 1 (--acc, of all ranks, default) · × 1 rank",
+                "--bs 8 → 1, --acc 1 → 2 (same global batch)",
+                "nothing smaller is left",
+                "--resume",
+            ),
+        ),
+        (
+            replace(UNREAD, refusal="no", resume_path="--ckpt"),
+            None,
+            "",
+            (
+                "micro-batch not known · × ranks",
+                "nothing by itself: no",
+                "-",
+                "--ckpt PATH of the newest checkpoint",
+            ),
+        ),
+        (
+            replace(UNREAD, cannot_resume=True),
+            BatchSpec(2, 1, 2),
+            "",
+            (
+                "micro-batch not known · × 2 ranks",
+                "--bs unset → 1, --acc unset → 2 (same global batch)",
+                "nothing smaller is left",
+                "not at all: a restart begins at step 0",
+            ),
+        ),
+    ],
+)
+def test_a_dry_run_in_four_lines(
+    knobs: Knobs, batch: BatchSpec | None, words: str, lines: tuple[str, ...]
+) -> None:
+    spec = job(f"--no-instrument --nproc-per-node 2 train.py {words}")
+    assert four_lines(replace(spec, knobs=knobs, batch=batch, world_size=None)) == lines

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import runpy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +24,9 @@ from supervisor.job.config.trainer_table import TRAINER_KEYS
 from supervisor.job.errors import JobError
 from supervisor.job.setting_keys import SETTINGS, KeyType, Setting
 from supervisor.job.spec import ClassOverride, OwnSignature
+from tests.spelling import words_of_kinds
+
+ROOT = Path(__file__).parents[2]
 
 # Read from the file itself before anything is resolved; by the screen (cli/common.py).
 ASKED_ELSEWHERE = {"run.script", "run.module"} | {key for key in SETTINGS if key.startswith(("ui.", "runs."))}
@@ -239,3 +244,33 @@ def test_where_a_setting_comes_from_first_found_wins() -> None:
     assert found([], {}, project, user) == (key, "5", "project stoker.toml")
     assert found([], {}, user) == (key, "6", "user config.toml")
     assert found([], {}) == (key, "1", "default")
+
+
+def test_the_page_of_keys_is_as_the_tables_of_settings_have_them() -> None:
+    made = runpy.run_path(str(ROOT / "scripts" / "configs_page.py"))
+    text = (ROOT / "configs" / "README.md").read_text(encoding="utf-8")
+    assert made["page"](text) == text, "run: python scripts/configs_page.py"
+    assert text.count("<!-- end -->") == 2
+    keys = (key.rpartition(".")[2] for key in (*made["SETTINGS"], *made["settings"].types()))
+    assert [key for key in keys if f"| `{key}` |" not in text] == []
+
+
+WORDS = {
+    "AccumulationCounts": "per_rank all_ranks",
+    "BatchUnit": "samples tokens",
+    "EntryKind": "script module command trainer",
+    "KeyType": "whole number number text true or false",
+    "Certainty": "measured asked refused",
+    "KnobScope": "per_rank per_node global unknown",
+    "Measure": "allocator device resident",
+    "Place": "argument environment file",
+    "Topic": "script arguments python ranks nodes address resume file",
+    "Unread": "scope micro accumulation counter exit_code resume",
+    "Why": "loader fed pieces first_dimension second_dimension batches backwards call_text name_and_value derived"
+    " no_accumulation declared several several_loaders by_name by_value arithmetic scope global_variable unconfirmed nothing_seen"
+    " unknown_shape no_step too_few_steps changing ranks_differ fixed_in_code without_batch",
+}  # fmt: skip
+
+
+def test_the_words_that_a_run_file_holds_keep_their_spelling() -> None:
+    assert words_of_kinds("supervisor.job") == WORDS

@@ -10,7 +10,7 @@ from textual.timer import Timer
 
 from supervisor.run.events import ON_OOM, Advisory, Phase
 from supervisor.run.records import Sameness
-from supervisor.run.state import Finished, MomentKind, Running, Tone
+from supervisor.run.state import Finished, Running, Tone
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.panels.possible_actions import ANSWER_KEYS, offer
@@ -99,12 +99,12 @@ class NoticeBar(Panel):
         if state.unknown_events:
             text = f" {state.unknown_events} facts of a newer version are not shown"
             return [row(Span(tr(text), TextStyle.DIM))]
-        past = {MomentKind.EVIDENCE} if is_past_evidence(snapshot) else frozenset()
+        past = {"evidence_seen"} if is_past_evidence(snapshot) else frozenset()
         newest = next((moment for moment in reversed(state.timeline) if moment.kind not in past), None)
         if newest is None:
             return []
         text = tr.moment(newest)
-        if newest.kind is MomentKind.COMPARED and cell_len(text) + 10 > width:
+        if newest.kind == "resume_compared" and cell_len(text) + 10 > width:
             text = tr.sentence("comparison", "headline", newest.values)
         return [row(Span(f" {fm.time_of_day(newest.t)} {text}", TextStyle.DIM))]
 
