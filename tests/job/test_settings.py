@@ -11,7 +11,7 @@ import pytest
 
 from supervisor.job.arguments.run_arguments import parse_run_argv
 from supervisor.job.config.files import toml_values
-from supervisor.job.config.resolve import JobInputs, resolve_job
+from supervisor.job.config.resolve import JobInputs, resolve_job, resolve_retry
 from supervisor.job.config.setting_values import (
     MOST_SIGNATURES,
     ConfigFile,
@@ -126,6 +126,21 @@ def test_what_is_wrong_in_a_file_is_one_line_that_says_where_and_what_to_write(
     with pytest.raises(JobError) as refused:
         checked(text, is_job=is_job)
     assert refused.value.message == message
+
+
+def test_the_table_of_a_class_arrives_in_the_limits_on_restarts() -> None:
+    text = '[policy]\nflap_window_s = 60\n[policy.hang]\nanswer = "restart"\nchange = "fewer_workers"\n'
+    text += 'max = 2\ndelay_s = 1.5\nshow_first = ["disk"]\nwait_s = 9\n'
+    file = ConfigFile("stoker.toml", toml_values(text), text)
+    retry = resolve_retry(JobInputs(parse_run_argv([]), {}, "/w", job_file=file, failure_classes=CLASSES))
+    assert retry.flap_window_s == 60.0
+    assert retry.overrides == (ClassOverride("hang", "restart", 2, 1.5, "fewer_workers", ("disk",), 9.0),)
+
+
+@pytest.mark.parametrize("flag", ["--batch-knob=", "--accumulation-knob="])
+def test_a_flag_that_can_mean_nothing_is_refused(flag: str) -> None:
+    with pytest.raises(JobError, match="wants the name of a flag"):
+        resolve_job(JobInputs(parse_run_argv([flag, "train.py"]), {}, "/w"))
 
 
 def test_all_that_is_wrong_in_a_file_is_said_at_once() -> None:

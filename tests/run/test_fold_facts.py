@@ -201,3 +201,34 @@ def test_an_answer_about_the_exit_code_leaves_the_batch_that_was_answered() -> N
     assert state.attempts[0].batch == batch
     assert state.answer is not None
     assert (state.answer.value, set(state.answers)) == ("--bs", {Unread.MICRO, Unread.EXIT_CODE})
+
+
+PLANNED = ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="")
+FAILED = ev.AttemptEnded(t=11.0, attempt=1, exit_code=1)
+
+
+def failed_t(*events: ev.Event) -> float | None:
+    return replay([PLANNED, *events]).attempts[0].failed_t
+
+
+@pytest.mark.parametrize(
+    ("sign", "expected"),
+    [
+        (ev.RankExited(t=8.0, attempt=1, local_rank=1, exit_code=1), 8.0),
+        (ev.RankExited(t=8.0, attempt=1, local_rank=1), 8.0),
+        (ev.RankExited(t=8.0, attempt=1, local_rank=1, exit_code=0), 11.0),
+        (ev.ProcessesGone(t=8.0, attempt=1, exit_code=1), 8.0),
+        (ev.ProcessesGone(t=8.0, attempt=1, exit_code=None), 8.0),
+        (ev.ProcessesGone(t=8.0, attempt=1, exit_code=0), 11.0),
+        (ev.StopIntended(t=8.0, attempt=1, why=ev.StopWhy.HANG, by="", grace_s=5.0), 8.0),
+        (ev.StopIntended(t=8.0, attempt=1, why=ev.StopWhy.REQUEST, by="", grace_s=5.0), 11.0),
+        (ev.RankExited(t=8.0, attempt=2, local_rank=1, exit_code=1), 11.0),
+    ],
+)
+def test_a_failure_counts_from_its_first_sign(sign: ev.Event, expected: float) -> None:
+    assert failed_t(sign, FAILED) == expected
+
+
+def test_a_run_that_has_ended_does_not_recover() -> None:
+    over = ev.RunEnded(t=12.0, outcome=ev.Outcome.FAILED, exit_code=1, reason="")
+    assert failed_t(FAILED, over) is None
