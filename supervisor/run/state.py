@@ -20,7 +20,7 @@ from supervisor.job.knobs.resume_settings import with_answered_resume, with_meas
 from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import OF_BATCH, RESTARTS, Unread
 from supervisor.run import events as ev
-from supervisor.run.records import OUT_OF_MEMORY, Decision, FailureClass, Finding, Reason, SpecChange, Verdict
+from supervisor.run.records import OUT_OF_MEMORY, Decision, FailureClass, Finding, Reason, Verdict
 
 if TYPE_CHECKING:
     from supervisor.job.spec import BatchQuestion, JobSpec
@@ -300,7 +300,7 @@ class Moment(Part, frozen=True, kw_only=True):
     """An entry of the timeline, without words.
 
     `kind` is the event's tag, or a name of its own if the state shows more than the event (`run.timeline`). `values` are the event's
-    texts and numbers; unknown values are absent. `change`: what a requested restart changes.
+    texts and numbers; unknown values are absent.
     """
 
     t: float
@@ -308,7 +308,6 @@ class Moment(Part, frozen=True, kw_only=True):
     kind: str
     tone: Tone
     values: dict[str, str | int | float] = {}
-    change: SpecChange | None = None
 
 
 _POLICY = frozenset({"", "policy"})

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from supervisor.job.arguments.command_line import differing
 from supervisor.job.spec import IN_CODE, BatchQuestion, Unread
 from supervisor.run import events as ev
-from supervisor.run.records import DecisionKind, FailureClass, Sameness, SpecChange
+from supervisor.run.records import DecisionKind, FailureClass, Sameness
 from supervisor.run.state import REQUESTED_STOPS, AttemptState, Moment, RunState, Tone
 from supervisor.text.lines import read_amounts
 
@@ -91,7 +91,6 @@ def moment_of(event: ev.Event, state: RunState) -> Moment | None:
         kind=str(kind),
         tone=tone,
         values=texts_and_numbers,
-        change=_change_of(event, state) if isinstance(event, ev.RequestDone) else None,
     )
 
 
@@ -252,12 +251,3 @@ def _decision(event: ev.Decided, attempt: AttemptState | None) -> _Shown | None:
             return None
     tone = Tone.GOOD if decision.kind is DecisionKind.RESTART else Tone.WARN
     return tone, {"decision": decision.kind, "reason": decision.reason}
-
-
-def _change_of(event: ev.RequestDone, state: RunState) -> SpecChange | None:
-    """Return what a requested restart changes."""
-    attempt = state.attempts[-1] if state.attempts else None
-    if event.request not in _RESTARTS or attempt is None or attempt.decided_by != event.by:
-        return None
-    decision = attempt.decision
-    return decision.change if decision is not None and decision.kind is DecisionKind.RESTART else None

@@ -7,12 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from supervisor.job.batch import BatchSpec
-from supervisor.job.errors import JobError
-from supervisor.job.knobs.set_batch import batch_of
 from supervisor.job.launch.oom_plan import (
     OomPlan,
     OomRefusal,
@@ -177,52 +173,6 @@ def test_ranks_behind_a_command(line: str, gpus: int, ranks: int | None) -> None
 def test_how_it_goes_on(line: str, how: str, knob: str | None, value: str | None) -> None:
     resume = oom_plan(job(line)).resume
     assert (resume.how, resume.knob, resume.value) == (how, knob, value)
-
-
-@settings(deadline=None)
-@given(
-    micro=st.integers(1, 96),
-    steps=st.integers(1, 24),
-    world=st.integers(1, 8),
-    scope=st.sampled_from(list(KnobScope)),
-    counts=st.sampled_from(list(AccumulationCounts)),
-    twice=st.booleans(),
-)
-def test_the_plan_keeps_the_global_batch_or_is_refused(
-    micro: int, steps: int, world: int, scope: KnobScope, counts: AccumulationCounts, twice: bool
-) -> None:
-    """The settings of every planned step, counted as a script would count them, give the same batch as at the start."""
-    knobs = Knobs(
-        batch="--b", batch_scope=scope, accumulation="--a", paired=True, counts=counts,
-        same=(("ds.json#micro", "micro"), ("ds.json#steps", "accumulation")) if twice else (),
-    )  # fmt: skip
-    args = ("--b", str(micro), "--a", str(steps))
-    try:
-        batch = batch_of(args, knobs, world_size=world, local_world_size=world)
-    except JobError:
-        return
-    spec = replace(job("train.py"), batch=batch, knobs=knobs, entry_args=args, nproc_per_node=world)
-    plan = oom_plan(spec)
-    if isinstance(plan, OomRefusal):
-        return
-    first = _counted(scope, counts, micro, steps, world)
-    held = {"--b": micro, "--a": steps, "ds.json#micro": micro, "ds.json#steps": steps}
-    for step in (plan.changes, *plan.then):
-        held |= {c.knob: int(c.new) for c in step}
-        assert _counted(scope, counts, held["--b"], held["--a"], world) == first
-        if twice:
-            assert (held["ds.json#micro"], held["ds.json#steps"]) == (held["--b"], held["--a"])
-
-
-def _counted(scope: KnobScope, counts: AccumulationCounts, batch: int, steps: int, world: int) -> int | None:
-    """Samples of one optimizer step, as a script of this kind counts them; None where it would round."""
-    if counts is AccumulationCounts.ALL_RANKS:
-        if steps % world:
-            return None
-        steps //= world
-    if scope in {KnobScope.GLOBAL, KnobScope.PER_NODE}:
-        return None if batch % world else batch * steps
-    return batch * world * steps
 
 
 KNOWN = Knobs(batch="--bs", batch_scope=KnobScope.PER_RANK, accumulation="--acc", self_resuming=True)

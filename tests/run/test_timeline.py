@@ -17,11 +17,9 @@ from supervisor.run.records import (
     FindingLevel,
     Precondition,
     Sameness,
-    SpecChange,
 )
-from supervisor.run.state import AttemptState, RunState
+from supervisor.run.state import RunState
 from supervisor.run.timeline import moment_of
-from tests.conftest import not_none
 
 T = 0.0
 B = BatchSpec(16, 2, 2)
@@ -93,22 +91,6 @@ def test_a_fact_on_the_timeline(
         kind, tone, values = moment
         assert (found.kind, found.tone) == (kind, tone)
         assert found.values.items() >= values.items()
-
-
-def test_a_requested_restart_carries_what_it_changes() -> None:
-    change = SpecChange(set_args=(("--lr", "1"),))
-    done = ev.RequestDone(t=T, request_id="1", request=ev.RequestKind.RESTART_WITH, by="ada")
-
-    def changed(decision: Decision, by: str = "ada", event: ev.RequestDone = done) -> SpecChange | None:
-        attempt = AttemptState(number=1, planned_t=T, decision=decision, decided_by=by)
-        found = not_none(moment_of(event, msgspec.structs.replace(RunState(), attempts=(attempt,))))
-        return found.change
-
-    restart = Decision(DecisionKind.RESTART, "x", change=change)
-    assert changed(restart) == change
-    assert changed(restart, by="bob") is None
-    assert changed(Decision(DecisionKind.HOLD, "x", change=change)) is None
-    assert changed(restart, event=msgspec.structs.replace(done, request=ev.RequestKind.STOP)) is None
 
 
 @pytest.mark.parametrize(("written_t", "ahead_s", "shown_t", "place"), [
