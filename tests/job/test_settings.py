@@ -81,7 +81,7 @@ def test_a_file_is_taken_apart_into_what_it_holds() -> None:
         '[[metrics]]\nname = "loss"\nregex = "loss=(.*)"\n',
         is_job=True,
     )
-    assert found.name == "f.toml"
+    assert found.file.name == "f.toml"
     assert found.settings == {"policy.max_retries": 7}
     assert found.trainer == {"depth": 4, "device_batch_size": 3}
     assert found.env == {"A": "1", "B": "1", "C": "0", "D": "x"}
@@ -242,15 +242,13 @@ def test_the_bounds_of_each_setting_are_held_and_said() -> None:
 
 
 def test_where_a_setting_comes_from_first_found_wins() -> None:
-    def found(
-        argv: list[str], env: dict[str, str], *layers: tuple[str, FileSettings]
-    ) -> tuple[str, str, str]:
+    def found(argv: list[str], env: dict[str, str], *layers: FileSettings) -> tuple[str, str, str]:
         resolver = Resolver(parse_run_argv([*argv, "train.py"]), env, layers)
         resolver.get("run.nproc_per_node")
         return resolver.origins[-1]
 
-    project = ("project", FileSettings("stoker.toml", {"run.nproc_per_node": "5"}))
-    user = ("user", FileSettings("config.toml", {"run.nproc_per_node": "6"}))
+    project = FileSettings("project", ConfigFile("stoker.toml", {}), {"run.nproc_per_node": "5"})
+    user = FileSettings("user", ConfigFile("config.toml", {}), {"run.nproc_per_node": "6"})
     env = {"STOKER_NPROC_PER_NODE": "3", "NPROC_PER_NODE": "4"}
     key = "run.nproc_per_node"
     assert found(["--nproc-per-node", "2"], env, project) == (key, "2", "flag --nproc-per-node")
