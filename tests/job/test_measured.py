@@ -88,6 +88,22 @@ def loader(size: int | None, **keys: object) -> Record:
     }
 
 
+def shape(step: int, size: int, of: str = "forward", loader: int | None = 1, **keys: object) -> Record:
+    return {
+        "kind": "shape",
+        "rank": 0,
+        "step": step,
+        "loader": loader,
+        "of": of,
+        "shapes": [[size, 16]],
+        **keys,
+    }
+
+
+def made(step: int, passes: int = 1, **keys: object) -> Record:
+    return {"kind": "step", "rank": 0, "step": step + 1, "steps": 1, "micro_steps": passes, **keys}
+
+
 def steps(
     counts: Iterable[int],
     size: int = 8,
@@ -99,15 +115,13 @@ def steps(
 ) -> list[Record]:
     """Records of steps, each of so many batches of `size`, of `length` elements `of` a type."""
     records: list[Record] = []
+    alike = {"rank": rank, "shapes": [[size, length]], "dtypes": [of]}
     for step, count in enumerate(counts):
-        shape = {"kind": "shape", "rank": rank, "step": step, "shapes": [[size, length]], "dtypes": [of]}
         for _ in range(count if step < 4 else 0):
-            records += [{**shape, "loader": loader, "of": "batch"}] if loader is not None else []
-            records.append({**shape, "loader": loader, "of": "forward"})
+            records += [shape(step, size, "batch", loader, **alike)] if loader is not None else []
+            records.append(shape(step, size, "forward", loader, **alike))
         batches = {"batches": count} if loader is not None else {}
-        records.append(
-            {"kind": "step", "rank": rank, "step": step + 1, "steps": 1, "micro_steps": count, **batches}
-        )
+        records.append(made(step, count, rank=rank, **batches))
     return records
 
 
@@ -196,13 +210,8 @@ def test_two_loaders_whose_batches_are_joined_are_asked_about() -> None:
     """Labelled and unlabelled samples go through the model together."""
     records: list[Record] = [phase(), loader(8), {**loader(56), "id": 2}]
     for step in range(4):
-        shape = {"kind": "shape", "rank": 0, "step": step}
-        records += [
-            {**shape, "loader": 1, "of": "batch", "shapes": [[8, 16]]},
-            {**shape, "loader": 2, "of": "batch", "shapes": [[56, 16]]},
-            {**shape, "loader": 2, "of": "forward", "shapes": [[64, 16]]},
-            {"kind": "step", "rank": 0, "step": step + 1, "steps": 1, "micro_steps": 1, "batches": 1},
-        ]
+        records += [shape(step, 8, "batch"), shape(step, 56, "batch", 2), shape(step, 64, loader=2)]
+        records.append(made(step, batches=1))
     assert derived(records).micro.why is Why.SEVERAL_LOADERS
 
 
@@ -210,15 +219,9 @@ def test_a_piece_with_a_step_of_its_own_is_a_whole_pass() -> None:
     """Reinforcement learning from a loader: one batch of 32 gives four steps of 8."""
     records: list[Record] = [phase(world=4), loader(32), setting("batch_size", 32)]  # 8 × 4 ranks, too
     for step in range(8):
-        shape = {"kind": "shape", "rank": 0, "step": step, "loader": 1}
-        if step == 0:
-            records.append({**shape, "of": "batch", "shapes": [[32, 16]]})
-        if step < 4:
-            records.append({**shape, "of": "forward", "shapes": [[8, 16]]})
-        batches = 1 if step % 4 == 0 else 0
-        records.append(
-            {"kind": "step", "rank": 0, "step": step + 1, "steps": 1, "micro_steps": 1, "batches": batches}
-        )
+        records += [shape(step, 32, "batch")] if step == 0 else []
+        records += [shape(step, 8)] if step < 4 else []
+        records.append(made(step, batches=1 if step % 4 == 0 else 0))
     found = derived(records)
     assert (found.micro.number, found.accumulated.number, found.micro.why) == (8, 1, Why.PIECES)
     assert found.set_by.certainty is not Certainty.MEASURED
@@ -226,18 +229,10 @@ def test_a_piece_with_a_step_of_its_own_is_a_whole_pass() -> None:
 
 def test_a_loader_that_ran_before_training_feeds_none_of_it() -> None:
     """A script that evaluates from a loader, then trains on batches of its own."""
-    before = {"kind": "shape", "rank": 0, "step": 0, "loader": 1, "of": "batch", "shapes": [[64, 16]]}
-    records: list[Record] = [
-        phase(),
-        loader(64),
-        setting("eval_batch_size", 64),
-        setting("batch_size", 48),
-        before,
-    ]
+    read = [setting("eval_batch_size", 64), setting("batch_size", 48)]
+    records: list[Record] = [phase(), loader(64), *read, shape(0, 64, "batch")]
     for step in range(4):
-        shape = {"kind": "shape", "rank": 0, "step": step, "loader": 1, "of": "forward", "shapes": [[48, 16]]}
-        passes = {"kind": "step", "rank": 0, "step": step + 1, "steps": 1, "micro_steps": 1}
-        records += [shape, {**passes, "batches": 1 if step == 0 else 0}]
+        records += [shape(step, 48), made(step, batches=1 if step == 0 else 0)]
     found = derived(records)
     assert (found.micro.number, found.micro.why) == (48, Why.FIRST_DIMENSION)
 
