@@ -93,7 +93,7 @@ class ConfigFile:
             raise self.error("regex", f"{what}: {regex!r} {error}") from None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class FileSettings:
     """One checked file: launch settings by dotted key, and other content.
 
@@ -102,14 +102,14 @@ class FileSettings:
 
     label: str = ""
     file: ConfigFile = ConfigFile("", {})
-    settings: dict[str, Any] = field(default_factory=dict)
-    trainer: dict[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    trainer: Mapping[str, Any] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     args: tuple[str, ...] | None = None
-    classes: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    classes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     metrics: tuple[tuple[str, str], ...] = ()
     signatures: tuple[tuple[OwnSignature, ClassOverride | None], ...] = ()
-    spelt: dict[str, str] = field(default_factory=dict)
+    spelt: Mapping[str, str] = field(default_factory=dict)
 
     def origin(self, key: str) -> str:
         """Return which file sets a key, and the position there."""
@@ -138,21 +138,21 @@ def check_file(
     """
     if file is None:
         return FileSettings(label)
-    checked = _Checked(FileSettings(label, file), classes, is_job)
+    checked = _Checked(file, classes, is_job)
     for key, value in file.values.items():
         checked.attempt(checked.add, key, value)
     if checked.wrong:
         raise JobError(*checked.wrong)
-    return checked.found
+    return FileSettings(label, file, **checked.found)
 
 
 class _Checked:
-    """The valid contents of one settings file, and what is wrong in it. Used for one call."""
+    """The valid contents of one settings file, by the fields of `FileSettings`. Used for one call."""
 
-    def __init__(self, found: FileSettings, known_classes: frozenset[str], is_job: bool) -> None:
-        self.found, self.known_classes, self.is_job = found, known_classes, is_job
-        self.file = found.file
+    def __init__(self, file: ConfigFile, known_classes: frozenset[str], is_job: bool) -> None:
+        self.file, self.known_classes, self.is_job = file, known_classes, is_job
         self.wrong: list[str] = []
+        self.found: dict[str, Any] = {"settings": {}, "trainer": {}, "classes": {}, "spelt": {}}
 
     def attempt(self, take: Callable[..., None], *what: object) -> None:
         """Take a key, or record its error, so that all errors of a file are reported together."""
@@ -166,23 +166,23 @@ class _Checked:
         file, found = self.file, self.found
         name = ALIASES.get(key, key)
         if key == METRICS:
-            found.metrics = _metric_rules(file, value)
+            found["metrics"] = _metric_rules(file, value)
         elif key == SIGNATURE:
-            found.signatures = own_signatures(file, value, self.known_classes)
+            found["signatures"] = own_signatures(file, value, self.known_classes)
         elif key == "env":
             pairs = file.table(key, value).items()
-            found.env = {name: _env_value(file, name, inner) for name, inner in pairs}
+            found["env"] = {name: _env_value(file, name, inner) for name, inner in pairs}
         elif key in LAUNCH_SECTIONS or (key in OF_NO_JOB and not self.is_job):
             for inner_name, inner in file.table(key, value).items():
                 self.attempt(self._in_section, key, inner_name, inner)
         elif self.is_job and key in FLAT:
-            found.settings[FLAT[key]] = file.converted(key, SETTINGS[FLAT[key]], value)
-            found.spelt[FLAT[key]] = key
+            found["settings"][FLAT[key]] = file.converted(key, SETTINGS[FLAT[key]], value)
+            found["spelt"][FLAT[key]] = key
         elif self.is_job and name in TRAINER_KEYS:
-            if name in found.trainer:
+            if name in found["trainer"]:
                 raise file.error(key, f"{key!r} is another name of {name!r}, which is set too")
-            found.trainer[name] = file.converted(key, TRAINER_KEYS[name], value)
-            found.spelt[name] = key
+            found["trainer"][name] = file.converted(key, TRAINER_KEYS[name], value)
+            found["spelt"][name] = key
         elif key in OF_NO_JOB:
             where = "stoker.toml or ~/.config/stoker/config.toml"
             raise file.error(key, f"[{key}] belongs in {where}: it is of {OF_NO_JOB[key]}, not of one job")
@@ -196,11 +196,11 @@ class _Checked:
         if dotted == "run.args":
             if not isinstance(value, list) or any(isinstance(v, list | dict) or v is None for v in value):
                 raise file.error("args", f"run.args is a list of arguments, got {value!r}")
-            self.found.args = tuple(map(str, value))
+            self.found["args"] = tuple(map(str, value))
         elif dotted in SETTINGS:
-            self.found.settings[dotted] = file.converted(dotted, SETTINGS[dotted], value)
+            self.found["settings"][dotted] = file.converted(dotted, SETTINGS[dotted], value)
         elif name in classes:
-            self.found.classes[name] = _class_table(file, dotted, file.table(dotted, value))
+            self.found["classes"][name] = _class_table(file, dotted, file.table(dotted, value))
         else:
             own = [key for key in SETTINGS if key.startswith(f"{section}.")]
             own += ["run.args"] if section == "run" else []
