@@ -9,11 +9,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 # Package: lines and modules at most today, and those to come to.
 MOST = {
-    "text": (2_030, 9, 1_500, 9),
+    "text": (1_950, 8, 1_500, 9),
     "instrument": (1_660, 7, 1_500, 7),
     "job": (7_550, 31, 7_000, 32),
     "run": (5_650, 22, 4_300, 22),
-    "diagnosis": (7_540, 26, 6_400, 30),
+    "diagnosis": (7_550, 26, 6_400, 30),
     "policy": (2_430, 12, 2_300, 15),
     "sources": (7_150, 28, 6_400, 32),
     "cluster": (950, 9, 1_100, 9),
