@@ -197,11 +197,8 @@ def test_a_rank_is_named_to_people_where_the_log_names_one(
     log.write_text(f"{STEPS}{says}RuntimeError: CUDA error: an illegal memory access was encountered\n")
     main(["diagnose", "--json", str(log)])
     wire = json.loads(capsys.readouterr().out)
-    main(["diagnose", "--lang", "en", str(log)])
-    headline = capsys.readouterr().out.splitlines()[0]
     assert wire["rank"] == 0
-    assert "rank 0" in wire["title"]
-    assert ("rank 0" in headline) is bool(says)
+    assert ("rank 0" in wire["title"]) is bool(says)
 
 
 @pytest.mark.parametrize("kind", ["library", "random", "packed"])
