@@ -22,7 +22,7 @@ from supervisor.cli.common import complain, metric_rules_of_user, say, wait_whil
 from supervisor.cli.job_logs import BadInputError
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.keeper.base.keeper_clock import Clock
-from supervisor.keeper.observer.observed_run import ObservedRun, Target
+from supervisor.keeper.observed_run import ObservedRun, Target
 from supervisor.run.index import claim, register, state_home
 from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths, make_private
@@ -30,7 +30,7 @@ from supervisor.run.state import Finished
 from supervisor.sources.processes import any_is_written
 
 if TYPE_CHECKING:
-    from supervisor.keeper.observer.observer import Observer
+    from supervisor.keeper.observer import Observer
     from supervisor.views.appearance import Appearance
 
 LEFT_BEHIND_S = 3600.0
@@ -93,7 +93,7 @@ class Watching:
 
     def load(self) -> Observer:
         """Load the observer without starting to watch."""
-        from supervisor.keeper.observer.observer import Observer
+        from supervisor.keeper.observer import Observer
 
         what = self._what
         if what.logs and not what.processes:
