@@ -94,11 +94,6 @@ class Examination(NamedTuple):
     decision: Decision
     earlier: tuple[EarlierJob, ...] = ()
 
-    @property
-    def is_rank_told(self) -> bool:
-        """Whether the evidence tells the verdict's rank. Of a log that mentions no rank, rank 0 is only assumed."""
-        return is_rank_told(self.facts, self.decision.root)
-
 
 def diagnose(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Verdict:
     """Judge one attempt. Each log is read once, or twice if it has several jobs. Memory does not grow with log size."""

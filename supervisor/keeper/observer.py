@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.journal_facts import with_journal_facts
-from supervisor.diagnosis.verdict import Examination, diagnose, examine
+from supervisor.diagnosis.verdict import Examination, diagnose, examine, is_rank_told
 from supervisor.keeper.base.background import Background, BackgroundTask
 from supervisor.keeper.base.control_input import ControlInput, Refused
 from supervisor.keeper.base.keeper_clock import ClockWatch
@@ -604,4 +604,5 @@ def _unknown(unread: str) -> Verdict:
 
 def _of_told_rank(found: Examination) -> Verdict:
     """Return the verdict, without a rank that is only assumed."""
-    return found.verdict if found.is_rank_told else replace(found.verdict, rank=None)
+    is_told = is_rank_told(found.facts, found.decision.root)
+    return found.verdict if is_told else replace(found.verdict, rank=None)

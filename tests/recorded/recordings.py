@@ -23,7 +23,7 @@ import msgspec
 
 from supervisor.cli.job_logs import read_jobs
 from supervisor.cli.main import main as stoker
-from supervisor.diagnosis.verdict import diagnose, examine
+from supervisor.diagnosis.verdict import diagnose, examine, is_rank_told
 from supervisor.keeper.planning.attempt_evidence import NodeAttempt, evidence_of
 from supervisor.keeper.planning.decisions import policy_input
 from supervisor.policy import decide
@@ -161,7 +161,8 @@ def _diagnosed(
         log = str(recording.folder / "train.log")
         ((_, _, evidence),) = read_jobs([log])
         found = examine(evidence, engine.signatures, engine.matcher)
-        return found.verdict if found.is_rank_told else replace(found.verdict, rank=None)
+        is_told = is_rank_told(found.facts, found.decision.root)
+        return found.verdict if is_told else replace(found.verdict, rank=None)
     own = NodeAttempt(0, recording.run.node(), state, view)
     evidence = evidence_of([own], record.job)
     then = evidence.machine._replace(disk_free_bytes=None, cgroup_oom_kills=view.memory_kills)
