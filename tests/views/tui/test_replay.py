@@ -6,10 +6,8 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 
-import pytest
 from textual.pilot import Pilot
 
-from supervisor.cli.main import main
 from supervisor.run.state import Finished
 from supervisor.views.format import duration
 from supervisor.views.model.replay import (
@@ -20,12 +18,6 @@ from supervisor.views.tui.app import StokerApp, replay_app
 from supervisor.views.tui.shell.help import HelpScreen
 from tests.views.replaying import Ticks
 from tests.views.tui.driving import pane, requests, until
-
-
-@pytest.mark.parametrize("speed", ["0", "-1x", "fast", "1e9"])
-def test_bad_speed_is_one_line(speed: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["replay", f"--speed={speed}"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
 
 
 def play(
