@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.common import ROOT, command_line, in_turn, interval, surroundings, tell
+from bench.common import ROOT, Ratio, command_line, in_turn, ratios, surroundings, tell
 
 FIND = r"""
 import csv, json, re, sys
@@ -51,6 +51,13 @@ for line in open(sys.argv[1], errors="replace"):
 )
 
 
+RATIOS = (
+    Ratio("json_ratio", "metrics --json", "script, json.dumps", 0.5),
+    Ratio("csv_ratio", "metrics --csv", "script, csv.writer", 0.5),
+    Ratio("attach_ratio", "attach --no-ui", "metrics --json", 1.5),
+)
+
+
 def write_log(path: Path, lines: int) -> None:
     """A log of so many metric lines."""
     draw = random.Random(0)
@@ -73,13 +80,6 @@ def cpu_seconds(command: Sequence[str]) -> Callable[[], float]:
         return after.children_user - before.children_user + after.children_system - before.children_system
 
     return once
-
-
-def ratio(above: Sequence[float], below: Sequence[float]) -> list[float]:
-    """A ratio of medians, and the 95 % interval of the rounds' own ratios."""
-    paired = [one / other for one, other in zip(above, below, strict=True)]
-    middle = statistics.median(above) / statistics.median(below)
-    return [round(value, 2) for value in (middle, *interval(paired, statistics.median))]
 
 
 def main() -> int:
@@ -108,11 +108,8 @@ def main() -> int:
             "log_mb": round(log.stat().st_size / 1e6),
             "rounds": args.rounds,
             "cpu_s": {name: round(statistics.median(times), 2) for name, times in found.items()},
-            "json_ratio": ratio(found["metrics --json"], found["script, json.dumps"]),
-            "csv_ratio": ratio(found["metrics --csv"], found["script, csv.writer"]),
+            **ratios(found, RATIOS[: 3 if args.attach else 2]),
         }
-        if args.attach:
-            report["attach_ratio"] = ratio(found["attach --no-ui"], found["metrics --json"])
     tell(report, args.keep)
     return 0
 
