@@ -40,8 +40,10 @@ class Silences:
             self.processes.end()
         run = run_below(self.processes.folder)
         events = list(facts_in(run.node().journal)) if run is not None else []
-        kinds = Counter(type(event) for event in events)
-        advice = [event.code for event in events if isinstance(event, ev.Advisory)]
+        kinds = Counter(map(type, events))
+        # A notice of what an out-of-memory failure would change is no sign of trouble.
+        advisories = [event.code for event in events if isinstance(event, ev.Advisory)]
+        advice = [code for code in advisories if not code.startswith(ev.ON_OOM)]
         steps = [event.step for event in events if isinstance(event, ev.Progress) and event.step is not None]
         stalls_s = [event.stalled_s for event in events if isinstance(event, ev.StallEnded)]
         self.tally.done.update({"steps": max(steps, default=0), "stalls shown": kinds[ev.StallFlagged]})
