@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.fault_run import FAKETIME, SKIPPED, FaultRun
-from bench.kills import Tally
+from bench.fault_run import FAKETIME, FaultRun
+from bench.rounds import SKIPPED, Tally
 from supervisor.run import events as ev
 from supervisor.run.events import Outcome
 from supervisor.run.paths import RunPaths

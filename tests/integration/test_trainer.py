@@ -106,7 +106,7 @@ def test_debug_names_by_rank_what_gets_no_gradient_before_ddp_gives_its_index(tm
     assert run(2, *args, "--find_unused_parameters", "--debug", cwd=tmp_path).returncode == 0
 
 
-# 20 drawn moments: bench/soak_kill.py. A checkpoint of 12 MB: its write lasts some tens of milliseconds.
+# Random moments: `bench/fault_run.py --job trainer`. A checkpoint of 12 MB: its write lasts some tens of milliseconds.
 SETTINGS: dict[str, Any] = {
     "num_iterations": 40,
     "save_every": 5,
