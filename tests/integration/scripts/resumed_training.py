@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
-MISTAKES = ("none", "schedule", "data", "weighting", "weights", "start")
+MISTAKES = ("none", "schedule", "weighting", "weights")
 
 
 class Points(Dataset[tuple[torch.Tensor, torch.Tensor]]):
@@ -35,14 +35,14 @@ class Points(Dataset[tuple[torch.Tensor, torch.Tensor]]):
 class Order:
     """This rank's share of each epoch's permutation, from a sample on."""
 
-    def __init__(self, count: int, taken: int, seed: int, micro: int) -> None:
-        self.count, self.taken, self.seed, self.micro = count, taken, seed, micro
+    def __init__(self, count: int, taken: int, micro: int) -> None:
+        self.count, self.taken, self.micro = count, taken, micro
 
     def __iter__(self):
         world, rank, at = dist.get_world_size(), dist.get_rank(), self.taken
         while True:
             epoch, offset = divmod(at, self.count)
-            order = torch.randperm(self.count, generator=torch.Generator().manual_seed(self.seed + epoch))
+            order = torch.randperm(self.count, generator=torch.Generator().manual_seed(epoch))
             yield [int(i) for i in order[offset + rank * self.micro : offset + (rank + 1) * self.micro]]
             at += world * self.micro
 
@@ -71,9 +71,8 @@ def main() -> None:
         optimizer, lambda s: min((s + 1) / 10, 0.5 + 0.5 * math.cos(math.pi * min(s / 200, 1)))
     )
     file = Path(args.output_dir, "state.pt")
-    step, taken, seed = 0, 0, 0
-    resumes = args.resume == "latest" and file.exists() and args.mistake != "start"
-    if resumes:
+    step, taken = 0, 0
+    if args.resume == "latest" and file.exists():
         held = torch.load(file, weights_only=False)
         if args.mistake != "weights":
             model.load_state_dict(held["model"])
@@ -81,11 +80,9 @@ def main() -> None:
         if args.mistake != "schedule":
             scheduler.load_state_dict(held["scheduler"])
         step, taken = held["step"], held["taken"]
-        if args.mistake == "data":
-            seed = 1000
     ddp = DistributedDataParallel(model)
     points = Points(micro * accumulation * world * 50)
-    batches = iter(DataLoader(points, batch_sampler=Order(len(points), taken, seed, micro)))
+    batches = iter(DataLoader(points, batch_sampler=Order(len(points), taken, micro)))
     while step < args.steps:
         optimizer.zero_grad()
         total = torch.zeros(())
