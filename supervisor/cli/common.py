@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from supervisor.job.config.setting_values import FileSettings
     from supervisor.job.spec import OwnSignature
     from supervisor.run.paths import RunPaths
+    from supervisor.run.state import RunState
     from supervisor.views.appearance import Appearance
+    from supervisor.views.headless.console import ConsoleView
 
 EXIT_REFUSED = 3
 MOST_BYTES = 1 << 20
@@ -157,6 +159,28 @@ def wait_while_read(timeout_s: float | None, source: int | None = None) -> None:
     found = dict(poller.poll(None if timeout_s is None else timeout_s * 1000))
     if found.get(1, 0) & (select.POLLERR | select.POLLHUP):
         raise BrokenPipeError
+
+
+def without_keeper(run: RunPaths, state: RunState) -> str:
+    """Return the line about a run that has not ended and has no keeper: how it may go on."""
+    if state.mode == "observed":
+        return f"{run.run_id}: it is no longer watched"
+    take, go_on = f"`stoker attach --adopt {run.run_id}`", f"`stoker continue {run.run_id}`"
+    return (
+        f"its supervisor process is gone: {take} takes over what lives of it, {go_on} starts the next attempt"
+    )
+
+
+def console_on_stdout(run: RunPaths, *, as_json: bool) -> ConsoleView:
+    """Return the view of a run that prints its events, without secrets of this environment."""
+    from supervisor.text.redact import Redactor
+    from supervisor.views.headless.console import ConsoleSettings, ConsoleView, wants_colour
+
+    redactor, colour = Redactor.of(os.environ.items()), wants_colour(sys.stdout, os.environ)
+    settings = ConsoleSettings(
+        stdout=sys.stdout, log_file=None, colour=colour, as_json=as_json, redactor=redactor
+    )
+    return ConsoleView(run, settings)
 
 
 def refuse(verb: str, what: str, reasons: Iterable[str]) -> int:
