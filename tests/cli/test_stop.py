@@ -27,6 +27,7 @@ from supervisor.run.ownership import KeeperLock, NotRequested
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
 from supervisor.sources.processes import ProcessId, identify, is_alive
+from tests.cli.conftest import Call
 from tests.conftest import wait_until
 from tests.integration.harness import STOKER, environment, only_run, stoker, wait_for_step
 from tests.keeper.fakes import run_in
@@ -97,22 +98,24 @@ def test_processes_of_a_frozen_keeper_are_left_alone_unless_it_was_asked_for(
 
 
 def test_what_does_not_die_is_named(
-    frozen: RunPaths, rank: ProcessId, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    frozen: RunPaths, rank: ProcessId, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     monkeypatch.setattr(child, "kill_all", lambda _processes: None)
     monkeypatch.setattr(stop, "KILL_S", 0.3)
-    assert main(["stop", "--now", "--without-keeper", str(frozen.root)]) == 1
-    last = capsys.readouterr().err.splitlines()[-1]
+    code, _, err = call("stop --now --without-keeper", frozen.root)
+    last = err.splitlines()[-1]
+    assert code == 1
     assert last.startswith("stoker stop: after 0 s there live still: ")
     assert str(rank.pid) in last
 
 
 def test_a_frozen_keeper_with_nothing_besides(
-    frozen: RunPaths, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    frozen: RunPaths, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     monkeypatch.setattr(child, "alive_of", lambda *_: [])
-    assert main(["stop", "--now", "--without-keeper", str(frozen.root)]) == 1
-    assert capsys.readouterr().err.endswith("stoker stop: no process of the run lives besides it\n")
+    code, _, err = call("stop --now --without-keeper", frozen.root)
+    assert code == 1
+    assert err.endswith("stoker stop: no process of the run lives besides it\n")
 
 
 @pytest.mark.parametrize("lock_says", ["nobody", "another", "a keeper that is not frozen"])
@@ -142,13 +145,11 @@ def test_a_silent_keeper_is_gone_round_whatever_its_lock_says(
     assert not is_alive(rank)
 
 
-def test_a_run_of_another_machine_is_stopped_there(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_of_another_machine_is_stopped_there(tmp_path: Path, call: Call) -> None:
     far = ev.RunStarted(t=T, run_id="run-1", name="job", mode="launched", host="far-away")
     run = run_of(tmp_path, far, INTENDED, RUNS)
-    assert main(["stop", str(run.root)]) == 3
-    err = capsys.readouterr().err
+    code, _, err = call("stop", run.root)
+    assert code == 3
     assert "run-1 has no keeper: none that is seen from here: it ran on far-away: stop it there" in err
 
 
