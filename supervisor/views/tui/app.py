@@ -412,16 +412,12 @@ class StokerApp(ThemedApp):
 
 
 def replay_app(
-    recording: Recording,
-    clock: ReplayClock | None = None,
-    *,
-    speed: float | None = None,
-    appearance: Appearance = USUAL,
+    recording: Recording, clock: ReplayClock | None = None, *, appearance: Appearance = USUAL
 ) -> StokerApp:
-    """Return the app for a recording. `speed` None: a speed that fits the length of the recording."""
+    """Return the app for a recording, at a speed that fits its length."""
     from supervisor.views.model.replay import ReplayClock
 
-    clock = clock or ReplayClock(recording.start_t, recording.end_t, speed=speed, waits=True)
+    clock = clock or ReplayClock(recording.start_t, recording.end_t, waits=True)
     replay = recording, clock
     return StokerApp(recording.run, clock=clock.now, read_only=True, appearance=appearance, replay=replay)
 
