@@ -22,7 +22,7 @@ from supervisor.keeper.base.control_input import ControlInput, Refused
 from supervisor.keeper.base.keeper_clock import ClockWatch
 from supervisor.keeper.monitoring.collector import Sensors
 from supervisor.keeper.monitoring.log_monitor import LastReading, LogKey, LogKind, LogWatch
-from supervisor.keeper.monitoring.observations import Observation, RankGone, Sampled
+from supervisor.keeper.monitoring.observations import Observation, RankGone, Sampled, received
 from supervisor.keeper.monitoring.rank_failures import RankEnds
 from supervisor.keeper.observed_run import (
     ATTEMPT,
@@ -50,8 +50,6 @@ from supervisor.text.prefixes import Origin
 
 TICK_S = 0.1
 ENDING_TICK_S = 0.01
-RECEIVE_S = 0.1
-"""Time to spend on observations per pass, in seconds. A flood of lines must not keep a request waiting."""
 QUIET_S = 0.5
 LEAVE_S = 3.0
 """How long to keep reading after a person leaves, in seconds. A second Ctrl-C ends the wait."""
@@ -302,18 +300,11 @@ class Observer:
     def _take(self, timeout_s: float) -> bool:
         """Record new observations. Return whether any came from a log."""
         new_lines = False
-        try:
-            seen = self._queue.get(timeout=timeout_s)
-            until = self._clock.mono() + RECEIVE_S
-            while True:
-                new_lines = new_lines or not isinstance(seen, Sampled | RankGone)
-                self._recorder.record(seen)
-                self._ranks.observe(seen)
-                if self._clock.mono() > until:
-                    return new_lines
-                seen = self._queue.get_nowait()
-        except queue.Empty:
-            return new_lines
+        for seen in received(self._queue, self._clock, timeout_s):
+            new_lines = new_lines or not isinstance(seen, Sampled | RankGone)
+            self._recorder.record(seen)
+            self._ranks.observe(seen)
+        return new_lines
 
     # -- whether the logs are growing --------------------------------------------------------------
 
