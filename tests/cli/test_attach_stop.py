@@ -156,6 +156,10 @@ def test_a_log_is_judged_and_nothing_is_kept(tmp_path: Path, call: Call) -> None
     assert observed() == []
     (kept,) = Path(os.environ["XDG_STATE_HOME"]).glob("stoker/kept/*")
     assert kept.name in call("runs --all").out
+    attempt = read_state(RunPaths(kept).node().journal).attempt
+    assert attempt is not None
+    assert attempt.verdict is not None
+    assert attempt.verdict.rank is None, "the log mentions none"
 
 
 @pytest.mark.parametrize("target", ["logs", "logs/rank1.log"])
