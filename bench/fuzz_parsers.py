@@ -106,7 +106,6 @@ def measured(folder: Path) -> Play:
     def play(data: bytes) -> None:
         path.write_bytes(data)
         verb("metrics", str(path), "--json", json_lines=True)
-        verb("metrics", str(path), "--csv")
 
     return play
 

@@ -3,7 +3,7 @@
     python bench/metrics_command.py [--lines 1700000] [--rounds 5] [--attach] [--keep bench/results/metrics_command.json]
 
 The log is a training's: a time stamp, a level, a counter, and six measurements a line, some 130 bytes. The scripts search each line for `key: value` by one
-regular expression and print what they found, by `json.dumps` or `csv.writer`. CPU time of the whole process, output to /dev/null, all commands in turn,
+regular expression and print what they found, by `json.dumps`. CPU time of the whole process, output to /dev/null, all commands in turn,
 after one round that is thrown away. Goals: half of the script's time in either form; `attach --no-ui` of the finished log (with --attach) at most 1.5 × `metrics`.
 """
 
@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.common import ROOT, command_line, in_turn, interval, surroundings, tell
 
 FIND = r"""
-import csv, json, re, sys
+import json, re, sys
 PAIR = re.compile(r"([A-Za-z_][\w/ .-]*?)\s*[=:]\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
 """
 JSON_SCRIPT = (
@@ -33,20 +33,6 @@ for line in open(sys.argv[1], errors="replace"):
     found = {name: float(value) for name, value in PAIR.findall(line)}
     if found:
         print(json.dumps(found))
-"""
-)
-CSV_SCRIPT = (
-    FIND
-    + """
-writer = None
-for line in open(sys.argv[1], errors="replace"):
-    found = {name: float(value) for name, value in PAIR.findall(line)}
-    if found:
-        if writer is None:
-            names = list(found)
-            writer = csv.writer(sys.stdout)
-            writer.writerow(names)
-        writer.writerow([found.get(name) for name in names])
 """
 )
 
@@ -94,9 +80,7 @@ def main() -> int:
         stoker = [sys.executable, "-m", "supervisor"]
         commands = {
             "metrics --json": [*stoker, "metrics", str(log), "--json"],
-            "metrics --csv": [*stoker, "metrics", str(log), "--csv"],
             "script, json.dumps": [sys.executable, "-c", JSON_SCRIPT, str(log)],
-            "script, csv.writer": [sys.executable, "-c", CSV_SCRIPT, str(log)],
         }
         if args.attach:
             os.utime(log, (0.0, 0.0))  # of one that was written lately it would wait for more
@@ -109,7 +93,6 @@ def main() -> int:
             "rounds": args.rounds,
             "cpu_s": {name: round(statistics.median(times), 2) for name, times in found.items()},
             "json_ratio": ratio(found["metrics --json"], found["script, json.dumps"]),
-            "csv_ratio": ratio(found["metrics --csv"], found["script, csv.writer"]),
         }
         if args.attach:
             report["attach_ratio"] = ratio(found["attach --no-ui"], found["metrics --json"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from supervisor.cli.common import Parser, complain, own_rules, say, say_json
 from supervisor.cli.job_logs import (
@@ -141,17 +142,23 @@ def _text_lines(
 ) -> Iterator[str]:
     context = None if path == "-" else _context
     verdict = _of_known_rank(path, attempt, found.verdict)
-    again: list[str] = []
-    if attempt is not None:
-        from supervisor.cli.run_journals import seen_before  # only a run has journals
-
-        again = seen_before(path, attempt, verdict)
+    again = _seen_before(path, attempt, verdict) if attempt is not None else []
     lines = verdict_lines(path, attempt, verdict, context, again, tr, ended_t=found.facts.job.ended_t)
     earlier = [job._replace(verdict=_of_known_rank(path, attempt, job.verdict)) for job in found.earlier]
     lines += earlier_job_lines(earlier, tr)
     if explain:
         lines += explanation_lines(found, tr)
     return map(Redactor.of(os.environ.items()).text, lines)
+
+
+def _seen_before(path: str, attempt: int, verdict: Verdict) -> list[str]:
+    """Return one line about the other attempts of this run with the same failure, or no line."""
+    from supervisor.run.journal import read_state  # only a run has one
+    from supervisor.run.paths import RunPaths
+
+    same = read_state(RunPaths(Path(path)).node().journal).same_failure(verdict, attempt)
+    many = "s" if len(same) > 1 else ""
+    return [f"the same failure as attempt{many} {', '.join(map(str, same))}"] if same else []
 
 
 def _of_known_rank(path: str, attempt: int | None, verdict: Verdict) -> Verdict:

@@ -6,6 +6,7 @@ import contextlib
 import glob
 import os
 import re
+import socket
 import stat
 import sys
 import threading
@@ -17,6 +18,8 @@ from supervisor.cli.common import complain, wait_while_read
 from supervisor.diagnosis.evidence import JobEvidence, LogSource, MachineRecords, SeenRecorder
 from supervisor.diagnosis.scan.windows import window_bytes
 from supervisor.diagnosis.slurm_states import state_in
+from supervisor.job.errors import JobError
+from supervisor.run.paths import RunPaths
 from supervisor.run.records import Verdict
 from supervisor.run.regular import open_regular, read_regular
 from supervisor.text.decode import HEAD_BYTES, clean, is_binary, is_packed, plain_chunks
@@ -190,12 +193,34 @@ def _folder(path: str, *, each: bool, attempt: int | None) -> list[tuple[str, in
         )
     if each and logs:
         return [(name, None, JobEvidence(logs=(log_file(name, origin_of_path(name)),))) for name in logs]
-    job = evidence_of(inner, logs, files["record"])._replace(recorder=recorder)
+    job = evidence_of(inner, logs, files["record"])
     if chosen is not None:
-        from supervisor.cli.run_journals import with_run_facts
+        recorded = _recorded(RunPaths(Path(path)), chosen)
+        job = recorded._replace(logs=recorded.logs or job.logs)  # an observed run's own logs lie elsewhere
+    return [(path, chosen, job._replace(recorder=recorder))]
 
-        job = with_run_facts(job, path, chosen)
-    return [(path, chosen, job)]
+
+def _recorded(run: RunPaths, attempt: int) -> JobEvidence:
+    """Return the evidence that an attempt left in a run directory. Of a damaged file, use the intact part."""
+    from supervisor.keeper.planning.attempt_evidence import NodeAttempt, recorded_evidence
+    from supervisor.preflight.network import free_port
+    from supervisor.run.journal import read_state
+    from supervisor.run.runfile import BadRunFile, read_run_file
+    from supervisor.run.state import AttemptState
+
+    attempts = []
+    for number in run.nodes():
+        state = read_state(run.node(number).journal)
+        view = state.find(attempt) or AttemptState(number=attempt, planned_t=0.0)
+        attempts.append(NodeAttempt(number, run.node(number), state, view))
+    record = None
+    with contextlib.suppress(BadRunFile):  # an observed run has no run file
+        record = read_run_file(run.run_json)
+    found = recorded_evidence(attempts, record.job if record is not None else None, run_root=str(run.root))
+    if record is not None and record.host == socket.gethostname():
+        with contextlib.suppress(JobError):
+            found = found._replace(run_values=found.run_values._replace(free_port=free_port()))
+    return found
 
 
 def evidence_of(root: Sequence[str], logs: Iterable[str], records: Iterable[str]) -> JobEvidence:
@@ -212,7 +237,6 @@ def evidence_of(root: Sequence[str], logs: Iterable[str], records: Iterable[str]
     return JobEvidence(
         logs=sources,
         machine=MachineRecords(slurm_state=_slurm_state(records)),
-        launcher_exit=_launcher_exit(root),
         ranks_per_node=per_node,
         world_size=per_node * len(nodes) if per_node and nodes else None,
     )
@@ -335,17 +359,6 @@ def _slurm_state(records: Iterable[str]) -> str | None:
             continue
         if state := state_in(text, by_sacct="sacct" in os.path.basename(name)):
             return state
-    return None
-
-
-def _launcher_exit(roots: Sequence[str]) -> int | None:
-    for root in roots:
-        try:
-            text = read_regular(os.path.join(root, "exit"), 64).decode("ascii", "replace")
-        except OSError:
-            continue
-        if match := re.match(r"\s*(-?\d+)", text):
-            return whole(match.group(1))
     return None
 
 

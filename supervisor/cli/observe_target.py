@@ -22,7 +22,7 @@ from supervisor.cli.common import complain, metric_rules_of_user, say, wait_whil
 from supervisor.cli.job_logs import BadInputError, without_guessed_rank
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.keeper.base.keeper_clock import Clock
-from supervisor.keeper.observer.observed_run import ObservedRun, Target
+from supervisor.keeper.observed_run import ObservedRun, Target
 from supervisor.run.index import claim, register, state_home
 from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths, make_private
@@ -31,7 +31,7 @@ from supervisor.run.state import Finished
 from supervisor.sources.processes import any_is_written
 
 if TYPE_CHECKING:
-    from supervisor.keeper.observer.observer import Observer
+    from supervisor.keeper.observer import Observer
     from supervisor.views.appearance import Appearance
 
 LEFT_BEHIND_S = 3600.0
@@ -86,8 +86,6 @@ class Watching:
         self._what, self._read, self._observed = what, read, observed
         self._interval_s = interval_s
         self._observer: Observer | None = None
-        self._left = False
-        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self.begin, name="stoker-attach")
 
     def begin_beside(self) -> None:
@@ -96,7 +94,7 @@ class Watching:
 
     def load(self) -> Observer:
         """Load the observer without starting to watch."""
-        from supervisor.keeper.observer.observer import Observer
+        from supervisor.keeper.observer import Observer
 
         what = self._what
         if what.logs and not what.processes:
@@ -111,22 +109,16 @@ class Watching:
         )
 
     def begin(self) -> None:
-        """Load the observer and start it, unless the screen has been left already."""
-        observer = self.load()
-        with self._lock:
-            if not self._left:
-                self._observer = observer
-                observer.start()
+        """Load the observer and start it."""
+        self._observer = self.load()
+        self._observer.start()
 
     def leave(self, *, keep: bool) -> None:
         """Stop watching after the screen closes. `keep`: write a last verdict, even if not yet started."""
-        begun = self._thread.ident is not None
-        if keep and not begun:
-            self.begin()
-        with self._lock:
-            self._left = True
-        if begun:
+        if self._thread.ident is not None:
             self._thread.join()
+        elif keep:
+            self.begin()
         if self._observer is not None:
             self._observer.leave(hurried=not keep, patience_s=READ_KEPT_S)
         else:

@@ -15,7 +15,7 @@ from supervisor.keeper.monitoring.collector import Collector
 from supervisor.keeper.monitoring.found_checkpoints import FoundCheckpoints, concurrent_runs
 from supervisor.keeper.monitoring.log_monitor import LastReading
 from supervisor.keeper.monitoring.measured_facts import MeasuredFacts, PlanCheck
-from supervisor.keeper.monitoring.observations import EvidenceLine, Observation, RankGone, is_telemetry
+from supervisor.keeper.monitoring.observations import Observation, RankGone, Reported, is_telemetry
 from supervisor.keeper.monitoring.rank_failures import RankFailures
 from supervisor.keeper.planning.attempt_evidence import BackgroundVerdict
 from supervisor.keeper.planning.decisions import next_answer
@@ -198,8 +198,9 @@ class AttemptMonitor:
         if live is not None:
             if (
                 live.stop_sequence is not None
-                and isinstance(observation, EvidenceLine)
-                and observation.failure is FailureClass.TERMINATED
+                and isinstance(observation, Reported)
+                and isinstance(observation.event, ev.EvidenceSeen)
+                and observation.event.failure is FailureClass.TERMINATED
                 and observation.stop_signal
             ):
                 return  # an echo of the keeper's own SIGTERM, which the journal already has
@@ -211,7 +212,7 @@ class AttemptMonitor:
         self._take(self._measured.hear(observation))
 
     def _take(self, observation: Observation) -> None:
-        self._recorder.record(self._number, observation)
+        self._recorder.record(observation)
         self._health.observe(observation)
 
     # -- its beginning ---------------------------------------------------------------------------

@@ -24,15 +24,16 @@ from supervisor.keeper.base.background import Background
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.observations import (
     LOSSES,
-    EvidenceLine,
     FactSeen,
     LinesSeen,
     Observation,
+    Reported,
     StepHint,
     StepSeen,
     from_telemetry,
 )
 from supervisor.policy.health.stall import printed
+from supervisor.run.events import EvidenceSeen
 from supervisor.run.records import FailureClass
 from supervisor.run.series import LINE_T, READING
 from supervisor.sources.metrics import DrawnState, MetricReader, MetricSample, standing_states
@@ -280,18 +281,17 @@ class LogWatch:
             ):
                 continue
             self._rank_reported = self._rank_reported or key.kind is LogKind.RANK
-            self._put(
-                EvidenceLine(
-                    t=self._clock.wall(),
-                    failure=hit.signature.failure,
-                    role=str(hit.signature.role),
-                    rank=self._rank_of(hit.origin.over(key.origin)),
-                    path=key.name,
-                    line=hit.line,
-                    text=hit.text,
-                    stop_signal=hit.has(Trait.STOP_SIGNAL),
-                )
+            found = EvidenceSeen(
+                t=self._clock.wall(),
+                attempt=0,
+                failure=hit.signature.failure,
+                role=str(hit.signature.role),
+                rank=self._rank_of(hit.origin.over(key.origin)),
+                path=key.name,
+                line=hit.line,
+                text=hit.text,
             )
+            self._put(Reported(found, found.rank, stop_signal=hit.has(Trait.STOP_SIGNAL)))
 
     def _measure(self, key: LogKey, batch: Batch) -> None:
         reader = self._readers.setdefault(key.name, MetricReader(rules=self._rules))

@@ -16,11 +16,10 @@ from supervisor.job.spec import HangSettings
 from supervisor.keeper.base.background import BackgroundTask
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.observations import (
-    CheckpointSeen,
-    EvidenceLine,
     LinesSeen,
     Observation,
-    PhaseSeen,
+    Reported,
+    ReportedEvent,
     Sampled,
     StepSeen,
 )
@@ -120,23 +119,14 @@ class Health:
         match seen:
             case StepSeen():
                 self._step(watch, seen)
-            case PhaseSeen():
-                if not self._is_past(seen.t) and self._is_progress_of(seen.rank):
-                    watch.enter(seen.phase, self._mono(seen.t))
-                    self._stragglers.pause()
-            case CheckpointSeen():
-                if not self._is_past(seen.t):
-                    watch.progress(self._mono(seen.t))
-                    self._stragglers.pause()
-                    self._say(self._early.checkpoint(tree_bytes(Path(seen.path))))
+            case Reported(event=event, rank=rank):
+                if not self._is_past(event.t):
+                    self._report(watch, event, rank)
             case LinesSeen():
                 if seen.again:
                     watch.recall(seen.log, seen.lines)
                 else:
                     watch.printed(seen.log, seen.lines, self._mono(seen.t))
-            case EvidenceLine():
-                if not self._is_past(seen.t):
-                    self._early.complaint(seen.rank, self._mono(seen.t), seen.failure, seen.text)
             case Sampled():
                 self._sample(seen)
             case _:
@@ -249,9 +239,27 @@ class Health:
         elif step is not None and step > self._total:
             watch.finish(done=False)  # that total was the end of an epoch
         if seen.rank is not None:
-            self._stragglers.step(seen.rank, seen.t, seen.values, from_telemetry=seen.from_telemetry)
-            self._stragglers.measured(seen.rank, seen.values)
+            if seen.from_telemetry:
+                self._stragglers.step(seen.rank, seen.t, seen.values)
+            else:
+                self._stragglers.measured(seen.rank, seen.values)
         self._say(self._early.step(seen.rank, mono, seen.values))
+
+    def _report(self, watch: StallWatch, event: ReportedEvent, rank: int | None) -> None:
+        mono = self._mono(event.t)
+        match event:
+            case ev.PhaseChanged():
+                if self._is_progress_of(rank):
+                    watch.enter(event.phase, mono)
+                    self._stragglers.pause()
+            case ev.CheckpointCommitted():
+                watch.progress(mono)
+                self._stragglers.pause()
+                self._say(self._early.checkpoint(tree_bytes(Path(event.path))))
+            case ev.EvidenceSeen():
+                self._early.complaint(rank, mono, event.failure, event.text)
+            case _:
+                pass
 
     def _is_progress_of(self, rank: int | None) -> bool:
         """Check whether this rank's phases count for the attempt: rank 0's, or those of the first rank that reported one."""
@@ -283,7 +291,7 @@ class Health:
         found = self._stragglers.find()
         slow = ev.SlowRankFound(t=self._clock.wall(), attempt=self._attempt)
         if found is not None:
-            numbers = {"lost_s": round(found.lost_s, 4), "step_s": round(found.gap_s, 4)}
+            numbers = {"lost_s": round(found.lost_s, 4), "step_s": round(found.step_s, 4)}
             slow = replace(slow, rank=found.rank, **numbers)
         if slow.rank != self._slow:
             self._slow = slow.rank

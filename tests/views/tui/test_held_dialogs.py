@@ -15,8 +15,8 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.records import DecisionKind
 from supervisor.run.runfile import read_run_file, write_run_file
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.dialogs.prompts import Confirm
-from supervisor.views.tui.dialogs.restart import BatchScreen
+from supervisor.views.tui.shell.prompts import Confirm
+from supervisor.views.tui.shell.restart_dialogs import BatchScreen
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, on_dashboard, pane, requests, shown, until
 from tests.views.tui.recording import Recording

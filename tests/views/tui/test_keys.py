@@ -19,8 +19,8 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import read_run_file, write_run_file
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.dashboard.acting import KEYS
-from supervisor.views.tui.dialogs.restart import BatchScreen
 from supervisor.views.tui.shell.feeder import Adopter
+from supervisor.views.tui.shell.restart_dialogs import BatchScreen
 from tests.tiers import first
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, offered, on_dashboard, pane, requests, shown, until

@@ -25,7 +25,7 @@ from supervisor.job.batch import (
 )
 from supervisor.job.errors import JobError
 from supervisor.text.redact import redact
-from supervisor.views.tui.dialogs.prompts import key_line
+from supervisor.views.tui.shell.prompts import key_line
 from supervisor.views.tui.shell.screen_base import OverScreen
 from supervisor.views.tui.widgets.panel import tr_of
 

@@ -23,16 +23,18 @@ from supervisor.keeper.base.keeper_clock import ClockWatch
 from supervisor.keeper.monitoring.collector import Sensors
 from supervisor.keeper.monitoring.log_monitor import LastReading, LogKey, LogKind, LogWatch
 from supervisor.keeper.monitoring.observations import Observation, RankGone, Sampled
-from supervisor.keeper.observer.observed_run import (
+from supervisor.keeper.monitoring.rank_failures import RankEnds
+from supervisor.keeper.observed_run import (
     ATTEMPT,
     PIPE_NAME,
     ObservedRun,
+    PipeCopy,
     Target,
+    Writers,
     end_of,
     last_written_t,
     span_of_logs,
 )
-from supervisor.keeper.observer.watched_ends import PipeCopy, RankEnds, Writers
 from supervisor.keeper.recording.recorder import Recorder
 from supervisor.keeper.stalls.stack_rounds import Round, Targets, take_round
 from supervisor.policy import EXIT_ENDED_EARLY, EXIT_FAILED, EXIT_LOST
@@ -307,7 +309,7 @@ class Observer:
             until = self._clock.mono() + RECEIVE_S
             while True:
                 new_lines = new_lines or not isinstance(seen, Sampled | RankGone)
-                self._recorder.record(ATTEMPT, seen)
+                self._recorder.record(seen)
                 self._ranks.observe(seen)
                 if self._clock.mono() > until:
                     return new_lines
