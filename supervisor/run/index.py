@@ -247,6 +247,20 @@ def find_run(
     raise RunNotFound(f"no run named {text!r}{where}: {hint}`stoker runs` lists {len(near)}{more}")
 
 
+def runs_of(words: str, runs: Path, env: Mapping[str, str]) -> list[RunPaths]:
+    """Return the run that all the words together identify, or else one run per word.
+
+    Raises:
+        RunNotFound: a word matches no run, or several.
+    """
+    try:
+        return [find_run(words.strip(), runs, env)]
+    except RunNotFound:
+        if len(words.split()) < 2:
+            raise
+    return list(dict.fromkeys(find_run(word, runs, env) for word in words.split()))
+
+
 def named_runs(name: str, known: list[RunPaths], env: Mapping[str, str]) -> list[RunPaths]:
     """Return the runs in `known` with exactly this name, in the same order."""
     names = listed_names(env)
