@@ -109,7 +109,7 @@ def _attach_run(paths: RunPaths, args: argparse.Namespace, appearance: Appearanc
     journal.refresh()
     state = journal.state
     place = place_of(paths)
-    if notice := place.notice or newer_notice(place, state.newer_version):
+    if notice := place.refusal or newer_notice(place, state.newer_version):
         say(f"{paths.run_id}: {notice}", file=sys.stderr)
     elif (
         state.mode == "launched"

@@ -56,7 +56,7 @@ def show(
         for line in trial_lines(state, run, tr):
             say(line)
         return state.condition.exit_code
-    if notice := place_of(run).notice:
+    if notice := place_of(run).refusal:
         say(tr(f"{run.run_id}: {notice}"))
     elif has_keeper(run):
         match state.condition:

@@ -102,7 +102,7 @@ def test_a_copy_is_only_looked_at(tmp_path: Path) -> None:
         copy = RunPaths(tmp_path / "copy")
 
         async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-            notice = f"a copy of {run.root}"
+            notice = "this folder is a copy"
             await until(pilot, lambda: notice in pane(app, "notice"), "the notice")
             await pilot.press("s", "r", "A")
             await until(pilot, lambda: app.screen is app.dashboard, "no question")
