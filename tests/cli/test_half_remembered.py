@@ -57,7 +57,7 @@ def answer(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str]:
 
 
 @pytest.mark.fault(
-    "hostile input", "the working directory was deleted: every verb", "one line, exit 2, with what to do"
+    "hostile input", "the working directory was deleted: every verb", "one line with advice, exit 2"
 )
 def test_a_deleted_working_directory_is_named_by_every_verb(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -91,8 +91,8 @@ def sparse(path: Path) -> None:
 @pytest.mark.parametrize("verb", ["diagnose", "metrics"])
 @pytest.mark.fault(
     "hostile input",
-    "a pipe that nobody writes, a sparse terabyte, a gzip bomb as a log",
-    "a line at once, then how far it is read; memory is bounded, Ctrl-C leaves",
+    "a pipe without a writer, a sparse terabyte or a gzip bomb as a log",
+    "a line at once, then progress; memory is bounded, Ctrl-C quits",
 )
 def test_what_takes_long_to_read_says_so(make: Callable[[Path], None], verb: str, tmp_path: Path) -> None:
     make(tmp_path / "train.log")
@@ -121,7 +121,7 @@ def test_what_takes_long_to_read_says_so(make: Callable[[Path], None], verb: str
 @pytest.mark.fault(
     "hostile input",
     "a pipe, a socket, a device, a loop of links to attach to",
-    "one line, exit 2, what to do",
+    "one line with advice, exit 2",
 )
 def test_what_is_no_log_is_not_attached_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -163,7 +163,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.fault(
     "hostile input",
     "`attach --adopt` and `profile` without a run",
-    "the newest of this folder, and of no other",
+    "only the newest of this folder",
 )
 def test_what_acts_without_a_name_takes_a_run_of_this_folder(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -184,7 +184,7 @@ def test_what_acts_without_a_name_takes_a_run_of_this_folder(
 
 
 @pytest.mark.fault(
-    "hostile input", "an empty name, as of an unset variable", "refused: the newest is not meant"
+    "hostile input", "an empty name, as of an unset variable", "refused, instead of using the newest run"
 )
 @pytest.mark.parametrize(
     "words",
@@ -201,8 +201,8 @@ def test_an_empty_name_is_no_run(
 
 @pytest.mark.fault(
     "hostile input",
-    "a part of a run, a folder of runs, where a log is meant",
-    "one line, exit 2, with the run",
+    "part of a run or a folder of runs in place of a log",
+    "one line that shows the run, exit 2",
 )
 @pytest.mark.parametrize("verb", [["diagnose"], ["metrics"], ["attach", "--no-ui"]], ids=lambda verb: verb[0])
 def test_what_stoker_keeps_is_no_log(here: Path, verb: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -224,9 +224,7 @@ def test_what_stoker_keeps_is_no_log(here: Path, verb: list[str], capsys: pytest
         assert main([*verb, str(log)]) == 0, "what its job printed is a log"
 
 
-@pytest.mark.fault(
-    "hostile input", "a log, a typo, a part of two ids where a run is meant", "one line, exit 2"
-)
+@pytest.mark.fault("hostile input", "a log, a typo or an ambiguous id in place of a run", "one line, exit 2")
 def test_what_is_no_run_is_not_acted_on(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "train.log").write_text("step 1\n", encoding="utf-8")
     assert answer(capsys, "attach", "--adopt", "train.log") == (
