@@ -161,7 +161,7 @@ def help_text(flags: Iterable[Flag], group: str) -> str:
 def explained(flag: Flag) -> str:
     """Return a flag's help, plus its choices if the help does not list them."""
     named = all(choice in flag.help for choice in flag.choices)
-    return flag.help if named else f"{flag.help}: {', '.join(flag.choices)}"
+    return flag.help if named else f"{flag.help} ({', '.join(flag.choices)})"
 
 
 HELP: Final = frozenset({"-h", "--help"})
