@@ -42,20 +42,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "target",
         nargs="?",
         metavar="RUN|LOG|FOLDER|PID|-",
-        help="a run (path, id, part of an id, name), a log file, a folder of logs, a pid, - for a pipe; nothing: the newest live run",
+        help="a run (path, id, part of an id, name), a log file, a folder of logs, a pid, or - for a pipe (default: the newest live run)",
     )
-    parser.add_argument(
-        "--read-only", action="store_true", help="only look: no key asks anything of a keeper"
-    )
+    parser.add_argument("--read-only", action="store_true", help="disable all keys that act on the run")
     parser.add_argument(
         "--adopt",
         action="store_true",
-        help="take over what lives of a run whose keeper died: start a new keeper, open nothing (exit 3: refused)",
+        help="start a new keeper for the live processes of a run whose keeper died, without a screen (exit 3: refused)",
     )
     parser.add_argument("--no-ui", action="store_true", help="print log lines instead of opening the screen")
     parser.add_argument("--json", action="store_true", help="with --no-ui: JSON lines on stdout")
     parser.add_argument(
-        "--keep", action="store_true", help="keep the observed run directory of a log, pid or pipe"
+        "--keep", action="store_true", help="keep the run directory of an observed log, pid or pipe"
     )
     parser.add_argument(
         "--interval",

@@ -51,12 +51,12 @@ def says_yes(question: str) -> bool:
 def add_runs_dir(parser: argparse.ArgumentParser) -> None:
     """Add the flag for the folder of runs."""
     parser.add_argument(
-        "--runs-dir", metavar="DIR", help="where runs lie (default: $STOKER_RUNS_DIR, else ./runs)"
+        "--runs-dir", metavar="DIR", help="folder of runs (default: $STOKER_RUNS_DIR, else ./runs)"
     )
 
 
-READ = "a path, an id, a unique part of an id, a name"
-ACTED_ON = "a path, an id, a name; of this folder's runs also 3 or more characters of the id"
+READ = "a path, an id or a unique part of it, or a name"
+ACTED_ON = "a path, an id, a name, or 3 or more characters of an id in this folder of runs"
 
 
 def named_run(text: str | None, folder: str | None) -> RunPaths:
@@ -98,7 +98,7 @@ def add_recorded_run(parser: argparse.ArgumentParser, acted_on: str = "") -> Non
 def add_scope(parser: argparse.ArgumentParser) -> None:
     """Add the flags for the scope of listed runs: the same for `stoker` and `stoker runs`."""
     add_runs_dir(parser)
-    parser.add_argument("--all", action="store_true", help="also this user's runs in other folders")
+    parser.add_argument("--all", action="store_true", help="also list your runs in other folders")
 
 
 def say(*lines: str, file: TextIO | None = None, end: str = "\n", flush: bool = False) -> None:
@@ -242,11 +242,9 @@ def own_words(
 def add_appearance_flags(parser: argparse.ArgumentParser) -> None:
     """Declare ``--theme``, ``--ascii`` and ``--lang``."""
     group = parser.add_argument_group("looks")
-    group.add_argument(
-        "--theme", metavar="NAME", help="dark, light, or safe for eyes that mix up red and green"
-    )
-    group.add_argument("--ascii", action="store_true", default=None, help="no glyph beyond ASCII")
-    group.add_argument("--lang", metavar="LANG", help="en or zh (default: by LANG)")
+    group.add_argument("--theme", metavar="NAME", help="dark, light, or safe (for red-green color blindness)")
+    group.add_argument("--ascii", action="store_true", default=None, help="draw with ASCII only")
+    group.add_argument("--lang", metavar="LANG", help="en or zh (default: from LANG)")
 
 
 def appearance_from(flags: Mapping[str, object], env: Mapping[str, str]) -> Appearance:

@@ -61,7 +61,7 @@ def refused(call: Call) -> Refused:
 
 
 @pytest.mark.fault(
-    "hostile input", "the working directory was deleted: every verb", "one line, exit 2, with what to do"
+    "hostile input", "the working directory was deleted: every verb", "one line with advice, exit 2"
 )
 def test_a_deleted_working_directory_is_named_by_every_verb(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
@@ -125,7 +125,7 @@ def test_what_takes_long_to_read_says_so(make: Callable[[Path], None], verb: str
 @pytest.mark.fault(
     "hostile input",
     "a pipe, a socket, a device, a loop of links to attach to",
-    "one line, exit 2, what to do",
+    "one line with advice, exit 2",
 )
 def test_what_is_no_log_is_not_attached_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
@@ -167,7 +167,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.fault(
     "hostile input",
     "`attach --adopt` and `profile` without a run",
-    "the newest of this folder, and of no other",
+    "only the newest of this folder",
 )
 def test_what_acts_without_a_name_takes_a_run_of_this_folder(
     here: Path, monkeypatch: pytest.MonkeyPatch, call: Call, refused: Refused

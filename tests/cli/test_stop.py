@@ -173,7 +173,9 @@ def test_a_control_folder_that_cannot_be_written_is_one_line(
 # -- stops that come as the run ends ---------------------------------------------------------------
 
 
-@pytest.mark.fault("processes", "a stop while the run ends by itself", "it succeeds: the run has ended")
+@pytest.mark.fault(
+    "processes", "a stop while the run ends by itself", "the stop succeeds, because the run has ended"
+)
 @pytest.mark.parametrize("answered", [True, False], ids=["the keeper refused it", "the keeper had left"])
 def test_a_stop_of_a_run_that_ends_meanwhile_succeeds(
     answered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -198,7 +200,7 @@ def test_a_stop_of_a_run_that_ends_meanwhile_succeeds(
 
 
 @pytest.mark.fault(
-    "journal and disk", "a stop where no request can be written", "the keeper is asked by a signal"
+    "journal and disk", "a stop when no request can be written", "the keeper is asked by a signal"
 )
 def test_a_stop_that_cannot_be_written_is_a_signal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holder: subprocess.Popen[bytes]
@@ -254,7 +256,7 @@ def test_twenty_stops_at_once_all_succeed(long_job: Path) -> None:
 @pytest.mark.fault(
     "processes",
     "a stop at a random moment around the death of launcher or command",
-    "it is not lost: nothing is launched again",
+    "the stop is not lost, and nothing is launched again",
 )
 @pytest.mark.parametrize("seed", range(2))
 def test_a_stop_while_the_launcher_dies_is_not_lost(long_job: Path, seed: int) -> None:

@@ -211,7 +211,7 @@ def test_phases_checkpoints_and_warnings_are_said_once(bench: Bench) -> None:
     assert found == [False, True]
 
 
-@pytest.mark.fault("journal and disk", "a phase change at every step", "journalled at a bounded rate")
+@pytest.mark.fault("journal and disk", "a phase change at every step", "journaled at a bounded rate")
 def test_a_job_that_evaluates_after_every_step_fills_no_journal_with_phases(bench: Bench) -> None:
     """100 changes a second make 860 MB a day."""
     for number in range(500):

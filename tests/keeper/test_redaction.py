@@ -25,7 +25,7 @@ KNOWN = "hunter2-of-the-job"
 
 @pytest.mark.parametrize("planted", IN_TEXT[::6], ids=lambda planted: planted.of)
 @pytest.mark.fault(
-    "secrets and access", "a log line with a secret becomes evidence", "journal and verdict hold it redacted"
+    "secrets and access", "a log line with a secret becomes evidence", "journal and verdict have it redacted"
 )
 def test_evidence_and_verdicts_are_journalled_without_secrets(tmp_path: Path, planted: Planted) -> None:
     node = RunPaths(tmp_path).node()

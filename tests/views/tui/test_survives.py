@@ -29,7 +29,7 @@ from tests.views.tui.driving import OFFER, drive, keeper_of, offered, pane, requ
 from tests.views.tui.wire import SHOW_AND_LEAVE, SHOW_RUN, on_a_terminal
 
 
-@pytest.mark.fault("journal and disk", "the run directory is removed under a dashboard", "said")
+@pytest.mark.fault("journal and disk", "the run directory is removed under a dashboard", "reported")
 def test_run_directory_is_removed(tmp_path: Path) -> None:
     run = recorded.healthy(tmp_path / "run")
 
@@ -69,7 +69,7 @@ def test_journal_is_cut(tmp_path: Path) -> None:
     drive(run, play)
 
 
-@pytest.mark.fault("processes", "the keeper is killed under a dashboard", "said; adoption is offered")
+@pytest.mark.fault("processes", "the keeper is killed under a dashboard", "reported; adoption is offered")
 def test_keeper_is_gone(tmp_path: Path) -> None:
     run = recorded.healthy(tmp_path / "run")
     adopted: list[bool] = []
