@@ -7,6 +7,8 @@ import contextlib
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 from textual.pilot import Pilot
 
@@ -84,6 +86,23 @@ def drive(
         asyncio.run(play())
     assert "stoker-view-reader" not in [thread.name for thread in threading.enumerate()]
     return app
+
+
+def plays(
+    make: Callable[[Path], RunPaths], **how: Any
+) -> Callable[[Callable[[StokerApp, Pilot[None], RunPaths], Awaitable[None]]], Callable[[Path], None]]:
+    """A test that plays on the screen of a run that `make` records. `how`: see `drive`."""
+
+    def tested(
+        scenario: Callable[[StokerApp, Pilot[None], RunPaths], Awaitable[None]],
+    ) -> Callable[[Path], None]:
+        def played(tmp_path: Path) -> None:
+            run = make(tmp_path / "run")
+            drive(run, lambda app, pilot: scenario(app, pilot, run), **how)
+
+        return played
+
+    return tested
 
 
 def is_read(app: StokerApp) -> bool:
