@@ -30,6 +30,7 @@ OFFER = Offer(
     )
 )
 Scenario = Callable[[StokerApp, Pilot[None]], Awaitable[None]]
+Played = Callable[[StokerApp, Pilot[None], RunPaths], Awaitable[None]]
 
 
 def clock_after(run: RunPaths, later_s: float = 2.0) -> Callable[[], float]:
@@ -88,19 +89,15 @@ def drive(
     return app
 
 
-def plays(
-    make: Callable[[Path], RunPaths], **how: Any
-) -> Callable[[Callable[[StokerApp, Pilot[None], RunPaths], Awaitable[None]]], Callable[[Path], None]]:
+def plays(make: Callable[[Path], RunPaths], **how: Any) -> Callable[[Played], Callable[[Path], None]]:
     """A test that plays on the screen of a run that `make` records. `how`: see `drive`."""
 
-    def tested(
-        scenario: Callable[[StokerApp, Pilot[None], RunPaths], Awaitable[None]],
-    ) -> Callable[[Path], None]:
-        def played(tmp_path: Path) -> None:
+    def tested(played: Played) -> Callable[[Path], None]:
+        def test(tmp_path: Path) -> None:
             run = make(tmp_path / "run")
-            drive(run, lambda app, pilot: scenario(app, pilot, run), **how)
+            drive(run, lambda app, pilot: played(app, pilot, run), **how)
 
-        return played
+        return test
 
     return tested
 
