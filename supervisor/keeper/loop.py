@@ -18,10 +18,11 @@ from msgspec.structs import replace as replace_fields
 
 from supervisor.cluster.scheduler import scheduler_of
 from supervisor.job.errors import JobError, NotResumableError
+from supervisor.keeper.base.background import Background
 from supervisor.keeper.base.control_input import ControlInput, Refused
 from supervisor.keeper.base.job_secrets import redactor_of
 from supervisor.keeper.base.keeper_clock import SET_S, Clock, ClockWatch
-from supervisor.keeper.base.ledger import LaterChecks, Ledger, RunContext, opening
+from supervisor.keeper.base.ledger import Ledger, RunContext, later_findings, opening
 from supervisor.keeper.planning import launch_plans as plans
 from supervisor.keeper.planning.launch_plans import Launching, StillAlive
 from supervisor.keeper.process.child import Child, ExitStatus, own_identity, read_exit
@@ -158,7 +159,7 @@ class Keeper:
         self._group.join(self)
         self._waits_for_group = False
         self.launching = Launching(context, lambda: self._group.nodes, self._group.announce)
-        self._later_checks = LaterChecks(context)
+        self._later_checks: Background[list[Finding]] = Background("stoker-checks")
         for fact in opening(context, me, findings, continued_by=continued_by):
             self.emit(fact)
         self._engine = EngineLoader(begin=False, own=record.job.signatures)
@@ -261,7 +262,8 @@ class Keeper:
             self._clock_watch.look()
             self._control.look()
             self._act()
-            self._later_checks.journal()
+            for finding in self._later_checks.poll() or ():
+                self.emit(ev.PreflightFound(t=self._clock.wall(), finding=finding))
         return self.state.condition.exit_code
 
     def _launches_first(self) -> bool:
@@ -408,7 +410,8 @@ class Keeper:
             case st.Preflight():
                 if self._launches_first() or self._prober.tick(self.state):
                     self.launch("first launch")
-                    self._later_checks.begin()
+                    if self._record.settings.checks:  # beside the launcher, so that the start does not wait
+                        self._later_checks.start(lambda: later_findings(self.context))
             case st.Launching() | st.Running() | st.Stopping():
                 self.watch()
             case st.Ended() if self.reads_on:

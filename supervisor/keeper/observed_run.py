@@ -276,11 +276,6 @@ class Writers:
         self.gone = False
         """Whether there were writers, all of them have exited, and no other process writes."""
 
-    @property
-    def seen(self) -> bool:
-        """Whether any writer was found."""
-        return bool(self._known)
-
     def look(self, now: float) -> None:
         """Check which writers are left. `now`: monotonic seconds."""
         if self.gone or not self._paths:

@@ -382,7 +382,7 @@ def test_a_log_whose_writer_here_has_ended_is_over(tmp_path: Path) -> None:
         assert wait_until(lambda: log.exists() and log.stat().st_size > 0, 20)
         with watching(log) as (observer, run):
             assert wait_until(lambda: attempt_of(observer).last_step == 1, 20)
-            assert wait_until(lambda: observer._writers.seen, 20)
+            assert wait_until(lambda: observer._writers._known, 20)
             assert isinstance(observer.state.condition, st.Running)
             process.kill()
             process.wait()

@@ -15,7 +15,6 @@ from supervisor import __version__
 from supervisor.cluster.scheduler import scheduler_of
 from supervisor.job.config.script_settings import is_plain_python
 from supervisor.job.spec import EntryKind, JobSpec
-from supervisor.keeper.base.background import Background
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.run import events as ev
 from supervisor.run.fold import fold, merge_progress
@@ -228,37 +227,20 @@ def world_size_of(job: JobSpec) -> int | None:
     return job.nproc_per_node * (int(job.nnodes) if job.nnodes.isdecimal() else 1)
 
 
-class LaterChecks:
-    """Runs checks that never refuse a launch in parallel with the launcher, so the start does not wait for them."""
+def later_findings(context: RunContext) -> list[Finding]:
+    """Run the checks that never refuse a launch, and return their warnings."""
+    from supervisor.preflight.checks import beside, run_checks
+    from supervisor.preflight.context import CheckContext
+    from supervisor.preflight.interpreter import Interpreter
 
-    def __init__(self, context: RunContext) -> None:
-        self._context = context
-        self._checking: Background[list[Finding]] = Background("stoker-checks")
-
-    def begin(self) -> None:
-        """Start the checks in a thread, unless checks are off."""
-        if self._context.record.settings.checks:
-            self._checking.start(self._run)
-
-    def journal(self) -> None:
-        """Journal the relevant warnings once the checks are done."""
-        for finding in self._checking.poll() or ():
-            if finding.level is not FindingLevel.OK:
-                self._context.ledger.emit(ev.PreflightFound(t=self._context.clock.wall(), finding=finding))
-
-    def _run(self) -> list[Finding]:
-        from supervisor.preflight.checks import beside, run_checks
-        from supervisor.preflight.context import CheckContext
-        from supervisor.preflight.interpreter import Interpreter
-
-        record = self._context.record
-        found = Interpreter(
-            path=record.interpreter,
-            version=record.python_version or "",
-            torch_version=record.torch_version,
-            why="",
-            torch_cuda=record.torch_cuda,
-            torch_hip=record.torch_hip,
-        )
-        context = CheckContext(record.job, self._context.run.root.parent, self._context.env, found)
-        return run_checks(beside(), context)
+    record = context.record
+    found = Interpreter(
+        path=record.interpreter,
+        version=record.python_version or "",
+        torch_version=record.torch_version,
+        why="",
+        torch_cuda=record.torch_cuda,
+        torch_hip=record.torch_hip,
+    )
+    checked = run_checks(beside(), CheckContext(record.job, context.run.root.parent, context.env, found))
+    return [finding for finding in checked if finding.level is not FindingLevel.OK]

@@ -69,8 +69,7 @@ class Collector:
             rules=job.metric_rules,
             on_agent=self._on_agent,
             engine_ready=engine_ready,
-            arrived=self._arrivals.note,
-            read_before=self._arrivals.end_of,
+            arrivals=self._arrivals,
         )
 
     def start(self) -> None:

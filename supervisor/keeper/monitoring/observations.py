@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import queue
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, assert_never
@@ -15,6 +16,8 @@ from supervisor.sources.telemetry import TelemetryKind, TelemetryRecord, parse_t
 LOSSES = frozenset({"loss", "val_loss"})
 MAX_LINE_BYTES = 1 << 16
 """The longest line of telemetry that is parsed."""
+RECEIVE_S = 0.1
+"""Time to spend on observations per pass of a loop, in seconds. A flood of lines must not delay a stop or a request."""
 NOT_METRICS = frozenset({"memory_cap_bytes", "memory_limit_bytes"})
 ReportedEvent: TypeAlias = (
     ev.PhaseChanged | ev.TrainerReady | ev.CheckpointCommitted | ev.Advisory | ev.EvidenceSeen | ev.GpuFound
@@ -115,6 +118,21 @@ class Sampled:
 
 
 Observation: TypeAlias = StepSeen | StepHint | LinesSeen | FactSeen | Reported | RankGone | Sampled
+
+
+def received(
+    waiting: queue.SimpleQueue[Observation], clock: Clock, timeout_s: float
+) -> Iterator[Observation]:
+    """Wait for the first observation, then yield those queued now, for at most `RECEIVE_S` seconds."""
+    try:
+        yield waiting.get(timeout=timeout_s)
+        until = clock.mono() + RECEIVE_S
+        for _ in range(waiting.qsize()):
+            if clock.mono() > until:
+                return
+            yield waiting.get_nowait()
+    except queue.Empty:
+        return
 
 
 def is_telemetry(seen: Observation) -> bool:

@@ -25,7 +25,7 @@ from supervisor.keeper.monitoring.observations import (
 )
 from supervisor.keeper.stalls.hang_watch import HangContext, HangWatch
 from supervisor.keeper.stalls.stack_rounds import Round, StackBroker, Targets, take_round
-from supervisor.policy.health.early_signs import Advice, EarlySigns, Quota
+from supervisor.policy.health.early_signs import PAUSE_S, Advice, EarlySigns
 from supervisor.policy.health.stall import Paces, StallWatch
 from supervisor.policy.health.straggler import Stragglers
 from supervisor.run import events as ev
@@ -54,7 +54,6 @@ class Health:
 
     _flagged_before: ev.StallFlagged | None
     _slow: int | None
-    _past_t: float | None
     _last_tick: float
 
     def __init__(
@@ -75,7 +74,7 @@ class Health:
         self._clock = clock
         self._stacks = StackBroker(emit, clock, targets, take)
         self._paces = Paces()
-        self._quota = Quota()
+        self._said: dict[str, float] = {}
         self._hangs = HangWatch(settings, emit, clock, self._stacks, around or HangContext(), self._say)
         self._watch: StallWatch | None = None
         self._reset(0)
@@ -88,10 +87,10 @@ class Health:
         view = adopted.attempt if adopted is not None else None
         if adopted is None or view is None:
             return
-        self._watch, self._past_t = resumed_watch(self._node, view, self._paces, self._settings, self._mono)
-        self._read_again = self._replayed = now + READ_AGAIN_S
+        self._watch = resumed_watch(self._node, view, self._paces, self._settings, self._mono)
+        self._read_again = now + READ_AGAIN_S
         for advisory in adopted.advisories:
-            self._quota.said(advisory.code, now)
+            self._said[advisory.code] = now
         self._hangs.adopt(view, self._read_again)
         self._flagged_before = view.stall
         if view.slow_rank is not None:
@@ -120,8 +119,7 @@ class Health:
             case StepSeen():
                 self._step(watch, seen)
             case Reported(event=event, rank=rank):
-                if not self._is_past(event.t):
-                    self._report(watch, event, rank)
+                self._report(watch, event, rank)
             case LinesSeen():
                 if seen.again:
                     watch.recall(seen.log, seen.lines)
@@ -178,8 +176,7 @@ class Health:
         self._stacks.begin(attempt)
         self._early = EarlySigns()
         self._stragglers = Stragglers()
-        self._past_t = None
-        self._read_again = self._replayed = float("-inf")
+        self._read_again = float("-inf")
         self._wire = False
         self._last_tick = self._clock.mono()
         self._max_step = self._max_epoch = -1.0
@@ -199,16 +196,9 @@ class Health:
             self._hangs.over(max(stall.waited_s, lasted_s))
             self._paces.returned_s = max(self._paces.returned_s, lasted_s)
 
-    def _is_past(self, t: float) -> bool:
-        """Check whether an earlier keeper saw time `t`. False after files are read again, as clocks may differ."""
-        is_known = self._past_t is not None and t <= self._past_t
-        return is_known and self._clock.mono() < self._replayed
-
     # -- signs of life ---------------------------------------------------------------------------
 
     def _step(self, watch: StallWatch, seen: StepSeen) -> None:
-        if seen.from_telemetry and self._is_past(seen.t):
-            return
         self._wire = self._wire or seen.from_telemetry
         if self._wire and not seen.from_telemetry:
             return  # telemetry has the exact values
@@ -300,7 +290,9 @@ class Health:
 
     def _say(self, advice: Iterable[Advice]) -> None:
         for item in advice:
-            if self._quota.allows(item.code, self._clock.mono()):
+            now = self._clock.mono()
+            if now - self._said.get(item.code, -math.inf) >= PAUSE_S:
+                self._said[item.code] = now
                 self._emit(
                     ev.Advisory(
                         t=self._clock.wall(),
@@ -319,10 +311,10 @@ TAIL_BYTES = 1 << 20
 
 def resumed_watch(
     node: NodePaths, view: AttemptState, paces: Paces, settings: HangSettings, mono: Callable[[float], float]
-) -> tuple[StallWatch, float | None]:
-    """Return the watch of an adopted attempt, and the wall time of its last step or phase change, from its samples.
+) -> StallWatch:
+    """Return the watch of an adopted attempt, from its samples. Other paces are learned again.
 
-    Other paces are learned again. `mono` converts a wall time to the keeper's clock.
+    Telemetry that is read again changes nothing: its times are those of the samples. `mono` converts a wall time to the keeper's clock.
     """
     watch = StallWatch(paces, settings, started=mono(view.started_t or view.planned_t))
     if view.first_step_t is not None:
@@ -347,5 +339,4 @@ def resumed_watch(
         watch.progress(mono(math.inf))
     if view.phase is not None and view.phase_t is not None and view.phase_t >= (last_t or 0.0):
         watch.enter(view.phase, mono(view.phase_t))
-        last_t = view.phase_t
-    return watch, last_t
+    return watch
