@@ -258,7 +258,7 @@ class Panes:
         is_here = snapshot.machine or any(rank.cpu or rank.rss for rank in snapshot.ranks.values())
         is_elsewhere = snapshot.state.mode == "observed" and not is_here
         is_unmeasured = not is_here and bool(snapshot.series)
-        devices = 0 if is_elsewhere or is_unmeasured else 1 + len(snapshot.ranks)
+        devices = 0 if is_elsewhere or is_unmeasured else 1
         needs = replace(
             needs,
             devices=(len(devices_of(snapshot)) if snapshot.gpus else 0) or devices,
