@@ -356,7 +356,7 @@ class StokerApp(ThemedApp):
         if self._reader is None:
             return
         report = partial(self.call_later, self._report_trouble)
-        self._read_with(Feeder(self._reader, partial(self.call_later, self._show_list), report))
+        self._read_with(Feeder(self._reader.refresh, partial(self.call_later, self._show_list), report))
 
     def _open(self, run: RunPaths, replay: tuple[Recording, ReplayClock] | None = None) -> Dashboard:
         """Open the dashboard of a run, or of its recording."""
@@ -374,9 +374,10 @@ class StokerApp(ThemedApp):
             clock = replay[1].now
             reader, playback = ReplayReader(replay[0], clock), Playback(*replay)
         feeder: Feeder[Snapshot] = Feeder(
-            reader,
+            reader.refresh,
             deliver=lambda snapshot: self.call_later(self._show_moment, dashboard, snapshot),
             trouble=partial(self.call_later, self._report_trouble),
+            close=reader.close if isinstance(reader, SnapshotReader) else tuple,
         )
         access = RunAccess(
             RequestClient(run),
