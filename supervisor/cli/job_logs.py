@@ -11,7 +11,7 @@ import stat
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.cli.common import complain, wait_while_read
@@ -20,19 +20,15 @@ from supervisor.diagnosis.scan.windows import window_bytes
 from supervisor.diagnosis.slurm_states import state_in
 from supervisor.job.errors import JobError
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import Verdict
 from supervisor.run.regular import open_regular, read_regular
-from supervisor.text.decode import HEAD_BYTES, clean, is_binary, is_packed, plain_chunks
+from supervisor.text.decode import HEAD_BYTES, is_binary, plain_chunks
 from supervisor.text.patterns import Lazy, whole
-from supervisor.text.prefixes import NOWHERE, Origin, origin_of_path, split_prefix
+from supervisor.text.prefixes import NOWHERE, Origin, origin_of_path
 
 FIRST_WORD_S = 1.0
 """The first line must appear within 2 s. Starting a verb takes some 0.6 s of this on a busy machine."""
 MOST_PAUSE_S = 60.0
 MOST_FILES = 4096
-# Bytes read at the end of a log to see whether its lines mention ranks.
-NAMED_BYTES = 1 << 18
-_RANK_0 = re.compile(r" on rank 0(?=$|: | \(likely)")
 _LOG_NAMES = Lazy(
     r"(?:\.(?:log|txt|out|err|stdout|stderr|jsonl?|gz)|^(?:stdout|stderr|console|nohup\.out|log)|-\d+\.out|\.o\d+|\.e\d+)$|^slurm-",
     re.IGNORECASE,
@@ -373,26 +369,3 @@ def refuse_binary(path: str) -> None:
         head = next(plain_chunks(iter(lambda: file.read(HEAD_BYTES), b"")), b"")
     if is_binary(head[:HEAD_BYTES]):
         raise BadInputError(f"{path}: a binary file, not a log; give a log, a folder of logs, or -")
-
-
-def without_guessed_rank(verdict: Verdict, path: str, origin: Origin) -> Verdict:
-    """Drop "rank 0" from a verdict's title if the log mentions no rank. The job may be a single process.
-
-    Both the path (`origin`; ``nohup.out`` gives only a stream) and the last lines are checked. A compressed log keeps "rank 0".
-
-    Raises:
-        OSError: the log cannot be read.
-    """
-    if verdict.rank != 0 or origin._replace(stream=None) != NOWHERE:
-        return verdict
-    with open_regular(path) as file:
-        if is_packed(file.read(HEAD_BYTES)):
-            return verdict
-        file.seek(max(file.seek(0, os.SEEK_END) - NAMED_BYTES, 0))
-        origins = [split_prefix(clean(line))[0] for line in file.read(NAMED_BYTES).splitlines()]
-    if any(origin.rank is not None or origin.local_rank is not None for origin in origins):
-        return verdict
-    title = verdict.title
-    is_first = title.startswith("Rank 0 ")
-    title = f"A rank {title.removeprefix('Rank 0 ')}" if is_first else _RANK_0.sub("", title, count=1)
-    return replace(verdict, title=title)

@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING
 
 from supervisor.cli.attach_targets import resolve
 from supervisor.cli.common import complain, metric_rules_of_user, say, wait_while_read
-from supervisor.cli.job_logs import BadInputError, without_guessed_rank
+from supervisor.cli.job_logs import BadInputError
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.observed_run import ObservedRun, Target
 from supervisor.run.index import claim, register, state_home
 from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths, make_private
-from supervisor.run.records import Verdict
 from supervisor.run.state import Finished
 from supervisor.sources.processes import any_is_written
 
@@ -103,7 +102,6 @@ class Watching:
             self._observed,
             what,
             read=self._read,
-            word=self._of_known_rank,
             interval_s=self._interval_s,
             rules=metric_rules_of_user(os.environ),
         )
@@ -123,14 +121,6 @@ class Watching:
             self._observer.leave(hurried=not keep, patience_s=READ_KEPT_S)
         else:
             self._observed.close()
-
-    def _of_known_rank(self, verdict: Verdict) -> Verdict:
-        """Return the verdict without "rank 0" if the log mentions no rank, because the job may be one process."""
-        what = self._what
-        if len(what.logs) != 1 or what.processes or what.is_copy:
-            return verdict
-        known = without_guessed_rank(verdict, what.logs[0].path, what.logs[0].origin)
-        return replace(known, rank=None) if known is not verdict else verdict
 
 
 def _let_it_write(pipe: int) -> None:

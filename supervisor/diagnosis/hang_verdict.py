@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from supervisor.diagnosis.attempt_facts import Facts, Root
 from supervisor.diagnosis.evidence import SeenHang, SeenRecorder
-from supervisor.diagnosis.hang.stacks import parse_stack
+from supervisor.diagnosis.hang.stacks import parse_stack, where, whose
 from supervisor.diagnosis.hang.stuck_collectives import MOST_NAMED, ranks_named
 from supervisor.diagnosis.launcher_reports import Launch, Ranks, inline_rank, only_absent
 from supervisor.diagnosis.scan.matched_lines import Candidate, SourceScan
@@ -226,7 +226,7 @@ def timeout_by_stacks(facts: Facts, root: Root) -> Root | None:
 def _from_stacks(seen: SeenHang, root: Root) -> Root:
     rank = seen.ranks[0] if len(seen.ranks) == 1 else None
     at_fault = [group for group in seen.groups if seen.ranks and set(group.ranks) <= set(seen.ranks)]
-    named = [f"{_whose(group.ranks)} {_where(group)}" for group in at_fault[:MOST_GROUPS]]
+    named = [f"{whose(group.ranks)} {where(group.what, group.line_at)}" for group in at_fault[:MOST_GROUPS]]
     text = ", ".join(named) + (", …" if len(at_fault) > MOST_GROUPS else "")
     text = text or seen.text
     if seen.collective:
@@ -281,7 +281,11 @@ def waited(seen: SeenHang) -> tuple[Consequence, ...]:
         if set(group.ranks) <= set(seen.ranks):
             continue
         waits = group.doing in _WAITS and group.what.startswith("in ")
-        words = f"waited for {ranks_named(seen.ranks)} {_where(group)}" if waits else f"was {_where(group)}"
+        words = (
+            f"waited for {ranks_named(seen.ranks)} {where(group.what, group.line_at)}"
+            if waits
+            else f"was {where(group.what, group.line_at)}"
+        )
         named: Sequence[int | None] = group.ranks
         if len(group.ranks) > MOST_NAMED:
             named = (None,)
@@ -301,27 +305,27 @@ def advice_by_stacks(seen: SeenHang, general: Sequence[str]) -> tuple[str, ...]:
 
 
 def _next_look(first: RanksAt) -> str:
-    where = f"The stacks show {_whose(first.ranks)} {_where(first)}"
+    shown = f"The stacks show {whose(first.ranks)} {where(first.what, first.line_at)}"
     match first.doing:
         case "own":
             return (
                 f"Look why {first.line_at or 'it'} does not end (a loop without a bound, a lock, a file or a server that "
-                f"does not answer): the stacks show {_whose(first.ranks)} {first.what}, outside the collective."
+                f"does not answer): the stacks show {whose(first.ranks)} {first.what}, outside the collective."
             )
         case "collective" | "backward":
             return (
-                f"{where} and the others elsewhere: the ranks took different branches. Look for a "
+                f"{shown} and the others elsewhere: the ranks took different branches. Look for a "
                 "collective under `if rank == …`, and for batches that differ in number."
             )
         case "data":
-            return f"{where}: look at what its data workers read, and give the DataLoader a timeout=."
+            return f"{shown}: look at what its data workers read, and give the DataLoader a timeout=."
         case "gpu":
-            return f"{where}: look for a kernel that does not end, and for Xid errors in `dmesg`."
+            return f"{shown}: look for a kernel that does not end, and for Xid errors in `dmesg`."
         case "stopped":
-            return f"{where}: find out who suspended it; `kill -CONT` lets it continue."
+            return f"{shown}: find out who suspended it; `kill -CONT` lets it continue."
         case _:
             return (
-                f"Only the kernel's side was seen, {_whose(first.ranks)} {_where(first)}: with py-spy, or `[hang] faulthandler = true`, its line is told "
+                f"Only the kernel's side was seen, {whose(first.ranks)} {where(first.what, first.line_at)}: with py-spy, or `[hang] faulthandler = true`, its line is told "
                 "too."
             )
 
@@ -338,12 +342,3 @@ def _all_alike(seen: SeenHang) -> str:
         "Look at the network and at the ranks of other nodes: the stacks show all ranks here in the same collective, and "
         "none is missing."
     )
-
-
-def _where(group: RanksAt) -> str:
-    """Return ``in all_reduce at train.py:50``."""
-    return group.what if group.line_at is None else f"{group.what} at {group.line_at}"
-
-
-def _whose(ranks: Sequence[int]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"

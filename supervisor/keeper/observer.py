@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.journal_facts import with_journal_facts
-from supervisor.diagnosis.verdict import diagnose
+from supervisor.diagnosis.verdict import Examination, diagnose, examine, is_rank_told
 from supervisor.keeper.base.background import Background, BackgroundTask
 from supervisor.keeper.base.control_input import ControlInput, Refused
 from supervisor.keeper.base.keeper_clock import ClockWatch
@@ -78,7 +78,6 @@ class Observer:
         observed: the run directory, already started.
         target: what to watch, and whether its logs are still being written.
         read: returns the evidence for a verdict; raises OSError or ValueError if the logs are gone.
-        word: turns a verdict into the verdict to show.
         interval_s: seconds between sensor readings.
         rules: the user's own metrics, as (name, regex).
     """
@@ -89,12 +88,11 @@ class Observer:
         target: Target,
         *,
         read: Callable[[], JobEvidence],
-        word: Callable[[Verdict], Verdict] = lambda verdict: verdict,
         interval_s: float = SAMPLE_INTERVAL_S,
         rules: tuple[tuple[str, str], ...] = (),
     ) -> None:
         self._observed, self._target, self._clock = observed, target, observed.clock
-        self._read, self._word = read, word
+        self._read = read
         self._leave, self._over, self._stop = threading.Event(), threading.Event(), threading.Event()
         self._queue: queue.SimpleQueue[Observation] = queue.SimpleQueue()
         self._engine = EngineLoader()
@@ -454,7 +452,7 @@ class Observer:
         engine = self._engine.get()
         if of_end:
             logs = tuple(LogSource(log.name, end_of(log), log.origin) for log in self._target.logs)
-            return self._word(diagnose(JobEvidence(logs=logs), engine.signatures, engine.matcher))
+            return _of_told_rank(examine(JobEvidence(logs=logs), engine.signatures, engine.matcher))
         try:
             job = self._read()
             view, codes = self.state.attempt, self._ranks.codes
@@ -462,7 +460,7 @@ class Observer:
             if view is not None and all_seen and not any(codes.values()):
                 job = with_journal_facts(job._replace(launcher_exit=0), [(self.state, view)])
                 job = job._replace(is_code_own=True)
-            return self._word(diagnose(job, engine.signatures, engine.matcher))
+            return _of_told_rank(examine(job, engine.signatures, engine.matcher))
         except (OSError, ValueError):  # a log was removed during the watch, so there is nothing to judge
             return diagnose(JobEvidence(logs=()), engine.signatures, engine.matcher)
 
@@ -593,3 +591,9 @@ def _unknown(unread: str) -> Verdict:
         action=Action.NONE,
         fingerprint="",
     )
+
+
+def _of_told_rank(found: Examination) -> Verdict:
+    """Return the verdict, without a rank that is only assumed."""
+    is_told = is_rank_told(found.facts, found.decision.root)
+    return found.verdict if is_told else replace(found.verdict, rank=None)

@@ -44,7 +44,7 @@ MOST_AHEAD = 4
 
 
 def match_ahead(find: Find, windows: Iterable[Window]) -> Generator[Matched, None, None]:
-    """Match windows ahead of the caller, in a thread. `Matcher.ahead` uses this on more than one core.
+    """Match windows ahead of the caller, in a thread. The engine uses this on more than one core.
 
     Hyperscan releases the interpreter's lock, but counting lines does not. On 1 GiB, the caller's half and the
     engine's half take about equally long. The thread ends with the windows or when the iterator is closed.

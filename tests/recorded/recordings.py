@@ -21,9 +21,9 @@ from typing import Any
 
 import msgspec
 
-from supervisor.cli.job_logs import read_jobs, without_guessed_rank
+from supervisor.cli.job_logs import read_jobs
 from supervisor.cli.main import main as stoker
-from supervisor.diagnosis.verdict import diagnose
+from supervisor.diagnosis.verdict import diagnose, examine, is_rank_told
 from supervisor.keeper.planning.attempt_evidence import NodeAttempt, evidence_of
 from supervisor.keeper.planning.decisions import policy_input
 from supervisor.policy import decide
@@ -35,7 +35,6 @@ from supervisor.run.records import DecisionKind, Verdict
 from supervisor.run.runfile import BadRunFile, RunFile, read_run_file
 from supervisor.run.state import Finished, RunState
 from supervisor.sources.signature_files import Engine
-from supervisor.text.prefixes import NOWHERE
 from supervisor.views.appearance import Appearance, ThemeName
 from supervisor.views.headless.console import ConsoleSettings, ConsoleView
 from tests.views.tui.camera import run_app, stand_still
@@ -161,9 +160,9 @@ def _diagnosed(
     if record is None or view is None:
         log = str(recording.folder / "train.log")
         ((_, _, evidence),) = read_jobs([log])
-        verdict = diagnose(evidence, engine.signatures, engine.matcher)
-        is_named = without_guessed_rank(verdict, log, NOWHERE) is verdict
-        return verdict if is_named else replace(verdict, rank=None)
+        found = examine(evidence, engine.signatures, engine.matcher)
+        is_told = is_rank_told(found.facts, found.decision.root)
+        return found.verdict if is_told else replace(found.verdict, rank=None)
     own = NodeAttempt(0, recording.run.node(), state, view)
     evidence = evidence_of([own], record.job)
     then = evidence.machine._replace(disk_free_bytes=None, cgroup_oom_kills=view.memory_kills)

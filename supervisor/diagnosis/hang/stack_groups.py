@@ -22,7 +22,10 @@ from supervisor.diagnosis.hang.stacks import (
     kind_of_wait,
     main_thread,
     parse_stack,
+    where,
+    whose,
 )
+from supervisor.run.events import RanksAt
 
 # Public names in torch/distributed/distributed_c10d.py (2.13) that wait for other ranks. Functions with the
 # same names in sharded checkpoints (torch/distributed/checkpoint/utils.py) also include a rank's own writes.
@@ -115,24 +118,7 @@ class RankPlace:
     @property
     def where(self) -> str:
         """Such as ``in read() at data.py:41``."""
-        return self.what if self.line_at is None else f"{self.what} at {self.line_at}"
-
-
-@dataclass(frozen=True, slots=True)
-class StackGroup:
-    """Ranks with the same activity at the same line."""
-
-    ranks: tuple[int, ...]
-    doing: Doing
-    what: str
-    line_at: str | None
-
-    @property
-    def text(self) -> str:
-        """The group in words, like ``7 ranks in all_reduce`` or ``rank 3 in read at data.py:41``."""
-        who = f"rank {self.ranks[0]}" if len(self.ranks) == 1 else f"{len(self.ranks)} ranks"
-        where = f" at {self.line_at}" if self.line_at is not None else ""
-        return f"{who} {self.what}{where}"
+        return where(self.what, self.line_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +130,7 @@ class StackRound:
     """
 
     places: tuple[RankPlace, ...]
-    groups: tuple[StackGroup, ...]
+    groups: tuple[RanksAt, ...]
     odd: tuple[int, ...]
     proves_hang: bool
 
@@ -153,7 +139,7 @@ class StackRound:
         """The groups in one line: first those that keep the others waiting, then by descending size."""
         odd = set(self.odd)
         ordered = sorted(self.groups, key=lambda group: not odd.issuperset(group.ranks))
-        return ", ".join(group.text for group in ordered)
+        return ", ".join(f"{whose(group.ranks)} {where(group.what, group.line_at)}" for group in ordered)
 
     def place_of(self, rank: int) -> RankPlace | None:
         """Return where `rank` is."""
@@ -166,7 +152,10 @@ def stack_round(stacks: Sequence[RankStack]) -> StackRound:
     by_kind: dict[tuple[Doing, str, str | None], list[int]] = {}
     for place in places:
         by_kind.setdefault((place.doing, place.what, place.line_at), []).append(place.rank)
-    groups = [StackGroup(tuple(ranks), *key) for key, ranks in by_kind.items()]
+    groups = [
+        RanksAt(ranks=tuple(ranks), doing=doing.value, what=what, line_at=line_at)
+        for (doing, what, line_at), ranks in by_kind.items()
+    ]
     groups.sort(key=lambda group: (-len(group.ranks), group.ranks))
     odd = _odd(groups, len(places))
     return StackRound(places, tuple(groups), odd, _proves(places, odd))
@@ -180,22 +169,22 @@ def alike(one: StackRound, other: StackRound) -> bool:
     return bool(one.places) and all(a.mark == b.mark and a.doing is not Doing.UNKNOWN for a, b in pairs)
 
 
-def _odd(groups: Sequence[StackGroup], count: int) -> tuple[int, ...]:
+def _odd(groups: Sequence[RanksAt], count: int) -> tuple[int, ...]:
     if len(groups) < 2:
         return ()
     waiting = {rank for group in groups if _waits(group) for rank in group.ranks}
     absent = tuple(sorted(rank for group in groups for rank in group.ranks if rank not in waiting))
     if waiting and absent:
         # A rank that waits for its own device may be waiting for a collective there. It is odd only if no other rank is.
-        firm = tuple(r for g in groups if not _waits(g) and g.doing is not Doing.GPU for r in g.ranks)
+        firm = tuple(r for g in groups if not _waits(g) and g.doing != Doing.GPU for r in g.ranks)
         return tuple(sorted(firm)) if firm else absent
     # All wait in different collectives, or none waits. The smallest group is odd, if clearly smaller.
     smallest = groups[-1]
     return smallest.ranks if len(smallest.ranks) * 2 < count else ()
 
 
-def _waits(group: StackGroup) -> bool:
-    if group.doing is Doing.KERNEL:
+def _waits(group: RanksAt) -> bool:
+    if group.doing == Doing.KERNEL:
         return group.what.partition("(")[0].removeprefix("in ").strip() in _WAITING_CALLS
     return group.doing in WAITS_FOR_PEERS
 

@@ -114,6 +114,16 @@ def main_thread(threads: Sequence[ThreadStack]) -> ThreadStack | None:
     return next((thread for thread in threads if thread.is_main), threads[0] if len(threads) == 1 else None)
 
 
+def whose(ranks: Sequence[int]) -> str:
+    """Return ``rank 3`` or ``7 ranks``."""
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"
+
+
+def where(what: str, line_at: str | None) -> str:
+    """Return ``in all_reduce at train.py:50``."""
+    return what if line_at is None else f"{what} at {line_at}"
+
+
 # System calls as numbered in x86-64's /proc. On other machines these numbers have no meaning.
 CALL_NAMES: Final = MappingProxyType(
     {

@@ -178,7 +178,7 @@ def in_turn(find: Find, windows: Iterable[Window]) -> Generator[Matched, None, N
 def match_windows(
     matcher: Matcher, windows: Iterable[Window], large: int = LARGE_LOG_BYTES
 ) -> Generator[Matched, None, None]:
-    """Match one window after another. Once a log turns out to be large, match as `Matcher.ahead` does."""
+    """Match one window after another. Once a log turns out to be large, match as the matcher's `ahead` does."""
     rest, seen = iter(windows), 0
     for window in rest:
         yield match_window(matcher.scan, window)
@@ -239,7 +239,7 @@ def engine_name() -> str:
     return f"hyperscan-{version}-{os.uname().machine if hasattr(os, 'uname') else sys.platform}"
 
 
-def compile_matcher(signatures: Signatures) -> HyperscanMatcher | Re2Matcher:
+def compile_matcher(signatures: Signatures) -> Matcher:
     """Build the engine from patterns."""
     try:
         import hyperscan
@@ -270,39 +270,26 @@ def load_matcher(dumped: bytes) -> HyperscanMatcher:
 
 
 class Re2Matcher:
-    """The fallback: one alternation finds candidate lines, then an RE2 set finds the matching signatures."""
+    """The fallback: an RE2 set tells which signatures a block contains, and each of these finds its lines."""
 
     def __init__(self, regexes: Sequence[str]) -> None:
         import re2
 
         self.ahead: Ahead = in_turn
         options = re2.Options()
-        options.never_nl = False
         options.log_errors = False
         options.max_mem = 256 << 20
+        sources = [_for_bytes("(?m)" + regex) for regex in regexes]
         self._set: Any = re2.Set.SearchSet(options)  # type: ignore[no-untyped-call]
-        for regex in regexes:
-            self._set.Add(_for_bytes("(?m)" + regex).decode("utf-8"))
+        for source in sources:
+            self._set.Add(source.decode("utf-8"))
         self._set.Compile()
+        self._patterns: list[Any] = [re2.compile(source, options) for source in sources]  # type: ignore[no-untyped-call]
 
     def scan(self, block: bytes) -> list[tuple[int, int]]:
         """See `Matcher.scan`."""
-        # The set tells which signatures match, not where. Halve a block down to single lines, so quiet text is cheap.
-        return sorted(self._scan(block, 0))
-
-    def _scan(self, block: bytes, base: int) -> Iterator[tuple[int, int]]:
-        matches = self._set.Match(block.decode("utf-8", "replace"))
-        if not matches:
-            return
-        middle = block.find(b"\n", len(block) // 2)
-        if middle < 0 or middle + 1 >= len(block):
-            middle = block.rfind(b"\n", 0, max(len(block) - 1, 0))
-        if middle < 0 or middle + 1 >= len(block):
-            end = base + len(block.rstrip(b"\n"))
-            yield from ((end, index) for index in matches)
-            return
-        yield from self._scan(block[: middle + 1], base)
-        yield from self._scan(block[middle + 1 :], base + middle + 1)
+        contained = self._set.Match(block.decode("utf-8", "replace")) or ()
+        return sorted((match.end(), at) for at in contained for match in self._patterns[at].finditer(block))
 
 
 # -- additions by collectors -----------------------------------------------------------------------

@@ -35,7 +35,7 @@ from supervisor.keeper.recording.sample_steps import StepSense
 from supervisor.run import events as ev
 from supervisor.run.fold import MEASURED, merge_progress
 from supervisor.run.series import JOB_KEY, METRICS, RANKS, Sample, SeriesReader, SeriesWriter
-from supervisor.run.state import AttemptState, MomentKind, RunState
+from supervisor.run.state import AttemptState, RunState
 from supervisor.run.timeline import EVIDENCE_CHARS
 from supervisor.sources.tail.tailer import Backlog
 from supervisor.text.redact import redact_text
@@ -155,7 +155,7 @@ class Recorder:
         m.evidence = {
             (moment.values.get("rank"), moment.values["failure"], moment.values["text"])
             for moment in adopted.timeline
-            if moment.attempt == attempt and moment.kind is MomentKind.EVIDENCE
+            if moment.attempt == attempt and moment.kind == "evidence_seen"
         }
         m.advised = {advisory.code for advisory in adopted.advisories if advisory.attempt == attempt}
         self._recall(view)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from supervisor.diagnosis.hang.stack_groups import RankStack, StackRound, stack_round
 from supervisor.diagnosis.hang.stacks import main_thread, parse_stack
 from supervisor.diagnosis.hang.stuck_collectives import (
@@ -114,14 +116,10 @@ class Round:
         """The ranks grouped by what they do, for the journal. Ranks that keep the others waiting come first."""
         odd, lines = set(self.odd), self.lines or {}
         found = sorted(self.stacks.groups, key=lambda group: not odd.issuperset(group.ranks))
+        if self.artifact is None:
+            return tuple(found[:MOST_GROUPS])
         return tuple(
-            ev.RanksAt(
-                ranks=group.ranks,
-                doing=group.doing.value,
-                what=group.what,
-                line_at=group.line_at,
-                lines=tuple(lines.get(rank, 1) for rank in group.ranks) if self.artifact is not None else (),
-            )
+            msgspec.structs.replace(group, lines=tuple(lines.get(rank, 1) for rank in group.ranks))
             for group in found[:MOST_GROUPS]
         )
 

@@ -335,7 +335,7 @@ class Requests:
 
     def action_smaller_batch(self) -> None:
         """Restart with a different batch."""
-        from supervisor.views.tui.shell.restart_dialogs import BatchScreen
+        from supervisor.views.tui.shell.restart_dialogs import ask_batch
 
         snapshot = self.panes.snapshot
         if snapshot is not None and "smaller_batch" not in self.possible:
@@ -351,14 +351,14 @@ class Requests:
         if snapshot is None or now is None or wanted is None:
             return
 
-        def closed(number: int | None) -> None:
+        def closed(number: str | None) -> None:
             if number is not None:
                 risk = overwrite_warning(self.panes.snapshot or snapshot)
-                self._restart(risk, RequestArgs(micro_batch=number))
+                self._restart(risk, RequestArgs(micro_batch=int(number)))
             else:
                 self._tell_not_restarted(asks)
 
-        asks = BatchScreen(
+        asks = ask_batch(
             now,
             wanted.micro_batch_per_rank,
             lambda: restart_effect(self.panes.snapshot or snapshot),

@@ -17,7 +17,6 @@ from supervisor.views.logs.reading import BadJumpError, LogAt, Remark, parse_jum
 from supervisor.views.logs.session import LogSession, Request, Scroll
 from supervisor.views.logs.sources import Tone
 from supervisor.views.logs.viewport import LogViewport
-from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.pages.log_rows import (
     cut_spans,
     found_text,
@@ -99,10 +98,6 @@ class LogPanel(WheelPanel):
     def ready(self) -> bool:
         """Whether a page has arrived."""
         return self.page is not None
-
-    def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:  # noqa: ARG002 - lines come by `take`
-        """Return nothing: lines arrive by `take`, not in a snapshot."""
-        return ()
 
     @property
     def row(self) -> LogRow | None:

@@ -12,7 +12,7 @@ from textual.timer import Timer
 from supervisor.preflight.context import KNOBS_CHECK
 from supervisor.run.events import ON_OOM, Advisory, Phase
 from supervisor.run.records import Finding, FindingLevel, Sameness
-from supervisor.run.state import Finished, Launching, MomentKind, Preflight, Running, RunState, Tone
+from supervisor.run.state import Finished, Launching, Preflight, Running, RunState, Tone
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.panels.possible_actions import ANSWER_KEYS, offer
@@ -104,12 +104,12 @@ class NoticeBar(Panel):
         if state.unknown_events:
             text = f" {state.unknown_events} facts of a newer version are not shown"
             return [row(Span(tr(text), TextStyle.DIM))]
-        past = {MomentKind.EVIDENCE} if is_past_evidence(snapshot) else frozenset()
+        past = {"evidence_seen"} if is_past_evidence(snapshot) else frozenset()
         newest = next((moment for moment in reversed(state.timeline) if moment.kind not in past), None)
         if newest is None:
             return []
         text = tr.moment(newest)
-        if newest.kind is MomentKind.COMPARED and cell_len(text) + 10 > width:
+        if newest.kind == "resume_compared" and cell_len(text) + 10 > width:
             text = tr.sentence("comparison", "headline", newest.values)
         return [row(Span(f" {fm.time_of_day(newest.t)} {text}", TextStyle.DIM))]
 
