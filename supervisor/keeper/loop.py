@@ -255,8 +255,9 @@ class Keeper:
         return self.state.condition.exit_code
 
     def _launches_first(self) -> bool:
-        """Whether the next step is the first launch, with no search for the batch."""
-        return isinstance(self.state.condition, st.Preflight) and self._record.job.fit is None
+        """Whether the next step is the first launch, with no search for the batch and no wait for other nodes."""
+        is_first = isinstance(self.state.condition, st.Preflight) and self._record.job.fit is None
+        return is_first and not self._waits_for_group
 
     def learn_end(self) -> None:
         """Find out how and why an attempt with no live process ended. If the job succeeded, end the run."""
