@@ -256,8 +256,8 @@ class Keeper:
 
     def _launches_first(self) -> bool:
         """Whether the next step is the first launch, with no search for the batch and no wait for other nodes."""
-        is_first = isinstance(self.state.condition, st.Preflight) and self._record.job.fit is None
-        return is_first and not self._waits_for_group
+        waits = self._waits_for_group or self._record.job.fit is not None
+        return isinstance(self.state.condition, st.Preflight) and not waits
 
     def learn_end(self) -> None:
         """Find out how and why an attempt with no live process ended. If the job succeeded, end the run."""
@@ -356,8 +356,6 @@ class Keeper:
                 return ENDING_TICK_S
             case _ if self._waits_for_group:
                 return TICK_S
-            case st.Preflight() if self._record.job.fit is None:
-                return 0.0
             case st.Ended() if self.monitor.judging.busy:
                 return MIN_TICK_S
             case st.Ended() | st.DiagnosedAs():
