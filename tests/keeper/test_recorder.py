@@ -24,13 +24,12 @@ from supervisor.keeper.recording.recorder import MAX_EVIDENCE, SPEAKER_WAIT_S, R
 from supervisor.run import events as ev
 from supervisor.run.events import Phase
 from supervisor.run.fold import replay
-from supervisor.run.records import FailureClass
 from supervisor.run.series import HOST, METRICS, RANKS, SeriesReader
 from supervisor.sources.signature_files import default_cache_dir, load_engine
 from supervisor.sources.tail.tailer import Backlog
 from supervisor.text.prefixes import Origin
 from tests.conftest import wait_until
-from tests.keeper.fakes import E, Emitted, FakeClock
+from tests.keeper.fakes import E, Emitted, FakeClock, evidence
 
 BEFORE: tuple[ev.Event, ...] = (
     ev.RunStarted(t=1.0, run_id="r", name="n", mode="launched", host="h"),
@@ -69,12 +68,6 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 def step(number: int, rank: int | None = 0, *, wire: bool = True, **values: float) -> StepSeen:
     return StepSeen(10.0 + number, rank, {"step": float(number), "loss": 1.0 / number, **values}, wire)
-
-
-def evidence(text: str, rank: int | None = 1) -> Reported:
-    return reported(
-        ev.EvidenceSeen, 1.0, rank, failure=FailureClass.CODE_ERROR, role="cause", path="a", line=3, text=text
-    )
 
 
 def reported(kind: Callable[..., Any], t: float, rank: int | None = 0, **values: Any) -> Reported:
