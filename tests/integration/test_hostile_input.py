@@ -67,7 +67,9 @@ def test_only_a_regular_file_is_opened(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
-@pytest.mark.fault("hostile input", "FIFOs named error.json, exit, control/x.json", "nobody waits for them")
+@pytest.mark.fault(
+    "hostile input", "FIFOs named error.json, exit, control/x.json", "no reader waits for them"
+)
 def test_pipes_in_a_run_directory_hold_nobody(tmp_path: Path) -> None:
     """Each is read as if it were missing; a request is refused."""
     run = RunPaths(tmp_path)
@@ -93,7 +95,7 @@ def test_pipes_in_a_run_directory_hold_nobody(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "verb", first(1, [["diagnose"], ["metrics"], ["attach", "--no-ui"]]), ids=lambda verb: verb[0]
 )
-@pytest.mark.fault("hostile input", "/proc/kmsg and its like are named as a log", "one line, exit 2")
+@pytest.mark.fault("hostile input", "/proc/kmsg and the like given as a log", "one line, exit 2")
 def test_an_endless_file_of_the_kernel_is_refused_in_one_line(tmp_path: Path, verb: list[str]) -> None:
     done = stoker(*verb, "/proc/kmsg", cwd=tmp_path, timeout_s=HANG_S)
     assert done.code == 2, done.out
@@ -117,7 +119,7 @@ sys.exit(1)
 
 
 @pytest.mark.e2e
-@pytest.mark.fault("hostile input", "a job makes FIFOs where its keeper reads", "the keeper continues")
+@pytest.mark.fault("hostile input", "a job creates FIFOs where its keeper reads", "the keeper continues")
 def test_a_job_that_makes_pipes_where_its_keeper_looks_holds_nobody(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT, encoding="utf-8")
     words = ("--python", sys.executable, "--no-retry", "--", sys.executable, "train.py")
@@ -144,7 +146,7 @@ def quickly() -> Iterator[None]:
 @pytest.mark.fault(
     "hostile input",
     "broken UTF-8 and endless nesting in telemetry, journal, lock, request, run record",
-    "the record is passed over",
+    "the record is skipped",
 )
 def test_bytes_that_are_no_text_and_nesting_without_end_are_no_record(tmp_path: Path) -> None:
     path = tmp_path / "case.json"
@@ -171,7 +173,7 @@ def test_numbers_of_thousands_of_digits_are_numbers() -> None:
 
 
 @pytest.mark.fault(
-    "hostile input", "control characters in arguments and file names", "no message or JSON repeats them raw"
+    "hostile input", "control characters in arguments and file names", "no message or JSON contains them raw"
 )
 def test_what_a_person_typed_cannot_act_on_a_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

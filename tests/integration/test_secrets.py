@@ -69,12 +69,12 @@ raise RuntimeError(f"CUDA error: {sys.argv[1:]} {names} {args.db_pass}")
 @pytest.mark.fault(
     "secrets and access",
     "some 130 secrets of 45 shapes in environment, arguments, config, log and URLs",
-    "none is in anything that stoker writes or prints",
+    "stoker writes and prints none of them",
 )
 @pytest.mark.fault(
     "secrets and access",
     "100 secrets of 10 forms in a training's arguments, variables, config and log",
-    "none is in anything that stoker writes or prints; the training gets them unchanged",
+    "stoker writes and prints none of them; the training gets them unchanged",
 )
 def test_no_secret_is_in_anything_that_stoker_writes_and_the_training_gets_all(tmp_path: Path) -> None:
     job, note = tmp_path / "job", tmp_path / "note"
@@ -167,8 +167,8 @@ if os.environ["STOKER_ATTEMPT"] == "1":
 @pytest.mark.e2e
 @pytest.mark.fault(
     "secrets and access",
-    "a run that fails, restarts and is looked at",
-    "no process of stoker connects, sends or looks a name up",
+    "a run that fails, restarts and is viewed",
+    "no process of stoker connects, sends or resolves a name",
 )
 def test_nothing_reaches_out(tmp_path: Path) -> None:
     (tmp_path / "watch").mkdir()

@@ -113,7 +113,7 @@ def keepers_of(run: RunPaths, node: int) -> int:
 @pytest.mark.fault(
     "nodes",
     "a follower's keeper is killed with -9 and started again",
-    "it joins again and takes over what lives there",
+    "it joins again and takes over the live processes",
 )
 @pytest.mark.fault(
     "nodes",
@@ -299,7 +299,7 @@ dist.destroy_process_group()
 @pytest.mark.cluster
 @pytest.mark.fault(
     "nodes",
-    "one of `--nnodes 2:3` nodes is gone with keeper, agent and rank",
+    "one of `--nnodes 2:3` nodes is lost with keeper, agent and rank",
     "the run is restarted on two, with the global batch of three",
 )
 def test_a_run_of_three_nodes_continues_with_two(run: RunPaths) -> None:
@@ -361,7 +361,7 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
 @pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)} (make cluster)")
 @pytest.mark.fault(
     "nodes",
-    "ssh to all hosts of a run is cut while its logs are read",
+    "ssh to all hosts of a run is cut while logs are read",
     "training continues; status, logs and stop reach it again",
 )
 def test_a_run_over_two_hosts_is_started_watched_cut_off_and_stopped(hosts: Hosts, tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def test_a_log_is_told_from_what_is_none(head: bytes, binary: bool, packed: bool
     assert (is_binary(head), is_packed(head)) == (binary, packed)
 
 
-@pytest.mark.fault("hostile input", "a gzip bomb", "cut at a bound, and said")
+@pytest.mark.fault("hostile input", "a gzip bomb", "cut off at a limit, and reported")
 @pytest.mark.parametrize(
     ("size", "most_bytes", "torn_times"), [(100, 101, 0), (100, 100, 1), (5 << 20, 1 << 20, 1)]
 )
@@ -160,7 +160,7 @@ def test_what_unpacks_to_too_much_is_cut_and_said(size: int, most_bytes: int, to
     assert torn or len(out) == size
 
 
-@pytest.mark.fault("hostile input", "gzip nested 1,200-fold", "read to a depth and no further")
+@pytest.mark.fault("hostile input", "gzip nested 1,200-fold", "read to a limited depth")
 @pytest.mark.parametrize(("times", "is_read"), [(MOST_NESTED, True), (MOST_NESTED + 1, False), (1200, False)])
 def test_gzip_within_gzip_is_read_four_times_deep(times: int, is_read: bool) -> None:
     packed, torn = b"step 1 loss 2.0\n", list[int]()
