@@ -100,7 +100,7 @@ cluster: $(STAMP)
 	-test -x .venv-hand-off/bin/torchx || { $(PYTHON) -m venv .venv-hand-off && .venv-hand-off/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -r tests/tools/hand_off.txt; }
 	@status=0; \
 	$(BIN)/python -m pytest -q tests/integration/test_two_nodes.py tests/integration/test_namespaces.py tests/integration/test_slurm.py tests/integration/test_nodes_ssh.py tests/cli/test_nodes.py tests/integration/test_hand_off.py tests/integration/test_from_the_guides_nodes.py || status=$$?; \
-	$(BIN)/python bench/node_kills.py --kills 50 --seed $(or $(SEED),$(shell date +%Y%m%d)) --keep bench/results/node_kills.json || status=$$?; \
+	$(BIN)/python bench/fault_run.py --job two-nodes --count 50 --seed $(or $(SEED),$(shell date +%Y%m%d)) --keep bench/results/node_kills.json || status=$$?; \
 	exit $$status
 
 # torch comes from the package index itself: on Linux that is the wheel with CUDA. Another: GPU_TORCH, PIP_ARGS.
@@ -210,8 +210,8 @@ demo-picture: $(STAMP)
 
 # Hours, or what one has: SEED=… repeats one. Results are kept.
 soak: $(STAMP)
-	$(BIN)/python bench/soak_kill.py --kills 20 --seed $(or $(SEED),$(shell date +%Y%m%d)) --keep bench/results/soak_kill.json
-	$(BIN)/python bench/soak_hangs.py --minutes 30 --seed $(or $(SEED),$(shell date +%Y%m%d)) --keep bench/results/soak_hangs.json
+	$(BIN)/python bench/fault_run.py --job trainer --count 20 --seed $(or $(SEED),$(shell date +%Y%m%d)) --keep bench/results/trainer_kills.json
+	$(BIN)/python bench/fault_run.py --job healthy --count 12 --seed $(or $(SEED),$(shell date +%Y%m%d)) --keep bench/results/silences.json
 	$(BIN)/python bench/follow.py --minutes 60 --seed $(or $(SEED),$(shell date +%Y%m%d)) --keep bench/results/follow.json
 	$(BIN)/python bench/load.py --seconds 60 --keep bench/results/load.json
 	$(BIN)/python bench/fuzz.py --seconds 1800 --big --seed $(or $(SEED),$(shell date +%Y%m%d)) --keep bench/results/fuzz.json

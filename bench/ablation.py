@@ -15,8 +15,8 @@ Texts and labels: bench/labelled.py. Each text is first judged with everything o
 something are judged again without it, in a fixed order, until `ENOUGH` of them change class, cause or value; `judged` is their number. A piece then contributes:
 
     unreached   no text reaches it, so the texts say nothing about it
-    idle        it is reached, but never does anything
-    sampled     nothing changed, but only some of its texts were judged (--sample): not shown
+    idle        texts reach it, but it never does anything
+    sampled     nothing changed, but only some of its texts were judged (--sample)
     nothing     it does something, but no verdict and no value changes without it
     words       confidence, title, advice or consequences change; class, rank, cause and values do not
     matters     class, reason, rank, cause or a value changes
@@ -37,21 +37,18 @@ import json
 import multiprocessing
 import os
 import pkgutil
-import re
 import resource
 import signal
-import subprocess
 import sys
-import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.common import ROOT, command_line
+from bench.common import command_line
 from bench.labelled import Engine, Outcome, Text, scratch_folder, texts
 from supervisor.diagnosis.scan.signature_tables import Signatures, parse_tables
 from supervisor.diagnosis.scan.windows import Ahead, compile_matcher, in_turn
@@ -63,7 +60,6 @@ LEFT_OUT = ("supervisor.text.redact", "supervisor.diagnosis.scan.windows")
 
 # CPU seconds for one text: the longest takes 0.2.
 LONGEST_S = 5
-MOST_TIMEOUTS = 3
 MOST_BYTES = 4 << 30
 EXAMPLES = 3
 # A piece that changes this many texts matters, whatever the rest show: most such pieces change every text.
@@ -77,25 +73,33 @@ NEVER = r"[^\s\S]"
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """One thing that can be switched off. `lines`: its lines of source. `off` switches it off, `on` on again."""
+    """One thing that can be switched off: a function with its code and what it returns when off, or a signature by its place.
+
+    `lines`: its lines of source. `same`: the parameter that a stage returns.
+    """
 
     kind: str
     name: str
-    lines: int
-    off: Callable[[], None]
-    on: Callable[[], None]
+    lines: int = 0
+    made: FunctionType | None = None
+    on: CodeType | None = None
+    gives: str = ""
+    same: str = ""
+    place: int = -1
 
     @property
     def id(self) -> str:
         return f"{self.kind} {self.name}"
 
+    def off(self) -> CodeType:
+        """Return the code of the function while it is off, which accepts any arguments."""
+        assert self.on is not None
+        made: CodeType = eval(f"lambda *args, **named: {self.gives}").__code__
+        return made.replace(co_name=self.on.co_name, co_qualname=self.on.co_qualname)
 
-class Trace:
-    """The names of the pieces that a text reached, and of those that did something."""
 
-    def __init__(self) -> None:
-        self.reached: set[str] = set()
-        self.active: set[str] = set()
+# A piece that changes nothing when switched off. Each table judges it over all texts; a table where it shows a change is invalid.
+CONTROL = Piece("control", "nothing is off")
 
 
 def modules() -> list[ModuleType]:
@@ -109,10 +113,6 @@ def modules() -> list[ModuleType]:
     return found
 
 
-def short(name: str) -> str:
-    return name.removeprefix("supervisor.")
-
-
 # -- functions --------------------------------------------------------------------------------------
 
 _EMPTY = {
@@ -122,52 +122,20 @@ _EMPTY = {
 _RETURNS = tuple(dis.opmap[name] for name in ("RETURN_VALUE", "RETURN_CONST") if name in dis.opmap)
 
 
-@dataclasses.dataclass(frozen=True)
-class Function:
-    """A function, and what it returns when it is off. `same`: the parameter that a stage returns."""
-
-    kind: str
-    name: str
-    lines: int
-    made: FunctionType
-    gives: str
-    same: str = ""
-
-    def code_off(self) -> CodeType:
-        """Its code while it is off, with the same signature, so that its defaults keep working."""
-        code = self.made.__code__
-        names = code.co_varnames
-        at = code.co_argcount
-        only = names[at : at + code.co_kwonlyargcount]
-        rest = list(names[at + code.co_kwonlyargcount :])
-        head = [*names[: code.co_posonlyargcount], *(["/"] if code.co_posonlyargcount else [])]
-        head += names[code.co_posonlyargcount : at]
-        if code.co_flags & inspect.CO_VARARGS:
-            head.append("*" + rest.pop(0))
-        elif only:
-            head.append("*")
-        head += only
-        if code.co_flags & inspect.CO_VARKEYWORDS:
-            head.append("**" + rest.pop(0))
-        place: dict[str, Any] = {}
-        exec(f"def f({', '.join(head)}):\n return {self.gives}", place)
-        made: CodeType = place["f"].__code__
-        return made.replace(co_name=code.co_name, co_qualname=code.co_qualname)
-
-
-def functions(module: ModuleType) -> Iterator[Function]:
-    """Each function and method of a module that can be switched off."""
+def functions(module: ModuleType) -> Iterator[Piece]:
+    """Yield each function and method of a module that can be switched off."""
     path = module.__file__
     assert path is not None
     for prefix, node in _definitions(ast.parse(Path(path).read_text(encoding="utf-8")), ""):
         made = _function_of(module, prefix + node.name)
         if made is None or made.__code__.co_freevars or node.name == "__init__":
             continue
-        name = short(f"{module.__name__}.{prefix}{node.name}")
+        name = f"{module.__name__}.{prefix}{node.name}".removeprefix("supervisor.")
         start = min([node.lineno, *(item.lineno for item in node.decorator_list)])
         lines = (node.end_lineno or start) - start + 1
         for kind, gives, same in _neutral(node):
-            yield Function(kind, f"{name} = True" if gives == "True" else name, lines, made, gives, same)
+            shown = f"{name} = True" if gives == "True" else name
+            yield Piece(kind, shown, lines, made, made.__code__, gives, same)
 
 
 def _definitions(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.FunctionDef]]:
@@ -195,15 +163,10 @@ def _function_of(module: ModuleType, path: str) -> FunctionType | None:
 
 
 def _neutral(node: ast.FunctionDef) -> Iterator[tuple[str, str, str]]:
-    """(kind, what it returns when off, the parameter to return), from its annotations."""
+    """Yield (kind, what the function returns when off, the parameter that a stage returns), from the annotations."""
     if node.returns is None:
         return
     returned = ast.unparse(node.returns).strip("'\"")
-    parameters = [
-        (arg.arg, ast.unparse(arg.annotation).strip("'\""))
-        for arg in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-        if arg.annotation is not None
-    ]
     head, _, inner = returned.partition("[")
     if returned == "bool" or head in {"TypeGuard", "TypeIs"}:
         yield "predicate", "False", ""
@@ -212,32 +175,30 @@ def _neutral(node: ast.FunctionDef) -> Iterator[tuple[str, str, str]]:
         yield "action", "None", ""
     elif "None" in [part.strip() for part in returned.split("|")]:
         yield "finder", "None", ""
-    elif same := next((name for name, kind in parameters if kind == returned), ""):
-        yield "stage", same, same
+    elif (stage := _stage(node, returned)) is not None:
+        yield "stage", *stage
     elif head in _EMPTY and not (head == "tuple" and "..." not in inner):
-        element = inner.removesuffix("]").removesuffix(", ...")
-        same = next((name for name, kind in parameters if _element(kind) == element), "") if element else ""
-        if not same or head in {"dict", "Mapping", "Counter", "deque"}:
-            yield "collector", _EMPTY[head], ""
-        else:
-            form = {"list": "list({})", "tuple": "tuple({})", "set": "set({})", "frozenset": "frozenset({})"}
-            yield "stage", form.get(head, "iter({})" if "Iter" in head else "{}").format(same), same
+        yield "collector", _EMPTY[head], ""
 
 
-def _element(annotation: str) -> str:
-    head, _, inner = annotation.partition("[")
-    known = head in _EMPTY and head not in {"dict", "Mapping", "Counter"}
-    return inner.removesuffix("]").removesuffix(", ...") if known else ""
+def _stage(node: ast.FunctionDef, returned: str) -> tuple[str, str] | None:
+    """Return the expression and the name of the first parameter of the type that is returned."""
+    for place, arg in enumerate([*node.args.posonlyargs, *node.args.args]):
+        if arg.annotation is not None and ast.unparse(arg.annotation).strip("'\"") == returned:
+            return f"named[{arg.arg!r}] if {arg.arg!r} in named else args[{place}]", arg.arg
+    return None
 
 
 class Watch:
-    """Within this context, record in `seen` which of the functions were called and which did something."""
+    """Within this context, collect the functions that are called (`reached`) and those that do something (`active`)."""
 
-    def __init__(self, found: Iterable[Function], seen: Trace) -> None:
-        self._seen = seen
-        self._by_code: dict[CodeType, list[Function]] = {}
-        for each in found:
-            self._by_code.setdefault(each.made.__code__, []).append(each)
+    def __init__(self, pieces: Iterable[Piece]) -> None:
+        self.reached: set[str] = set()
+        self.active: set[str] = set()
+        self._by_code: dict[CodeType, list[Piece]] = collections.defaultdict(list)
+        for piece in pieces:
+            if piece.on is not None:
+                self._by_code[piece.on].append(piece)
         self._bytes = {code: code.co_code for code in self._by_code}
         self._given: dict[int, Any] = {}
 
@@ -249,55 +210,36 @@ class Watch:
 
     def _event(self, frame: FrameType, event: str, value: Any) -> None:
         code = frame.f_code
-        if (found := self._by_code.get(code)) is None:
+        if (pieces := self._by_code.get(code)) is None:
             return
         if event == "call":
-            if found[0].same:
-                self._given[id(frame)] = frame.f_locals.get(found[0].same)
-            for each in found:
-                self._seen.reached.add(each.name)
+            if pieces[0].same:
+                self._given[id(frame)] = frame.f_locals.get(pieces[0].same)
+            self.reached.update(piece.id for piece in pieces)
         elif event == "return":
             is_yield = bool(code.co_flags & inspect.CO_GENERATOR)
-            raised = not is_yield and self._bytes[code][frame.f_lasti] not in _RETURNS
-            given = self._given.pop(id(frame), None) if found[0].same else None
-            for each in found:
-                if raised or self._does(each, value, given, is_yield=is_yield):
-                    self._seen.active.add(each.name)
-
-    @staticmethod
-    def _does(each: Function, value: Any, given: Any, *, is_yield: bool) -> bool:
-        match each.kind:
-            case "predicate":
-                return bool(value) is (each.gives == "False")
-            case "finder":
-                return value is not None
-            case "stage":
-                return is_yield or (value is not given and (type(value) is not type(given) or value != given))
-            case "collector":
-                return value is not None if is_yield else not hasattr(value, "__len__") or bool(len(value))
-            case _:
-                return True
+            has_raised = not is_yield and self._bytes[code][frame.f_lasti] not in _RETURNS
+            given = self._given.pop(id(frame), None)
+            for piece in pieces:
+                if has_raised or _does_something(piece, value, given, is_yield=is_yield):
+                    self.active.add(piece.id)
 
 
-def _function_piece(each: Function) -> Piece:
-    def set_code(code: CodeType) -> None:
-        each.made.__code__ = code
-
-    on, off = each.made.__code__, each.code_off()
-    return Piece(
-        each.kind, each.name, each.lines, functools.partial(set_code, off), functools.partial(set_code, on)
-    )
+def _does_something(piece: Piece, value: Any, given: Any, *, is_yield: bool) -> bool:
+    match piece.kind:
+        case "predicate":
+            return bool(value) is (piece.gives == "False")
+        case "finder":
+            return value is not None
+        case "stage":
+            return is_yield or (value is not given and (type(value) is not type(given) or value != given))
+        case "collector":
+            return value is not None if is_yield else not hasattr(value, "__len__") or bool(len(value))
+        case _:
+            return True
 
 
 # -- judging ----------------------------------------------------------------------------------------
-
-
-def _nothing() -> None:
-    pass
-
-
-# A piece that changes nothing when switched off. Each table judges it over all texts; a table where it shows a change is invalid.
-CONTROL = Piece("control", "nothing is off", 0, _nothing, _nothing)
 
 
 class Matcher:
@@ -319,32 +261,52 @@ class TooLongError(BaseException):
     """A text took too long. Not an Exception, so that no error handler catches it."""
 
 
-@dataclasses.dataclass
-class Found:
-    """What is judged, and with which engine."""
+class Bench:
+    """The pieces, the texts and the engine that judges them, and what is known of each piece once all texts are traced."""
 
-    functions: list[Function]
-    caches: list[Any]
-    pieces: dict[str, Piece]
-    texts: list[Text]
-    engine: Engine
-    matcher: Matcher
-    sample: int = 1
-    base: list[Outcome] = dataclasses.field(default_factory=list)
-    reached: dict[str, list[int]] = dataclasses.field(default_factory=dict)
-    active: dict[str, list[int]] = dataclasses.field(default_factory=dict)
+    def __init__(self, scratch: Path, sample: int) -> None:
+        signatures = parse_tables(read_tables())
+        self.matcher = Matcher(signatures)
+        self.engine = Engine(signatures, self.matcher)
+        every = modules()
+        self.caches = [
+            value for module in every for value in vars(module).values() if hasattr(value, "cache_clear")
+        ]
+        self.signatures = [
+            Piece("signature", f"{entry.family}.{entry.id}", place=entry.place)
+            for entry in signatures.entries
+        ]
+        made = [piece for module in every for piece in functions(module)]
+        self.pieces = {piece.id: piece for piece in [CONTROL, *made, *self.signatures]}
+        self.texts = texts(scratch)[::sample]
+        self.sample = sample
+        self.base: list[Outcome] = [Outcome({})] * len(self.texts)
+        self.reached: dict[str, list[int]] = collections.defaultdict(list)
+        self.active: dict[str, list[int]] = collections.defaultdict(list)
+        self.active[CONTROL.id] = list(range(len(self.texts)))
 
-    def clear(self) -> None:
-        """Clear all caches of earlier lines."""
-        for each in self.caches:
-            each.cache_clear()
+    def switch(self, piece: Piece, *, is_off: bool) -> Engine:
+        """Switch a piece off or on, and return the engine to judge with."""
+        for cache in self.caches:
+            cache.cache_clear()
+        if piece.on is not None:
+            made: Any = piece.made
+            made.__code__ = piece.off() if is_off else piece.on
+        self.matcher.off = piece.place if is_off else -1
+        if piece.place < 0:
+            return self.engine
+        entries = self.engine.signatures.entries
+        kept = tuple(
+            entry._replace(regex=NEVER) if entry.place == piece.place else entry for entry in entries
+        )
+        return dataclasses.replace(self.engine, signatures=self.engine.signatures._replace(entries=kept))
 
 
-_found: Found
+_bench: Bench
 
 
 def judged(text: Text, engine: Engine) -> Outcome:
-    """The outcome of judging a text; an exception is an outcome too."""
+    """Return the outcome of judging a text. An exception is an outcome too."""
     signal.setitimer(signal.ITIMER_VIRTUAL, LONGEST_S)
     try:
         return text.judge(engine)
@@ -356,230 +318,138 @@ def judged(text: Text, engine: Engine) -> Outcome:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
 
-def _too_long(*_: object) -> None:
-    raise TooLongError
-
-
-def prepared(scratch: Path, sample: int) -> Found:
-    """Engine, texts and pieces, before any text is judged."""
-    signatures = parse_tables(read_tables())
-    matcher = Matcher(signatures)
-    every = modules()
-    found = [each for module in every for each in functions(module)]
-    caches = [value for module in every for value in vars(module).values() if hasattr(value, "cache_clear")]
-    pieces = [CONTROL, *map(_function_piece, found), *_signature_pieces(signatures, matcher)]
-    chosen = texts(scratch)[::sample]
-    by_id = {piece.id: piece for piece in pieces}
-    return Found(found, caches, by_id, chosen, Engine(signatures, matcher), matcher, sample=sample)
-
-
-def _signature_pieces(signatures: Signatures, matcher: Matcher) -> Iterator[Piece]:
-    lines = _signature_lines()
-    for entry in signatures.entries:
-        yield Piece(
-            "signature",
-            f"{entry.family}.{entry.id}",
-            lines.get(entry.id, 0),
-            functools.partial(setattr, matcher, "off", entry.place),
-            functools.partial(setattr, matcher, "off", -1),
-        )
-
-
-def _signature_lines() -> dict[str, int]:
-    found = {}
-    for raw in read_tables().values():
-        for block in raw.decode("utf-8").split("[[signature]]")[1:]:
-            if name := re.search(r'^id = "(.+)"', block, re.MULTILINE):
-                found[name[1]] = len(block.strip().splitlines()) + 1
-    return found
-
-
 def trace(places: Sequence[int]) -> list[tuple[int, Outcome, set[str], set[str]]]:
     """Judge some texts with everything on: (place, outcome, pieces reached, pieces that did something)."""
-    found = _found
+    bench = _bench
     rows = []
     for place in places:
-        text = found.texts[place]
-        plain = judged(text, found.engine)
-        found.matcher.matched = set()
-        found.clear()
-        seen = Trace()
-        with Watch(found.functions, seen):
-            watched = judged(text, found.engine)
+        text = bench.texts[place]
+        plain = judged(text, bench.engine)
+        bench.matcher.matched = set()
+        bench.switch(CONTROL, is_off=False)
+        watch = Watch(bench.pieces.values())
+        with watch:
+            watched = judged(text, bench.engine)
         if watched != plain:
-            raise AssertionError(f"{text.name} is read otherwise while it is watched")
-        entries = found.engine.signatures.entries
-        hits = {f"{entry.family}.{entry.id}" for entry in entries if entry.place in found.matcher.matched}
-        rows.append((place, plain, seen.reached | hits, seen.active | hits))
+            raise AssertionError(f"{text.name} is judged differently while it is watched")
+        hits = {piece.id for piece in bench.signatures if piece.place in bench.matcher.matched}
+        rows.append((place, plain, watch.reached | hits, watch.active | hits))
     return rows
 
 
 def without(name: str) -> dict[str, Any]:
     """Judge the texts in which a piece did something again without it, and count the changes."""
-    found = _found
-    piece = found.pieces[name]
-    engine = found.engine
-    if piece.kind == "signature":
-        engine = dataclasses.replace(engine, signatures=_without_signature(engine.signatures, piece.name))
-    places = found.active.get(name, [])
-    classes = timeouts = judged_texts = matter = 0
+    bench, piece = _bench, _bench.pieces[name]
+    classes = judged_texts = matter = 0
     worse, better = collections.Counter[str](), collections.Counter[str]()
     fields: collections.Counter[str] = collections.Counter()
     examples: list[str] = []
-    found.clear()
-    piece.off()
+    engine = bench.switch(piece, is_off=True)
     try:
-        order = sorted(places, key=lambda place: zlib.crc32(found.texts[place].name.encode()))
+        order = sorted(bench.active[name], key=lambda place: zlib.crc32(bench.texts[place].name.encode()))
         for place in order:
-            if matter >= ENOUGH:
-                break
-            before, after = found.base[place], judged(found.texts[place], engine)
+            before, after = bench.base[place], judged(bench.texts[place], engine)
             judged_texts += 1
             if before == after:
                 continue
-            changed = [
-                key
-                for key in sorted(before.fields.keys() | after.fields.keys())
-                if before.fields.get(key) != after.fields.get(key)
-            ]
-            raised = not after.marks
-            fields.update(["class"] if raised else changed)
-            classes += raised or "class" in changed
-            matter += raised or bool(set(changed) - WORDS)
+            # Without marks the text raised an exception or took too long.
+            changed = {key for key in before.fields if before.fields[key] != after.fields.get(key)}
+            changed |= after.fields.keys() - before.fields.keys()
+            changed = changed if after.marks else {"class"}
+            fields.update(changed)
+            classes += "class" in changed
             for label in before.marks:
                 lost = after.marks.get(label, before.marks[label] + 1) - before.marks[label]
                 worse[label] += lost > 0
                 better[label] += lost < 0
-            if len(examples) < EXAMPLES and (raised or set(changed) - WORDS):
-                examples.append(found.texts[place].name)
-            timeouts += after.fields.get("class") == "timeout"
-            if timeouts >= MOST_TIMEOUTS:
+            if changed - WORDS:
+                matter += 1
+                examples += [bench.texts[place].name] if matter <= EXAMPLES else []
+            if matter >= ENOUGH or after.fields.get("class") == "timeout":
                 break
     finally:
-        piece.on()
-        found.clear()
+        bench.switch(piece, is_off=False)
     return {
         "kind": piece.kind,
         "name": piece.name,
         "lines": piece.lines,
-        "contributes": _contribution(name, fields),
-        "texts": len(places),
+        "contributes": _contribution(piece, fields),
+        "texts": len(bench.active[name]),
         "judged": judged_texts,
         "class": classes,
         "wrong": +worse,
         "right": +better,
         "fields": dict(sorted(fields.items())),
         "examples": examples,
-        **({"every nth text": found.sample} if found.sample > 1 else {}),
-        **({"never ends": True} if timeouts >= MOST_TIMEOUTS else {}),
+        **({"every nth text": bench.sample} if bench.sample > 1 else {}),
     }
 
 
-def _without_signature(signatures: Signatures, name: str) -> Signatures:
-    entries = (
-        entry._replace(regex=NEVER) if f"{entry.family}.{entry.id}" == name else entry
-        for entry in signatures.entries
-    )
-    return signatures._replace(entries=tuple(entries))
-
-
-def _contribution(name: str, fields: Mapping[str, int]) -> str:
+def _contribution(piece: Piece, fields: Mapping[str, int]) -> str:
     if fields:
         return "matters" if fields.keys() - WORDS else "words"
-    if name in _found.active and name != CONTROL.id and _found.sample > 1:
-        return "sampled"
-    if name in _found.active:
-        return "nothing"
-    return "idle" if name in _found.reached else "unreached"
+    if _bench.active[piece.id]:
+        return "sampled" if piece is not CONTROL and _bench.sample > 1 else "nothing"
+    return "idle" if _bench.reached[piece.id] else "unreached"
 
 
 def _limit() -> None:
     """Set up a worker process: it ends a text that runs forever or fills the memory."""
-    signal.signal(signal.SIGVTALRM, _too_long)
+
+    def too_long(*_: object) -> None:
+        raise TooLongError
+
+    signal.signal(signal.SIGVTALRM, too_long)
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
 
 
-def measured(found: Found, only: str, processes: int) -> list[dict[str, Any]]:
-    """The table: one row a piece, by kind and name."""
-    global _found  # noqa: PLW0603 - what forked processes inherit
-    _found = found
+def measured(bench: Bench, only: str, processes: int) -> list[dict[str, Any]]:
+    """Return the table: one row a piece, by kind and name."""
+    global _bench  # noqa: PLW0603 - what forked processes inherit
+    _bench = bench
     context = multiprocessing.get_context("fork")
-    found.base = [Outcome({})] * len(found.texts)
-    by_name = collections.defaultdict(list)
-    for piece in found.pieces.values():
-        by_name[piece.name].append(piece.id)
-    parts = [range(start, len(found.texts), 40) for start in range(min(40, len(found.texts)))]
+    parts = [range(start, len(bench.texts), 40) for start in range(min(40, len(bench.texts)))]
     with context.Pool(processes, _limit) as pool:
         for rows in pool.imap_unordered(trace, parts):
             for place, outcome, reached, active in rows:
-                found.base[place] = outcome
-                for names, kept in ((reached, found.reached), (active, found.active)):
-                    for identity in (identity for name in names for identity in by_name.get(name, ())):
-                        kept.setdefault(identity, []).append(place)
-    found.reached[CONTROL.id] = found.active[CONTROL.id] = list(range(len(found.texts)))
-    wanted = sorted(name for name, piece in found.pieces.items() if _is_wanted(piece, only))
-    wanted.sort(key=lambda name: len(found.active.get(name, ())))
+                bench.base[place] = outcome
+                for names, kept in ((reached, bench.reached), (active, bench.active)):
+                    for name in names:
+                        kept[name].append(place)
+    wanted = [
+        name
+        for name, piece in bench.pieces.items()
+        if piece is CONTROL or name.startswith(only) or piece.name.startswith(only)
+    ]
+    wanted.sort(key=lambda name: len(bench.active[name]))
     table: list[dict[str, Any]] = []
-    start = time.monotonic()
     with context.Pool(processes, _limit) as pool:
         for row in pool.imap_unordered(without, wanted):
             table.append(row)
             if len(table) % 100 == 0:
-                print(
-                    f"{len(table)} of {len(wanted)} pieces, {time.monotonic() - start:.0f} s",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                print(f"{len(table)} of {len(wanted)} pieces", file=sys.stderr, flush=True)
     return sorted(table, key=lambda row: (row["kind"], row["name"]))
 
 
-def _is_wanted(piece: Piece, only: str) -> bool:
-    return piece is CONTROL or piece.id.startswith(only) or piece.name.startswith(only)
-
-
-def summary(found: Found) -> dict[str, Any]:
-    """What was judged, and the result with everything on: labels that are not met, by family."""
-    families: dict[str, dict[str, int]] = {}
-    for text, outcome in zip(found.texts, found.base, strict=True):
-        row = families.setdefault(text.family, {"texts": 0})
-        row["texts"] += 1
-        for label, count in outcome.marks.items():
-            row[f"{label} not met"] = row.get(f"{label} not met", 0) + count
-    return {"texts": len(found.texts), "families": families}
-
-
-def written(head: Mapping[str, Any], table: Sequence[Mapping[str, Any]]) -> str:
-    """JSON with one piece a line, so that two tables can be compared line by line."""
-    rows = ",\n".join("  " + json.dumps(row, ensure_ascii=False) for row in table)
-    return f'{json.dumps(head, indent=1)[:-2]},\n "pieces": [\n{rows}\n ]\n}}\n'
-
-
-def _commit() -> str:
-    asked = subprocess.run(
-        ["git", "-C", str(ROOT), "rev-parse", "--short=8", "HEAD"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return asked.stdout.strip() or "unknown"
-
-
-def main(argv: Iterable[str] | None = None) -> int:
+def main() -> int:
+    """Print the table, or keep it with one piece a line, so that two tables can be compared line by line."""
     parser = command_line(__doc__)
     parser.add_argument("--only", default="", metavar="PREFIX", help="only pieces whose name begins so")
     parser.add_argument("--sample", type=int, default=1, metavar="N", help="only every Nth text")
     parser.add_argument("--processes", type=int, default=2)
-    args = parser.parse_args(argv if argv is None else list(argv))
+    args = parser.parse_args()
     with scratch_folder() as scratch:
-        found = prepared(Path(scratch), args.sample)
-        table = measured(found, args.only, args.processes)
-    head = {"commit": _commit(), **summary(found)}
+        bench = Bench(Path(scratch), args.sample)
+        table = measured(bench, args.only, args.processes)
+    not_met = sum((collections.Counter(outcome.marks) for outcome in bench.base), collections.Counter[str]())
+    head = {"texts": len(bench.texts), "labels not met": dict(sorted(not_met.items()))}
+    rows = ",\n".join("  " + json.dumps(row, ensure_ascii=False) for row in table)
+    text = f'{json.dumps(head, indent=1)[:-2]},\n "pieces": [\n{rows}\n ]\n}}\n'
     if args.keep is not None:
-        args.keep.write_text(written(head, table), encoding="utf-8")
+        args.keep.write_text(text, encoding="utf-8")
     else:
-        print("\n".join(json.dumps(row, ensure_ascii=False) for row in table))
+        print(text)
     counts = collections.Counter((row["kind"], row["contributes"]) for row in table)
-    print(json.dumps(head, indent=1))
     for kind in sorted({row["kind"] for row in table}):
         print(f"{kind:10}", "  ".join(f"{word} {counts[kind, word]}" for word in ORDER))
     return 0

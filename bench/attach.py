@@ -60,23 +60,13 @@ def nowhere(pattern: str) -> Words:
     return lambda rows: bool(rows[0].strip()) and not there(rows)
 
 
-class Watched(Terminal):
-    """A terminal that notes when each piece came, by the monotonic clock."""
-
-    def __init__(self, argv: list[str], folder: str) -> None:
-        self.pieces: list[tuple[float, bytes]] = []
-        super().__init__(argv, folder)
-
-    def _came(self, data: bytes) -> None:
-        self.pieces.append((time.monotonic(), data))
-        super()._came(data)
-
-
 class Screen:
     """What stood on the terminal, frame by frame."""
 
     def __init__(self, path: Path, place: str) -> None:
-        self._watched = Watched([sys.executable, "-m", "supervisor", "attach", str(path)], place)
+        self._pieces: list[tuple[float, bytes]] = []
+        argv = [sys.executable, "-m", "supervisor", "attach", str(path)]
+        self._terminal = Terminal(argv, place, pieces=self._pieces)
         self.began = time.monotonic()
         self._screen = pyte.Screen(*SIZE)
         self._stream = pyte.ByteStream(self._screen)
@@ -89,9 +79,8 @@ class Screen:
         while time.monotonic() < end:
             if words(list(self._screen.display)):
                 return self._at
-            pieces = self._watched.pieces
-            while self._fed < len(pieces):
-                self._at, data = pieces[self._fed]
+            while self._fed < len(self._pieces):
+                self._at, data = self._pieces[self._fed]
                 self._stream.feed(data)
                 self._fed += 1
                 if words(list(self._screen.display)):
@@ -103,7 +92,7 @@ class Screen:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._watched.close()
+        self._terminal.close()
 
 
 def lines(first: int, last: int) -> str:

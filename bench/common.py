@@ -12,8 +12,10 @@ import os
 import platform
 import random
 import socket
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -93,6 +95,31 @@ def interval(
     dice = random.Random(0)
     found = sorted(statistic(dice.choices(values, k=len(values))) for _ in range(draws))
     return found[int(0.025 * draws)], found[int(0.975 * draws)]
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A ratio of two series of values, and its maximum where it has a goal."""
+
+    name: str
+    ours: str
+    base: str
+    goal: float | None = None
+
+
+def ratios(found: Mapping[str, Sequence[float]], wanted: Sequence[Ratio]) -> dict[str, dict[str, object]]:
+    """Print and return the median over rounds of each ratio, with its 95 % interval and whether its goal is missed."""
+    rows: dict[str, dict[str, object]] = {}
+    for one in wanted:
+        paired = [ours / max(base, 1e-9) for ours, base in zip(found[one.ours], found[one.base], strict=True)]
+        middle, (low, high) = statistics.median(paired), interval(paired, statistics.median)
+        is_missed = one.goal is not None and middle > one.goal
+        rows[one.name] = {"ratio": round(middle, 3), "interval": [round(low, 3), round(high, 3)]}
+        rows[one.name] |= {"goal": one.goal, "missed": is_missed}
+        bound = f"goal ≤ {one.goal:g}" if one.goal is not None else "no goal"
+        shown = f"{middle:6.2f} × ({low:.2f} to {high:.2f}; {bound})"
+        print(f"{one.name:<45} {shown}{'  MISSED' if is_missed else ''}", flush=True)
+    return rows
 
 
 def free_port() -> int:

@@ -1,20 +1,20 @@
-"""The standing fault run: what a machine and its people do to a run, drawn from a seed, and what must hold after each.
+"""Does to a run, drawn from a seed, what machines and users do to it, and checks what must hold after each fault.
 
-Kills (`bench.kills`): keeper, launcher, agent, ranks and viewers of a run, alone and together, from the first 50 ms on. And for each 50 kills one round of each of these:
+    python bench/fault_run.py --seed 1 --count 200 [--job JOB] [--round 17] [--minute] [--keep bench/results/fault_run.json]
 
-- disk full: the run directory is a tmpfs that somebody fills, and frees after some seconds; the keeper may be killed meanwhile;
+The jobs: `one-node` (default), `two-nodes` and `elastic` (bench/node_kills.py), `trainer` (bench/trainer_kills.py) and `healthy`
+(bench/silences.py). On one node, keeper, launcher, agent, ranks and viewers are killed, alone and together, from their first 50 ms
+on (bench/kills.py). For each 50 of these kills there is one round of each of these conditions:
+
+- disk full: the run directory is a tmpfs that fills up for some seconds; the keeper may be killed meanwhile;
 - clock: the machine's clock is set forward and back by up to hours (libfaketime; skipped where it is not installed);
 - torn journal: the keeper is killed, alone or with all that it started; the journal is cut at every byte of its last 4 KiB,
-  also with zeros behind the cut: each copy folds to its whole lines and takes another line. The run goes on with one of these cuts;
+  also with zeros behind the cut: each copy folds to its whole lines and takes another line. The run continues with one of these cuts;
 - suspended: SIGSTOP to all processes of the run, or to the keeper alone, for some seconds (with --minute: for a minute);
-- slow fsync: every fsync takes as long as on a busy file server (a library of some lines, preloaded), beside kills as above.
+- slow fsync: every fsync takes as long as on a busy file server (a small preloaded library), beside kills as above.
 
-After each: no process is left, no second copy of the job ran, the journal folds, `stoker continue` works (see `bench.kills`).
-
-    python bench/fault_run.py --seed 1 --count 200 [--round 17] [--minute] [--keep bench/results/fault_run.json]
-
-The result is written after every round: called again with the same seed it goes on where it was ended. `--round` repeats one
-round of the seed, by its number, or as "disk full/0", and keeps nothing. The exit code is 1 where anything did not hold.
+The result is written after every round. A second call with the same seed continues where the first one ended. `--round` repeats
+one round of the seed by its number, or as "disk full/0", and keeps nothing. The exit code is 1 where anything did not hold.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,21 +40,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from msgspec import structs
 
-from bench.common import command_line, surroundings, with_mark
-from bench.kills import (
-    COMMAND_S,
-    MARK,
-    SCREEN_S,
-    Broken,
-    Hit,
-    Kind,
-    Moment,
-    Plan,
-    Round,
-    Tally,
-    Victim,
-    drawn,
-)
+from bench.common import command_line, surroundings
+from bench.kills import SCREEN_S, Hit, Kind, Moment, Plan, Round, Victim, drawn
+from bench.node_kills import NodeKills
+from bench.rounds import COMMAND_S, SKIPPED, Broken, Playable, Skipped, Tally
+from bench.silences import Silences
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.fold import fold
@@ -63,7 +54,6 @@ from tests.disks import fill
 
 TORN_BYTES = 4096
 KILLS_FOR_EACH, ROUNDS_FOR_EACH = 50, 25
-SKIPPED = "skipped"
 FAKETIME = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
 SLOW_FSYNC = """
 #define _GNU_SOURCE
@@ -83,10 +73,6 @@ SLOW(fdatasync)
 """
 
 
-class Skipped(Exception):  # noqa: N818 - a state of affairs
-    """What a round needs is not at hand; one line."""
-
-
 class ConditionRound(Round):
     """A run to which something happens that is no kill, or not only."""
 
@@ -96,8 +82,7 @@ class ConditionRound(Round):
 
     def _note(self, what: str, *killed: Victim) -> None:
         self.last_hit = what
-        fault = {"round": self.name, "kind": str(self.plan.kind), "moment": what}
-        self.tally.faults.append(fault | {"killed": sorted(map(str, killed)), "outcome": "not looked at"})
+        self.tally.note(self.name, str(self.plan.kind), what, killed)
 
     @property
     def name(self) -> str:
@@ -271,14 +256,14 @@ class Suspended(ConditionRound):
         if alone:
             stopped = self._processes_of(Victim.KEEPER, self._state())
         else:
-            stopped = [one for pid in with_mark(MARK, self.mark) if (one := identify(pid)) is not None]
+            stopped = [one for pid in self.processes.alive() if (one := identify(pid)) is not None]
         for process in stopped:
             send_signal(process, signal.SIGSTOP)
         asks = alone and self.dice.random() < 0.5
         try:
             time.sleep(seconds / 2)
             if asks:  # asked of a keeper that stands still: it is done when that goes on
-                self.stopper, self.stopped = self._start_command("stop", self.run.run_id), True
+                self.stopper, self.stopped = self.processes.start("stop", self.run.run_id), True
             time.sleep(seconds / 2)
         finally:
             for process in stopped:
@@ -308,7 +293,7 @@ class SlowFsync(ConditionRound):
             raise Skipped("gcc is not installed, or builds no library")
         ms = self.dice.randint(100, 1500)
         self._note(f"{ms} ms")
-        self.env |= {"LD_PRELOAD": str(library), "STOKER_SLOW_FSYNC_MS": str(ms)}
+        self.processes.env |= {"LD_PRELOAD": str(library), "STOKER_SLOW_FSYNC_MS": str(ms)}
         super()._begin()
 
 
@@ -332,25 +317,36 @@ def _put(path: Path, text: str) -> None:
     part.replace(path)
 
 
+class Job(StrEnum):
+    """The sort of job that is hit."""
+
+    ONE_NODE = "one-node"
+    TWO_NODES = "two-nodes"
+    ELASTIC = "elastic"
+    TRAINER = "trainer"
+    HEALTHY = "healthy"
+
+
 @dataclass(slots=True)
 class FaultRun:
-    """The rounds of a seed. `kept`: where a round with a finding is copied to."""
+    """The rounds of a seed. `kept`: the folder for copies of rounds with a finding."""
 
     seed: int
     folder: Path
     kept: Path | None = None
     minute: bool = False
+    job: Job = Job.ONE_NODE
 
     def names(self, count: int) -> Iterator[str]:
-        """The rounds: those of one condition beside each 50 kills, so that a run that is ended early had some of all."""
-        sets = max(count // KILLS_FOR_EACH, 1)
+        """Yield the rounds. One round of each condition accompanies 50 kills, so that a run that ends early had some of each."""
+        sets = max(count // KILLS_FOR_EACH, 1) if self.job is Job.ONE_NODE else 0
         for number in range(10 * count):  # a round mostly has one victim and more
             yield str(number)
             if number % ROUNDS_FOR_EACH == ROUNDS_FOR_EACH // 2 and number // ROUNDS_FOR_EACH < sets:
                 yield from (f"{name}/{number // ROUNDS_FOR_EACH}" for name in NAMES.values())
 
     def play(self, name: str) -> Tally:
-        """One round, and what it found."""
+        """Play one round, and return what it found."""
         tally, place = Tally(), self.folder / name.replace("/", "-").replace(" ", "-")
         place.mkdir()
         this, outcome, finding = self._round(name, place, tally), "held", ""
@@ -358,13 +354,14 @@ class FaultRun:
             this.play()
         except Skipped as skipped:
             outcome = f"{SKIPPED}: {skipped}"
-            tally.faults = tally.faults or [{"round": name, "kind": "", "moment": "", "killed": []}]
+            if not tally.faults:
+                tally.note(name, "", "")
         except Exception as error:  # noqa: BLE001 - a mistake of the bench ends a round, not the run
             outcome = str(error) if isinstance(error, Broken) else repr(error)
-            finding = f"--seed {self.seed} --round '{name}' ({this.last_hit}): {outcome}"
+            finding = f"--job {self.job} --seed {self.seed} --round '{name}' ({this.last_hit}): {outcome}"
             tally.findings.append(finding)
             if self.kept is not None:
-                target = self.kept / f"seed{self.seed}-{place.name}"
+                target = self.kept / f"{self.job}-seed{self.seed}-{place.name}"
                 shutil.rmtree(target, ignore_errors=True)
                 shutil.copytree(place, target, symlinks=True)
         lines = [f"{time.strftime('%X')} round {name}"]
@@ -375,86 +372,94 @@ class FaultRun:
         shutil.rmtree(place, ignore_errors=True)
         return tally
 
-    def _round(self, name: str, place: Path, tally: Tally) -> Round:
-        what, _, number = name.rpartition("/")
-        plan = drawn(self.seed, int(number))
-        if not what:
-            return Round(plan, place, tally)
-        dice = random.Random(f"{self.seed}/{name}/what")
-        kind = next(kind for kind, known in NAMES.items() if known == what)
+    def _round(self, name: str, place: Path, tally: Tally) -> Playable:
+        condition, _, text = name.rpartition("/")
+        number = int(text)
+        if condition:
+            return self._condition(condition, number, place, tally)
+        match self.job:
+            case Job.ONE_NODE:
+                return Round(drawn(self.seed, number), place, tally)
+            case Job.TRAINER:
+                from bench.trainer_kills import TrainerKills  # imports torch
+
+                return TrainerKills(self.seed, number, place, tally)
+            case Job.HEALTHY:
+                return Silences(self.seed, number, place, tally)
+            case _:
+                return NodeKills(self.seed, number, place, tally, is_elastic=self.job is Job.ELASTIC)
+
+    def _condition(self, name: str, number: int, place: Path, tally: Tally) -> ConditionRound:
+        dice = random.Random(f"{self.seed}/{name}/{number}/what")
+        condition = next(one for one, known in NAMES.items() if known == name)
         # torchrun's own waits last for hours where libfaketime sets the clock.
-        kinds = [one for one in Kind if kind is not ClockSet or one is not Kind.TORCHRUN]
-        plan = replace(drawn(dice.randrange(10**9), int(number)), number=int(number), kind=dice.choice(kinds))
-        return kind(plan, place, tally, dice, minute=self.minute)
+        kinds = [one for one in Kind if condition is not ClockSet or one is not Kind.TORCHRUN]
+        plan = replace(drawn(dice.randrange(10**9), number), number=number, kind=dice.choice(kinds))
+        return condition(plan, place, tally, dice, minute=self.minute)
 
 
-def write(run: FaultRun, tally: Tally, seconds: float, path: Path) -> None:
-    """The result as JSON, a line a fault."""
-    kills = _kills(tally)
+def written(run: FaultRun, tally: Tally, seconds: float) -> str:
+    """Return the result as JSON, with one line for each fault."""
+    counted = _counted(tally)
+    others = {str(fault["round"]) for fault in tally.faults if fault not in counted}
     head: dict[str, Any] = {
+        "job": run.job,
         "seed": run.seed,
-        "kills": len(kills),
-        "kills_that_held": sum(fault["outcome"] == "held" for fault in kills),
+        "faults counted": len(counted),
+        "of these held": sum(fault["outcome"] == "held" for fault in counted),
         "rounds": len({str(fault["round"]) for fault in tally.faults}),
-        "conditions": Counter(
-            name.partition("/")[0] for name in {str(f["round"]) for f in tally.faults if f not in kills}
-        ),
+        "conditions": Counter(name.partition("/")[0] for name in others),
         "findings": tally.findings,
         "done": dict(sorted(tally.done.items())),
         "seconds": round(seconds),
         **surroundings(),
     }
     rows = ",\n  ".join(map(json.dumps, tally.faults))
-    path.write_text(f'{json.dumps(head, indent=1)[:-2]},\n "faults": [\n  {rows}\n ]\n}}\n', encoding="utf-8")
+    return f'{json.dumps(head, indent=1)[:-2]},\n "faults": [\n  {rows}\n ]\n}}\n'
 
 
-def _kills(tally: Tally) -> list[dict[str, object]]:
-    """The faults that count as kills: those within one of the other conditions are beside."""
+def _counted(tally: Tally) -> list[dict[str, object]]:
+    """Return the faults that count toward `--count`: all but those of the conditions."""
     return [fault for fault in tally.faults if isinstance(fault["round"], int)]
 
 
-def begun(seed: int, path: Path | None) -> tuple[Tally, float]:
-    """What an earlier call with this seed has done, and the seconds that it took."""
-    tally = Tally()
+def begun(run: FaultRun, path: Path | None) -> tuple[Tally, float]:
+    """Return the tally of an earlier call with this seed, and its seconds."""
     with contextlib.suppress(OSError, ValueError, KeyError):
         known = json.loads((path or Path()).read_bytes())
-        if known["seed"] == seed:
-            tally = Tally(Counter(known["done"]), known["findings"], known["faults"])
-            return tally, known["seconds"]
-    return tally, 0.0
+        if (known["job"], known["seed"]) == (run.job, run.seed):
+            return Tally(Counter(known["done"]), known["findings"], known["faults"]), known["seconds"]
+    return Tally(), 0.0
 
 
 def main() -> int:
     """Print the result; 1 where anything did not hold."""
     parser = command_line(__doc__)
+    parser.add_argument("--job", type=Job, choices=list(Job), default=Job.ONE_NODE)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--count", type=int, default=200, help="how many kills")
-    parser.add_argument("--round", help="this one of the seed only")
-    parser.add_argument("--minute", action="store_true", help="what is suspended is so for a whole minute")
-    parser.add_argument("--failed", type=Path, metavar="FOLDER", help="copy a round with a finding there")
+    parser.add_argument("--count", type=int, default=200, help="how many faults (healthy: how many runs)")
+    parser.add_argument("--round", help="only this round of the seed")
+    parser.add_argument("--minute", action="store_true", help="suspend for a whole minute")
+    parser.add_argument("--failed", type=Path, metavar="FOLDER", help="copy rounds with a finding there")
     args = parser.parse_args()
     path = None if args.round else args.keep
     leaves: list[int] = []
-    for number in (
-        signal.SIGTERM,
-        signal.SIGINT,
-    ):  # the round is played to its end: nothing of it is left behind
+    for number in (signal.SIGTERM, signal.SIGINT):  # the round is played to its end and leaves nothing behind
         signal.signal(number, lambda number, _frame: leaves.append(number))
-    tally, before_s = begun(args.seed, path)
-    played = {str(fault["round"]) for fault in tally.faults}
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="stoker-faults-") as folder:
-        run = FaultRun(args.seed, Path(folder), args.failed, args.minute)
+        run = FaultRun(args.seed, Path(folder), args.failed, args.minute, args.job)
+        tally, before_s = begun(run, path)
+        played = {str(fault["round"]) for fault in tally.faults}
         for name in [args.round] if args.round else run.names(args.count):
-            enough = name.isdecimal() and len(_kills(tally)) >= args.count and not args.round
+            enough = name.isdecimal() and len(_counted(tally)) >= args.count and not args.round
             if leaves or name in played or enough:
                 continue
             tally.add(run.play(name))
             if path is not None:
-                write(run, tally, before_s + time.monotonic() - began, path)
-    print(
-        f"{len(_kills(tally))} kills, {len(tally.faults)} faults, {len(tally.findings)} findings, {time.monotonic() - began:.0f} s"
-    )
+                path.write_text(written(run, tally, before_s + time.monotonic() - began), encoding="utf-8")
+    print(json.dumps(dict(sorted(tally.done.items())), indent=1))
+    print(f"{len(tally.faults)} faults, {len(tally.findings)} findings, {time.monotonic() - began:.0f} s")
     print(*tally.findings, sep="\n")
     return 1 if tally.findings else 0
 

@@ -23,7 +23,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +124,7 @@ def follow(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
             observer.wait()
         writer.close()
     fifth = len(resident) // 5
+    later = statistics.linear_regression(range(len(resident) - fifth), resident[fifth:])
     growth = statistics.median(resident[-fifth:]) - statistics.median(resident[fifth : 2 * fifth])
     return {
         **surroundings(),
@@ -141,7 +141,7 @@ def follow(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
             "peak": round(max(resident), 1),
         },
         "growth_mib": round(growth, 2),
-        "slope_mib_per_hour": round(3600 * slope(resident[fifth:]), 1),
+        "slope_mib_per_hour": round(3600 * later.slope, 1),
         "cpu_cores": round(used_s / (60 * args.minutes), 3),
         "lag_s": {"median": round(statistics.median(lags), 2), "most": round(max(lags), 2)} if lags else None,
         "caught_up_after_s": round(behind_s, 2),
@@ -158,7 +158,7 @@ def watch(
     resident: list[float] = []
     lags: list[float] = []
     begin = time.monotonic()
-    for second in seconds(60 * args.minutes):
+    for second in range(round(60 * args.minutes)):
         rate = args.lines * (BURST_FACTOR if second % 60 == 30 else 1)
         for tick in range(int(1 / TICK_S)):
             writer.write(int(rate * TICK_S))
@@ -168,18 +168,11 @@ def watch(
             raise SystemExit(f"the observer ended by itself with {observer.returncode}")
         resident.append(status(observer.pid)["VmRSS"] / 2**20)
         if second % 60 == 0:
-            print(
-                f"{second // 60} min: {resident[-1]:.1f} MiB, {writer.lines} lines",
-                file=sys.stderr,
-                flush=True,
-            )
+            done = f"{second // 60} min: {resident[-1]:.1f} MiB, {writer.lines} lines"
+            print(done, file=sys.stderr, flush=True)
         if second % 10 == 5 and (seen := last_step(state)) is not None:
             lags.append((writer.step - seen) * STEP_EVERY / args.lines)
     return resident, lags
-
-
-def seconds(count: float) -> Iterator[int]:
-    yield from range(round(count))
 
 
 def catch_up(writer: Writer, state: Path) -> float:
@@ -201,11 +194,6 @@ def last_step(state: Path) -> int | None:
                 except (ValueError, KeyError):
                     continue
     return None
-
-
-def slope(values: list[float]) -> float:
-    """Least squares, per sample."""
-    return statistics.linear_regression(range(len(values)), values).slope
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.common import ROOT, command_line, keep, status, surroundings, tell
+from bench.common import ROOT, command_line, status, surroundings, tell
 from bench.fuzz_parsers import PARSERS, Parser
 from tests.hostile import BOMBS, Hostile, endless
 from tests.mutations import Mutator
@@ -196,19 +196,6 @@ def big_logs(folder: Path) -> dict[str, Any]:
     return {"logs": rows, "findings": findings}
 
 
-def with_earlier(rows: dict[str, dict[str, Any]], kept: Path | None) -> dict[str, dict[str, Any]]:
-    """The kept rows with these in their places; seconds and cases without a finding add up over runs, so that an hour can be played in parts."""
-    earlier: dict[str, dict[str, Any]] = {}
-    if kept is not None and kept.exists():
-        earlier = json.loads(kept.read_text(encoding="utf-8"))["parsers"]
-    for name, row in rows.items():
-        before = earlier.get(name, {})
-        goes_on = not row["findings"] and not before.get("findings")
-        row["seconds_in_all"] = row["seconds"] + (before.get("seconds_in_all", 0) if goes_on else 0)
-        row["cases_in_all"] = row.get("cases", 0) + (before.get("cases_in_all", 0) if goes_on else 0)
-    return {**earlier, **rows}
-
-
 def main() -> int:
     """Play the parsers asked for; print and keep what came out."""
     parser = command_line(__doc__)
@@ -233,9 +220,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             found["big logs, diagnose"] = big_logs(Path(folder))
     rows = {name: {"seed": args.seed, "seconds": args.seconds, **row} for name, row in found.items()}
-    report = {**surroundings(), "parsers": rows}
-    tell(report, None)
-    keep({**report, "parsers": with_earlier(rows, args.keep)}, args.keep)
+    tell({**surroundings(), "parsers": rows}, args.keep)
     return 1 if any(row["findings"] for row in found.values()) else 0
 
 

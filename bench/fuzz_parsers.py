@@ -106,7 +106,6 @@ def measured(folder: Path) -> Play:
     def play(data: bytes) -> None:
         path.write_bytes(data)
         verb("metrics", str(path), "--json", json_lines=True)
-        verb("metrics", str(path), "--csv")
 
     return play
 
@@ -164,17 +163,6 @@ QUERIES = [
 
 # --- What a job and its libraries leave beside the logs
 
-ERROR_JSON = json.dumps(
-    {
-        "message": {
-            "message": "RuntimeError: CUDA error: out of memory",
-            "extraInfo": {
-                "py_callstack": 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n',
-                "timestamp": "1795270320",
-            },
-        }
-    }
-).encode()
 FRAMES = [
     {"name": "all_reduce", "filename": "/v/torch/distributed/distributed_c10d.py", "line": 3245},
     {"name": "step", "filename": "/job/train.py", "line": 12},
@@ -376,13 +364,8 @@ def script_configs(folder: Path) -> Play:
     def play(data: bytes) -> None:
         name, _ = one_of(SCRIPT_CONFIGS, data)
         (folder / name).write_bytes(data)
-        knobs = (
-            "--batch-knob",
-            f"{name}#train.batch_size",
-            "--accumulation-knob",
-            f"{name}#train.accumulate",
-        )
-        dry_run(folder, "--nproc-per-node", "2", *knobs, "train.py", "--config", name)
+        knobs = f"--batch-knob {name}#train.batch_size --accumulation-knob {name}#train.accumulate"
+        dry_run(folder, "--nproc-per-node", "2", *knobs.split(), "train.py", "--config", name)
 
     return play
 
@@ -451,7 +434,7 @@ def run_files(folder: Path) -> Play:
             verb("diagnose", str(run.root), "--json", json_lines=True)
             verb("metrics", str(run.root), "--json", json_lines=True)
             verb("policy", str(run.root))
-            verb("chart", str(run.root))
+            verb("export", str(run.root), "--chart")
         finally:
             path.write_bytes(valid)
 
@@ -523,7 +506,7 @@ PARSERS = {
     "log, metrics": Parser(measured),
     "log, followed": Parser(followed),
     "log query": Parser(queried, fixed(*QUERIES)),
-    "error file": Parser(job_folder, fixed(ERROR_JSON)),
+    "job folder": Parser(job_folder, fixed(FAULT_HANDLER)),
     "flight recorder": Parser(dumps, lambda: [pickle.dumps(DUMP, protocol) for protocol in (2, 4)] + fixed(DUMP)()),
     "stacks": Parser(stack_texts, fixed(STACKS, FAULT_HANDLER, RAS, KERNEL)),
     "telemetry": Parser(telemetry, lambda: [b"\n".join(fixed(*TELEMETRY)()) + b"\n"]),

@@ -25,14 +25,12 @@ import contextlib
 import os
 import random
 import shlex
-import signal
 import subprocess
 import sys
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
@@ -40,7 +38,8 @@ from typing import Union
 
 import msgspec
 
-from bench.common import ROOT, with_mark
+from bench.common import ROOT
+from bench.rounds import COMMAND_S, FOREIGN, STOKER, Broken, Processes, Tally
 from bench.stage import Terminal
 from supervisor.keeper.monitoring.log_monitor import BATCH_SAMPLES
 from supervisor.keeper.process.child import LAUNCHER, read_launcher, read_pid
@@ -57,20 +56,18 @@ from supervisor.sources.processes import (
     descendants,
     identify,
     is_alive,
+    parent_of,
     read_cmdline,
     read_environ,
+    send_signal,
 )
 from supervisor.views.model.replay import record_of
 from tests.conftest import wait_until
 from tests.integration.scripts.killed_training import load, whole_checkpoints
 
-MARK = "STOKER_KILLS_MARK"
 SCRIPT = str(ROOT / "tests" / "integration" / "scripts" / "killed_training.py")
-STOKER = (sys.executable, "-m", "supervisor")
-FOREIGN = ("STOKER_RUN", "STOKER_ATTEMPT", "SLURM_")
 REFUSED = 3
 FOLLOW_UP_S = 120.0
-COMMAND_S = 90.0
 SCREEN_S = 180.0
 LEFT_S = 15.0
 SETTINGS = """
@@ -150,25 +147,6 @@ class Plan:
     end: str
 
 
-@dataclass(slots=True)
-class Tally:
-    """What was done and found, over all rounds."""
-
-    done: Counter[str] = field(default_factory=Counter)
-    findings: list[str] = field(default_factory=list)
-    faults: list[dict[str, object]] = field(default_factory=list)
-
-    def add(self, other: Tally) -> None:
-        """Those of a round."""
-        self.done += other.done
-        self.findings += other.findings
-        self.faults += other.faults
-
-
-class Broken(Exception):  # noqa: N818 - a finding, not an error of the bench
-    """Something that must hold does not."""
-
-
 def drawn(seed: int, number: int) -> Plan:
     """The round `number` of a seed."""
     dice = random.Random(f"{seed}/{number}")
@@ -194,22 +172,14 @@ def drawn(seed: int, number: int) -> Plan:
 class Round:
     """One run, from its start to the last look at what it left."""
 
-    def __init__(self, plan: Plan, folder: Path, tally: Tally, *, verbose: bool = False) -> None:
-        self.plan, self.folder, self.tally, self.verbose = plan, folder, tally, verbose
-        self.mark = uuid.uuid4().hex
+    def __init__(self, plan: Plan, folder: Path, tally: Tally) -> None:
+        self.plan, self.folder, self.tally = plan, folder, tally
         self.work = folder / "job"
         self.work.mkdir()
-        self.env = {
-            **{name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)},
-            MARK: self.mark,
-            "PYTHONPATH": str(ROOT),
-            "XDG_STATE_HOME": str(folder / "state"),
-            "XDG_CACHE_HOME": str(folder.parent / "cache"),
-            "OMP_NUM_THREADS": "1",
-        }
-        self.run_env: dict[str, str] = {}  # of the command that starts the run alone, and so of its keeper
+        self.processes = Processes(folder, XDG_CACHE_HOME=str(folder.parent / "cache"))
+        # The environment of the command that starts the run, and so of its keeper.
+        self.run_env: dict[str, str] = {}
         (folder / "stoker.toml").write_text(SETTINGS, encoding="utf-8")
-        self.commands: list[subprocess.Popen[bytes]] = []
         self.viewers: list[subprocess.Popen[bytes]] = []
         self.screens: list[Terminal] = []
         self._found: RunPaths | None = None
@@ -250,15 +220,13 @@ class Round:
             self._look()
             self._look_at_the_end(stranger)
         finally:
-            for process in (*self.commands, *self.viewers, stranger):
+            for process in (*self.viewers, stranger):
                 if process.poll() is None:
                     process.kill()
                 process.wait()
             for screen in self.screens:
                 screen.close()
-            for pid in with_mark(MARK, self.mark):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            self.processes.end()
 
     def _happen(self) -> None:
         """What the round is about, and a look at what must hold."""
@@ -292,33 +260,10 @@ class Round:
             start_new_session=True,
         )
 
-    def _start_command(self, *arguments: str, **more_env: str) -> subprocess.Popen[bytes]:
-        """`stoker ARGUMENTS` beside what continues."""
-        with (self.folder / "commands.log").open("ab") as out:
-            out.write(f"$ stoker {shlex.join(arguments)}\n".encode())
-            out.flush()
-            process = subprocess.Popen(
-                [*STOKER, *arguments],
-                cwd=self.folder,
-                env={**self.env, **more_env},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-            )
-        self.commands.append(process)
-        return process
-
-    def _command(self, *arguments: str) -> int:
-        """`stoker ARGUMENTS`, to its end."""
-        try:
-            return self._start_command(*arguments).wait(COMMAND_S)
-        except subprocess.TimeoutExpired:
-            raise Broken(f"stoker {shlex.join(arguments)} did not end within {COMMAND_S:.0f} s") from None
-
     def _begin(self) -> None:
         how = "--detach" if self.plan.detached else "--no-ui"
         flags = ["--python", sys.executable, "--grace", "2", "--resume-knob", "--resume=auto"]
-        self._start_command("run", how, *flags, *self._job(), **self.run_env)
+        self.processes.start("run", how, *flags, *self._job(), **self.run_env)
         runs = self.folder / "runs"
 
         def found() -> bool:
@@ -345,7 +290,7 @@ class Round:
             case Moment.STEPS:
                 time.sleep(0.3 * hit.share)
             case Moment.STOP:
-                self.stopper = self._start_command("stop", self.run.run_id)
+                self.stopper = self.processes.start("stop", self.run.run_id)
                 self.stopped = True
                 time.sleep(1.5 * hit.share)
             case Moment.END:
@@ -353,17 +298,11 @@ class Round:
                 time.sleep(0.5 * hit.share)
         state = self._state()
         whom = {victim: self._processes_of(victim, state) for victim in hit.victims}
-        killed = {victim for victim, processes in whom.items() if sum(map(_kill, processes))}
+        killed = {victim for victim, processes in whom.items() if sum(map(send_signal, processes))}
         self._wait_until_gone([process for victim in killed for process in whom[victim]], killed)
         self.last_hit = f"{hit.moment}: {', '.join(sorted(killed)) or 'nobody'}"
-        if self.verbose:
-            print(
-                f"  {time.strftime('%X')} {self.last_hit} (attempt {len(state.attempts)}, {type(state.condition).__name__})",
-                flush=True,
-            )
         if killed:
-            fault = {"round": self.name, "kind": str(self.plan.kind), "moment": str(hit.moment)}
-            self.tally.faults.append(fault | {"killed": sorted(map(str, killed)), "outcome": "not looked at"})
+            self.tally.note(self.name, str(self.plan.kind), str(hit.moment), killed)
         self.tally.done.update(f"killed: {victim}" for victim in killed)
         self.tally.done[f"moment: {hit.moment}"] += bool(killed)
         self.tally.done["several at once"] += len(killed) > 1
@@ -444,14 +383,8 @@ class Round:
         ]
 
     def _open_viewers(self, *, wait: bool = True) -> None:
-        with (self.folder / "viewer.log").open("ab") as out:
-            argv = [*STOKER, "attach", "--no-ui", str(self.run.root)]
-            self.viewers.append(
-                subprocess.Popen(
-                    argv, cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, stdout=out, stderr=out
-                )
-            )
-        screen = Terminal([*STOKER, "attach", str(self.run.root)], str(self.folder), self.env)
+        self.viewers.append(self.processes.start("attach", "--no-ui", str(self.run.root)))
+        screen = Terminal([*STOKER, "attach", str(self.run.root)], str(self.folder), self.processes.env)
         self.screens.append(screen)
         self.viewers.append(screen.process)
         if wait and not wait_until(
@@ -485,7 +418,9 @@ class Round:
                     self._go_on("adopt")
                 case st.Running() if self._was_refused():
                     self.stopper = None
-                    if self._command("stop", self.run.run_id) != 0 and keeper_is_alive(self.run.node().lock):
+                    if self.processes.run("stop", self.run.run_id) != 0 and keeper_is_alive(
+                        self.run.node().lock
+                    ):
                         raise Broken("a second stop was refused too")
                 case st.Running() if not self.stopped and not (self.work / "finish").exists():
                     if (
@@ -523,14 +458,14 @@ class Round:
                 self.tally.done["restarted by request"] += 1
             return
         if how == "adopt":
-            code = self._command("attach", "--adopt", run_id)
+            code = self.processes.run("attach", "--adopt", run_id)
             if code == 0:
                 self.tally.done["adopted"] += 1
                 return
             if code != 3:
                 raise Broken(f"attach --adopt ended with {code}")
         before = self._state()
-        code = self._command("continue", "--yes", "--detach", run_id)
+        code = self.processes.run("continue", "--yes", "--detach", run_id)
         if code != 0:
             if keeper_is_alive(self.run.node().lock) or self._alive_in_job():
                 return  # what lived at one look was gone at the other: looked at again
@@ -552,7 +487,7 @@ class Round:
                 (self.work / "finish").touch()
             else:
                 self.stopped = True
-                code = self._command(*self.plan.end.split(), self.run.run_id)
+                code = self.processes.run(*self.plan.end.split(), self.run.run_id)
                 if code != 0:
                     raise Broken(f"{self.plan.end} ended with {code}")
             self._follow_up()
@@ -575,7 +510,7 @@ class Round:
             self._follow_up()
             if len(self._state().attempts) != number + 1 or self._state().condition.exit_code != 0:  # type: ignore[union-attr]  # it is over
                 raise Broken(f"continued after a stop it ended as {self._state().condition}")
-        elif (code := self._command("continue", "--yes", "--detach", self.run.run_id)) != REFUSED:
+        elif (code := self.processes.run("continue", "--yes", "--detach", self.run.run_id)) != REFUSED:
             raise Broken(f"continue of a run that succeeded ended with {code}")
 
     # -- what must hold --------------------------------------------------------------------------
@@ -661,7 +596,7 @@ class Round:
                 )
 
     def _alive_in_job(self) -> list[int]:
-        return [pid for pid in with_mark(MARK, self.mark) if self._attempt_of(pid) is not None]
+        return [pid for pid in self.processes.alive() if self._attempt_of(pid) is not None]
 
     def _attempt_of(self, pid: int) -> int | None:
         """The attempt that a process of ours was started for; None: it is stoker's own."""
@@ -673,12 +608,12 @@ class Round:
 
         def unaccounted() -> list[str]:
             holder = read_holder(self.run.node().lock)
-            known = {process.pid for process in (*self.viewers, *self.commands)} | {
+            known = {process.pid for process in (*self.viewers, *self.processes.started)} | {
                 holder.pid if holder else 0
             }
             newest = len(self._state().attempts)
             names = []
-            for pid in with_mark(MARK, self.mark):
+            for pid in self.processes.alive():
                 found = identify(pid)
                 if found is None or pid in known:
                     continue
@@ -742,8 +677,8 @@ class Round:
         return [paths.agent_log] if paths.agent_log.exists() else []
 
     def _look_at_the_end(self, stranger: subprocess.Popen[bytes]) -> None:
-        if not wait_until(lambda: not _living(with_mark(MARK, self.mark)), LEFT_S):
-            left = [f"{pid} ({command_of(pid)})" for pid in _living(with_mark(MARK, self.mark))]
+        if not wait_until(lambda: not self.processes.alive(), LEFT_S):
+            left = [f"{pid} ({command_of(pid)})" for pid in self.processes.alive()]
             raise Broken(f"left in the end: {', '.join(left)}")
         if stranger.poll() is not None:
             raise Broken(f"the stranger beside the run was ended: {stranger.returncode}")
@@ -775,19 +710,6 @@ class Round:
             raise Broken(f"{what} within {deadline_s:.0f} s{state}")
 
 
-def _kill(process: ProcessId) -> bool:
-    if not is_alive(process):
-        return False
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(process.pid, signal.SIGKILL)
-        return True
-    return False
-
-
-def _living(pids: list[int]) -> list[int]:
-    return [pid for pid in pids if identify(pid) is not None]
-
-
 def _essence(state: st.RunState) -> tuple[object, ...]:
     """What of a state does not depend on the order of events that happened at nearly the same time."""
     attempts = [
@@ -810,10 +732,8 @@ def _kind_of(line: bytes) -> str | None:
 
 def _parent_chain(pid: int) -> set[int]:
     found: set[int] = set()
-    while pid > 1 and pid not in found:
-        found.add(pid)
-        try:
-            pid = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
-        except OSError:
-            break
+    parent: int | None = pid
+    while parent is not None and parent > 1 and parent not in found:
+        found.add(parent)
+        parent = parent_of(parent)
     return found

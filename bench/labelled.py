@@ -166,14 +166,9 @@ def _real(scratch: Path) -> Iterator[Text]:
         first = label.get("first_bad_rank")
         fails = first is not None and label["class"] != "healthy"
         ranks = {first, *(label.get("also_ranks") or ())} if fails else None
-        yield _judged(
-            "real-text",
-            name,
-            (meta.parent / "concat.log").read_bytes(),
-            (*classes, *label.get("accept_text", ())),
-            ranks,
-            label.get("concat_cause_line"),
-        )
+        text = (meta.parent / "concat.log").read_bytes()
+        accepted = (*classes, *label.get("accept_text", ()))
+        yield _judged("real-text", name, text, accepted, ranks, label.get("concat_cause_line"))
         job = scratch / name
         shutil.copytree(meta.parent, job, ignore=shutil.ignore_patterns("meta.json", "concat.log"))
         yield _folder(name, job, classes, ranks, label.get("cause_line"))
@@ -211,14 +206,10 @@ def _wordings() -> Iterator[Text]:
 def _healthy_lines() -> Iterator[Text]:
     steps = [f"step {number} loss {3 - number / 100:.3f}\n" for number in range(1, 21)]
     early, late = "".join(steps[:10]), "".join(steps[10:])
-    for number, line in enumerate(
-        (DATA / "healthy_lines.txt").read_text(encoding="utf-8").splitlines(), start=1
-    ):
-        for where, text in (
-            ("before", f"{line}\n{early}"),
-            ("between", f"{early}{line}\n{late}"),
-            ("last", f"{early}{line}\n"),
-        ):
+    lines = (DATA / "healthy_lines.txt").read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines, start=1):
+        before, between, last = f"{line}\n{early}", f"{early}{line}\n{late}", f"{early}{line}\n"
+        for where, text in (("before", before), ("between", between), ("last", last)):
             yield _judged("healthy-lines", f"{number:03}-{where}", text, ("healthy",))
 
 
@@ -283,8 +274,8 @@ def _numbers(record: Mapping[str, Any], found: Rows) -> Outcome:
     fields: dict[str, Any] = {}
     for row, got in found.items():
         for key, value in got.items():
-            if key != "line":
-                fields.setdefault(key, []).append((row, repr(value)))
+            fields.setdefault(key, []).append((row, repr(value)))
+    fields.pop("line", None)
     return Outcome(fields, {"missed": missed, "invented": invented})
 
 
@@ -300,15 +291,13 @@ def _metrics() -> Iterator[Text]:
             text = record["text"]
             yield _metric(family, record["id"], record, lambda text=text: read_metrics(text))  # type: ignore[misc]
             if source != "metrics_unseen.jsonl":
-                wrap = wraps[number % len(wraps)]
-                yield _metric(
-                    f"{family}-wrapped",
-                    f"{record['id']} {wrap}",
-                    record,
-                    lambda text=text, wrap=WRAPS[wrap]: read_metrics(
-                        text, lambda line, row: wrap(shown(line), row)
-                    ),  # type: ignore[misc]
-                )
+                name = wraps[number % len(wraps)]
+                yield _metric(f"{family}-wrapped", f"{record['id']} {name}", record, _wrapped(text, name))
+
+
+def _wrapped(text: str, name: str) -> Callable[[], Rows]:
+    wrap = WRAPS[name]
+    return lambda: read_metrics(text, lambda line, row: wrap(shown(line), row))
 
 
 def _traces(scratch: Path) -> Iterator[Text]:

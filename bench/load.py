@@ -15,7 +15,6 @@ freeze), or not all was read 60 s after the end.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -30,6 +29,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.common import ROOT, command_line, cpu_s, run_below, status, steps_in_series, surroundings, tell
+from bench.rounds import STOKER, Processes
 from bench.stage import Terminal
 from supervisor.run import events as ev
 from supervisor.run.journal import StateReader, facts_in
@@ -58,34 +58,25 @@ class Load:
 
 def carry(load: Load, folder: Path) -> dict[str, Any]:
     """One training in `folder`, watched by `--json`, by `attach --no-ui` and by the dashboard."""
-    env = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "XDG_STATE_HOME": str(folder / "state"),
-        "OMP_NUM_THREADS": "1",
-    }
-    command = [sys.executable, "-m", "supervisor", "run", "--no-ui", "--json", "--python", sys.executable]
-    command += ["--nproc-per-node", str(load.ranks), str(SCRIPT), str(load.lines_a_second), str(load.seconds)]
-    with (folder / "out.jsonl").open("wb") as out, (folder / "err.log").open("wb") as err:
-        keeper = subprocess.Popen(
-            command, cwd=folder, env=env, stdout=out, stderr=err, stdin=subprocess.DEVNULL
-        )
-    console: subprocess.Popen[bytes] | None = None
+    processes = Processes(folder)
+    command = [
+        "--no-ui",
+        "--json",
+        "--python",
+        sys.executable,
+        "--nproc-per-node",
+        str(load.ranks),
+        str(SCRIPT),
+    ]
+    keeper = processes.start("run", *command, str(load.lines_a_second), str(load.seconds))
     screen: Terminal | None = None
     shown: list[bool] = []
     try:
         run = _begun(folder, keeper)
-        with (folder / "console.log").open("wb") as out:
-            console = subprocess.Popen(
-                [*command[:3], "attach", "--no-ui", str(run.root)],
-                cwd=folder,
-                env=env,
-                stdout=out,
-                stderr=out,
-            )
+        console = processes.start("attach", "--no-ui", str(run.root))
         journal = StateReader(run.node().journal)
         _wait_for_step(journal, keeper)
-        screen = Terminal([*command[:3], "attach", "--read-only", str(run.root)], str(folder))
+        screen = Terminal([*STOKER, "attach", "--read-only", str(run.root)], str(folder))
         began = time.monotonic()
         _sleep_until(began + load.seconds / 2 - load.frozen_s / 2, keeper)
         watcher = None
@@ -97,7 +88,6 @@ def carry(load: Load, folder: Path) -> dict[str, Any]:
             _slow(keeper, watcher)
         rss = 0
         used_s = 0.0
-        written_out = folder / "out.jsonl"
         while keeper.poll() is None and time.monotonic() < began + load.seconds + 2 * CATCH_UP_S:
             rss = max(rss, status(keeper.pid).get("VmRSS", 0))
             used_s = max(used_s, cpu_s(keeper.pid))
@@ -107,16 +97,13 @@ def carry(load: Load, folder: Path) -> dict[str, Any]:
         if watcher is not None:
             watcher.join()
     finally:
-        for process in (keeper, console):
-            if process is not None and process.poll() is None:
-                process.kill()
-                process.wait()
+        processes.end()
         if screen is not None:
             screen.close()
     found = list(facts_in(run.node().journal))
     progress = [event for event in found if isinstance(event, ev.Progress)]
     ended = next(event for event in found if isinstance(event, ev.AttemptEnded))
-    in_json = [line for line in written_out.read_bytes().splitlines() if b'"lag_bytes"' in line]
+    printed = processes.console.read_bytes().splitlines()
     lost, steps = _lost(run, load)
     lag = max((event.lag_bytes or 0 for event in progress), default=0)
     return {
@@ -132,8 +119,8 @@ def carry(load: Load, folder: Path) -> dict[str, Any]:
         "seconds_from_exit_to_all_read": round(ended.t - (ended.exit_t or ended.t), 2),
         "most_lag_mib": round(lag / 2**20, 1),
         "events_with_lag": sum(bool(event.lag_bytes) for event in progress),
-        "lag_in_json": len(in_json),
-        "lag_in_console": (folder / "console.log").read_bytes().count(SHOWN),
+        "lag_in_json": sum(line.startswith(b"{") and b'"lag_bytes"' in line for line in printed),
+        "lag_in_console": sum(SHOWN in line for line in printed if not line.startswith(b"{")),
         "lag_in_header": any(shown),
         "longest_between_progress_s": round(max((b.t - a.t for a, b in pairwise(progress)), default=0.0), 2),
         "cpu_cores": round(used_s / load.seconds, 2),
@@ -186,7 +173,7 @@ def _begun(folder: Path, keeper: subprocess.Popen[bytes]) -> RunPaths:
         if (run := run_below(folder)) is not None:
             return run
         time.sleep(0.05)
-    raise SystemExit((folder / "err.log").read_text())
+    raise SystemExit((folder / "commands.log").read_text())
 
 
 def _wait_for_step(journal: StateReader, keeper: subprocess.Popen[bytes]) -> None:

@@ -3,8 +3,8 @@
     python bench/metrics_command.py [--lines 1700000] [--rounds 5] [--attach] [--keep bench/results/metrics_command.json]
 
 The log is a training's: a time stamp, a level, a counter, and six measurements a line, some 130 bytes. The scripts search each line for `key: value` by one
-regular expression and print what they found, by `json.dumps` or `csv.writer`. CPU time of the whole process, output to /dev/null, all commands in turn,
-after one round that is thrown away. Goals: half of the script's time in either form; `attach --no-ui` of the finished log (with --attach) at most 1.5 × `metrics`.
+regular expression and print what they found, by `json.dumps`. CPU time of the whole process, output to /dev/null, all commands in turn,
+after one round that is thrown away. Goals: half of the script's time; `attach --no-ui` of the finished log (with --attach) at most 1.5 × `metrics`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.common import ROOT, command_line, in_turn, interval, surroundings, tell
+from bench.common import ROOT, Ratio, command_line, in_turn, ratios, surroundings, tell
 
 FIND = r"""
-import csv, json, re, sys
+import json, re, sys
 PAIR = re.compile(r"([A-Za-z_][\w/ .-]*?)\s*[=:]\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
 """
 JSON_SCRIPT = (
@@ -35,19 +35,11 @@ for line in open(sys.argv[1], errors="replace"):
         print(json.dumps(found))
 """
 )
-CSV_SCRIPT = (
-    FIND
-    + """
-writer = None
-for line in open(sys.argv[1], errors="replace"):
-    found = {name: float(value) for name, value in PAIR.findall(line)}
-    if found:
-        if writer is None:
-            names = list(found)
-            writer = csv.writer(sys.stdout)
-            writer.writerow(names)
-        writer.writerow([found.get(name) for name in names])
-"""
+
+
+RATIOS = (
+    Ratio("json_ratio", "metrics --json", "script, json.dumps", 0.5),
+    Ratio("attach_ratio", "attach --no-ui", "metrics --json", 1.5),
 )
 
 
@@ -75,13 +67,6 @@ def cpu_seconds(command: Sequence[str]) -> Callable[[], float]:
     return once
 
 
-def ratio(above: Sequence[float], below: Sequence[float]) -> list[float]:
-    """A ratio of medians, and the 95 % interval of the rounds' own ratios."""
-    paired = [one / other for one, other in zip(above, below, strict=True)]
-    middle = statistics.median(above) / statistics.median(below)
-    return [round(value, 2) for value in (middle, *interval(paired, statistics.median))]
-
-
 def main() -> int:
     parser = command_line(__doc__)
     parser.add_argument("--lines", type=int, default=1_700_000)
@@ -94,9 +79,7 @@ def main() -> int:
         stoker = [sys.executable, "-m", "supervisor"]
         commands = {
             "metrics --json": [*stoker, "metrics", str(log), "--json"],
-            "metrics --csv": [*stoker, "metrics", str(log), "--csv"],
             "script, json.dumps": [sys.executable, "-c", JSON_SCRIPT, str(log)],
-            "script, csv.writer": [sys.executable, "-c", CSV_SCRIPT, str(log)],
         }
         if args.attach:
             os.utime(log, (0.0, 0.0))  # of one that was written lately it would wait for more
@@ -108,11 +91,8 @@ def main() -> int:
             "log_mb": round(log.stat().st_size / 1e6),
             "rounds": args.rounds,
             "cpu_s": {name: round(statistics.median(times), 2) for name, times in found.items()},
-            "json_ratio": ratio(found["metrics --json"], found["script, json.dumps"]),
-            "csv_ratio": ratio(found["metrics --csv"], found["script, csv.writer"]),
+            **ratios(found, RATIOS[: 2 if args.attach else 1]),
         }
-        if args.attach:
-            report["attach_ratio"] = ratio(found["attach --no-ui"], found["metrics --json"])
     tell(report, args.keep)
     return 0
 

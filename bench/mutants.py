@@ -10,6 +10,7 @@ no test notices survives; one that changes nothing a user could see counts as su
 from __future__ import annotations
 
 import ast
+import itertools
 import os
 import random
 import re
@@ -74,32 +75,18 @@ def main() -> int | str:
         shutil.copytree(ROOT, copy, ignore=LEFT_OUT)
         if failed := failing(["--collect-only", "tests"], copy):
             return f"without a mutation the tests cannot be collected: {failed}"
-        for mutation in (
-            list(drawn(modules, dice))[: args.count] if args.count < len(modules) else drawn(modules, dice)
-        ):
+        for mutation in itertools.islice(drawn(modules, dice), args.count):
             begun = time.monotonic()
             killer = killed_by(mutation, copy)
             found.append(
                 {**asdict(mutation), "killed_by": killer, "seconds": round(time.monotonic() - begun)}
             )
             verdict = f"killed by {killer}" if killer else "SURVIVED"
-            print(
-                f"{mutation.path}:{mutation.line}: {mutation.old!r} → {mutation.new!r}: {verdict}",
-                file=sys.stderr,
-                flush=True,
-            )
+            place = f"{mutation.path}:{mutation.line}: {mutation.old!r} → {mutation.new!r}"
+            print(f"{place}: {verdict}", file=sys.stderr, flush=True)
     killed = sum(bool(each["killed_by"]) for each in found)
-    tell(
-        {
-            "seed": args.seed,
-            "under": args.under,
-            "killed": killed,
-            "of": len(found),
-            **surroundings(),
-            "mutations": found,
-        },
-        args.keep,
-    )
+    head = {"seed": args.seed, "under": args.under, "killed": killed, "of": len(found), **surroundings()}
+    tell({**head, "mutations": found}, args.keep)
     return int(killed < AIM * len(found))
 
 
@@ -187,13 +174,9 @@ def _silent(tree: ast.Module) -> Iterator[int]:
     for node in ast.walk(tree):
         parts: list[ast.AST | None] = []
         match node:
-            case (
-                ast.FunctionDef(returns=returns, args=args) | ast.AsyncFunctionDef(returns=returns, args=args)
-            ):
-                parts = [
-                    returns,
-                    *(arg.annotation for arg in [*args.args, *args.kwonlyargs, *args.posonlyargs]),
-                ]
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                every = [*node.args.args, *node.args.kwonlyargs, *node.args.posonlyargs]
+                parts = [node.returns, *(arg.annotation for arg in every)]
             case ast.AnnAssign(annotation=annotation):
                 parts = [annotation]
             case ast.Expr(value=ast.Constant()) | ast.JoinedStr():

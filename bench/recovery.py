@@ -1,19 +1,16 @@
-"""From a rank's death to the next step: stoker against torchrun by hand, and against torchrun's own --max-restarts=1.
+"""The time from a rank's death to the next step: stoker against torchrun by hand.
 
-The bundled trainer on two CPU ranks; rank 1 is killed after step 6; every arm resumes from the checkpoint of step 6.
-In each round, in turn, the order rotating:
+The bundled trainer on two CPU ranks; rank 1 is killed after step 6; both ways resume from the checkpoint of step 6. They take turns:
 
-- stoker: one command. Its back-off (a wait that is wanted) is taken off, as the journal has it.
+- stoker: one command. Its back-off is an intended wait, and is subtracted as the journal has it.
 - by hand: `torchrun --max-restarts=0`, and as soon as it has exited the same command again. Its parts are what a
   restart cannot do without: the agent's exit and a cold start.
-- in agent: `torchrun --standalone --max-restarts=1`. It restarts on the same store, and gloo does not always survive
-  that, so the share of runs that come back says as much as the time.
 
-Death and first step are read from the trainer's telemetry, in every arm alike; a step counts once both ranks made it.
+Death and first step are read from the trainer's telemetry in both ways; a step counts once both ranks made it.
 Ratios are of medians, with a 95 % bootstrap interval over whole rounds. The goals: `restart` at most 1.10, `cold` at
 most 1.05, every run under stoker comes back.
 
-    python bench/recovery.py --rounds 20 [--in-agent 20] [--keep bench/results/recovery.json]
+    python bench/recovery.py --rounds 20 [--keep bench/results/recovery.json]
 """
 
 from __future__ import annotations
@@ -34,7 +31,17 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.common import ROOT, TRAINER, command_line, free_port, interval, keep, surroundings, tell, with_mark
+from bench.common import (
+    ROOT,
+    TRAINER,
+    command_line,
+    free_port,
+    in_turn,
+    interval,
+    surroundings,
+    tell,
+    with_mark,
+)
 
 STEPS, KILLED_AFTER, RANKS = 12, 6, 2
 TINY = (
@@ -43,7 +50,7 @@ TINY = (
     "--corpus_mib=1", "--device=cpu", "--async_save=false",
 )  # fmt: skip
 FAULT = f"--fault=sigkill@{KILLED_AFTER}:1"
-# A run takes 15 s on an idle machine. torchrun's own restart hangs for ever where it does not come back.
+# A run takes 15 s on an idle machine.
 DEADLINE_S = 90.0
 MARK = "STOKER_RECOVERY_MARK"
 RESTART_GOAL, COLD_GOAL = 1.10, 1.05
@@ -157,30 +164,26 @@ def backoff_s(journal: Path) -> float:
     return sum(float(fact["delay_s"]) for fact in facts if fact["kind"] == "backoff_started")
 
 
-def torchrun(folder: Path, *flags: str, wrapper: Sequence[str] = (), telemetry: str) -> list[str]:
-    """The command that stoker launches, without what stoker adds to it for its own sake."""
+def torchrun(folder: Path, attempt: int) -> list[str]:
+    """Return the command that stoker launches, without what stoker adds for its own sake."""
     return [
-        sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={RANKS}", *flags, *wrapper, str(TRAINER),
-        *TINY, FAULT, f"--checkpoint_dir={folder / 'checkpoints'}", f"--telemetry_dir={folder / telemetry}",
-        "--resume_from=auto",
+        sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={RANKS}", "--max-restarts=0",
+        f"--master-port={free_port()}", str(TRAINER), *TINY, FAULT, f"--checkpoint_dir={folder / 'checkpoints'}",
+        f"--telemetry_dir={folder / str(attempt)}", "--resume_from=auto",
     ]  # fmt: skip
 
 
 def by_hand(folder: Path) -> Outcome:
-    """The same two launches without anybody between them."""
-    env = {"PYTHONSAFEPATH": "1"}
+    """The same two launches, one after the other."""
     began = time.time()
-    port = f"--master-port={free_port()}"
-    run(torchrun(folder, "--max-restarts=0", port, telemetry="first"), folder, env | {"STOKER_ATTEMPT": "1"})
+    run(torchrun(folder, 1), folder, {"PYTHONSAFEPATH": "1", "STOKER_ATTEMPT": "1"})
     ended = time.time()
-    port = f"--master-port={free_port()}"
-    command = torchrun(folder, "--max-restarts=0", port, telemetry="second")
-    code, said = run(command, folder, env | {"STOKER_ATTEMPT": "2"})
-    died = death_t(folder / "first")
-    back = first_step_t(folder / "second", ended)
+    code, said = run(torchrun(folder, 2), folder, {"PYTHONSAFEPATH": "1", "STOKER_ATTEMPT": "2"})
+    died = death_t(folder / "1")
+    back = first_step_t(folder / "2", ended)
     return Outcome(
         came_back=code == 0,
-        cold_s=since(began, first_step_t(folder / "first", began)),
+        cold_s=since(began, first_step_t(folder / "1", began)),
         exit_s=since(died, ended),
         again_s=since(ended, back),
         restart_s=since(died, back),
@@ -188,52 +191,21 @@ def by_hand(folder: Path) -> Outcome:
     )
 
 
-# The trainer's fault strikes in the first attempt alone; torchrun counts attempts in another variable.
-ONCE = """
-import os, runpy, sys
-os.environ["STOKER_ATTEMPT"] = str(int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) + 1)
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
-
-def in_agent(folder: Path) -> Outcome:
-    """torchrun's own restart, the trainer's own resume."""
-    once = folder / "once.py"
-    once.write_text(ONCE, encoding="utf-8")
-    flags = ("--standalone", "--max-restarts=1")
-    command = torchrun(folder, *flags, wrapper=[str(once)], telemetry="telemetry")
-    code, said = run(command, folder, {"PYTHONSAFEPATH": "1"})
-    died = death_t(folder)
-    # What is made right after the death is the first launch's own.
-    back = first_step_t(folder, died + 1.0) if died is not None else None
-    note = "" if code == 0 else said if code is None else f"exit {code}"
-    return Outcome(came_back=code == 0, restart_s=since(died, back) if code == 0 else None, note=note)
-
-
-def ratio(pairs: Sequence[tuple[float, float]]) -> dict[str, float] | None:
-    """The ratio of the medians of (ours, theirs), with the 95 % bootstrap interval over rounds."""
+def ratio(
+    rounds: Mapping[str, Sequence[Outcome]], part: Callable[[Outcome], float | None]
+) -> dict[str, float]:
+    """Return the ratio of the medians of a part, of the rounds in which both ways came to it, with its 95 % interval."""
+    both = zip(map(part, rounds["stoker"]), map(part, rounds["by_hand"]), strict=True)
+    pairs = [(ours, theirs) for ours, theirs in both if ours is not None and theirs is not None]
     if not pairs:
-        return None
+        return {}
     low, high = interval(pairs, _of_medians)
-    return {
-        "ratio": round(_of_medians(pairs), 3),
-        "low": round(low, 3),
-        "high": round(high, 3),
-        "rounds": len(pairs),
-    }
+    found = {"ratio": _of_medians(pairs), "low": low, "high": high, "rounds": len(pairs)}
+    return {name: round(value, 3) for name, value in found.items()}
 
 
 def _of_medians(pairs: Sequence[tuple[float, float]]) -> float:
     return statistics.median(a for a, _ in pairs) / statistics.median(b for _, b in pairs)
-
-
-def paired(
-    rounds: Sequence[Mapping[str, Outcome]], one: str, other: str, part: Callable[[Outcome], float | None]
-) -> list[tuple[float, float]]:
-    """A part of both arms, of the rounds in which both came to it."""
-    both = ((part(each[one]), part(each[other])) for each in rounds if one in each and other in each)
-    return [(a, b) for a, b in both if a is not None and b is not None]
 
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, object]:
@@ -247,49 +219,28 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, object]:
     return found
 
 
-def report(rounds: Sequence[Mapping[str, Outcome]]) -> dict[str, object]:
-    """The goals' ratios, and what each arm did."""
-    restart = ratio(paired(rounds, "stoker", "by_hand", lambda o: o.restart_s))
-    cold = ratio(paired(rounds, "stoker", "by_hand", lambda o: o.cold_s))
-    arms = {name: [each[name] for each in rounds if name in each] for name in ARMS}
-    return {
-        "restart": {"goal": RESTART_GOAL, **(restart or {})},
-        "cold": {"goal": COLD_GOAL, **(cold or {})},
-        "against_in_agent": ratio(paired(rounds, "stoker", "in_agent", lambda o: o.restart_s)),
-        **{name: summary(outcomes) for name, outcomes in arms.items()},
-        **surroundings(),
-    }
-
-
-ARMS: dict[str, Callable[[Path], Outcome]] = {"stoker": with_stoker, "by_hand": by_hand, "in_agent": in_agent}
-
-
 def main() -> int:
     """Print the comparison; 1 where a run under stoker did not come back or a goal is missed for sure."""
     parser = command_line(__doc__)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument(
-        "--in-agent", type=int, default=20, help="rounds in which --max-restarts=1 takes part"
-    )
     args = parser.parse_args()
-    rounds: list[dict[str, Outcome]] = []
-    for number in range(args.rounds):
-        names = [name for name in ARMS if name != "in_agent" or number < args.in_agent]
-        turn = number % len(names)
-        done: dict[str, Outcome] = {}
-        for name in names[turn:] + names[:turn]:
+
+    def in_a_folder(way: Callable[[Path], Outcome]) -> Callable[[], Outcome]:
+        def once() -> Outcome:
             with tempfile.TemporaryDirectory() as folder:
-                done[name] = ARMS[name](Path(folder))
-            print(f"{number + 1}/{args.rounds} {name}: {done[name]}", file=sys.stderr, flush=True)
-        rounds.append(done)
-        result = report(rounds)
-        keep(result, args.keep)  # as it grows: a bench of half an hour may be cut short
-    tell(result, args.keep)
-    missed = any(
-        isinstance(goal := result[name], dict) and goal.get("low", 0.0) > goal["goal"]
-        for name in ("restart", "cold")
-    )
-    return 1 if missed or not all(each["stoker"].came_back for each in rounds) else 0
+                found = way(Path(folder))
+            print(f"{way.__name__}: {found}", file=sys.stderr, flush=True)
+            return found
+
+        return once
+
+    rounds = in_turn({"stoker": in_a_folder(with_stoker), "by_hand": in_a_folder(by_hand)}, args.rounds)
+    restart = {"goal": RESTART_GOAL, **ratio(rounds, lambda o: o.restart_s)}
+    cold = {"goal": COLD_GOAL, **ratio(rounds, lambda o: o.cold_s)}
+    arms = {name: summary(outcomes) for name, outcomes in rounds.items()}
+    tell({"restart": restart, "cold": cold, **arms, **surroundings()}, args.keep)
+    is_missed = any(goal.get("low", 0.0) > goal["goal"] for goal in (restart, cold))
+    return int(is_missed or not all(each.came_back for each in rounds["stoker"]))
 
 
 if __name__ == "__main__":

@@ -65,9 +65,20 @@ run_tui(RunPaths(Path(sys.argv[1])), read_only=True)
 
 
 class Terminal:
-    """A program on a pseudo-terminal of 120 by 40 whose output is read and counted all the time. `env`: its environment; by itself ours, with a state of its own."""
+    """A program on a pseudo-terminal of 120 by 40 whose output is read and counted all the time.
 
-    def __init__(self, argv: list[str], folder: str, env: Mapping[str, str] | None = None) -> None:
+    `env`: its environment; if not given ours, with a state folder of its own. `pieces`: a list for each piece of output with the
+    monotonic time at which it came.
+    """
+
+    def __init__(
+        self,
+        argv: list[str],
+        folder: str,
+        env: Mapping[str, str] | None = None,
+        pieces: list[tuple[float, bytes]] | None = None,
+    ) -> None:
+        self.pieces = pieces
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", SIZE[1], SIZE[0], 0, 0))
         if env is None:
@@ -99,12 +110,11 @@ class Terminal:
                 return
             if not data:
                 return
-            self._came(data)
-
-    def _came(self, data: bytes) -> None:
-        self._arrived(data)
+            self._arrived(data)
 
     def _arrived(self, data: bytes) -> None:
+        if self.pieces is not None:
+            self.pieces.append((time.monotonic(), data))
         with self._changed:
             self.bytes += len(data)
             self._seen = (self._seen + data)[-(1 << 20) :]

@@ -13,7 +13,6 @@ Prints medians and ratios; exit 1 when a goal is missed.
 from __future__ import annotations
 
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,11 +22,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.common import ROOT, command_line, in_turn, keep, surroundings
+from bench.common import ROOT, Ratio, command_line, in_turn, keep, ratios, surroundings
 from bench.stage import EMPTY_APP, FakeRun, Terminal
 
-GOALS = {"--help": 3.0, "diagnose": 8.0}
-SCREEN_GOALS = {"attach RUN": 2.0, "attach LOG": 2.0, "runs": 2.0, "run": 3.0}
+COMMANDS = (Ratio("help", "--help", "pass", 3.0), Ratio("diagnose", "diagnose", "pass", 8.0))
+SCREENS = tuple(
+    Ratio(name, name, "empty app", goal)
+    for name, goal in {"attach RUN": 2.0, "attach LOG": 2.0, "runs": 2.0, "run": 3.0}.items()
+)
 # The last line of each first frame.
 FOOTER = b"leave"
 # The app is left this long after its first frame.
@@ -57,39 +59,12 @@ def main() -> int:
             },
             args.rounds,
         )
-    base = statistics.median(times["pass"])
-    missed = 0
-    result: dict[str, object] = {
-        "rounds": args.rounds,
-        "python_pass_ms": round(base * 1000, 1),
-        **surroundings(),
-    }
-    print(f"python -c pass   {base * 1000:7.1f} ms   ({args.rounds} rounds after one thrown away)")
-    for name, goal in GOALS.items():
-        ratios = [mine / own for mine, own in zip(times[name], times["pass"], strict=True)]
-        ratio = statistics.median(ratios)
-        missed += ratio > goal
-        result[name.lstrip("-")] = {"ratio": round(ratio, 2), "goal": goal}
-        took_ms = statistics.median(times[name]) * 1000
-        spread = f"of {min(ratios):.2f} to {max(ratios):.2f}"
-        print(f"stoker {name:9} {took_ms:7.1f} ms   {ratio:.2f} × ({spread}; goal ≤ {goal:.0f})")
+    rows = ratios(times, COMMANDS)
     # The last run's supervisor process may still write there.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        times = screens(folder, args.screens)
-    empty = times.pop("empty app")
-    print(
-        f"empty Textual app {statistics.median(empty) * 1000:7.1f} ms   ({args.screens} rounds after one thrown away)"
-    )
-    for name, goal in SCREEN_GOALS.items():
-        took = times[name]
-        ratio = statistics.median(mine / own for mine, own in zip(took, empty, strict=True))
-        missed += ratio > goal
-        result[name] = {"ratio": round(ratio, 2), "goal": goal}
-        print(
-            f"stoker {name:11} {statistics.median(took) * 1000:7.1f} ms   {ratio:.2f} × (goal ≤ {goal:.0f})"
-        )
-    keep(result, args.keep)
-    return int(missed > 0)
+        rows |= ratios(screens(folder, args.screens), SCREENS)
+    keep({"rounds": args.rounds, **surroundings(), **rows}, args.keep)
+    return int(any(row["missed"] for row in rows.values()))
 
 
 def screens(folder: str, rounds: int) -> dict[str, list[float]]:

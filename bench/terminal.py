@@ -11,6 +11,7 @@ Shares of a core and bytes at 120×40 with data once and four times a second, in
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import statistics
 import sys
@@ -20,11 +21,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.common import command_line, keep, surroundings
+from bench.common import Ratio, command_line, in_turn, ratios, surroundings, tell
 from bench.stage import EMPTY_APP, LINES_PER_S, STOKER_APP, FakeRun, Terminal, every, p99
 
 SETTLE_S = 3.0
 WINDOW_S = 5.0
+RATIOS = (
+    Ratio("cpu, 8 GPUs and 64 ranks / 2 ranks", "stoker cpu many", "stoker cpu 1 Hz", 2.0),
+    Ratio("key p99 under load / empty app", "stoker key p99", "empty key p99", 3.0),
+    Ratio("help p99 under load / empty app with a help", "stoker help p99", "empty help p99", 3.0),
+)
 # Presses of one key in one round, in turns of the empty app, the dashboard, the empty app, ...
 BLOCKS = 5
 PRESSES = 20
@@ -62,26 +68,23 @@ def main() -> int:
     parser = command_line(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
-    rounds: int = args.rounds
-    found: dict[str, list[float]] = {}
-
-    def note(name: str, value: float) -> None:
-        found.setdefault(name, []).append(value)
-
     with tempfile.TemporaryDirectory() as folder:
-        for turn in range(rounds + 1):
-            print(f"round {turn} of {rounds}" + (" (thrown away)" if not turn else ""), flush=True)
-            taken: list[tuple[str, float]] = []
-            for hz in (1.0, 4.0):
-                cpu, sent = stoker_cost(folder, hz, 2, 2)
-                taken += [(f"stoker cpu {hz:g} Hz", cpu), (f"stoker bytes {hz:g} Hz", sent)]
-            cpu, sent = stoker_cost(folder, 1.0, 64, 8)
-            taken += [("stoker many cpu", cpu), ("stoker many bytes", sent)]
-            taken += keys(folder, turn)
-            for name, value in taken:
-                if turn:
-                    note(name, value)
-    return report(found, rounds, args.keep)
+        turns = itertools.count()
+        rounds = in_turn({"dashboard": lambda: one_round(folder, next(turns))}, args.rounds)["dashboard"]
+    found = {name: [values[name] for values in rounds] for name in rounds[0]}
+    rows = ratios(found, RATIOS)
+    medians = {name: round(statistics.median(values), 4) for name, values in found.items()}
+    tell({"rounds": args.rounds, **surroundings(), "medians": medians, "ratios": rows}, args.keep)
+    return int(any(row["missed"] for row in rows.values()))
+
+
+def one_round(folder: str, turn: int) -> dict[str, float]:
+    """Return the values of one round."""
+    found = keys(folder, turn)
+    for name, hz, ranks, gpus in (("1 Hz", 1.0, 2, 2), ("4 Hz", 4.0, 2, 2), ("many", 1.0, 64, 8)):
+        cpu, sent = stoker_cost(folder, hz, ranks, gpus)
+        found |= {f"stoker cpu {name}": cpu, f"stoker bytes {name}": sent}
+    return found
 
 
 def bare_keys(terminal: Terminal, first: int) -> list[float]:
@@ -116,7 +119,7 @@ def help_keys(terminal: Terminal, beneath: bytes) -> list[float]:
     return times
 
 
-def keys(folder: str, turn: int) -> list[tuple[str, float]]:
+def keys(folder: str, turn: int) -> dict[str, float]:
     """A key's way to the screen: in turn an empty app, and the dashboard while lines pour in."""
     fake = FakeRun(Path(folder, f"keys-{turn}", "20261121-0000-keys-run"), ranks=2, gpus=2)
     count = 0
@@ -150,34 +153,8 @@ def keys(folder: str, turn: int) -> list[tuple[str, float]]:
         dashboard.close()
         fake.close()
     taken = {"empty key": bare, "stoker key": inside, "empty help": bare_over, "stoker help": over}
-    return [(f"{name} p99", p99(times)) for name, times in taken.items()] + [
-        (f"{name} p50", statistics.median(times)) for name, times in taken.items()
-    ]
-
-
-GOALS = (
-    ("cpu, 8 GPUs and 64 ranks / 2 ranks", "stoker many cpu", "stoker cpu 1 Hz", 2.0),
-    ("key p99 under load / empty app", "stoker key p99", "empty key p99", 3.0),
-    ("help p99 under load / empty app with a help", "stoker help p99", "empty help p99", 3.0),
-)
-
-
-def report(found: dict[str, list[float]], rounds: int, path: Path | None) -> int:
-    """Print the ratios; 1 where a goal is missed."""
-    missed = 0
-    result: dict[str, object] = {"rounds": rounds, **surroundings()}
-    result["medians"] = {name: round(statistics.median(values), 4) for name, values in found.items()}
-    ratios = {}
-    for name, mine, peer, goal in GOALS:
-        ratio = statistics.median(found[mine]) / max(statistics.median(found[peer]), 1e-9)
-        ratios[name] = round(ratio, 3)
-        missed += ratio > goal
-        print(f"{name:<38} {ratio:6.2f} ×   goal {goal} {'  MISSED' if ratio > goal else ''}")
-    result["ratios"] = ratios
-    for name, values in sorted(found.items()):
-        print(f"    {name:<24} {statistics.median(values):10.4f}  ({min(values):.4f} to {max(values):.4f})")
-    keep(result, path)
-    return 1 if missed else 0
+    middles = {f"{name} p50": statistics.median(times) for name, times in taken.items()}
+    return middles | {f"{name} p99": p99(times) for name, times in taken.items()}
 
 
 if __name__ == "__main__":

@@ -79,7 +79,7 @@ def replay(folder: Path) -> tuple[StokerApp, RunPaths | None]:
 PICTURES = (
     Picture(Shot("dashboard"), live(recorded.healthy)),
     Picture(Shot("failure"), live(recorded.backing_off)),
-    Picture(Shot("why", ("v",), ("cause", "instead")), live(recorded.backing_off), (120, 40)),
+    Picture(Shot("why", ("v",), ("cause", "what followed")), live(recorded.backing_off), (120, 40)),
     Picture(Shot("smaller-batch", ("b",), ("per rank",)), live(recorded.held)),
     Picture(Shot("edit", ("e", "= --warmup 200"), ("+ --warmup 200",)), live(recorded.held)),
     Picture(Shot("metrics", ("M",), ("grad_norm",)), live(recorded.healthy)),

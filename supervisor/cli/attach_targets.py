@@ -14,7 +14,7 @@ from pathlib import Path
 from supervisor.cli.common import complain
 from supervisor.cli.job_logs import BadInputError, file_chunks, log_file, read_jobs, refuse_binary, tasks_of
 from supervisor.diagnosis.evidence import JobEvidence
-from supervisor.keeper.observer.observed_run import (
+from supervisor.keeper.observed_run import (
     ATTEMPT,
     PIPE_NAME,
     ObservedLog,

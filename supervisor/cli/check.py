@@ -16,7 +16,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
-from supervisor.cli.common import EXIT_REFUSED, Parser, appearance_given, complain, say, say_json
+from supervisor.cli.common import EXIT_REFUSED, appearance_given, complain, say, say_json
 from supervisor.cli.job_inputs import NOT_MEASURED, folder_of_runs, load_job, parse_words
 from supervisor.job.arguments.run_arguments import ParsedRun
 from supervisor.job.errors import JobError
@@ -32,32 +32,19 @@ from supervisor.views.wording.translate import words_in
 USAGE = """\
 usage: stoker check [--json] [--deep]                        this machine
        stoker check [--json] [--deep] [flags] SCRIPT.py ...  the job that the same words after `stoker run` start
-       stoker check --data PATH...                           data files of the bundled trainer
+       stoker check --data PATH... [--vocab-size N] [--data-dtype TYPE] [--max-seq-len N] [--field KEY]
 
 Nothing is started or written, unless --deep: then the ranks meet once, with a process each. Exit 0, or 3 where a start
 would be refused, or 2 for a file that cannot be trained on.
 """
-DATA_FLAGS = (
-    "--data",
-    "--vocab-size",
-    "--vocab_size",
-    "--data-dtype",
-    "--data_dtype",
-    "--max-seq-len",
-    "--max_seq_len",
-    "--field",
-)
 
 
 def main(argv: list[str]) -> int:
-    """Check what the arguments request: a job as after `stoker run`, data files for `--data` or its flags, else the machine."""
-    parser = Parser(prog="stoker check", description=__doc__)
-    add_arguments(parser)
-    if argv and argv[0].partition("=")[0] in DATA_FLAGS:
-        return _check_data(parser.parse_args(argv))
+    """Check what the arguments request: a job as after `stoker run`, data files after `--data`, else the machine."""
+    if argv[:1] == ["--data"]:
+        return _check_data(argv[1:])
     if argv[:1] in (["-h"], ["--help"]):
-        say(*USAGE.split("\n"))
-        parser.print_help()
+        say(*USAGE.splitlines())
         return 0
     try:
         return _check_job(argv)
@@ -73,51 +60,26 @@ def _check_job(argv: list[str]) -> int:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's arguments."""
+    """Declare the verb's arguments, for the page of commands. The trainer's checker declares those of data files."""
     parser.add_argument(
-        "--data", nargs="+", metavar="PATH", help="files, or folders of .bin, .jsonl and .txt files"
+        "--data",
+        nargs="+",
+        metavar="PATH",
+        help="files, or folders of .bin, .jsonl and .txt files, then --vocab-size N (token ids must lie below N), "
+        "--data-dtype uint16|uint32 (of a .bin without header), --max-seq-len N (tokens of a sample), --field KEY "
+        "(the text's key in JSON lines)",
     )
-    parser.add_argument(
-        "--vocab-size",
-        "--vocab_size",
-        type=int,
-        metavar="N",
-        help="token ids must lie below N (default: as noted beside the file, else 50304)",
-    )
-    parser.add_argument(
-        "--data-dtype",
-        "--data_dtype",
-        choices=["auto", "uint16", "uint32"],
-        help="type of the tokens in a .bin without header (default: uint16)",
-    )
-    parser.add_argument(
-        "--max-seq-len",
-        "--max_seq_len",
-        type=int,
-        metavar="N",
-        help="tokens of a sample: a shorter file is a fault",
-    )
-    parser.add_argument("--field", metavar="KEY", help="the text's key in JSON lines (default: text)")
 
 
-def _check_data(args: argparse.Namespace) -> int:
-    """Print one line per file. Exit 0 if all files are usable for training, else 2."""
-    if not args.data:
+def _check_data(words: list[str]) -> int:
+    """Run the trainer's checker on data files. Exit 0 if all are usable for training, else 2."""
+    if not words:
         return complain("check", "nothing to check: name files with --data PATH…")
     program = trainer_main()
     if not os.path.exists(program):
         return complain("check", f"{program}: the bundled trainer, which reads the data, is not there")
-    given = {
-        "--vocab_size": args.vocab_size,
-        "--data_dtype": args.data_dtype,
-        "--max_seq_len": args.max_seq_len,
-        "--field": args.field,
-    }
-    flags = [f"{name}={value}" for name, value in given.items() if value is not None]
     # -I: no module from the current folder or PYTHONPATH can replace the checker's imports.
-    done = subprocess.run(
-        [sys.executable, "-I", program, "data", "check", *flags, "--", *args.data], check=False
-    )
+    done = subprocess.run([sys.executable, "-I", program, "data", "check", *words], check=False)
     return done.returncode if done.returncode in {0, 2, 130} else 2
 
 

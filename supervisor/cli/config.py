@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from supervisor.cli.common import complain, say, say_json, say_table
 from supervisor.cli.job_inputs import load_settings, parse_words
-from supervisor.job.config.explain import Explained, Source, explain, variables
+from supervisor.job.config.explain import NOT_SET, explain, row, variables
 from supervisor.job.errors import JobError
 from supervisor.job.spec import JobSpec
 from supervisor.run.records import FailureClass
@@ -74,53 +74,42 @@ def _explain(key: str | None, words: list[str]) -> int:
 
 def show_all(spec: JobSpec, env: Mapping[str, str], *, as_json: bool) -> int:
     """Print each setting with its value and origin, then each variable that a launch changes and why."""
-    settings = [
-        (name, redact(name.removeprefix("env."), value), origin) for name, value, origin in spec.effective
-    ]
+    changed = variables(spec, env)
     if as_json:
         rows = []
-        for name, value, origin in settings:
-            shown = name.removeprefix("env.")
-            beaten = [Source(redact(shown, text), where) for text, where in spec.sources(name)[:-1]]
-            rows.append(_row(name, value, origin, beaten))
-        told = [_row(each.name, each.sources[-1].value, each.sources[-1].origin, each.sources[:-1])
-                for each in variables(spec, env)]  # fmt: skip
-        say_json({"settings": rows, "variables": told})
+        for key, _, _ in spec.effective:
+            shown = key.removeprefix("env.")
+            rows.append(row(key, [(redact(shown, text), where) for text, where in spec.sources(key)]))
+        say_json({"settings": rows, "variables": changed})
         return 0
-    say_table(settings)
-    if changed := [(each.name, each.sources[-1]) for each in variables(spec, env)]:
+    say_table(
+        [(name, redact(name.removeprefix("env."), value), origin) for name, value, origin in spec.effective]
+    )
+    if changed:
         say("", "variables of the job:")
-        say_table([(name, _value(source), source.origin) for name, source in changed])
+        say_table([(each["key"], _value(each), each["origin"]) for each in changed])
     return 0
 
 
-def show_one(told: Explained, *, as_json: bool) -> int:
+def show_one(told: Mapping[str, Any], *, as_json: bool) -> int:
     """Print a setting's meaning, value and origin, then its allowed values and the values it overrode."""
-    *beaten, now = told.sources or (Source(None, "not set"),)
     if as_json:
-        facts = {"meaning": told.meaning, "takes": told.takes, "unit": told.unit, "default": told.default}
-        say_json({**_row(told.name, now.value, now.origin, beaten), **facts, "other_names": told.other_names})
+        say_json(told)
         return 0
+    not_set = told["origin"] == NOT_SET
     lines = [
-        f"{told.name} = {_value(now)}  ({now.origin})"
-        if now.value is not None or told.sources
-        else f"{told.name}: not set"
+        f"{told['key']}: {NOT_SET}" if not_set else f"{told['key']} = {_value(told)}  ({told['origin']})"
     ]
-    facts = {"meaning": told.meaning, "takes": told.takes, "unit": told.unit, "default": told.default}
-    facts["other names"] = ", ".join(told.other_names)
+    facts = {name: told[name] for name in ("meaning", "takes", "unit", "default")}
+    facts["other names"] = ", ".join(told["other_names"])
     lines += [f"  {name + ':':<13}{text}" for name, text in facts.items() if text]
     lines += [
-        f"  {'overrode:' if not at else '':<13}{_value(source)}  ({source.origin})"
-        for at, source in enumerate(reversed(beaten))
+        f"  {'overrode:' if not at else '':<13}{_value(each)}  ({each['origin']})"
+        for at, each in enumerate(told["overrode"])
     ]
     say(*map(redact_text, lines))
     return 0
 
 
-def _row(name: str, value: str | None, origin: str, beaten: Sequence[Source]) -> dict[str, Any]:
-    overrode = [{"value": source.value, "origin": redact_text(source.origin)} for source in reversed(beaten)]
-    return {"key": name, "value": value, "origin": redact_text(origin), "overrode": overrode}
-
-
-def _value(source: Source) -> str:
-    return "(removed)" if source.value is None else source.value
+def _value(of: Mapping[str, Any]) -> str:
+    return "(removed)" if of["value"] is None else str(of["value"])

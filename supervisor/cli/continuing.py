@@ -6,7 +6,6 @@ Print what the next attempt runs, and on a terminal ask before starting it. It c
 from __future__ import annotations
 
 import argparse
-import getpass
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -31,7 +30,6 @@ from supervisor.cluster.scheduler import scheduler_asked
 from supervisor.job.errors import JobError
 from supervisor.job.launch.oom_plan import resume_plan
 from supervisor.job.launch.plan import LaunchPlan, plan_as_shell
-from supervisor.keeper.base.job_secrets import missing_secrets
 from supervisor.keeper.monitoring.found_checkpoints import shown_path
 from supervisor.keeper.planning.launch_plans import plan_continued
 from supervisor.keeper.process.takeover import (
@@ -96,8 +94,7 @@ def run(args: argparse.Namespace) -> int:
         if isinstance(state.condition, Finished) and state.condition.exit_code == 0:
             say(f"{paths.run_id}: {state.condition.reason}: it had succeeded, nothing is started")
             return 0
-        env = {**os.environ, **_asked_for(record, args)}
-        plan, why = plan_continued(record, state, paths, env, by)
+        plan, why = plan_continued(record, state, paths, os.environ, by)
         if args.yes and (lost := _written_over(record, state, plan)) and not args.restart_from_scratch:
             return complain(VERB, f"{paths.run_id}: not continued: {lost}")
         size = journal.stat().st_size
@@ -110,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
         record = replace(record, settings=replace(record.settings, interactive=interactive))
         has_screen = interactive and not args.detach
         how = Going(VERB, has_screen, args.json, read_only=False, appearance=appearance)
-        return set_going(paths, record, env, how, continued_by=by)
+        return set_going(paths, record, os.environ, how, continued_by=by)
     except (LockTaken, OSError) as error:
         return complain(VERB, f"{paths.run_id}: {error}", 1 if isinstance(error, LockTaken) else 2)
     except JobError as error:
@@ -159,18 +156,6 @@ def _settled(paths: RunPaths, record: RunFile, state: RunState) -> RunState:
         return keeper.state
     finally:
         keeper.close("it is settled how the attempt ended")
-
-
-def _asked_for(record: RunFile, args: argparse.Namespace) -> dict[str, str]:
-    """Ask the user for secret variables that are neither on disk nor in the environment. Without a terminal ask for none."""
-    if args.yes or not has_terminal():
-        return {}
-
-    return {
-        item.what: getpass.getpass(f"{item.what} is a secret, not kept on disk. In place of <redacted>: ")
-        for item in missing_secrets(record.job, os.environ)
-        if item.is_variable
-    }
 
 
 def _described(paths: RunPaths, state: RunState, plan: LaunchPlan, why: str) -> Iterator[str]:

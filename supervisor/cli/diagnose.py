@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from supervisor.cli.common import Parser, complain, own_rules, say, say_json
 from supervisor.cli.job_logs import (
@@ -13,7 +14,6 @@ from supervisor.cli.job_logs import (
     path_or_run,
     read_jobs,
     refuse_binary,
-    without_guessed_rank,
 )
 from supervisor.cli.verdict_text import earlier_job_lines, explanation_lines, verdict_lines
 from supervisor.diagnosis.attempt_facts import Facts
@@ -29,7 +29,6 @@ from supervisor.run.regular import open_regular
 from supervisor.sources.signature_files import Engine, default_cache_dir, load_engine
 from supervisor.text.decode import clean, plain_chunks
 from supervisor.text.lines import lines_from
-from supervisor.text.prefixes import origin_of_path
 from supervisor.text.redact import Redactor, redact_lines, redact_text
 from supervisor.text.tracebacks import LOOKED_AT, CodeLine, own_line
 
@@ -140,25 +139,23 @@ def _text_lines(
     path: str, attempt: int | None, found: Examination, tr: Callable[[str], str], *, explain: bool
 ) -> Iterator[str]:
     context = None if path == "-" else _context
-    verdict = _of_known_rank(path, attempt, found.verdict)
-    again: list[str] = []
-    if attempt is not None:
-        from supervisor.cli.run_journals import seen_before  # only a run has journals
-
-        again = seen_before(path, attempt, verdict)
+    verdict = found.verdict
+    again = _seen_before(path, attempt, verdict) if attempt is not None else []
     lines = verdict_lines(path, attempt, verdict, context, again, tr, ended_t=found.facts.job.ended_t)
-    earlier = [job._replace(verdict=_of_known_rank(path, attempt, job.verdict)) for job in found.earlier]
-    lines += earlier_job_lines(earlier, tr)
+    lines += earlier_job_lines(found.earlier, tr)
     if explain:
         lines += explanation_lines(found, tr)
     return map(Redactor.of(os.environ.items()).text, lines)
 
 
-def _of_known_rank(path: str, attempt: int | None, verdict: Verdict) -> Verdict:
-    """Drop "rank 0" from the headline of a single log that mentions no rank. The JSON output keeps its `rank`."""
-    if attempt is not None or not os.path.isfile(path):
-        return verdict
-    return without_guessed_rank(verdict, path, origin_of_path(os.path.abspath(path)))
+def _seen_before(path: str, attempt: int, verdict: Verdict) -> list[str]:
+    """Return one line about the other attempts of this run with the same failure, or no line."""
+    from supervisor.run.journal import read_state  # only a run has one
+    from supervisor.run.paths import RunPaths
+
+    same = read_state(RunPaths(Path(path)).node().journal).same_failure(verdict, attempt)
+    many = "s" if len(same) > 1 else ""
+    return [f"the same failure as attempt{many} {', '.join(map(str, same))}"] if same else []
 
 
 def _translation(lang: str | None) -> Callable[[str], str]:

@@ -78,12 +78,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a row a GPU, and one of all, in place of the samples: the mean of each column",
     )
     parser.add_argument("--nounits", action="store_true", help="numbers alone, as `--format=csv,nounits`")
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        help="write there; a file that exists is not overwritten (default: stdout)",
-    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -98,14 +92,7 @@ def run(args: argparse.Namespace) -> int:
         return complain("export", f"{paths.run_id}: it has no samples of a GPU")
     samples = chain([first], samples)
     write = _averages if args.averages else _rows
-    if args.output is None:
-        write(sys.stdout, samples, names, with_unit=not args.nounits)
-        return 0
-    try:
-        with open(args.output, "x", encoding="utf-8", newline="") as file:
-            write(file, samples, names, with_unit=not args.nounits)
-    except FileExistsError:
-        return complain("export", f"{args.output} exists already: name another file")
+    write(sys.stdout, samples, names, with_unit=not args.nounits)
     return 0
 
 

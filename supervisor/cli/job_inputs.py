@@ -44,18 +44,13 @@ from supervisor.run.answers import (
     script_of,
     unmeasured_since,
 )
-from supervisor.run.index import known_runs, runs_dir
-from supervisor.run.journal import read_state
+from supervisor.run.index import runs_dir
 from supervisor.run.records import FailureClass
 from supervisor.run.regular import open_regular
-from supervisor.run.runfile import BadRunFile, read_run_file
-from supervisor.run.state import RunState
 
 MAX_CONFIG_BYTES = 4 << 20
 MAX_SCRIPT_BYTES = 4 << 20
 MOST_FOLDERS = 100  # folders to search for a missing script
-LOOK_BACK: Final = 50
-"""The number of newest runs to search for the last start of a script."""
 HAND_OFF = "hand-off"  # a folder of presets whose files are for other programs
 NOT_MEASURED = "nothing is measured inside its processes: "
 PRESET_SUFFIXES = ("", ".toml", ".py", ".yaml", ".yml")
@@ -134,7 +129,7 @@ _NOT_ASKED: Final = ("dry_run", "check_only", "detach", "json", "show_config", "
 
 
 def with_asked_resume(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) -> JobSpec:
-    """Ask once per script how it resumes, if a person starts it, it may save something and no setting gives the answer.
+    """Ask once per script how it resumes, if a person starts it, an option may take a checkpoint and no setting gives the answer.
 
     Enter leaves the question open. Most scripts show the answer in training. A notice then lists what is missing.
     """
@@ -143,7 +138,7 @@ def with_asked_resume(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) 
     never = any(map(parsed.switch, _NOT_ASKED)) or retry.restart_from_scratch or not retry.max_retries
     name, _ = script_of(spec)
     is_foreign = spec.entry_kind is not EntryKind.TRAINER and bool(name)
-    if known or never or not is_foreign or not _may_save(spec, parsed, env):
+    if known or never or not is_foreign or not _takes_checkpoint(spec):
         return spec
     question, place = resume_question(spec), os.path.join(os.path.realpath(spec.cwd), spec.entry, name)
     asked = replace(question, script=hashlib.sha256(os.fsencode(place)).hexdigest())
@@ -164,37 +159,15 @@ def with_asked_resume(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) 
     return _with_resume(spec, env)
 
 
-def _may_save(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) -> bool:
-    """Check whether a given option may take a checkpoint, or the newest run left one with no known way to load it."""
-    if any(is_resume(setting.name) for setting in settings_of(spec.entry_args)):
-        return True
-    state = _newest_run(spec, folder_of_runs(parsed, env), env)
-    return state is not None and bool(state.checkpoints) and state.resume_measured is None
-
-
-def _newest_run(spec: JobSpec, runs: Path, env: Mapping[str, str]) -> RunState | None:
-    """Return the newest run of the same script in a folder of runs, or None if there is none."""
-    files = program_files(spec)
-    for run in known_runs(runs, env)[:LOOK_BACK]:
-        with contextlib.suppress(OSError, BadRunFile):  # deleted meanwhile, or a run that only watches
-            job = read_run_file(run.run_json).job
-            is_same = (job.cwd, job.entry_kind, job.entry) == (spec.cwd, spec.entry_kind, spec.entry)
-            if is_same and program_files(job) == files:
-                return read_state(run.node().journal)
-    return None
+def _takes_checkpoint(spec: JobSpec) -> bool:
+    """Check whether a given option may take a checkpoint."""
+    return any(is_resume(setting.name) for setting in settings_of(spec.entry_args))
 
 
 def folder_of_runs(parsed: ParsedRun, env: Mapping[str, str]) -> Path:
     """Return the folder in which the run's own folder will be created."""
     named = parsed.flag("run_dir")
     return Path(named).absolute().parent if named else runs_dir(parsed.flag("runs_dir"), env)
-
-
-def program_files(spec: JobSpec) -> list[str]:
-    """Return the Python files given on a command line."""
-    words = (spec.entry, *spec.entry_args)
-    files = (os.path.join(spec.cwd, word) for word in words if word.endswith(".py"))
-    return [file for file in files if os.path.isfile(file)]
 
 
 def _without_measurements(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:

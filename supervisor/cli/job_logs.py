@@ -6,30 +6,29 @@ import contextlib
 import glob
 import os
 import re
+import socket
 import stat
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.cli.common import complain, wait_while_read
 from supervisor.diagnosis.evidence import JobEvidence, LogSource, MachineRecords, SeenRecorder
 from supervisor.diagnosis.scan.windows import window_bytes
 from supervisor.diagnosis.slurm_states import state_in
-from supervisor.run.records import Verdict
+from supervisor.job.errors import JobError
+from supervisor.run.paths import RunPaths
 from supervisor.run.regular import open_regular, read_regular
-from supervisor.text.decode import HEAD_BYTES, clean, is_binary, is_packed, plain_chunks
+from supervisor.text.decode import HEAD_BYTES, is_binary, plain_chunks
 from supervisor.text.patterns import Lazy, whole
-from supervisor.text.prefixes import NOWHERE, Origin, origin_of_path, split_prefix
+from supervisor.text.prefixes import NOWHERE, Origin, origin_of_path
 
 FIRST_WORD_S = 1.0
 """The first line must appear within 2 s. Starting a verb takes some 0.6 s of this on a busy machine."""
 MOST_PAUSE_S = 60.0
 MOST_FILES = 4096
-# Bytes read at the end of a log to see whether its lines mention ranks.
-NAMED_BYTES = 1 << 18
-_RANK_0 = re.compile(r" on rank 0(?=$|: | \(likely)")
 _LOG_NAMES = Lazy(
     r"(?:\.(?:log|txt|out|err|stdout|stderr|jsonl?|gz)|^(?:stdout|stderr|console|nohup\.out|log)|-\d+\.out|\.o\d+|\.e\d+)$|^slurm-",
     re.IGNORECASE,
@@ -190,12 +189,34 @@ def _folder(path: str, *, each: bool, attempt: int | None) -> list[tuple[str, in
         )
     if each and logs:
         return [(name, None, JobEvidence(logs=(log_file(name, origin_of_path(name)),))) for name in logs]
-    job = evidence_of(inner, logs, files["record"])._replace(recorder=recorder)
+    job = evidence_of(inner, logs, files["record"])
     if chosen is not None:
-        from supervisor.cli.run_journals import with_run_facts
+        recorded = _recorded(RunPaths(Path(path)), chosen)
+        job = recorded._replace(logs=recorded.logs or job.logs)  # an observed run's own logs lie elsewhere
+    return [(path, chosen, job._replace(recorder=recorder))]
 
-        job = with_run_facts(job, path, chosen)
-    return [(path, chosen, job)]
+
+def _recorded(run: RunPaths, attempt: int) -> JobEvidence:
+    """Return the evidence that an attempt left in a run directory. Of a damaged file, use the intact part."""
+    from supervisor.keeper.planning.attempt_evidence import NodeAttempt, recorded_evidence
+    from supervisor.preflight.network import free_port
+    from supervisor.run.journal import read_state
+    from supervisor.run.runfile import BadRunFile, read_run_file
+    from supervisor.run.state import AttemptState
+
+    attempts = []
+    for number in run.nodes():
+        state = read_state(run.node(number).journal)
+        view = state.find(attempt) or AttemptState(number=attempt, planned_t=0.0)
+        attempts.append(NodeAttempt(number, run.node(number), state, view))
+    record = None
+    with contextlib.suppress(BadRunFile):  # an observed run has no run file
+        record = read_run_file(run.run_json)
+    found = recorded_evidence(attempts, record.job if record is not None else None, run_root=str(run.root))
+    if record is not None and record.host == socket.gethostname():
+        with contextlib.suppress(JobError):
+            found = found._replace(run_values=found.run_values._replace(free_port=free_port()))
+    return found
 
 
 def evidence_of(root: Sequence[str], logs: Iterable[str], records: Iterable[str]) -> JobEvidence:
@@ -212,7 +233,6 @@ def evidence_of(root: Sequence[str], logs: Iterable[str], records: Iterable[str]
     return JobEvidence(
         logs=sources,
         machine=MachineRecords(slurm_state=_slurm_state(records)),
-        launcher_exit=_launcher_exit(root),
         ranks_per_node=per_node,
         world_size=per_node * len(nodes) if per_node and nodes else None,
     )
@@ -338,17 +358,6 @@ def _slurm_state(records: Iterable[str]) -> str | None:
     return None
 
 
-def _launcher_exit(roots: Sequence[str]) -> int | None:
-    for root in roots:
-        try:
-            text = read_regular(os.path.join(root, "exit"), 64).decode("ascii", "replace")
-        except OSError:
-            continue
-        if match := re.match(r"\s*(-?\d+)", text):
-            return whole(match.group(1))
-    return None
-
-
 def refuse_binary(path: str) -> None:
     """Raise BadInputError if a file's first uncompressed bytes are not text. Leading zeros are a hole left by truncation."""
     with open_regular(path) as file:
@@ -360,26 +369,3 @@ def refuse_binary(path: str) -> None:
         head = next(plain_chunks(iter(lambda: file.read(HEAD_BYTES), b"")), b"")
     if is_binary(head[:HEAD_BYTES]):
         raise BadInputError(f"{path}: a binary file, not a log; give a log, a folder of logs, or -")
-
-
-def without_guessed_rank(verdict: Verdict, path: str, origin: Origin) -> Verdict:
-    """Drop "rank 0" from a verdict's title if the log mentions no rank. The job may be a single process.
-
-    Both the path (`origin`; ``nohup.out`` gives only a stream) and the last lines are checked. A compressed log keeps "rank 0".
-
-    Raises:
-        OSError: the log cannot be read.
-    """
-    if verdict.rank != 0 or origin._replace(stream=None) != NOWHERE:
-        return verdict
-    with open_regular(path) as file:
-        if is_packed(file.read(HEAD_BYTES)):
-            return verdict
-        file.seek(max(file.seek(0, os.SEEK_END) - NAMED_BYTES, 0))
-        origins = [split_prefix(clean(line))[0] for line in file.read(NAMED_BYTES).splitlines()]
-    if any(origin.rank is not None or origin.local_rank is not None for origin in origins):
-        return verdict
-    title = verdict.title
-    is_first = title.startswith("Rank 0 ")
-    title = f"A rank {title.removeprefix('Rank 0 ')}" if is_first else _RANK_0.sub("", title, count=1)
-    return replace(verdict, title=title)

@@ -1,14 +1,12 @@
 """Print the metrics found in a log: step, loss, learning rate, throughput, and more.
 
-Print one JSON object per line with a metric, or CSV (--csv). For a folder or a run, `file` says which log.
+Print one JSON object per line with a metric. For a folder or a run, `file` says which log.
 `line` counts from 0; `stoker diagnose` counts from 1.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import math
 import os
 import sys
@@ -30,7 +28,7 @@ from supervisor.sources.metrics.names import Field
 from supervisor.sources.metrics.progress_bars import NOTHING_COUNTED
 from supervisor.sources.metrics.tokens import GIB
 from supervisor.sources.tail.follow import Batch, LineFeed
-from supervisor.text.decode import HEAD_BYTES, ascii_json, is_binary, plain_chunks, printable
+from supervisor.text.decode import HEAD_BYTES, ascii_json, is_binary, plain_chunks
 from supervisor.text.prefixes import origin_of_path
 
 COLUMNS = (
@@ -49,24 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="a log, plain or gzip; a folder of logs; a run (directory or id), its last attempt; - for stdin",
     )
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument(
+    parser.add_argument(
         "--json",
         action="store_true",
         help="one JSON object a metric line (the default); `line` counts from 0, unlike diagnose's",
     )
-    form.add_argument(
-        "--csv",
-        action="store_true",
-        help="comma-separated values with a header; `line` counts from 0, unlike diagnose's",
-    )
-
-
-class _Piece(NamedTuple):
-    """The records from a chunk of one log, in line order. `file` is the log's name, if there are several."""
-
-    file: str | None
-    records: list[msgspec.Struct]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -78,10 +63,9 @@ def run(args: argparse.Namespace) -> int:
         if attempt is not None:
             pieces = chain(pieces, _measured(Path(path), attempt))
         encode = msgspec.json.Encoder().encode_lines
-        lines = (ascii_json(encode(piece.records).decode()).encode() for piece in pieces)
-        texts = _csv(pieces) if args.csv else lines
+        lines = (ascii_json(encode(records).decode()).encode() for records in pieces)
         with READING.reported("metrics", path):
-            for text in texts:
+            for text in lines:
                 try:
                     sys.stdout.buffer.write(text)
                     sys.stdout.buffer.flush()  # a reader may follow the pipe live
@@ -97,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _pieces(logs: Sequence[LogSource], root: str | None) -> Iterator[_Piece]:
+def _pieces(logs: Sequence[LogSource], root: str | None) -> Iterator[list[msgspec.Struct]]:
     """Yield the records of each log in turn, in chunks of about 1 MiB of log. Several logs are named relative to `root`."""
     one_node = len({log.origin.node for log in logs}) == 1
     for log in logs:
@@ -112,14 +96,14 @@ def _pieces(logs: Sequence[LogSource], root: str | None) -> Iterator[_Piece]:
                 if text.rows is not None:
                     found = text.without_overdrawn(found)
                 rows = [_records(name, text.of_lines(at, row), at, rank, columns) for at, columns in found]
-                yield _Piece(name, [record for _, record in sorted(chain(*rows), key=itemgetter(0))])
+                yield [record for _, record in sorted(chain(*rows), key=itemgetter(0))]
                 row += text.newlines
         except BadInputError:
             if root is None:
                 raise  # skip files that are not logs in a folder
 
 
-def _measured(root: Path, attempt: int) -> Iterator[_Piece]:
+def _measured(root: Path, attempt: int) -> Iterator[list[msgspec.Struct]]:
     """Yield the instrumentation's measurements of an attempt of a run, one record per line of a rank's file.
 
     `step` is the optimizer's count if the script prints no step. Otherwise `optimizer_step` holds that count.
@@ -144,7 +128,7 @@ def _measured(root: Path, attempt: int) -> Iterator[_Piece]:
             if values and (step := record.get("optimizer_step") or record.get("step")):
                 found = {key: (value,) for key, value in {name: step, **values}.items()}
                 records += _records(file, [row], [row], record.get("rank"), Columns(found))
-        yield _Piece(file, [record for _, record in records])
+        yield [record for _, record in records]
 
 
 class _Text(NamedTuple):
@@ -268,21 +252,6 @@ def _record_type(names: tuple[str, ...], *, has_file: bool) -> type[msgspec.Stru
     return msgspec.defstruct(
         "Record", [*kept, *((name, Any, None) for name in (*names, "other"))], omit_defaults=True, gc=False
     )
-
-
-def _csv(pieces: Iterable[_Piece]) -> Iterator[bytes]:
-    """Yield CSV lines. The header comes only with rows: a log without metrics prints nothing."""
-    is_first = True
-    for piece in pieces:
-        text = io.StringIO()
-        write = csv.writer(text, lineterminator="\n").writerow
-        names, file = ["line", "rank", *COLUMNS], [] if piece.file is None else [printable(piece.file)]
-        for record in piece.records:
-            if is_first:
-                write([*(["file"] if file else []), *names])
-                is_first = False
-            write([*file, *(getattr(record, name, None) for name in names)])
-        yield text.getvalue().encode()
 
 
 def record_of(row: int, sample: MetricSample) -> dict[str, Any]:

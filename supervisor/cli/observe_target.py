@@ -19,19 +19,18 @@ from typing import TYPE_CHECKING
 
 from supervisor.cli.attach_targets import resolve
 from supervisor.cli.common import complain, metric_rules_of_user, say, wait_while_read
-from supervisor.cli.job_logs import BadInputError, without_guessed_rank
+from supervisor.cli.job_logs import BadInputError
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.keeper.base.keeper_clock import Clock
-from supervisor.keeper.observer.observed_run import ObservedRun, Target
+from supervisor.keeper.observed_run import ObservedRun, Target
 from supervisor.run.index import claim, register, state_home
 from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths, make_private
-from supervisor.run.records import Verdict
 from supervisor.run.state import Finished
 from supervisor.sources.processes import any_is_written
 
 if TYPE_CHECKING:
-    from supervisor.keeper.observer.observer import Observer
+    from supervisor.keeper.observer import Observer
     from supervisor.views.appearance import Appearance
 
 LEFT_BEHIND_S = 3600.0
@@ -86,8 +85,6 @@ class Watching:
         self._what, self._read, self._observed = what, read, observed
         self._interval_s = interval_s
         self._observer: Observer | None = None
-        self._left = False
-        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self.begin, name="stoker-attach")
 
     def begin_beside(self) -> None:
@@ -96,7 +93,7 @@ class Watching:
 
     def load(self) -> Observer:
         """Load the observer without starting to watch."""
-        from supervisor.keeper.observer.observer import Observer
+        from supervisor.keeper.observer import Observer
 
         what = self._what
         if what.logs and not what.processes:
@@ -105,40 +102,25 @@ class Watching:
             self._observed,
             what,
             read=self._read,
-            word=self._of_known_rank,
             interval_s=self._interval_s,
             rules=metric_rules_of_user(os.environ),
         )
 
     def begin(self) -> None:
-        """Load the observer and start it, unless the screen has been left already."""
-        observer = self.load()
-        with self._lock:
-            if not self._left:
-                self._observer = observer
-                observer.start()
+        """Load the observer and start it."""
+        self._observer = self.load()
+        self._observer.start()
 
     def leave(self, *, keep: bool) -> None:
         """Stop watching after the screen closes. `keep`: write a last verdict, even if not yet started."""
-        begun = self._thread.ident is not None
-        if keep and not begun:
-            self.begin()
-        with self._lock:
-            self._left = True
-        if begun:
+        if self._thread.ident is not None:
             self._thread.join()
+        elif keep:
+            self.begin()
         if self._observer is not None:
             self._observer.leave(hurried=not keep, patience_s=READ_KEPT_S)
         else:
             self._observed.close()
-
-    def _of_known_rank(self, verdict: Verdict) -> Verdict:
-        """Return the verdict without "rank 0" if the log mentions no rank, because the job may be one process."""
-        what = self._what
-        if len(what.logs) != 1 or what.processes or what.is_copy:
-            return verdict
-        known = without_guessed_rank(verdict, what.logs[0].path, what.logs[0].origin)
-        return replace(known, rank=None) if known is not verdict else verdict
 
 
 def _let_it_write(pipe: int) -> None:

@@ -16,7 +16,6 @@ import msgspec
 
 from supervisor.cli.common import add_recorded_run, complain, named_run, say
 from supervisor.cli.job_inputs import policy_of
-from supervisor.job.spec import JobSpec, RetrySettings
 from supervisor.keeper.planning.decisions import policy_input
 from supervisor.policy import ASKED_FOR, budget_text, decide
 from supervisor.run.journal import read_state
@@ -36,18 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recorded_run(parser)
     parser.add_argument("--config", metavar="FILE", help="settings with another [policy]")
     parser.add_argument(
-        "--max-retries",
-        type=int,
-        metavar="N",
-        help="restarts as it was, without progress, before giving up; plans that change the job have their own count; 0: none",
-    )
-    parser.add_argument("--min-micro-batch", type=int, metavar="N", help="never go below this")
-    parser.add_argument("--no-retry", action="store_true", help="never restart by itself")
-    parser.add_argument("--restart-from-scratch", action="store_true", help="a restart may begin at step 0")
-    parser.add_argument(
-        "--trust-exit-code", action="store_true", help="treat exit code 0 as success, whatever the logs show"
-    )
-    parser.add_argument(
         "--interactive", action="store_true", help="as if a person were there: hold, not fail"
     )
 
@@ -59,7 +46,8 @@ def run(args: argparse.Namespace) -> int:
     found = named_run(args.run, args.runs_dir)
     try:
         record = read_run_file(found.run_json)
-        job = replace(record.job, retry=_retry(record.job, args))
+        retry = policy_of(args.config, os.environ, Path.cwd()) if args.config else record.job.retry
+        job = replace(record.job, retry=retry)
     except BadRunFile as error:
         return complain("policy", error)
     settings = msgspec.structs.replace(
@@ -139,22 +127,3 @@ def _asked(decision: Decision, by: str) -> str:
     """Return who requested a restart and its changes, as on the timeline, or "" if it changes nothing."""
     changed = changed_text(decision.change) if decision.change is not None else ""
     return f"{by} asked: restart with {changed}" if changed else ""
-
-
-def _retry(job: JobSpec, args: argparse.Namespace) -> RetrySettings:
-    """Return the run's own limits, overridden by the file's limits, then by the flags.
-
-    Raises:
-        JobError: the file is missing or has an unknown key.
-    """
-    retry = job.retry
-    if args.config:
-        retry = policy_of(args.config, os.environ, Path.cwd())
-    given = {
-        "max_retries": args.max_retries,
-        "min_micro_batch": args.min_micro_batch,
-        "enabled": False if args.no_retry else None,
-        "exit_zero": "trust" if args.trust_exit_code else None,
-        "restart_from_scratch": True if args.restart_from_scratch else None,
-    }
-    return replace(retry, **{name: value for name, value in given.items() if value is not None})

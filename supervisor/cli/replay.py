@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 
 from supervisor.cli.common import (
@@ -24,19 +23,11 @@ CLEAR_LINE = "\r\x1b[K"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     add_recorded_run(parser)
-    parser.add_argument(
-        "--speed",
-        metavar="N",
-        help="recorded seconds a second, as 60x or 60 (default: the whole run in about half a minute)",
-    )
     add_appearance_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Open the app on recorded time."""
-    speed = _speed(args.speed) if args.speed is not None else None
-    if args.speed is not None and speed is None:
-        return complain("replay", f"--speed {args.speed}: write a number above 0, such as 60x")
     appearance = appearance_from(vars(args), os.environ)
     paths = named_run(args.run, args.runs_dir)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -55,12 +46,5 @@ def run(args: argparse.Namespace) -> int:
         say()
         return complain("replay", error)
     print(CLEAR_LINE, end="", flush=True)
-    run_app(replay_app(recording, speed=speed, appearance=appearance))
+    run_app(replay_app(recording, appearance=appearance))
     return 0
-
-
-def _speed(text: str) -> float | None:
-    if not re.fullmatch(r"\d+(\.\d*)?x?", text):
-        return None
-    speed = float(text.rstrip("x"))
-    return speed if 0 < speed <= 1e6 else None

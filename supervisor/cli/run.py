@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from supervisor.cli.common import complain, has_terminal, say, says_yes
+from supervisor.cli.common import complain, has_terminal, say
 from supervisor.job.errors import JobError
 
 USAGE = """\
@@ -25,7 +25,8 @@ def main(argv: list[str]) -> int:
 
     try:
         if not argv:
-            return _offer_init()
+            how = "stoker run [flags] SCRIPT.py; `stoker init` makes a job file for a script you have"
+            return complain("run", f"a script is missing: {how}")
         parsed = parse_words(argv, os.environ)
         if parsed.help:
             say(*_help().splitlines())
@@ -58,17 +59,6 @@ def main(argv: list[str]) -> int:
         return (dry_run if parsed.switch("dry_run") else start)(spec, parsed, os.environ)
     except JobError as error:
         return complain("run", error)
-
-
-def _offer_init() -> int:
-    """Propose the guided start on a terminal, if no job is given."""
-    question = "stoker run: no script is named. Look at this folder, ask the rest and write a job file (stoker init)?"
-    if has_terminal() and says_yes(question):
-        from supervisor.cli.init import main as init
-
-        return init([])
-    how = "stoker run [flags] SCRIPT.py; `stoker init` makes a job file for a script you have"
-    return complain("run", f"a script is missing: {how}")
 
 
 def _help() -> str:

@@ -13,7 +13,7 @@ from supervisor.cli.common import complain, say_table
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import GPU, METRICS, RANKS, SeriesReader, highest
-from supervisor.run.state import AttemptState, RunState
+from supervisor.run.state import RunState
 from supervisor.text.decode import printable
 
 GIB: Final = 2**30
@@ -41,7 +41,7 @@ def print_scaling(runs: Sequence[RunPaths], *, as_csv: bool) -> int:
     if silent:
         return complain(
             "runs",
-            f"{', '.join(silent)}: it has logged no speed (samples/s, tokens/s, or steps with a known batch)",
+            f"{', '.join(silent)}: it has logged no speed (samples/s or tokens/s)",
         )
     unit = next((word for _, word in SPEEDS if all(word in one.speeds for one in scaled)), None)
     if unit is None:
@@ -87,28 +87,21 @@ def read_scaled(run: RunPaths) -> Scaled:
     states = [read_state(run.node(node).journal) for node in run.nodes()] or [RunState()]
     state = states[0]  # node 0's state represents the run
     by_attempt: dict[int, dict[str, list[float]]] = {}
-    steps: dict[int, list[tuple[float, float]]] = {}
     reader = SeriesReader(run.node().series, METRICS)
     while samples := reader.read():
         for sample in samples:
             for name, word in SPEEDS:
                 if (value := sample.v.get(name)) is not None:
                     by_attempt.setdefault(sample.a, {}).setdefault(word, []).append(value)
-            if (step := sample.v.get("step")) is not None:
-                steps.setdefault(sample.a, []).append((sample.t, step))
-    counts = {attempt: len(seen) for attempt, seen in steps.items()}
-    counts |= {a: max(counts.get(a, 0), *map(len, found.values())) for a, found in by_attempt.items()}
+    counts = {attempt: max(map(len, found.values())) for attempt, found in by_attempt.items()}
     if not counts:
         return Scaled(run.run_id, len(run.nodes()) or 1, state.world_size or 1, {}, None)
     best = max(counts, key=lambda attempt: (counts[attempt], attempt))
     speeds = {
         word: statistics.median(values)
-        for word, values in by_attempt.get(best, {}).items()
+        for word, values in by_attempt[best].items()
         if len(values) >= LEAST_READINGS
     }
-    view = state.find(best)
-    if "samples/s" not in speeds and (counted := _by_steps(steps.get(best, []), view)) is not None:
-        speeds["samples/s"] = counted
     memory = [
         values["memory_used_bytes"]
         for node in run.nodes()
@@ -119,13 +112,3 @@ def read_scaled(run: RunPaths) -> Scaled:
     views = [found for each in states if (found := each.find(best)) is not None]
     ranks = sum(len(each.ranks) for each in views) or state.world_size or 1
     return Scaled(run.run_id, len(views) or 1, ranks, speeds, max(memory, default=None))
-
-
-def _by_steps(seen: Sequence[tuple[float, float]], view: AttemptState | None) -> float | None:
-    """Return samples per second from the step times and the batch, excluding the first tenth."""
-    batch = view.batch if view is not None else None
-    late = seen[len(seen) // 10 :]
-    if batch is None or not batch.ranks_known or len(late) < LEAST_READINGS or late[-1][0] <= late[0][0]:
-        return None
-    samples = batch.global_batch / (batch.tokens_per_sample if batch.unit.value == "tokens" else 1)
-    return samples * (late[-1][1] - late[0][1]) / (late[-1][0] - late[0][0])

@@ -426,6 +426,11 @@ class Ranks:
         """All ranks with any output."""
         return frozenset(self._seen)
 
+    @property
+    def any_told(self) -> bool:
+        """Whether a line or a path has a rank, a local rank or a task."""
+        return bool(self._seen or self._bases or self._tasks)
+
     def only_silent(self) -> int | None:
         """Return the only rank without output, or None if there are several."""
         world = self._launch.world_size or (max(self._seen, default=-1) + 1)

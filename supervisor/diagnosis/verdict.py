@@ -182,7 +182,8 @@ def _verdict(facts: Facts, root: Root) -> Verdict:
     if signature is not None and signature.title:
         advice = ()  # the user defined the signature, so they know the remedy
     consequences = _consequences(facts, root)
-    title = title_of_end(facts, root) or title_of(root, is_sent_kill=sent_kill)
+    told = root if is_rank_told(facts, root) else root._replace(rank=None)
+    title = title_of_end(facts, root) or title_of(told, is_sent_kill=sent_kill)
     terminated = root.failure is FailureClass.TERMINATED
     # A failure that could recur. A person's stop does not count.
     failed = root.failure is not FailureClass.HEALTHY and not (terminated and root.reason is Reason.USER)
@@ -222,6 +223,13 @@ def _with_hang(
     if isinstance(seen, SeenHang):
         return title, advice_by_stacks(seen, advice), (*waited(seen), *consequences)
     return title, advice_by_recorder(seen, advice), consequences
+
+
+def is_rank_told(facts: Facts, root: Root) -> bool:
+    """Check whether the job, a launcher, a path or a line tells the root's rank. A log without any may be of one process."""
+    if root.rank != 0 or facts.job.world_size or facts.launch.distributed or facts.launch.exits:
+        return True
+    return facts.ranks.any_told or inline_rank(root.text) is not None
 
 
 def _cause(root: Root) -> Cause | None:

@@ -15,7 +15,7 @@ from supervisor.keeper.monitoring.collector import Collector
 from supervisor.keeper.monitoring.found_checkpoints import FoundCheckpoints, concurrent_runs
 from supervisor.keeper.monitoring.log_monitor import LastReading
 from supervisor.keeper.monitoring.measured_facts import MeasuredFacts, PlanCheck
-from supervisor.keeper.monitoring.observations import EvidenceLine, Observation, RankGone, is_telemetry
+from supervisor.keeper.monitoring.observations import Observation, RankGone, Reported, is_telemetry, received
 from supervisor.keeper.monitoring.rank_failures import RankFailures
 from supervisor.keeper.planning.attempt_evidence import BackgroundVerdict
 from supervisor.keeper.planning.decisions import next_answer
@@ -43,8 +43,6 @@ FAILING_DELAY_S = 0.05
 """Seconds before a verdict, so that the screen shows the failed rank first."""
 FAILING_S = 60.0
 """For this many seconds a failing rank explains a lack of progress. torchrun ends the rest in 30 s, the keeper sooner."""
-RECEIVE_S = 0.1
-"""Time to spend on observations per pass of the loop, in seconds. A flood of lines must not delay a stop."""
 HURRIED_DRAIN_S = 0.2
 """If reading takes longer, the keeper journals that with a provisional verdict, to explain a failure within a second."""
 CUT_S, LOOK_S = 1.0, 0.005
@@ -167,16 +165,9 @@ class AttemptMonitor:
         return self._viewers.watched(now)
 
     def receive(self, timeout_s: float) -> None:
-        """Record what the sensors saw. Wait for the first observation; stop after those queued now, or after `RECEIVE_S`."""
-        try:
-            self._observe(self._queue.get(timeout=timeout_s))
-            until = self._clock.mono() + RECEIVE_S
-            for _ in range(self._queue.qsize()):
-                if self._clock.mono() > until:
-                    return
-                self._observe(self._queue.get_nowait())
-        except queue.Empty:
-            return
+        """Record what the sensors saw. Wait for the first observation for `timeout_s` seconds."""
+        for seen in received(self._queue, self._clock, timeout_s):
+            self._observe(seen)
 
     def write(self) -> None:
         """Let the recorder write what is due now."""
@@ -198,8 +189,9 @@ class AttemptMonitor:
         if live is not None:
             if (
                 live.stop_sequence is not None
-                and isinstance(observation, EvidenceLine)
-                and observation.failure is FailureClass.TERMINATED
+                and isinstance(observation, Reported)
+                and isinstance(observation.event, ev.EvidenceSeen)
+                and observation.event.failure is FailureClass.TERMINATED
                 and observation.stop_signal
             ):
                 return  # an echo of the keeper's own SIGTERM, which the journal already has
@@ -211,7 +203,7 @@ class AttemptMonitor:
         self._take(self._measured.hear(observation))
 
     def _take(self, observation: Observation) -> None:
-        self._recorder.record(self._number, observation)
+        self._recorder.record(observation)
         self._health.observe(observation)
 
     # -- its beginning ---------------------------------------------------------------------------

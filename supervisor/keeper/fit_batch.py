@@ -150,7 +150,7 @@ class Prober:
         elif job.batch is not None and not ledger.state.attempts:
             batch = with_micro_batch(job.batch, micro)
             ledger.emit(ev.BatchFitted(t=self._clock.wall(), probes=0, batch=batch, text=""))
-            child = Launching(context, lambda *_: None, lambda *_: None).launch("probe")
+            child = Launching(context).launch("probe")
             if child is not None:
                 monitor.follow(child, 1)
         return context, monitor

@@ -17,8 +17,8 @@ from supervisor.job.errors import JobError
 from supervisor.keeper.base.background import Background
 from supervisor.keeper.loop import Group, Keeper
 from supervisor.keeper.planning.attempt_evidence import CUT_OFF
-from supervisor.keeper.planning.common_launch import RendezvousWatch, meeting_point, plan_on_node
 from supervisor.keeper.planning.launch_plans import StillAlive
+from supervisor.keeper.planning.readiness import RendezvousWatch, meeting_point
 from supervisor.policy import EXIT_FAILED, EXIT_LOST, EXIT_STOPPED
 from supervisor.run import events as ev
 from supervisor.run import heartbeat
@@ -202,10 +202,8 @@ class Following(Group):
         launch = order.launch
         if launch is None or self._record.node not in launch.nodes:
             return
-        run, paths, env = self._context.run, self._node.attempt(order.attempt), self._context.env
         try:
-            plan = plan_on_node(self._record, launch, order.attempt, run, paths, env)
-            child = self._keeper.launching.launch_planned(order.attempt, plan, launch.reason)
+            child = self._keeper.launching.launch_ordered(order.attempt, launch)
         except (JobError, StillAlive) as error:
             log.error("attempt %d: %s", order.attempt, error)
             self._keeper.end(ev.Outcome.FAILED, EXIT_FAILED, str(error))

@@ -5,7 +5,6 @@ Its orders follow from its state (`publish`), so a keeper that takes over the ru
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,15 +14,9 @@ from msgspec.structs import replace
 
 from supervisor.job.batch import BatchChange, describe_change
 from supervisor.job.errors import JobError
-from supervisor.job.launch.plan import LaunchPlan
 from supervisor.keeper.loop import Group, Keeper
-from supervisor.keeper.planning.common_launch import (
-    RendezvousWatch,
-    batch_on,
-    common_launch,
-    meeting_point,
-    plan_on_node,
-)
+from supervisor.keeper.planning.launch_plans import batch_on
+from supervisor.keeper.planning.readiness import RendezvousWatch, meeting_point
 from supervisor.run import events as ev
 from supervisor.run import heartbeat
 from supervisor.run import state as st
@@ -41,7 +34,7 @@ from supervisor.run.node_files import (
     new_session,
     read_report,
 )
-from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths
+from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.runfile import RunFile
 
 log = logging.getLogger("stoker.keeper")
@@ -97,8 +90,7 @@ class Leading(Group):
             for number in range(1, record.job.most_nodes)
         }
         self.others = tuple(self._members)
-        self._nodes: tuple[int, ...] = (LEADER, *self._members)
-        self._launch: Launch | None = None
+        self.nodes = (LEADER, *self._members)
         # A continued run had ended already, so earlier stop requests to its nodes do not count.
         reports = (read_report(member.paths) for member in self._members.values() if continued_by)
         self._settled = {report.node: report for report in reports if report is not None}
@@ -146,17 +138,8 @@ class Leading(Group):
             return None
         return reason + self._in_place_of_all()
 
-    def plan(self, number: int, paths: AttemptPaths) -> LaunchPlan:
-        """Return this node's plan. The other nodes derive theirs from the same launch."""
-        context = self._context
-        record, run, env = context.record, context.run, context.env
-        self._launch, copy = common_launch(record, self._state, run, env, self._nodes)
-        return dataclasses.replace(plan_on_node(record, self._launch, number, run, paths, env), copy=copy)
-
-    def announce(self, number: int, reason: str) -> None:
+    def announce(self, number: int, launch: Launch) -> None:
         """Order the launch. Raises Superseded, in which case nothing starts here, either."""
-        assert self._launch is not None, "planned before"
-        launch = replace(self._launch, reason=reason)
         self._orders.give(Order(seq=0, leader="", want=Want.RUN, attempt=number, launch=launch))
 
     def step(self, *, hurried: bool) -> bool:
@@ -302,7 +285,7 @@ class Leading(Group):
             except JobError as error:
                 self._why_not_fewer = f"; not started on {count} nodes: {error.message}"
             else:
-                self._nodes = there[:count]
+                self.nodes = there[:count]
                 return True
         return False
 
@@ -416,7 +399,7 @@ class Leading(Group):
 
     def _in_place_of_all(self) -> str:
         """Describe what a launch without all nodes changes, or "" if all take part."""
-        nodes, now = self._nodes, next_job(self._job, self._state)
+        nodes, now = self.nodes, next_job(self._job, self._state)
         missing = sorted(self._members.keys() - set(nodes))
         before, after = now.current_batch, batch_on(now, len(nodes))
         if not missing or before is None or after is None:

@@ -18,15 +18,15 @@ from msgspec.structs import replace as replace_fields
 
 from supervisor.cluster.scheduler import scheduler_of
 from supervisor.job.errors import JobError, NotResumableError
+from supervisor.keeper.base.background import Background
 from supervisor.keeper.base.control_input import ControlInput, Refused
 from supervisor.keeper.base.job_secrets import redactor_of
 from supervisor.keeper.base.keeper_clock import SET_S, Clock, ClockWatch
-from supervisor.keeper.base.ledger import Ledger, RunContext
+from supervisor.keeper.base.ledger import Ledger, RunContext, later_findings, opening
 from supervisor.keeper.planning import launch_plans as plans
 from supervisor.keeper.planning.launch_plans import Launching, StillAlive
 from supervisor.keeper.process.child import Child, ExitStatus, own_identity, read_exit
 from supervisor.keeper.process.takeover import recorded_processes
-from supervisor.keeper.recording.start_events import LaterChecks, opening
 from supervisor.keeper.requests import carry_out
 from supervisor.policy import EXIT_FAILED, EXIT_GAVE_UP, EXIT_LOST, EXIT_REQUEUE, EXIT_STOPPED
 from supervisor.policy.rules import rule_for
@@ -38,16 +38,15 @@ from supervisor.run.answers import (
     remember_answer,
 )
 from supervisor.run.fold import fold
-from supervisor.run.node_files import Superseded
+from supervisor.run.node_files import Launch, Superseded
 from supervisor.run.ownership import KeeperLock
-from supervisor.run.paths import AttemptPaths, RunPaths, make_private
+from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.records import Decision, DecisionKind, Finding
 from supervisor.run.runfile import RunFile
 from supervisor.sources.processes import boot_id, is_alive
 from supervisor.sources.signature_files import EngineLoader
 
 if TYPE_CHECKING:
-    from supervisor.job.launch.plan import LaunchPlan
     from supervisor.keeper.attempt_monitor import AttemptMonitor
     from supervisor.keeper.fit_batch import Prober
     from supervisor.keeper.planning.attempt_evidence import BackgroundVerdict
@@ -74,10 +73,12 @@ class Group:
     Attributes:
         leads: whether this node makes the decisions and answers requests.
         others: the nodes whose evidence counts for a verdict.
+        nodes: the nodes of the next attempt, empty on a single machine.
     """
 
     leads = True
     others: tuple[int, ...] = ()
+    nodes: tuple[int, ...] = ()
 
     def join(self, keeper: Keeper) -> None:
         """Accept the keeper, which holds its lock and is about to start."""
@@ -97,12 +98,7 @@ class Group:
         """Return the reason to journal for a launch, or None if nothing may launch now."""
         return reason
 
-    def plan(self, number: int, paths: AttemptPaths) -> LaunchPlan | None:
-        """Return this node's plan for the next attempt, or None to launch as on a single machine."""
-        del number, paths
-        return None
-
-    def announce(self, number: int, reason: str) -> None:
+    def announce(self, number: int, launch: Launch) -> None:
         """Order the other nodes to launch. The launch is in the journal and about to start."""
 
     def stop(self, why: ev.StopWhy, by: str, *, now: bool) -> bool:
@@ -162,8 +158,8 @@ class Keeper:
         )
         self._group.join(self)
         self._waits_for_group = False
-        self.launching = Launching(context, self._group.plan, self._group.announce)
-        self._later_checks = LaterChecks(context)
+        self.launching = Launching(context, lambda: self._group.nodes, self._group.announce)
+        self._later_checks: Background[list[Finding]] = Background("stoker-checks")
         for fact in opening(context, me, findings, continued_by=continued_by):
             self.emit(fact)
         self._engine = EngineLoader(begin=False, own=record.job.signatures)
@@ -266,7 +262,8 @@ class Keeper:
             self._clock_watch.look()
             self._control.look()
             self._act()
-            self._later_checks.journal()
+            for finding in self._later_checks.poll() or ():
+                self.emit(ev.PreflightFound(t=self._clock.wall(), finding=finding))
         return self.state.condition.exit_code
 
     def _launches_first(self) -> bool:
@@ -413,7 +410,8 @@ class Keeper:
             case st.Preflight():
                 if self._launches_first() or self._prober.tick(self.state):
                     self.launch("first launch")
-                    self._later_checks.begin()
+                    if self._record.settings.checks:  # beside the launcher, so that the start does not wait
+                        self._later_checks.start(lambda: later_findings(self.context))
             case st.Launching() | st.Running() | st.Stopping():
                 self.watch()
             case st.Ended() if self.reads_on:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean, median, stdev
 from typing import Final, TypeAlias
 
@@ -66,36 +66,31 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """`text` gives the reason in one line, with the numbers. `twice` and `new`: compared steps, and measured steps beyond them."""
+    """`text` gives the reason in one line, with the numbers."""
 
     result: Sameness
     text: str
     difference: Difference | None = None
-    numbers: tuple[tuple[str, float], ...] = ()
-    twice: int = 0
-    new: int = 0
 
 
 def judge(before: Table, after: Table, restart: Restart) -> Judgement:
     """Compare a resumed attempt with what came before it."""
     if not before or len(after) < LEAST_ROWS:
         return _unknown(f"too few steps are logged after it: {len(after)}")
-    found = (
+    return (
         _where_it_began(before, after, restart)
         or _learning_rate(before, after)
         or _weights(before, after)
         or _agreement(before, after)
     )
-    new = sum(step > max(before) for step in after)
-    return replace(found, twice=len(before.keys() & after.keys()), new=new)
 
 
-def _differs(difference: Difference, text: str, *numbers: tuple[str, float]) -> Judgement:
-    return Judgement(Sameness.DIFFERS, text, difference, numbers)
+def _differs(difference: Difference, text: str) -> Judgement:
+    return Judgement(Sameness.DIFFERS, text, difference)
 
 
-def _unknown(text: str, *numbers: tuple[str, float]) -> Judgement:
-    return Judgement(Sameness.UNKNOWN, text, None, numbers)
+def _unknown(text: str) -> Judgement:
+    return Judgement(Sameness.UNKNOWN, text)
 
 
 def began_below(before: Table, after: Table, at: int) -> int | None:
@@ -118,8 +113,7 @@ def _where_it_began(before: Table, after: Table, restart: Restart) -> Judgement 
     aim = restart.resumes_at if restart.resumes_at is not None else max(before)
     is_early = start <= first + every and start <= aim / 2
     if restart.expected and is_early and aim - first >= max(3, 2 * every):
-        text = f"it began at step {start}, not after step {aim}"
-        return _differs(Difference.STEP, text, ("first_step", start), ("resume_step", aim))
+        return _differs(Difference.STEP, f"it began at step {start}, not after step {aim}")
     totals, at = restart.total_steps, restart.resumes_at
     is_beyond = at is not None and start - at > max(4 * every, 0.25 * at)
     if restart.accumulates_otherwise and (is_beyond or (totals is not None and totals[0] != totals[1])):
@@ -143,9 +137,7 @@ def _learning_rate(before: Table, after: Table) -> Judgement | None:
     if sum(off) < max(2, 0.3 * len(off)) or not all(off[-2:]):
         return None
     step, was, now = pairs[-1]
-    text = f"at step {step} it is {now:.4g} and was {was:.4g}"
-    numbers = (("step", float(step)), ("lr_before", was), ("lr_after", now))
-    return _differs(Difference.LEARNING_RATE, text, *numbers)
+    return _differs(Difference.LEARNING_RATE, f"at step {step} it is {now:.4g} and was {was:.4g}")
 
 
 def _weights(before: Table, after: Table) -> Judgement | None:
@@ -158,14 +150,13 @@ def _weights(before: Table, after: Table) -> Judgement | None:
     ratio = None if _is_exact(before, after) else _ratio(losses, math.log(LOSS_RATIO))
     if ratio is not None:
         step, was, now = losses[0]
-        numbers = (("loss_ratio", ratio), ("loss_before", was), ("loss_after", now))
         text = f"the loss of the first steps is {ratio:.3g} times that of before: {now:.4g} for {was:.4g} at step {step}"
         if ratio > 1:
-            return _differs(Difference.LOSS, text, *numbers)
+            return _differs(Difference.LOSS, text)
     norm = _ratio(_pairs(before, after, "grad_norm"), math.log(NORM_RATIO))
     if norm is not None:
         why = f"the gradient norm of the first steps is {norm:.3g} times that of before"
-        return _differs(Difference.GRAD_NORM, why, ("grad_norm_ratio", norm))
+        return _differs(Difference.GRAD_NORM, why)
     return _unknown(text) if text else None
 
 
@@ -194,12 +185,12 @@ def _agreement(before: Table, after: Table) -> Judgement:
     parts = ["begun again at the first step"] if min(after) <= min(before) < max(before) else []
     parts += ["learning rate as before"] if len(rates) >= LEAST_PAIRS else []
     parts.append(f"losses differ by {100 * share:.2g} % (median relative difference)")
-    text, gap = f"{len(pairs)} steps trained twice: {', '.join(parts)}", ("loss_gap", share)
+    text = f"{len(pairs)} steps trained twice: {', '.join(parts)}"
     near = share <= SAME_SHARE or _is_exact(before, after)
     if not near and _is_hidden(pairs):
-        return _unknown(f"too noisy to show other weights or another order of the data; {text}", gap)
+        return _unknown(f"too noisy to show other weights or another order of the data; {text}")
     result = Sameness.SAME if near and rates else Sameness.SAME_WITHIN_NOISE
-    return Judgement(result, text, None, (gap,))
+    return Judgement(result, text)
 
 
 def _is_exact(before: Table, after: Table) -> bool:

@@ -18,10 +18,9 @@ from typing import Final
 
 import msgspec
 
-from supervisor.job.launch.plan import MASTER_PORT, endpoint_of
 from supervisor.job.spec import EntryKind
 from supervisor.preflight.context import CheckContext, ok, refuse, warn
-from supervisor.preflight.meeting import Failed, why_not
+from supervisor.preflight.meeting import Failed, meeting_point, why_not
 from supervisor.run.jsonl import NOT_DECODED
 from supervisor.run.records import Finding
 from supervisor.text.decode import strip_escapes
@@ -143,12 +142,10 @@ def check_nodes_meet(
     spec = context.spec
     if not spec.several_nodes:
         return
-    host, port = endpoint_of(spec)
-    host, port = (host, port) if host else (spec.master_addr or "", spec.master_port or MASTER_PORT)
-    nodes = spec.most_nodes
+    host, port = meeting_point(spec)
+    nodes, here = spec.most_nodes, spec.nproc_per_node
     if not host or port is None or spec.node_rank >= nodes:
         return
-    here = spec.nproc_per_node
     meeting = _Meeting(spec.node_rank * here, here, nodes * here, host, port)
     yield from _meet(context, meeting, limit_s, meet_s)
 

@@ -167,19 +167,10 @@ def _workers(spec: JobSpec) -> int | None:
 
 
 def check_cores(context: CheckContext) -> Iterator[Finding]:
-    """Compare ranks with cores and GPUs. More ranks than cores is slow, not wrong."""
-    spec = context.spec
-    if spec.entry_kind is EntryKind.COMMAND:
-        return
-    cores = len(os.sched_getaffinity(0))
-    gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
-    what = f"{spec.nproc_per_node} ranks on {cores} cores" + (f" and {gpus} GPUs" if gpus else ", no GPU")
-    if spec.nproc_per_node > max(cores, gpus):
-        yield warn("ranks", what, "more ranks than cores: expect them to wait on each other")
-    elif gpus and spec.nproc_per_node > gpus:
-        yield note("ranks", what, "ranks share GPUs, unless the script runs on CPU")
-    else:
-        yield note("ranks", what)
+    """Compare ranks with cores. More ranks than cores is slow, not wrong."""
+    ranks, cores = context.spec.nproc_per_node, len(os.sched_getaffinity(0))
+    if ranks > cores and context.spec.entry_kind is not EntryKind.COMMAND:
+        yield warn("ranks", f"{ranks} ranks on {cores} cores", "expect them to wait on each other")
 
 
 FAULTHANDLER = "[hang] faulthandler = true: ranks then write their stacks themselves"

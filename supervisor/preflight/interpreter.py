@@ -66,11 +66,6 @@ class Interpreter:
     torch_cuda: str | None = None
     torch_hip: str | None = None
 
-    def is_at_least(self, floor: tuple[int, int]) -> bool:
-        """Check whether the Python version is at least `floor` (major, minor)."""
-        major, minor, *_ = (int(part) for part in self.version.split("."))
-        return (major, minor) >= floor
-
 
 def find_interpreter(spec: JobSpec, env: Mapping[str, str]) -> Interpreter:
     """Return the interpreter that launches `spec`.
@@ -184,7 +179,8 @@ def _bound_path(named: str, env: Mapping[str, str]) -> str:
 
 
 def _fit(found: Interpreter, floor: tuple[int, int]) -> Interpreter:
-    if not found.is_at_least(floor):
+    major, minor, *_ = (int(part) for part in found.version.split("."))
+    if (major, minor) < floor:
         wanted = ".".join(str(part) for part in floor)
         raise JobError(
             f"{found.path} is Python {found.version}, at least {wanted} is needed: name another with --python"

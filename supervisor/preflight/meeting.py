@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Final
 
 from supervisor.job.launch.plan import MASTER_PORT, endpoint_of
-from supervisor.job.spec import EntryKind
+from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.preflight.context import CheckContext, note, ok, warn
 from supervisor.preflight.network import RESOLVE_S, is_own_host, resolved
 from supervisor.run.records import Finding
@@ -82,15 +82,19 @@ def why_not(host: str, port: int) -> Failed | None:
     return None
 
 
+def meeting_point(spec: JobSpec) -> tuple[str, int | None]:
+    """Return the host and port where the ranks meet. The host is empty if none is named, the port None if it is not a number."""
+    host, port = endpoint_of(spec)
+    return (host, port) if host else (spec.master_addr or "", spec.master_port or MASTER_PORT)
+
+
 def check_meeting(context: CheckContext) -> Iterator[Finding]:
     """Check how the rendezvous answers: connected, refused, dropped, unreachable, or another service."""
     spec = context.spec
     if not spec.several_nodes or spec.entry_kind is EntryKind.COMMAND:
         return
-    host, port = endpoint_of(spec)
-    by_endpoint = bool(host)
-    host, port = host or spec.master_addr or "", port if by_endpoint else spec.master_port or MASTER_PORT
-    if not host or port is None or (is_own_host(host) and not by_endpoint):
+    host, port = meeting_point(spec)
+    if not host or port is None or (is_own_host(host) and not endpoint_of(spec)[0]):
         return  # this node itself will listen
     found = resolved(host)
     if not found:

@@ -20,7 +20,7 @@ from supervisor.job.batch import candidates
 from supervisor.job.config.files import config_words, read_values
 from supervisor.job.knobs.set_batch import why_not_changeable
 from supervisor.job.knobs.setting_names import words_of
-from supervisor.job.launch.oom_plan import OomRefusal, is_measured_later, oom_plan
+from supervisor.job.launch.oom_plan import is_measured_later, oom_plan
 from supervisor.job.spec import NAMED_UNSEEN, EntryKind, JobSpec, Knobs
 from supervisor.preflight.context import KNOBS_CHECK, CheckContext, note, ok, refuse, warn
 from supervisor.preflight.interpreter import trainer_main
@@ -66,7 +66,7 @@ def check_knobs(context: CheckContext) -> Iterator[Finding]:
     missing: list[str] = []
     fixes: list[str] = []
     knobs, plan, later = spec.knobs, oom_plan(spec), is_measured_later(spec)
-    if isinstance(plan, OomRefusal) and not later and (spec.batch is None or not knobs.can_change_batch):
+    if not plan.changes and not later and (spec.batch is None or not knobs.can_change_batch):
         why = f"{plan.why} ({plan.help})" if knobs.can_change_batch else why_not_changeable(knobs)
         missing.append(f"no smaller restart after out of memory: {why}")
     flag = knobs.start or knobs.resume_step

@@ -787,8 +787,8 @@ class Recovered(AttemptEvent, frozen=True, kw_only=True, tag="recovered"):
 class ResumeCompared(AttemptEvent, frozen=True, kw_only=True, tag="resume_compared"):
     """Whether a resumed attempt continues the same training, by its logged values (`policy.same_training`). The newest event of an attempt counts.
 
-    `difference`: how it differs. `text`: the same with the numbers, also in `numbers`. `steps_twice` logged steps were compared one by one;
-    `steps_new` were logged beyond the earlier last step. `asked` are the arguments by which a person requested this difference.
+    `difference`: how it differs. `text`: the same with the numbers. The rest is only in older journals: these `numbers` by name, `steps_twice`
+    that were compared one by one, `steps_new` beyond the earlier last step, the arguments by which a person `asked` for this difference.
     """
 
     result: Sameness

@@ -157,7 +157,12 @@ def _evidence_seen(s: st.RunState, event: ev.EvidenceSeen) -> st.RunState:
 def _progress(s: st.RunState, *news: ev.Progress) -> st.RunState:
     """Fold progress events of one attempt, oldest first. Fold them together, because copying the state takes most of the time."""
     number, found = news[0].attempt, s.find(news[0].attempt)
-    merged, total, best, records = merge_progress(s.progress, *news), s.total_steps, s.best_loss, s.records
+    merged, total, best, best_step = (
+        merge_progress(s.progress, *news),
+        s.total_steps,
+        s.best_loss,
+        s.best_step,
+    )
     at = s.progress.step if s.progress is not None and s.progress.attempt == number else None
     last_step, last_loss = (found.last_step, found.last_loss) if found is not None else (None, None)
     for event in news:
@@ -165,9 +170,6 @@ def _progress(s: st.RunState, *news: ev.Progress) -> st.RunState:
         if step is not None:
             if found is not None and found.first_step is None:
                 found = replace(found, first_step=step, first_step_t=event.t)
-                if records:  # repeated steps no longer count; a loss without a step does
-                    records = tuple(record for record in records if record[0] < found.begins_at)
-                    best = records[-1][1] if records else None
             if found is not None and found.failing is not None and event.t - found.failing.t > STEPS_AFTER_S:
                 # The rank's launcher continues without it, or restarted it.
                 found = replace(found, failing=None)
@@ -179,9 +181,7 @@ def _progress(s: st.RunState, *news: ev.Progress) -> st.RunState:
         total = _total_after(event, total)
         for of, least in (*event.minima, (at, loss)) if event.minima or loss is not None else ():
             if least is not None and not math.isnan(least) and (best is None or least < best):
-                best, records = least, (*records, (of if of is not None else -1, least))
-                if len(records) > st.MAX_RECORDS:
-                    records = (*records[:-1][::2], records[-1])
+                best, best_step = least, of
     if found is not None:
         found = replace(found, last_step=last_step, last_loss=last_loss)
     begins = isinstance(s.condition, st.Running) and s.condition.phase in _BEFORE_STEPS
@@ -193,7 +193,7 @@ def _progress(s: st.RunState, *news: ev.Progress) -> st.RunState:
         progress=merged,
         total_steps=total,
         best_loss=best,
-        records=records,
+        best_step=best_step,
         condition=st.Running(attempt=number, phase=ev.Phase.STEPPING) if trains else s.condition,
     )
 

@@ -16,7 +16,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from supervisor.text.patterns import Lazy
 
@@ -42,6 +41,11 @@ _WHOLE_OR_NOT = r"{0}(({1})(\.part)?|\.({1})\.([0-9a-f]{{8}}|(\d+\.)?part))"
 RECORD = Lazy("|".join(_WHOLE_OR_NOT.format(*each) for each in _RECORDS.items()))
 
 
+@dataclass(frozen=True)
+class _Folder:
+    root: Path
+
+
 class _Below:
     """An attribute of a folder: the path of this name in it."""
 
@@ -52,16 +56,8 @@ class _Below:
         return folder.root / self._name
 
 
-class _Folder(Protocol):
-    @property
-    def root(self) -> Path: ...
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptPaths:
+class AttemptPaths(_Folder):
     """Files of one attempt on one node."""
-
-    root: Path
 
     plan = _Below("plan.json")  # The launch plan, as JSON
     # The launcher's exit status, written by a tiny launcher so that it survives the keeper
@@ -91,11 +87,8 @@ class AttemptPaths:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class NodePaths:
+class NodePaths(_Folder):
     """Files of one node, written only by its keeper."""
-
-    root: Path
 
     journal = _Below("events.jsonl")  # The node's events
     # The folded state of a prefix of the journal, which makes readers faster (`run.journal`)
@@ -117,11 +110,8 @@ class NodePaths:
         return NodePaths(self.root / "probes" / str(number))
 
 
-@dataclass(frozen=True, slots=True)
-class RunPaths:
+class RunPaths(_Folder):
     """The paths in a run directory."""
-
-    root: Path
 
     @property
     def run_id(self) -> str:

@@ -20,7 +20,7 @@ from supervisor.job.knobs.resume_settings import with_answered_resume, with_meas
 from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import OF_BATCH, RESTARTS, Unread
 from supervisor.run import events as ev
-from supervisor.run.records import OUT_OF_MEMORY, Decision, FailureClass, Finding, Reason, SpecChange, Verdict
+from supervisor.run.records import OUT_OF_MEMORY, Decision, FailureClass, Finding, Reason, Verdict
 
 if TYPE_CHECKING:
     from supervisor.job.spec import BatchQuestion, JobSpec
@@ -34,7 +34,6 @@ MAX_ADVISORIES = 50
 MAX_CHECKPOINTS = 50
 MAX_CHECKPOINT_STEPS = 100  # of one attempt
 MAX_ANSWERED = 256
-MAX_RECORDS = 256  # of the running minima of the loss
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -297,64 +296,18 @@ class Tone(StrEnum):
     BAD = "bad"
 
 
-class MomentKind(StrEnum):
-    """Kinds of timeline entries. `run.timeline` sets the values of each kind, and views word them."""
-
-    ADOPTED = "adopted"
-    CONTINUED = "continued"
-    CLOCK_FORWARD = "clock_forward"
-    CLOCK_BACK = "clock_back"
-    LAUNCH = "launch"
-    LAUNCH_REQUESTED = "launch_requested"
-    CHECKPOINT = "checkpoint"
-    KEPT = "kept"
-    MISSED = "missed"
-    CONFIRMED = "confirmed"
-    DIFFERS = "differs"
-    EVIDENCE = "evidence"
-    STOPPING = "stopping"
-    SURVIVORS = "survivors"
-    PROCESSES_LEFT = "processes_left"
-    RANK_FAILING = "rank_failing"
-    ENDED = "ended"
-    ENDED_ON_REQUEST = "ended_on_request"
-    VERDICT = "verdict"
-    DECISION = "decision"
-    HELD = "held"
-    REQUEST = "request"
-    REFUSED = "refused"
-    STALL = "stall"
-    STALL_ENDED = "stall_ended"
-    LOSS_NOT_FINITE = "loss_not_finite"
-    LOSS_FINITE = "loss_finite"
-    HANG_COUNTDOWN = "hang_countdown"
-    HANG_WITHDRAWN = "hang_withdrawn"
-    HANG = "hang"
-    WAITING = "waiting"
-    CLEARED = "cleared"
-    RECOVERED = "recovered"
-    RESUMED = "resumed"
-    COMPARED = "compared"
-    PROBE = "probe"
-    PROBE_ENDED = "probe_ended"
-    BATCH_FITTED = "batch_fitted"
-    ASKED = "asked"
-    ANSWERED = "answered"
-    REMEMBERED = "remembered"
-    NODE = "node"
-    NOTE = "note"
-    RUN_ENDED = "run_ended"
-
-
 class Moment(Part, frozen=True, kw_only=True):
-    """An entry of the timeline, without words. Unknown values are absent. `change`: what a requested restart changes."""
+    """An entry of the timeline, without words.
+
+    `kind` is the event's tag, or a name of its own if the state shows more than the event (`run.timeline`). `values` are the event's
+    texts and numbers; unknown values are absent.
+    """
 
     t: float
     attempt: int | None
-    kind: MomentKind
+    kind: str
     tone: Tone
     values: dict[str, str | int | float] = {}
-    change: SpecChange | None = None
 
 
 _POLICY = frozenset({"", "policy"})
@@ -365,9 +318,7 @@ A_PIPE = "a pipe"
 class RunState(Part, frozen=True, kw_only=True):
     """Everything that views and the keeper know about a run, from its journal alone.
 
-    `best_loss` belongs to the current lineage: steps that a later attempt repeated do not count.
-    `records` are the running minima of the loss in this lineage, each with its step. If there are many, every second one is
-    dropped, so the minimum after a restart may be a little above the true minimum.
+    `best_loss` is the lowest loss of all attempts, and `best_step` its step, if known.
     `kept`: checkpoints that were copied before a resume, or could not be. `answers`: by question. `wrong`: answers that led to a
     batch other than planned.
     `nodes` is the last sighting of each other node, in the leader's journal.
@@ -394,7 +345,7 @@ class RunState(Part, frozen=True, kw_only=True):
     attempts: tuple[AttemptState, ...] = ()
     progress: ev.Progress | None = None
     best_loss: float | None = None
-    records: tuple[tuple[int, float], ...] = ()
+    best_step: int | None = None
     checkpoint: ev.CheckpointCommitted | None = None
     checkpoints: tuple[ev.CheckpointCommitted, ...] = ()
     kept: tuple[ev.CheckpointKept, ...] = ()
@@ -539,11 +490,6 @@ class RunState(Part, frozen=True, kw_only=True):
                 found[attempt.number] = least
             least = min(least, attempt.begins_at)
         return found
-
-    @property
-    def best_step(self) -> int | None:
-        """The step of the best loss, or None if unknown."""
-        return self.records[-1][0] if self.records and self.records[-1][0] >= 0 else None
 
     def now(self, wall: float) -> float:
         """Convert wall time to the scale of the run's events, because the clock may have been set."""

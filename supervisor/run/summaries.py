@@ -22,7 +22,7 @@ from supervisor.run.next_job import declared_again
 from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.regular import Mark, mark_of, open_regular
 from supervisor.run.runfile import BadRunFile, read_run_file
-from supervisor.run.state import AttemptState, MomentKind, RunState
+from supervisor.run.state import AttemptState, RunState
 from supervisor.text.redact import redact_argv
 
 INDEX = ".index"
@@ -72,8 +72,8 @@ def summary_of(run: RunPaths, mark: Mark, state: RunState) -> Summary:
 
 def _listed(whole: Summary) -> Summary:
     """Return the summary with only the newest note, and without growing data that no list shows."""
-    notes = [moment for moment in whole.state.timeline if moment.kind is MomentKind.NOTE]
-    bare: dict[str, object] = dict.fromkeys(("findings", "records", "checkpoints", "kept", "advisories"), ())
+    notes = [moment for moment in whole.state.timeline if moment.kind == "note_added"]
+    bare: dict[str, object] = dict.fromkeys(("findings", "checkpoints", "kept", "advisories"), ())
     attempts = tuple(map(_listed_attempt, whole.state.attempts))
     state = replace(whole.state, **bare, answered={}, nodes={}, timeline=tuple(notes[-1:]), attempts=attempts)
     return replace(whole, state=state)

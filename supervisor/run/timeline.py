@@ -1,4 +1,4 @@
-"""The timeline entries of events: a kind with values, each value once. Pure.
+"""The timeline entries of events: each event's own kind and values, and what the state adds to them. Pure.
 
 There are no words here. `views.wording` words each kind in each language.
 """
@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from supervisor.job.arguments.command_line import differing
 from supervisor.job.spec import IN_CODE, BatchQuestion, Unread
 from supervisor.run import events as ev
-from supervisor.run.records import DecisionKind, FailureClass, Sameness, SpecChange
-from supervisor.run.state import REQUESTED_STOPS, AttemptState, Moment, MomentKind, RunState, Tone
+from supervisor.run.records import DecisionKind, FailureClass, Sameness
+from supervisor.run.state import REQUESTED_STOPS, AttemptState, Moment, RunState, Tone
 from supervisor.text.lines import read_amounts
 
 POLICY = "policy"
@@ -23,18 +23,12 @@ POLICY = "policy"
 EVIDENCE_CHARS = 160
 
 _Values: TypeAlias = dict[str, str | int | float | None]
-_Found: TypeAlias = tuple[MomentKind, Tone, _Values] | None
+_Shown: TypeAlias = tuple[Tone, _Values]
+"""A tone, and values beside the event's own. The value `KIND` replaces the event's kind."""
+KIND = "kind"
 
-# Stops for these reasons have no request on the timeline.
-_STOPS_SHOWN = {
-    ev.StopWhy.SIGNAL,
-    ev.StopWhy.RANK_DIED,
-    ev.StopWhy.REQUEUE,
-    ev.StopWhy.HANG,
-    ev.StopWhy.TRIAL,
-    ev.StopWhy.NOT_RESUMED,
-    ev.StopWhy.PLAN_DIFFERS,
-}
+# Stops for these reasons have their request on the timeline.
+_STOPS_REQUESTED = {ev.StopWhy.REQUEST, ev.StopWhy.RESTART}
 # Decisions that a hold, or the end of the run, repeats at once with the same reason.
 _SHOWN_BY_THE_NEXT = {DecisionKind.HOLD, DecisionKind.SUCCEED, DecisionKind.FAIL, DecisionKind.GIVE_UP}
 # Requests whose own event is on the timeline.
@@ -44,15 +38,8 @@ _SAMENESS = {
     Sameness.SAME: Tone.GOOD,
     Sameness.SAME_WITHIN_NOISE: Tone.GOOD,
     Sameness.DIFFERS: Tone.BAD,
-    Sameness.UNKNOWN: Tone.INFO,
 }
-_SIGHTS = {
-    ev.NodeSight.JOINED: Tone.INFO,
-    ev.NodeSight.SILENT: Tone.WARN,
-    ev.NodeSight.BACK: Tone.GOOD,
-    ev.NodeSight.ENDED: Tone.INFO,
-    ev.NodeSight.LEFT: Tone.WARN,
-}
+_SIGHTS = {ev.NodeSight.SILENT: Tone.WARN, ev.NodeSight.BACK: Tone.GOOD, ev.NodeSight.LEFT: Tone.WARN}
 _MOST_LEFT = 5
 # The changes that a launch makes on its own.
 _LAUNCHER_FLAGS = {"--log-dir", "--master-port", "--master-addr", "--standalone", "--node-rank"}
@@ -60,83 +47,83 @@ _OF_ATTEMPT = re.compile(r"attempts/\d+/")
 _OUTCOMES = {ev.Outcome.SUCCEEDED: Tone.GOOD, ev.Outcome.STOPPED: Tone.INFO}
 
 
-# Events that always add a moment, whose values are fields of the event.
-_PLAIN: Mapping[type[ev.Event], tuple[MomentKind, Tone, tuple[str, ...]]] = {
-    ev.CheckpointKept: (MomentKind.KEPT, Tone.INFO, ("step", "copy", "why")),
-    ev.ResumeMissed: (MomentKind.MISSED, Tone.BAD, ("step", "began")),
-    ev.PlanConfirmed: (MomentKind.CONFIRMED, Tone.GOOD, ("planned",)),
-    ev.PlanDiffers: (MomentKind.DIFFERS, Tone.BAD, ("text",)),
-    ev.Held: (MomentKind.HELD, Tone.WARN, ("reason",)),
-    ev.RequestRefused: (MomentKind.REFUSED, Tone.WARN, ("request", "reason")),
-    ev.StallFlagged: (MomentKind.STALL, Tone.WARN, ("waited_s",)),
-    ev.StallEnded: (MomentKind.STALL_ENDED, Tone.INFO, ("stalled_s",)),
-    ev.LossNotFinite: (MomentKind.LOSS_NOT_FINITE, Tone.WARN, ("value", "step", "rank", "last")),
-    ev.LossFinite: (MomentKind.LOSS_FINITE, Tone.INFO, ("step", "loss")),
-    ev.HangCountdown: (MomentKind.HANG_COUNTDOWN, Tone.WARN, ("left_s",)),
-    ev.HangWithdrawn: (MomentKind.HANG_WITHDRAWN, Tone.INFO, ("why",)),
-    ev.HangFound: (MomentKind.HANG, Tone.BAD, ("text",)),
-    ev.WaitingFor: (MomentKind.WAITING, Tone.WARN, ("text",)),
-    ev.ProbeStarted: (MomentKind.PROBE, Tone.INFO, ("probe", "micro_batch")),
-    ev.ProbeEnded: (MomentKind.PROBE_ENDED, Tone.INFO, ("probe", "micro_batch", "why")),
-    ev.BatchFitted: (MomentKind.BATCH_FITTED, Tone.GOOD, ("text",)),
-    ev.NoteAdded: (MomentKind.NOTE, Tone.INFO, ("text",)),
+# Events that always add an entry, with their own values.
+_TONES: Mapping[type[ev.Event], Tone] = {
+    ev.CheckpointKept: Tone.INFO,
+    ev.ResumeMissed: Tone.BAD,
+    ev.PlanConfirmed: Tone.GOOD,
+    ev.Held: Tone.WARN,
+    ev.RequestRefused: Tone.WARN,
+    ev.StallFlagged: Tone.WARN,
+    ev.StallEnded: Tone.INFO,
+    ev.LossNotFinite: Tone.WARN,
+    ev.LossFinite: Tone.INFO,
+    ev.HangCountdown: Tone.WARN,
+    ev.HangWithdrawn: Tone.INFO,
+    ev.HangFound: Tone.BAD,
+    ev.WaitingFor: Tone.WARN,
+    ev.ProbeStarted: Tone.INFO,
+    ev.ProbeEnded: Tone.INFO,
+    ev.BatchFitted: Tone.GOOD,
+    ev.NoteAdded: Tone.INFO,
 }
 
 
 def moment_of(event: ev.Event, state: RunState) -> Moment | None:
     """Return an event's entry in the timeline, or None for most events. `state`: before the event."""
-    found = _found(event, state)
-    if found is None:
+    tone = _TONES.get(type(event))
+    shown = (tone, {}) if tone is not None else _shown(event, state)
+    if shown is None:
         return None
-    kind, tone, values = found
+    tone, more = shown
+    own = {name: getattr(event, name) for name in event.__struct_fields__ if name not in {"t", "v"}}
+    values = {KIND: event.__struct_config__.tag, **own, **more}
+    kind = values.pop(KIND)
+    texts_and_numbers = {
+        name: value
+        for name, value in values.items()
+        if isinstance(value, str | int | float) and not isinstance(value, bool)
+    }
     number = state.attempts[-1].number if state.attempts else None
     return Moment(
         t=_written_t(event, state) if isinstance(event, ev.CheckpointCommitted) else event.t,
         attempt=event.attempt if isinstance(event, ev.LaunchIntended) else number,
-        kind=kind,
+        kind=str(kind),
         tone=tone,
-        values={name: value for name, value in values.items() if value is not None},
-        change=_change_of(event, state) if isinstance(event, ev.RequestDone) else None,
+        values=texts_and_numbers,
     )
 
 
-def _found(event: ev.Event, state: RunState) -> _Found:
-    """Return the kind, tone and values of an event's entry."""
-    if (plain := _PLAIN.get(type(event))) is not None:
-        kind, tone, fields = plain
-        return kind, tone, {name: getattr(event, name) for name in fields}
+def _shown(event: ev.Event, state: RunState) -> _Shown | None:
+    """Return how the timeline shows an event whose entry depends on its values or on the state, or None if it has none."""
     match event:
         case ev.Progress():
             return None  # nine events of ten
         case ev.KeeperStarted() if event.continued_by:
-            return MomentKind.CONTINUED, Tone.INFO, {"by": event.continued_by}
+            return Tone.INFO, {KIND: "continued"}
         case ev.KeeperStarted() if event.adopted:
-            return MomentKind.ADOPTED, Tone.INFO, {}
+            return Tone.INFO, {KIND: "adopted"}
         case ev.ClockSet():
             by_s = event.ahead_s - state.clock_ahead_s
-            kind = MomentKind.CLOCK_FORWARD if by_s > 0 else MomentKind.CLOCK_BACK
-            return kind, Tone.WARN, {"by_s": abs(by_s)}
+            return Tone.WARN, {KIND: "clock_forward" if by_s > 0 else "clock_back", "by_s": abs(by_s)}
         case ev.CheckpointCommitted():
-            at = "about" if event.step_by_time else "step"
-            return MomentKind.CHECKPOINT, Tone.GOOD, {at: event.step}
+            return Tone.GOOD, {"about": event.step, "step": None} if event.step_by_time else {}
         case ev.LaunchIntended():
             return _launch(event, state)
+        case ev.PlanDiffers():
+            return Tone.BAD, {"text": event.text}
         case ev.EvidenceSeen():
-            values: _Values = {"rank": event.rank, "failure": event.failure}
-            return MomentKind.EVIDENCE, Tone.BAD, {**values, "text": event.text[:EVIDENCE_CHARS]}
+            return Tone.BAD, {"text": event.text[:EVIDENCE_CHARS]}
         case ev.RankFailing():
-            rank = event.rank if event.rank is not None else event.local_rank
-            values = {"rank": rank, "sign": event.sign, "exit_code": event.exit_code}
-            return MomentKind.RANK_FAILING, Tone.BAD, values
-        case ev.StopIntended() if event.why in _STOPS_SHOWN:
-            tone = Tone.INFO if event.why in REQUESTED_STOPS else Tone.WARN
-            return MomentKind.STOPPING, tone, {"why": event.why, "by": event.by}
+            return Tone.BAD, {"rank": event.rank if event.rank is not None else event.local_rank}
+        case ev.StopIntended() if event.why not in _STOPS_REQUESTED:
+            return Tone.INFO if event.why in REQUESTED_STOPS else Tone.WARN, {}
         case ev.StopStepTaken(step=ev.StopStep.SURVIVORS):
-            return MomentKind.SURVIVORS, Tone.BAD, {"pids": event.labels}
+            return Tone.BAD, {KIND: "survivors", "pids": event.labels}
         case ev.ProcessesLeft():
             names = [f"{one.pid} {one.command}".rstrip() for one in event.processes]
             names[_MOST_LEFT:] = ["…"] if len(names) > _MOST_LEFT else []
-            return MomentKind.PROCESSES_LEFT, Tone.WARN, {"why": event.why, "processes": ", ".join(names)}
+            return Tone.WARN, {"processes": ", ".join(names)}
         case ev.AttemptEnded():
             return _ended(event, state.find(event.attempt))
         case ev.Diagnosed():
@@ -144,34 +131,25 @@ def _found(event: ev.Event, state: RunState) -> _Found:
         case ev.Decided():
             return _decision(event, state.find(event.attempt))
         case ev.BatchAsked():
-            return MomentKind.ASKED, Tone.WARN, question_values(event.question)
+            return Tone.WARN, question_values(event.question)
         case ev.BatchAnswered():
-            values = answer_values(event.question, event.value)
-            if event.day:
-                return MomentKind.REMEMBERED, Tone.INFO, {**values, "day": event.day}
-            return MomentKind.ANSWERED, Tone.INFO, {**values, "by": event.by or None, "trial": event.trial}
+            kind = {KIND: "batch_remembered"} if event.day else {}
+            return Tone.INFO, {**answer_values(event.question, event.value), **kind}
         case ev.RequestDone() if event.request not in _SHOWN_THEMSELVES:
-            request = ev.RequestKind.RESTART if event.request in _RESTARTS else event.request
-            return MomentKind.REQUEST, Tone.INFO, {"by": event.by, "request": request}
+            return Tone.INFO, {"request": ev.RequestKind.RESTART} if event.request in _RESTARTS else {}
         case ev.LaunchCleared() if event.text:
-            return MomentKind.CLEARED, Tone.INFO, {"text": event.text}
+            return Tone.INFO, {}
         case ev.Recovered():
             before = state.find(event.after)
             requested = before is not None and before.ended_on_request
-            kind, tone = (MomentKind.RESUMED, Tone.INFO) if requested else (MomentKind.RECOVERED, Tone.GOOD)
-            return kind, tone, {"total_s": event.total_s}
+            return (Tone.INFO, {KIND: "resumed"}) if requested else (Tone.GOOD, {})
         case ev.ResumeCompared():
-            values = {"attempt": event.attempt, "result": event.result, "difference": event.difference}
-            tone = Tone.INFO if event.asked else _SAMENESS[event.result]
-            return MomentKind.COMPARED, tone, {**values, "text": event.text, "asked": event.asked or None}
+            return Tone.INFO if event.asked else _SAMENESS.get(event.result, Tone.INFO), {}
         case ev.NodeSeen():
-            values = {"node": event.node, "host": event.host, "sight": event.sight, "by": event.by}
             failed = event.sight is ev.NodeSight.ENDED and event.exit_code != 0
-            tone = Tone.BAD if failed else _SIGHTS[event.sight]
-            return MomentKind.NODE, tone, {**values, "exit_code": event.exit_code}
+            return Tone.BAD if failed else _SIGHTS.get(event.sight, Tone.INFO), {}
         case ev.RunEnded():
-            tone = _OUTCOMES.get(event.outcome, Tone.BAD)
-            return MomentKind.RUN_ENDED, tone, {"outcome": event.outcome, "reason": event.reason}
+            return _OUTCOMES.get(event.outcome, Tone.BAD), {}
         case _:
             return None
 
@@ -206,16 +184,13 @@ def answer_values(question: BatchQuestion, value: str) -> _Values:
     return {str(question.what): value if held is None else f"{value} {held}"}
 
 
-def _launch(event: ev.LaunchIntended, state: RunState) -> _Found:
-    """Return the entry of a launch. If it was requested, the request is the entry above."""
+def _launch(event: ev.LaunchIntended, state: RunState) -> _Shown:
+    """Return how a launch is shown. If it was requested, the request is the entry above."""
     earlier = [a for a in state.attempts if a.number != event.attempt]
-    requested = (
-        bool(earlier) and earlier[-1].decision is not None and earlier[-1].decided_by not in {"", POLICY}
-    )
-    if requested:
-        changed = changed_arguments(earlier[-1], event) or None
-        return MomentKind.LAUNCH_REQUESTED, Tone.INFO, {"attempt": event.attempt, "arguments": changed}
-    return MomentKind.LAUNCH, Tone.INFO, {"attempt": event.attempt, "reason": event.reason}
+    if earlier and earlier[-1].decision is not None and earlier[-1].decided_by not in {"", POLICY}:
+        changed = changed_arguments(earlier[-1], event)
+        return Tone.INFO, {KIND: "launch_requested", "arguments": changed}
+    return Tone.INFO, {}
 
 
 def changed_arguments(before: AttemptState, after: ev.LaunchIntended | AttemptState) -> str:
@@ -239,13 +214,13 @@ def _comparable(argv: tuple[str, ...]) -> list[str]:
     return [_OF_ATTEMPT.sub("attempts/N/", word) for word in argv]
 
 
-def _ended(event: ev.AttemptEnded, attempt: AttemptState | None) -> _Found:
-    """Return the end of an attempt: who requested it or how it came, and how far its logs were read."""
+def _ended(event: ev.AttemptEnded, attempt: AttemptState | None) -> _Shown:
+    """Return how the end of an attempt is shown: who requested it or how it came, and how far its logs were read."""
     read, size, unit = read_amounts(event.log_read_bytes, event.log_size_bytes) or (None, None, None)
-    values: _Values = {"attempt": event.attempt, "read": read, "size": size, "unit": unit}
+    amounts: _Values = {"read": read, "size": size, "unit": unit}
     if attempt is not None and attempt.stop is not None and attempt.ended_on_request:
         how = "restarted" if attempt.stop.why is ev.StopWhy.RESTART else "stopped"
-        return MomentKind.ENDED_ON_REQUEST, Tone.INFO, {**values, "how": how, "by": attempt.stop.by}
+        return Tone.INFO, {**amounts, KIND: "ended_on_request", "how": how, "by": attempt.stop.by}
     match event.exit_code:
         case None:  # unknown
             tone = Tone.WARN if unit else Tone.INFO
@@ -253,20 +228,20 @@ def _ended(event: ev.AttemptEnded, attempt: AttemptState | None) -> _Found:
             tone = Tone.WARN if unit else Tone.GOOD
         case _:
             tone = Tone.BAD
-    return MomentKind.ENDED, tone, {**values, "exit_code": event.exit_code}
+    return tone, amounts
 
 
-def _verdict(event: ev.Diagnosed, attempt: AttemptState | None) -> _Found:
-    """Return a failure's title."""
+def _verdict(event: ev.Diagnosed, attempt: AttemptState | None) -> _Shown | None:
+    """Return how a failure is shown."""
     if event.provisional or event.verdict.failure is FailureClass.HEALTHY:
         return None
     if attempt is not None and replace(attempt, verdict=event.verdict).ended_on_request:
         return None
-    return MomentKind.VERDICT, Tone.BAD, {"title": event.verdict.title}
+    return Tone.BAD, {"title": event.verdict.title}
 
 
-def _decision(event: ev.Decided, attempt: AttemptState | None) -> _Found:
-    """Return policy's decision. A person's decision is shown as a request, a stop as the attempt's end."""
+def _decision(event: ev.Decided, attempt: AttemptState | None) -> _Shown | None:
+    """Return how policy's decision is shown. A person's decision is shown as a request, a stop as the attempt's end."""
     decision = event.decision
     if event.by != POLICY or decision.kind in _SHOWN_BY_THE_NEXT:
         return None
@@ -275,13 +250,4 @@ def _decision(event: ev.Decided, attempt: AttemptState | None) -> _Found:
         if again or (decision.kind is DecisionKind.STOP and attempt.ended_on_request):
             return None
     tone = Tone.GOOD if decision.kind is DecisionKind.RESTART else Tone.WARN
-    return MomentKind.DECISION, tone, {"decision": decision.kind, "reason": decision.reason}
-
-
-def _change_of(event: ev.RequestDone, state: RunState) -> SpecChange | None:
-    """Return what a requested restart changes."""
-    attempt = state.attempts[-1] if state.attempts else None
-    if event.request not in _RESTARTS or attempt is None or attempt.decided_by != event.by:
-        return None
-    decision = attempt.decision
-    return decision.change if decision is not None and decision.kind is DecisionKind.RESTART else None
+    return tone, {"decision": decision.kind, "reason": decision.reason}

@@ -10,31 +10,15 @@ from pathlib import Path
 import pytest
 
 from supervisor.cli.job_inputs import load_job, parse_words, with_asked_resume
-from supervisor.job.spec import EntryKind, Knobs
-from supervisor.run import events as ev
-from supervisor.run.paths import RunPaths
-from supervisor.run.runfile import write_run_file
-from tests.cli.test_runs import journal
-from tests.keeper.fakes import job_of
+from supervisor.job.spec import Knobs
 
 PLAIN = "import torch\nfor step in range(3):\n    torch.save(step, 'x.bin')\n"
-SAVED = ev.CheckpointCommitted(t=3.0, attempt=1, step=2, path="x.bin", found=True)
-
-
-def ran(
-    folder: Path, *facts: ev.Event, name: str = "20261121-1412-brave-otter", entry: str = "train.py"
-) -> None:
-    """An earlier run below `folder`."""
-    run = RunPaths(folder / "runs" / name)
-    journal(run.root, ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="first launch"), *facts)
-    write_run_file(run.run_json, job_of(folder, entry=entry, entry_kind=EntryKind.SCRIPT))
+OPTION = ("--restore-state", "x.bin")
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where an earlier run of the script saved something, and nothing shows how it is loaded."""
     (tmp_path / "train.py").write_text(PLAIN)
-    ran(tmp_path, SAVED)
     return tmp_path
 
 
@@ -43,7 +27,7 @@ def started(folder: Path, monkeypatch: pytest.MonkeyPatch, typed: str, *words: s
     env = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
     monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
     monkeypatch.chdir(folder)
-    parsed = parse_words(words or ("train.py",), env)
+    parsed = parse_words(words or ("train.py", *OPTION), env)
     return with_asked_resume(load_job(parsed, env, folder), parsed, env).knobs
 
 
@@ -86,43 +70,17 @@ def test_what_is_no_answer_leaves_it_open(
 
 
 @pytest.mark.parametrize(
-    ("facts", "words", "asks"),
-    [
-        (None, (), False),
-        ((), (), False),
-        ((SAVED,), (), True),
-        (
-            (SAVED, ev.BatchMeasured(t=4.0, attempt=1, resume="self", resume_how="measured: itself")),
-            (),
-            False,
-        ),
-        (None, ("--restore-state", "x.bin"), True),
-        (None, ("--checkpoint-every", "10"), False),
-        (None, ("--lr", "0.1"), False),
-    ],
-    ids=[
-        "first run",
-        "saved nothing",
-        "saved",
-        "loads by itself",
-        "an option",
-        "an interval",
-        "another option",
-    ],
+    ("words", "asks"),
+    [((), False), (OPTION, True), (("--checkpoint-every", "10"), False), (("--lr", "0.1"), False)],
 )
-def test_who_may_save_is_asked(
-    tmp_path: Path,
+def test_who_may_load_a_checkpoint_is_asked(
+    folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    facts: tuple[ev.Event, ...] | None,
     words: tuple[str, ...],
     asks: bool,
 ) -> None:
-    (tmp_path / "train.py").write_text(PLAIN)
-    if facts is not None:
-        ran(tmp_path, *facts)
-        ran(tmp_path, SAVED, name="20261122-1412-able-ant", entry="other.py")
-    assert started(tmp_path, monkeypatch, "s\n", "train.py", *words).self_resuming is asks
+    assert started(folder, monkeypatch, "s\n", "train.py", *words).self_resuming is asks
     assert ("how does it resume" in capsys.readouterr().out) is asks
 
 
@@ -146,6 +104,6 @@ def test_who_may_save_is_asked(
 def test_nobody_is_asked_to_whom_it_does_not_matter(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
 ) -> None:
-    started(folder, monkeypatch, "s\n", *words)
+    started(folder, monkeypatch, "s\n", *words, *(OPTION if "train.py" in words else ()))
     assert capsys.readouterr().out == ""
     assert sys.stdin.read() == "s\n"

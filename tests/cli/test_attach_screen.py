@@ -17,7 +17,7 @@ import pytest
 
 from supervisor.cli import observe_target
 from supervisor.keeper.base.keeper_clock import Clock
-from supervisor.keeper.observer.observed_run import ObservedLog, ObservedRun, Target
+from supervisor.keeper.observed_run import ObservedLog, ObservedRun, Target
 from supervisor.run import events as ev
 from supervisor.run.journal import JournalReader, read_state
 from supervisor.run.ownership import keeper_is_alive

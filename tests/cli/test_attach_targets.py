@@ -13,7 +13,7 @@ import pytest
 from supervisor.cli import attach_targets as targets
 from supervisor.cli.attach_targets import NOT_UNPACKED, resolve
 from supervisor.cli.main import main
-from supervisor.keeper.observer.observed_run import Target
+from supervisor.keeper.observed_run import Target
 from supervisor.run.paths import RunPaths
 from supervisor.sources.processes import identify
 from tests.conftest import wait_until

@@ -73,7 +73,7 @@ CASES = (
     ("check there.py", "no such script: did you mean sub/there.py?"),
     ("check sub/thare.py", "no such script: did you mean sub/there.py?"),
     ("check --nproc-per-nod 2 train.py", "did you mean --nproc-per-node"),
-    ("check --field=text", "nothing to check: name files with --data PATH…"),
+    ("check --data", "nothing to check: name files with --data PATH…"),
     ("runs --nummber 2", "--number"),
     (f"runs --{'w' * 100_000}", "`stoker runs --help`"),
     ("runs --scaling nope", "nope"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import io
 import socket
 import sys
@@ -16,7 +15,6 @@ import pytest
 
 from supervisor.cli import continuing, open_app
 from supervisor.cli.common import WITH_LOG
-from supervisor.cli.main import main
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import EntryKind, Knobs, KnobScope
 from supervisor.keeper.process import detach, takeover
@@ -26,6 +24,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.records import Cause, Decision, DecisionKind, FailureClass, SpecChange
 from supervisor.run.runfile import RunFile
 from supervisor.run.state import Finished
+from tests.cli.conftest import Call
 from tests.keeper.fakes import job_of, own_run_in, verdict_of
 from tests.keeper.runs import INTENDED, RUNS, T, append
 
@@ -51,10 +50,13 @@ class Keyboard(io.StringIO):
         return super().readline(-1 if size is None else size)
 
 
+Started = list[dict[str, Any]]
+
+
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def started(monkeypatch: pytest.MonkeyPatch) -> Started:
     """What detached keepers are started with; none is."""
-    found: list[dict[str, Any]] = []
+    found: Started = []
     monkeypatch.setattr(
         detach, "start_detached", lambda run, env, **named: found.append({"run": run, "env": env, **named})
     )
@@ -76,63 +78,49 @@ def failed_run(tmp_path: Path, record: RunFile | None = None, *more: ev.Event) -
     return own_run_in(tmp_path, record or job_of(tmp_path, "echo", "hello"), *(more or FAILED))
 
 
+NOT_ASKED = "run-1: not continued: without a terminal nobody can be asked whether to start it: say --yes"
+SUCCEEDED = ev.RunEnded(t=T, outcome=ev.Outcome.SUCCEEDED, exit_code=0, reason="all ranks ended with 0")
+
+
 @pytest.mark.parametrize(
     ("facts", "flags", "said"),
     [
-        (FAILED, [], "run-1: not continued: without a terminal nobody can be asked whether to start it: say --yes"),
-        (FAILED, ["--no-ui"], "run-1: not continued: without a terminal nobody can be asked whether to start it: say --yes"),
+        (FAILED, "", NOT_ASKED),
+        (FAILED, "--no-ui", NOT_ASKED),
         (
-            (STARTED, INTENDED, RUNS, ev.RunEnded(t=T, outcome=ev.Outcome.SUCCEEDED, exit_code=0, reason="all ranks ended with 0")),
-            ["--yes"],
+            (STARTED, INTENDED, RUNS, SUCCEEDED), "--yes",
             "run-1: not continued: it succeeded: all ranks ended with 0: there is nothing to continue",
         ),
     ],
 )  # fmt: skip
 def test_what_is_not_continued_says_why_and_starts_nothing(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    started: list[dict[str, Any]],
-    facts: tuple[ev.Event, ...],
-    flags: list[str],
-    said: str,
+    tmp_path: Path, call: Call, started: Started, facts: tuple[ev.Event, ...], flags: str, said: str
 ) -> None:
     run = failed_run(tmp_path, None, *facts)
     before = run.node().journal.read_bytes()
-    assert main(["continue", *flags, str(run.root)]) == 3
-    assert capsys.readouterr().err == f"stoker continue: {said}\n"
+    assert call(f"continue {flags}", run.root) == (3, "", f"stoker continue: {said}\n")
     assert run.node().journal.read_bytes() == before
     assert not started
 
 
-def test_the_next_attempt_is_printed_and_detached(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], started: list[dict[str, Any]]
-) -> None:
+def test_the_next_attempt_is_printed_and_detached(tmp_path: Path, call: Call, started: Started) -> None:
     cause = Cause("rank0.log", 7, "RuntimeError: token=hf_abcdefghijklmnopqrstuvwxyz012345")
-    diagnosed = replace_verdict(cause=cause)
+    diagnosed = ev.Diagnosed(t=T, attempt=1, verdict=replace(verdict_of(), cause=cause))
     run = failed_run(tmp_path, None, STARTED, INTENDED, RUNS, ENDED, diagnosed, GAVE_UP)
-    assert main(["continue", "--yes", "--detach", str(run.root)]) == 0
-    said = capsys.readouterr()
-    assert said.out == "run-1\n"
-    ended, begins, *command = said.err.splitlines()
+    code, out, err = call("continue --yes --detach", run.root)
+    assert (code, out) == (0, "run-1\n")
+    ended, begins, *command = err.splitlines()
     assert ended.startswith("run-1: attempt 1: it broke: RuntimeError: ")
-    assert "hf_abc" not in said.err
+    assert "hf_abc" not in err
     assert begins == "attempt 2 restarts from step 0, unless the script resumes by itself:"
     assert any("echo hello" in line for line in command)
     (given,) = started
-    assert given["run"].root == run.root
-    assert given["entry"] == WITH_LOG
-    assert given["continued_by"]
+    assert (given["run"].root, given["entry"], bool(given["continued_by"])) == (run.root, WITH_LOG, True)
     assert given["record"].settings.interactive, "it can be looked at and asked later"
     assert given["meanwhile"] is None, "no screen is loaded"
 
 
-def replace_verdict(**changes: Any) -> ev.Diagnosed:
-    return ev.Diagnosed(t=T, attempt=1, verdict=replace(verdict_of(), **changes))
-
-
-def test_an_end_that_nobody_knows_is_settled_first(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], started: list[dict[str, Any]]
-) -> None:
+def test_an_end_that_nobody_knows_is_settled_first(tmp_path: Path, call: Call, started: Started) -> None:
     """The keeper was lost before it had said why the attempt ended: that is read from its logs, and journalled, before anything starts."""
     run = failed_run(tmp_path, None, STARTED, INTENDED, RUNS, ENDED)
     log = run.node().attempt(1).root / "agent.log"
@@ -140,19 +128,19 @@ def test_an_end_that_nobody_knows_is_settled_first(
     log.write_text(
         "Traceback (most recent call last):\n  File \"t.py\", line 3, in <module>\nKeyError: 'labels'\n"
     )
-    assert main(["continue", "--yes", "--detach", str(run.root)]) == 0
+    code, _, err = call("continue --yes --detach", run.root)
     attempt = read_state(run.node().journal).attempts[0]
     assert attempt.verdict is not None
-    assert capsys.readouterr().err.startswith(f"run-1: attempt 1: {attempt.verdict.title}")
-    assert len(started) == 1
+    assert err.startswith(f"run-1: attempt 1: {attempt.verdict.title}")
+    assert (code, len(started)) == (0, 1)
 
 
 @pytest.mark.parametrize(("answer", "begins"), [("y\n", True), ("YES\n", True), ("n\n", False), ("", False)])
 def test_a_person_is_asked(
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    call: Call,
     monkeypatch: pytest.MonkeyPatch,
-    started: list[dict[str, Any]],
+    started: Started,
     typed: Callable[..., None],
     answer: str,
     begins: bool,
@@ -166,55 +154,50 @@ def test_a_person_is_asked(
     monkeypatch.setattr(open_app, "show", show)
     run = failed_run(tmp_path)
     typed(answer)
-    assert main(["continue", str(run.root)]) == (7 if begins else 3)
-    asked, said = capsys.readouterr()
-    assert "Start it? [y/N] " in asked, "on the terminal, also where stderr is none"
-    assert ("stoker continue: run-1: not continued" in said) is not begins
+    code, out, err = call("continue", run.root)
+    assert code == (7 if begins else 3)
+    assert "Start it? [y/N] " in out, "on the terminal, also where stderr is none"
+    assert ("stoker continue: run-1: not continued" in err) is not begins
     assert shown == ([False] if begins else [])
     assert [given["meanwhile"] for given in started] == ([open_app.load_app] if begins else [])
 
 
 def test_a_run_that_changed_while_it_was_asked_about_is_left_alone(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    started: list[dict[str, Any]],
-    typed: Callable[..., None],
+    tmp_path: Path, call: Call, started: Started, typed: Callable[..., None]
 ) -> None:
     run = failed_run(tmp_path)
     typed("y\n", lambda: append(run, GAVE_UP))
-    assert main(["continue", "--detach", str(run.root)]) == 3
-    assert "run-1: not continued: it changed while you were asked" in capsys.readouterr().err
+    code, _, err = call("continue --detach", run.root)
+    assert code == 3
+    assert "run-1: not continued: it changed while you were asked" in err
     assert not started
 
 
-def test_without_a_screen_this_process_carries_the_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], started: list[dict[str, Any]]
-) -> None:
+def test_without_a_screen_this_process_carries_the_run(tmp_path: Path, call: Call, started: Started) -> None:
     run = failed_run(tmp_path)
-    assert main(["continue", "--yes", "--no-ui", str(run.root)]) == 0
-    said = capsys.readouterr().out
-    assert "attempt 2: " in said
-    assert "too often" not in said, "what was known before is not told again"
+    code, out, _ = call("continue --yes --no-ui", run.root)
+    assert code == 0
+    assert "attempt 2: " in out
+    assert "too often" not in out, "what was known before is not told again"
     state = read_state(run.node().journal)
     assert isinstance(state.condition, Finished)
     assert [attempt.exit_code for attempt in state.attempts] == [1, 0]
     assert not started
-    assert main(["continue", "--yes", "--no-ui", str(run.root)]) == 3, "it has succeeded"
+    assert call("continue --yes --no-ui", run.root).code == 3, "it has succeeded"
 
 
 def test_a_keeper_that_does_not_start_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_args: object, **_named: object) -> int:
         raise detach.KeeperDidNotStart("the keeper ended with 2: see keeper.log")
 
     monkeypatch.setattr(detach, "start_detached", fails)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    run = failed_run(tmp_path)
-    assert main(["continue", "--yes", "--detach", str(run.root)]) == 1
-    said = capsys.readouterr().err.splitlines()
-    assert said[-1] == "stoker continue: run-1: the keeper ended with 2: see keeper.log"
-    assert "this is a SLURM job" in said[-2]
+    code, _, err = call("continue --yes --detach", failed_run(tmp_path).root)
+    *_, warning, last = err.splitlines()
+    assert (code, last) == (1, "stoker continue: run-1: the keeper ended with 2: see keeper.log")
+    assert "this is a SLURM job" in warning
 
 
 ELSEWHERE = (
@@ -237,9 +220,9 @@ ELSEWHERE = (
 )  # fmt: skip
 def test_what_ran_elsewhere_is_listened_to_and_asked_about(
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    call: Call,
     monkeypatch: pytest.MonkeyPatch,
-    started: list[dict[str, Any]],
+    started: Started,
     typed: Callable[..., None],
     written: str,
     squeue: str,
@@ -251,82 +234,50 @@ def test_what_ran_elsewhere_is_listened_to_and_asked_about(
     run = failed_run(tmp_path, None, *ELSEWHERE)
     if answer is not None:
         typed(answer)
-    code = main(["continue", "--detach", *(["--yes"] if answer is None else []), str(run.root)])
-    err = capsys.readouterr().err
+    code, _, err = call(f"continue --detach {'--yes' if answer is None else ''}", run.root)
     assert f"run-1: it ran on far-away: listening for {takeover.WATCH_S:.0f} s\n" in err
-    if said is None:
-        assert (code, len(started)) == (0, 1)
-    else:
-        assert (code, len(started)) == (3, 0)
-        assert said in err
+    assert (code, len(started)) == ((0, 1) if said is None else (3, 0))
+    assert (said or "") in err
 
 
-def test_a_secret_that_is_not_on_disk_is_asked_for_on_a_terminal_alone(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    started: list[dict[str, Any]],
-    typed: Callable[..., None],
+def test_a_secret_that_is_not_on_disk_is_named(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch, started: Started
 ) -> None:
-    asked: list[str] = []
-
-    def ask(prompt: str) -> str:
-        asked.append(prompt)
-        return "s3cret-value"
-
-    monkeypatch.setattr(getpass, "getpass", ask)
-    record = job_of(tmp_path, "echo", "hello", env=(("MY_TOKEN", "<redacted>"),))
-    run = failed_run(tmp_path, record)
-    assert main(["continue", "--yes", "--detach", str(run.root)]) == 2
-    said = capsys.readouterr().err
-    assert "MY_TOKEN" in said
-    assert not asked
-    typed("y\n")
-    assert main(["continue", "--detach", str(run.root)]) == 0
-    assert asked == ["MY_TOKEN is a secret, not kept on disk. In place of <redacted>: "]
+    run = failed_run(tmp_path, job_of(tmp_path, "echo", "hello", env=(("MY_TOKEN", "<redacted>"),)))
+    code, _, err = call("continue --yes --detach", run.root)
+    assert (code, "MY_TOKEN" in err) == (2, True)
+    monkeypatch.setenv("MY_TOKEN", "s3cret-value")
+    code, _, err = call("continue --yes --detach", run.root)
     (given,) = started
-    assert given["env"]["MY_TOKEN"] == "s3cret-value"
-    assert "s3cret-value" not in capsys.readouterr().err
-    typed("y\n")
-    assert main(["continue", "--yes", "--detach", str(run.root)]) == 2, "who says --yes is asked nothing"
-    assert len(asked) == 1
+    assert (code, given["env"]["MY_TOKEN"]) == (0, "s3cret-value")
+    assert "s3cret-value" not in err
 
 
-def test_where_it_goes_on_from_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], started: list[dict[str, Any]]
-) -> None:
+def script_of(tmp_path: Path, *words: str, **changes: Any) -> RunFile:
+    """A run of `torchrun train.py WORDS`."""
+    return job_of(tmp_path, "train.py", *words, entry_kind=EntryKind.SCRIPT, master_port=29999, **changes)
+
+
+def test_where_it_goes_on_from_is_said(tmp_path: Path, call: Call, started: Started) -> None:
     folder = tmp_path / "c" / "4"
     folder.mkdir(parents=True)
-    knobs = Knobs(resume="--resume_from", declared=True)
-    record = job_of(
-        tmp_path, "train.py", entry_kind=EntryKind.SCRIPT, knobs=knobs, nproc_per_node=1, master_port=29999
-    )
+    record = script_of(tmp_path, knobs=Knobs(resume="--resume_from", declared=True), nproc_per_node=1)
     saved = ev.CheckpointCommitted(t=T, attempt=1, step=4, path=str(folder))
     run = failed_run(tmp_path, record, STARTED, INTENDED, RUNS, saved, ENDED, DIAGNOSED, GAVE_UP)
-    assert main(["continue", "--yes", "--detach", str(run.root)]) == 0
-    said = capsys.readouterr().err
-    assert "\nattempt 2 resumes from its checkpoint at step 4:\n" in said
-    assert said.endswith("train.py --resume_from=auto\n")
-    assert len(started) == 1
+    code, _, err = call("continue --yes --detach", run.root)
+    assert "\nattempt 2 resumes from its checkpoint at step 4:\n" in err
+    assert err.endswith("train.py --resume_from=auto\n")
+    assert (code, len(started)) == (0, 1)
 
 
 @pytest.mark.parametrize("decided", ["gave up", "not decided", "held"])
+@pytest.mark.usefixtures("started")
 def test_after_out_of_memory_the_smaller_batch_is_proposed_with_its_reason(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], started: list[dict[str, Any]], decided: str
+    tmp_path: Path, call: Call, decided: str
 ) -> None:
     batch = BatchSpec(16, 2, 2)
     knobs = Knobs(batch="--batch", accumulation="--accum", batch_scope=KnobScope.PER_RANK)
-    record = job_of(
-        tmp_path,
-        "train.py",
-        "--batch=16",
-        "--accum=2",
-        entry_kind=EntryKind.SCRIPT,
-        knobs=knobs,
-        batch=batch,
-        nproc_per_node=2,
-        master_port=29999,
-    )
+    record = script_of(tmp_path, "--batch=16", "--accum=2", knobs=knobs, batch=batch, nproc_per_node=2)
     intended = msgspec.structs.replace(INTENDED, batch=batch)
     memory = replace(verdict_of(), failure=FailureClass.CUDA_OOM, title="out of memory")
     facts: list[ev.Event] = [STARTED, intended, RUNS, ENDED, ev.Diagnosed(t=T, attempt=1, verdict=memory)]
@@ -335,16 +286,14 @@ def test_after_out_of_memory_the_smaller_batch_is_proposed_with_its_reason(
         facts.append(ev.Decided(t=T, attempt=1, decision=Decision(kind, "too often", change=SpecChange())))
     if decided == "gave up":
         facts.append(GAVE_UP)
-    run = failed_run(tmp_path, record, *facts)
-    assert main(["continue", "--yes", "--detach", str(run.root)]) == 0
-    said = capsys.readouterr().err
-    assert "--batch=8 --accum=4" in said
-    assert (
-        "\nattempt 2 is changed: micro-batch 16 → 8, accumulation 2 → 4, global batch 64 unchanged: " in said
-    )
+    code, _, err = call("continue --yes --detach", failed_run(tmp_path, record, *facts).root)
+    assert code == 0
+    assert "--batch=8 --accum=4" in err
+    change = "micro-batch 16 → 8, accumulation 2 → 4, global batch 64 unchanged"
+    assert f"\nattempt 2 is changed: {change}: " in err
 
 
-def test_a_screen_shows_what_would_run_and_starts_it(tmp_path: Path, started: list[dict[str, Any]]) -> None:
+def test_a_screen_shows_what_would_run_and_starts_it(tmp_path: Path, started: Started) -> None:
     run = failed_run(tmp_path)
     before = run.node().journal.read_bytes()
     continuer = open_app.continuer({})
@@ -357,19 +306,14 @@ def test_a_screen_shows_what_would_run_and_starts_it(tmp_path: Path, started: li
     assert not started
     continuer.adopt(run)
     (how,) = started
-    assert how["run"] == run
-    assert how["record"].settings.interactive
-    assert how["continued_by"]
+    assert (how["run"], how["record"].settings.interactive, bool(how["continued_by"])) == (run, True, True)
 
 
-def test_a_screen_leaves_what_has_to_be_asked_first_to_the_command(
-    tmp_path: Path, started: list[dict[str, Any]]
-) -> None:
+def test_a_screen_leaves_what_has_to_be_asked_first_to_the_command(tmp_path: Path, started: Started) -> None:
     run = failed_run(tmp_path, None, STARTED, INTENDED, RUNS)
     continuer = open_app.continuer({})
-    assert continuer.examine(run).refusals == (
-        f"something has to be asked first: `stoker continue {run.run_id}` does",
-    )
+    (refusal,) = continuer.examine(run).refusals
+    assert refusal == f"something has to be asked first: `stoker continue {run.run_id}` does"
     with pytest.raises(takeover.NotAdopted):
         continuer.adopt(run)
     assert not started
@@ -380,44 +324,34 @@ KEPT = ev.CheckpointKept(t=T, attempt=2, step=40, path="/data/out/last.bin", cop
 
 
 @pytest.mark.parametrize(
-    ("facts", "flags", "is_started"),
+    ("facts", "flags", "knobs", "is_started"),
     [
-        ((SAVED,), (), False),
-        ((SAVED, msgspec.structs.replace(KEPT, step=30)), (), False),  # the copy of an older one
-        ((SAVED, msgspec.structs.replace(KEPT, copy="", why="no room")), (), False),
-        ((SAVED, KEPT), (), True),
-        ((SAVED,), ("--restart-from-scratch",), True),
-        ((), (), True),  # nothing was saved
+        ((SAVED,), "", Knobs(), False),
+        ((SAVED, msgspec.structs.replace(KEPT, step=30)), "", Knobs(), False),  # the copy of an older one
+        ((SAVED, msgspec.structs.replace(KEPT, copy="", why="no room")), "", Knobs(), False),
+        ((SAVED, KEPT), "", Knobs(), True),
+        ((SAVED,), "--restart-from-scratch", Knobs(), True),
+        ((), "", Knobs(), True),  # nothing was saved
+        ((SAVED,), "", Knobs(self_resuming=True), True),
+        ((SAVED,), "", Knobs(resume="--go", resume_value=""), True),
     ],
-    ids=["saved", "an older copy", "no copy", "a copy", "allowed", "nothing saved"],
 )
 def test_where_nobody_knows_how_the_script_resumes_its_checkpoint_is_not_written_over(
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    started: list[dict[str, Any]],
+    call: Call,
+    started: Started,
     facts: tuple[ev.Event, ...],
-    flags: tuple[str, ...],
+    flags: str,
+    knobs: Knobs,
     is_started: bool,
 ) -> None:
-    run = failed_run(tmp_path, None, STARTED, INTENDED, RUNS, *facts, ENDED, DIAGNOSED, GAVE_UP)
+    record = job_of(tmp_path, "echo", "hello", knobs=knobs)
+    run = failed_run(tmp_path, record, STARTED, INTENDED, RUNS, *facts, ENDED, DIAGNOSED, GAVE_UP)
     before = run.node().journal.read_bytes()
-    code = main(["continue", "--yes", *flags, "--detach", str(run.root)])
-    said = capsys.readouterr().err
-    assert (code, len(started)) == ((0, 1) if is_started else (2, 0)), said
+    code, _, err = call(f"continue --yes {flags} --detach", run.root)
+    assert (code, len(started)) == ((0, 1) if is_started else (2, 0)), err
     if not is_started:
         why = "how the script resumes is not known, and it may write over /data/out/last.bin (step 40)"
-        assert said.splitlines()[-1] == (
-            f"stoker continue: run-1: not continued: {why}: --restart-from-scratch allows it"
-        )
+        last = f"stoker continue: run-1: not continued: {why}: --restart-from-scratch allows it"
+        assert err.splitlines()[-1] == last
         assert run.node().journal.read_bytes() == before
-
-
-@pytest.mark.parametrize("knobs", [Knobs(self_resuming=True), Knobs(resume="--go", resume_value="")])
-def test_a_script_of_which_it_is_known_how_it_resumes_is_continued(
-    tmp_path: Path, started: list[dict[str, Any]], knobs: Knobs
-) -> None:
-    job = replace(job_of(tmp_path, "echo", "hello").job, knobs=knobs)
-    record = msgspec.structs.replace(job_of(tmp_path, "echo", "hello"), job=job)
-    run = failed_run(tmp_path, record, STARTED, INTENDED, RUNS, SAVED, ENDED, DIAGNOSED, GAVE_UP)
-    assert main(["continue", "--yes", "--detach", str(run.root)]) == 0
-    assert len(started) == 1

@@ -147,10 +147,10 @@ WORDS: dict[str, list[tuple[str, ...]]] = {
     "gc": [("--keep", f"x{ATTACK}"), ("--keep", "1h")],
     "diagnose": [(RANK,), ("--explain", LOGS), ("--json", "--explain", RANK), (RUN,), ("--json", RUN), (f"gone{ATTACK}",)],
     "troubleshoot": [(f"symptom{ATTACK}",)],
-    "metrics": [(LOGS,), ("--json", LOGS), ("--csv", LOGS), (RUN,), (f"gone{ATTACK}",)],
+    "metrics": [(LOGS,), ("--json", LOGS), (RUN,), (f"gone{ATTACK}",)],
     "policy": [("explain", RUN), ("explain", "--config", f"bad{ATTACK}.toml", RUN), ("explain", f"gone{ATTACK}")],
-    "replay": [(f"gone{ATTACK}",), ("--speed", ATTACK, RUN)],
-    "export": [("--gpu-csv", RUN), ("--gpu-csv", "--averages", RUN), ("--gpu-csv", "-o", RANK, RUN), ("--chart", RUN), ("--chart", "--metric", f"m{ATTACK}", RUN), ("--chart", "--metric", f"no{ATTACK}", RUN)],
+    "replay": [(f"gone{ATTACK}",)],
+    "export": [("--gpu-csv", RUN), ("--gpu-csv", "--averages", RUN), ("--chart", RUN), ("--chart", "--metric", f"m{ATTACK}", RUN), ("--chart", "--metric", f"no{ATTACK}", RUN)],
     "config": [("explain", *JOB), ("explain", "--json", *JOB), ("explain", "run.name", *JOB), ("explain", f"no{ATTACK}")],
     "slurm": [
         ("script", "--job-name", f"j{ATTACK}", *JOB), ("script", "--setup", f"echo {ATTACK}", *JOB), ("script", *JOB),

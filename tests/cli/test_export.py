@@ -83,21 +83,6 @@ def test_averages_of_each_gpu_and_of_all(recorded: RunPaths, capsys: pytest.Capt
     assert total[:3] == ["all", "[N/A]", "44"]
 
 
-def test_a_file_is_written_once(
-    recorded: RunPaths, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["export", str(recorded.root), "--gpu-csv", "-o", str(tmp_path / "gpu.csv")]
-    assert main(words) == 0
-    written = (tmp_path / "gpu.csv").read_text()
-    assert len(written.splitlines()) == 7
-    assert main(words) == 2
-    assert (
-        capsys.readouterr().err
-        == f"stoker export: {tmp_path / 'gpu.csv'} exists already: name another file\n"
-    )
-    assert (tmp_path / "gpu.csv").read_text() == written
-
-
 def test_without_a_gpu_it_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = run_in(tmp_path / "runs")
     assert main(["export", str(run.root), "--gpu-csv"]) == 2

@@ -20,7 +20,7 @@ CALLS = (
     "run --dry-run train.py",
     "--help",
     "diagnose train.log",
-    "metrics train.log --csv",
+    "metrics train.log",
 )
 
 

@@ -179,18 +179,3 @@ def test_a_wrong_answer_on_a_terminal_is_asked_again(folder: Path) -> None:
         child.close()
     assert child.exitstatus == 0
     assert written(folder)["run"]
-
-
-def test_run_with_nothing_offers_the_guided_start_on_a_terminal(folder: Path) -> None:
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "dumb"}
-    child = pexpect.spawn(STOKER[0], [*STOKER[1:], "run"], cwd=folder, env=env, encoding="utf-8")
-    try:
-        child.expect("no script is named")
-        child.sendline("y")
-        child.expect("which script trains")
-        child.sendeof()
-        child.expect("the input ended")
-        child.expect(pexpect.EOF)
-    finally:
-        child.close()
-    assert child.exitstatus == 2

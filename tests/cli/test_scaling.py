@@ -65,17 +65,8 @@ def test_efficiency_is_held_against_the_fewest_ranks(
     ]
 
 
-def test_a_script_that_logs_no_speed_is_measured_by_its_steps(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    batch = BatchSpec(micro_batch_per_rank=16, accumulation_steps=2, world_size=2)
-    run = recorded(tmp_path, "steps", 1, 2, {}, batch=batch)
-    assert main(["runs", "--scaling", run]) == 0
-    assert capsys.readouterr().out.splitlines()[1].split()[:4] == ["steps", "1", "2", "64"]
-
-
 @pytest.mark.parametrize(("values", "text"), [
-    ({}, "b: it has logged no speed (samples/s, tokens/s, or steps with a known batch)"),
+    ({}, "b: it has logged no speed (samples/s or tokens/s)"),
     ({"tokens_per_sec": 5.0}, "there is no speed that all of them logged: a: samples/s; b: tokens/s"),
 ])  # fmt: skip
 def test_what_cannot_be_compared_is_said(

@@ -12,7 +12,6 @@ WORKING = {
     "job/config/setting_values.py": {"Resolver"},
     "job/knobs/written_facts.py": {"Loader", "Rank", "_Count"},
     "policy/health/early_signs.py": {"_Gpu", "_Spike"},
-    "policy/health/straggler.py": {"_Rank"},
     "diagnosis/hang/stuck_collectives.py": {"_Group"},
 }
 

@@ -39,7 +39,6 @@ LATER = (
     "supervisor.sources.checkpoint_layouts",
     "supervisor.sources.metrics",
     "supervisor.sources.stacks.python_stacks",
-    "supervisor.views.wording.start_warnings",
 )
 
 

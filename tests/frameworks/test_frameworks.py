@@ -131,8 +131,6 @@ def test_transformers_trainer_restarts_smaller_and_trains_as_many_samples_a_step
     assert second.went_on
     assert second.first_step is not None
     assert second.first_step > 10, "where its bar was first drawn, at 0, is no step"
-    assert state.records
-    assert state.records[0][0] <= 10, "the best losses of before stay"
     assert "from the checkpoint at step 10" in done.out
     old = bool(list(Path(transformers_python).parents[1].glob("lib/*/*/transformers-4.57.1.*")))
     assert (second.resume_copy is not None) == old

@@ -60,7 +60,7 @@ drawing.join()
 """
     done = run(["-c", script], tmp_path)
     found = derived(done)
-    assert (found.micro_batch, found.accumulation) == (5, 1)
+    assert (found.micro.number, found.accumulated.number) == (5, 1)
     assert {record["batches"] for record in done.of("step")} == {0}
 
 
@@ -205,9 +205,9 @@ def test_a_batch_from_no_loader_is_that_of_the_forward_which_a_backward_pass_fol
 ) -> None:
     """Rollouts of one sample or of all environments come first; each of several optimizers has passes of its own."""
     found = derived(run(["-c", PLAY + loop], tmp_path))
-    assert (found.micro_batch, found.accumulation) == batch, found
-    assert found.setting is not None
-    assert found.setting.name == "batch_size"
+    assert (found.micro.number, found.accumulated.number) == batch, found
+    assert found.set_by.setting is not None
+    assert found.set_by.setting.name == "batch_size"
 
 
 GLOBALS = """
@@ -252,7 +252,9 @@ def test_variables_that_words_set_are_settings(
     (tmp_path / "small.py").write_text("batch_size = 3\ngradient_accumulation_steps = 2\nmax_iters = 6\n")
     (tmp_path / "train.py").write_text(GLOBALS % reads)
     found = derived(run(["train.py", *words], tmp_path))
-    assert (found.micro_batch, found.accumulation) == (3, 2), "the passes are confirmed by the variable"
-    knob = found.accumulation_knob
-    names = [knob_name(one) if one is not None else None for one in (found.setting, knob)]
+    assert (found.micro.number, found.accumulated.number) == (3, 2), (
+        "the passes are confirmed by the variable"
+    )
+    knob = found.accumulated_by.setting
+    names = [knob_name(one) if one is not None else None for one in (found.set_by.setting, knob)]
     assert names == [setting, accumulation]

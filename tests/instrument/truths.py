@@ -24,10 +24,10 @@ def truths(file: str) -> list[Truth]:
 
 def answers(batch: MeasuredBatch) -> dict[str, tuple[object, Certainty]]:
     """Each question's answer as the truths spell it, and its verdict."""
-    setting = plain(batch.setting.name) if batch.setting is not None else None
-    scope = batch.scope.value if batch.scope is not None else None
+    by, scope = batch.set_by.setting, batch.set_by.scope
     accumulates = plain(batch.accumulation_setting) if batch.accumulation_setting is not None else None
-    found = (batch.micro_batch, batch.accumulation, setting, scope, accumulates)
+    setting = plain(by.name) if by is not None else None
+    found = (batch.micro.number, batch.accumulated.number, setting, scope and scope.value, accumulates)
     findings = (batch.micro, batch.accumulated, batch.set_by, batch.set_by, batch.accumulated_by)
     return {
         question: (answer, finding.certainty)

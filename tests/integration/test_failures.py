@@ -96,7 +96,9 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
-@pytest.mark.fault("recovery", "a script that resumes fails again and again", "restarted until it is done")
+@pytest.mark.fault(
+    "recovery", "one of two ranks crashes at step 6", "the next attempt resumes there and finishes"
+)
 def test_a_script_that_can_resume_is_restarted_until_it_is_done(tmp_path: Path) -> None:
     """A crash at step 6 of attempt 1; the second attempt resumes and finishes."""
     script = tmp_path / "train.py"

@@ -1,4 +1,7 @@
-"""A restart that did not resume is stopped with its checkpoint's bytes safe; one whose numbers went bad goes back to before that."""
+"""A restart that seems not to resume is stopped and held; one whose numbers went bad goes back to before that.
+
+One that loads nothing: test_measured_restarts.py.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,8 @@ import pytest
 
 from supervisor.run import control
 from supervisor.run import events as ev
-from supervisor.run.paths import RunPaths
-from supervisor.run.state import Finished, HeldOpen, RunState
-from tests.conftest import not_none, wait_until
-from tests.integration.harness import detached, state_of, stoker, wait_for_end
+from supervisor.run.state import Finished, HeldOpen
+from tests.integration.harness import detached, run_headless, wait_for_end, wait_for_state
 
 HEAD = """
 import argparse, json, os, time
@@ -45,25 +46,6 @@ def train(step):
         (model(torch.randn(a.batch_size, 4)).pow(2).mean() / a.accum).backward()
     optimizer.step(); optimizer.zero_grad(); time.sleep(0.05)
 """
-# Its folder is named after the batch, so that a restart with another one finds nothing: as r2c, which began at 0 and succeeded.
-BY_BATCH = (
-    HEAD
-    + """
-p.add_argument("--resume", action="store_true")
-a = p.parse_args()
-"""
-    + LOOP
-    + """
-folder = os.path.join(a.output_dir, f"run_b{a.batch_size}"); last = os.path.join(folder, "last.pt")
-os.makedirs(folder, exist_ok=True)
-step = load(last) if a.resume and os.path.exists(last) else 0
-while step < 200:
-    train(step); step += 1
-    if step % 5 == 0: print(f"step {step}: loss {1 / step:.4f}", flush=True)
-    if step % 20 == 0: save(last, step)
-    if a.batch_size > 4 and step > 45: ran_out()
-"""
-)
 # It resumes, and counts the steps that it prints from 0 at each start.
 COUNTS_AGAIN = (
     HEAD
@@ -107,51 +89,13 @@ while step < 100:
 UNMEASURED = ("--no-instrument", "--self-resuming", "--batch-scope", "per_rank")
 
 
-def headless(folder: Path, script: str, *args: str, flags: tuple[str, ...] = ()) -> tuple[int, str, RunState]:
-    (folder / "train.py").write_text(script)
-    done = stoker("run", "--no-ui", *flags, "--", sys.executable, "train.py", *args, cwd=folder)
-    run = RunPaths((folder / "runs" / "latest").resolve())
-    return done.code, done.out + done.err, state_of(run)
-
-
-def copy_of(state: RunState) -> Path:
-    (kept,) = state.kept
-    assert kept.copy, kept.why
-    return Path(kept.copy)
-
-
-@pytest.mark.e2e
-def test_a_restart_that_begins_again_is_stopped_and_its_checkpoint_is_safe(tmp_path: Path) -> None:
-    code, out, state = headless(
-        tmp_path, BY_BATCH, "--batch_size", "8", "--accum", "1", "--output_dir", "out"
-    )
-    assert code == 1, out
-    copy = copy_of(state)
-    at = state.kept[0].step
-    assert at in range(30, 41), "where its name says no step, it is that of its time"
-    assert (
-        f"failed: did not resume: no checkpoint was loaded; checkpoint {at} is kept as a copy: {copy}" in out
-    )
-    assert len(state.attempts) == 2
-    stopped = state.attempts[1]
-    assert not_none(stopped.stop).why is ev.StopWhy.PLAN_DIFFERS
-    assert (stopped.last_step or 0) < 200, "it did not train on"
-
-    import torch
-
-    assert torch.load(copy)["step"] == 40
-    original = tmp_path / "out" / "run_b8" / "last.pt"
-    assert torch.load(original)["step"] == 40, "its saves waited"
-
-
 @pytest.mark.e2e
 def test_a_script_that_counts_from_0_is_stopped_once_and_a_person_restarts_it(tmp_path: Path) -> None:
     """Without the measurements: they would have seen that the checkpoint was loaded."""
     (tmp_path / "train.py").write_text(COUNTS_AGAIN)
     words = (sys.executable, "train.py", "--batch_size", "8", "--accum", "1", "--output_dir", "out")
     run = detached(tmp_path, *UNMEASURED, "--", *words)
-    assert wait_until(lambda: isinstance(state_of(run).condition, HeldOpen | Finished), 240, 0.2)
-    held = state_of(run)
+    held = wait_for_state(run, (HeldOpen, Finished), 240)
     assert isinstance(held.condition, HeldOpen), held.condition
     assert re.match(r"did not resume: began at step 0; checkpoint \d+ is kept", held.condition.reason)
     assert held.open_question is None
@@ -165,8 +109,10 @@ def test_a_script_that_counts_from_0_is_stopped_once_and_a_person_restarts_it(tm
 
 @pytest.mark.e2e
 def test_after_the_loss_was_no_number_the_checkpoint_before_it_is_taken_once(tmp_path: Path) -> None:
-    code, out, state = headless(tmp_path, GOES_BAD, "--output_dir", "out")
-    assert code == 4, out
+    (tmp_path / "train.py").write_text(GOES_BAD)
+    done, _, state = run_headless("--", sys.executable, "train.py", "--output_dir", "out", cwd=tmp_path)
+    out = done.out + done.err
+    assert done.code == 4, out
     starts = [int(line) for line in (tmp_path / "starts.jsonl").read_text().split()]
     assert starts == [0, 30], "not 40, whose numbers are bad"
     assert [view.resume_at for view in state.attempts] == [None, 30]

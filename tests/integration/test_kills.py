@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.fault_run import SKIPPED, FaultRun
-from bench.kills import Tally
+from bench.fault_run import FaultRun
+from bench.rounds import SKIPPED, Tally
 from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import METRICS, SeriesReader

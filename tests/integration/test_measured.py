@@ -102,8 +102,6 @@ def surfaces(folder: Path) -> None:
     assert last["samples_per_sec"] == pytest.approx(64 / last["step_time_s"])
     assert last["memory_peak_bytes"] > 1 << 20
     assert last["data_wait_s"] >= 0
-    table = printed(folder, "metrics", str(run.root), "--csv").splitlines()
-    assert len(table) == 1 + len(lines)
     [listed] = [
         json.loads(line) for line in printed(folder, "runs", "--json").splitlines() if line[:1] == "{"
     ]

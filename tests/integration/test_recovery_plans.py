@@ -1,4 +1,4 @@
-"""Recovery as a whole: what fitted before, a probe that is stopped, cycles, explanations."""
+"""Recovery as a whole: probes of the batch, cycles, explanations, a silent script's checkpoint."""
 
 from __future__ import annotations
 
@@ -11,48 +11,61 @@ from pathlib import Path
 import psutil
 import pytest
 
+from supervisor.run import events as ev
 from supervisor.run.records import DecisionKind
 from supervisor.run.state import Finished
-from tests.conftest import wait_until
+from tests.conftest import not_none, wait_until
 from tests.integration.harness import (
     SCRIPTS,
     background,
     decision_of,
     detached,
     end_of,
+    facts,
     run_headless,
     stoker,
     wait_for_state,
 )
 
-STYLES = SCRIPTS / "styles"
-DECLARED = ("--batch-knob", "--batch-size", "--accumulation-knob", "--grad-accum")
+# It runs out of memory at step 4 with more than six samples, and waits for `gate` where that is named.
+DIES_LATER = """
+import argparse, os, sys, time
+parser = argparse.ArgumentParser()
+parser.add_argument("--per_device_train_batch_size", type=int, default=16)
+parser.add_argument("--gradient_accumulation_steps", type=int, default=1)
+parser.add_argument("--gate", default="")
+args = parser.parse_args()
+while args.gate:
+    open(args.gate, "w").close()
+    time.sleep(0.1)
+for step in range(1, 31):
+    if step == 4 and args.per_device_train_batch_size > 6:
+        sys.exit("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
+    print(f"step {step} loss {3 / step:.4f}", flush=True)
+    time.sleep(0.02)
+"""
+BATCH = ("--per_device_train_batch_size=8", "--gradient_accumulation_steps=1")
+FITS = ("--nproc-per-node=1", "--fit-batch", "--", sys.executable, "train.py", *BATCH)
 
 
-@pytest.mark.thorough
-def test_the_next_start_says_what_fitted_and_applies_nothing(tmp_path: Path) -> None:
-    script = (str(STYLES / "argparse_style.py"), "--batch-size", "16", "--grad-accum", "3")
-    first, second = tmp_path / "first", tmp_path / "second"
-    first.mkdir()
-    second.mkdir()
-    done, _, _ = run_headless(*DECLARED, "--", sys.executable, *script, cwd=first)
-    assert done.code == 0, done.out
-    done, _, state = run_headless(*DECLARED, "--", sys.executable, *script, cwd=second)
-    assert done.code == 0, done.out
-    assert "micro-batch 16 ran out of memory in an earlier run" in done.out
-    assert "--micro-batch 8" in done.out
-    assert state.attempts[0].batch is not None
-    assert state.attempts[0].batch.micro_batch_per_rank == 16, "proposed, never applied"
-    assert "it fitted before" in state.attempts[1].reason
+@pytest.mark.e2e
+def test_a_script_that_dies_at_step_4_is_not_called_fitting(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(DIES_LATER, encoding="utf-8")
+    done, run, state = run_headless(*FITS, cwd=tmp_path)
+    assert done.code == 0, done.out + done.err
+    assert {p.micro_batch: p.fitted for p in state.probes} == {4: True, 8: False}
+    batch = not_none(not_none(state.fitted).batch)
+    assert (batch.micro_batch_per_rank, batch.accumulation_steps) == (4, 2)
+    assert [view.batch for view in state.attempts] == [batch], "it starts with what fits"
+    assert "largest that fits" in done.out
+    assert sum(isinstance(fact, ev.ProbeEnded) and fact.steps >= 10 for fact in facts(run)) == 1
 
 
 @pytest.mark.thorough
 def test_a_stop_ends_a_probe_with_all_that_it_started(tmp_path: Path) -> None:
-    words = ("--batch-size", "16", "--grad-accum", "3", "--tell", str(tmp_path / "tell"), "--limit", "99")
-    (tmp_path / "stoker.toml").write_text("[batch]\nfit_steps = 1000\n", encoding="utf-8")
-    script = str(STYLES / "argparse_style.py")
-    run = detached(tmp_path, "--fit-batch", *DECLARED, script, *words)
-    assert wait_until((tmp_path / "tell").exists, 60)
+    (tmp_path / "train.py").write_text(DIES_LATER, encoding="utf-8")
+    run = detached(tmp_path, *FITS, f"--gate={tmp_path / 'probing'}")
+    assert wait_until((tmp_path / "probing").exists, 60)
     assert stoker("stop", run.run_id, cwd=tmp_path).code == 0
     state = wait_for_state(run, Finished, 30)
     assert end_of(state).exit_code == 5
@@ -71,6 +84,7 @@ if count < 6:
 
 
 @pytest.mark.e2e
+@pytest.mark.fault("recovery", "a script that resumes fails again and again", "restarted until it is done")
 def test_cycles_of_crash_and_restart_leave_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(CRASHES, encoding="utf-8")
     (tmp_path / "stoker.toml").write_text("[policy.worker_crash]\ndelay_s = 0\n", encoding="utf-8")
@@ -118,10 +132,9 @@ def test_explain_says_what_was_and_what_would_have_been_decided(tmp_path: Path) 
     assert end.startswith("attempt 2: healthy at step 4 → succeed")
     assert "was (" not in same.out, "nothing differs from what was done"
     (tmp_path / "other.toml").write_text('[policy.worker_crash]\nanswer = "hold"\n', encoding="utf-8")
-    for words in (("--no-retry",), ("--config", "other.toml"), ("--max-retries", "0")):
-        other = stoker("policy", "explain", run.run_id, *words, cwd=tmp_path)
-        assert "→ fail, exit code 1" in other.out
-        assert "was (policy): restart" in other.out
+    other = stoker("policy", "explain", run.run_id, "--config", "other.toml", cwd=tmp_path)
+    assert "→ fail, exit code 1" in other.out
+    assert "was (policy): restart" in other.out
     held = stoker("policy", "explain", run.run_id, "--config", "other.toml", "--interactive", cwd=tmp_path)
     assert "→ hold" in held.out
     assert {p: p.stat().st_mtime_ns for p in run.root.rglob("*")} == before, "nothing was run or written"

@@ -26,8 +26,7 @@ def test_an_honest_restart_is_the_same_training(tmp_path: Path) -> None:
     assert done.code == 0, done.out + done.err
     found = not_none(state.attempts[1].compared)
     assert (found.result, found.difference) == (Sameness.SAME, None), found.text
-    assert found.steps_twice == 30
-    assert 20 <= found.steps_new <= 30, "judged once twenty are there; more may have been read by then"
+    assert found.text.startswith("30 steps trained twice")
     assert sum(isinstance(fact, ev.ResumeCompared) for fact in facts(run)) == 1
     assert "[INFO]" in next(
         line for line in done.out.splitlines() if ": same training: 30 steps trained twice" in line
@@ -56,4 +55,3 @@ def test_a_wrong_resume_is_named(tmp_path: Path, mistake: str, named: Difference
     assert [(line["result"], line["difference"]) for line in said] == [("differs", named.value)]
     found = not_none(read_state(only_run(tmp_path).node().journal).attempts[1].compared)
     assert found.result is Sameness.DIFFERS
-    assert found.numbers

@@ -1,4 +1,4 @@
-"""Two ranks killed at three chosen moments: the resumed run is the unbroken one (20 drawn ones: bench/soak_kill.py)."""
+"""Two ranks killed at three chosen moments: the resumed run is the unbroken one (random moments: `bench/fault_run.py --job trainer`)."""
 
 from __future__ import annotations
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from supervisor.job.arguments.command_line import names_of, set_value, settings_of
+from supervisor.job.arguments.command_line import names_of, set_value, settings_of, value_of
 
 
 @pytest.mark.parametrize(
@@ -52,3 +54,15 @@ def test_the_settings_of_a_command_line(line: str, found: list[tuple[str, str | 
 )
 def test_a_setting_is_set_in_its_place_and_spelling(line: str, name: str, value: str, after: str) -> None:
     assert set_value(line.split(), name, value) == tuple(after.split())
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.text("abcxyz0123456789-_=./ ", max_size=10), max_size=6),
+    st.sampled_from(["--micro_batch_size", "-b", "model.batch"]),
+    st.integers(1, 999),
+)
+def test_setting_then_reading_gives_the_value(args: list[str], name: str, value: int) -> None:
+    changed = set_value(args, name, str(value))
+    assert value_of(changed, name) == str(value)
+    assert value_of(set_value(changed, name, "7"), name) == "7"

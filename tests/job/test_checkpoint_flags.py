@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from supervisor.job.arguments.command_line import settings_of
-from supervisor.job.arguments.run_arguments import parse_run_argv
-from supervisor.job.config.resolve import JobInputs, resolve_job
 from supervisor.job.knobs.resume_settings import USUAL_OUTPUTS, find_outputs, given_start
+from tests.job.lines import job as line_job
 
 
 @pytest.mark.parametrize(
@@ -23,7 +22,7 @@ from supervisor.job.knobs.resume_settings import USUAL_OUTPUTS, find_outputs, gi
 )
 def test_what_the_arguments_name_as_written_to(words: str, named: tuple[str, ...]) -> None:
     assert find_outputs(settings_of(words.split())) == named
-    job = resolve_job(JobInputs(parse_run_argv(f"train.py {words}".split()), {}, "/w"))
+    job = line_job(f"train.py {words}")
     assert job.output_prefixes == named
     assert job.outputs == (*named, *(folder for folder in USUAL_OUTPUTS if folder not in named))
 

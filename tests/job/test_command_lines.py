@@ -13,7 +13,7 @@ from supervisor.job.arguments.run_arguments import parse_run_argv
 from supervisor.job.config.resolve import JobInputs, resolve_job
 from supervisor.job.config.setting_values import spec_key_names
 from supervisor.job.errors import JobError
-from supervisor.job.launch.oom_plan import OomPlan, oom_plan
+from supervisor.job.launch.oom_plan import oom_plan
 
 MANIFEST = Path(__file__).parents[1] / "scripts_corpus" / "manifest.jsonl"
 LINE = re.compile(r"\(cd [^)]*\) ((?:\w+=\S+ )*)stoker run ")
@@ -43,7 +43,7 @@ def verdicts(row: dict[str, Any]) -> tuple[str, str, str]:
         return "refused", "open", str(error)
     ways = [{(setting(n), v) for n, v in way} for way in (row["changes"], *row.get("alternatives", ()))]
     change = "refused"
-    if isinstance(plan, OomPlan):
+    if plan.changes:
         got = {(setting(c.knob), c.new) for c in plan.changes}
         change = "right" if got in ways else "WRONG"
     resume, way = plan.resume, row["resume"] or "none"

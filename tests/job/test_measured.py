@@ -88,6 +88,22 @@ def loader(size: int | None, **keys: object) -> Record:
     }
 
 
+def shape(step: int, size: int, of: str = "forward", loader: int | None = 1, **keys: object) -> Record:
+    return {
+        "kind": "shape",
+        "rank": 0,
+        "step": step,
+        "loader": loader,
+        "of": of,
+        "shapes": [[size, 16]],
+        **keys,
+    }
+
+
+def made(step: int, passes: int = 1, **keys: object) -> Record:
+    return {"kind": "step", "rank": 0, "step": step + 1, "steps": 1, "micro_steps": passes, **keys}
+
+
 def steps(
     counts: Iterable[int],
     size: int = 8,
@@ -99,15 +115,13 @@ def steps(
 ) -> list[Record]:
     """Records of steps, each of so many batches of `size`, of `length` elements `of` a type."""
     records: list[Record] = []
+    alike = {"rank": rank, "shapes": [[size, length]], "dtypes": [of]}
     for step, count in enumerate(counts):
-        shape = {"kind": "shape", "rank": rank, "step": step, "shapes": [[size, length]], "dtypes": [of]}
         for _ in range(count if step < 4 else 0):
-            records += [{**shape, "loader": loader, "of": "batch"}] if loader is not None else []
-            records.append({**shape, "loader": loader, "of": "forward"})
+            records += [shape(step, size, "batch", loader, **alike)] if loader is not None else []
+            records.append(shape(step, size, "forward", loader, **alike))
         batches = {"batches": count} if loader is not None else {}
-        records.append(
-            {"kind": "step", "rank": rank, "step": step + 1, "steps": 1, "micro_steps": count, **batches}
-        )
+        records.append(made(step, count, rank=rank, **batches))
     return records
 
 
@@ -116,7 +130,7 @@ def test_accumulation_is_known_once_three_steps_agree_and_follows_a_ramp() -> No
     assert derived([*start, *steps([2, 2])]).accumulated == derived([*start, *steps([4, 2])]).accumulated
     assert derived([*start, *steps([2, 2])]).accumulated.why is Why.TOO_FEW_STEPS
     assert derived([*start, *steps([1, 2, 4, 8])]).accumulated.why is Why.CHANGING
-    assert derived([*start, *steps([1, 2, 4, 8, 8, 8])]).accumulation == 8
+    assert derived([*start, *steps([1, 2, 4, 8, 8, 8])]).accumulated.number == 8
 
 
 def test_scopes() -> None:
@@ -124,11 +138,11 @@ def test_scopes() -> None:
         records = [phase(world=world), setting("batch_size", value), loader(8), *steps([times] * 4)]
         return derived(records, local)
 
-    assert scope(8).scope is KnobScope.PER_RANK
-    assert scope(32).scope is KnobScope.GLOBAL
-    assert scope(16, local=2).scope is KnobScope.PER_NODE
+    assert scope(8).set_by.scope is KnobScope.PER_RANK
+    assert scope(32).set_by.scope is KnobScope.GLOBAL
+    assert scope(16, local=2).set_by.scope is KnobScope.PER_NODE
     whole = scope(96, times=3)
-    assert (whole.scope, whole.counts_accumulation) == (KnobScope.GLOBAL, True)
+    assert (whole.set_by.scope, whole.counts_accumulation) == (KnobScope.GLOBAL, True)
     # 32 is 8 × 4 ranks, or 8 × 4 passes on each.
     assert (scope(32, times=4).set_by.certainty, scope(32, times=4).set_by.why) == (
         Certainty.ASKED,
@@ -158,12 +172,12 @@ def test_a_given_word_beats_a_file_of_a_library_and_a_default_does_not() -> None
         "batch", 16, "yaml", file="/lib/default.yaml"
     )  # 8 × 2 ranks: it would fit as a global batch
     found = derived([library, setting("batch", 8, "argv", given=True), *run])
-    assert found.setting is not None
-    assert (found.setting.by, found.scope) == ("argv", KnobScope.PER_RANK)
+    assert found.set_by.setting is not None
+    assert (found.set_by.setting.by, found.set_by.scope) == ("argv", KnobScope.PER_RANK)
     own = setting("train.batch_size", 8, "yaml", file="/job/own.yaml")
     found = derived([own, setting("batch_size", 32, given=False), *run])
-    assert found.setting is not None
-    assert found.setting.name == "train.batch_size"
+    assert found.set_by.setting is not None
+    assert found.set_by.setting.name == "train.batch_size"
 
 
 def test_a_variable_of_the_script_is_asked_about_and_a_constant_of_the_call_is_the_codes() -> None:
@@ -182,27 +196,22 @@ def test_a_section_in_the_loaders_call_tells_settings_of_one_name_apart() -> Non
         ("cfg.IMS_PER_BATCH", None),
     ):
         found = derived([loader(8, expression=text), *run])
-        assert (found.setting.name if found.setting is not None else None) == name, text
+        assert (found.set_by.setting.name if found.set_by.setting is not None else None) == name, text
 
 
 def test_ranks_that_differ_are_refused_and_a_new_process_of_a_rank_starts_anew() -> None:
     run = [phase(), loader(8), *steps([1] * 4)]
     other = [phase(1), {**loader(4), "rank": 1}, *steps([1] * 4, 4, rank=1)]
     assert derived([*run, *other]).micro.why is Why.RANKS_DIFFER
-    assert derived([*run, phase(pid=2), loader(4), *steps([2] * 4, 4)]).micro_batch == 4
+    assert derived([*run, phase(pid=2), loader(4), *steps([2] * 4, 4)]).micro.number == 4
 
 
 def test_two_loaders_whose_batches_are_joined_are_asked_about() -> None:
     """Labelled and unlabelled samples go through the model together."""
     records: list[Record] = [phase(), loader(8), {**loader(56), "id": 2}]
     for step in range(4):
-        shape = {"kind": "shape", "rank": 0, "step": step}
-        records += [
-            {**shape, "loader": 1, "of": "batch", "shapes": [[8, 16]]},
-            {**shape, "loader": 2, "of": "batch", "shapes": [[56, 16]]},
-            {**shape, "loader": 2, "of": "forward", "shapes": [[64, 16]]},
-            {"kind": "step", "rank": 0, "step": step + 1, "steps": 1, "micro_steps": 1, "batches": 1},
-        ]
+        records += [shape(step, 8, "batch"), shape(step, 56, "batch", 2), shape(step, 64, loader=2)]
+        records.append(made(step, batches=1))
     assert derived(records).micro.why is Why.SEVERAL_LOADERS
 
 
@@ -210,36 +219,22 @@ def test_a_piece_with_a_step_of_its_own_is_a_whole_pass() -> None:
     """Reinforcement learning from a loader: one batch of 32 gives four steps of 8."""
     records: list[Record] = [phase(world=4), loader(32), setting("batch_size", 32)]  # 8 × 4 ranks, too
     for step in range(8):
-        shape = {"kind": "shape", "rank": 0, "step": step, "loader": 1}
-        if step == 0:
-            records.append({**shape, "of": "batch", "shapes": [[32, 16]]})
-        if step < 4:
-            records.append({**shape, "of": "forward", "shapes": [[8, 16]]})
-        batches = 1 if step % 4 == 0 else 0
-        records.append(
-            {"kind": "step", "rank": 0, "step": step + 1, "steps": 1, "micro_steps": 1, "batches": batches}
-        )
+        records += [shape(step, 32, "batch")] if step == 0 else []
+        records += [shape(step, 8)] if step < 4 else []
+        records.append(made(step, batches=1 if step % 4 == 0 else 0))
     found = derived(records)
-    assert (found.micro_batch, found.accumulation, found.micro.why) == (8, 1, Why.PIECES)
+    assert (found.micro.number, found.accumulated.number, found.micro.why) == (8, 1, Why.PIECES)
     assert found.set_by.certainty is not Certainty.MEASURED
 
 
 def test_a_loader_that_ran_before_training_feeds_none_of_it() -> None:
     """A script that evaluates from a loader, then trains on batches of its own."""
-    before = {"kind": "shape", "rank": 0, "step": 0, "loader": 1, "of": "batch", "shapes": [[64, 16]]}
-    records: list[Record] = [
-        phase(),
-        loader(64),
-        setting("eval_batch_size", 64),
-        setting("batch_size", 48),
-        before,
-    ]
+    read = [setting("eval_batch_size", 64), setting("batch_size", 48)]
+    records: list[Record] = [phase(), loader(64), *read, shape(0, 64, "batch")]
     for step in range(4):
-        shape = {"kind": "shape", "rank": 0, "step": step, "loader": 1, "of": "forward", "shapes": [[48, 16]]}
-        passes = {"kind": "step", "rank": 0, "step": step + 1, "steps": 1, "micro_steps": 1}
-        records += [shape, {**passes, "batches": 1 if step == 0 else 0}]
+        records += [shape(step, 48), made(step, batches=1 if step == 0 else 0)]
     found = derived(records)
-    assert (found.micro_batch, found.micro.why) == (48, Why.FIRST_DIMENSION)
+    assert (found.micro.number, found.micro.why) == (48, Why.FIRST_DIMENSION)
 
 
 def test_two_fitting_settings_that_count_differently_are_asked_about() -> None:
@@ -247,7 +242,7 @@ def test_two_fitting_settings_that_count_differently_are_asked_about() -> None:
     both = derived([setting("train_batch_size", 16), setting("batch_size", 8), *run])
     assert (both.set_by.certainty, both.set_by.why) == (Certainty.ASKED, Why.SEVERAL)
     micro = derived([setting("micro_batch_size", 8), setting("global_batch_size", 16), *run])
-    assert (micro.setting.name if micro.setting else None, micro.accumulation_setting) == (
+    assert (micro.set_by.setting.name if micro.set_by.setting else None, micro.accumulation_setting) == (
         "micro_batch_size",
         "derived",
     )
@@ -259,8 +254,8 @@ def test_a_number_that_deepspeed_works_out_is_no_setting_and_its_total_counts_th
         setting("train_batch_size", 16, "deepspeed"),
     ]
     found = derived([phase(), setting("train_batch_size", 16, "json"), *made, loader(8), *steps([1] * 4)])
-    assert found.setting is not None
-    assert (found.setting.by, found.setting.name, found.counts_accumulation) == (
+    assert found.set_by.setting is not None
+    assert (found.set_by.setting.by, found.set_by.setting.name, found.counts_accumulation) == (
         "json",
         "train_batch_size",
         True,

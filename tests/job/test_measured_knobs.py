@@ -20,7 +20,7 @@ from supervisor.job.launch.plan import applied_in
 from supervisor.job.memory_fit import choose_smaller
 from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope
 from tests.instrument.truths import truths
-from tests.job.test_measured import derived, recorded
+from tests.job.test_measured import derived, loader, made, phase, recorded, setting, shape
 
 JOB = JobSpec(name="job", entry_kind=EntryKind.SCRIPT, entry="train.py", cwd="/job", nproc_per_node=2)
 WORDS = {
@@ -97,23 +97,16 @@ def test_a_declared_name_that_the_measured_batch_contradicts_changes_nothing() -
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_a_batch_that_the_loop_cuts_is_cut_into_more_pieces(ranks: int) -> None:
     """Of a loader's 12 samples the loop makes passes of 4: the number of pieces is a setting, and what is loaded stays."""
-    shapes = [{"kind": "shape", "rank": 0, "step": step, "loader": 1} for step in range(4)]
-    fed = [{**shape, "of": "batch", "shapes": [[12, 16]]} for shape in shapes]
-    cut = [{**shape, "of": "forward", "shapes": [[4, 16]]} for shape in shapes for _ in range(3)]
-    made = [
-        {"kind": "step", "rank": 0, "step": step + 1, "micro_steps": 3, "batches": 1} for step in range(4)
-    ]
-    pair = {"kind": "setting", "rank": 0, "by": "argv", "type": "str", "given": True}
-    settings = [
-        {**pair, "name": name, "words": [name], "value": value}
-        for name, value in (("train.batch_size", 12), ("train.subdivision", 3), ("model.depth", 4))
-    ]
-    phase = {"kind": "phase", "rank": 0, "pid": 1, "world_size": ranks}
-    loader = {"kind": "loader", "rank": 0, "id": 1, "batch_size": 12, "workers": 0}
-    found = derived([phase, *settings, loader, *fed, *cut, *made])
-    assert (found.micro_batch, found.accumulation, found.global_batch) == (4, 3, 12 * ranks)
-    assert found.setting is not None
-    assert (found.setting.name, found.scope, found.counts_accumulation) == (
+    fed = [shape(step, 12, "batch") for step in range(4)]
+    cut = [shape(step, 4) for step in range(4) for _ in range(3)]
+    passes = [made(step, 3, batches=1) for step in range(4)]
+    values = {"train.batch_size": 12, "train.subdivision": 3, "model.depth": 4}
+    settings = [setting(name, value, "argv", given=True, words=[name]) for name, value in values.items()]
+    run = [phase(world=ranks), loader(12), *fed, *cut, *passes]
+    found = derived([*settings, *run])
+    assert (found.micro.number, found.accumulated.number, found.world_size) == (4, 3, ranks)
+    assert found.set_by.setting is not None
+    assert (found.set_by.setting.name, found.set_by.scope, found.counts_accumulation) == (
         "train.batch_size",
         KnobScope.PER_RANK,
         True,
@@ -121,8 +114,8 @@ def test_a_batch_that_the_loop_cuts_is_cut_into_more_pieces(ranks: int) -> None:
     assert smaller(with_measured(JOB, measured_settings(found, Knobs()))) == (
         "train.batch_size=12 train.subdivision=6"
     )
-    alone = derived([phase, settings[0], settings[2], loader, *fed, *cut, *made])
-    assert alone.setting is None  # what cuts it is not known
+    alone = derived([settings[0], settings[2], *run])
+    assert alone.set_by.setting is None  # what cuts it is not known
 
 
 def test_a_batch_that_moves_the_learning_rate_is_left_alone_also_once_it_is_measured() -> None:

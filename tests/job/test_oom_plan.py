@@ -7,30 +7,24 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from supervisor.job.arguments.run_arguments import parse_run_argv
 from supervisor.job.batch import BatchSpec
-from supervisor.job.config.resolve import JobInputs, resolve_job
-from supervisor.job.errors import JobError
-from supervisor.job.knobs.set_batch import batch_of
-from supervisor.job.launch.oom_plan import OomPlan, OomRefusal, missing_words, oom_notice, oom_plan
-from supervisor.job.spec import AccumulationCounts, JobSpec, Knobs, KnobScope
+from supervisor.job.launch.oom_plan import (
+    four_lines,
+    missing_words,
+    oom_notice,
+    oom_plan,
+)
+from supervisor.job.spec import AccumulationCounts, FoundNumber, JobSpec, Knobs, KnobScope
+from tests.job.lines import job
 
 SAMPLES = {"c.yaml": "data:\n  bs: 16\n  steps: 3\n"}
 HF = "--per_device_train_batch_size 8 --gradient_accumulation_steps 4"
 
 
-def job(line: str, files: Mapping[str, str] | None = None, gpus: int = 0) -> JobSpec:
-    """The job of a command line; `files`: those that could be opened, were they asked for."""
-    read = (files or {}).get
-    return resolve_job(JobInputs(parsed=parse_run_argv(line.split()), env={}, cwd="/w", read=read, gpus=gpus))
-
-
 def changes(spec: JobSpec) -> dict[str, str]:
     plan = oom_plan(spec)
-    assert isinstance(plan, OomPlan), plan
+    assert plan.changes, plan
     return {c.knob: c.new for c in plan.changes}
 
 
@@ -66,7 +60,7 @@ def changes(spec: JobSpec) -> dict[str, str]:
     ],
 )  # fmt: skip
 def test_what_changes_is_named_by_convention_or_declared(line: str, expected: Mapping[str, str]) -> None:
-    assert changes(job(line, SAMPLES)) == expected
+    assert changes(job(line, files=SAMPLES)) == expected
 
 
 @pytest.mark.parametrize(
@@ -94,20 +88,20 @@ def test_what_changes_is_named_by_convention_or_declared(line: str, expected: Ma
     ],
 )  # fmt: skip
 def test_what_is_neither_is_left_open_with_the_reason(line: str, why: str) -> None:
-    plan = oom_plan(job(line, SAMPLES))
-    assert isinstance(plan, OomRefusal)
+    plan = oom_plan(job(line, files=SAMPLES))
+    assert not plan.changes
     assert re.search(why, plan.why), plan.why
 
 
 def test_what_is_left_open_is_known_after_the_first_step_unless_nothing_is_measured() -> None:
     for line in ("train.py", "--batch-knob --zeta --accumulation-knob --rho train.py"):
         measured, unmeasured = oom_plan(job(line)), oom_plan(job(f"--no-instrument {line}"))
-        assert isinstance(measured, OomRefusal)
-        assert isinstance(unmeasured, OomRefusal)
+        assert not measured.changes
+        assert not unmeasured.changes
         assert measured.why == f"known after the first step ({unmeasured.why})"
         assert "--batch-knob FLAG" in unmeasured.help or "give --zeta a number" in unmeasured.help
     final = oom_plan(job("train.py --micro_batch_size 1 --accum 4"))
-    assert isinstance(final, OomRefusal)
+    assert not final.changes
     assert "after the first step" not in final.why, "it is 1, measured or not"
 
 
@@ -179,52 +173,6 @@ def test_how_it_goes_on(line: str, how: str, knob: str | None, value: str | None
     assert (resume.how, resume.knob, resume.value) == (how, knob, value)
 
 
-@settings(deadline=None)
-@given(
-    micro=st.integers(1, 96),
-    steps=st.integers(1, 24),
-    world=st.integers(1, 8),
-    scope=st.sampled_from(list(KnobScope)),
-    counts=st.sampled_from(list(AccumulationCounts)),
-    twice=st.booleans(),
-)
-def test_the_plan_keeps_the_global_batch_or_is_refused(
-    micro: int, steps: int, world: int, scope: KnobScope, counts: AccumulationCounts, twice: bool
-) -> None:
-    """The settings of every planned step, counted as a script would count them, give the same batch as at the start."""
-    knobs = Knobs(
-        batch="--b", batch_scope=scope, accumulation="--a", paired=True, counts=counts,
-        same=(("ds.json#micro", "micro"), ("ds.json#steps", "accumulation")) if twice else (),
-    )  # fmt: skip
-    args = ("--b", str(micro), "--a", str(steps))
-    try:
-        batch = batch_of(args, knobs, world_size=world, local_world_size=world)
-    except JobError:
-        return
-    spec = replace(job("train.py"), batch=batch, knobs=knobs, entry_args=args, nproc_per_node=world)
-    plan = oom_plan(spec)
-    if isinstance(plan, OomRefusal):
-        return
-    first = _counted(scope, counts, micro, steps, world)
-    held = {"--b": micro, "--a": steps, "ds.json#micro": micro, "ds.json#steps": steps}
-    for step in (plan.changes, *plan.then):
-        held |= {c.knob: int(c.new) for c in step}
-        assert _counted(scope, counts, held["--b"], held["--a"], world) == first
-        if twice:
-            assert (held["ds.json#micro"], held["ds.json#steps"]) == (held["--b"], held["--a"])
-
-
-def _counted(scope: KnobScope, counts: AccumulationCounts, batch: int, steps: int, world: int) -> int | None:
-    """Samples of one optimizer step, as a script of this kind counts them; None where it would round."""
-    if counts is AccumulationCounts.ALL_RANKS:
-        if steps % world:
-            return None
-        steps //= world
-    if scope in {KnobScope.GLOBAL, KnobScope.PER_NODE}:
-        return None if batch % world else batch * steps
-    return batch * world * steps
-
-
 KNOWN = Knobs(batch="--bs", batch_scope=KnobScope.PER_RANK, accumulation="--acc", self_resuming=True)
 
 
@@ -268,8 +216,69 @@ KNOWN = Knobs(batch="--bs", batch_scope=KnobScope.PER_RANK, accumulation="--acc"
     ],
 )
 def test_what_an_out_of_memory_failure_would_do_is_one_line(knobs: Knobs, text: str) -> None:
-    spec = replace(job("train.py", {"train.py": ""}), knobs=knobs, batch=BatchSpec(8, 2, 2))
+    spec = replace(job("train.py"), knobs=knobs, batch=BatchSpec(8, 2, 2))
     found, restarts = oom_notice(spec, waits=False)
     assert found == text
     assert restarts is not bool(missing_words(spec))
     assert oom_notice(spec, waits=True)[0] == text.replace("would end this run", "would wait for you")
+
+
+NUMBERS = (FoundNumber("micro", 8, "command line"), FoundNumber("accumulation", 1, "default"))
+READ = replace(KNOWN, self_resuming=False, found=NUMBERS)
+UNREAD = replace(READ, found=())
+
+
+@pytest.mark.parametrize(
+    ("knobs", "batch", "words", "lines"),
+    [
+        (
+            READ,
+            BatchSpec(8, 1, 2),
+            "--bs 8",
+            (
+                "micro-batch 8 (--bs, command line) · accumulation 1 (--acc, default) · × 2 ranks",
+                "--bs 8 → 4, --acc 1 → 2 (same global batch)",
+                "--bs 4 → 2, --acc 2 → 4; --bs 2 → 1, --acc 4 → 8",
+                "not known: a restart after the first step waits for you (--resume-knob, --self-resuming)",
+            ),
+        ),
+        (
+            replace(READ, counts=AccumulationCounts.ALL_RANKS, resume="--resume", resume_value=""),
+            BatchSpec(2, 1, 1),
+            "--bs 8",
+            (
+                "micro-batch 8 (--bs, command line) · accumulation 1 (--acc, of all ranks, default) · × 1 rank",
+                "--bs 8 → 1, --acc 1 → 2 (same global batch)",
+                "nothing smaller is left",
+                "--resume",
+            ),
+        ),
+        (
+            replace(UNREAD, refusal="no", resume_path="--ckpt"),
+            None,
+            "",
+            (
+                "micro-batch not known · × ranks",
+                "nothing by itself: no",
+                "-",
+                "--ckpt PATH of the newest checkpoint",
+            ),
+        ),
+        (
+            replace(UNREAD, cannot_resume=True),
+            BatchSpec(2, 1, 2),
+            "",
+            (
+                "micro-batch not known · × 2 ranks",
+                "--bs unset → 1, --acc unset → 2 (same global batch)",
+                "nothing smaller is left",
+                "not at all: a restart begins at step 0",
+            ),
+        ),
+    ],
+)
+def test_a_dry_run_in_four_lines(
+    knobs: Knobs, batch: BatchSpec | None, words: str, lines: tuple[str, ...]
+) -> None:
+    spec = job(f"--no-instrument --nproc-per-node 2 train.py {words}")
+    assert four_lines(replace(spec, knobs=knobs, batch=batch, world_size=None)) == lines

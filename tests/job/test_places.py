@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 
-from supervisor.job.arguments.run_arguments import parse_run_argv
 from supervisor.job.batch import BatchSpec
 from supervisor.job.config.files import read_values
-from supervisor.job.config.resolve import JobInputs, resolve_job
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.named_settings import find_knobs
 from supervisor.job.knobs.set_batch import batch_of
 from supervisor.job.launch.plan import build_plan, diff_lines, plan_as_record
 from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope
+from tests.job.lines import job
 
 YAML = """\
 # the run
@@ -102,18 +101,16 @@ UNMEASURED = [("--no-instrument", {}), ("", {"STOKER_INSTRUMENT": "0"}), ("--env
 def job_of(flags: str, env: dict[str, str]) -> JobSpec:
     words = f"{flags} --batch-scope per_rank --batch-knob c.yaml#data.batch_size "
     words += "--accumulation-knob c.yaml#data.grad_accum train.py --config c.yaml"
-    parsed = parse_run_argv(words.split(), env=env)
-    read = {"c.yaml": YAML}.get
-    return resolve_job(JobInputs(parsed=parsed, env=env, cwd="/w", read=read))
+    return job(words, env=env, files={"c.yaml": YAML})
 
 
 @pytest.mark.parametrize(("flags", "env"), UNMEASURED)
 def test_a_key_of_a_file_is_not_changed_where_nothing_is_measured(flags: str, env: dict[str, str]) -> None:
     assert job_of("", {}).knobs.can_change_batch
-    job = job_of(flags, env)
-    assert not job.knobs.can_change_batch
-    assert job.knobs.refusal.startswith("c.yaml#data.batch_size is set inside the job's processes")
-    assert job.batch == BatchSpec(16, 3, 1), "its numbers are known all the same"
+    found = job_of(flags, env)
+    assert not found.knobs.can_change_batch
+    assert found.knobs.refusal.startswith("c.yaml#data.batch_size is set inside the job's processes")
+    assert found.batch == BatchSpec(16, 3, 1), "its numbers are known all the same"
     with pytest.raises(JobError, match=r"--no-instrument.*: set it in the file"):
         job_of(f"{flags} --micro-batch 8", env)
 

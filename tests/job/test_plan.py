@@ -1,46 +1,21 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.job.arguments.run_arguments import parse_run_argv
 from supervisor.job.batch import BatchSpec, BatchUnit
-from supervisor.job.config.files import parse_config
-from supervisor.job.config.resolve import JobInputs, resolve_job
-from supervisor.job.config.setting_values import ConfigFile, spec_key_names
 from supervisor.job.errors import JobError
 from supervisor.job.launch.env import applied
 from supervisor.job.launch.plan import LaunchPlan, build_plan, plan_as_shell, wants_port
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.text.redact import redact_argv
+from tests.job.lines import job
 
 PRESET = "device_batch_size = 8\ntotal_batch_size = 49152\nmax_seq_len = 2048\n[run]\nnproc_per_node = 2\n"
-
-
-def job(
-    line: str, config: str | None = None, *, env: Mapping[str, str] | None = None, **more: Any
-) -> JobSpec:
-    env = env or {}
-    parsed = parse_run_argv(line.split(), env=env, spec_keys=spec_key_names())
-    file = (
-        ConfigFile("job.toml", parse_config("job.toml", config.encode()), config)
-        if config is not None
-        else None
-    )
-    project = more.pop("project", None)
-    if project is not None:
-        project = ConfigFile("stoker.toml", parse_config("stoker.toml", project.encode()), project)
-    classes = frozenset({"cuda_oom", "worker_crash"})
-    return resolve_job(
-        JobInputs(
-            parsed, env, "/work dir", job_file=file, project=project, cpus=2, failure_classes=classes, **more
-        )
-    )
 
 
 def plan(spec: JobSpec, **more: Any) -> LaunchPlan:

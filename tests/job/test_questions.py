@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Mapping
 
 import pytest
 
-from supervisor.job.arguments.run_arguments import parse_run_argv
 from supervisor.job.batch import BatchSpec
-from supervisor.job.config.resolve import JobInputs, resolve_job
-from supervisor.job.config.setting_values import spec_key_names
 from supervisor.job.knobs.measured_knobs import MeasuredSettings, with_measured
 from supervisor.job.knobs.set_batch import batch_values
 from supervisor.job.launch.batch_questions import asked_settings, question_of, to_try
-from supervisor.job.launch.oom_plan import OomPlan, OomRefusal, oom_plan
+from supervisor.job.launch.oom_plan import oom_plan
 from supervisor.job.spec import IN_CODE, BatchQuestion, EntryKind, JobSpec, Knobs, KnobScope, Unread
+from tests.job.lines import job
 from tests.job.test_measured import derived, loader, phase, recorded, setting, steps
 
-SCRIPT = "import torch\n"
 JOB = JobSpec(name="job", entry_kind=EntryKind.SCRIPT, entry="train.py", cwd="/job", nproc_per_node=2)
 FED = [phase(), phase(1), loader(8)]
 FIRST_FORWARD = [r for r in steps([1]) if r["kind"] == "shape"]
@@ -147,12 +143,6 @@ def test_nothing_is_asked_where_no_setting_makes_the_batch(style: str) -> None:
     assert question_of(JOB, seen(recorded(style))) is None
 
 
-def job(line: str) -> JobSpec:
-    """The job of a command line."""
-    parsed = parse_run_argv(shlex.split(line), env={}, spec_keys=spec_key_names())
-    return resolve_job(JobInputs(parsed=parsed, env={}, cwd="/work", read={"train.py": SCRIPT}.get, cpus=2))
-
-
 REFUSED = [
     "--nproc-per-node 2 train.py --batch_size 24",
     "--nproc-per-node 2 train.py --train_batch_size 24 --gradient_accumulation_steps 2",
@@ -173,7 +163,7 @@ def test_every_flag_that_a_refusal_names_helps(line: str) -> None:
     """Typed as it stands there, each leads to a plan, or with ``--allow-smaller-global`` to a smaller global batch."""
     refused = job(line)
     plan = oom_plan(refused)
-    assert isinstance(plan, OomRefusal), plan
+    assert not plan.changes, plan
     shared, _, rest = plan.help.partition(" with ")
     ways = [f"{shared} {way}" for way in rest.split(", or ")] if rest else plan.help.split(", or ")
     flags = [way for way in ways if way.startswith("--")]
@@ -185,7 +175,7 @@ def test_every_flag_that_a_refusal_names_helps(line: str) -> None:
             assert done.batch is not None, (flag, done.knobs)
             assert known, (flag, done.knobs)
             smaller = oom_plan(done)
-            assert isinstance(smaller, OomPlan), smaller
+            assert smaller.changes, smaller
             assert smaller.smaller_global
         else:
-            assert isinstance(oom_plan(done), OomPlan), (flag, oom_plan(done))
+            assert oom_plan(done).changes, (flag, oom_plan(done))

@@ -12,23 +12,13 @@ from hypothesis import strategies as st
 
 from supervisor.job.arguments.run_arguments import OWNED, STOKER_FLAGS, TORCHRUN_FLAGS, Flag, parse_run_argv
 from supervisor.job.config.resolve import JobInputs, resolve_job
-from supervisor.job.config.setting_values import ConfigFile
 from supervisor.job.errors import JobError
 from supervisor.job.launch.plan import command_of
 from supervisor.job.setting_keys import KeyType
-from supervisor.job.spec import JobSpec
+from tests.job.lines import job as resolved
 
-FOREIGN = ConfigFile("job.toml", {"run": {"script": "train.py", "args": ["--lr", "1"], "nproc_per_node": 2}})
-TRAINER = ConfigFile("demo.toml", {"device_batch_size": 4, "total_batch_size": 8192})
-
-
-def resolved(line: str, file: ConfigFile | None = None) -> JobSpec:
-    words = shlex.split(line)
-    if words[:1] == ["--config"]:
-        words = words[2:]
-    named = ("--config", file.name) if file is not None else ()
-    parsed = parse_run_argv([*named, *words], spec_keys=("device_batch_size", "num_iterations"))
-    return resolve_job(JobInputs(parsed, {}, "/w", job_file=file))
+FOREIGN = '[run]\nscript = "train.py"\nargs = ["--lr", "1"]\nnproc_per_node = 2\n'
+TRAINER = "device_batch_size = 4\ntotal_batch_size = 8192\n"
 
 
 @pytest.mark.parametrize(
@@ -56,17 +46,17 @@ def test_it_is_the_same_job(line: str) -> None:
 @pytest.mark.parametrize(
     ("line", "file"),
     [
-        ("--nproc-per-node 4", FOREIGN),
-        ("", FOREIGN),
-        ("--num_iterations=50", TRAINER),
-        ("--device_batch_size=8 --nproc-per-node 1", TRAINER),
+        ("--config job.toml --nproc-per-node 4", FOREIGN),
+        ("--config job.toml", FOREIGN),
+        ("--config job.toml --num_iterations=50", TRAINER),
+        ("--config job.toml --device_batch_size=8 --nproc-per-node 1", TRAINER),
     ],
 )
-def test_a_job_of_a_file_names_the_file_and_what_was_said_besides(line: str, file: ConfigFile) -> None:
+def test_a_job_of_a_file_names_the_file_and_what_was_said_besides(line: str, file: str) -> None:
     job = resolved(line, file)
     command = command_of(job)
     assert command is not None
-    assert command.startswith(f"stoker run --config {file.name}")
+    assert command.startswith("stoker run --config job.toml")
     assert "train.py" not in command
     again = resolved(command.removeprefix("stoker run "), file)
     assert replace(again, origins=()) == replace(job, origins=())

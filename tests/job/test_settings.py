@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import runpy
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from supervisor.job.arguments.run_arguments import parse_run_argv
 from supervisor.job.config.files import toml_values
-from supervisor.job.config.resolve import JobInputs, resolve_job
+from supervisor.job.config.resolve import JobInputs, resolve_job, resolve_retry
 from supervisor.job.config.setting_values import (
     MOST_SIGNATURES,
     ConfigFile,
@@ -22,6 +24,9 @@ from supervisor.job.config.trainer_table import TRAINER_KEYS
 from supervisor.job.errors import JobError
 from supervisor.job.setting_keys import SETTINGS, KeyType, Setting
 from supervisor.job.spec import ClassOverride, OwnSignature
+from tests.spelling import words_of_kinds
+
+ROOT = Path(__file__).parents[2]
 
 # Read from the file itself before anything is resolved; by the screen (cli/common.py).
 ASKED_ELSEWHERE = {"run.script", "run.module"} | {key for key in SETTINGS if key.startswith(("ui.", "runs."))}
@@ -76,7 +81,7 @@ def test_a_file_is_taken_apart_into_what_it_holds() -> None:
         '[[metrics]]\nname = "loss"\nregex = "loss=(.*)"\n',
         is_job=True,
     )
-    assert found.name == "f.toml"
+    assert found.file.name == "f.toml"
     assert found.settings == {"policy.max_retries": 7}
     assert found.trainer == {"depth": 4, "device_batch_size": 3}
     assert found.env == {"A": "1", "B": "1", "C": "0", "D": "x"}
@@ -121,6 +126,21 @@ def test_what_is_wrong_in_a_file_is_one_line_that_says_where_and_what_to_write(
     with pytest.raises(JobError) as refused:
         checked(text, is_job=is_job)
     assert refused.value.message == message
+
+
+def test_the_table_of_a_class_arrives_in_the_limits_on_restarts() -> None:
+    text = '[policy]\nflap_window_s = 60\n[policy.hang]\nanswer = "restart"\nchange = "fewer_workers"\n'
+    text += 'max = 2\ndelay_s = 1.5\nshow_first = ["disk"]\nwait_s = 9\n'
+    file = ConfigFile("stoker.toml", toml_values(text), text)
+    retry = resolve_retry(JobInputs(parse_run_argv([]), {}, "/w", job_file=file, failure_classes=CLASSES))
+    assert retry.flap_window_s == 60.0
+    assert retry.overrides == (ClassOverride("hang", "restart", 2, 1.5, "fewer_workers", ("disk",), 9.0),)
+
+
+@pytest.mark.parametrize("flag", ["--batch-knob=", "--accumulation-knob="])
+def test_a_flag_that_can_mean_nothing_is_refused(flag: str) -> None:
+    with pytest.raises(JobError, match="wants the name of a flag"):
+        resolve_job(JobInputs(parse_run_argv([flag, "train.py"]), {}, "/w"))
 
 
 def test_all_that_is_wrong_in_a_file_is_said_at_once() -> None:
@@ -222,15 +242,13 @@ def test_the_bounds_of_each_setting_are_held_and_said() -> None:
 
 
 def test_where_a_setting_comes_from_first_found_wins() -> None:
-    def found(
-        argv: list[str], env: dict[str, str], *layers: tuple[str, FileSettings]
-    ) -> tuple[str, str, str]:
+    def found(argv: list[str], env: dict[str, str], *layers: FileSettings) -> tuple[str, str, str]:
         resolver = Resolver(parse_run_argv([*argv, "train.py"]), env, layers)
         resolver.get("run.nproc_per_node")
         return resolver.origins[-1]
 
-    project = ("project", FileSettings("stoker.toml", {"run.nproc_per_node": "5"}))
-    user = ("user", FileSettings("config.toml", {"run.nproc_per_node": "6"}))
+    project = FileSettings("project", ConfigFile("stoker.toml", {}), {"run.nproc_per_node": "5"})
+    user = FileSettings("user", ConfigFile("config.toml", {}), {"run.nproc_per_node": "6"})
     env = {"STOKER_NPROC_PER_NODE": "3", "NPROC_PER_NODE": "4"}
     key = "run.nproc_per_node"
     assert found(["--nproc-per-node", "2"], env, project) == (key, "2", "flag --nproc-per-node")
@@ -239,3 +257,33 @@ def test_where_a_setting_comes_from_first_found_wins() -> None:
     assert found([], {}, project, user) == (key, "5", "project stoker.toml")
     assert found([], {}, user) == (key, "6", "user config.toml")
     assert found([], {}) == (key, "1", "default")
+
+
+def test_the_page_of_keys_is_as_the_tables_of_settings_have_them() -> None:
+    made = runpy.run_path(str(ROOT / "scripts" / "configs_page.py"))
+    text = (ROOT / "configs" / "README.md").read_text(encoding="utf-8")
+    assert made["page"](text) == text, "run: python scripts/configs_page.py"
+    assert text.count("<!-- end -->") == 2
+    keys = (key.rpartition(".")[2] for key in (*made["SETTINGS"], *made["settings"].types()))
+    assert [key for key in keys if f"| `{key}` |" not in text] == []
+
+
+WORDS = {
+    "AccumulationCounts": "per_rank all_ranks",
+    "BatchUnit": "samples tokens",
+    "EntryKind": "script module command trainer",
+    "KeyType": "whole number number text true or false",
+    "Certainty": "measured asked refused",
+    "KnobScope": "per_rank per_node global unknown",
+    "Measure": "allocator device resident",
+    "Place": "argument environment file",
+    "Topic": "script arguments python ranks nodes address resume file",
+    "Unread": "scope micro accumulation counter exit_code resume",
+    "Why": "loader fed pieces first_dimension second_dimension batches backwards call_text name_and_value derived"
+    " no_accumulation declared several several_loaders by_name by_value arithmetic scope global_variable unconfirmed nothing_seen"
+    " unknown_shape no_step too_few_steps changing ranks_differ fixed_in_code without_batch",
+}  # fmt: skip
+
+
+def test_the_words_that_a_run_file_holds_keep_their_spelling() -> None:
+    assert words_of_kinds("supervisor.job") == WORDS

@@ -2,38 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Mapping
-
 import pytest
 
-from supervisor.job.arguments.run_arguments import parse_run_argv
-from supervisor.job.config.resolve import JobInputs, resolve_job
-from supervisor.job.config.setting_values import ConfigFile
 from supervisor.job.errors import JobError
 from supervisor.job.launch.plan import build_plan, command_of, real_command_of
 from supervisor.job.spec import JobSpec, TrialSettings
+from tests.job.lines import job as resolved
 
-TRAINER = ConfigFile("demo.toml", {"num_iterations": 500, "checkpoint_dir": "/data/ckpt"})
-
-
-def resolved(
-    line: str,
-    files: Mapping[str, str] | None = None,
-    *,
-    job_file: ConfigFile | None = None,
-    env: Mapping[str, str] | None = None,
-    gpus: int = 0,
-) -> JobSpec:
-    named = ("--config", job_file.name) if job_file is not None else ()
-    parsed = parse_run_argv(
-        [*named, *shlex.split(line)],
-        env=env,
-        spec_keys=("num_iterations", "resume_from", "expected_memory_gib"),
-    )
-    texts = files or {}
-    inputs = JobInputs(parsed, env or {}, "/w", job_file=job_file, read=texts.get, gpus=gpus)
-    return resolve_job(inputs)
+TRAINER = 'num_iterations = 500\ncheckpoint_dir = "/data/ckpt"\n'
 
 
 def changed(job: JobSpec) -> dict[str, str]:
@@ -123,11 +99,11 @@ def test_the_first_of_the_visible_gpus(visible: str | None, gpus: int, set_to: s
 
 
 def test_the_bundled_trainer_leaves_no_checkpoint_where_the_real_run_has_its_own() -> None:
-    job = resolved("--trial --trial-steps 5", job_file=TRAINER)
+    job = resolved("--config job.toml --trial --trial-steps 5", TRAINER)
     assert last_words(job) == ("--num_iterations=5", "--checkpoint_dir=")
     assert job.total_steps == 5
-    assert real_command_of(job) == "stoker run --config demo.toml"
-    resumes = resolved("--trial --resume_from=/data/ckpt/step_100", job_file=TRAINER)
+    assert real_command_of(job) == "stoker run --config job.toml"
+    resumes = resolved("--config job.toml --trial --resume_from=/data/ckpt/step_100", TRAINER)
     assert "--num_iterations=500" in last_words(resumes)
     assert resumes.trial is not None
     assert not resumes.trial.ends_itself

@@ -16,7 +16,7 @@ from supervisor.job.spec import HangSettings, Timing
 from supervisor.keeper.base.keeper_clock import Clock, ClockWatch, of_others
 from supervisor.keeper.base.ledger import Ledger, RunContext
 from supervisor.keeper.loop import Keeper
-from supervisor.keeper.monitoring.observations import from_telemetry
+from supervisor.keeper.monitoring.observations import StepSeen, from_telemetry
 from supervisor.keeper.recording.recovery_report import RecoveryReport
 from supervisor.run import events as ev
 from supervisor.run import state as st
@@ -138,6 +138,7 @@ def test_steps_told_with_a_clock_that_was_set_are_neither_old_nor_of_the_future(
         assert not bench.health.tick()
         line = wire(bench.clock.wall() + by_s, bench.clock.mono(), step)
         for seen in from_telemetry(line, rank=0, clock=bench.clock):
+            assert isinstance(seen, StepSeen)
             assert seen.t == pytest.approx(bench.clock.wall(), abs=0.01)
             bench.health.observe(seen)
     assert not bench.facts(ev.StallFlagged)

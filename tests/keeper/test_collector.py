@@ -14,7 +14,7 @@ import pytest
 from supervisor.job.spec import EntryKind
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.collector import Collector
-from supervisor.keeper.monitoring.observations import EvidenceLine, LinesSeen, Observation, StepSeen
+from supervisor.keeper.monitoring.observations import LinesSeen, Observation, Reported, StepSeen
 from supervisor.run import events as ev
 from supervisor.run.paths import AttemptPaths
 from supervisor.run.records import FailureClass
@@ -95,7 +95,8 @@ def test_a_step_is_of_the_rank_whose_log_says_it(
     assert heard == [1]
     assert not [one for one in got if isinstance(one, LinesSeen) and not one.lines]
     step = next(one for one in got if isinstance(one, StepSeen))
-    hit = next(one for one in got if isinstance(one, EvidenceLine))
+    events = (one.event for one in got if isinstance(one, Reported))
+    hit = next(one for one in events if isinstance(one, ev.EvidenceSeen))
     assert (step.rank, step.log, step.values["step"], step.values["loss"]) == (ranks, "1/stdout.log", 3, 2.5)
     assert (hit.rank, hit.path, hit.line, hit.failure) == (ranks, "1/stderr.log", 1, FailureClass.CUDA_OOM)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from supervisor.job.spec import HangSettings
+from supervisor.keeper.monitoring.observations import Reported, StepSeen
 from supervisor.policy.health.stall import Activity
 from supervisor.run import events as ev
 from supervisor.run.events import Phase
@@ -187,6 +188,12 @@ def test_an_adopting_keeper_goes_on_counting_and_looks_twice_itself(tmp_path: Pa
     bench = make(tmp_path, HangSettings())
     left_by_another(bench, tmp_path, countdown_left_s=left_s)
     assert attempt_of(bench).countdown is not None, "not forgotten"
+    began_t = bench.clock.wall() - 330
+    for step in range(1, 101):  # telemetry that it reads again, from its start
+        for phase in (Phase.LOADING, Phase.STEPPING):
+            told = ev.PhaseChanged(t=began_t + 0.2 * step, attempt=1, phase=phase)
+            bench.health.observe(Reported(told, 0))
+        bench.health.observe(StepSeen(began_t + 0.2 * step, 0, {"step": float(step)}, from_telemetry=True))
     assert not bench.wait(60), "two rounds of its own lie 60 s apart"
     assert attempt_of(bench).countdown is not None
     assert not bench.facts(ev.HangWithdrawn)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.keeper.observer.observed_run import ObservedLog, Target
+from supervisor.keeper.observed_run import ObservedLog, Target
 from supervisor.run import events as ev
 from supervisor.run.fold import replay
 from supervisor.run.journal import read_state

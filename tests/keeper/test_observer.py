@@ -14,12 +14,11 @@ from pathlib import Path
 import pytest
 
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
+from supervisor.keeper import observer as observer_module
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.log_monitor import LogWatch
-from supervisor.keeper.observer import observer as observer_module
-from supervisor.keeper.observer.observed_run import PIPE_NAME, ObservedLog, ObservedRun, Target
-from supervisor.keeper.observer.observer import Observer
-from supervisor.keeper.observer.watched_ends import PipeCopy
+from supervisor.keeper.observed_run import PIPE_NAME, ObservedLog, ObservedRun, PipeCopy, Target
+from supervisor.keeper.observer import Observer
 from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run import state as st
@@ -383,7 +382,7 @@ def test_a_log_whose_writer_here_has_ended_is_over(tmp_path: Path) -> None:
         assert wait_until(lambda: log.exists() and log.stat().st_size > 0, 20)
         with watching(log) as (observer, run):
             assert wait_until(lambda: attempt_of(observer).last_step == 1, 20)
-            assert wait_until(lambda: observer._writers.seen, 20)
+            assert wait_until(lambda: observer._writers._known, 20)
             assert isinstance(observer.state.condition, st.Running)
             process.kill()
             process.wait()
@@ -409,8 +408,8 @@ torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 ha
 def test_a_clear_failure_at_the_end_of_a_large_log_is_shown_before_the_rest_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, confirmed: bool
 ) -> None:
-    monkeypatch.setattr("supervisor.keeper.observer.observed_run.LARGE_BYTES", 1 << 14)
-    monkeypatch.setattr("supervisor.keeper.observer.observed_run.END_BYTES", 1 << 14)
+    monkeypatch.setattr("supervisor.keeper.observed_run.LARGE_BYTES", 1 << 14)
+    monkeypatch.setattr("supervisor.keeper.observed_run.END_BYTES", 1 << 14)
     log, whole = tmp_path / "x.log", tmp_path / "whole.log"
     log.write_text(STEPS + OOM, encoding="utf-8")
     whole.write_text(STEPS + OOM if confirmed else STEPS, encoding="utf-8")
@@ -445,8 +444,8 @@ def test_a_clear_failure_at_the_end_of_a_large_log_is_shown_before_the_rest_is_r
 def test_any_other_end_waits_for_the_whole_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, ended: bool, old: bool
 ) -> None:
-    monkeypatch.setattr("supervisor.keeper.observer.observed_run.LARGE_BYTES", 1 << 14)
-    monkeypatch.setattr("supervisor.keeper.observer.observed_run.END_BYTES", 1 << 14)
+    monkeypatch.setattr("supervisor.keeper.observed_run.LARGE_BYTES", 1 << 14)
+    monkeypatch.setattr("supervisor.keeper.observed_run.END_BYTES", 1 << 14)
     log = written(tmp_path, text)
     if old:
         make_old(log)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.keeper.monitoring.observations import EvidenceLine, StepSeen
+from supervisor.keeper.monitoring.observations import Reported, StepSeen
 from supervisor.keeper.monitoring.rank_failures import FRESH_S, RankFailures
 from supervisor.run import events as ev
 from supervisor.run import state as st
@@ -13,8 +13,18 @@ from tests.conftest import not_none
 from tests.keeper.fakes import FakeClock
 
 
-def error(t: float, rank: int | None = 1, text: str = "ValueError: bad") -> EvidenceLine:
-    return EvidenceLine(t, FailureClass.CODE_ERROR, "cause", rank, "t/1/stderr.log", 4, text)
+def error(t: float, rank: int | None = 1, text: str = "ValueError: bad") -> Reported:
+    found = ev.EvidenceSeen(
+        t=t,
+        attempt=0,
+        failure=FailureClass.CODE_ERROR,
+        role="cause",
+        rank=rank,
+        path="t/1/stderr.log",
+        line=4,
+        text=text,
+    )
+    return Reported(found, rank)
 
 
 def view_of(codes: dict[int, int | None], failing: ev.RankFailing | None = None) -> st.AttemptState:

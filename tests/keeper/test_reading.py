@@ -14,7 +14,7 @@ import pytest
 from supervisor.job.spec import RetrySettings
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
-from supervisor.keeper.monitoring.observations import EvidenceLine, StepSeen
+from supervisor.keeper.monitoring.observations import Reported, StepSeen
 from supervisor.keeper.planning import attempt_evidence as judgement
 from supervisor.keeper.planning.attempt_evidence import BackgroundVerdict
 from supervisor.run import control
@@ -242,11 +242,11 @@ def test_steps_keep_their_times_while_the_signatures_are_compiled(tmp_path: Path
     watch.start()
     try:
         assert wait_until(lambda: any(isinstance(item, StepSeen) for item in seen), 10)
-        assert not any(isinstance(item, EvidenceLine) for item in seen)
+        assert not any(isinstance(item, Reported) for item in seen)
         ready.set()
         watch.finish()
         assert wait_until(lambda: watch.finished, 10)
-        assert any(isinstance(item, EvidenceLine) for item in seen), "what waited is scanned in the end"
+        assert any(isinstance(item, Reported) for item in seen), "what waited is scanned in the end"
     finally:
         stop.set()
         watch.close()

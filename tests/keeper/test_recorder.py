@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
 from supervisor.keeper.monitoring.observations import (
-    AdviceSeen,
-    CheckpointSeen,
-    EvidenceLine,
     Observation,
-    PhaseSeen,
-    ReadySeen,
+    Reported,
     Sampled,
     StepHint,
     StepSeen,
+    advice,
 )
 from supervisor.keeper.recording.recorder import MAX_EVIDENCE, SPEAKER_WAIT_S, Recorder
 from supervisor.run import events as ev
@@ -53,7 +51,7 @@ class Bench:
 
     def see(self, *observations: Observation) -> None:
         for seen in observations:
-            self.recorder.record(1, seen)
+            self.recorder.record(seen)
 
     def of(self, kind: type[E]) -> list[E]:
         return self.emitted.of(kind)
@@ -73,8 +71,22 @@ def step(number: int, rank: int | None = 0, *, wire: bool = True, **values: floa
     return StepSeen(10.0 + number, rank, {"step": float(number), "loss": 1.0 / number, **values}, wire)
 
 
-def evidence(text: str, rank: int | None = 1) -> EvidenceLine:
-    return EvidenceLine(1.0, FailureClass.CODE_ERROR, "cause", rank, "stderr.log", 3, text)
+def evidence(text: str, rank: int | None = 1) -> Reported:
+    return reported(
+        ev.EvidenceSeen, 1.0, rank, failure=FailureClass.CODE_ERROR, role="cause", path="a", line=3, text=text
+    )
+
+
+def reported(kind: Callable[..., Any], t: float, rank: int | None = 0, **values: Any) -> Reported:
+    return Reported(kind(t=t, attempt=0, **values), rank)
+
+
+def phase(t: float, phase: Phase, step: int, rank: int = 0) -> Reported:
+    return reported(ev.PhaseChanged, t, rank, phase=phase, step=step)
+
+
+def saved(t: float, step: int, rank: int = 0, *, final: bool = False) -> Reported:
+    return reported(ev.CheckpointCommitted, t, rank, step=step, path=f"c/{step}", final=final)
 
 
 def test_progress_is_one_a_second_and_never_loses_the_last(bench: Bench) -> None:
@@ -179,18 +191,18 @@ def test_samples_without_a_step_are_not_written_again_after_an_adoption(tmp_path
 
 def test_phases_checkpoints_and_warnings_are_said_once(bench: Bench) -> None:
     bench.see(
-        PhaseSeen(1.0, 0, Phase.STEPPING, 1),
-        PhaseSeen(1.1, 0, Phase.STEPPING, 2),
-        PhaseSeen(1.1, 1, Phase.EVALUATING, 2),
-        ReadySeen(1.2, 0, 40, 1000),
-        ReadySeen(1.2, 1, 40, 1000),
-        CheckpointSeen(1.0, 0, 5, "c/5", final=False),
-        CheckpointSeen(1.0, 1, 5, "c/5", final=False),
-        CheckpointSeen(1.0, 0, 5, "c/5", final=False),
-        CheckpointSeen(1.0, 0, 5, "c/5", final=True),
-        AdviceSeen(1.0, 0, "slow", "slow"),
-        AdviceSeen(1.0, 1, "slow", "slow again"),
-        AdviceSeen(1.0, None, "lost_0_", "GPU 0 is lost"),
+        phase(1.0, Phase.STEPPING, 1),
+        phase(1.1, Phase.STEPPING, 2),
+        phase(1.1, Phase.EVALUATING, 2, rank=1),
+        reported(ev.TrainerReady, 1.2, 0, resumed_step=40, memory_base_bytes=1000),
+        reported(ev.TrainerReady, 1.2, 1, resumed_step=40, memory_base_bytes=1000),
+        saved(1.0, 5),
+        saved(1.0, 5, rank=1),
+        saved(1.0, 5),
+        saved(1.0, 5, final=True),
+        advice(1.0, "slow", "slow", 0),
+        advice(1.0, "slow", "slow again", 1),
+        advice(1.0, "lost_0_", "GPU 0 is lost"),
     )
     assert len(bench.of(ev.PhaseChanged)) == 1
     assert len(bench.of(ev.TrainerReady)) == 1
@@ -203,8 +215,7 @@ def test_phases_checkpoints_and_warnings_are_said_once(bench: Bench) -> None:
 def test_a_job_that_evaluates_after_every_step_fills_no_journal_with_phases(bench: Bench) -> None:
     """100 changes a second make 860 MB a day."""
     for number in range(500):
-        phase = Phase.EVALUATING if number % 2 else Phase.STEPPING
-        bench.see(PhaseSeen(10.0 + number / 100, 0, phase, number))
+        bench.see(phase(10.0 + number / 100, Phase.EVALUATING if number % 2 else Phase.STEPPING, number))
     assert len(bench.of(ev.PhaseChanged)) == 1
     for _ in range(3):
         bench.clock.now += 1.0
@@ -226,15 +237,15 @@ def test_a_line_repeated_for_ever_does_not_hide_another_cause(bench: Bench) -> N
 
 
 SEEN: tuple[Observation, ...] = (
-    ReadySeen(9.0, 0, None, 1000),
-    PhaseSeen(10.0, 0, Phase.STEPPING, 1),
+    reported(ev.TrainerReady, 9.0, memory_base_bytes=1000),
+    phase(10.0, Phase.STEPPING, 1),
     step(1),
     step(2),
     evidence("it broke"),
-    PhaseSeen(13.0, 0, Phase.CHECKPOINTING, 2),
-    CheckpointSeen(13.5, 0, 2, "c/2", final=False),
-    PhaseSeen(14.0, 0, Phase.STEPPING, 2),
-    AdviceSeen(14.5, 0, "slow", "slow"),
+    phase(13.0, Phase.CHECKPOINTING, 2),
+    saved(13.5, 2),
+    phase(14.0, Phase.STEPPING, 2),
+    advice(14.5, "slow", "slow", 0),
 )
 
 
@@ -246,7 +257,7 @@ def test_an_adopting_keeper_that_reads_all_again_writes_nothing_twice(tmp_path: 
     second.see(*SEEN)
     second.recorder.flush()
     assert second.emitted.facts == []
-    news = (step(3), PhaseSeen(16.0, 0, Phase.EVALUATING, 3), CheckpointSeen(17.0, 0, 3, "c/3", final=True))
+    news = (step(3), phase(16.0, Phase.EVALUATING, 3), saved(17.0, 3, final=True))
     second.see(*news)
     second.recorder.close()
     assert [type(f) for f in second.emitted.facts] == [ev.Progress, ev.PhaseChanged, ev.CheckpointCommitted]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.keeper.base.ledger import Ledger
-from supervisor.keeper.monitoring.observations import EvidenceLine
+from supervisor.keeper.monitoring.observations import Reported
 from supervisor.keeper.recording.recorder import Recorder
 from supervisor.run import events as ev
 from supervisor.run.journal import read_state
@@ -69,14 +69,17 @@ def test_an_adopting_keeper_knows_evidence_that_was_redacted(tmp_path: Path) -> 
     node = RunPaths(tmp_path).node()
     node.root.mkdir(parents=True)
     redactor = Redactor.of([("JOB_PASSWORD", KNOWN)])
-    hit = EvidenceLine(1.0, FailureClass.NAN_LOSS, "cause", None, "a.log", 3, f"loss is nan for {KNOWN}")
+    text = f"loss is nan for {KNOWN}"
+    hit = ev.EvidenceSeen(
+        t=1.0, attempt=1, failure=FailureClass.NAN_LOSS, role="cause", path="a.log", line=3, text=text
+    )
     ledger = Ledger(node, redactor)
     for event in (STARTED, INTENDED, RUNS):
         ledger.emit(event)
     for adopted in (None, "again"):
         recorder = Recorder(node.series, ledger.emit, FakeClock(), redact=redactor.text)
         recorder.begin(1, adopted=ledger.state if adopted else None)
-        recorder.record(1, hit)
+        recorder.record(Reported(hit))
         recorder.close()
     ledger.close()
     assert node.journal.read_text(encoding="utf-8").count('"evidence_seen"') == 1

@@ -21,18 +21,16 @@ STUCK = ('Thread 1 (idle): "MainThread"', "    fetch (data.py:41)")
 
 @dataclass
 class SlowTaker:
-    """Rounds that take until a test lets them end. `most`: how many were under way at once."""
+    """Rounds that take until a test lets them end."""
 
     let_go: threading.Event = field(default_factory=threading.Event)
     artifact: str | None = "artifacts/stacks-1-1.txt"
     taken: int = 0
     inside: int = 0
-    most: int = 0
 
     def __call__(self, _targets: Targets, _clock: object) -> Round:
         self.taken += 1
         self.inside += 1
-        self.most = max(self.most, self.inside)
         assert self.let_go.wait(10)
         self.inside -= 1
         return Round(
@@ -40,24 +38,36 @@ class SlowTaker:
         )
 
 
-def test_the_watch_and_a_person_never_hold_one_process_at_the_same_time(tmp_path: Path) -> None:
-    targets, taker = Targets(1, {0: own_identity()}, tmp_path, tmp_path, {}, 0.0, None), SlowTaker()
-    stacks = StackBroker(Emitted(), FakeClock(), lambda: targets, taker)
+def test_the_watch_and_a_person_share_a_round(tmp_path: Path) -> None:
+    targets, taker, told = (
+        Targets(1, {0: own_identity()}, tmp_path, tmp_path, {}, 0.0, None),
+        SlowTaker(),
+        Emitted(),
+    )
+    stacks = StackBroker(told, FakeClock(), lambda: targets, taker)
     stacks.begin(1)
-    assert stacks.start()
+    assert stacks.ask() is not None
     assert wait_until(lambda: taker.inside == 1, 5)
     task = not_none(stacks.ask())
     assert task.poll() is None
+    assert stacks.poll() is None
     taker.let_go.set()
     assert wait_until(lambda: not stacks.working, 5)
-    assert (taker.taken, taker.most) == (2, 1)
-    assert stacks.poll() is not None, "the watch gets its own round"
+    assert taker.taken == 1
     assert task.poll() == "artifacts/stacks-1-1.txt"
+    assert stacks.poll() is not None, "the watch gets the round, too"
+    assert stacks.poll() is None
+    assert len(told.facts) == 1
     taker.artifact = None
     unwritten = not_none(stacks.ask())
     assert wait_until(lambda: not stacks.working, 5)
+    assert stacks.poll() is not None
     with pytest.raises(OSError, match="could not be written"):
         unwritten.poll()
+    assert stacks.ask() is not None
+    stacks.begin(2)
+    assert wait_until(lambda: not stacks.working, 5)
+    assert stacks.poll() is None, "it is of the attempt before"
     stacks.close()
 
 

@@ -8,12 +8,11 @@ import pytest
 from msgspec import structs
 
 from supervisor.job.batch import BatchSpec
-from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import Knobs, LoaderKnobs, RetrySettings
 from supervisor.policy import PolicyInput, decide
 from supervisor.run.records import DecisionKind, FailureClass, Reason, SpecChange
 from supervisor.run.state import AttemptState
-from tests.policy.cases import TRAINER, batch_after, ended, lost_at, one, restarted
+from tests.policy.cases import TRAINER, ended, lost_at, one, restarted
 
 F = FailureClass
 LOADER = LoaderKnobs(("--num_workers", 8))
@@ -100,10 +99,3 @@ def test_where_the_script_would_take_a_bad_checkpoint_it_waits_and_names_it(fail
     assert headless.reason == f"{failure.value}: {why}"
     held = one(now, Knobs(self_resuming=True), newest_checkpoint="c/40", unsound=why, interactive=True)
     assert held.kind is DecisionKind.HOLD
-
-
-def test_what_earlier_runs_showed_is_in_the_plan_and_its_line() -> None:
-    now = ended(F.CUDA_OOM, last=3, batch=BatchSpec(48, 1, 1))
-    decision = one(now, trials=(MemoryTrial(24, fitted=False), MemoryTrial(12, fitted=True)))
-    assert batch_after(decision).micro_batch_per_rank == 12
-    assert "it fitted before" in decision.reason

@@ -63,26 +63,6 @@ def test_fragmentation_is_tried_first_and_once() -> None:
     assert second.change.batch is not None
 
 
-def test_a_smaller_global_batch_only_where_it_was_allowed_and_nothing_else_is_left() -> None:
-    knobs = Knobs(batch="--batch_size", batch_scope=KnobScope.PER_RANK, resume="--resume")
-    now = ended(F.CUDA_OOM, last=4, batch=BatchSpec(12, 1, 2))
-    assert one(now, knobs).kind is DecisionKind.FAIL, "not without the flag"
-    allowed = RetrySettings(allow_smaller_global=True)
-    decision = one(now, knobs, retry=allowed)
-    assert decision.kind is DecisionKind.RESTART
-    assert batch_after(decision) == BatchSpec(6, 1, 2)
-    assert "global batch 24 → 12: allowed by --allow-smaller-global" in decision.reason
-    # Where the global batch can be kept it is kept, allowed or not.
-    kept = one(ended(F.CUDA_OOM, last=4, batch=BatchSpec(12, 1, 2)), TRAINER, retry=allowed)
-    assert batch_after(kept).global_batch == 24
-    # What the batch counts must be known all the same, and 1 is the end.
-    assert one(now, Knobs(batch="--b", resume="--resume"), retry=allowed).kind is DecisionKind.FAIL
-    assert (
-        one(ended(F.CUDA_OOM, last=4, batch=BatchSpec(1, 1, 2)), knobs, retry=allowed).kind
-        is DecisionKind.FAIL
-    )
-
-
 def test_what_could_not_be_read_is_asked_and_nothing_is_offered_before() -> None:
     unread = Knobs(
         resume="--resume",

@@ -8,13 +8,19 @@ import pytest
 from msgspec import structs
 
 from supervisor.job.batch import BatchSpec
-from supervisor.job.spec import Knobs, LoaderKnobs, RetrySettings, TrialSettings
+from supervisor.job.memory_fit import MemoryTrial
+from supervisor.job.spec import Knobs, KnobScope, LoaderKnobs, RetrySettings, TrialSettings
 from supervisor.run.events import StopWhy
 from supervisor.run.records import Decision, Reason
 from tests.policy.cases import FOREIGN, F, ended, lost_at, one
 
 BATCH = BatchSpec(8, 1, 1)
 TRUST = RetrySettings(exit_zero="trust")
+SMALLER = RetrySettings(allow_smaller_global=True)
+TRIAL = TrialSettings(steps=20)
+AT_EXIT = ended(F.WORKER_CRASH, Reason.AT_EXIT, last=30)
+OOM = ended(F.CUDA_OOM, last=4, batch=BatchSpec(12, 1, 2))
+PER_RANK = Knobs(batch="--batch_size", batch_scope=KnobScope.PER_RANK, resume="--resume")
 PIPE = "the pipe in train.sh hides the exit code (`set -o pipefail`)"
 PATHED = Knobs(resume_path="--ckpt")
 LOADER = LoaderKnobs(("--num_workers", 8))
@@ -35,6 +41,17 @@ UNREAD = {"log_read_bytes": 120_000_000, "log_size_bytes": 600_000_000}
     (lambda: one(ended(F.CODE_ERROR, last=4, stop=StopWhy.RESTART)), "restart", "ended to be restarted", None),
     (lambda: one(ended(None, last=9, exit_code=0, stop=StopWhy.REQUEST), total_steps=9), "succeed", "finished at step 9", 0),
     (lambda: one(ended(None, last=9, exit_code=0)), "succeed", "finished at step 9", 0),
+    (lambda: one(ended(F.TERMINATED, Reason.USER, last=21, stop=StopWhy.TRIAL), trial=TRIAL, interactive=True), "succeed", "trial of 20 steps: stopped at step 21", 0),
+    (lambda: one(ended(F.TERMINATED, Reason.USER, last=7, stop=StopWhy.TRIAL), trial=TRIAL), "fail", "trial of 20 steps: 7 seen within 1800 s", 1),
+    (lambda: one(ended(F.NCCL_ERROR, last=7, saved=(5,)), trial=TRIAL, interactive=True), "fail", "nccl_error: a trial is not restarted", 1),
+    (lambda: one(ended(F.NCCL_ERROR, last=7, saved=(5,))), "restart", "nccl_error: restart from the newest checkpoint", None),
+    (lambda: one(ended(None, exit_code=0, last=20), trial=TRIAL), "succeed", "trial of 20 steps: finished at step 20", 0),
+    (lambda: one(AT_EXIT, total_steps=30), "succeed", "finished at step 30; the abort at exit came after all work", 0),
+    (lambda: one(AT_EXIT, final_checkpoint=True), "succeed", "finished at step 30; the abort at exit came after all work", 0),
+    (lambda: one(AT_EXIT, total_steps=40), "fail", "aborted at exit, and neither the last step nor a final checkpoint is known", 1),
+    (lambda: one(AT_EXIT), "fail", "aborted at exit, and neither the last step nor a final checkpoint is known", 1),
+    (lambda: one(ended(None, exit_code=None, last=5)), "fail", "its exit status was lost and no cause is known", 6),
+    (lambda: one(ended(F.UNKNOWN, exit_code=None, last=5), total_steps=5), "succeed", "finished at step 5 (its exit status was lost)", 0),
     (lambda: one(ended(None, exit_code=0)), "succeed", "finished", 0),
     (lambda: one(structs.replace(ended(None, last=9, exit_code=0), **UNREAD)), "succeed", "finished; log read to 120 of 600 MB, to step 9", 0),
     (lambda: one(structs.replace(ended(None, exit_code=0), **UNREAD)), "succeed", "finished; log read to 120 of 600 MB", 0),
@@ -59,6 +76,13 @@ UNREAD = {"log_read_bytes": 120_000_000, "log_size_bytes": 600_000_000}
     (lambda: one(ended(F.CUDA_OOM, last=4, batch=BATCH), retry=RetrySettings(min_micro_batch=8)), "fail", "cuda_oom: no micro-batch of 8 or more below 8 is left; gradient checkpointing, shorter sequences or sharding would help", 1),
     (lambda: one(ended(F.CUDA_OOM, last=4, batch=BATCH), old_batch="the old batch would continue"), "fail", "cuda_oom: the old batch would continue", 1),
     (lambda: one(ended(F.CUDA_OOM, last=4)), "fail", "cuda_oom: the value of --device_batch_size is not known (give --device_batch_size a number); gradient checkpointing, shorter sequences or sharding would help", 1),
+    (lambda: one(ended(F.CUDA_OOM, last=3, batch=BatchSpec(48, 1, 1)), trials=(MemoryTrial(24, fitted=False), MemoryTrial(12, fitted=True))), "restart", "cuda_oom: micro-batch 48 → 12, accumulation 1 → 4, global batch 48 unchanged: it fitted before", None),
+    # A smaller global batch only where it was allowed, where what the batch counts is known, and where it cannot be kept.
+    (lambda: one(OOM, PER_RANK), "fail", "cuda_oom: no accumulation is known beside --batch_size (--accumulation-knob, or --allow-smaller-global)", 1),
+    (lambda: one(OOM, PER_RANK, retry=SMALLER), "restart", "cuda_oom: micro-batch 12 → 6, accumulation 1 unchanged, global batch 24 → 12: allowed by --allow-smaller-global", None),
+    (lambda: one(OOM, retry=SMALLER), "restart", "cuda_oom: micro-batch 12 → 6, accumulation 1 → 2, global batch 24 unchanged: the largest smaller divisor", None),
+    (lambda: one(OOM, Knobs(batch="--b", resume="--resume"), retry=SMALLER), "fail", "cuda_oom: no accumulation is known beside --b (--accumulation-knob, or --allow-smaller-global with --batch-scope)", 1),
+    (lambda: one(structs.replace(OOM, batch=BatchSpec(1, 1, 2)), PER_RANK, retry=SMALLER), "fail", "cuda_oom: no accumulation is known beside --batch_size (--accumulation-knob, or --allow-smaller-global)", 1),
     (lambda: one(ended(F.CODE_ERROR, last=4)), "fail", "code_error: a restart would fail at the same line: fix it first", 1),
     (lambda: one(ended(F.CODE_ERROR, last=4), interactive=True), "hold", "code_error: a restart would fail at the same line: fix it first", 1),
     (lambda: one(ended(F.WORKER_CRASH, Reason.SIGNAL, last=4), retry=RetrySettings(enabled=False)), "fail", "worker_crash: automatic restarts are off (--no-retry)", 1),

@@ -7,9 +7,8 @@ from dataclasses import replace
 from msgspec import structs
 
 from supervisor.job.batch import BatchSpec
-from supervisor.job.spec import ClassOverride, RetrySettings, TrialSettings
+from supervisor.job.spec import ClassOverride, RetrySettings
 from supervisor.policy import RULES, PolicyInput, decide
-from supervisor.run.events import StopWhy
 from supervisor.run.records import DecisionKind, FailureClass, Reason
 from supervisor.run.state import AttemptState
 from tests.policy.cases import (
@@ -18,29 +17,12 @@ from tests.policy.cases import (
     ended,
     one,
     restarted,
-    stop_by,
 )
 
 
 def test_every_class_has_a_rule_and_every_rule_a_word_for_the_person() -> None:
     assert set(RULES) == set(FailureClass)
     assert all(rule.advice_if_not_restarted for rule in RULES.values())
-
-
-def test_a_trial_ends_with_its_steps_and_is_never_restarted() -> None:
-    trial = TrialSettings(steps=20)
-    stopped = structs.replace(ended(F.TERMINATED, Reason.USER, last=21), stop=stop_by(StopWhy.TRIAL))
-    done = one(stopped, trial=trial, interactive=True)
-    assert (done.kind, done.exit_code) == (DecisionKind.SUCCEED, 0)
-    assert done.reason == "trial of 20 steps: stopped at step 21"
-    late = one(structs.replace(stopped, last_step=7), trial=trial)
-    assert (late.kind, late.exit_code) == (DecisionKind.FAIL, 1)
-    assert late.reason == "trial of 20 steps: 7 seen within 1800 s"
-    crashed = one(ended(F.NCCL_ERROR, last=7, saved=(5,)), trial=trial, interactive=True)
-    assert (crashed.kind, crashed.exit_code) == (DecisionKind.FAIL, 1)
-    assert one(ended(F.NCCL_ERROR, last=7, saved=(5,))).kind is DecisionKind.RESTART
-    by_itself = one(ended(None, exit_code=0, last=20), trial=trial)
-    assert by_itself.reason == "trial of 20 steps: finished at step 20"
 
 
 def test_the_budget_is_spent_without_progress_and_comes_back_with_it() -> None:
@@ -71,15 +53,6 @@ def test_an_unknown_cause_restarts_once_and_only_after_progress() -> None:
         assert second.kind is DecisionKind.GIVE_UP
 
 
-def test_an_abort_at_exit_after_all_work_is_success() -> None:
-    attempt = ended(F.WORKER_CRASH, Reason.AT_EXIT, last=30)
-    assert one(attempt, total_steps=30).exit_code == 0
-    assert one(attempt, final_checkpoint=True).kind is DecisionKind.SUCCEED
-    early = one(attempt, total_steps=40)
-    assert (early.kind, early.exit_code) == (DecisionKind.FAIL, 1)
-    assert one(attempt).exit_code == 1
-
-
 def test_exit_0_without_a_step_is_not_reported_as_plain_success() -> None:
     title = "Ended without a step: attempt 1 had reached step 30 of 90"
     now = ended(F.UNKNOWN, Reason.NO_STEP, exit_code=0)
@@ -93,11 +66,6 @@ def test_exit_0_without_a_step_is_not_reported_as_plain_success() -> None:
     unsure = decide(PolicyInput(attempts=(before, ended(F.HEALTHY, exit_code=0)), knobs=TRAINER))
     assert unsure.kind is DecisionKind.SUCCEED
     assert unsure.reason == "finished without a step"
-
-
-def test_a_lost_exit_status_is_lost_unless_the_work_was_done() -> None:
-    assert one(ended(None, exit_code=None, last=5)).exit_code == 6
-    assert one(ended(F.UNKNOWN, exit_code=None, last=5), total_steps=5).exit_code == 0
 
 
 def test_back_off() -> None:

@@ -62,7 +62,6 @@ def said(after: Log, restart: Restart = HALVED, before: Log = BEFORE) -> Judgeme
 def test_the_same_training_is_the_same() -> None:
     found = said(AFTER)
     assert (found.result, found.difference) == (Sameness.SAME, None)
-    assert (found.twice, found.new) == (30, 20)
     assert found.text.startswith("30 steps trained twice: learning rate as before, ")
 
 
@@ -80,7 +79,6 @@ def test_the_same_training_is_the_same() -> None:
 def test_each_value_that_differs_is_named(after: Log, named: Difference) -> None:
     found = said(after)
     assert (found.result, found.difference) == (Sameness.DIFFERS, named), found.text
-    assert found.numbers
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The recorded runs, and what this version says of each: verdicts, decisions, outcome, numbers, and screens at three sizes.
+"""The recorded runs, and what this version says of each: verdicts, decisions, outcome, numbers, and its screen.
 
 tests/recorded/runs.tar.xz, made once, holds for each recording: ``record.json`` (what, argv, code, live), ``console.txt`` (what the terminal
 got), ``runs/<id>`` (the run directory), ``train.log`` (where that was watched), and, as the base said it, ``said.json``, ``lines.txt`` (`console`) and
@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import io
 import json
 import os
 import tarfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from supervisor.cli.job_logs import read_jobs, without_guessed_rank
+from supervisor.cli.job_logs import read_jobs
 from supervisor.cli.main import main as stoker
-from supervisor.diagnosis.verdict import diagnose
+from supervisor.diagnosis.verdict import diagnose, examine, is_rank_told
 from supervisor.keeper.planning.attempt_evidence import NodeAttempt, evidence_of
 from supervisor.keeper.planning.decisions import policy_input
 from supervisor.policy import decide
@@ -37,14 +35,12 @@ from supervisor.run.records import DecisionKind, Verdict
 from supervisor.run.runfile import BadRunFile, RunFile, read_run_file
 from supervisor.run.state import Finished, RunState
 from supervisor.sources.signature_files import Engine
-from supervisor.text.prefixes import NOWHERE
 from supervisor.views.appearance import Appearance, ThemeName
 from supervisor.views.headless.console import ConsoleSettings, ConsoleView
 from tests.views.tui.camera import run_app, stand_still
 from tests.views.tui.driving import is_read, keeper_of, shown, until
 
 ARCHIVE = Path(__file__).parent / "runs.tar.xz"
-SIZES = ((80, 24), (120, 40), (200, 60))
 LOOKS = Appearance(ThemeName.DARK)
 # What a terminal's colors and the machine's own settings would change.
 SURROUNDINGS = ("NO_COLOR", "COLORTERM", "TEXTUAL_THEME", "TEXTUAL_ANIMATIONS", "STOKER_RUNS_DIR")
@@ -73,10 +69,6 @@ class Recording:
         """What the base said of it."""
         found: dict[str, Any] = json.loads((self.folder / "said.json").read_text(encoding="utf-8"))
         return found
-
-    def screen(self, size: tuple[int, int]) -> str:
-        """How the base drew it."""
-        return _screen_file(self.folder, size).read_text(encoding="utf-8")
 
 
 def names() -> list[str]:
@@ -168,9 +160,9 @@ def _diagnosed(
     if record is None or view is None:
         log = str(recording.folder / "train.log")
         ((_, _, evidence),) = read_jobs([log])
-        verdict = diagnose(evidence, engine.signatures, engine.matcher)
-        is_named = without_guessed_rank(verdict, log, NOWHERE) is verdict
-        return verdict if is_named else replace(verdict, rank=None)
+        found = examine(evidence, engine.signatures, engine.matcher)
+        is_told = is_rank_told(found.facts, found.decision.root)
+        return found.verdict if is_told else replace(found.verdict, rank=None)
     own = NodeAttempt(0, recording.run.node(), state, view)
     evidence = evidence_of([own], record.job)
     then = evidence.machine._replace(disk_free_bytes=None, cgroup_oom_kills=view.memory_kills)
@@ -254,13 +246,6 @@ def still_surroundings(folder: Path) -> Iterator[None]:
         time.tzset()
 
 
-def screens(recording: Recording) -> dict[tuple[int, int], str]:
-    """The dashboard at three sizes as text."""
-    with still_surroundings(recording.folder), at_home(recording.run):
-        run = RunPaths(Path("runs", recording.run.run_id))
-        return {size: drawn(run, size, live=recording.live) for size in SIZES}
-
-
 @contextlib.contextmanager
 def at_home(run: RunPaths) -> Iterator[None]:
     """The run as one of ours that was made where it lies now: a moved one is drawn without its keeper and its keys."""
@@ -300,52 +285,3 @@ def drawn(run: RunPaths, size: tuple[int, int], *, live: bool = False) -> str:
 
     with keeper_of(run, alive=live):
         return asyncio.run(look())
-
-
-# -- compared ---------------------------------------------------------------------------------------
-
-
-def _screen_file(folder: Path, size: tuple[int, int]) -> Path:
-    return folder / f"screen-{size[0]}x{size[1]}.txt"
-
-
-def differences(before: object, after: object, where: str = "") -> Iterator[tuple[str, str, str]]:
-    """Where two answers differ: (which part, then, now)."""
-    if isinstance(before, Mapping) and isinstance(after, Mapping):
-        for key in [*before, *(key for key in after if key not in before)]:
-            yield from differences(before.get(key), after.get(key), f"{where} › {key}" if where else str(key))
-    elif before != after:
-        yield where, json.dumps(before, ensure_ascii=False), json.dumps(after, ensure_ascii=False)
-
-
-def beside(before: str, after: str, width: int) -> Iterator[str]:
-    """The rows of a screen that differ, then and now: side by side where a terminal is wide enough, else below each other."""
-    old, new = before.splitlines(), after.splitlines()
-    for row in range(max(len(old), len(new))):
-        one, two = (rows[row] if row < len(rows) else "" for rows in (old, new))
-        if one != two:
-            yield f"{row + 1:3} {one:{width}} │ {two}" if width <= 80 else f"{row + 1:3} - {one}\n    + {two}"
-
-
-@functools.cache
-def engine_now() -> Engine:
-    from supervisor.sources.signature_files import default_cache_dir, load_engine
-
-    return load_engine(default_cache_dir())
-
-
-def compared(recordings: Mapping[str, Recording]) -> Iterator[str]:
-    """What this version says otherwise than the base, a line each; of screens the rows that differ."""
-    for recording in recordings.values():
-        found = [
-            f"  {where}\n    then {then}\n    now  {now}"
-            for where, then, now in differences(recording.said, judged(recording, engine_now()))
-        ]
-        lines = (recording.folder / "lines.txt").read_text(encoding="utf-8").splitlines()
-        told = unified_diff(lines, console(recording).splitlines(), "then", "now", lineterm="", n=0)
-        found += [f"  {line}" for line in told]
-        for size, text in screens(recording).items():
-            if rows := list(beside(recording.screen(size), text, size[0])):
-                found += [f"  screen {size[0]}x{size[1]}: {len(rows)} rows", *rows]
-        yield f"{recording.name} ({recording.what}): {'as before' if not found else ''}"
-        yield from found

@@ -17,13 +17,13 @@ from supervisor.views.appearance import Lang
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.run_list import RunsReader, Scope
 from supervisor.views.tui.charts.live import LossPanel
+from supervisor.views.tui.pages.runs_table import RunsPanel
 from supervisor.views.tui.pages.text_page import PAGES, Page, new_page
 from supervisor.views.tui.panels.devices import DevicesPanel
 from supervisor.views.tui.panels.failure_card import FailureCard
 from supervisor.views.tui.panels.header import HeaderPanel, TilesPanel
 from supervisor.views.tui.panels.notice import NoticeBar, TimelinePanel
 from supervisor.views.tui.panels.ranks_table import RanksPanel
-from supervisor.views.tui.runs.table import RunsPanel
 from supervisor.views.tui.widgets.paint import Row, Span
 from supervisor.views.tui.widgets.panel import Panel, View
 from supervisor.views.wording.translate import Words, english, words_in

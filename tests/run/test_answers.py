@@ -7,15 +7,23 @@ import stat
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from supervisor.job.memory_fit import Measure, MemoryTrial
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.run.answers import (
     FILE,
     MAX_BYTES,
+    MEMORY_FILE,
     AnswerLine,
+    JobKind,
+    MemoryLine,
     exit_code_question,
+    flags_hash,
     recall_answer,
+    recall_memory,
     remember_answer,
+    remember_memory,
     remember_unmeasured,
     unmeasured_since,
 )
@@ -103,3 +111,36 @@ def test_where_it_cannot_be_written_that_is_an_error_of_the_system(tmp_path: Pat
     (tmp_path / "stoker").write_text("a file in the folder's place")
     with pytest.raises(OSError):
         remember_answer(line(), env)
+
+
+KIND = JobKind("train.py", flags_hash(["--depth", "12"]), "H100", 8)
+TRIAL = MemoryTrial(8, True, 10 << 30, 80 << 30, Measure.ALLOCATOR)
+
+
+def trial_line(run: str = "r1", kind: JobKind = KIND) -> MemoryLine:
+    return MemoryLine(kind=kind, trial=TRIAL, t=1.0, run=run)
+
+
+def test_lines_of_the_same_kind_of_job_are_recalled_oldest_first(tmp_path: Path) -> None:
+    env = {"XDG_STATE_HOME": str(tmp_path)}
+    assert recall_memory(KIND, env) == []
+    kinds = [
+        KIND,
+        replace(KIND, script="other.py"),
+        replace(KIND, device="A100"),
+        replace(KIND, world_size=4),
+        replace(KIND, flags=flags_hash(["--depth", "13"])),
+    ]
+    for number, kind in enumerate(kinds):
+        remember_memory(trial_line(f"r{number}", kind), env)
+    remember_memory(trial_line("r9"), env)
+    assert recall_memory(KIND, env) == [trial_line("r0"), trial_line("r9")]
+    assert recall_memory(KIND, env, but_run="r0") == [trial_line("r9")]
+
+
+def test_the_file_is_the_users_alone_and_holds_no_words_of_the_command_line(tmp_path: Path) -> None:
+    env = {"XDG_STATE_HOME": str(tmp_path)}
+    remember_memory(replace(trial_line(), kind=replace(KIND, flags=flags_hash(["--token", "s3cret"]))), env)
+    (path,) = tmp_path.rglob(MEMORY_FILE)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert b"s3cret" not in path.read_bytes()

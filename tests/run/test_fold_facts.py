@@ -156,6 +156,37 @@ def test_the_first_step_that_an_attempt_does(
     assert (attempt.begins_at, attempt.went_on) == (begins, went_on)
 
 
+@pytest.mark.parametrize(
+    ("second", "resumed", "planned", "cuts", "best"),
+    [
+        ([(100, 2.5)], 20, None, {1: 21}, (1.0, 30)),
+        ([], None, 20, {}, (1.0, 30)),
+        ([(40, 0.5)], None, 20, {1: 21}, (0.5, 40)),
+        ([(5, 4.0)], None, 20, {1: 5}, (1.0, 30)),
+    ],
+    ids=["resumed", "not yet", "went on", "did not do as told"],
+)
+def test_what_a_later_attempt_does_again_is_cut_and_the_best_loss_is_that_of_all(
+    second: list[tuple[int, float]],
+    resumed: int | None,
+    planned: int | None,
+    cuts: dict[int, float],
+    best: tuple[float, int],
+) -> None:
+    first = [(10, 3.0), (20, 2.0), (30, 1.0)]
+    state = replay(
+        [
+            ev.LaunchIntended(t=1.0, attempt=1, argv=("x",), reason=""),
+            *(ev.Progress(t=2.0, attempt=1, step=at, loss=loss) for at, loss in first),
+            ev.LaunchIntended(t=3.0, attempt=2, argv=("x",), reason="", resume_at=planned),
+            ev.TrainerReady(t=3.0, attempt=2, resumed_step=resumed),
+            *(ev.Progress(t=4.0, attempt=2, step=at, loss=loss) for at, loss in second),
+        ]
+    )
+    assert state.cuts == cuts
+    assert (state.best_loss, state.best_step) == best
+
+
 def test_an_answer_about_the_exit_code_leaves_the_batch_that_was_answered() -> None:
     batch = BatchSpec(8, 2, 2)
     of_batch = BatchQuestion(Unread.MICRO, "", 8, (BatchAnswer("--bs"),))
@@ -170,3 +201,34 @@ def test_an_answer_about_the_exit_code_leaves_the_batch_that_was_answered() -> N
     assert state.attempts[0].batch == batch
     assert state.answer is not None
     assert (state.answer.value, set(state.answers)) == ("--bs", {Unread.MICRO, Unread.EXIT_CODE})
+
+
+PLANNED = ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="")
+FAILED = ev.AttemptEnded(t=11.0, attempt=1, exit_code=1)
+
+
+def failed_t(*events: ev.Event) -> float | None:
+    return replay([PLANNED, *events]).attempts[0].failed_t
+
+
+@pytest.mark.parametrize(
+    ("sign", "expected"),
+    [
+        (ev.RankExited(t=8.0, attempt=1, local_rank=1, exit_code=1), 8.0),
+        (ev.RankExited(t=8.0, attempt=1, local_rank=1), 8.0),
+        (ev.RankExited(t=8.0, attempt=1, local_rank=1, exit_code=0), 11.0),
+        (ev.ProcessesGone(t=8.0, attempt=1, exit_code=1), 8.0),
+        (ev.ProcessesGone(t=8.0, attempt=1, exit_code=None), 8.0),
+        (ev.ProcessesGone(t=8.0, attempt=1, exit_code=0), 11.0),
+        (ev.StopIntended(t=8.0, attempt=1, why=ev.StopWhy.HANG, by="", grace_s=5.0), 8.0),
+        (ev.StopIntended(t=8.0, attempt=1, why=ev.StopWhy.REQUEST, by="", grace_s=5.0), 11.0),
+        (ev.RankExited(t=8.0, attempt=2, local_rank=1, exit_code=1), 11.0),
+    ],
+)
+def test_a_failure_counts_from_its_first_sign(sign: ev.Event, expected: float) -> None:
+    assert failed_t(sign, FAILED) == expected
+
+
+def test_a_run_that_has_ended_does_not_recover() -> None:
+    over = ev.RunEnded(t=12.0, outcome=ev.Outcome.FAILED, exit_code=1, reason="")
+    assert failed_t(FAILED, over) is None

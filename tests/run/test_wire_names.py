@@ -20,7 +20,6 @@ WORDS = {
     "FailureClass": "cuda_oom host_oom shm_exhausted fd_limit disk_full nccl_timeout nccl_error libuv port_in_use rendezvous dataloader_worker worker_crash hang ddp_mismatch cuda_error gpu_fault cuda_unavailable nan_loss checkpoint_load missing_file permission_denied auth_or_hub import_error usage_error compile_error code_error terminated healthy unknown",
     "FindingLevel": "ok info warning refuse",
     "LeftWhy": "after_success nested unknown",
-    "MomentKind": "adopted continued clock_forward clock_back launch launch_requested checkpoint kept missed confirmed differs evidence stopping survivors processes_left rank_failing ended ended_on_request verdict decision held request refused stall stall_ended loss_not_finite loss_finite hang_countdown hang_withdrawn hang waiting cleared recovered resumed compared probe probe_ended batch_fitted asked answered remembered node note run_ended",
     "NodeSight": "joined silent back ended left",
     "Outcome": "succeeded failed gave_up stopped lost refused",
     "Phase": "rendezvous loading compiling stepping evaluating checkpointing",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from supervisor.run import events as ev
 from supervisor.run.fold import fold
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import RunState
-from supervisor.views.logs.reading import BadJumpError
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.replay import (
     NothingRecorded,
@@ -21,9 +19,7 @@ from supervisor.views.model.replay import (
     ReplayClock,
     ReplayReader,
     fitting_speed,
-    is_moment,
     next_fact,
-    parse_moment,
     record_of,
 )
 from tests.views.replaying import Ticks
@@ -110,42 +106,3 @@ def test_a_keeper_is_there_from_its_start_until_it_leaves(tmp_path: Path) -> Non
     for at, there in ((5.0, False), (15.0, True), (25.0, False), (35.0, True), (15.0, True), (25.0, False)):
         clock.t = at
         assert reader.refresh().keeper_alive is there
-
-
-def local(day: int, hour: int, minute: int, second: int = 0) -> float:
-    return datetime(2026, 11, day, hour, minute, second).timestamp()  # noqa: DTZ001 - what a person types is local
-
-
-@pytest.mark.parametrize(
-    ("typed", "found"),
-    [
-        ("50%", local(22, 2, 0)),
-        ("+10m", local(21, 23, 10)),
-        ("-1h 30m", local(21, 22, 0, 30)),
-        ("+1.5h", local(22, 0, 30)),
-        ("+9d", local(22, 5, 59, 30)),
-        ("23:15", local(21, 23, 15)),
-        ("0:05", local(22, 0, 5)),
-        ("22:00", local(21, 22, 0, 30)),
-        ("2026-11-22 03:00:10", local(22, 3, 0, 10)),
-    ],
-)
-def test_a_moment_is_read_as_it_is_typed(typed: str, found: float) -> None:
-    start_t, end_t = local(21, 22, 0, 30), local(22, 5, 59, 30)
-    assert is_moment(typed)
-    assert parse_moment(typed, local(21, 23, 0), start_t, end_t) == found
-
-
-@pytest.mark.parametrize(
-    ("typed", "why"),
-    [
-        ("12:00", "nothing was recorded at 12:00"),
-        ("2026-11-20 23:00", "nothing was recorded"),
-        ("25:00", "hour must be in"),
-        ("soon", "give a time"),
-        ("1200", "give a time"),
-    ],
-)
-def test_what_is_no_moment_of_the_recording_is_refused_in_one_line(typed: str, why: str) -> None:
-    with pytest.raises(BadJumpError, match=why):
-        parse_moment(typed, local(21, 23, 0), local(21, 22, 0, 30), local(22, 5, 59, 30))

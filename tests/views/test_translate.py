@@ -54,10 +54,10 @@ RECORDS = [
     *(ROOT / "keeper" / f"{name}.py" for name in ("planning/readiness", "fit_batch", "requests")),
     ROOT / "keeper/process/takeover.py",
     ROOT / "keeper/stalls/hang_watch.py",
-    ROOT / "keeper/observer/observer.py",
+    ROOT / "keeper/observer.py",
     ROOT / "keeper/monitoring/collector.py",
     *sorted((ROOT / "views/logs").glob("*.py")),
-    *(ROOT / "views/wording" / f"{name}.py" for name in ("start_warnings", "phrases")),
+    ROOT / "views/wording/phrases.py",
     ROOT / "views/model/cause_context.py",
     ROOT / "job/launch/guided.py",
 ]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 from supervisor.job.arguments.run_arguments import STOKER_FLAGS, TORCHRUN_FLAGS, Flag, nearest
 from supervisor.job.config.trainer_table import ALIASES, TRAINER_KEYS
@@ -18,36 +17,29 @@ from supervisor.job.launch.env import (
 )
 from supervisor.job.setting_keys import CLASS_KEYS, FLAT, SETTINGS, Setting, shown, unit_of
 from supervisor.job.spec import EntryKind, JobSpec
-from supervisor.text.redact import redact
+from supervisor.text.redact import redact, redact_text
 
 DEFAULT: Final = "default"
+NOT_SET: Final = "not set"
 _SHELL: Final = "env (the shell's, passed on)"
 _ENV: Final = "env."
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A value and its origin. `value` None: there is none, or the variable is removed."""
-
-    value: str | None
-    origin: str
+Source: TypeAlias = tuple[str | None, str]
+"""A value and its origin. None: the variable is removed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Explained:
-    """The explanation of one name. The last of `sources` is in effect and overrode the others, lowest first."""
-
-    name: str
-    meaning: str
-    takes: str = ""
-    unit: str = ""
-    default: str = ""
-    other_names: tuple[str, ...] = ()
-    sources: tuple[Source, ...] = ()
+def row(key: str, sources: Sequence[Source]) -> dict[str, Any]:
+    """Return the value of a name, its origin and the overridden values, newest first. The last of `sources` is in effect."""
+    *beaten, (value, origin) = sources or [(None, NOT_SET)]
+    overrode = [{"value": text, "origin": redact_text(where)} for text, where in reversed(beaten)]
+    return {"key": key, "value": value, "origin": redact_text(origin), "overrode": overrode}
 
 
-def explain(name: str, spec: JobSpec, env: Mapping[str, str], classes: Collection[str] = ()) -> Explained:
-    """Explain a setting, by any of its names, or a variable of the job.
+def explain(
+    name: str, spec: JobSpec, env: Mapping[str, str], classes: Collection[str] = ()
+) -> dict[str, Any]:
+    """Explain a setting, by any of its names, or a variable of the job: its `row`, and what it means and takes.
 
     Args:
         name: ``grace_s`` with or without its table, ``--grace``, ``STOKER_GRACE``, a key of the trainer or its alias, ``NCCL_DEBUG``, ``env.NCCL_DEBUG``.
@@ -60,22 +52,27 @@ def explain(name: str, spec: JobSpec, env: Mapping[str, str], classes: Collectio
     """
     key = _key_of(name)
     if (setting := setting_of(key, classes)) is not None:
-        sources = [Source(redact(key, value), origin) for value, origin in spec.sources(key)]
+        sources: list[Source] = [(redact(key, value), origin) for value, origin in spec.sources(key)]
         of_trainer, default = key in TRAINER_KEYS, setting.default
+        usual = shown(default) if default is not None else ""
         if (of_trainer or not sources) and default is not None:
-            sources.insert(0, Source(shown(default), DEFAULT))
+            sources.insert(0, (usual, DEFAULT))
         if of_trainer and spec.entry_kind is not EntryKind.TRAINER:
             sources = []
-        named = other_names(key), tuple(sources)
-        usual = shown(default) if default is not None else ""
-        return Explained(key, setting.meaning, setting.takes, unit_of(key), usual, *named)
+        facts = {"meaning": setting.meaning, "takes": setting.takes, "unit": unit_of(key), "default": usual}
+        return {**row(key, sources), **facts, "other_names": other_names(key)}
     variable = name.removeprefix(_ENV)
-    of_launch = tuple(_of_variable(variable, spec, env))
+    of_launch = _of_variable(variable, spec, env)
     known = {*_SET_BY, *WIRE_NAMES, *(change.name for change in environment_layers(spec, base=env, wire={}))}
-    if of_launch or variable in known:
-        return Explained(variable, _SET_BY.get(variable, "a variable of the job"), sources=of_launch)
-    if variable.isidentifier() and variable.isupper() and not nearest(variable, known):
-        return Explained(variable, "a variable of the job")
+    is_plain = variable.isidentifier() and variable.isupper() and not nearest(variable, known)
+    if of_launch or variable in known or is_plain:
+        facts = {
+            "meaning": _SET_BY.get(variable, "a variable of the job"),
+            "takes": "",
+            "unit": "",
+            "default": "",
+        }
+        return {**row(variable, of_launch), **facts, "other_names": ()}
     names = [*SETTINGS, *TRAINER_KEYS, *(name for name, _ in _names()), *known]
     near_key = nearest(key, names) or nearest(key.rpartition(".")[2], names)
     hint = f"did you mean {near_key!r}?" if near_key else "`stoker config explain` lists all that are set"
@@ -94,21 +91,18 @@ def other_names(key: str) -> tuple[str, ...]:
     return tuple(name for name, meant in _names() if meant == key)
 
 
-def variables(spec: JobSpec, env: Mapping[str, str]) -> list[Explained]:
-    """Return the variables that a launch changes for the job, in the order of `environment`."""
+def variables(spec: JobSpec, env: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the `row` of each variable that a launch changes for the job, in the order of `environment`."""
     names = {change.name: None for change in reversed(environment_layers(spec, base=env, wire={}))}
-    return [Explained(name, "", sources=tuple(_of_variable(name, spec, env))) for name in reversed(names)]
+    return [row(name, _of_variable(name, spec, env)) for name in reversed(names)]
 
 
-def _of_variable(name: str, spec: JobSpec, env: Mapping[str, str]) -> Iterator[Source]:
-    if name in env:
-        yield Source(redact(name, env[name]), _SHELL)
-    for change in environment_layers(spec, base=env, wire={}):
-        if change.name == name:
-            value = redact(name, change.value) if change.value is not None else None
-            yield Source(value, change.reason)
-    if name in WIRE_NAMES:
-        yield Source("(of each attempt its own)", WIRE_REASON)
+def _of_variable(name: str, spec: JobSpec, env: Mapping[str, str]) -> list[Source]:
+    own = [(change.value, change.reason) for change in environment_layers(spec, base=env, wire={})
+           if change.name == name]  # fmt: skip
+    found = [(env[name], _SHELL), *own] if name in env else own
+    sources: list[Source] = [(value and redact(name, value), origin) for value, origin in found]
+    return [*sources, ("(of each attempt its own)", WIRE_REASON)] if name in WIRE_NAMES else sources
 
 
 def _key_of(name: str) -> str:

@@ -80,9 +80,8 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
     Raises:
         JobError: nothing to run, an unknown key, a value of the wrong type, a batch that does not divide.
     """
-    files = _layers(inputs)
-    look = Resolver(inputs.parsed, inputs.env, files)
-    kind, entry, args = _entry(inputs, *files[0], look)
+    look = _look(inputs)
+    kind, entry, args = _entry(look)
     trial = _trial(look)
     alone = "--trial" if trial is not None else "--single-gpu" if inputs.parsed.switch("single_gpu") else ""
     run = _table(look, JobSpec, "run")
@@ -90,11 +89,11 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
     nodes = _nodes(run["nnodes"], shared=inputs.parsed.flag("run_dir") is not None)
     if nodes is not None and run["node_rank"] >= nodes:
         raise JobError(f"--node-rank {run['node_rank']} is not below --nnodes {run['nnodes']}")
-    flags, env = _launcher_flags(inputs.parsed), _env(inputs, files, look)
+    flags, env = _launcher_flags(inputs.parsed), _env(look)
     if alone:
-        run, flags, env = _on_first_gpu(run, flags, env, inputs, look, alone)
+        run, flags, env = _on_first_gpu(run, flags, env, inputs.gpus, look, alone)
         nodes = 1
-    retry, gib = _retry(inputs, files, look), look.get("run.expected_memory_gib")
+    retry, gib = _retry(look), look.get("run.expected_memory_gib")
     fit = FitSettings(look.get("batch.fit_steps"), look.get("batch.fit_timeout_s"))
     spec = JobSpec(
         entry_kind=kind,
@@ -111,14 +110,14 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
         trial=trial,
         expected_memory_bytes=int(gib * 2**30) if gib is not None else None,
         config_path=inputs.job_file.name if inputs.job_file else None,
-        metric_rules=tuple(rule for _, file in files for rule in file.metrics),
-        signatures=tuple(nearest_signatures(file.signatures for _, file in files)),
+        metric_rules=tuple(rule for file in look.layers for rule in file.metrics),
+        signatures=tuple(nearest_signatures(file.signatures for file in look.layers)),
         notes=inputs.parsed.notes,
         **{"name": _default_name(kind, entry, inputs.job_file), **run, "nproc_per_node": nproc},
     )
     world = nproc * nodes if nodes is not None else None
     if kind is EntryKind.TRAINER:
-        spec = _with_trainer(spec, inputs, files[0], look, world)
+        spec = _with_trainer(spec, look, world)
     else:
         gpus = min(inputs.gpus, 1) if alone else inputs.gpus
         spec = with_knobs(spec, look, world, read=inputs.read, gpus=gpus, alone=alone)
@@ -139,8 +138,7 @@ def resolve_retry(inputs: JobInputs) -> RetrySettings:
     Raises:
         JobError: an unknown key or a value of the wrong type.
     """
-    files = _layers(inputs)
-    return _retry(inputs, files, Resolver(inputs.parsed, inputs.env, files))
+    return _retry(_look(inputs))
 
 
 def _given(look: Resolver) -> Iterator[str]:
@@ -158,36 +156,33 @@ def screen_settings(inputs: JobInputs) -> tuple[tuple[str, str, str], ...]:
     Raises:
         JobError: a value is not allowed.
     """
-    look = Resolver(inputs.parsed, inputs.env, _layers(inputs))
+    look = _look(inputs)
     for key in SETTINGS:
         if key.partition(".")[0] in OF_NO_JOB:
             look.get(key)
     return tuple(look.origins)
 
 
-def _layers(inputs: JobInputs) -> tuple[tuple[str, FileSettings], ...]:
-    named = inputs.job_file
-    return (
-        (
-            "preset" if named is not None and named.is_preset else "job file",
-            check_file(named, classes=inputs.failure_classes, is_job=True),
-        ),
-        ("project", check_file(inputs.project, classes=inputs.failure_classes, is_job=False)),
-        ("user", check_file(inputs.user, classes=inputs.failure_classes, is_job=False)),
+def _look(inputs: JobInputs) -> Resolver:
+    named, classes = inputs.job_file, inputs.failure_classes
+    label = "preset" if named is not None and named.is_preset else "job file"
+    layers = (
+        check_file(named, classes=classes, is_job=True, label=label),
+        check_file(inputs.project, classes=classes, is_job=False, label="project"),
+        check_file(inputs.user, classes=classes, is_job=False, label="user"),
     )
+    return Resolver(inputs.parsed, inputs.env, layers)
 
 
-def _entry(
-    inputs: JobInputs, label: str, job: FileSettings, look: Resolver
-) -> tuple[EntryKind, str, tuple[str, ...]]:
+def _entry(look: Resolver) -> tuple[EntryKind, str, tuple[str, ...]]:
     """Return what to run and its arguments: from the command line, else the job file, else the bundled trainer."""
-    parsed = inputs.parsed
+    parsed, job = look.parsed, look.layers[0]
     script, module = job.settings.get("run.script"), job.settings.get("run.module")
     if parsed.entry_kind is not None and parsed.entry is not None:
         if job.trainer:
             key, how = next(iter(job.trainer)), "put the script's arguments after it, or under [run] args"
             raise JobError(
-                f"{job.name}: {key!r} is a key of the bundled trainer, but {parsed.entry!r} is to run: {how}"
+                f"{job.file.name}: {key!r} is a key of the bundled trainer, but {parsed.entry!r} is to run: {how}"
             )
         # The job file's arguments come first if both specify the same entry.
         args = (job.args or ()) if parsed.entry in {script, module} else ()
@@ -195,13 +190,13 @@ def _entry(
     if script or module:
         key = "run.script" if script else "run.module"
         _require_fitting(parsed, job, key)
-        look.note(key, script or module, f"{label} {job.at(key)}")
+        look.note(key, script or module, job.origin(key))
         return (EntryKind.SCRIPT if script else EntryKind.MODULE), str(script or module), job.args or ()
-    if inputs.job_file is None:
+    if not job.file.name:
         raise JobError("nothing to run: name a script, -m MODULE, -- COMMAND, or --config FILE")
     if job.args:
         raise JobError(
-            f"{job.name}: [run] args without script or module; the trainer's keys stand at the top"
+            f"{job.file.name}: [run] args without script or module; the trainer's keys stand at the top"
         )
     return EntryKind.TRAINER, "trainer", ()
 
@@ -209,11 +204,11 @@ def _entry(
 def _require_fitting(parsed: ParsedRun, job: FileSettings, key: str) -> None:
     """Refuse a job file with two things to run, or with trainer keys beside a script or module."""
     if {"run.script", "run.module"} <= job.settings.keys():
-        raise JobError(f"{job.name}: [run] names both a script and a module; keep one")
+        raise JobError(f"{job.file.name}: [run] names both a script and a module; keep one")
     own = [name for name in (*job.trainer, *(name for name, _ in parsed.spec_keys)) if name not in FLAT]
     if own:
         what = f"is a key of the bundled trainer, but [run] names {job.settings[key]!r}"
-        raise JobError(f"{job.name}: {own[0]!r} {what}: put its arguments under [run] args")
+        raise JobError(f"{job.file.name}: {own[0]!r} {what}: put its arguments under [run] args")
 
 
 def _nproc(value: str, inputs: JobInputs) -> int:
@@ -242,7 +237,7 @@ def _on_first_gpu(
     run: dict[str, Any],
     flags: tuple[str, ...],
     env: tuple[tuple[str, str], ...],
-    inputs: JobInputs,
+    gpus: int,
     look: Resolver,
     why: str,
 ) -> tuple[dict[str, Any], tuple[str, ...], tuple[tuple[str, str], ...]]:
@@ -255,8 +250,8 @@ def _on_first_gpu(
         left = {name: value for name, value in run.items() if name not in {"master_addr", "master_port"}}
         run = {**left, "nnodes": "1", "node_rank": 0}
         flags = tuple(flag for flag in flags if not flag.startswith("--rdzv-"))
-    named = dict(env).get(VISIBLE, inputs.env.get(VISIBLE))
-    first = (named if named is not None else "0" if inputs.gpus else "").split(",")[0].strip()
+    named = dict(env).get(VISIBLE, look.env.get(VISIBLE))
+    first = (named if named is not None else "0" if gpus else "").split(",")[0].strip()
     if first not in {"", "-1", named}:
         look.note(f"env.{VISIBLE}", first, f"{why}: the first that is visible")
         env = (*((name, value) for name, value in env if name != VISIBLE), (VISIBLE, first))
@@ -302,45 +297,41 @@ def _launcher_flags(parsed: ParsedRun) -> tuple[str, ...]:
     return tuple(flags)
 
 
-def _env(
-    inputs: JobInputs, files: tuple[tuple[str, FileSettings], ...], look: Resolver
-) -> tuple[tuple[str, str], ...]:
+def _env(look: Resolver) -> tuple[tuple[str, str], ...]:
     merged: dict[str, str] = {}
-    for label, file in reversed(files):
+    for file in reversed(look.layers):
         for name, value in file.env.items():
             merged[name] = value
-            look.note(f"env.{name}", value, f"{label} {file.at(f'env.{name}')}")
-    for pair in inputs.parsed.flags("env"):
+            look.note(f"env.{name}", value, file.origin(f"env.{name}"))
+    for pair in look.parsed.flags("env"):
         name, _, value = pair.partition("=")
         merged[name] = value
         look.note(f"env.{name}", value, "flag --env")
     return tuple(merged.items())
 
 
-def _retry(inputs: JobInputs, files: tuple[tuple[str, FileSettings], ...], look: Resolver) -> RetrySettings:
+def _retry(look: Resolver) -> RetrySettings:
     classes: dict[str, dict[str, Any]] = {}
-    for label, file in reversed(files):
+    for file in reversed(look.layers):
         for name, table in file.classes.items():
             classes.setdefault(name, {}).update(table)
             for key, value in table.items():
-                look.note(f"policy.{name}.{key}", value, f"{label} {file.at(f'policy.{name}.{key}')}")
+                look.note(f"policy.{name}.{key}", value, file.origin(f"policy.{name}.{key}"))
     held = {"enabled": look.get("policy.retry"), **_table(look, RetrySettings, "policy")}
-    if inputs.parsed.switch("no_retry"):
+    if look.parsed.switch("no_retry"):
         held["enabled"] = look.put("policy.retry", False, "no_retry")
-    if inputs.parsed.switch("trust_exit_code"):
+    if look.parsed.switch("trust_exit_code"):
         held["exit_zero"] = look.put("policy.exit_zero", "trust", "trust_exit_code")
     keys = ("answer", "max", "delay_s", "change", "show_first", "wait_s")
     overrides = [ClassOverride(name, *map(table.get, keys)) for name, table in classes.items()]
-    own = nearest_signatures(file.signatures for _, file in files).values()
+    own = nearest_signatures(file.signatures for file in look.layers).values()
     overrides += [override for override in own if override is not None]
     return RetrySettings(**held, overrides=tuple(overrides))
 
 
-def _with_trainer(
-    spec: JobSpec, inputs: JobInputs, file: tuple[str, FileSettings], look: Resolver, world: int | None
-) -> JobSpec:
+def _with_trainer(spec: JobSpec, look: Resolver, world: int | None) -> JobSpec:
     """Fill in the bundled trainer's flags, knobs and batch from its keys."""
-    values, from_file = _trainer_values(inputs, *file, look)
+    values, from_file = _trainer_values(look)
     trial = spec.trial
     if trial is not None:
         resumes = bool(values.get("resume_from"))
@@ -386,21 +377,20 @@ def _with_trainer(
     )
 
 
-def _trainer_values(
-    inputs: JobInputs, label: str, job: FileSettings, look: Resolver
-) -> tuple[dict[str, Any], set[str]]:
+def _trainer_values(look: Resolver) -> tuple[dict[str, Any], set[str]]:
     """Return the trainer keys that were set, and those whose value comes from the file."""
-    values: dict[str, Any] = dict(job.trainer)
+    job = look.layers[0]
+    values = dict(job.trainer)
     for key, value in values.items():
-        look.note(key, value, f"{label} {job.at(key)}")
+        look.note(key, value, job.origin(key))
     over: dict[str, tuple[Any, str]] = {}
     for key, setting in TRAINER_KEYS.items():
         # The wire protocol's own names are not settings. STOKER_TELEMETRY_DIR comes from an outer stoker.
         name = f"STOKER_{key.upper()}"
-        if name in inputs.env and name not in WIRE_NAMES:
-            over[key] = setting.held(name, inputs.env[name]), f"env {name}"
+        if name in look.env and name not in WIRE_NAMES:
+            over[key] = setting.held(name, look.env[name]), f"env {name}"
             look.note(key, *over[key])
-    for given, text in inputs.parsed.spec_keys:
+    for given, text in look.parsed.spec_keys:
         key = ALIASES.get(given, given)
         if key in TRAINER_KEYS:
             over[key] = TRAINER_KEYS[key].held(f"--{given}", text), f"flag --{given}"

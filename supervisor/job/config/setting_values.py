@@ -95,9 +95,13 @@ class ConfigFile:
 
 @dataclass(frozen=True, slots=True)
 class FileSettings:
-    """One checked file: launch settings by dotted key, and other content. `spelt`: keys with a different spelling."""
+    """One checked file: launch settings by dotted key, and other content.
 
-    name: str = ""
+    `label` says which file it is: ``project``. `spelt`: keys with a different spelling.
+    """
+
+    label: str = ""
+    file: ConfigFile = ConfigFile("", {})
     settings: Mapping[str, Any] = field(default_factory=dict)
     trainer: Mapping[str, Any] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
@@ -106,11 +110,10 @@ class FileSettings:
     metrics: tuple[tuple[str, str], ...] = ()
     signatures: tuple[tuple[OwnSignature, ClassOverride | None], ...] = ()
     spelt: Mapping[str, str] = field(default_factory=dict)
-    file: ConfigFile | None = None
 
-    def at(self, key: str) -> str:
-        """Return the position of a setting, as in `ConfigFile.at`."""
-        return self.file.at(self.spelt.get(key, key)) if self.file is not None else self.name
+    def origin(self, key: str) -> str:
+        """Return which file sets a key, and the position there."""
+        return f"{self.label} {self.file.at(self.spelt.get(key, key))}"
 
 
 def spec_key_names() -> frozenset[str]:
@@ -119,11 +122,14 @@ def spec_key_names() -> frozenset[str]:
     return frozenset((set(TRAINER_KEYS) | set(ALIASES) | set(FLAT)) - own)
 
 
-def check_file(file: ConfigFile | None, *, classes: frozenset[str], is_job: bool) -> FileSettings:
+def check_file(
+    file: ConfigFile | None, *, classes: frozenset[str], is_job: bool, label: str = ""
+) -> FileSettings:
     """Check every key of a settings file.
 
     Args:
         file: the file, or None.
+        label: which file it is.
         classes: names of failure classes, for ``[policy.<class>]``.
         is_job: True for a job file, which may have trainer keys, or False for product settings, which may not.
 
@@ -131,13 +137,13 @@ def check_file(file: ConfigFile | None, *, classes: frozenset[str], is_job: bool
         JobError: an unknown key (the message has the nearest name and the line) or a value of the wrong type.
     """
     if file is None:
-        return FileSettings()
+        return FileSettings(label)
     checked = _Checked(file, classes, is_job)
     for key, value in file.values.items():
         checked.attempt(checked.add, key, value)
     if checked.wrong:
         raise JobError(*checked.wrong)
-    return FileSettings(file.name, file=file, **checked.found)
+    return FileSettings(label, file, **checked.found)
 
 
 class _Checked:
@@ -299,7 +305,7 @@ class Resolver:
 
     parsed: ParsedRun
     env: Mapping[str, str]
-    layers: tuple[tuple[str, FileSettings], ...]  # job file, project, user: (label, settings)
+    layers: tuple[FileSettings, ...]  # job file, project, user
     origins: list[tuple[str, str, str]] = field(default_factory=list)
 
     def get(self, key: str) -> Any:
@@ -356,9 +362,9 @@ class Resolver:
         if key == "run.log_level":  # ignore values that only other programs use
             level = self.env.get("LOG_LEVEL", "").lower()
             yield level if level in SETTINGS[key].choices else None, "env LOG_LEVEL"
-        for label, layer in self.layers:
+        for layer in self.layers:
             if key in layer.settings:
-                yield layer.settings[key], f"{label} {layer.at(key)}"
+                yield layer.settings[key], layer.origin(key)
 
 
 def _shown(key: str, origin: str) -> str:

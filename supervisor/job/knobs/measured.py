@@ -7,7 +7,7 @@ have the same value, and an overridden setting may have the same name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from posixpath import normpath
@@ -105,13 +105,23 @@ UNSEEN = frozenset({Why.NO_STEP, Why.TOO_FEW_STEPS})
 """Too few steps have shown the accumulation."""
 
 
+DERIVED, NONE = "derived", "none"
+"""Values that replace the name of an accumulation setting."""
+
+
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """The answer to one question, and its certainty. `candidates`: settings to ask about, likeliest first."""
+    """The answer to one question, and its certainty. `candidates`: settings to ask about, likeliest first.
+
+    `number`: a micro-batch or an accumulation. `setting`: what sets the number, and `scope`, what this setting counts.
+    """
 
     certainty: Certainty
     why: Why
     candidates: tuple[Setting, ...] = ()
+    number: int | None = None
+    setting: Setting | None = None
+    scope: KnobScope | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,39 +129,34 @@ class MeasuredBatch:
     """The batch of one attempt.
 
     Attributes:
-        micro_batch: samples in one forward and backward pass on a rank.
-        accumulation: forward and backward passes per optimizer step.
+        micro: samples in one forward and backward pass on a rank.
+        accumulated: forward and backward passes per optimizer step.
+        set_by: the setting of the micro-batch.
+        accumulated_by: the setting of the accumulation. It counts the passes of one rank or of all ranks.
         world_size: ranks.
-        global_batch: the product of the three.
         sequence_length: tokens per sample if the model's input is token ids, or None if that is uncertain.
-        setting: the setting of the micro-batch.
-        scope: what `setting` counts.
-        counts_accumulation: `setting` is the total of an optimizer step, so the accumulation gives the micro-batch.
-        accumulation_setting: the setting of the accumulation: a name, "derived", "none", or None if unknown.
-        accumulation_knob: the setting with that name.
-        accumulation_scope: whether `accumulation_knob` counts the passes of one rank or of all ranks.
+        counts_accumulation: `set_by` is the total of an optimizer step, so the accumulation gives the micro-batch.
         has_loaded: a checkpoint or a pretrained model was loaded.
         loader_at: ``file:line`` of the training loader's call.
-        micro, accumulated, set_by, accumulated_by: the certainty of micro-batch, accumulation and their two settings.
     """
 
-    micro_batch: int | None
-    accumulation: int | None
-    world_size: int | None
-    global_batch: int | None
-    sequence_length: int | None
-    setting: Setting | None
-    scope: KnobScope | None
-    counts_accumulation: bool
-    accumulation_setting: str | None
-    accumulation_knob: Setting | None
-    accumulation_scope: KnobScope | None
-    has_loaded: bool
-    loader_at: str | None
     micro: Derivation
     accumulated: Derivation
     set_by: Derivation
     accumulated_by: Derivation
+    world_size: int | None
+    sequence_length: int | None
+    counts_accumulation: bool
+    has_loaded: bool
+    loader_at: str | None
+
+    @property
+    def accumulation_setting(self) -> str | None:
+        """The name of the setting of the accumulation, `DERIVED`, `NONE`, or None if unknown."""
+        by = self.accumulated_by
+        if by.setting is not None:
+            return by.setting.name
+        return {Why.DERIVED: DERIVED, Why.NO_ACCUMULATION: NONE}.get(by.why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,12 +192,9 @@ class _Numbers:
         """The possible values of an accumulation setting: the passes of one rank or of all ranks."""
         return {self.times, self.times * (self.world or 1)} if self.times is not None else set()
 
-    @property
-    def whole(self) -> int | None:
-        """The samples in one optimizer step on all ranks."""
-        if self.micro is None or self.times is None or self.world is None:
-            return None
-        return self.micro * self.times * self.world
+    def counted(self, setting: Setting) -> KnobScope:
+        """Return whether an accumulation setting counts the passes of one rank or of all ranks."""
+        return KnobScope.PER_RANK if setting.number == self.times else KnobScope.GLOBAL
 
     def is_unclear(self, value: int | None) -> bool:
         """Check whether `value` may be micro-batch times ranks or, with equally many passes, a rank's whole step."""
@@ -201,7 +203,9 @@ class _Numbers:
 
     def is_global(self, value: int | None) -> bool:
         """Check whether `value` is the number of samples in one optimizer step on all ranks."""
-        return value is not None and value == self.whole and value != self.uncut
+        if value is None or self.micro is None or self.times is None or self.world is None:
+            return False
+        return value == self.micro * self.times * self.world and value != self.uncut
 
 
 def measured_batch(
@@ -217,53 +221,41 @@ def measured_batch(
     given = named or Knobs()
     settings, ranks = facts.settings, facts.ranks
     first = ranks[0] if ranks else Rank()
-    loader = first.loader
-    world = facts.world_size
-    micro, seen = _micro_batch(first, settings)
-    if _differ(micro, (_micro_batch(rank, settings)[0] for rank in ranks)):
-        micro, seen = None, _refused(Why.RANKS_DIFFER)
-    times, accumulated = _accumulation(first, micro, world, settings)
-    if _differ(times, (_accumulation(rank, micro, world, settings)[0] for rank in ranks)):
-        times, accumulated = None, _refused(Why.RANKS_DIFFER)
-    uncut = loader.batch_size if loader is not None and seen.why is Why.PIECES else None
+    loader, world = first.loader, facts.world_size
+    micro = _agreed([_micro_batch(rank, settings) for rank in ranks or (first,)])
+    times = _agreed([_accumulation(rank, micro.number, world, settings) for rank in ranks or (first,)])
+    uncut = loader.batch_size if loader is not None and micro.why is Why.PIECES else None
     local = first.local_world_size or local_world_size
-    numbers = _Numbers(micro, times, world, local, _length(first, micro), uncut)
-    setting, scope, set_by = _named_batch(numbers, settings, given) or _setting_of(numbers, settings, loader)
-    by_name = _named_accumulation(numbers, settings, given, accumulated.why)
-    knob, answer, accumulated_by = by_name or _accumulation_setting(numbers, settings, setting)
-    if setting is None and knob is not None and len(cut := _cut(settings, uncut)) == 1:
-        setting, scope, set_by = cut[0], KnobScope.PER_RANK, _measured(Why.PIECES)
+    numbers = _Numbers(micro.number, times.number, world, local, _length(first, micro.number), uncut)
+    set_by = _named_batch(numbers, settings, given) or _setting_of(numbers, settings, loader)
+    by_name = _named_accumulation(numbers, settings, given, times.why)
+    accumulated_by = by_name or _accumulation_setting(numbers, settings, set_by.setting)
+    if set_by.setting is None and accumulated_by.setting and len(cut := _cut(settings, uncut)) == 1:
+        set_by = _set_by(Why.PIECES, cut[0], KnobScope.PER_RANK)
     return MeasuredBatch(
-        micro_batch=micro,
-        accumulation=times,
-        world_size=world,
-        global_batch=numbers.whole,
-        sequence_length=numbers.length,
-        setting=setting,
-        scope=scope,
-        counts_accumulation=setting is not None and _is_total(setting, numbers, settings),
-        accumulation_setting=answer,
-        accumulation_knob=knob,
-        accumulation_scope=None if knob is None else _counted_on(knob, times, given),
-        has_loaded=bool(facts.loaded),
-        loader_at=loader.at if loader is not None else None,
-        micro=seen,
-        accumulated=accumulated,
+        micro=micro,
+        accumulated=times,
         set_by=set_by,
         accumulated_by=accumulated_by,
+        world_size=world,
+        sequence_length=numbers.length,
+        counts_accumulation=set_by.setting is not None and _is_total(set_by.setting, numbers, settings),
+        has_loaded=bool(facts.loaded),
+        loader_at=loader.at if loader is not None else None,
     )
+
+
+def _agreed(of_ranks: Sequence[Derivation]) -> Derivation:
+    """Return the first rank's answer, or refuse if two ranks have different numbers. A rank that has no number is only behind."""
+    first = of_ranks[0]
+    if any(rank.number not in {first.number, None} for rank in of_ranks):
+        return _refused(Why.RANKS_DIFFER)
+    return first
 
 
 def _cut(settings: Sequence[Setting], uncut: int | None) -> list[Setting]:
     """Return settings that match the batch a rank loads before its loop splits the batch into pieces."""
     return [s for s in settings if s.is_input and _fit(s) and uncut is not None and s.number == uncut]
-
-
-def _counted_on(knob: Setting, times: int | None, given: Knobs) -> KnobScope:
-    """Decide whether the accumulation's setting counts the passes of one rank or of all ranks."""
-    counts_ranks = times is None and given.counts is AccumulationCounts.ALL_RANKS
-    is_own = knob.number == (times or knob.number) and not counts_ranks
-    return KnobScope.PER_RANK if is_own else KnobScope.GLOBAL
 
 
 def first_steps(facts: Facts, *, accumulates: bool) -> tuple[int | None, int | None, int | None]:
@@ -274,20 +266,19 @@ def first_steps(facts: Facts, *, accumulates: bool) -> tuple[int | None, int | N
     rank = next(iter(facts.ranks), None)
     if rank is None:
         return None, None, None
-    micro, _ = _micro_batch(rank, facts.settings)
+    micro = _micro_batch(rank, facts.settings).number
     count = rank.batches if rank.is_by_batches else rank.backwards
     if count.value > 1 and not (rank.counts_batches or accumulates):
         return micro, None, None  # two losses are not accumulation
     return micro, count.value or None, count.agreed
 
 
-def _differ(first: int | None, of_ranks: Iterable[int | None]) -> bool:
-    """Check whether two ranks have different numbers. A rank that has no number is only behind."""
-    return any(number not in {first, None} for number in of_ranks)
+def _measured(why: Why, number: int | None = None) -> Derivation:
+    return Derivation(Certainty.MEASURED, why, number=number)
 
 
-def _measured(why: Why) -> Derivation:
-    return Derivation(Certainty.MEASURED, why)
+def _set_by(why: Why, setting: Setting, scope: KnobScope) -> Derivation:
+    return Derivation(Certainty.MEASURED, why, setting=setting, scope=scope)
 
 
 def _asked(why: Why, candidates: Sequence[Setting]) -> Derivation:
@@ -309,27 +300,27 @@ def _fit(setting: Setting) -> BatchName:
     return max(fits)
 
 
-def _micro_batch(rank: Rank, settings: Sequence[Setting]) -> tuple[int | None, Derivation]:
+def _micro_batch(rank: Rank, settings: Sequence[Setting]) -> Derivation:
     loader, shape = rank.loader, rank.shape
     if not shape:
-        return None, _refused(Why.NOTHING_SEEN)
+        return _refused(Why.NOTHING_SEEN)
     if loader is None:
         return _micro_by_name(rank, settings)
     if rank.pieces(loader):
-        return shape[0], _measured(Why.PIECES)
+        return _measured(Why.PIECES, shape[0])
     if _joins_loaders(rank, loader):
-        return None, _asked(Why.SEVERAL_LOADERS, ())
+        return _asked(Why.SEVERAL_LOADERS, ())
     if loader.batch_size is not None:
         if loader.lead > 1 and loader.batch_size == loader.lead * (rank.world_size or 1) > loader.lead:
             # One batch was split among the ranks, or rows were packed into fewer.
-            return None, _asked(Why.SCOPE, ())
-        return loader.batch_size, _measured(Why.LOADER)
+            return _asked(Why.SCOPE, ())
+        return _measured(Why.LOADER, loader.batch_size)
     if len(loader.fed) == 1 and loader.fed.total() >= STEPS_THAT_AGREE:
-        return loader.lead, _measured(Why.FED)
-    return None, _refused(Why.UNKNOWN_SHAPE)
+        return _measured(Why.FED, loader.lead)
+    return _refused(Why.UNKNOWN_SHAPE)
 
 
-def _micro_by_name(rank: Rank, settings: Sequence[Setting]) -> tuple[int | None, Derivation]:
+def _micro_by_name(rank: Rank, settings: Sequence[Setting]) -> Derivation:
     """Derive the micro-batch if there is no loader: the first or second dimension (after time) that equals a batch setting.
 
     Only the first input of the last forward before a backward pass counts, as one-sample rollouts may precede.
@@ -343,10 +334,9 @@ def _micro_by_name(rank: Rank, settings: Sequence[Setting]) -> tuple[int | None,
     if len(found) == 1 and any(_fit(setting) > BatchName.ODD for setting in fits):
         is_first = not found.isdisjoint({last, rank.shape[0]})
         why = Why.FIRST_DIMENSION if is_first else Why.SECOND_DIMENSION
-        return found.pop(), _measured(why)
+        return _measured(why, found.pop())
     # Either an unusual word beside `batch` (a normalization, a replay buffer), or two sizes.
-    asked = _asked(Why.BY_NAME, fits) if fits else _open(Why.UNKNOWN_SHAPE, named)
-    return None, asked
+    return _asked(Why.BY_NAME, fits) if fits else _open(Why.UNKNOWN_SHAPE, named)
 
 
 def _joins_loaders(rank: Rank, loader: Loader) -> bool:
@@ -363,21 +353,21 @@ def _joins_loaders(rank: Rank, loader: Loader) -> bool:
 
 def _accumulation(
     rank: Rank, micro: int | None, world: int | None, settings: Sequence[Setting]
-) -> tuple[int | None, Derivation]:
+) -> Derivation:
     if not rank.steps:
-        by_name = [setting for setting in settings if is_accumulation(setting.name)]
-        return None, _open(Why.NO_STEP, by_name)
+        return _open(Why.NO_STEP, [setting for setting in settings if is_accumulation(setting.name)])
     by_batches = rank.is_by_batches
     times = (rank.batches if by_batches else rank.backwards).agreed
     if times is None:
-        return None, _refused(Why.TOO_FEW_STEPS if rank.steps < STEPS_THAT_AGREE else Why.CHANGING)
+        return _refused(Why.TOO_FEW_STEPS if rank.steps < STEPS_THAT_AGREE else Why.CHANGING)
     if times > 1 and not rank.counts_batches:  # two losses of a GAN or two passes of SAM are not accumulation
         numbers = _Numbers(micro, times, world, None, _length(rank, micro))
-        _, answer, finding = _accumulation_setting(numbers, settings, None)
+        by = _accumulation_setting(numbers, settings, None)
+        is_explained = by.certainty is Certainty.MEASURED and by.why is not Why.NO_ACCUMULATION
         says_so = any(is_accumulation(s.name) and s.number in numbers.accumulations for s in settings)
-        if answer in {None, "none"} and not says_so:
-            return None, _asked(Why.UNCONFIRMED, finding.candidates)
-    return times, _measured(Why.BATCHES if by_batches else Why.BACKWARDS)
+        if not (is_explained or says_so):
+            return _asked(Why.UNCONFIRMED, by.candidates)
+    return _measured(Why.BATCHES if by_batches else Why.BACKWARDS, times)
 
 
 def _length(rank: Rank, micro: int | None) -> int | None:
@@ -390,12 +380,10 @@ def _length(rank: Rank, micro: int | None) -> int | None:
     return rows if columns == micro and rank.loader is None else None
 
 
-def _setting_of(
-    numbers: _Numbers, settings: Sequence[Setting], loader: Loader | None
-) -> tuple[Setting | None, KnobScope | None, Derivation]:
+def _setting_of(numbers: _Numbers, settings: Sequence[Setting], loader: Loader | None) -> Derivation:
     named = sorted((setting for setting in settings if _fit(setting)), key=_fit, reverse=True)
     if numbers.micro is None:
-        return None, None, _open(Why.WITHOUT_BATCH, named)
+        return _open(Why.WITHOUT_BATCH, named)
     text = "" if loader is None or numbers.uncut is not None else loader.text or ""
     in_call = _in_call(text, settings)
     fits, why = _fitting(numbers, named), Why.NAME_AND_VALUE
@@ -403,10 +391,10 @@ def _setting_of(
         fits = [s for s in in_call if numbers.scope(s.number) is not None and (_fit(s) or is_one_name(text))]
         why = Why.CALL_TEXT
         if not fits:
-            return None, None, _asked(Why.ARITHMETIC, in_call)
+            return _asked(Why.ARITHMETIC, in_call)
     given = [s for s in fits if s.is_input]
     others = _of_other_names(numbers, settings)
-    return _best(numbers, given, others, why) if given else (None, None, _not_given(text, fits, others))
+    return _best(numbers, given, others, why) if given else _not_given(text, fits, others)
 
 
 def _fitting(numbers: _Numbers, named: Sequence[Setting]) -> list[Setting]:
@@ -450,54 +438,51 @@ def is_named(setting: Setting, name: str) -> bool:
     return plain(bare(name)) in {plain(word) for word in (setting.name, *setting.words)}
 
 
-def _named_batch(
-    numbers: _Numbers, settings: Sequence[Setting], named: Knobs
-) -> tuple[Setting | None, KnobScope | None, Derivation] | None:
+def _named_batch(numbers: _Numbers, settings: Sequence[Setting], named: Knobs) -> Derivation | None:
     """Return the setting that the user named for the batch, if it was seen and the micro-batch is known."""
     mine = [s for s in settings if named.batch is not None and is_named(s, named.batch)]
     if not mine or numbers.micro is None:
         return None
     scope = numbers.scope(mine[0].number) or (KnobScope.GLOBAL if numbers.is_global(mine[0].number) else None)
     if scope is None:
-        return None, None, _asked(Why.DECLARED, mine[:1])
+        return _asked(Why.DECLARED, mine[:1])
     if numbers.is_unclear(mine[0].number):
         if named.batch_scope is KnobScope.UNKNOWN:
-            return None, None, _asked(Why.SCOPE, mine[:1])
+            return _asked(Why.SCOPE, mine[:1])
         scope = named.batch_scope
-    return mine[0], scope, _measured(Why.DECLARED)
+    return _set_by(Why.DECLARED, mine[0], scope)
 
 
 def _named_accumulation(
     numbers: _Numbers, settings: Sequence[Setting], named: Knobs, why: Why
-) -> tuple[Setting | None, str | None, Derivation] | None:
+) -> Derivation | None:
     """Return the setting named for the accumulation. Use its value until enough steps show it (`why`)."""
     mine = [s for s in settings if named.accumulation is not None and is_named(s, named.accumulation)]
     if not mine or (numbers.times is None and (why not in UNSEEN or mine[0].number is None)):
         return None
     if numbers.times is None:
-        return mine[0], mine[0].name, _measured(Why.DECLARED)
+        counts_ranks = named.counts is AccumulationCounts.ALL_RANKS
+        return _set_by(Why.DECLARED, mine[0], KnobScope.GLOBAL if counts_ranks else KnobScope.PER_RANK)
     if mine[0].number not in numbers.accumulations:
-        return None, None, _asked(Why.DECLARED, mine[:1])
-    return mine[0], mine[0].name, _measured(Why.DECLARED)
+        return _asked(Why.DECLARED, mine[:1])
+    return _set_by(Why.DECLARED, mine[0], numbers.counted(mine[0]))
 
 
-def _best(
-    numbers: _Numbers, given: Sequence[Setting], others: Sequence[Setting], why: Why
-) -> tuple[Setting | None, KnobScope | None, Derivation]:
+def _best(numbers: _Numbers, given: Sequence[Setting], others: Sequence[Setting], why: Why) -> Derivation:
     """Return the setting whose name fits best among those with a fitting value, or else a question."""
     first = given[0]
     best = [s for s in given if _fit(s) == _fit(first) or _fit(first) <= BatchName.BARE]
     scope = numbers.scope(first.number) or KnobScope.GLOBAL
     nearer = [s for s in given if s.number == numbers.micro and _fit(s) > BatchName.ODD and s not in best]
     if len(best) > 1 or (nearer and scope is not KnobScope.PER_RANK):
-        return None, None, _asked(Why.SEVERAL, [*best, *nearer, *others])
+        return _asked(Why.SEVERAL, [*best, *nearer, *others])
     # The name suggests one rank's batch and the value all ranks', or vice versa.
     says_other = _fit(first) is BatchName.ONE_RANK
     if scope is KnobScope.PER_RANK:
         says_other = is_total(first.name) and (numbers.world or 1) > 1
     if numbers.is_unclear(first.number) or says_other:
-        return None, None, _asked(Why.SCOPE, best)
-    return first, scope, _measured(why)
+        return _asked(Why.SCOPE, best)
+    return _set_by(why, first, scope)
 
 
 def _is_total(setting: Setting, numbers: _Numbers, settings: Sequence[Setting]) -> bool:
@@ -516,29 +501,27 @@ def _may_be_batch(setting: Setting) -> bool:
 
 def _accumulation_setting(
     numbers: _Numbers, settings: Sequence[Setting], batch: Setting | None
-) -> tuple[Setting | None, str | None, Derivation]:
-    """Return the setting, its name (or "derived" or "none"), and the certainty."""
+) -> Derivation:
+    """Return the setting of the accumulation, or that a total implies it, or that none is needed."""
     named = [s for s in settings if is_accumulation(s.name) and s is not batch]
     if numbers.times is None:
-        return None, None, _asked(Why.BY_NAME, named) if named else _refused(Why.NO_STEP)
+        return _asked(Why.BY_NAME, named) if named else _refused(Why.NO_STEP)
     fits = [s for s in named if s.number in numbers.accumulations and s.is_input]
     if len(fits) == 1:
-        return fits[0], fits[0].name, _measured(Why.NAME_AND_VALUE)
+        return _set_by(Why.NAME_AND_VALUE, fits[0], numbers.counted(fits[0]))
     if named:
-        return None, None, _asked(Why.SEVERAL if fits else Why.BY_NAME, fits or named)
-    others = [s for s in settings if s is not batch and s.is_input]
-    return _without_accumulation(numbers, others, several=numbers.times > 1)
+        return _asked(Why.SEVERAL if fits else Why.BY_NAME, fits or named)
+    return _without_accumulation(numbers, [s for s in settings if s is not batch and s.is_input])
 
 
-def _without_accumulation(
-    numbers: _Numbers, others: Sequence[Setting], *, several: bool
-) -> tuple[Setting | None, str | None, Derivation]:
+def _without_accumulation(numbers: _Numbers, others: Sequence[Setting]) -> Derivation:
     """Return the result if no name accumulates: a total that implies it, another setting with its value, or none."""
+    several = numbers.times != 1
     wholes = [s for s in others if numbers.is_whole(s.number) and (_fit(s) or is_tokens(s.name))]
     if (several and wholes) or any(is_total(s.name) for s in wholes):
-        return None, "derived", Derivation(Certainty.MEASURED, Why.DERIVED, tuple(wholes[:1]))
+        return Derivation(Certainty.MEASURED, Why.DERIVED, tuple(wholes[:1]))
     if not several:
-        return None, "none", _measured(Why.NO_ACCUMULATION)
+        return _measured(Why.NO_ACCUMULATION)
     # The number comes from the code or from an unseen configuration.
     equal = [s for s in others if s.number in numbers.accumulations and _may_be_batch(s)]
-    return None, None, _asked(Why.BY_VALUE, equal) if equal else _refused(Why.FIXED_IN_CODE)
+    return _asked(Why.BY_VALUE, equal) if equal else _refused(Why.FIXED_IN_CODE)

@@ -10,13 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from supervisor.job.batch import BatchSpec, factors
-from supervisor.job.knobs.measured import UNSEEN, Derivation, MeasuredBatch, Why
+from supervisor.job.knobs.measured import DERIVED, NONE, UNSEEN, Derivation, MeasuredBatch, Why
 from supervisor.job.knobs.resume_settings import knob_name
 from supervisor.job.knobs.written_facts import Setting
 from supervisor.job.spec import AccumulationCounts, EntryKind, FoundNumber, JobSpec, Knobs, KnobScope, Unread
-
-DERIVED, NONE = "derived", "none"
-"""Values that replace the name of an accumulation setting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,63 +184,63 @@ _NO_ACCUMULATION = {
 
 def measured_settings(found: MeasuredBatch, named: Knobs) -> MeasuredSettings:
     """Return the settings derived from an attempt's measurements, in the user's spelling where named."""
-    knob, setting, steps = found.accumulation_knob, found.setting, _passes(found)
-    counts_ranks = knob is not None and found.accumulation_scope is KnobScope.GLOBAL
+    micro, scope, steps = found.micro.number, found.set_by.scope, _passes(found)
+    setting, knob = found.set_by.setting, found.accumulated_by.setting
     total = next(iter(found.accumulated_by.candidates), None)
     if found.accumulation_setting != DERIVED:
-        is_step = found.scope is KnobScope.PER_RANK
-        total = setting if is_step and setting is not None and setting.number != found.micro_batch else None
+        is_step = scope is KnobScope.PER_RANK
+        total = setting if is_step and setting is not None and setting.number != micro else None
     batch = None
-    if found.micro_batch and steps and found.world_size:
-        batch = BatchSpec(found.micro_batch, steps, found.world_size)
+    if micro and steps and found.world_size:
+        batch = BatchSpec(micro, steps, found.world_size)
     refusal, help_ = _why_refused(found)
     return MeasuredSettings(
         batch=batch,
-        setting=_name(setting, found.set_by, named.batch),
-        scope=found.scope,
+        setting=_name(found.set_by, named.batch),
+        scope=scope,
         counts_accumulation=found.counts_accumulation,
-        accumulation=_name(knob, found.accumulated_by, named.accumulation) or found.accumulation_setting,
-        accumulation_counts_ranks=counts_ranks,
+        accumulation=_name(found.accumulated_by, named.accumulation) or found.accumulation_setting,
+        accumulation_counts_ranks=knob is not None and found.accumulated_by.scope is KnobScope.GLOBAL,
         total=(knob_name(total), total.number) if total is not None and total.number is not None else None,
         refusal=refusal,
         help=help_,
-        micro=found.micro_batch,
-        passes=found.accumulation,
+        micro=micro,
+        passes=found.accumulated.number,
         ranks=found.world_size,
     )
 
 
-def _name(setting: Setting | None, derivation: Derivation, named: str | None) -> str | None:
-    if setting is None:
+def _name(by: Derivation, named: str | None) -> str | None:
+    if by.setting is None:
         return None
-    return named if derivation.why is Why.DECLARED and named is not None else knob_name(setting)
+    return named if by.why is Why.DECLARED and named is not None else knob_name(by.setting)
 
 
 def _passes(found: MeasuredBatch) -> int | None:
     """Return the measured accumulation, or the value of the setting named for it until then."""
-    knob = found.accumulation_knob
-    if found.accumulation is not None or knob is None or knob.number is None:
-        return found.accumulation
-    ranks = (found.world_size or 1) if found.accumulation_scope is KnobScope.GLOBAL else 1
+    knob, steps = found.accumulated_by.setting, found.accumulated.number
+    if steps is not None or knob is None or knob.number is None:
+        return steps
+    ranks = (found.world_size or 1) if found.accumulated_by.scope is KnobScope.GLOBAL else 1
     return knob.number // ranks if knob.number % ranks == 0 else None
 
 
 def open_part(found: MeasuredBatch, named: Knobs) -> tuple[Unread | None, tuple[Setting, ...]]:
     """Return what the user could answer first, and the settings in question."""
-    if found.micro_batch is None:
+    if found.micro.number is None:
         return None, ()
-    if found.setting is None:
+    if found.set_by.setting is None:
         is_scope = found.set_by.why is Why.SCOPE and named.batch is not None
         return (Unread.SCOPE if is_scope else Unread.MICRO), found.set_by.candidates
     is_unseen = _passes(found) is None and found.accumulated.why in UNSEEN
-    if is_unseen or (found.accumulation is not None and found.accumulation_setting is None):
+    if is_unseen or (found.accumulated.number is not None and found.accumulation_setting is None):
         return Unread.ACCUMULATION, found.accumulated_by.candidates
     return None, ()
 
 
 def fixed_in_code(seen: MeasuredSettings, found: MeasuredBatch) -> MeasuredSettings:
     """Return `seen` updated for a user who answered that the missing setting is hard-coded."""
-    what = _made_accumulation(found) if found.setting is not None else _made_micro(found)
+    what = _made_accumulation(found) if found.set_by.setting is not None else _made_micro(found)
     return replace(seen, refusal=f"{what} is in the code, as you answered", help="")
 
 
@@ -251,9 +248,9 @@ def _why_refused(found: MeasuredBatch) -> tuple[str, str]:
     """Return why the batch cannot be changed, and what would allow it."""
     if found.micro.why is Why.NOTHING_SEEN:
         return "", ""
-    if found.micro_batch is None:
+    if found.micro.number is None:
         return _NO_MICRO.get(found.micro.why, "the micro-batch could not be measured"), _DECLARE
-    if found.setting is None:
+    if found.set_by.setting is None:
         return _why_open(found.set_by, _made_micro(found), found), "--batch-knob NAME"
     if _passes(found) is None:
         why = _NO_ACCUMULATION.get(found.accumulated.why, "the accumulation could not be measured")
@@ -264,11 +261,13 @@ def _why_refused(found: MeasuredBatch) -> tuple[str, str]:
 
 
 def _made_micro(found: MeasuredBatch) -> str:
-    return f"what makes the {found.micro_batch} samples of a rank"
+    return f"what makes the {found.micro.number} samples of a rank"
 
 
 def _made_accumulation(found: MeasuredBatch) -> str:
-    return "what makes the accumulation" + (f" of {found.accumulation}" if found.accumulation else "")
+    return "what makes the accumulation" + (
+        f" of {found.accumulated.number}" if found.accumulated.number else ""
+    )
 
 
 def _why_open(derivation: Derivation, made: str, found: MeasuredBatch) -> str:

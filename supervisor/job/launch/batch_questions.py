@@ -22,7 +22,7 @@ from supervisor.job.knobs.measured_knobs import (
 )
 from supervisor.job.knobs.resume_settings import knob_name
 from supervisor.job.knobs.setting_names import BatchName, bare, batch_name, is_accumulation
-from supervisor.job.launch.oom_plan import OomRefusal, next_batch, oom_plan
+from supervisor.job.launch.oom_plan import next_batch, oom_plan
 from supervisor.job.spec import IN_CODE, BatchAnswer, BatchQuestion, JobSpec, Knobs, KnobScope, Unread
 
 MOST_ANSWERS: Final = 3
@@ -118,7 +118,7 @@ def _answer(job: JobSpec, one: OpenAnswer, *, is_wrong: bool) -> BatchAnswer:
     else:
         job = with_measured(job, one.then)
         plan = oom_plan(replace(job, retry=replace(job.retry, allow_smaller_global=True)), is_measured=True)
-        if isinstance(plan, OomRefusal):
+        if not plan.changes:
             why = plan.why
         elif job.batch is not None:
             after = next_batch(job, job.batch, smaller_global=plan.smaller_global)

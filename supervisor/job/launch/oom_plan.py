@@ -53,21 +53,17 @@ class ResumePlan:
 
 @dataclass(frozen=True, slots=True)
 class OomPlan:
-    """The changes at the first out-of-memory failure and at later ones. `smaller_global`: allowed by the user, and the only way."""
+    """The changes at the first out-of-memory failure and at later ones, or `why` there are none, and what would `help`.
 
-    changes: tuple[KnobChange, ...]
-    then: tuple[tuple[KnobChange, ...], ...]
+    `smaller_global`: allowed by the user, and the only way.
+    """
+
     resume: ResumePlan
+    changes: tuple[KnobChange, ...] = ()
+    then: tuple[tuple[KnobChange, ...], ...] = ()
     smaller_global: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class OomRefusal:
-    """Why no automatic change is possible, and what would allow one."""
-
-    why: str
-    help: str
-    resume: ResumePlan
+    why: str = ""
+    help: str = ""
 
 
 def resume_plan(knobs: Knobs) -> ResumePlan:
@@ -97,7 +93,7 @@ def resume_words(resume: ResumePlan) -> str:
     return f"not known{source}: a restart after the first step waits for you (--resume-knob, --self-resuming)"
 
 
-def oom_plan(spec: JobSpec, *, is_measured: bool = False) -> OomPlan | OomRefusal:
+def oom_plan(spec: JobSpec, *, is_measured: bool = False) -> OomPlan:
     """Return the response to an out-of-memory failure of the job as started, or once `is_measured`. Pure."""
     knobs, batch, resume = spec.knobs, spec.batch, resume_plan(spec.knobs)
     later = is_measured_later(spec) and not is_measured
@@ -110,26 +106,26 @@ def oom_plan(spec: JobSpec, *, is_measured: bool = False) -> OomPlan | OomRefusa
             why, help_ = why_size_unknown(knobs)
         if later:
             why = f"{MEASURED_LATER} ({why})" if why else MEASURED_LATER
-        return OomRefusal(why, help_, resume)
+        return OomPlan(resume, why=why, help=help_)
     steps: list[tuple[KnobChange, ...]] = []
     try:
         while len(steps) < MAX_STEPS and (next_ := next_batch(spec, batch, smaller_global=smaller_global)):
             steps.append(_changes(spec, batch if steps else None, batch, next_))
             batch = next_
     except JobError as error:
-        return OomRefusal(error.message, "", resume)
+        return OomPlan(resume, why=error.message)
     if not steps:
         least = max(spec.retry.min_micro_batch, 1)
         why = f"no micro-batch of {least} or more below {batch.micro_batch_per_rank} is left"
-        return OomRefusal(why, "", resume)
-    return OomPlan(steps[0], tuple(steps[1:]), resume, smaller_global)
+        return OomPlan(resume, why=why)
+    return OomPlan(resume, steps[0], tuple(steps[1:]), smaller_global)
 
 
 def missing_words(spec: JobSpec) -> tuple[str, ...]:
     """Return the declarations, as typed, that a restart after running out of memory still needs, none if it restarts anyway."""
     plan, knobs = oom_plan(spec, is_measured=True), spec.knobs
     words: list[str] = []
-    if isinstance(plan, OomRefusal):
+    if not plan.changes:
         if knobs.batch is None:
             words += ["--batch-knob", "NAME"]
         elif knobs.batch_scope is KnobScope.UNKNOWN and not knobs.paired:
@@ -151,7 +147,7 @@ def oom_notice(spec: JobSpec, *, waits: bool, tries: Sequence[str] = ()) -> tupl
     plan, missing = oom_plan(spec, is_measured=True), missing_words(spec)
     how = f"; {' '.join(missing)}" if missing else ""
     end = "would wait for you" if waits else "would end this run"
-    if isinstance(plan, OomRefusal):
+    if not plan.changes:
         return f"out of memory {end}: {plan.why}{how}", False
     batch = next_batch(spec, spec.batch, smaller_global=plan.smaller_global) if spec.batch else None
     assert batch is not None, "a plan has a first step"
@@ -272,10 +268,10 @@ def _number(knobs: Knobs, what: str, name: str | None) -> dict[str, Any]:
     }
 
 
-def _on_oom(plan: OomPlan | OomRefusal) -> dict[str, Any]:
+def _on_oom(plan: OomPlan) -> dict[str, Any]:
     how, knob, value, source = astuple(plan.resume)
     resume = {"how": how, "knob": knob, "value": value, "from": source}
-    if isinstance(plan, OomRefusal):
+    if not plan.changes:
         return {"refused": True, "why": plan.why, "what_would_help": plan.help or None, "resume": resume}
     steps = [
         [{"knob": c.knob, "from": c.old, "to": c.new} for c in step] for step in (plan.changes, *plan.then)
@@ -288,7 +284,7 @@ def four_lines(spec: JobSpec) -> tuple[str, str, str, str]:
     """Describe the plan in four lines: the batch, its changes, the result, the resume."""
     plan = oom_plan(spec)
     how, batch_line = resume_words(plan.resume), _batch_line(spec)
-    if isinstance(plan, OomPlan):
+    if plan.changes:
         then = "; ".join(_text(step) for step in plan.then[:3]) or "nothing smaller is left"
         kept = "a smaller global batch, as allowed" if plan.smaller_global else "same global batch"
         return (batch_line, f"{_text(plan.changes)} ({kept})", then, how)

@@ -1,4 +1,4 @@
-"""The run that a keeper supervises, as passed to its parts: paths, job, clock, and the journal with its state."""
+"""The run that a keeper supervises, as passed to its parts: paths, job, clock, and the journal with its state and first events."""
 
 from __future__ import annotations
 
@@ -6,17 +6,24 @@ import contextlib
 import errno
 import logging
 import os
+import socket
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from supervisor import __version__
+from supervisor.cluster.scheduler import scheduler_of
+from supervisor.job.config.script_settings import is_plain_python
+from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.run import events as ev
 from supervisor.run.fold import fold, merge_progress
 from supervisor.run.journal import SNAPSHOT_EVERY, JournalWriter, read_state, without_secrets, write_snapshot
 from supervisor.run.paths import NodePaths, RunPaths
+from supervisor.run.records import Finding, FindingLevel
 from supervisor.run.runfile import RunFile
 from supervisor.run.summaries import remember
+from supervisor.sources.processes import ProcessId, boot_id
 from supervisor.text.redact import Redactor
 
 log = logging.getLogger("stoker.keeper")
@@ -168,3 +175,72 @@ class RunContext:
     def advise(self, attempt: int, code: str, text: str) -> None:
         """Journal a remark about an attempt."""
         self.ledger.emit(ev.Advisory(t=self.clock.wall(), attempt=attempt, code=code, text=text))
+
+
+# -- the first events of a keeper: the run, the keeper, and the pre-launch findings ---------------------
+
+
+def opening(
+    context: RunContext, keeper: ProcessId, findings: tuple[Finding, ...] = (), *, continued_by: str = ""
+) -> Iterator[ev.Event]:
+    """Yield the events of a keeper that starts on a run: new, adopted, or `continued_by` a person."""
+    record, job, now = context.record, context.record.job, context.clock.wall()
+    adopted = context.ledger.adopted
+    if not adopted:
+        yield ev.RunStarted(
+            t=now,
+            run_id=context.run.run_id,
+            name=job.name,
+            mode="launched",
+            host=record.host,
+            total_steps=job.total_steps,
+            world_size=world_size_of(job),
+        )
+        if (known := job.answered) is not None:
+            yield ev.BatchAnswered(
+                t=now, question=known.question, value=known.value, batch=job.batch, day=known.day
+            )
+    yield ev.KeeperStarted(
+        t=now,
+        pid=keeper.pid,
+        boot_id=boot_id(),
+        host=socket.gethostname() if adopted else None,
+        slurm_job=scheduler_of(context.env).job,
+        continued_by=continued_by,
+        start_time=keeper.start_time,
+        version=__version__,
+        adopted=adopted,
+        interactive=record.settings.interactive,
+    )
+    for finding in findings:
+        yield ev.PreflightFound(t=now, finding=finding)
+
+
+def world_size_of(job: JobSpec) -> int | None:
+    """Return the number of ranks in the whole job from the arguments to the user's own launcher, or None if unknown."""
+    if job.batch is not None and job.batch.ranks_known:
+        return job.batch.world_size
+    if job.world_size is not None:
+        return job.world_size
+    if job.entry_kind is EntryKind.COMMAND and not is_plain_python(job):
+        return None
+    return job.nproc_per_node * (int(job.nnodes) if job.nnodes.isdecimal() else 1)
+
+
+def later_findings(context: RunContext) -> list[Finding]:
+    """Run the checks that never refuse a launch, and return their warnings."""
+    from supervisor.preflight.checks import beside, run_checks
+    from supervisor.preflight.context import CheckContext
+    from supervisor.preflight.interpreter import Interpreter
+
+    record = context.record
+    found = Interpreter(
+        path=record.interpreter,
+        version=record.python_version or "",
+        torch_version=record.torch_version,
+        why="",
+        torch_cuda=record.torch_cuda,
+        torch_hip=record.torch_hip,
+    )
+    checked = run_checks(beside(), CheckContext(record.job, context.run.root.parent, context.env, found))
+    return [finding for finding in checked if finding.level is not FindingLevel.OK]

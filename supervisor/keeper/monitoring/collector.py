@@ -14,10 +14,10 @@ from queue import SimpleQueue
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.base.keeper_clock import Clock, of_others
 from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
-from supervisor.keeper.monitoring.observations import AdviceSeen, GpuSeen, Observation, RankGone, Sampled
+from supervisor.keeper.monitoring.observations import Observation, RankGone, Reported, Sampled, advice
 from supervisor.keeper.process.members import pids_are_the_drivers, user_of
 from supervisor.run.arrivals import ArrivalWriter
-from supervisor.run.events import RankStarted
+from supervisor.run.events import GpuFound, RankStarted
 from supervisor.run.paths import AttemptPaths
 from supervisor.run.series import GPU, HOST, MACHINE_KEY, NET_RECEIVED, NET_SENT
 from supervisor.run.state import AttemptState
@@ -69,8 +69,7 @@ class Collector:
             rules=job.metric_rules,
             on_agent=self._on_agent,
             engine_ready=engine_ready,
-            arrived=self._arrivals.note,
-            read_before=self._arrivals.end_of,
+            arrivals=self._arrivals,
         )
 
     def start(self) -> None:
@@ -196,16 +195,18 @@ class Sensors:
             use = self._other_gpu_users.use(sample, watched)
             if sample.device not in self._named:
                 self._named.add(sample.device)
-                self._put(GpuSeen(t, sample.device))
+                gpu, size = sample.device, sample.device.memory_total_bytes
+                found = GpuFound(t=t, index=gpu.index, uuid=gpu.uuid, name=gpu.name, memory_total_bytes=size)
+                self._put(Reported(found))
             self._put(Sampled(t, GPU, str(index), gpu_values(sample, use)))
             text = use.advice() if use is not None else None
             if text is not None:
-                self._put(AdviceSeen(t, None, f"gpu_shared_{index}", text))
+                self._put(advice(t, f"gpu_shared_{index}", text))
 
     def _on_gpu_note(self, note: GpuNote) -> None:
         if note.code is not GpuNoteCode.ABSENT:  # a machine without GPUs is not worth a note
             code = f"{note.code}_{note.index if note.index is not None else ''}_{note.xid or ''}"
-            self._put(AdviceSeen(of_others(note.t, self._clock), None, code, note.text))
+            self._put(advice(of_others(note.t, self._clock), code, note.text))
 
     def _on_host(self, machine: HostSample, processes: Sequence[ProcessSample]) -> None:
         own = next((sample for sample in processes if sample.key == OWN), None)

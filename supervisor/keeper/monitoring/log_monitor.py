@@ -24,15 +24,17 @@ from supervisor.keeper.base.background import Background
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.observations import (
     LOSSES,
-    EvidenceLine,
     FactSeen,
     LinesSeen,
     Observation,
+    Reported,
     StepHint,
     StepSeen,
     from_telemetry,
 )
 from supervisor.policy.health.stall import printed
+from supervisor.run.arrivals import ArrivalWriter
+from supervisor.run.events import EvidenceSeen
 from supervisor.run.records import FailureClass
 from supervisor.run.series import LINE_T, READING
 from supervisor.sources.metrics import DrawnState, MetricReader, MetricSample, standing_states
@@ -123,8 +125,7 @@ class LogWatch:
         late: the content of a log at its first read was written earlier, so its samples get the timestamps of their lines, or
             a mark for a line without a timestamp.
         on_agent: receives the raw bytes of AGENT logs, in the tail thread.
-        arrived: receives a log's name, its length, and the two checks between which it last grew, in the tail thread.
-        read_before: returns how many bytes of a log an earlier keeper had read; called when the log is first followed.
+        arrivals: the index of when each log grew, which also tells what an earlier keeper had read; None if there is none.
     """
 
     def __init__(
@@ -141,8 +142,7 @@ class LogWatch:
         engine_ready: Callable[[], bool] = lambda: True,
         late: bool = False,
         waiting: Callable[[], int] = lambda: 0,
-        arrived: Callable[[str, int, float, float], None] = lambda *_batch: None,
-        read_before: Callable[[str], int] = lambda _name: 0,
+        arrivals: ArrivalWriter | None = None,
     ) -> None:
         self._stop = stop
         self._put = put
@@ -164,7 +164,7 @@ class LogWatch:
         self._unscanned_bytes = 0
         self._tailer = Tailer(stop, self._on_batch, on_note=self._on_note)
         self._scanner: LiveScanner | None = None
-        self._arrived, self._read_before = arrived, read_before
+        self._arrivals = arrivals
         self._before: dict[str, int] = {}
         self._keys: dict[str, LogKey] = {}
         self._paths: list[str] = []
@@ -178,7 +178,7 @@ class LogWatch:
         """Follow a file, once. It may not exist yet. `ended` means that it was fully written earlier, even if it grows."""
         if key.name not in self._keys:
             self._keys[key.name] = key
-            self._before[key.name] = self._read_before(key.name)
+            self._before[key.name] = self._arrivals.end_of(key.name) if self._arrivals is not None else 0
             self._paths.append(path)
             if self._late:
                 size, changed_t = 0, 0.0
@@ -252,8 +252,9 @@ class LogWatch:
                 assert_never(unreachable)
 
     def _note_arrival(self, name: str, batch: Batch) -> None:
-        now = self._clock.wall()
-        self._arrived(name, batch.offset + len(batch.data), now - POLL_S, now)
+        if self._arrivals is not None:  # it grew since the last check, which was `POLL_S` ago
+            now = self._clock.wall()
+            self._arrivals.note(name, batch.offset + len(batch.data), now - POLL_S, now)
 
     def _scan(self, key: LogKey, batch: Batch) -> None:
         if self._scanner is None and not self._engine_ready() and self._unscanned_bytes < MAX_WAITING_BYTES:
@@ -280,18 +281,17 @@ class LogWatch:
             ):
                 continue
             self._rank_reported = self._rank_reported or key.kind is LogKind.RANK
-            self._put(
-                EvidenceLine(
-                    t=self._clock.wall(),
-                    failure=hit.signature.failure,
-                    role=str(hit.signature.role),
-                    rank=self._rank_of(hit.origin.over(key.origin)),
-                    path=key.name,
-                    line=hit.line,
-                    text=hit.text,
-                    stop_signal=hit.has(Trait.STOP_SIGNAL),
-                )
+            found = EvidenceSeen(
+                t=self._clock.wall(),
+                attempt=0,
+                failure=hit.signature.failure,
+                role=str(hit.signature.role),
+                rank=self._rank_of(hit.origin.over(key.origin)),
+                path=key.name,
+                line=hit.line,
+                text=hit.text,
             )
+            self._put(Reported(found, found.rank, stop_signal=hit.has(Trait.STOP_SIGNAL)))
 
     def _measure(self, key: LogKey, batch: Batch) -> None:
         reader = self._readers.setdefault(key.name, MetricReader(rules=self._rules))

@@ -214,25 +214,25 @@ class MeasuredFacts:
         is_one_shape = len(first.forwards) == 1
         length = found.sequence_length if is_one_shape else None
         planned_steps = None
-        if found.accumulation == 1 and self._ratio.value == (1.0 if self.logs_steps else None):
+        if found.accumulated.number == 1 and self._ratio.value == (1.0 if self.logs_steps else None):
             # With accumulation the setting's number may count passes. What a script's own counter counts is unknown.
             inputs = (setting for setting in self._facts.settings if setting.is_input)
             planned_steps = total_steps([(f"--{s.name}", str(s.number)) for s in inputs if s.number])
-        is_leading = is_one_shape and first.shape[0] == found.micro_batch
+        is_leading = is_one_shape and first.shape[0] == found.micro.number
         return ev.BatchMeasured(
             t=self._clock.wall(),
             attempt=self._attempt,
-            micro_batch=found.micro_batch,
-            accumulation=settings.batch.accumulation_steps if settings.batch else found.accumulation,
+            micro_batch=found.micro.number,
+            accumulation=settings.batch.accumulation_steps if settings.batch else settings.passes,
             world_size=found.world_size,
-            global_batch=settings.batch.global_batch if settings.batch else found.global_batch,
+            global_batch=settings.batch.global_batch if settings.batch else None,
             sequence_length=length,
             sample_shape=(length,) if length is not None else first.shape[1:] if is_leading else (),
             planned_steps=planned_steps,
             logged_step=self._ratio.value,
             counts_steps=self._is_silent and not self.logs_steps,
             setting=settings.setting,
-            scope=found.scope.value if found.scope is not None else None,
+            scope=settings.scope.value if settings.scope is not None else None,
             accumulation_setting=settings.accumulation,
             how=how,
             candidates=tuple(map(knob_name, found.set_by.candidates)),

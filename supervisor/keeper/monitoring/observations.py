@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import math
+import queue
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, assert_never
 
 from supervisor.keeper.base.keeper_clock import Clock, of_others
 from supervisor.policy.health.stall import Printed
-from supervisor.run.events import Phase
-from supervisor.run.records import FailureClass
-from supervisor.sources.gpu import GpuDevice
+from supervisor.run import events as ev
 from supervisor.sources.telemetry import TelemetryKind, TelemetryRecord, parse_telemetry
 
 LOSSES = frozenset({"loss", "val_loss"})
 MAX_LINE_BYTES = 1 << 16
 """The longest line of telemetry that is parsed."""
+RECEIVE_S = 0.1
+"""Time to spend on observations per pass of a loop, in seconds. A flood of lines must not delay a stop or a request."""
 NOT_METRICS = frozenset({"memory_cap_bytes", "memory_limit_bytes"})
+ReportedEvent: TypeAlias = (
+    ev.PhaseChanged | ev.TrainerReady | ev.CheckpointCommitted | ev.Advisory | ev.EvidenceSeen | ev.GpuFound
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +77,6 @@ class LinesSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class PhaseSeen:
-    """The trainer reports its phase."""
-
-    t: float
-    rank: int | None
-    phase: Phase
-    step: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class FactSeen:
     """A record of the instrumentation in a rank's process (docs/telemetry.md)."""
 
@@ -92,50 +86,15 @@ class FactSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadySeen:
-    """The trainer is ready to step; see `events.TrainerReady`."""
+class Reported:
+    """ReportedEvent that goes to the journal as it is, with its time; the recorder adds the attempt, and limits repetitions.
 
-    t: float
-    rank: int | None
-    resumed_step: int | None
-    memory_base_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointSeen:
-    """The trainer reports a committed checkpoint."""
-
-    t: float
-    rank: int | None
-    step: int
-    path: str
-    final: bool
-
-
-@dataclass(frozen=True, slots=True)
-class AdviceSeen:
-    """A message to report once: a warning from the trainer, a lost GPU, a missing driver."""
-
-    t: float
-    rank: int | None
-    code: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class EvidenceLine:
-    """A line that matched a signature. `path` is relative to the attempt folder, `line` 1-based.
-
-    `stop_signal` marks a line that reports a SIGTERM but not its sender.
+    `rank` is the rank that reported it, or None if unknown. `stop_signal` marks an `EvidenceSeen` of a line that reports
+    a SIGTERM but not its sender.
     """
 
-    t: float
-    failure: FailureClass
-    role: str
-    rank: int | None
-    path: str
-    line: int | None
-    text: str
+    event: ReportedEvent
+    rank: int | None = None
     stop_signal: bool = False
 
 
@@ -158,33 +117,29 @@ class Sampled:
     values: dict[str, float | None]
 
 
-@dataclass(frozen=True, slots=True)
-class GpuSeen:
-    """A GPU that is sampled under this index."""
-
-    t: float
-    device: GpuDevice
+Observation: TypeAlias = StepSeen | StepHint | LinesSeen | FactSeen | Reported | RankGone | Sampled
 
 
-Observation: TypeAlias = (
-    StepSeen
-    | StepHint
-    | LinesSeen
-    | PhaseSeen
-    | FactSeen
-    | ReadySeen
-    | CheckpointSeen
-    | AdviceSeen
-    | EvidenceLine
-    | RankGone
-    | Sampled
-    | GpuSeen
-)
+def received(
+    waiting: queue.SimpleQueue[Observation], clock: Clock, timeout_s: float
+) -> Iterator[Observation]:
+    """Wait for the first observation, then yield those queued now, for at most `RECEIVE_S` seconds."""
+    try:
+        yield waiting.get(timeout=timeout_s)
+        until = clock.mono() + RECEIVE_S
+        for _ in range(waiting.qsize()):
+            if clock.mono() > until:
+                return
+            yield waiting.get_nowait()
+    except queue.Empty:
+        return
 
 
 def is_telemetry(seen: Observation) -> bool:
     """Check whether an observation shows that the trainer sends telemetry."""
-    return seen.from_telemetry if isinstance(seen, StepSeen) else isinstance(seen, PhaseSeen | CheckpointSeen)
+    if isinstance(seen, StepSeen):
+        return seen.from_telemetry
+    return isinstance(seen, Reported) and isinstance(seen.event, ev.PhaseChanged | ev.CheckpointCommitted)
 
 
 def from_telemetry(line: bytes, *, rank: int | None, clock: Clock) -> Iterator[Observation]:
@@ -200,31 +155,40 @@ def from_telemetry(line: bytes, *, rank: int | None, clock: Clock) -> Iterator[O
                 values["step"] = float(record.step)
             yield StepSeen(t=t, rank=rank, values=values, from_telemetry=True)
         case TelemetryKind.PHASE:
-            yield from _phase(record, rank, t)
+            for event in _phase(record, t):
+                yield Reported(event, rank)
         case TelemetryKind.CHECKPOINT_COMMITTED:
             if record.step is not None and record.path is not None:
-                yield CheckpointSeen(t=t, rank=rank, step=record.step, path=record.path, final=record.final)
+                saved = ev.CheckpointCommitted(
+                    t=t, attempt=0, step=record.step, path=record.path, final=record.final
+                )
+                yield Reported(saved, rank)
         case TelemetryKind.WARNING:
             # The demo's note about its own memory cap is not advice.
             if record.text is not None and record.code != "memory_cap":
-                yield AdviceSeen(t=t, rank=rank, code=record.code or record.text[:40], text=record.text)
+                yield advice(t, record.code or record.text[:40], record.text, rank)
         case TelemetryKind.EXIT:
             return
         case _ as unreachable:
             assert_never(unreachable)
 
 
-def _phase(record: TelemetryRecord, rank: int | None, t: float) -> Iterator[Observation]:
+def advice(t: float, code: str, text: str, rank: int | None = None) -> Reported:
+    """Return a message to report once: a warning from the trainer, a lost GPU, a missing driver."""
+    return Reported(ev.Advisory(t=t, attempt=0, code=code, text=text, rank=rank), rank)
+
+
+def _phase(record: TelemetryRecord, t: float) -> Iterator[ReportedEvent]:
     try:
-        phase = Phase(str(record.phase))
+        phase = ev.Phase(str(record.phase))
     except ValueError:
         return
-    yield PhaseSeen(t=t, rank=rank, phase=phase, step=record.step)
+    yield ev.PhaseChanged(t=t, attempt=0, phase=phase, step=record.step)
     base, resumed = record.values.get("memory_base_bytes"), record.values.get("resumed_step")
     if base is not None:
-        yield ReadySeen(
+        yield ev.TrainerReady(
             t=t,
-            rank=rank,
+            attempt=0,
             resumed_step=int(resumed) if resumed is not None and math.isfinite(resumed) else None,
             memory_base_bytes=int(base) if math.isfinite(base) else None,
         )

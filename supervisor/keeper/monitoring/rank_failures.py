@@ -6,10 +6,13 @@ that the rank failed, and the last error that it wrote shows why.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+
 from supervisor.keeper.base.keeper_clock import Clock
-from supervisor.keeper.monitoring.observations import EvidenceLine, Observation, StepSeen
+from supervisor.keeper.monitoring.observations import Observation, RankGone, Reported, StepSeen
 from supervisor.run import events as ev
-from supervisor.run.state import AttemptState
+from supervisor.run.state import AttemptState, RunState
+from supervisor.sources.processes import ExitWatch, ProcessId, exit_code_of, is_alive
 
 FRESH_S = 15.0
 """An older error does not explain an exit. atexit functions, such as uploads of trackers, run before a process ends."""
@@ -26,14 +29,14 @@ class RankFailures:
 
     def begin(self) -> None:
         """Begin a new attempt."""
-        self._errors: dict[int | None, tuple[float, EvidenceLine]] = {}
+        self._errors: dict[int | None, tuple[float, ev.EvidenceSeen]] = {}
         """For each rank (None: unknown), when its recent errors began, and the newest of them."""
 
     def observe(self, seen: Observation) -> None:
         """Record an error that a rank logged, or a step after it."""
-        if isinstance(seen, EvidenceLine):
-            began_t, _ = self._errors.get(seen.rank, (float("-inf"), seen))
-            self._errors[seen.rank] = (began_t if seen.t - began_t <= FRESH_S else seen.t), seen
+        if isinstance(seen, Reported) and isinstance(error := seen.event, ev.EvidenceSeen):
+            began_t, _ = self._errors.get(error.rank, (float("-inf"), error))
+            self._errors[error.rank] = (began_t if error.t - began_t <= FRESH_S else error.t), error
         elif isinstance(seen, StepSeen) and self._errors:
             for rank in [seen.rank] if seen.rank is not None else list(self._errors):
                 if rank in self._errors and seen.t - self._errors[rank][1].t > STEP_AFTER_S:
@@ -66,3 +69,75 @@ class RankFailures:
             )
             found.append((began_t, failing))
         return min(found, key=lambda one: one[0])[1] if found else None
+
+
+# -- the ranks of a job that stoker did not start ------------------------------------------------------
+
+SETTLE_S = 3.0
+"""Errors read within this time of the start may be of any age, so they do not explain a process's end."""
+CODE_WAIT_S = 0.2
+
+
+class RankEnds:
+    """Reports how the watched processes end, and each failure at once, as for a run that stoker started.
+
+    Args:
+        processes: the ranks' processes by rank.
+        put: receives observations from another thread, for `observe`.
+        emit: journals an event.
+    """
+
+    def __init__(
+        self,
+        processes: Sequence[tuple[int, ProcessId]],
+        put: Callable[[Observation], None],
+        emit: Callable[[ev.Event], None],
+        clock: Clock,
+    ) -> None:
+        self._processes = dict(processes)
+        self._emit, self._clock = emit, clock
+        self._failures = RankFailures(clock)
+        self._settled = clock.mono() + SETTLE_S
+        self._codes: dict[int, int] = {}
+        self._vanished: dict[int, float] = {}
+        self._reported: set[int] = set()
+        self._exits = ExitWatch(lambda rank, code: put(RankGone(clock.wall(), rank, code)))
+        for rank, process in self._processes.items():
+            self._exits.watch(rank, process)
+
+    @property
+    def codes(self) -> Mapping[int, int]:
+        """Exit codes by rank, for ranks whose end was seen before their parent reaped them."""
+        return self._codes
+
+    def observe(self, seen: Observation) -> None:
+        """Process a relevant observation."""
+        if isinstance(seen, RankGone) and seen.exit_code is not None:
+            self._codes[seen.local_rank] = seen.exit_code
+        elif not isinstance(seen, Reported) or self._clock.mono() >= self._settled:
+            self._failures.observe(seen)
+
+    def look(self, state: RunState) -> None:
+        """Journal ranks that ended or failed."""
+        view = state.attempt
+        if view is None or not self._processes:
+            return
+        now = self._clock.mono()
+        for rank, process in self._processes.items():
+            if rank in self._reported or is_alive(process):
+                continue
+            code = self._codes.get(rank, exit_code_of(process))
+            if code is None and now - self._vanished.setdefault(rank, now) < CODE_WAIT_S:
+                continue
+            self._reported.add(rank)
+            if code is not None:
+                self._codes[rank] = code
+            self._emit(
+                ev.RankExited(t=self._clock.wall(), attempt=view.number, local_rank=rank, exit_code=code)
+            )
+        if (failing := self._failures.look(view)) is not None:
+            self._emit(failing)
+
+    def close(self) -> None:
+        """Stop waiting for the processes."""
+        self._exits.close()

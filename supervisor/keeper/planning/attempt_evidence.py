@@ -16,7 +16,7 @@ from typing import Final
 
 from supervisor.cluster.scheduler import scheduler_of
 from supervisor.diagnosis.evidence import JobEvidence, LogSource, MachineRecords
-from supervisor.diagnosis.journal_facts import with_journal_facts
+from supervisor.diagnosis.journal_facts import FROM_ATTEMPT, with_journal_facts
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.job.batch import BatchSpec, MemoryPoint
 from supervisor.job.config.script_settings import is_plain_python
@@ -99,41 +99,20 @@ def diagnose_attempt(context: RunContext, number: int, engine: Engine, *, whole:
 
 
 def evidence_of(attempts: Sequence[NodeAttempt], job: JobSpec, *, whole: bool = True) -> JobEvidence:
-    """Return an attempt's logs, exit codes and journaled values, on this node first and then on the others.
+    """Return the evidence of an attempt that has just ended: its records, and what the machine shows now.
 
     `whole`: see `diagnose_attempt`.
     """
-    own = attempts[0]
-    base, view = own.node.attempt(own.view.number).root, own.view
-    logs: list[LogSource] = []
-    raised: dict[int, str] = {}
-    for one in attempts:
-        paths = one.node.attempt(view.number)
-        origin = Origin(node=f"node{one.number}" if len(attempts) > 1 else None)
-        if paths.agent_log.is_file():
-            chunks = _chunks(paths.agent_log, whole=whole)
-            logs.append(LogSource(os.path.relpath(paths.agent_log, base), chunks, origin))
-        for local_rank, folder in paths.rank_folders().items():
-            known = one.view.ranks.get(local_rank)
-            mine = origin._replace(rank=known.rank if known is not None else None, local_rank=local_rank)
-            for stream in ("stdout", "stderr"):
-                file = folder / f"{stream}.log"
-                if file.is_file():
-                    name, chunks = os.path.relpath(file, base), _chunks(file, whole=whole)
-                    logs.append(LogSource(name, chunks, mine._replace(stream=stream)))
-        raised |= _raised(paths)
+    own, memory = attempts[0], read_cgroup_memory()
+    kills_now = memory.oom_kills if memory is not None else None
+    found = recorded_evidence(attempts, job, whole=whole, kills_now=kills_now)
     by_scheduler, scheduler = None, scheduler_of(os.environ)
-    stopped = view.stop is not None and view.stop.why is StopWhy.SIGNAL
+    stopped = own.view.stop is not None and own.view.stop.why is StopWhy.SIGNAL
     if whole and scheduler.job is not None and stopped:  # a SIGTERM from the scheduler
         by_scheduler = scheduler.end_of(scheduler.job) or None
-    found = JobEvidence(
-        logs=tuple(logs),
-        raised=raised,
-        machine=_machine_records(own)._replace(slurm_state=by_scheduler),
-    )
-    found = with_journal_facts(found, [(one.state, one.view) for one in attempts], spec=job)
-    if view.exit_code is not None and not found.exit_codes and is_plain_python(job):
-        found = found._replace(exit_codes={0: view.exit_code})  # the command itself is the only rank
+    machine = found.machine._replace(slurm_state=by_scheduler)
+    if (fill := disk_fill(str(own.node.root))) is not None:
+        machine = machine._replace(disk_free_bytes=fill.available_bytes, disk_path=fill.path)
     port = None
     if job.node_rank == 0:
         with contextlib.suppress(JobError):
@@ -141,35 +120,81 @@ def evidence_of(attempts: Sequence[NodeAttempt], job: JobSpec, *, whole: bool = 
     values = found.run_values._replace(free_port=port, user_of=user_of if pids_are_the_drivers() else None)
     if whole:  # earlier runs' logs, too, because the decision uses them
         values = values._replace(trials=lambda: known_trials(job, own.state, os.environ))
-    return found._replace(ranks_per_node=job.nproc_per_node, run_values=values)
+    return found._replace(machine=machine, run_values=values)
 
 
-def _machine_records(own: NodeAttempt) -> MachineRecords:
-    """Return the machine's own records of the attempt: out-of-memory kills, full disks, GPU faults."""
-    reader = SeriesReader(own.node.series, HOST)
-    reader.seek_tail(MACHINE_TAIL_BYTES)
-    kills: list[float] = []
-    last: dict[str, float | None] = {}
-    for sample in chain.from_iterable(iter(reader.read, [])):
-        if sample.k == MACHINE_KEY and sample.a == own.view.number:
-            last = sample.v
-            count = sample.v.get("cgroup_oom_kills")
-            kills += [count] if count is not None else []
-    memory = read_cgroup_memory()
-    if memory is not None and memory.oom_kills is not None:
-        kills.append(memory.oom_kills)
-    fill = disk_fill(str(own.node.root))
+def recorded_evidence(
+    attempts: Sequence[NodeAttempt],
+    job: JobSpec | None,
+    *,
+    whole: bool = True,
+    kills_now: int | None = None,
+    run_root: str = FROM_ATTEMPT,
+) -> JobEvidence:
+    """Return the logs, exit codes, samples and journaled values of an attempt, on its first node and then on the others.
+
+    `whole`: see `diagnose_attempt`. `kills_now`: the kernel's present count of kills on the first node. `run_root`: the run
+    directory, as shown in the verdict's paths.
+    """
+    own = attempts[0]
+    logs: list[LogSource] = []
+    raised: dict[int, str] = {}
+    for one in attempts:
+        paths = one.node.attempt(own.view.number)
+        origin = Origin(node=f"node{one.number}" if len(attempts) > 1 else None)
+        files = {paths.agent_log: origin}
+        for local_rank, folder in paths.rank_folders().items():
+            known = one.view.ranks.get(local_rank)
+            mine = origin._replace(rank=known.rank if known is not None else None, local_rank=local_rank)
+            files |= {
+                folder / f"{stream}.log": mine._replace(stream=stream) for stream in ("stdout", "stderr")
+            }
+        for file, whose in files.items():
+            if file.is_file():
+                base = own.node.attempt(own.view.number).root
+                name = os.path.relpath(file, base) if run_root == FROM_ATTEMPT else str(file)
+                logs.append(LogSource(name, _chunks(file, whole=whole), whose))
+        raised |= _raised(paths)
+    found = JobEvidence(logs=tuple(logs), raised=raised, machine=_machine_records(attempts, kills_now))
+    pairs = [(one.state, one.view) for one in attempts]
+    found = with_journal_facts(found, pairs, spec=job, run_root=run_root)
+    if job is None:
+        return found
+    if own.view.exit_code is not None and not found.exit_codes and is_plain_python(job):
+        found = found._replace(exit_codes={0: own.view.exit_code})  # the command itself is the only rank
+    return found._replace(ranks_per_node=job.nproc_per_node)
+
+
+def _machine_records(attempts: Sequence[NodeAttempt], kills_now: int | None) -> MachineRecords:
+    """Return the machines' own records of the attempt: out-of-memory kills, use of /dev/shm, GPU faults."""
+    own = attempts[0]
+    samples = [_machine_samples(one) for one in attempts]
+    counts = [[v["cgroup_oom_kills"] for v in values if "cgroup_oom_kills" in v] for values in samples]
+    if kills_now is not None:
+        counts[0].append(kills_now)
+    known = [count[-1] - count[0] for count in counts if len(count) > 1]
+    # A process may die between two samples, so samples alone can show kills, but not that there were none.
+    is_sure = kills_now is not None and len(known) == len(attempts)
     return MachineRecords(
-        cgroup_oom_kills=int(kills[-1] - kills[0]) if len(kills) > 1 else None,
+        cgroup_oom_kills=int(sum(known)) if any(known) or is_sure else None,
         gpu_xids=tuple(
             (int(found[1]), int(found[2]))
             for advisory in own.state.advisories
             if advisory.attempt == own.view.number and (found := XID.fullmatch(advisory.code))
         ),
-        shm_used_share=last.get("shm_used_ratio"),
-        disk_free_bytes=fill.available_bytes if fill is not None else None,
-        disk_path=fill.path if fill is not None else "",
+        shm_used_share=samples[0][-1].get("shm_used_ratio") if samples[0] else None,
     )
+
+
+def _machine_samples(one: NodeAttempt) -> list[dict[str, float]]:
+    """Return the known values of a machine's last samples in the attempt."""
+    reader = SeriesReader(one.node.series, HOST)
+    reader.seek_tail(MACHINE_TAIL_BYTES)
+    return [
+        {name: value for name, value in sample.v.items() if value is not None}
+        for sample in chain.from_iterable(iter(reader.read, []))
+        if sample.k == MACHINE_KEY and sample.a == one.view.number
+    ]
 
 
 def _raised(paths: AttemptPaths) -> dict[int, str]:

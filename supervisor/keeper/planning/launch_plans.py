@@ -14,11 +14,12 @@ from pathlib import Path
 
 import msgspec
 
-from supervisor.job.batch import BatchChange, with_micro_batch
+from supervisor.job.arguments.command_line import value_of
+from supervisor.job.batch import BatchChange, BatchSpec, with_micro_batch, with_world_size
 from supervisor.job.config.files import read_values
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.measured_knobs import RankProcess
-from supervisor.job.knobs.set_batch import why_not_changeable, why_size_unknown
+from supervisor.job.knobs.set_batch import batch_values, why_not_changeable, why_size_unknown
 from supervisor.job.knobs.setting_names import Place, Scalar, config_file, is_argument, place_of
 from supervisor.job.launch.plan import (
     CheckpointCopy,
@@ -61,6 +62,11 @@ from supervisor.text.redact import redact, redact_argv
 log = logging.getLogger("stoker.keeper")
 
 
+RDZV = "--rdzv-"
+RDZV_ID = "--rdzv-id"
+LR_SCALING = "--lr_scaling"
+
+
 class BadChange(Refused):
     """A person requested an impossible change. The message is one line."""
 
@@ -68,29 +74,26 @@ class BadChange(Refused):
 def plan_next(
     record: RunFile, state: RunState, run: RunPaths, paths: AttemptPaths, env: Mapping[str, str]
 ) -> LaunchPlan:
-    """Return the plan of attempt ``len(state.attempts) + 1``.
+    """Return the plan of attempt ``len(state.attempts) + 1`` on a single machine.
 
     Raises:
-        JobError: the changes cannot be applied to this job, no port is free, or a secret is unknown here.
+        JobError: see `next_launch` and `plan_launch`.
     """
-    known = with_secrets(record.job, env)
-    now = next_job(known, state)
-    job = replace(now.job, entry_args=with_hidden_words(now.job.entry_args, known.entry_args))
-    launch, copy = next_launch(record, state, run, now, env)
-    measured = (view.measured for view in reversed(state.attempts))
-    rank = next((RankProcess(seen.argv, seen.words) for seen in measured if seen and seen.argv), None)
-    port, number = free_port() if wants_port(job) else None, len(state.attempts) + 1
-    return replace(plan_with(record, job, launch, number, run, paths, env, port=port, rank=rank), copy=copy)
+    launch, copy = next_launch(record, state, run, env)
+    return plan_launch(record, launch, len(state.attempts) + 1, run, paths, env, state=state, copy=copy)
 
 
 def next_launch(
-    record: RunFile, state: RunState, run: RunPaths, now: NextJob, env: Mapping[str, str]
+    record: RunFile, state: RunState, run: RunPaths, env: Mapping[str, str], nodes: tuple[int, ...] = ()
 ) -> tuple[Launch, CheckpointCopy | None]:
-    """Return what the next attempt changes on each of its nodes, and the checkpoint to copy first.
+    """Return what the next attempt changes on each of its `nodes` (none: a single machine), and the checkpoint to copy first.
 
     Raises:
-        JobError: the attempt cannot resume as it has to.
+        JobError: the attempt cannot resume as it has to, its batch does not fit the nodes, or no port is free.
     """
+    now = next_job(with_secrets(record.job, env), state)
+    if nodes:
+        now = replace(now, batch=batch_on(now, len(nodes)))
     settings: Mapping[str, str] = {}
     switch, copy, checkpoint = None, None, None
     if state.attempts:
@@ -98,7 +101,7 @@ def next_launch(
 
         settings, switch, copy, checkpoint = resume_point(record, state, run, now, env)
     launch = Launch(
-        nodes=(),
+        nodes=nodes,
         args=now.job.entry_args if now.is_typed else None,
         batch=now.batch,
         env=tuple(now.env.items()),
@@ -107,30 +110,80 @@ def next_launch(
         resume_at=checkpoint.step if checkpoint is not None else None,
         raise_open_files=now.raise_open_files,
     )
+    if not nodes:
+        return launch, copy
+    flags = record.job.torchrun_flags
+    meets = any(flag.startswith(RDZV) for flag in flags)
+    named = next((flag.partition("=")[2] for flag in flags if flag.partition("=")[0] == RDZV_ID), "")
+    launch = msgspec.structs.replace(
+        launch,
+        master_port=record.job.master_port or (None if meets else free_port()),
+        # An agent of an earlier attempt must not meet the agents of this one.
+        rdzv_id=f"{named or run.run_id}-{len(state.attempts) + 1}" if meets else None,
+    )
     return launch, copy
 
 
-def plan_with(
+def batch_on(now: NextJob, nodes: int) -> BatchSpec | None:
+    """Return the batch for this many nodes, with the same global batch as on all nodes.
+
+    Raises:
+        JobError: fewer nodes would change, or might change, the global batch.
+    """
+    job, batch = now.job, now.current_batch
+    if nodes == job.most_nodes:
+        return now.batch
+    if batch is None or not batch.ranks_known:
+        raise JobError("the global batch is not known")
+    if job.entry_kind is EntryKind.TRAINER and value_of(now.words, LR_SCALING) not in {None, "none"}:
+        raise JobError(f"{LR_SCALING} makes the learning rate depend on the ranks")
+    fewer = with_world_size(batch, batch.world_size * nodes // job.most_nodes)
+    batch_values(job.knobs, fewer, before=job.batch, local_world_size=job.nproc_per_node)  # can it be set?
+    return fewer
+
+
+def plan_launch(
     record: RunFile,
-    job: JobSpec,
     launch: Launch,
-    attempt: int,
+    number: int,
     run: RunPaths,
     paths: AttemptPaths,
     env: Mapping[str, str],
     *,
-    port: int | None = None,
-    node_dir: str = "",
-    rank: RankProcess | None = None,
+    state: RunState | None = None,
+    copy: CheckpointCopy | None = None,
 ) -> LaunchPlan:
-    """Return the plan of an attempt of this run. `port`, `node_dir`, `rank`: see `build_plan`.
+    """Return this node's plan of attempt `number`. Every node makes its plan from the same launch and its own job.
+
+    `state` is the run so far, which a launch on a single machine also uses. `copy` is made before the launch.
 
     Raises:
-        JobError: the changes cannot be applied to this job, or a secret is unknown here.
+        JobError: a change cannot be applied to this node's job, no port is free, or a secret is unknown here.
     """
+    known = job = with_secrets(record.job, env)
+    port, rank = None, None
+    if launch.nodes:
+        flags = job.torchrun_flags
+        if launch.rdzv_id is not None:
+            kept = (flag for flag in flags if flag.partition("=")[0] != RDZV_ID)
+            flags = (*kept, f"{RDZV_ID}={launch.rdzv_id}")
+        job = replace(
+            job,
+            nnodes=str(len(launch.nodes)),
+            node_rank=launch.nodes.index(record.node),
+            master_port=launch.master_port,
+            torchrun_flags=flags,
+        )
+    elif state is not None:
+        job = next_job(job, state).job
+        port = free_port() if wants_port(job) else None
+        measured = (view.measured for view in reversed(state.attempts))
+        rank = next((RankProcess(seen.argv, seen.words) for seen in measured if seen and seen.argv), None)
+    if launch.args is not None:
+        job = replace(job, entry_args=with_hidden_words(launch.args, known.entry_args))
     plan = build_plan(
         job,
-        attempt=attempt,
+        attempt=number,
         interpreter=record.interpreter,
         run_dir=str(run.root),
         attempt_dir=str(paths.root),
@@ -141,12 +194,12 @@ def plan_with(
         env=launch.env,
         set_args=launch.set_args,
         resume=launch.resume,
-        node_dir=node_dir,
+        node_dir=str(run.node(record.node).root) if launch.nodes else "",
         rank=rank,
-        confirm=attempt > 1 and job.instrument,
+        confirm=number > 1 and job.instrument,
     )
     require_nothing_hidden(plan)
-    return replace(plan, resume_at=launch.resume_at)
+    return replace(plan, resume_at=launch.resume_at, copy=copy)
 
 
 def requested_change(
@@ -340,7 +393,7 @@ class Launching:
     """Starts one attempt after another. Journals each intent before acting on it.
 
     Args:
-        plan: returns this node's plan for a multi-node attempt, or None on one machine. Raises JobError.
+        nodes: returns the nodes of the next attempt, empty on a single machine.
         announce: tells the other nodes about a launch that is in the journal and about to start.
 
     Attributes:
@@ -350,11 +403,11 @@ class Launching:
     def __init__(
         self,
         context: RunContext,
-        plan: Callable[[int, AttemptPaths], LaunchPlan | None],
-        announce: Callable[[int, str], None],
+        nodes: Callable[[], tuple[int, ...]] = tuple,
+        announce: Callable[[int, Launch], None] = lambda *_: None,
     ) -> None:
         self._context, self._node, self._record = context, context.node, context.record
-        self._ledger, self._plan, self._announce, self.took_over = context.ledger, plan, announce, False
+        self._ledger, self._nodes, self._announce, self.took_over = context.ledger, nodes, announce, False
 
     def launch(self, reason: str) -> Child | None:
         """Plan the next attempt and start it. Return None after diagnosing an attempt that did not start.
@@ -363,22 +416,22 @@ class Launching:
             JobError: the decision cannot be applied to this job.
             StillAlive: another attempt is still alive.
         """
-        number = len(self._ledger.state.attempts) + 1
-        missed, paths = self._missed(number, number - 1), self._node.attempt(number)
-        plan = self._plan(number, paths)
-        if plan is None:
-            plan = plan_next(self._record, self._ledger.state, self._context.run, paths, self._context.env)
-        return self._start(number, plan, reason, missed)
+        context, state = self._context, self._ledger.state
+        number = len(state.attempts) + 1
+        missed = self._missed(number, number - 1)
+        launch, copy = next_launch(self._record, state, context.run, context.env, self._nodes())
+        launch = msgspec.structs.replace(launch, reason=reason)
+        return self._start(number, launch, missed, copy)
 
-    def launch_planned(self, number: int, plan: LaunchPlan, reason: str) -> Child | None:
-        """Start an attempt that was planned on a different node.
+    def launch_ordered(self, number: int, launch: Launch) -> Child | None:
+        """Start an attempt that another node ordered.
 
         Raises:
             JobError, StillAlive: see `launch`.
         """
         last = self._ledger.state.attempt
         missed = self._missed(number, last.number if last is not None else number)
-        return self._start(number, plan, reason, missed)
+        return self._start(number, launch, missed)
 
     def _missed(self, number: int, last: int) -> Child | None:
         """Return this attempt if it is already running. A keeper that died with a full disk did not journal it.
@@ -395,12 +448,18 @@ class Launching:
             )
         return missed
 
-    def _start(self, number: int, plan: LaunchPlan, reason: str, missed: Child | None) -> Child | None:
-        paths, emit, wall = self._node.attempt(number), self._ledger.emit, self._context.clock.wall
-        if plan.copy is not None:
+    def _start(
+        self, number: int, launch: Launch, missed: Child | None, copy: CheckpointCopy | None = None
+    ) -> Child | None:
+        context, paths = self._context, self._node.attempt(number)
+        emit, wall = self._ledger.emit, context.clock.wall
+        plan = plan_launch(
+            self._record, launch, number, context.run, paths, context.env, state=self._ledger.state, copy=copy
+        )
+        if copy is not None:
             from supervisor.keeper.planning.resume_points import make_copy  # not before a first launch
 
-            make_copy(plan.copy)
+            make_copy(copy)
         try:
             write_plan(paths, plan)
         except OSError as error:
@@ -409,27 +468,27 @@ class Launching:
             t=wall(),
             attempt=number,
             argv=redact_argv(plan.argv),
-            reason=reason,
+            reason=launch.reason,
             batch=plan.batch,
             resume=plan.resume,
             script_hash=script_hash(self._record.job),
             resume_at=plan.resume_at,
-            resume_copy=plan.copy.target if plan.copy is not None else None,
+            resume_copy=copy.target if copy is not None else None,
         )
         emit(intended, durable=True)
         if script_was_edited(self._ledger.state):
             # Code edited between attempts is an unplanned change, so report it.
             text = "the script was edited since the last attempt"
-            self._context.advise(number, "script_edited", text)
-        self._announce(number, reason)
-        if next_job(self._record.job, self._ledger.state).raise_open_files:
+            context.advise(number, "script_edited", text)
+        self._announce(number, launch)
+        if launch.raise_open_files:
             raise_open_files_limit()
         self.took_over = missed is not None
         try:
-            child = missed or spawn(plan, paths, self._context.env)
+            child = missed or spawn(plan, paths, context.env)
         except SpawnError as error:
             log.error("attempt %d: %s", number, error)
-            end_all(self._context.mark, paths)
+            end_all(context.mark, paths)
             emit(ev.AttemptEnded(t=wall(), attempt=number, exit_code=127))
             verdict = spawn_verdict(str(error), disk_full=error.disk_full, killed=error.killed)
             emit(ev.Diagnosed(t=wall(), attempt=number, verdict=verdict))

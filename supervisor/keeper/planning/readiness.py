@@ -1,4 +1,4 @@
-"""What a due launch waits for: free GPU memory, a free port, space on the disk, and a copy of its checkpoint.
+"""What a launch waits for: free GPU memory, a free port, space on the disk, a copy of its checkpoint, then its rendezvous.
 
 The checks run in their own thread. A driver whose GPU just failed, or an unreachable file server, may never answer, and the
 keeper must still react to a stop.
@@ -17,17 +17,20 @@ from pathlib import Path
 from typing import IO, Final
 
 from supervisor.job.errors import JobError
+from supervisor.job.launch.plan import ENDPOINT_PORT, MASTER_PORT, endpoint_of
 from supervisor.job.memory_fit import size
 from supervisor.job.spec import JobSpec
 from supervisor.keeper.base.background import Background, within
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.base.ledger import RunContext
 from supervisor.keeper.planning.resume_points import drop_copies, resume_point
+from supervisor.preflight.meeting import CONNECT_S, Failed, Way, why_not
 from supervisor.preflight.network import is_free, port_holder
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.events import CheckpointCommitted
 from supervisor.run.next_job import next_job
+from supervisor.run.node_files import Order
 from supervisor.run.paths import NodePaths, make_private
 from supervisor.run.records import Decision, Precondition
 from supervisor.run.series import GPU, at_first
@@ -345,3 +348,73 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
+
+
+# -- the rendezvous, which logs nothing until the ranks have started ------------------------------------
+
+
+RANKS_WAIT_S: Final = 10.0
+"""Seconds that torchrun may need on a busy machine until node 0 listens and the other nodes have found it."""
+PROBE_EVERY_S: Final = 5.0
+CODE: Final = "rendezvous"
+
+
+class RendezvousWatch:
+    """Probes the rendezvous while an attempt has no rank here, and journals each reason for a failure once.
+
+    Only a second refusal in a row counts, because node 0 may be about to listen or to end.
+    """
+
+    def __init__(self, clock: Clock, emit: Callable[[ev.Event], None]) -> None:
+        self._clock, self._emit = clock, emit
+        self._probe: Background[Failed | None] = Background("stoker-rendezvous")
+        self._due = float("-inf")
+        self._attempt = 0
+        self._said: set[Way] = set()
+        self._refused = False
+
+    def look(self, view: st.AttemptState | None, where: tuple[str, int] | None) -> None:
+        """Probe if due. Call often. `where`: see `meeting_point`."""
+        if view is None or where is None or view.started_t is None:
+            return
+        if any(rank.pid for rank in view.ranks.values()):
+            return
+        now = self._clock.mono()
+        if view.number != self._attempt:
+            self._attempt, self._due, self._said, self._refused = (
+                view.number,
+                now + RANKS_WAIT_S,
+                set(),
+                False,
+            )
+        if self._probe.busy:
+            if self._probe.working:
+                return
+            found, before = self._probe.poll(), self._refused
+            self._refused = found is not None and found.way is Way.REFUSED
+            if self._refused and not before:
+                return
+            if found is not None and found.way not in self._said:
+                self._said.add(found.way)
+                text = f"waiting for the rendezvous: {found.what}; {found.fix}"
+                code = f"{CODE}_{view.number}_{found.way.value}"
+                self._emit(ev.Advisory(t=self._clock.wall(), attempt=view.number, code=code, text=text))
+        elif now >= self._due:
+            self._due = now + PROBE_EVERY_S
+            self._probe.start(lambda: why_not(*where))
+
+    def close(self) -> None:
+        """Wait for a probe in progress."""
+        self._probe.close(CONNECT_S)
+
+
+def meeting_point(job: JobSpec, order: Order | None) -> tuple[str, int] | None:
+    """Return where torchrun's store listens on node 0, or None if unknown."""
+    host, port = endpoint_of(job)
+    if host:
+        return host, port or ENDPOINT_PORT
+    if job.master_addr is None:
+        return None
+    launch = order.launch if order is not None else None
+    port_given = launch.master_port if launch is not None else None
+    return job.master_addr, port_given or job.master_port or MASTER_PORT

@@ -21,16 +21,12 @@ from msgspec.structs import replace
 
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.observations import (
-    AdviceSeen,
-    CheckpointSeen,
-    EvidenceLine,
     FactSeen,
-    GpuSeen,
     LinesSeen,
     Observation,
-    PhaseSeen,
     RankGone,
-    ReadySeen,
+    Reported,
+    ReportedEvent,
     Sampled,
     StepHint,
     StepSeen,
@@ -39,7 +35,7 @@ from supervisor.keeper.recording.sample_steps import StepSense
 from supervisor.run import events as ev
 from supervisor.run.fold import MEASURED, merge_progress
 from supervisor.run.series import JOB_KEY, METRICS, RANKS, Sample, SeriesReader, SeriesWriter
-from supervisor.run.state import AttemptState, MomentKind, RunState
+from supervisor.run.state import AttemptState, RunState
 from supervisor.run.timeline import EVIDENCE_CHARS
 from supervisor.sources.tail.tailer import Backlog
 from supervisor.text.redact import redact_text
@@ -159,58 +155,66 @@ class Recorder:
         m.evidence = {
             (moment.values.get("rank"), moment.values["failure"], moment.values["text"])
             for moment in adopted.timeline
-            if moment.attempt == attempt and moment.kind is MomentKind.EVIDENCE
+            if moment.attempt == attempt and moment.kind == "evidence_seen"
         }
         m.advised = {advisory.code for advisory in adopted.advisories if advisory.attempt == attempt}
         self._recall(view)
 
-    def record(self, attempt: int, seen: Observation) -> None:
+    def record(self, seen: Observation) -> None:
         """Write one observation."""
-        m = self._m
         match seen:
             case StepSeen(from_telemetry=True):
-                self._step(attempt, seen)
+                self._step(seen)
             case StepSeen():
                 if "step" in seen.values or not seen.again:
-                    self._steps(attempt, self._sense.take(seen, self._clock.mono()))
+                    self._steps(self._sense.take(seen, self._clock.mono()))
             case StepHint():
-                self._steps(attempt, self._sense.hint(seen, self._clock.mono()))
-            case PhaseSeen(t=t, phase=phase, step=step):
-                if seen.rank in {None, 0} and phase is not m.phase and t > m.phases_until:
-                    m.phase = phase
-                    m.phases.waiting = ev.PhaseChanged(t=t, attempt=attempt, phase=phase, step=step)
-                    self._emit_newest(m.phases, self._apart_s())
-            case ReadySeen(t=t, resumed_step=at, memory_base_bytes=base):
-                if seen.rank in {None, 0} and not m.ready:
-                    m.ready = True
-                    ready = ev.TrainerReady(t=t, attempt=attempt, resumed_step=at, memory_base_bytes=base)
-                    self._emit(ready)
-            case CheckpointSeen():
-                key = (seen.step, seen.final)
-                known = key in m.checkpoints or seen.step < m.checkpoints_until
-                if seen.rank in {None, 0} and not known:
-                    m.checkpoints.add(key)
-                    m.saved.waiting = ev.CheckpointCommitted(
-                        t=seen.t, attempt=attempt, step=seen.step, path=seen.path, final=seen.final
-                    )
-                    self._emit_newest(m.saved, 0.0 if seen.final else self._apart_s())
-            case AdviceSeen():
-                if seen.code not in m.advised and len(m.advised) < MAX_ADVISORIES:
-                    m.advised.add(seen.code)
-                    t, rank, text = seen.t, seen.rank, self._redact(seen.text)[:400]
-                    self._emit(ev.Advisory(t=t, attempt=attempt, code=seen.code, text=text, rank=rank))
-            case GpuSeen(t=t, device=gpu):
-                size = gpu.memory_total_bytes
-                found = ev.GpuFound(
-                    t=t, index=gpu.index, uuid=gpu.uuid, name=gpu.name, memory_total_bytes=size
-                )
-                self._emit(found)
-            case EvidenceLine():
-                self._evidence(attempt, seen)
+                self._steps(self._sense.hint(seen, self._clock.mono()))
+            case Reported(event=event, rank=rank):
+                self._report(event, is_leading=rank in {None, 0})
             case RankGone() | LinesSeen() | FactSeen():
                 return  # handled by the attempt and by its health
             case Sampled():
-                self._append(seen.stream, seen.t, seen.key, attempt, seen.values)
+                self._append(seen.stream, seen.t, seen.key, seen.values)
+            case _ as unreachable:
+                assert_never(unreachable)
+
+    def _report(self, event: ReportedEvent, *, is_leading: bool) -> None:
+        """Journal news, once. Phases, checkpoints and a trainer's start count only from rank 0, or from no rank in particular."""
+        m = self._m
+        if not isinstance(event, ev.GpuFound):
+            event = replace(event, attempt=m.attempt)
+        match event:
+            case ev.PhaseChanged():
+                if is_leading and event.phase is not m.phase and event.t > m.phases_until:
+                    m.phase, m.phases.waiting = event.phase, event
+                    self._emit_newest(m.phases, self._apart_s())
+            case ev.TrainerReady():
+                if is_leading and not m.ready:
+                    m.ready = True
+                    self._emit(event)
+            case ev.CheckpointCommitted():
+                key = (event.step, event.final)
+                known = key in m.checkpoints or event.step < m.checkpoints_until
+                if is_leading and not known:
+                    m.checkpoints.add(key)
+                    m.saved.waiting = event
+                    self._emit_newest(m.saved, 0.0 if event.final else self._apart_s())
+            case ev.Advisory():
+                if event.code not in m.advised and len(m.advised) < MAX_ADVISORIES:
+                    m.advised.add(event.code)
+                    self._emit(replace(event, text=self._redact(event.text)[:400]))
+            case ev.EvidenceSeen():
+                text = self._redact(event.text)[
+                    :400
+                ]  # truncate after redaction: half a token would not be recognized
+                known_as = (event.rank, event.failure, text[:EVIDENCE_CHARS])
+                if m.evidence_count < MAX_EVIDENCE and known_as not in m.evidence:
+                    m.evidence_count += 1
+                    m.evidence.add(known_as)
+                    self._emit(replace(event, text=text))
+            case ev.GpuFound():
+                self._emit(event)
             case _ as unreachable:
                 assert_never(unreachable)
 
@@ -219,7 +223,7 @@ class Recorder:
         m, now = self._m, self._clock.mono()
         for newest in (m.phases, m.saved):
             self._emit_newest(newest, self._apart_s())
-        self._steps(m.attempt, self._sense.due(now))
+        self._steps(self._sense.due(now))
         if m.early and self._has_waited():
             self._report_early()
         if now >= m.next_backlog:
@@ -256,7 +260,7 @@ class Recorder:
             self._emit(event)
 
     def _flush_progress(self) -> None:
-        self._steps(self._m.attempt, self._sense.due(self._clock.mono(), final=True))
+        self._steps(self._sense.due(self._clock.mono(), final=True))
         self._report_early()
         self._look_behind()
         self._emit_progress(0.0)
@@ -284,11 +288,11 @@ class Recorder:
 
     # -- steps ---------------------------------------------------------------------------------------
 
-    def _steps(self, attempt: int, samples: Iterable[StepSeen]) -> None:
+    def _steps(self, samples: Iterable[StepSeen]) -> None:
         for seen in samples:
-            self._step(attempt, seen)
+            self._step(seen)
 
-    def _step(self, attempt: int, seen: StepSeen) -> None:
+    def _step(self, seen: StepSeen) -> None:
         m = self._m
         resumes = self._only_watches and seen.values.get("step", 0) > 0
         if seen.begins and "loss" not in seen.values and not resumes:
@@ -302,20 +306,20 @@ class Recorder:
             return  # the trainer's telemetry has the exact values
         key = str(seen.rank) if seen.rank is not None else JOB_KEY
         if seen.rank is not None and self._is_new(RANKS, key, seen):
-            self._append(RANKS, seen.t, key, attempt, seen.values)
+            self._append(RANKS, seen.t, key, seen.values)
         # One rank's values count for the job: rank 0 or a log without a rank once it has logged anything, else the first. In
         # foreign logs another rank may be the only one that prints metrics (the last stage of a pipeline prints the loss).
         if seen.rank in {None, 0}:
             m.speaker = 0
             m.early.clear()
-            self._report_step(attempt, seen)
+            self._report_step(seen)
         elif not seen.from_telemetry:
             if m.speaker is None:
                 m.speaker, m.speaker_since = seen.rank, self._clock.mono()
             if m.speaker == seen.rank and (m.early or not self._has_waited()):
                 m.early.append(seen)
             elif m.speaker == seen.rank:
-                self._report_step(attempt, seen)
+                self._report_step(seen)
 
     def _has_waited(self) -> bool:
         m = self._m
@@ -325,15 +329,15 @@ class Recorder:
         """Use the samples from a different rank, because rank 0 logged nothing in time."""
         early, self._m.early = self._m.early, []
         for seen in early:
-            self._report_step(self._m.attempt, seen)
+            self._report_step(seen)
 
-    def _report_step(self, attempt: int, seen: StepSeen) -> None:
+    def _report_step(self, seen: StepSeen) -> None:
         """Record a sample whose values count for the job."""
         if self._is_new(METRICS, JOB_KEY, seen):
-            self._append(METRICS, seen.t, JOB_KEY, attempt, seen.values)
+            self._append(METRICS, seen.t, JOB_KEY, seen.values)
             self._note_least(seen.values.get("step"), seen.values.get("loss"))
-            self._note_loss(attempt, seen)
-            self._add_progress(attempt, seen)
+            self._note_loss(seen)
+            self._add_progress(seen)
 
     def _is_new(self, stream: str, key: str, seen: StepSeen) -> bool:
         step, known = seen.values.get("step"), self._m.steps.get((stream, key))
@@ -353,7 +357,7 @@ class Recorder:
             m.least = loss
             m.minima.append((at, loss))
 
-    def _note_loss(self, attempt: int, seen: StepSeen) -> None:
+    def _note_loss(self, seen: StepSeen) -> None:
         """Journal the attempt's first loss that is nan or inf, and the first finite loss after it."""
         m, loss, step = self._m, seen.values.get("loss"), seen.values.get("step")
         if loss is None:
@@ -363,11 +367,11 @@ class Recorder:
             m.last_loss, m.not_finite, m.not_finite_count = loss, None, 0
             if m.told_not_finite and not m.told_finite:
                 m.told_finite = True
-                self._emit(ev.LossFinite(t=seen.t, attempt=attempt, loss=loss, step=at))
+                self._emit(ev.LossFinite(t=seen.t, attempt=m.attempt, loss=loss, step=at))
             return
         m.not_finite_count += 1
         m.not_finite = m.not_finite or ev.LossNotFinite(
-            t=seen.t, attempt=attempt, value=str(loss), step=at, rank=seen.rank, last=m.last_loss
+            t=seen.t, attempt=m.attempt, value=str(loss), step=at, rank=seen.rank, last=m.last_loss
         )
         settled = m.last_loss is not None or m.not_finite_count >= NOT_FINITE_FROM_START
         if settled and not m.told_not_finite:
@@ -375,7 +379,7 @@ class Recorder:
             self._emit_progress(0.0)  # that event has the last finite loss
             self._emit(m.not_finite)
 
-    def _add_progress(self, attempt: int, seen: StepSeen) -> None:
+    def _add_progress(self, seen: StepSeen) -> None:
         """Merge a sample into the waiting progress. An attempt's first step shows where it continues, so it does not wait."""
         m = self._m
         m.has_loss = m.has_loss or "loss" in seen.values
@@ -389,7 +393,7 @@ class Recorder:
                 fields[name] = int(value) if name in WHOLE else value
         is_first = "step" in fields and not m.stepped
         if fields:
-            m.pending = merge_progress(m.pending, ev.Progress(t=seen.t, attempt=attempt, **fields))
+            m.pending = merge_progress(m.pending, ev.Progress(t=seen.t, attempt=m.attempt, **fields))
             m.stepped = m.stepped or is_first
         self._emit_progress(0.0 if is_first else self._apart_s())
 
@@ -412,35 +416,11 @@ class Recorder:
             values = {name: value for name, value in sample.v.items() if value is not None}
             # The sample's own time is in the series. An event must not be dated before the events above it.
             now = self._clock.wall()
-            self._add_progress(view.number, StepSeen(t=now, rank=None, values=values, from_telemetry=False))
+            self._add_progress(StepSeen(t=now, rank=None, values=values, from_telemetry=False))
 
-    def _evidence(self, attempt: int, seen: EvidenceLine) -> None:
-        if self._m.evidence_count >= MAX_EVIDENCE:
-            return
-        text = self._redact(seen.text)[:400]  # truncate after redaction: half a token would not be recognized
-        known = (seen.rank, seen.failure, text[:EVIDENCE_CHARS])
-        if known in self._m.evidence:
-            return
-        self._m.evidence_count += 1
-        self._m.evidence.add(known)
-        self._emit(
-            ev.EvidenceSeen(
-                t=seen.t,
-                attempt=attempt,
-                failure=seen.failure,
-                role=seen.role,
-                text=text,
-                path=seen.path,
-                line=seen.line,
-                rank=seen.rank,
-            )
-        )
-
-    def _append(
-        self, stream: str, t: float, key: str, attempt: int, values: Mapping[str, float | None]
-    ) -> None:
+    def _append(self, stream: str, t: float, key: str, values: Mapping[str, float | None]) -> None:
         try:
-            self._series.append(stream, t, key, attempt, values)
+            self._series.append(stream, t, key, self._m.attempt, values)
             self._unwritable.discard(stream)
         except OSError as error:
             if stream not in self._unwritable:  # logged once, as there may be hundreds a second

@@ -160,9 +160,6 @@ class ResumeComparison:
                     result=found.result,
                     difference=found.difference,
                     text=found.text,
-                    numbers={name: value for name, value in found.numbers if math.isfinite(value)},
-                    steps_twice=found.twice,
-                    steps_new=found.new,
                 )
             )
 

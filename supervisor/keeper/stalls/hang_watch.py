@@ -194,7 +194,7 @@ class HangWatch:
     # -- rounds of stacks ------------------------------------------------------------------------
 
     def _start_round(self, now: float) -> None:
-        if self._stacks.start():
+        if not self._stacks.working and self._stacks.ask() is not None:
             self._next_round = now + self._gap_s
 
     def _keep(self, watch: StallWatch, limit: Threshold, taken: Round) -> None:
@@ -249,7 +249,7 @@ class HangWatch:
             if ruling.until_s is not None:
                 text = f"No progress for {silence.silent_s:.0f} s, not ended yet: {ruling.why} (will end after {ruling.until_s:.0f} s)"
             self._say([Advice(f"hang_{ruling.rule}", text)])
-        if self._stacks.busy or now < self._next_round:
+        if self._stacks.working or now < self._next_round:
             return
         if not self._reported and self._rounds:
             self._start_round(now)  # a second round may show what the first did not
@@ -274,7 +274,7 @@ class HangWatch:
             return False
         until, confirm = self._countdown
         confirmed = newest is None or newest.mono >= confirm
-        if not confirmed and now >= confirm and not self._stacks.busy:
+        if not confirmed and now >= confirm and not self._stacks.working:
             self._start_round(now)
         if now < until or not confirmed:
             return False

@@ -16,17 +16,16 @@ from supervisor.job.spec import HangSettings
 from supervisor.keeper.base.background import BackgroundTask
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.observations import (
-    CheckpointSeen,
-    EvidenceLine,
     LinesSeen,
     Observation,
-    PhaseSeen,
+    Reported,
+    ReportedEvent,
     Sampled,
     StepSeen,
 )
 from supervisor.keeper.stalls.hang_watch import HangContext, HangWatch
 from supervisor.keeper.stalls.stack_rounds import Round, StackBroker, Targets, take_round
-from supervisor.policy.health.early_signs import Advice, EarlySigns, Quota
+from supervisor.policy.health.early_signs import PAUSE_S, Advice, EarlySigns
 from supervisor.policy.health.stall import Paces, StallWatch
 from supervisor.policy.health.straggler import Stragglers
 from supervisor.run import events as ev
@@ -55,7 +54,6 @@ class Health:
 
     _flagged_before: ev.StallFlagged | None
     _slow: int | None
-    _past_t: float | None
     _last_tick: float
 
     def __init__(
@@ -76,7 +74,7 @@ class Health:
         self._clock = clock
         self._stacks = StackBroker(emit, clock, targets, take)
         self._paces = Paces()
-        self._quota = Quota()
+        self._said: dict[str, float] = {}
         self._hangs = HangWatch(settings, emit, clock, self._stacks, around or HangContext(), self._say)
         self._watch: StallWatch | None = None
         self._reset(0)
@@ -89,10 +87,10 @@ class Health:
         view = adopted.attempt if adopted is not None else None
         if adopted is None or view is None:
             return
-        self._watch, self._past_t = resumed_watch(self._node, view, self._paces, self._settings, self._mono)
-        self._read_again = self._replayed = now + READ_AGAIN_S
+        self._watch = resumed_watch(self._node, view, self._paces, self._settings, self._mono)
+        self._read_again = now + READ_AGAIN_S
         for advisory in adopted.advisories:
-            self._quota.said(advisory.code, now)
+            self._said[advisory.code] = now
         self._hangs.adopt(view, self._read_again)
         self._flagged_before = view.stall
         if view.slow_rank is not None:
@@ -120,23 +118,13 @@ class Health:
         match seen:
             case StepSeen():
                 self._step(watch, seen)
-            case PhaseSeen():
-                if not self._is_past(seen.t) and self._is_progress_of(seen.rank):
-                    watch.enter(seen.phase, self._mono(seen.t))
-                    self._stragglers.pause()
-            case CheckpointSeen():
-                if not self._is_past(seen.t):
-                    watch.progress(self._mono(seen.t))
-                    self._stragglers.pause()
-                    self._say(self._early.checkpoint(tree_bytes(Path(seen.path))))
+            case Reported(event=event, rank=rank):
+                self._report(watch, event, rank)
             case LinesSeen():
                 if seen.again:
                     watch.recall(seen.log, seen.lines)
                 else:
                     watch.printed(seen.log, seen.lines, self._mono(seen.t))
-            case EvidenceLine():
-                if not self._is_past(seen.t):
-                    self._early.complaint(seen.rank, self._mono(seen.t), seen.failure, seen.text)
             case Sampled():
                 self._sample(seen)
             case _:
@@ -188,8 +176,7 @@ class Health:
         self._stacks.begin(attempt)
         self._early = EarlySigns()
         self._stragglers = Stragglers()
-        self._past_t = None
-        self._read_again = self._replayed = float("-inf")
+        self._read_again = float("-inf")
         self._wire = False
         self._last_tick = self._clock.mono()
         self._max_step = self._max_epoch = -1.0
@@ -209,16 +196,9 @@ class Health:
             self._hangs.over(max(stall.waited_s, lasted_s))
             self._paces.returned_s = max(self._paces.returned_s, lasted_s)
 
-    def _is_past(self, t: float) -> bool:
-        """Check whether an earlier keeper saw time `t`. False after files are read again, as clocks may differ."""
-        is_known = self._past_t is not None and t <= self._past_t
-        return is_known and self._clock.mono() < self._replayed
-
     # -- signs of life ---------------------------------------------------------------------------
 
     def _step(self, watch: StallWatch, seen: StepSeen) -> None:
-        if seen.from_telemetry and self._is_past(seen.t):
-            return
         self._wire = self._wire or seen.from_telemetry
         if self._wire and not seen.from_telemetry:
             return  # telemetry has the exact values
@@ -249,9 +229,27 @@ class Health:
         elif step is not None and step > self._total:
             watch.finish(done=False)  # that total was the end of an epoch
         if seen.rank is not None:
-            self._stragglers.step(seen.rank, seen.t, seen.values, from_telemetry=seen.from_telemetry)
-            self._stragglers.measured(seen.rank, seen.values)
+            if seen.from_telemetry:
+                self._stragglers.step(seen.rank, seen.t, seen.values)
+            else:
+                self._stragglers.measured(seen.rank, seen.values)
         self._say(self._early.step(seen.rank, mono, seen.values))
+
+    def _report(self, watch: StallWatch, event: ReportedEvent, rank: int | None) -> None:
+        mono = self._mono(event.t)
+        match event:
+            case ev.PhaseChanged():
+                if self._is_progress_of(rank):
+                    watch.enter(event.phase, mono)
+                    self._stragglers.pause()
+            case ev.CheckpointCommitted():
+                watch.progress(mono)
+                self._stragglers.pause()
+                self._say(self._early.checkpoint(tree_bytes(Path(event.path))))
+            case ev.EvidenceSeen():
+                self._early.complaint(rank, mono, event.failure, event.text)
+            case _:
+                pass
 
     def _is_progress_of(self, rank: int | None) -> bool:
         """Check whether this rank's phases count for the attempt: rank 0's, or those of the first rank that reported one."""
@@ -283,7 +281,7 @@ class Health:
         found = self._stragglers.find()
         slow = ev.SlowRankFound(t=self._clock.wall(), attempt=self._attempt)
         if found is not None:
-            numbers = {"lost_s": round(found.lost_s, 4), "step_s": round(found.gap_s, 4)}
+            numbers = {"lost_s": round(found.lost_s, 4), "step_s": round(found.step_s, 4)}
             slow = replace(slow, rank=found.rank, **numbers)
         if slow.rank != self._slow:
             self._slow = slow.rank
@@ -292,7 +290,9 @@ class Health:
 
     def _say(self, advice: Iterable[Advice]) -> None:
         for item in advice:
-            if self._quota.allows(item.code, self._clock.mono()):
+            now = self._clock.mono()
+            if now - self._said.get(item.code, -math.inf) >= PAUSE_S:
+                self._said[item.code] = now
                 self._emit(
                     ev.Advisory(
                         t=self._clock.wall(),
@@ -311,10 +311,10 @@ TAIL_BYTES = 1 << 20
 
 def resumed_watch(
     node: NodePaths, view: AttemptState, paces: Paces, settings: HangSettings, mono: Callable[[float], float]
-) -> tuple[StallWatch, float | None]:
-    """Return the watch of an adopted attempt, and the wall time of its last step or phase change, from its samples.
+) -> StallWatch:
+    """Return the watch of an adopted attempt, from its samples. Other paces are learned again.
 
-    Other paces are learned again. `mono` converts a wall time to the keeper's clock.
+    Telemetry that is read again changes nothing: its times are those of the samples. `mono` converts a wall time to the keeper's clock.
     """
     watch = StallWatch(paces, settings, started=mono(view.started_t or view.planned_t))
     if view.first_step_t is not None:
@@ -339,5 +339,4 @@ def resumed_watch(
         watch.progress(mono(math.inf))
     if view.phase is not None and view.phase_t is not None and view.phase_t >= (last_t or 0.0):
         watch.enter(view.phase, mono(view.phase_t))
-        last_t = view.phase_t
-    return watch, last_t
+    return watch

@@ -5,8 +5,8 @@ Rounds are taken one at a time in their own thread: py-spy may need seconds and 
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ from supervisor.diagnosis.hang.stuck_collectives import (
     stuck_collectives,
     stuck_text,
 )
-from supervisor.keeper.base.background import JOIN_S, Background, BackgroundTask
+from supervisor.keeper.base.background import JOIN_S, BackgroundTask
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.policy.health.stall import Activity
 from supervisor.run import events as ev
@@ -234,7 +234,9 @@ def write_stacks(
 
 
 class StackBroker:
-    """Takes rounds of one attempt after another. Used by the keeper's only thread.
+    """Takes one round at a time, for the watch and for a person alike. Used by the keeper's only thread.
+
+    Two tracers cannot attach to one process, so whoever asks during a round gets that round.
 
     Args:
         emit: journals an event.
@@ -250,76 +252,54 @@ class StackBroker:
         take: Callable[[Targets, Clock], Round],
     ) -> None:
         self._emit, self._clock, self._targets, self._take = emit, clock, targets, take
-        self._one_at_a_time = threading.Lock()
-        self._taker: Background[tuple[int, Round]] = Background("stoker-stacks")
-        self._asked: BackgroundTask[Round, str] | None = None
+        self._task: BackgroundTask[Round, str] | None = None
         self.begin(0)
 
     def begin(self, attempt: int) -> None:
-        """Begin a new attempt. Drop stacks that are still being taken for the previous one."""
+        """Begin a new attempt. The watch does not get stacks that are still being taken for the previous one."""
         self._attempt = attempt
+        self._newest: Round | None = None
 
     def close(self) -> None:
-        """Wait for rounds in progress."""
-        self._taker.close()
-        if self._asked is not None:
-            self._asked.close(JOIN_S)
-
-    @property
-    def busy(self) -> bool:
-        """Whether a round for the watch is in progress or waits to be fetched."""
-        return self._taker.busy
+        """Wait for a round in progress."""
+        if self._task is not None:
+            self._task.close(JOIN_S)
 
     @property
     def working(self) -> bool:
-        """Whether any stacks are being taken now."""
-        asked = self._asked is not None and self._asked.working
-        return asked or self._taker.working
-
-    def start(self) -> bool:
-        """Begin a round for the watch. Return False if no rank is known or a round is in progress."""
-        targets = None if self._taker.busy else self._targets()
-        if targets is None:
-            return False
-        self._taker.start(lambda: (targets.attempt, self._round(targets)))
-        return True
+        """Whether stacks are being taken now."""
+        return self._task is not None and self._task.working
 
     def poll(self) -> Round | None:
-        """Return the watch's round once it is done. Return each round only once."""
-        attempt, taken = self._taker.poll() or (None, None)
-        if taken is None or attempt != self._attempt:
-            return None
-        self._journal(taken, self._attempt)
+        """Return the newest finished round of this attempt. Return each round only once."""
+        self._fetch()
+        taken, self._newest = self._newest, None
         return taken
 
     def ask(self) -> BackgroundTask[Round, str] | None:
-        """Start a round that a user requested. The task returns the artifact's name. Return None if no rank is known.
-
-        If a second person asks during the round, both get the same round.
-        """
-        if self._asked is not None and self._asked.working:
-            return self._asked
+        """Start a round, unless one is in progress. The task returns the artifact's name. Return None if no rank is known."""
+        if self._task is not None and self._task.working:
+            return self._task
+        self._fetch()
         targets, attempt = self._targets(), self._attempt
         if targets is None:
             return None
 
         def finish(taken: Round) -> str:
             self._journal(taken, attempt)
+            if attempt == self._attempt:
+                self._newest = taken
             if taken.artifact is None:
                 raise OSError("the stacks could not be written: see keeper.log")
             return taken.artifact
 
-        self._asked = BackgroundTask("stoker-stacks-asked", lambda: self._round(targets), finish)
-        return self._asked
+        self._task = BackgroundTask("stoker-stacks", lambda: self._take(targets, self._clock), finish)
+        return self._task
 
-    def _round(self, targets: Targets) -> Round:
-        # Two tracers cannot attach to one process, so the second waits, but no longer than a round may take.
-        if not self._one_at_a_time.acquire(timeout=JOIN_S):
-            raise TimeoutError("stacks are still being taken: ask again")
-        try:
-            return self._take(targets, self._clock)
-        finally:
-            self._one_at_a_time.release()
+    def _fetch(self) -> None:
+        if self._task is not None:
+            with contextlib.suppress(OSError):  # who asked for it gets the error
+                self._task.poll()
 
     def _journal(self, taken: Round, attempt: int) -> None:
         self._emit(

@@ -18,6 +18,7 @@ from supervisor.job.memory_fit import Measure, MemoryTrial
 from supervisor.run.records import FailureClass
 
 PAUSE_S = 7200.0
+"""Seconds until one kind of advice may be given again."""
 POINTS, SPACING_S = 60, 20.0
 THIRDS = 3
 NEAR_LIMIT = 0.85
@@ -49,24 +50,6 @@ class Advice:
     code: str
     text: str
     rank: int | None = None
-
-
-class Quota:
-    """Limits how often one kind of advice is given: again after two hours."""
-
-    def __init__(self) -> None:
-        self._last: dict[str, float] = {}
-
-    def allows(self, code: str, now: float) -> bool:
-        """Check whether `code` may be given at `now` (monotonic seconds). If so, count it as given."""
-        allowed = now - self._last.get(code, float("-inf")) >= PAUSE_S
-        if allowed:
-            self._last[code] = now
-        return allowed
-
-    def said(self, code: str, now: float) -> None:
-        """Count advice that an earlier process gave."""
-        self._last[code] = now
 
 
 class Creep:
@@ -169,7 +152,7 @@ class _Gpu:
 
 
 class EarlySigns:
-    """Takes readings of one attempt and gives advice. The caller limits how often (see `Quota`)."""
+    """Takes readings of one attempt and gives advice. The caller limits how often (see `PAUSE_S`)."""
 
     def __init__(self) -> None:
         self._gpus: dict[str, _Gpu] = {}

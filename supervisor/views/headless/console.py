@@ -192,10 +192,6 @@ class ConsoleView:
             self._lost = value if value in {"", "nan"} else f"{value} or nan"  # inf usually becomes nan
         if isinstance(event, ev.Diagnosed) and not event.provisional:
             yield from verdict_lines(event.verdict, self._run, event.attempt)
-            from supervisor.views.wording.start_warnings import foreseen, foreseen_text
-
-            for finding in foreseen(self.state, event.verdict.failure):
-                yield Level.WARNING, foreseen_text(finding)
             return
         if isinstance(event, ev.Diagnosed) and self._reads_on == event.attempt:
             # Reading all logs may take minutes, so report the preliminary verdict first.

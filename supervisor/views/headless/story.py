@@ -17,7 +17,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.records import Cause, FailureClass
 from supervisor.run.runfile import BadRunFile, read_run_file
 from supervisor.run.series import GPU, HOST, METRICS, SeriesReader, at_first, highest
-from supervisor.run.state import AttemptState, Finished, MomentKind, RunState
+from supervisor.run.state import AttemptState, Finished, RunState
 from supervisor.text.decode import printable
 from supervisor.text.redact import redact_text
 from supervisor.views import format as fm
@@ -122,7 +122,7 @@ def _attempt_story(attempt: AttemptState, run: RunPaths) -> list[str]:
 def _resumed_story(state: RunState, before: AttemptState, attempt: AttemptState) -> str:
     """Return a resumed attempt's checkpoint and first step, or "" if this attempt or all before it made no step."""
     if attempt.missed is not None:
-        return english.sentence("moment", MomentKind.MISSED, values_of(attempt.missed))
+        return english.sentence("moment", "resume_missed", values_of(attempt.missed))
     if attempt.resumed_step is not None:
         return f"at step {attempt.resumed_step}, a committed checkpoint of attempt {before.number}"
     if attempt.first_step is None or (attempt.first_step <= 1 and before.first_step is None):

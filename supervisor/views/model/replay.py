@@ -6,13 +6,11 @@ A replay only reads. It writes nothing and sends no request.
 from __future__ import annotations
 
 import math
-import re
 import threading
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from itertools import accumulate
 
 import msgspec
@@ -25,8 +23,6 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import BadRunFile, RunFile, read_run_file
 from supervisor.run.series import Sample, SeriesReader, read_rollups
 from supervisor.run.state import RunState
-from supervisor.views import format as fm
-from supervisor.views.logs.reading import BadJumpError, parse_jump
 from supervisor.views.model.cause_context import NearbyReader
 from supervisor.views.model.gather import Gatherer
 from supervisor.views.model.snapshot import Snapshot
@@ -36,12 +32,6 @@ STREAM_BYTES = 64 << 20
 SPEEDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 3600.0)
 # The usual length of a replay, in seconds.
 LASTS_S = 30.0
-# The ways to type a moment: a share of the whole, a span from the current moment, or a time.
-SHARE = re.compile(r"(\d+(?:\.\d+)?) ?%")
-SPAN = re.compile(r"([-+]) ?((?:\d+(?:\.\d+)? ?[dhms] ?)+)")
-SPAN_PART = re.compile(r"(\d+(?:\.\d+)?) ?([dhms])")
-UNIT_S = {"d": 86_400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
-CLOCK = re.compile(r"(?:\d{4}-\d\d-\d\d[ T])?\d{1,2}:\d\d(?::\d\d)?")
 
 
 class NothingRecorded(Exception):  # noqa: N818 - a normal state, not an error
@@ -252,46 +242,6 @@ class ReplayReader:
             self._gathered.take_rollup(rollup)
         self._events = self._samples = 0
         self._at = float("-inf")
-
-
-def is_moment(typed: str) -> bool:
-    """Check whether the text can only be a moment: ``14:32``, ``+10m``, ``50%``."""
-    return any(form.fullmatch(typed.strip()) for form in (SHARE, SPAN, CLOCK))
-
-
-def parse_moment(typed: str, now: float, start_t: float, end_t: float) -> float:
-    """Parse ``14:32``, ``2026-11-21 14:32:10``, ``+10m``, ``-1h 30m`` or ``50%`` as wall seconds in a recording.
-
-    A time without a day means its first occurrence in the recording. A span never leads beyond either end.
-
-    Raises:
-        BadJumpError: the text has a different form, or is a time outside the recording.
-    """
-    text = typed.strip()
-    if (share := SHARE.fullmatch(text)) is not None:
-        return start_t + min(float(share[1]) / 100, 1.0) * (end_t - start_t)
-    if (span := SPAN.fullmatch(text)) is not None:
-        by_s = sum(float(count) * UNIT_S[unit] for count, unit in SPAN_PART.findall(span[2]))
-        return min(max(now + (by_s if span[1] == "+" else -by_s), start_t), end_t)
-    if CLOCK.fullmatch(text) is None:
-        raise BadJumpError(f"{text}: give a time (14:32), a span (+10m, -30s) or a share (50%)")
-    jump = parse_jump(text)
-    t = jump.t or 0.0
-    if jump.is_any_day:
-        day = datetime.fromtimestamp(start_t)  # noqa: DTZ006 - users type local time
-        typed_at = datetime.fromtimestamp(t)  # noqa: DTZ006
-        of_day = day.replace(
-            hour=typed_at.hour, minute=typed_at.minute, second=typed_at.second, microsecond=0
-        )
-        if of_day.timestamp() <= start_t - 60.0:
-            of_day += timedelta(days=1)
-        t = of_day.timestamp()
-    if start_t - 60.0 < t < start_t:
-        t = start_t  # typed minute of the start
-    if not start_t <= t <= end_t:
-        begin, end = fm.time_of_day(start_t), fm.time_of_day(end_t)
-        raise BadJumpError(f"nothing was recorded at {text}: it is from {begin} to {end}")
-    return t
 
 
 def next_fact(facts_t: Sequence[float], now: float, way: int) -> float | None:

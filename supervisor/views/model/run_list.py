@@ -30,7 +30,7 @@ from supervisor.run.ownership import has_keeper
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import PLAIN_ERRORS, FailureClass, Verdict
 from supervisor.run.regular import mark_of
-from supervisor.run.state import DiagnosedAs, Finished, MomentKind, RunState
+from supervisor.run.state import DiagnosedAs, Finished, RunState
 from supervisor.run.summaries import RunIndex, Summary, summary_of
 from supervisor.text.redact import redact_argv, redact_text
 from supervisor.views.format import short_id
@@ -102,7 +102,7 @@ def note_of(state: RunState, listed: tuple[float, str] = (0.0, "")) -> str:
 
     `listed` is the time and text of the note in the index, written after the run's end.
     """
-    notes = (moment for moment in reversed(state.timeline) if moment.kind is MomentKind.NOTE)
+    notes = (moment for moment in reversed(state.timeline) if moment.kind == "note_added")
     newest = next(notes, None)
     text = listed[1] if newest is None or newest.t < listed[0] else str(newest.values.get("text", ""))
     return redact_text(text)

@@ -206,7 +206,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def best_loss(self) -> tuple[float | None, int | None]:
-        """The least loss that no later attempt overwrote, and its step."""
+        """The lowest loss of all attempts, and its step."""
         if self.loss_name != "loss":
             return None, None  # for several losses, the journal has only the total
         samples = self.metrics["loss"]

@@ -11,25 +11,25 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events
 from textual.binding import Binding, BindingType
+from textual.message import Message
 from textual.screen import Screen
 
-from supervisor.run.control import RequestArgs, presence_of
-from supervisor.run.events import RequestKind
-from supervisor.run.index import give_name, give_note, listed_names, listed_notes
+from supervisor.run.control import presence_of
+from supervisor.run.index import listed_names, listed_notes
 from supervisor.run.paths import RunPaths
 from supervisor.views.appearance import USUAL, Appearance
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.run_screen import Dashboard
 from supervisor.views.tui.shell.feeder import Adopter, Answer, Feeder, RequestClient, RunAccess
-from supervisor.views.tui.shell.key_order import KeyOrder, Passed
 from supervisor.views.tui.terminal_signs import TerminalSigns
 from supervisor.views.tui.widgets.textual_theme import THEMES, ThemedApp
 from supervisor.views.wording.translate import words_in
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
     from supervisor.run.journal import StateReader
     from supervisor.views.model.replay import Recording, ReplayClock, ReplayReader
-    from supervisor.views.model.run_list import RunList, RunRow, RunsReader, Scope
-    from supervisor.views.tui.runs.browser import BrowserScreen
-from supervisor.views.tui.runs.table import RunsPanel
+    from supervisor.views.model.run_list import RunList, RunsReader, Scope
+    from supervisor.views.tui.pages.runs_screen import BrowserScreen
+from supervisor.views.tui.pages.runs_table import RunsPanel
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 # A list that is still being mounted gets its data this much later.
@@ -51,6 +51,85 @@ MOUNTED_S = 0.005
 LEAVE_LATEST_S = 5
 # The reading thread yields to a key within a millisecond. Python's default of 5 ms is noticeable under load.
 SWITCH_S = 0.001
+WAIT_S = 0.5
+"""How long to wait for a key whose widget was removed before the key arrived."""
+RETRY_S = 0.02
+"""How soon to check again a key that came too early."""
+
+
+class Passed(Message):
+    """A message that follows a key through the same queues. When the app gets it, the key is finished."""
+
+
+class KeyOrder:
+    """A queue that holds keys back while another key is being handled, so that each key is finished before the next.
+
+    Textual passes a key to the focused widget, and a binding acts only after the key has bubbled up to the app.
+    Meanwhile the widget writes the next letter. So in a burst, as over slow ssh, ``Backspace 0`` became
+    ``0 Backspace``, and text typed right after the key that opens a dialog went to the screen below.
+
+    Args:
+        app: the app that gets the keys.
+        handle: Textual's own handling of a key.
+        early: whether a key comes too early, so that it and later keys wait. Called until the key may pass.
+    """
+
+    def __init__(
+        self,
+        app: StokerApp,
+        handle: Callable[[events.Event], Awaitable[None]],
+        early: Callable[[events.Event], bool],
+    ) -> None:
+        self._app = app
+        self._handle = handle
+        self._early = early
+        self._retrying = False
+        self._held: deque[events.Event] = deque()
+        self._under_way: Passed | None = None
+        self._screen: object = None
+
+    async def take(self, event: events.Event) -> None:
+        """Take a key or a paste. Handle it now, or after the keys before it."""
+        self._held.append(event)
+        if self._under_way is None:
+            await self._next()
+
+    async def passed(self, message: Passed) -> None:
+        """Finish the current key. A screen that it opened is ready before the next key is handled."""
+        if message is not self._under_way or not self._app.screen_stack:  # no screen is left at exit
+            return
+        if self._app.screen is not self._screen and self._follow():
+            return
+        self._under_way = None
+        await self._next()
+
+    async def _next(self) -> None:
+        while self._held and self._under_way is None and not self._retrying:
+            if self._early(self._held[0]):
+                self._retrying = True
+                asyncio.get_running_loop().call_later(RETRY_S, self._app.call_later, self._retry)
+                return
+            await self._handle(self._held.popleft())
+            self._follow()
+
+    async def _retry(self) -> None:
+        self._retrying = False
+        await self._next()
+
+    def _follow(self) -> bool:
+        """Send a message after the key. Return whether the message can arrive."""
+        screen = self._screen = self._app.screen
+        message = Passed()
+        if not (self._app.focused or screen).post_message(message):
+            self._under_way = None
+            return False
+        self._under_way = message
+        asyncio.get_running_loop().call_later(WAIT_S, self._given_up, message)
+        return True
+
+    def _given_up(self, message: Passed) -> None:
+        if message is self._under_way:
+            self._app.post_message(message)
 
 
 class StokerApp(ThemedApp):
@@ -111,12 +190,12 @@ class StokerApp(ThemedApp):
         self.browser: BrowserScreen | None = None
         if run is None:
             from supervisor.views.model.run_list import RunsReader, Scope
-            from supervisor.views.tui.runs.browser import BrowserScreen
+            from supervisor.views.tui.pages.runs_screen import BrowserScreen
 
             scope = scope or Scope()
             names, notes = partial(listed_names, os.environ), partial(listed_notes, os.environ)
             self._reader = RunsReader(known or list, scope, names=names, notes=notes)
-            self.browser = BrowserScreen(clock, scope, continues=continuer is not None)
+            self.browser = BrowserScreen(clock, scope, self._submit, self._reader.look_again, continuer)
         self._replay = replay
         self._dashboard: Dashboard | None = None
 
@@ -243,7 +322,7 @@ class StokerApp(ThemedApp):
         if not message.replay:
             await self.push_screen(self._open(message.run))
             if message.beside:
-                self.dashboard.looking.open_beside(message.beside)
+                self.dashboard.looking.open_beside(lambda: message.beside)
             return
         browser, run = self.browser, message.run
 
@@ -256,7 +335,7 @@ class StokerApp(ThemedApp):
                 self.call_later(browser.tell, f"{run.run_id}: nothing was recorded here")
 
         browser.tell(f"reading the recording of {run.run_id}…")
-        self._feeders[-1].submit(read)
+        self._submit(read)
 
     async def _play_recorded(self, recording: Recording) -> None:
         from supervisor.views.model.replay import ReplayClock
@@ -266,87 +345,11 @@ class StokerApp(ThemedApp):
             clock = ReplayClock(recording.start_t, recording.end_t, waits=True)
             await self.push_screen(self._open(recording.run, (recording, clock)))
 
-    def on_runs_panel_stopped(self, message: RunsPanel.Stopped) -> None:
-        """Ask the run's keeper to stop the run."""
-        if self.browser is not None:
-            self._request(message.row, RequestKind.STOP, None, self.browser.tell_answer)
-
-    def on_runs_panel_noted(self, message: RunsPanel.Noted) -> None:
-        """Add a note to a run. The keeper writes the note. If there is no keeper, the note goes into the index."""
-        row, browser = message.row, self.browser
-        if not row.live or row.state.is_over:
-            self._change(lambda: f"noted: {give_note(row.run, message.text, os.environ)}")
-        elif browser is not None:
-            args = RequestArgs(text=message.text)
-            self._request(row, RequestKind.NOTE, args, lambda answer: browser.tell(answer.text))
-
-    def _request(
-        self, row: RunRow, kind: RequestKind, args: RequestArgs | None, report: Callable[[Answer], object]
-    ) -> None:
-        """Send a request to a run's keeper, in the reading thread."""
-        if self._dashboard is None:
-            attempt = row.state.attempt
-            number = attempt.number if attempt is not None and kind is not RequestKind.NOTE else None
-            later = partial(self.call_later, report)
-            self._feeders[-1].submit(RequestClient(row.run).sender(kind, number, args, self._clock(), later))
-
-    def on_runs_panel_continued(self, message: RunsPanel.Continued) -> None:
-        """Show the run's next attempt, and ask whether to start it."""
-        browser, reader, continuer = self.browser, self._reader, self._continuer
-        if browser is None or reader is None or continuer is None or self._dashboard is not None:
-            return
-        from supervisor.views.tui.dialogs.prompts import CONTINUE, offer_first
-
-        def start(run: RunPaths) -> None:
-            continuer.adopt(run)
-            reader.look_again()
-
-        next_attempt = Adopter(continuer.examine, start)
-        offer_first(
-            browser, self._feeders[-1].submit, next_attempt, message.row.run, CONTINUE, browser.tell_answer
-        )
-
-    def on_runs_panel_named(self, message: RunsPanel.Named) -> None:
-        """Rename a run."""
-        run = message.row.run
-        self._change(lambda: f"{run.run_id}: named {give_name(run, message.text, os.environ)}")
-
-    def on_runs_panel_thrown(self, message: RunsPanel.Thrown) -> None:
-        """Delete a run, or restore the last deleted run."""
-        from supervisor.run.trash import bring_back, throw_away
-
-        run, thrown = message.run, self.browser.thrown if self.browser is not None else []
-
-        def act() -> str:
-            if run is None:
-                return f"{bring_back(thrown.pop()).run_id} is back"
-            thrown.append(throw_away(run))
-            return f"{run.run_id} is deleted; u brings it back"
-
-        self._change(act)
-
-    def _change(self, change: Callable[[], str]) -> None:
-        """Change something about a run in the reading thread. Report what `change` returns, or why it failed."""
-        browser, reader = self.browser, self._reader
-        if browser is None or reader is None or self._dashboard is not None:
-            return
-
-        def act() -> None:
-            try:
-                text = change()
-            except (ValueError, OSError) as error:
-                text = str(error)
-            reader.look_again()
-            self.call_later(browser.tell, text)
-
-        self._feeders[-1].submit(act)
-
-    def on_runs_panel_widened(self, _message: RunsPanel.Widened) -> None:
-        """List the runs of other folders too, or hide them again."""
-        if self._reader is not None and self._dashboard is None:
-            self._feeders[-1].submit(self._reader.look_again)
-
     # -- the one screen with a reading thread --------------------------------------------------------------
+
+    def _submit(self, job: Callable[[], None]) -> None:
+        """Run a job in the reading thread."""
+        self._feeders[-1].submit(job)
 
     def _list(self) -> None:
         """Read the list."""

@@ -90,7 +90,7 @@ def answer_text(question: BatchQuestion, value: str, tr: Words) -> str:
 
 def given_text(given: BatchAnswered, tr: Words) -> str:
     """Return ``you answered on 2026-11-22: 24 is per rank``, as on the timeline."""
-    kind = "remembered" if given.day else "answered"
+    kind = "batch_remembered" if given.day else "batch_answered"
     values = answer_values(given.question, given.value)
     return tr.sentence("moment", kind, {**values, "day": given.day, "by": given.by, "trial": given.trial})
 

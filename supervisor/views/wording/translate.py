@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from supervisor.run.state import Moment
 from supervisor.views.appearance import Lang
-from supervisor.views.wording.kinds import Kinds, changed_text, sections
+from supervisor.views.wording.kinds import Kinds, sections
 
 # A few hundred sentences are visible at one time. Sentences with changing numbers come and go.
 REMEMBERED = 4096
@@ -58,9 +58,7 @@ class Words:
 
     def moment(self, moment: Moment) -> str:
         """Return the text of an event on the timeline."""
-        change = changed_text(moment.change) if moment.change is not None else ""
-        values = {**moment.values, "change": change} if change else moment.values
-        return self.sentence("moment", moment.kind, values)
+        return self.sentence("moment", moment.kind, moment.values)
 
     def sentence(self, table: str, kind: str, values: Mapping[str, object] | None = None) -> str:
         """Return the sentence of a table in ``lang/*.toml`` for a kind, with its values."""

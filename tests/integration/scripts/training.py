@@ -1,14 +1,12 @@
 """A foreign training of real gloo collectives for tests: it knows nothing of stoker.
 
-It prints one line a step and no phases. From `--longer-at` on each step computes so much longer, as where sequences
-are lengthened at once. `--hang-at` makes one rank wait for ever before a collective, in the first
-launch only and in the way that `--hang-how` says; evaluations, checkpoints and a stall of one rank's data are silent, as in most scripts.
+It prints one line a step and no phases. `--hang-at` makes one rank wait for ever before a collective, in the first launch only and in the
+way that `--hang-how` says; evaluations, checkpoints and a stall of one rank's data are silent, as in most scripts.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import socket
 import threading
 import time
@@ -26,8 +24,6 @@ def main() -> None:
     parser.add_argument("--hang-how", choices=sorted(WAYS), default="lock")
     parser.add_argument("--stall-at", type=int, default=-1)
     parser.add_argument("--stall-s", type=float, default=20.0)
-    parser.add_argument("--longer-at", type=int, default=-1)
-    parser.add_argument("--longer-s", type=float, default=5.0)
     parser.add_argument("--bad-rank", type=int, default=1)
     parser.add_argument("--eval-every", type=int, default=0)
     parser.add_argument("--eval-s", type=float, default=4.0)
@@ -49,8 +45,6 @@ def main() -> None:
         if rank == args.bad_rank and step == args.hang_at and not again:
             WAYS[args.hang_how]()
         fetch(args.stall_s if rank == args.bad_rank and step == args.stall_at else args.step_time)
-        if 0 <= args.longer_at <= step:
-            compute(args.longer_s)
         total = torch.ones(1)
         dist.all_reduce(total)
         if rank == 0:
@@ -80,20 +74,8 @@ def wait_for_a_socket() -> None:
     ours.recv(1)
 
 
-def wait_for_input() -> None:
-    ours, _theirs = os.pipe()  # what is open and never fed, as a terminal that nobody sits at
-    os.dup2(ours, 0)
-    input()
-
-
 def fetch(seconds: float) -> None:
     time.sleep(seconds)
-
-
-def compute(seconds: float) -> None:
-    square, end = torch.ones(64, 64), time.monotonic() + seconds
-    while time.monotonic() < end:
-        square = (square @ square).clamp(0, 1)
 
 
 def evaluate(seconds: float) -> None:
@@ -108,7 +90,7 @@ def save(saved: Path, step: int, rank: int, seconds: float) -> None:
     dist.barrier()
 
 
-WAYS = {"lock": wait_for_ever, "loop": loop_for_ever, "socket": wait_for_a_socket, "input": wait_for_input}
+WAYS = {"lock": wait_for_ever, "loop": loop_for_ever, "socket": wait_for_a_socket}
 
 if __name__ == "__main__":
     main()

@@ -14,7 +14,7 @@ import pytest
 from supervisor.job.batch import BatchSpec
 from supervisor.job.errors import JobError
 from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope, Timing
-from supervisor.keeper.planning.common_launch import batch_on
+from supervisor.keeper.planning.launch_plans import batch_on
 from supervisor.run import heartbeat
 from supervisor.run import node_files as nd
 from supervisor.run import state as st

@@ -16,8 +16,8 @@ from supervisor.run.ownership import KeeperLock, Offer
 from supervisor.run.paths import RunPaths
 from supervisor.views.appearance import USUAL, Appearance
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.dialogs.prompts import OfferScreen
 from supervisor.views.tui.shell.feeder import Adopter
+from supervisor.views.tui.shell.prompts import OfferScreen
 from supervisor.views.tui.widgets.panel import Panel
 
 DEADLINE_S = 20.0
@@ -118,19 +118,6 @@ def on_dashboard(app: StokerApp) -> bool:
 def shown(app: StokerApp) -> str:
     """The text of the screen that is on top."""
     return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
-
-
-async def command(app: StokerApp, pilot: Pilot[None], typed: str) -> None:
-    """Do what is typed at `:`; Enter once it stands there and in what was found."""
-    below, box = app.screen, "commands ─"
-    await pilot.press("colon")
-    await until(pilot, lambda: app.screen is not below, "the palette")
-    await pilot.press(*("space" if letter == " " else letter for letter in typed))
-    words = typed.split()[-1]
-    await until(pilot, lambda: shown(app).partition(box)[2].count(words) >= 2, typed)
-    await pilot.press("enter")
-    await until(pilot, lambda: app.screen is below, "the screen below")
-    await pilot.pause()
 
 
 def pane(app: StokerApp, name: str) -> str:

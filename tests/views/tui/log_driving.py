@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 from supervisor.run.paths import RunPaths
 from supervisor.views.logs.reading import LogAt, Page
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.logs.pane import LogPanel
+from supervisor.views.tui.pages.log_pane import LogPanel
 from tests.views.tui import recorded
 from tests.views.tui.driving import until
 

@@ -9,7 +9,6 @@ from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
-from textual.binding import Binding
 
 from supervisor.job.batch import BatchChange, BatchSpec
 from supervisor.job.memory_fit import MemoryTrial
@@ -20,9 +19,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
 from supervisor.run.runfile import RunFile, read_run_file
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.dashboard import acting as keys
 from supervisor.views.tui.panels import possible_actions as actions
-from supervisor.views.tui.shell import command_palette as commands
 from supervisor.views.tui.shell import feeder as request_client
 from supervisor.views.tui.shell.feeder import Answer
 from tests.views.tui import recorded
@@ -350,36 +347,3 @@ def test_what_became_of_a_request(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     send(side_effect=OSError(28, "No space left on device"))
     assert told == [Answer(f"hold: not sent: No space left on device: {tmp_path / 'control'}", False)]
     assert client.answers(state_of(answered={"7": "done"}), 0.0) == []
-
-
-BINDINGS = [
-    binding
-    for binding in (*keys.KEYS, commands.COMPARE)
-    if isinstance(binding, Binding) and not (binding.id or "").startswith("recorded.")
-]
-
-
-def ranked(query: str) -> list[str]:
-    """Actions in the palette's order."""
-    scores = {
-        binding.action: commands.rank(query, (binding.description,), (binding.tooltip,), binding.action)
-        for binding in BINDINGS
-    }
-    return sorted((action for action in scores if scores[action] > 0), key=lambda action: -scores[action])
-
-
-@pytest.mark.parametrize(
-    ("query", "action"),
-    [
-        ("quit", "leave"),
-        ("kill", "ask('stop')"),
-        ("stop n", "ask('stop_now')"),
-        ("args", "edit"),
-        ("memory", "pane('devices')"),
-        ("resume", "accept"),
-        ("continue", "continue_run"),
-        ("grep", "search"),
-    ],
-)
-def test_the_palette_knows_what_others_call_it_and_words_before_letters(query: str, action: str) -> None:
-    assert ranked(query)[0] == action

@@ -19,9 +19,9 @@ from supervisor.run.ownership import Offer
 from supervisor.run.paths import RunPaths
 from supervisor.views.model.run_list import Scope
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.dialogs.prompts import OfferScreen
 from supervisor.views.tui.pages.metrics import MetricsPage
 from supervisor.views.tui.shell.feeder import Adopter
+from supervisor.views.tui.shell.prompts import OfferScreen
 from tests.views.tui import recorded
 from tests.views.tui.driving import keeper_of, offered, pane, requests, shown, until
 

@@ -9,9 +9,9 @@ import pytest
 from textual.pilot import Pilot
 
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.dialogs.prompts import Confirm
 from supervisor.views.tui.shell import external_editor
 from supervisor.views.tui.shell.external_editor import Spot, source_spot
+from supervisor.views.tui.shell.prompts import Confirm
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, on_dashboard, pane, until
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.views.logs.query import Query
-from supervisor.views.tui.logs import page as log_rows
+from supervisor.views.tui.pages import log_rows
 from supervisor.views.tui.widgets import paint
 from supervisor.views.tui.widgets.filters import harmless
 from supervisor.views.tui.widgets.paint import Span, TextStyle

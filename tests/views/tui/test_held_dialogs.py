@@ -15,8 +15,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.records import DecisionKind
 from supervisor.run.runfile import read_run_file, write_run_file
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.dialogs.prompts import Confirm
-from supervisor.views.tui.dialogs.restart import BatchScreen
+from supervisor.views.tui.shell.prompts import AskLine, Confirm
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, on_dashboard, pane, requests, shown, until
 from tests.views.tui.recording import Recording
@@ -80,7 +79,7 @@ def test_b_asks_before_it_may_overwrite(tmp_path: Path) -> None:
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("b")
-        await until(pilot, lambda: isinstance(app.screen, BatchScreen), "the dialog")
+        await until(pilot, lambda: isinstance(app.screen, AskLine), "the dialog")
         await pilot.press("enter")
         await until(pilot, lambda: said in shown(app), "the warning")
         assert isinstance(app.screen, Confirm)

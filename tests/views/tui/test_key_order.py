@@ -13,9 +13,8 @@ from textual.widgets import Input
 
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.dialogs.prompts import AskLine
-from supervisor.views.tui.shell.key_order import RETRY_S, WAIT_S
+from supervisor.views.tui.app import RETRY_S, WAIT_S, StokerApp
+from supervisor.views.tui.shell.prompts import AskLine
 from tests.views.tui import recorded
 from tests.views.tui.driving import clock_after, drive, keeper_of, on_dashboard, requests, until
 

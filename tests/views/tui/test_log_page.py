@@ -14,7 +14,7 @@ from supervisor.views.logs.merge import Row as LogRow
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.session import Request, Scroll
 from supervisor.views.logs.sources import LogRef, Tone
-from supervisor.views.tui.logs.pane import LogPanel
+from supervisor.views.tui.pages.log_pane import LogPanel
 from tests.views.tui.still import text_of
 
 NOTHING = Query()

@@ -14,7 +14,7 @@ from textual.widgets import Input
 from supervisor.run.paths import RunPaths
 from supervisor.views.logs.merge import Row
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.dialogs.prompts import AskLine
+from supervisor.views.tui.shell.prompts import AskLine
 from supervisor.views.tui.widgets.paint import TextStyle
 from tests.diagnosis.launcher_logs import REPORT
 from tests.tiers import first

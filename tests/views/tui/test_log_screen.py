@@ -15,7 +15,7 @@ from supervisor.views.logs import reading as lc
 from supervisor.views.logs.reading import LogAt
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.charts.live import LossPanel
-from supervisor.views.tui.logs import pane as log_pane
+from supervisor.views.tui.pages import log_pane
 from supervisor.views.tui.shell import external_editor as outside
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, shown, until

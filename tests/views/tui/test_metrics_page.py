@@ -20,7 +20,6 @@ from supervisor.views.tui.pages.metrics import (
     grid_of,
     load_other,
 )
-from supervisor.views.tui.runs.browser import RunPicker
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, pane, shown, until
 
@@ -133,15 +132,9 @@ def some(folder: Path) -> RunPaths:
     return recorded.healthy(folder / "run")
 
 
-def test_runs_are_chosen_from_the_list_and_have_a_hue_and_a_letter_each(tmp_path: Path) -> None:
+def test_runs_are_chosen_by_name_and_have_a_hue_and_a_letter_each(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("M", "c")
-        picker = app.screen
-        assert isinstance(picker, RunPicker)
-        await until(pilot, lambda: len(picker.panel.rows) == 3, "the runs of the folder, without this one")
-        await pilot.press("space", "j", "space", "j", "space")
-        assert shown(app).count("◆") == 3
-        await pilot.press("enter")
+        await pilot.press("M", "c", *"calm-crane mild-moth able-ant", "enter")
         page = page_of(app)
         await until(pilot, lambda: len(page.others) == 3, "the other runs")
         await until(pilot, lambda: pane(app, "metrics").count("└") >= 7, "all charts")
@@ -157,13 +150,10 @@ def test_runs_are_chosen_from_the_list_and_have_a_hue_and_a_letter_each(tmp_path
         await until(pilot, lambda: "Esc all charts" in shown(app), "the one of a single chart")
         await pilot.press("escape")
         await until(pilot, lambda: "Esc close page" in shown(app), "the grid again")
-        await pilot.press("c")
-        assert app.screen.panel.marked == [other.run for other in page.others]  # type: ignore[attr-defined]
-        await until(pilot, lambda: shown(app).count("◆") == 3, "the list with its marks")
-        await pilot.press("space", "enter")
+        await pilot.press("c", "end", *["backspace"] * len(OTHERS[2]), "enter")
         await until(pilot, lambda: len(page.others) == 2, "one fewer")
-        await pilot.press("c", "escape")
-        await pilot.pause()
+        await pilot.press("c", *"no-such", "enter")
+        await until(pilot, lambda: "no run named 'no-such'" in pane(app, "notice"), "why not")
         assert len(page.others) == 2
 
     drive(some(tmp_path), play)

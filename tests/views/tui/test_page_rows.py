@@ -17,10 +17,10 @@ from supervisor.run.records import (
     FailureClass,
     SpecChange,
 )
-from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen
 from supervisor.views.tui.pages import run_pages
 from supervisor.views.tui.pages.text_page import Page
 from supervisor.views.tui.panels import failure_card as card
+from supervisor.views.tui.shell.help import HelpLine, HelpScreen
 from supervisor.views.tui.widgets.paint import Row, Span
 from supervisor.views.tui.widgets.panel import Panel, View
 from tests.views.tui.still import attempt_of, drawn, running, snapshot_of, state_of, text_of, verdict

@@ -10,7 +10,7 @@ from textual.widgets import Input, TextArea
 
 from supervisor.run.events import RequestKind
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.dialogs.restart import BadEdit, EditScreen, differences, parse_edit
+from supervisor.views.tui.shell.restart_dialogs import BadEdit, EditScreen, differences, parse_edit
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, pane, requests, shown, until
 

@@ -20,7 +20,7 @@ from supervisor.views.model.thinned_series import Track, single
 from supervisor.views.tui.charts.braille import Scale
 from supervisor.views.tui.charts.curves import Axis, Look, Plot
 from supervisor.views.tui.charts.zoomable import ChartPanel
-from supervisor.views.tui.runs import table
+from supervisor.views.tui.pages import runs_table as table
 from supervisor.views.tui.shell import external_editor as editor
 from tests.views.tui.still import attempt_of, state_of, text_of, track, verdict
 

@@ -13,8 +13,8 @@ from supervisor.run.events import Outcome
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, Reason
 from supervisor.views.model.run_list import RunRow, filtered
+from supervisor.views.tui.pages.runs_table import STATE_CELLS
 from supervisor.views.tui.panels import state_words as words
-from supervisor.views.tui.runs.table import STATE_CELLS
 from supervisor.views.tui.widgets.paint import TextStyle
 from tests.views.tui.still import attempt_of, running, snapshot_of, state_of, verdict
 

@@ -20,7 +20,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.dashboard.acting import KEYS
-from supervisor.views.tui.dialogs.prompts import OfferScreen
+from supervisor.views.tui.shell.prompts import OfferScreen
 from tests.conftest import wait_until
 from tests.integration.harness import environment, stoker, wait_for_state
 from tests.integration.test_forged_folders import (

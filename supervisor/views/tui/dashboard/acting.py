@@ -16,15 +16,6 @@ from supervisor.run.events import RequestKind
 from supervisor.run.index import give_name, give_note
 from supervisor.run.state import Backoff, HeldOpen
 from supervisor.views.tui.dashboard.panes import Panes
-from supervisor.views.tui.dialogs.prompts import (
-    ADOPT,
-    CONTINUE,
-    AskLine,
-    Confirm,
-    OfferWords,
-    ask_over,
-    offer_first,
-)
 from supervisor.views.tui.panels.possible_actions import (
     ACTING,
     ANSWER_KEYS,
@@ -47,6 +38,15 @@ from supervisor.views.tui.panels.possible_actions import (
 )
 from supervisor.views.tui.panels.state_words import WAIT, countdown
 from supervisor.views.tui.shell.feeder import Adopter, Answer, RunAccess
+from supervisor.views.tui.shell.prompts import (
+    ADOPT,
+    CONTINUE,
+    AskLine,
+    Confirm,
+    OfferWords,
+    ask_over,
+    offer_first,
+)
 from supervisor.views.tui.shell.screen_base import FIRST_READ_S, LEAVING, OverScreen
 from supervisor.views.wording.kinds import changed_text
 
@@ -335,7 +335,7 @@ class Requests:
 
     def action_smaller_batch(self) -> None:
         """Restart with a different batch."""
-        from supervisor.views.tui.dialogs.restart import BatchScreen
+        from supervisor.views.tui.shell.restart_dialogs import ask_batch
 
         snapshot = self.panes.snapshot
         if snapshot is not None and "smaller_batch" not in self.possible:
@@ -351,14 +351,14 @@ class Requests:
         if snapshot is None or now is None or wanted is None:
             return
 
-        def closed(number: int | None) -> None:
+        def closed(number: str | None) -> None:
             if number is not None:
                 risk = overwrite_warning(self.panes.snapshot or snapshot)
-                self._restart(risk, RequestArgs(micro_batch=number))
+                self._restart(risk, RequestArgs(micro_batch=int(number)))
             else:
                 self._tell_not_restarted(asks)
 
-        asks = BatchScreen(
+        asks = ask_batch(
             now,
             wanted.micro_batch_per_rank,
             lambda: restart_effect(self.panes.snapshot or snapshot),
@@ -369,7 +369,7 @@ class Requests:
     def action_edit(self) -> None:
         """Restart with different arguments or environment, starting from the suggested change."""
         from supervisor.run.next_job import next_job, undecided
-        from supervisor.views.tui.dialogs.restart import Edited, EditScreen
+        from supervisor.views.tui.shell.restart_dialogs import Edited, EditScreen
 
         snapshot = self.panes.snapshot
         if snapshot is None or snapshot.run_file is None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from supervisor.job.errors import JobError
+from supervisor.run.index import runs_of
 from supervisor.run.state import AttemptState
 from supervisor.views.logs import reading as lc
 from supervisor.views.logs.query import Query
@@ -15,7 +16,7 @@ from supervisor.views.logs.session import LogSession
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.zoomable import ChartPanel
 from supervisor.views.tui.dashboard.panes import Panes
-from supervisor.views.tui.logs.pane import LogPanel
+from supervisor.views.tui.pages.log_pane import LogPanel
 from supervisor.views.tui.pages.text_page import PAGES
 from supervisor.views.tui.panels.failure_card import own_line_of
 from supervisor.views.tui.shell.feeder import Answer, RunAccess
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 # Used until the pane has a size: more rows than most terminals have.
 FIRST_ROWS = 50
+OTHER_RUNS = "names of runs, such as brave-otter calm-crane"
 
 
 class LogOfRun:
@@ -201,13 +203,13 @@ class Looking:
 
     # -- other runs ----------------------------------------------------------------------------------------
 
-    def open_beside(self, others: Sequence[RunPaths]) -> None:
-        """Show the metrics with the curves of other runs in each chart. They replace earlier runs."""
+    def open_beside(self, others: Callable[[], Sequence[RunPaths]]) -> None:
+        """Show the metrics with the curves of other runs in each chart. `others` is called in the reading thread."""
         from supervisor.views.tui.pages.metrics import load_other
 
         def load() -> None:
             try:
-                found = [load_other(run) for run in others]
+                found = [load_other(run) for run in others()]
             except (OSError, ValueError, JobError) as error:
                 self.panes.report(Answer(str(error), False))
             else:
@@ -223,18 +225,18 @@ class Looking:
         self.panes.screen.query_one(MetricsPage).compare_with(others)
 
     def action_compare(self) -> None:
-        """Choose the runs whose series to draw in each chart."""
+        """Ask for the runs whose series to draw in each chart."""
         from supervisor.views.tui.pages.metrics import MetricsPage
-        from supervisor.views.tui.runs.browser import RunPicker
-
-        def closed(chosen: Sequence[RunPaths] | None) -> None:
-            if chosen is not None:
-                self.open_beside(chosen)
+        from supervisor.views.tui.shell.prompts import AskLine, ask_over
 
         pages = self.panes.screen.query(MetricsPage)
-        before = [other.run for page in pages for other in page.others]
-        picker = RunPicker(self._access.client.run, before, self.panes.clock, self._access.feeder)
-        self.panes.screen.app.push_screen(picker, closed)
+        before = " ".join(other.run.run_id for page in pages for other in page.others)
+        ask_over(self.panes.screen, AskLine("compare with", before, hint=OTHER_RUNS), self.compare_for)
+
+    def compare_for(self, words: str) -> None:
+        """Draw the runs with these names beside this run, or no other run if there are no names."""
+        folder = self._access.client.run.root.parent
+        self.open_beside(lambda: runs_of(words, folder, os.environ) if words.strip() else ())
 
     # -- the code of a failure, and copies -------------------------------------------------------------------
 
@@ -254,8 +256,8 @@ class Looking:
 
     def action_open_code(self) -> None:
         """Open the failure's own line in the user's editor. Ask before opening a file outside the job's folder."""
-        from supervisor.views.tui.dialogs.prompts import Confirm
         from supervisor.views.tui.shell.external_editor import editor_argv, run_outside, source_spot
+        from supervisor.views.tui.shell.prompts import Confirm
 
         own, snapshot, app = self._own_code(), self.panes.snapshot, self.panes.screen.app
         if own is None or snapshot is None:
@@ -311,18 +313,6 @@ class Looking:
         """Show only some lines."""
         self.leave_page()
         self._logs.open_filter()
-
-    def filter_for(self, words: str) -> None:
-        """Show only the lines that match `words`, as typed in a filter."""
-        self.leave_page()
-        if trouble := self._logs.filter(words, self._logs.frozen_row):
-            self.panes.tell(Answer(trouble, False))
-
-    def search_for(self, words: str) -> None:
-        """Search the log for words."""
-        self.leave_page()
-        if trouble := self._logs.search(words, self._logs.frozen_row):
-            self.panes.tell(Answer(trouble, False))
 
     def action_freeze(self) -> None:
         """Freeze the log, or follow it."""

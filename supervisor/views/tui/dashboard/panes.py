@@ -17,7 +17,7 @@ from textual.screen import Screen
 
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.live import LossPanel, UsePanel
-from supervisor.views.tui.logs.pane import LogPanel
+from supervisor.views.tui.pages.log_pane import LogPanel
 from supervisor.views.tui.pages.text_page import PAGES, new_page
 from supervisor.views.tui.panels.devices import DevicesPanel, devices_of
 from supervisor.views.tui.panels.failure_card import FailureCard

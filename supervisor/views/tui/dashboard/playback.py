@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from supervisor.views import format as fm
-from supervisor.views.logs.reading import BadJumpError
-from supervisor.views.model.replay import Recording, ReplayClock, is_moment, next_fact, parse_moment
+from supervisor.views.model.replay import Recording, ReplayClock, next_fact
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.panes import Panes
-from supervisor.views.tui.dialogs.prompts import AskLine, ask_over
 from supervisor.views.tui.shell.feeder import Answer, Feeder
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, between, cells, row
 from supervisor.views.tui.widgets.panel import Panel
 
 SCRUB = 1 / 50
-MOMENTS = "a time (14:32), a span (+10m, -30s) or a share (50%) of the recording"
 
 
 class ReplayBar(Panel):
@@ -124,25 +121,6 @@ class Playback:
             self._tell(Answer("no further fact" if way > 0 else "no earlier fact", None))
         else:
             self.seek(found)
-
-    def action_jump(self) -> None:
-        """Ask for a moment."""
-        if self._panes is not None:
-            ask_over(self._panes.screen, AskLine("go to", hint=MOMENTS), self.jump_for)
-
-    def jump_for(self, words: str) -> None:
-        """Go to the time that the user typed."""
-        clock = self.clock
-        if not words.strip():
-            return
-        try:
-            self.seek(parse_moment(words, clock.now(), clock.start_t, clock.end_t))
-        except BadJumpError as error:
-            self._tell(Answer(str(error), False))
-
-    def command_of(self, typed: str) -> str:
-        """Return the command for a bare moment, which is a jump to that moment."""
-        return f"go {typed}" if is_moment(typed) else typed
 
     def action_speed(self, way: int) -> None:
         """Play faster or slower."""

@@ -19,14 +19,14 @@ from supervisor.views.tui.charts.zoomable import ChartPanel
 from supervisor.views.tui.dashboard.acting import GROUPS, KEYS, PLAYBACK, VETOES, Requests
 from supervisor.views.tui.dashboard.looking import LogOfRun, Looking
 from supervisor.views.tui.dashboard.panes import Panes
-from supervisor.views.tui.dashboard.playback import MOMENTS, Playback
-from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen, bindings_of, lines_of
+from supervisor.views.tui.dashboard.playback import Playback
 from supervisor.views.tui.pages.text_page import PAGES
 from supervisor.views.tui.panels.notice import recommended
 from supervisor.views.tui.panels.possible_actions import ACTING, ANSWER_KEYS
 from supervisor.views.tui.panels.ranks_table import RanksPanel
 from supervisor.views.tui.panels.state_words import HANG, RESTART, WAIT, countdown, leave_word, shows_failure
 from supervisor.views.tui.shell.feeder import Answer, RunAccess
+from supervisor.views.tui.shell.help import HelpLine, HelpScreen, bindings_of, lines_of
 from supervisor.views.tui.shell.screen_base import FooterBar, Hint, KeyScreen, key_commands, silence_of
 from supervisor.views.tui.widgets.panel import tr_of
 
@@ -60,10 +60,6 @@ class Dashboard(KeyScreen, Screen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = KEYS
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {key_commands}
-    # Actions without a key.
-    MORE_COMMANDS: ClassVar[tuple[Binding, ...]] = (
-        Binding("g", "jump", "go", key_display=" ", tooltip=MOMENTS),
-    )
 
     def __init__(
         self,
@@ -86,10 +82,10 @@ class Dashboard(KeyScreen, Screen[None]):
         self._is_composed = False
 
     def _take_actions(self, *parts: object) -> None:
-        """Copy each `action_…` and `…_for` of the parts. Textual and the palette search the screen."""
+        """Copy each `action_…` of the parts. Textual searches the screen."""
         for part in parts:
             for name in dir(part):
-                if name.startswith("action_") or name.endswith("_for"):
+                if name.startswith("action_"):
                     setattr(self, name, getattr(part, name))
 
     @property
@@ -219,11 +215,9 @@ class Dashboard(KeyScreen, Screen[None]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Check whether an action is available because a keeper would perform it now or it changes this screen."""
         name = str(parameters[0]) if action == "ask" else action
-        if name in PLAYBACK or name == "jump":
-            if self.playback is None:
-                return False
+        if name in PLAYBACK:
             searched = name == "fact" and parameters == (1,) and self.check_action("match", (1,))
-            return name == "jump" or (self.app.screen is self and not searched)
+            return self.playback is not None and self.app.screen is self and not searched
         if "failure" in {name, *parameters}:
             state = self.snapshot.state if self.snapshot is not None else None
             return state is not None and any(a.failure or a.compared for a in state.attempts)
@@ -239,10 +233,6 @@ class Dashboard(KeyScreen, Screen[None]):
             text = silence_of(self, event)
             if text is not None and text != self.panes.notice.says:  # not again for each key repeat
                 self.tell(Answer(text, None))
-
-    def command_of(self, typed: str) -> str:
-        """Return the command for text that contains none. In a recording, it is a jump to a moment."""
-        return self.playback.command_of(typed) if self.playback is not None else typed
 
     def action_leave(self) -> None:
         """Quit without stopping the training."""

@@ -20,7 +20,6 @@ from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, fit, labell
 from supervisor.views.tui.widgets.panel import View
 from supervisor.views.wording.kinds import place_of_end
 from supervisor.views.wording.phrases import is_stacks, place_of
-from supervisor.views.wording.start_warnings import foreseen, foreseen_text
 
 NUMBER_CELLS = 8
 FOLLOWED = 24
@@ -130,9 +129,6 @@ def _head(told: FailureText, verdict: Verdict) -> list[Row]:
     if attempt.verdict_provisional:
         rows += told.warned(tr("provisional: its processes are still ending, and more may come"))
     rows += told.unsure(verdict)
-    for finding in foreseen(snapshot.state, verdict.failure):
-        rows += told.warned(foreseen_text(finding, tr), most=3)
-        rows += told.warned(f"→ {tr(finding.fix)}", TextStyle.DIM, 3) if finding.fix else []
     same = snapshot.state.same_failure(verdict, attempt.number)
     if same:
         rows += told.warned(

@@ -35,7 +35,7 @@ from supervisor.views.tui.charts.curves import (
 from supervisor.views.tui.charts.hues import band_style, run_letter, run_style, series_style
 from supervisor.views.tui.charts.live import attempt_marks, start_of
 from supervisor.views.tui.charts.zoomable import ChartPanel
-from supervisor.views.tui.dialogs.prompts import AskLine
+from supervisor.views.tui.shell.prompts import AskLine
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, between, cells, clip, row
 from supervisor.views.tui.widgets.panel import framed_rows
 

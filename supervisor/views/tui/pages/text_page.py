@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Final
 
 from supervisor.run.records import Sameness
-from supervisor.run.state import MomentKind, RunState
+from supervisor.run.state import RunState
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, labelled, row
 from supervisor.views.tui.widgets.panel import UNWRAPPED_CELLS, MovingPanel, Panel, View
 from supervisor.views.wording.kinds import values_of
@@ -87,7 +87,7 @@ def resumed_rows(state: RunState, width: int, tr: Tr) -> list[Row]:
     rows = section(tr, "after the resume", "compared with the training before it") if found else []
     for compared in found:
         differs = compared.result is Sameness.DIFFERS and not compared.asked
-        text = tr.sentence("moment", MomentKind.COMPARED, values_of(compared))
+        text = tr.sentence("moment", "resume_compared", values_of(compared))
         style = TextStyle.WARN if differs else TextStyle.PLAIN
         rows += labelled("", text, width, style, most=8, label_cells=0)
     return rows

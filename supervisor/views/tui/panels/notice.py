@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import chain
 
 from rich.cells import cell_len
 from textual.timer import Timer
 
+from supervisor.preflight.context import KNOBS_CHECK
 from supervisor.run.events import ON_OOM, Advisory, Phase
-from supervisor.run.records import Sameness
-from supervisor.run.state import Finished, MomentKind, Running, Tone
+from supervisor.run.records import Finding, FindingLevel, Sameness
+from supervisor.run.state import Finished, Launching, Preflight, Running, RunState, Tone
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.panels.possible_actions import ANSWER_KEYS, offer
@@ -19,12 +21,15 @@ from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, betw
 from supervisor.views.tui.widgets.panel import ListPanel, Panel
 from supervisor.views.wording.kinds import values_of
 from supervisor.views.wording.phrases import question_text
-from supervisor.views.wording.start_warnings import in_one_line, shown_at_start
 
 # How long an answer is shown.
 ANSWER_S = 12.0
 # How long this line shows an advisory. The page `a` keeps all advisories.
 ADVISORY_S = 600.0
+# How long to show pre-flight warnings in the first attempt. The page `P` keeps all of them.
+START_S = 600.0
+# stoker's own flags. A warning may also contain the script's flags, which need no setting.
+_FLAG = re.compile(r"--(?:\w+-knob|batch-scope)\b")
 STALL = "stall"
 # The advisory code for a shared GPU, before the GPU's index (keeper/monitoring/collector.py).
 SHARED = "gpu_shared_"
@@ -99,12 +104,12 @@ class NoticeBar(Panel):
         if state.unknown_events:
             text = f" {state.unknown_events} facts of a newer version are not shown"
             return [row(Span(tr(text), TextStyle.DIM))]
-        past = {MomentKind.EVIDENCE} if is_past_evidence(snapshot) else frozenset()
+        past = {"evidence_seen"} if is_past_evidence(snapshot) else frozenset()
         newest = next((moment for moment in reversed(state.timeline) if moment.kind not in past), None)
         if newest is None:
             return []
         text = tr.moment(newest)
-        if newest.kind is MomentKind.COMPARED and cell_len(text) + 10 > width:
+        if newest.kind == "resume_compared" and cell_len(text) + 10 > width:
             text = tr.sentence("comparison", "headline", newest.values)
         return [row(Span(f" {fm.time_of_day(newest.t)} {text}", TextStyle.DIM))]
 
@@ -235,6 +240,22 @@ def current_advisory(snapshot: Snapshot, now: float) -> Advisory | None:
         is_over |= newest.code == "straggler" and newest.rank != slow.rank
         is_over |= newest.code == "step_times_differ" and not slow.unclear
     return None if is_over else newest
+
+
+def shown_at_start(state: RunState, now: float) -> tuple[Finding, ...]:
+    """Return the pre-flight warnings while they are new: until the first attempt ends, or for ten minutes."""
+    begins = isinstance(state.condition, (Preflight, Launching, Running)) and len(state.attempts) <= 1
+    if not begins or state.started_t is None or now - state.started_t >= START_S:
+        return ()
+    return tuple(finding for finding in state.findings if finding.level is FindingLevel.WARNING)
+
+
+def in_one_line(finding: Finding) -> str:
+    """Shorten a warning for the line below the panes. Show what to declare, not why."""
+    flags = list(dict.fromkeys(_FLAG.findall(finding.what)))
+    if finding.check == KNOBS_CHECK and flags:
+        return f"some failures will not restart: add {', '.join(flags)}"
+    return f"{finding.check}: {finding.what}"
 
 
 def recommended(snapshot: Snapshot, page: str | None) -> str:

@@ -25,8 +25,8 @@ from supervisor.views.model.run_list import (
     ordered,
 )
 from supervisor.views.tui.charts.hues import run_style
-from supervisor.views.tui.dialogs.prompts import AskLine
 from supervisor.views.tui.panels.state_words import listed_span
+from supervisor.views.tui.shell.prompts import AskLine
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, clip, fit, row, spoken, wrap
 from supervisor.views.tui.widgets.panel import ListPanel
 from supervisor.views.wording.translate import Tr
@@ -80,36 +80,6 @@ class RunsPanel(ListPanel):
             self.run = run
             self.beside = beside
             self.replay = replay
-
-    class OfRow(Message):
-        """The base of requests about a row's run, with any typed words."""
-
-        def __init__(self, row: RunRow, text: str = "") -> None:
-            super().__init__()
-            self.row = row
-            self.text = text
-
-    class Stopped(OfRow):
-        """A request to stop a run."""
-
-    class Continued(OfRow):
-        """A request for the next attempt of a finished run."""
-
-    class Named(OfRow):
-        """A request to give a run a new name."""
-
-    class Noted(OfRow):
-        """A request to put a note on a run."""
-
-    class Thrown(Message):
-        """A request to delete a run, or (None) to undo the last deletion."""
-
-        def __init__(self, run: RunPaths | None) -> None:
-            super().__init__()
-            self.run = run
-
-    class Widened(Message):
-        """A message that the scope was switched."""
 
     def __init__(self, clock: Callable[[], float], scope: Scope, *, id: str) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
@@ -300,12 +270,6 @@ class RunsPanel(ListPanel):
 
         hint = "words, state:failed, failure:cuda_oom, loss<2.5, yesterday"
         self.app.push_screen(AskLine("filter", before, typed, hint), closed)
-
-    def widen(self) -> None:
-        """List the runs of all folders, or only of this one."""
-        self.scope.everywhere = not self.scope.everywhere
-        self.post_message(self.Widened())
-        self.repaint()
 
     def mark(self, run: RunPaths) -> None:
         """Mark a run for comparison, or unmark it."""

@@ -11,21 +11,20 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
+from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Input, Label, TextArea
 
 from supervisor.job.batch import (
     BatchChange,
     BatchSpec,
-    candidates,
     describe,
     describe_change,
     with_micro_batch,
 )
 from supervisor.job.errors import JobError
 from supervisor.text.redact import redact
-from supervisor.views.tui.dialogs.prompts import key_line
+from supervisor.views.tui.shell.prompts import AskLine, key_line
 from supervisor.views.tui.shell.screen_base import OverScreen
 from supervisor.views.tui.widgets.panel import tr_of
 
@@ -33,8 +32,8 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 SHOWN_DIFFERENCES = 8
 
 
-class BatchScreen(OverScreen[int | None]):
-    """A dialog that asks for a micro-batch that keeps the global batch. The result is None if canceled.
+def ask_batch(now: BatchSpec, suggested: int, effect: Callable[[], str], flag: str = "") -> AskLine:
+    """Return a dialog that asks for a micro-batch that keeps the global batch.
 
     Args:
         now: the batch of the newest attempt.
@@ -43,86 +42,24 @@ class BatchScreen(OverScreen[int | None]):
         flag: the script's batch flag with its value, if it covers more than one rank's batch, or the config to copy; else empty.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,ctrl+c", "cancel", "cancel"),
-        Binding("up", "other(-1)", "larger", priority=True),
-        Binding("down", "other(1)", "smaller", priority=True),
-    ]
-
-    def __init__(self, now: BatchSpec, suggested: int, effect: Callable[[], str], flag: str = "") -> None:
-        super().__init__()
-        self.now, self.suggested = now, suggested
-        self.effect, self.flag = effect, flag
-
-    def compose(self) -> ComposeResult:
-        """Yield the current batch, the field, the effect."""
-        tr = tr_of(self)
-        box = Vertical(classes="box")
-        box.border_title = tr("restart with another batch")
-        with box:
-            yield Label(Content(tr(f"now: micro-batch {describe(self.now)}")), classes="quiet")
-            if self.flag:
-                yield Label(Content(tr(self.flag)), classes="quiet")
-            with Horizontal(classes="field"):
-                yield Label(tr("micro-batch per rank  "))
-                yield Input(str(self.suggested), compact=True, type="integer", max_length=9)
-            yield Label("", id="effect")
-            yield Label(Content(tr(self.effect())), classes="cost")
-            yield self.stopped_line()
-            keys = ("Enter", "restart"), ("↑ ↓", "others that divide"), ("Esc", "back")
-            yield Label(key_line(tr, *keys), classes="quiet", id="keys")
-
-    def on_mount(self) -> None:
-        """Show the effect of the initial text."""
-        self._show(str(self.suggested))
-
-    def renew(self) -> None:
-        """Update the effect of a restart."""
-        self.query_one(".cost", Label).update(Content(tr_of(self)(self.effect())))
-
-    def on_input_changed(self, event: Input.Changed) -> None:
-        """Show the effect of the typed text."""
-        self._show(event.value)
-
-    def _show(self, text: str) -> None:
-        effect = self.query_one("#effect", Label)
-        try:
-            shown = describe_change(BatchChange(self.now, self._after(text)))
-            effect.set_class(False, "-wrong")
-        except JobError as error:
-            shown = str(error)
-            effect.set_class(True, "-wrong")
-        effect.update(Content(tr_of(self)(shown)))
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Close with the number if it divides the global batch."""
-        try:
-            self._after(event.value)
-        except JobError:
-            self.app.bell()
-        else:
-            self.dismiss(int(event.value))
-
-    def action_other(self, way: int) -> None:
-        """Enter the next larger or smaller valid number."""
-        field = self.query_one(Input)
-        known = candidates(self.now)
-        current = int(field.value) if field.value.isdigit() else self.suggested
-        if way > 0:
-            found = next((number for number in known if number < current), known[-1])
-        else:
-            found = next((number for number in reversed(known) if number > current), known[0])
-        field.value = str(found)
-        field.cursor_position = len(field.value)
-
-    def action_cancel(self) -> None:
-        """Close the dialog and return no number."""
-        self.dismiss(None)
-
-    def _after(self, text: str) -> BatchSpec:
+    def changed(text: str) -> str:
+        """Return the change of the batch. Raise `JobError` if the number does not divide the global batch."""
         if not text.isdigit():
             raise JobError("type how many samples a rank holds at once")
-        return with_micro_batch(self.now, int(text), self.suggested)
+        return describe_change(BatchChange(now, with_micro_batch(now, int(text), suggested)))
+
+    def wrong(text: str) -> str:
+        try:
+            changed(text)
+        except JobError as error:
+            return str(error)
+        return ""
+
+    def about(text: str) -> list[str]:
+        change = [] if wrong(text) else [changed(text)]
+        return [f"now: micro-batch {describe(now)}", *([flag] if flag else []), *change, effect()]
+
+    return AskLine("micro-batch per rank", str(suggested), wrong, about=about)
 
 
 @dataclass(frozen=True, slots=True)

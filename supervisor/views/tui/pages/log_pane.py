@@ -17,9 +17,7 @@ from supervisor.views.logs.reading import BadJumpError, LogAt, Remark, parse_jum
 from supervisor.views.logs.session import LogSession, Request, Scroll
 from supervisor.views.logs.sources import Tone
 from supervisor.views.logs.viewport import LogViewport
-from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.dialogs.prompts import SEARCH_HINT, AskLine
-from supervisor.views.tui.logs.page import (
+from supervisor.views.tui.pages.log_rows import (
     cut_spans,
     found_text,
     lines_text,
@@ -32,6 +30,7 @@ from supervisor.views.tui.logs.page import (
 )
 from supervisor.views.tui.panels.notice import NoticeBar
 from supervisor.views.tui.shell.external_editor import Spot, editor_argv, run_outside
+from supervisor.views.tui.shell.prompts import SEARCH_HINT, AskLine
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, row
 from supervisor.views.tui.widgets.panel import WheelPanel
 from supervisor.views.wording.phrases import is_stacks
@@ -99,10 +98,6 @@ class LogPanel(WheelPanel):
     def ready(self) -> bool:
         """Whether a page has arrived."""
         return self.page is not None
-
-    def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:  # noqa: ARG002 - lines come by `take`
-        """Return nothing: lines arrive by `take`, not in a snapshot."""
-        return ()
 
     @property
     def row(self) -> LogRow | None:

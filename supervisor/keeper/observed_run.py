@@ -1,4 +1,4 @@
-"""Observed logs as data, with the contents of their ends, and the first events of an observed run, which list its logs.
+"""What an observer watches: logs, a pipe or processes, and the first events of an observed run, which list its logs.
 
 These events are written before the modules that read logs are loaded, so that the screen opens at once.
 """
@@ -6,20 +6,25 @@ These events are written before the modules that read logs are loaded, so that t
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import select
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from msgspec.structs import replace
 
 from supervisor import __version__
+from supervisor.keeper.base.background import Background
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.base.ledger import Ledger
 from supervisor.run import events as ev
 from supervisor.run.ownership import KeeperLock
-from supervisor.run.paths import RunPaths, make_private
+from supervisor.run.paths import RunPaths, make_private, private
 from supervisor.run.regular import open_regular
-from supervisor.sources.processes import ProcessId, identify
+from supervisor.sources.processes import ProcessId, identify, is_alive, writers_of
 from supervisor.text.decode import clean
 from supervisor.text.prefixes import NOWHERE, Origin
 from supervisor.text.redact import Redactor
@@ -33,6 +38,11 @@ LOOKED_AT_BYTES, LOOKED_AT_LINES = 1 << 16, 400
 """How much of each end of a log is searched for clock times, or for what a training prints."""
 END_BYTES = 1 << 20
 """How much of a large log's end is judged before the rest is read."""
+PIPE_BYTES = 1 << 18
+PIPE_WAIT_S = 0.1
+LOOK_S = 1.0
+
+log = logging.getLogger("stoker.keeper")
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,3 +216,79 @@ def span_of_logs(logs: Iterable[ObservedLog]) -> Span | None:
         all(span.is_dated for span in spans),
         all(span.is_copy for span in spans),
     )
+
+
+# -- the end of a target, if its pipe or its logs' writers show it -------------------------------------
+
+
+class PipeCopy:
+    """Copies a pipe into a file in the run directory, in a thread. Views and verdicts read the file.
+
+    Attributes:
+        ended: whether the pipe has ended.
+        torn: whether writing the copy failed before the pipe's end.
+    """
+
+    def __init__(self, fd: int, path: Path, stop: threading.Event) -> None:
+        self.path = path
+        self.ended = self.torn = False
+        self._fd, self._stop = fd, stop
+        self._thread = threading.Thread(target=self._copy, name="stoker-pipe")
+
+    def start(self) -> None:
+        """Start copying."""
+        self.path.touch(mode=0o600)
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait for the end of the pipe or of the observer."""
+        self._thread.join()
+
+    def _copy(self) -> None:
+        try:
+            with open(self.path, "ab", buffering=0, opener=private) as file:
+                while not self._stop.is_set():
+                    if not select.select([self._fd], [], [], PIPE_WAIT_S)[0]:
+                        continue
+                    data = os.read(self._fd, PIPE_BYTES)
+                    if not data:
+                        break
+                    file.write(data)
+        except OSError as error:
+            self.torn = True
+            log.error("%s: %s: the pipe is no longer copied", self.path, error.strerror)
+        finally:
+            self.ended = True
+
+
+class Writers:
+    """The processes on this machine that write the watched logs. Once all have exited, the job has ended.
+
+    Writers on other machines (NFS), in containers or owned by other users are invisible, so finding no writers
+    proves nothing. A thread scans /proc at the start and again once the known writers have exited.
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths = paths
+        self._search: Background[list[ProcessId]] = Background("stoker-log-writers")
+        self._known: list[ProcessId] | None = None  # not searched yet
+        self._due = float("-inf")
+        self.gone = False
+        """Whether there were writers, all of them have exited, and no other process writes."""
+
+    def look(self, now: float) -> None:
+        """Check which writers are left. `now`: monotonic seconds."""
+        if self.gone or not self._paths:
+            return
+        if self._search.busy:
+            found = self._search.poll()
+            if found is not None:
+                self.gone = bool(self._known) and not found
+                self._known = found
+        elif now >= self._due:
+            self._due = now + LOOK_S
+            if self._known is None or (self._known and not any(map(is_alive, self._known))):
+                self._search.start(self._look_for)
+
+    def _look_for(self) -> list[ProcessId]:
+        return [known for pid in writers_of(self._paths) if (known := identify(pid)) is not None]

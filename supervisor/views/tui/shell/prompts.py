@@ -78,6 +78,7 @@ class AskLine(OverScreen[str | None]):
         hint: what the user may type, shown while the field is empty.
         changed: called with the text on every change; returns a one-line error or None. Enter does not accept text with an error.
         entered: called like `changed`, but only on Enter, so it may act on the text.
+        about: returns lines to show above the field, such as the effect of the text.
     """
 
     # Handle Enter before the field does. Its own Submitted comes later, after the next letter is typed.
@@ -93,21 +94,30 @@ class AskLine(OverScreen[str | None]):
         changed: Callable[[str], str | None] | None = None,
         hint: str = "",
         entered: Callable[[str], str | None] | None = None,
+        about: Callable[[str], list[str]] | None = None,
     ) -> None:
         super().__init__()
-        self.entered = entered
+        self.entered, self.about = entered, about
         self.label = label
         self.hint = hint
         self.value = value
         self.changed = changed
 
     def compose(self) -> ComposeResult:
-        """Yield label and field, with any error in the text above them."""
+        """Yield label and field, with the lines about the text and any error above them."""
         with Vertical(classes="asking"):
+            yield Label(id="about")
+            yield self.stopped_line()
             yield Label(id="wrong")
             with Horizontal(classes="bar"):
                 yield Label(Content(f" {tr_of(self)(self.label)} "), classes="question")
                 yield Input(self.value, tr_of(self)(self.hint), compact=True)
+
+    def on_mount(self) -> None:
+        """Show the lines about the initial text."""
+        if self.about is not None:
+            self.query_one("#about", Label).display = True
+            self.renew()
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Report the current text."""
@@ -115,7 +125,15 @@ class AskLine(OverScreen[str | None]):
 
     def _report(self, text: str) -> bool:
         """Report the text, and return whether it has no error."""
+        if self.about is not None:
+            lines = "\n".join(f" {tr_of(self)(line)}" for line in self.about(text))
+            self.query_one("#about", Label).update(Content(lines))
         return self._show_trouble(self.changed(text) if self.changed is not None else None)
+
+    def renew(self) -> None:
+        """Update the lines about the text for the current state."""
+        if self.about is not None:
+            self._report(self.query_one(Input).value)
 
     def _show_trouble(self, trouble: str | None) -> bool:
         label = self.query_one("#wrong", Label)

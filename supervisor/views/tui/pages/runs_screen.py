@@ -1,44 +1,39 @@
-"""The list of live and past runs, one per line. On its own screen, Enter opens a run. Over a dashboard, Space marks runs to compare."""
+"""The list of live and past runs, one per line. Enter opens a run, Space marks runs to compare."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal
-from textual.content import Content
 from textual.screen import Screen
-from textual.widgets import Label
 
-from supervisor.run.index import known_runs, listed_names, listed_notes
+from supervisor.run.control import RequestArgs
+from supervisor.run.events import RequestKind
+from supervisor.run.index import give_name, give_note
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Backoff, HeldOpen
-from supervisor.views.model.run_list import RunList, RunsReader, Scope, SortKey
-from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.dialogs.help import HelpScreen, lines_of
-from supervisor.views.tui.dialogs.prompts import AskLine, Confirm, ask_over, key_line
+from supervisor.views.model.run_list import RunList, RunRow, Scope, SortKey
+from supervisor.views.tui.pages.runs_table import RunsPanel
 from supervisor.views.tui.panels.notice import NoticeBar
-from supervisor.views.tui.runs.table import RunsPanel
-from supervisor.views.tui.shell.feeder import Answer, Feeder
+from supervisor.views.tui.shell.feeder import Adopter, Answer, RequestClient
+from supervisor.views.tui.shell.help import HelpScreen, lines_of
+from supervisor.views.tui.shell.prompts import CONTINUE, AskLine, Confirm, ask_over, offer_first
 from supervisor.views.tui.shell.screen_base import (
     FIRST_READ_S,
     LEAVING,
     FooterBar,
     Hint,
     KeyScreen,
-    OverScreen,
     key_commands,
     silence_of,
 )
 from supervisor.views.tui.widgets.paint import TextStyle
-from supervisor.views.tui.widgets.panel import tr_of
 
 if TYPE_CHECKING:
     from textual.command import Provider
@@ -51,7 +46,15 @@ def _key(key: str, action: str, word: str, shown: str, text: str, *, show: bool 
 
 
 class BrowserScreen(KeyScreen, Screen[None]):
-    """The screen that lists all runs."""
+    """The screen that lists all runs.
+
+    Args:
+        clock: returns the wall time.
+        scope: which runs to list.
+        submit: runs a job in the reading thread.
+        look_again: makes the next reading list the folder again.
+        continuer: starts the next attempt of a finished run; None: unavailable.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         _key("question_mark,f1", "help", "help", "?", "this help"),
@@ -82,11 +85,18 @@ class BrowserScreen(KeyScreen, Screen[None]):
     )
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {key_commands}
 
-    def __init__(self, clock: Callable[[], float], scope: Scope, *, continues: bool = False) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        scope: Scope,
+        submit: Callable[[Callable[[], None]], object],
+        look_again: Callable[[], None],
+        continuer: Adopter | None = None,
+    ) -> None:
         super().__init__()
-        self._continues = continues  # whether the next attempt can be started from here
+        self._clock, self._submit, self._look_again, self._continuer = clock, submit, look_again, continuer
         self.panel = RunsPanel(clock, scope, id="runs")
-        self.thrown: list[RunPaths] = []
+        self.thrown: list[RunPaths] = []  # deleted runs, the last one restored first
         self.notice = NoticeBar(id="notice")
         self._read = False
         self._made_t = time.monotonic()
@@ -123,7 +133,7 @@ class BrowserScreen(KeyScreen, Screen[None]):
         if action == "compare":
             return self.panel.can_compare
         if action == "continue_run":
-            return self._continues and self.panel.can_continue
+            return self._continuer is not None and self.panel.can_continue
         if action == "stop":
             return self.panel.can_stop
         if action == "undo":
@@ -172,19 +182,50 @@ class BrowserScreen(KeyScreen, Screen[None]):
             text = f"stop {name}? it waits for you; nothing is running"
         elif isinstance(row.state.condition, Backoff):
             text = f"stop {name}? it waits for its next attempt; nothing is running"
-        self._confirm(text, RunsPanel.Stopped(row))
+        self._confirm(text, lambda: self._request(row, RequestKind.STOP, None, self.tell_answer))
 
-    def _confirm(self, question: str, message: RunsPanel.OfRow | RunsPanel.Thrown) -> None:
+    def _confirm(self, question: str, act: Callable[[], object]) -> None:
         def closed(yes: bool | None) -> None:
             if yes:
-                self.post_message(message)
+                act()
 
         self.app.push_screen(Confirm(question), closed)
 
+    def _request(
+        self, row: RunRow, kind: RequestKind, args: RequestArgs | None, report: Callable[[Answer], object]
+    ) -> None:
+        """Send a request to a run's keeper, in the reading thread."""
+        attempt = row.state.attempt
+        number = attempt.number if attempt is not None and kind is not RequestKind.NOTE else None
+        later = partial(self.app.call_later, report)
+        self._submit(RequestClient(row.run).sender(kind, number, args, self._clock(), later))
+
+    def _change(self, change: Callable[[], str]) -> None:
+        """Change something about a run in the reading thread. Report what `change` returns, or why it failed."""
+        app = self.app
+
+        def act() -> None:
+            try:
+                text = change()
+            except (ValueError, OSError) as error:
+                text = str(error)
+            self._look_again()
+            app.call_later(self.tell, text)
+
+        self._submit(act)
+
     def action_continue_run(self) -> None:
-        """Start the next attempt of the run under the cursor after a confirmation."""
-        if self.panel.row is not None:
-            self.post_message(RunsPanel.Continued(self.panel.row))
+        """Show the next attempt of the run under the cursor, and ask whether to start it."""
+        row, continuer = self.panel.row, self._continuer
+        if row is None or continuer is None:
+            return
+
+        def start(run: RunPaths) -> None:
+            continuer.adopt(run)
+            self._look_again()
+
+        next_attempt = Adopter(continuer.examine, start)
+        offer_first(self, self._submit, next_attempt, row.run, CONTINUE, self.tell_answer)
 
     def on_panel_keys_changed(self) -> None:
         """Update the keys for the run under the cursor."""
@@ -196,8 +237,16 @@ class BrowserScreen(KeyScreen, Screen[None]):
             return
         if row.live:
             self.tell(f"{row.run.run_id} is live: s stops it first")
-        else:
-            self._confirm(f"delete {row.run.run_id}? u brings it back, for a week", RunsPanel.Thrown(row.run))
+            return
+        run = row.run
+
+        def delete() -> str:
+            from supervisor.run.trash import throw_away
+
+            self.thrown.append(throw_away(run))
+            return f"{run.run_id} is deleted; u brings it back"
+
+        self._confirm(f"delete {run.run_id}? u brings it back, for a week", lambda: self._change(delete))
 
     def action_name(self) -> None:
         """Ask for a name for the run under the cursor."""
@@ -207,7 +256,8 @@ class BrowserScreen(KeyScreen, Screen[None]):
     def name_for(self, words: str) -> None:
         """Name the run under the cursor."""
         if self.panel.row is not None:
-            self.post_message(RunsPanel.Named(self.panel.row, words))
+            run = self.panel.row.run
+            self._change(lambda: f"{run.run_id}: named {give_name(run, words, os.environ)}")
 
     def action_note(self) -> None:
         """Ask for a note on the run under the cursor."""
@@ -215,13 +265,21 @@ class BrowserScreen(KeyScreen, Screen[None]):
             ask_over(self, AskLine("note"), self.note_for)
 
     def note_for(self, words: str) -> None:
-        """Put a note on the run under the cursor."""
-        if self.panel.row is not None and words.strip():
-            self.post_message(RunsPanel.Noted(self.panel.row, words.strip()))
+        """Put a note on the run under the cursor. The keeper writes the note. If there is no keeper, the note goes into the index."""
+        row, text = self.panel.row, words.strip()
+        if row is None or not text:
+            return
+        if not row.live or row.state.is_over:
+            self._change(lambda: f"noted: {give_note(row.run, text, os.environ)}")
+        else:
+            args = RequestArgs(text=text)
+            self._request(row, RequestKind.NOTE, args, lambda answer: self.tell(answer.text))
 
     def action_undo(self) -> None:
         """Restore the last deleted run."""
-        self.post_message(RunsPanel.Thrown(None))
+        from supervisor.run.trash import bring_back
+
+        self._change(lambda: f"{bring_back(self.thrown.pop()).run_id} is back")
 
     def tell(self, text: str, style: TextStyle = TextStyle.WARN) -> None:
         """Show a result for a while, or until the next result."""
@@ -259,7 +317,9 @@ class BrowserScreen(KeyScreen, Screen[None]):
 
     def action_widen(self) -> None:
         """List the runs of all folders, or only of this one."""
-        self.panel.widen()
+        self.panel.scope.everywhere = not self.panel.scope.everywhere
+        self.panel.repaint()
+        self._submit(self._look_again)
         self._offer()
 
     def action_clear(self) -> None:
@@ -282,113 +342,3 @@ class BrowserScreen(KeyScreen, Screen[None]):
             if isinstance(each, Binding) and each.show and self.check_action(each.action, ())
         ]
         self.query_one("#footer", FooterBar).offer(tuple(hints), Hint("q", "leave", "leave"))
-
-
-PICKER_KEYS = (
-    ("Space", "mark"),
-    ("Enter", "compare"),
-    ("/", "filter"),
-    ("a", "all folders"),
-    ("?", "help"),
-    ("Esc", "close"),
-)
-
-
-class RunPicker(OverScreen[Sequence[RunPaths] | None]):
-    """A dialog for marking any number of runs. Returns the runs in the order they were marked, or None if canceled.
-
-    Args:
-        run: the open run, which the list omits.
-        marked: the runs already in the comparison.
-        clock: returns the wall time.
-        feeder: the thread that reads runs.
-    """
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("space", "mark", "mark", tooltip="mark runs to compare, as many as you like"),
-        Binding("enter", "done", "compare", tooltip="draw the marked runs' series beside this one's"),
-        Binding(
-            "slash", "filter", "filter", tooltip="filter: words, state:failed, failure:cuda_oom, loss<2.5"
-        ),
-        Binding("a", "widen", "all folders", tooltip="show or hide your runs in other folders"),
-        Binding("question_mark,f1", "help", "help", key_display="?", tooltip="this help"),
-        Binding("escape,q,ctrl+c", "cancel", "close", tooltip="close; the comparison stays as it was"),
-    ]
-
-    def __init__(
-        self,
-        run: RunPaths,
-        marked: Sequence[RunPaths],
-        clock: Callable[[], float],
-        feeder: Feeder[Snapshot],
-    ) -> None:
-        super().__init__()
-        self._own = run.root.resolve()
-        self._feeder = feeder
-        place = self._own.parent
-        scope = Scope(place)
-        names, notes = partial(listed_names, os.environ), partial(listed_notes, os.environ)
-        self._reader = RunsReader(partial(known_runs, place, os.environ), scope, names=names, notes=notes)
-        self.panel = RunsPanel(clock, scope, id="picked")
-        self.panel.marked = list(marked)
-
-    def compose(self) -> ComposeResult:
-        """Yield the table, and the keys."""
-        yield self.panel
-        with Horizontal(classes="bar"):
-            yield Label(Content.assemble(" ", key_line(tr_of(self), *PICKER_KEYS)))
-
-    def on_mount(self) -> None:
-        """Read the list."""
-        self.panel.focus()
-        self._feeder.submit(self._read)
-
-    def _read(self) -> None:
-        """Read in the reading thread, one time slice at a time."""
-        self.app.call_later(self._take, self._reader.refresh())
-
-    def _take(self, runs: RunList) -> None:
-        if not self.is_running:
-            return
-        others = tuple(row for row in runs.rows if row.run.root.resolve() != self._own)
-        self.panel.list = replace(runs, rows=others)
-        self.panel.renew()
-        if not runs.complete:
-            self._feeder.submit(self._read)
-
-    def on_runs_panel_opened(self, message: RunsPanel.Opened) -> None:
-        """Mark the selected run after a click."""
-        message.stop()
-        self.panel.mark(message.run)
-
-    def action_mark(self) -> None:
-        """Compare with the run under the cursor, or stop comparing with it."""
-        if self.panel.chosen is not None:
-            self.panel.mark(self.panel.chosen)
-
-    def action_help(self) -> None:
-        """Show the keys of this list."""
-        lines = lines_of(self, "the list of runs", self.BINDINGS)
-        self.app.push_screen(HelpScreen([*lines, *lines_of(self.panel, "move", RunsPanel.BINDINGS)]))
-
-    def action_done(self) -> None:
-        """Compare with the marked runs, or with none."""
-        self.dismiss(self.panel.marked)
-
-    def action_filter(self) -> None:
-        """Filter while typing."""
-        self.panel.open_filter(lambda: None)
-
-    def action_widen(self) -> None:
-        """List the runs of all folders, or only of this one."""
-        self.panel.widen()
-
-    def on_runs_panel_widened(self, message: RunsPanel.Widened) -> None:
-        """Read the list again."""
-        message.stop()
-        self._reader.look_again()
-        self._feeder.submit(self._read)
-
-    def action_cancel(self) -> None:
-        """Close without any change."""
-        self.dismiss(None)

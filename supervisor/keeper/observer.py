@@ -16,23 +16,25 @@ from dataclasses import replace
 
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.journal_facts import with_journal_facts
-from supervisor.diagnosis.verdict import diagnose
+from supervisor.diagnosis.verdict import Examination, diagnose, examine, is_rank_told
 from supervisor.keeper.base.background import Background, BackgroundTask
 from supervisor.keeper.base.control_input import ControlInput, Refused
 from supervisor.keeper.base.keeper_clock import ClockWatch
 from supervisor.keeper.monitoring.collector import Sensors
 from supervisor.keeper.monitoring.log_monitor import LastReading, LogKey, LogKind, LogWatch
-from supervisor.keeper.monitoring.observations import Observation, RankGone, Sampled
-from supervisor.keeper.observer.observed_run import (
+from supervisor.keeper.monitoring.observations import Observation, RankGone, Sampled, received
+from supervisor.keeper.monitoring.rank_failures import RankEnds
+from supervisor.keeper.observed_run import (
     ATTEMPT,
     PIPE_NAME,
     ObservedRun,
+    PipeCopy,
     Target,
+    Writers,
     end_of,
     last_written_t,
     span_of_logs,
 )
-from supervisor.keeper.observer.watched_ends import PipeCopy, RankEnds, Writers
 from supervisor.keeper.recording.recorder import Recorder
 from supervisor.keeper.stalls.stack_rounds import Round, Targets, take_round
 from supervisor.policy import EXIT_ENDED_EARLY, EXIT_FAILED, EXIT_LOST
@@ -48,8 +50,6 @@ from supervisor.text.prefixes import Origin
 
 TICK_S = 0.1
 ENDING_TICK_S = 0.01
-RECEIVE_S = 0.1
-"""Time to spend on observations per pass, in seconds. A flood of lines must not keep a request waiting."""
 QUIET_S = 0.5
 LEAVE_S = 3.0
 """How long to keep reading after a person leaves, in seconds. A second Ctrl-C ends the wait."""
@@ -78,7 +78,6 @@ class Observer:
         observed: the run directory, already started.
         target: what to watch, and whether its logs are still being written.
         read: returns the evidence for a verdict; raises OSError or ValueError if the logs are gone.
-        word: turns a verdict into the verdict to show.
         interval_s: seconds between sensor readings.
         rules: the user's own metrics, as (name, regex).
     """
@@ -89,12 +88,11 @@ class Observer:
         target: Target,
         *,
         read: Callable[[], JobEvidence],
-        word: Callable[[Verdict], Verdict] = lambda verdict: verdict,
         interval_s: float = SAMPLE_INTERVAL_S,
         rules: tuple[tuple[str, str], ...] = (),
     ) -> None:
         self._observed, self._target, self._clock = observed, target, observed.clock
-        self._read, self._word = read, word
+        self._read = read
         self._leave, self._over, self._stop = threading.Event(), threading.Event(), threading.Event()
         self._queue: queue.SimpleQueue[Observation] = queue.SimpleQueue()
         self._engine = EngineLoader()
@@ -302,18 +300,11 @@ class Observer:
     def _take(self, timeout_s: float) -> bool:
         """Record new observations. Return whether any came from a log."""
         new_lines = False
-        try:
-            seen = self._queue.get(timeout=timeout_s)
-            until = self._clock.mono() + RECEIVE_S
-            while True:
-                new_lines = new_lines or not isinstance(seen, Sampled | RankGone)
-                self._recorder.record(ATTEMPT, seen)
-                self._ranks.observe(seen)
-                if self._clock.mono() > until:
-                    return new_lines
-                seen = self._queue.get_nowait()
-        except queue.Empty:
-            return new_lines
+        for seen in received(self._queue, self._clock, timeout_s):
+            new_lines = new_lines or not isinstance(seen, Sampled | RankGone)
+            self._recorder.record(seen)
+            self._ranks.observe(seen)
+        return new_lines
 
     # -- whether the logs are growing --------------------------------------------------------------
 
@@ -461,7 +452,7 @@ class Observer:
         engine = self._engine.get()
         if of_end:
             logs = tuple(LogSource(log.name, end_of(log), log.origin) for log in self._target.logs)
-            return self._word(diagnose(JobEvidence(logs=logs), engine.signatures, engine.matcher))
+            return _of_told_rank(examine(JobEvidence(logs=logs), engine.signatures, engine.matcher))
         try:
             job = self._read()
             view, codes = self.state.attempt, self._ranks.codes
@@ -469,7 +460,7 @@ class Observer:
             if view is not None and all_seen and not any(codes.values()):
                 job = with_journal_facts(job._replace(launcher_exit=0), [(self.state, view)])
                 job = job._replace(is_code_own=True)
-            return self._word(diagnose(job, engine.signatures, engine.matcher))
+            return _of_told_rank(examine(job, engine.signatures, engine.matcher))
         except (OSError, ValueError):  # a log was removed during the watch, so there is nothing to judge
             return diagnose(JobEvidence(logs=()), engine.signatures, engine.matcher)
 
@@ -600,3 +591,9 @@ def _unknown(unread: str) -> Verdict:
         action=Action.NONE,
         fingerprint="",
     )
+
+
+def _of_told_rank(found: Examination) -> Verdict:
+    """Return the verdict, without a rank that is only assumed."""
+    is_told = is_rank_told(found.facts, found.decision.root)
+    return found.verdict if is_told else replace(found.verdict, rank=None)

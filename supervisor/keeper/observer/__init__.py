@@ -1,1 +1,0 @@
-"""A keeper without a child: it watches a job that another process started."""

@@ -1,1 +1,0 @@
-"""Dialogs that open over a screen and ask something."""

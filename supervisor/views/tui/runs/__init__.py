@@ -1,1 +1,0 @@
-"""The list of runs, runs side by side, replays."""
