@@ -1,31 +1,31 @@
 # Everything a fresh machine needs: python3.11 (or newer) with venv, and make.
-#   make install .venv with all that development needs; the targets below do it by themselves
-#   make demo    the main job, for real: out of memory, verdict, restart smaller, finished
-#   make quick   the tests of the pure packages and of the contracts between packages (under a minute)
-#   make wheel-test   the tests of make quick against the built wheel, in an environment of its own
-#   make test    all tests but the long ones, several at a time (some 5 minutes on 2 cores after the install)
+#   make install .venv for development; the other targets run it if needed
+#   make demo    a real run: out of memory, verdict, smaller restart, finished
+#   make quick   tests of the pure packages and of the contracts between packages (under a minute)
+#   make wheel-test   the tests of make quick against the built wheel, in its own environment
+#   make test    all tests except the long ones, in parallel (about 5 minutes on 2 cores after the install)
 #   make e2e     the long matrices with real torchrun children
-#   make thorough  variants and repetitions of what make test and make e2e show once (half an hour)
-#   make check   ruff, mypy --strict, import-linter; make format fixes what ruff can
+#   make thorough  variants and repetitions of tests in make test and make e2e (half an hour)
+#   make check   ruff, mypy --strict, import-linter; make format applies ruff's fixes
 #   make gpu     tests and benches that need a CUDA device (in .venv-gpu: make venv-gpu)
-#   make gpu-shows  what make gpu would show, by name
-#   make frameworks   trainings of transformers, Lightning, accelerate, Keras and others under stoker, in an environment of their own
-#   make soak    hours: kills, hangs, crashes and following, drawn from SEED; results are kept in bench/results
-#   make corpus  how many of the labelled logs are judged rightly
-#   make ablation  what each signature, rule, stage, predicate and pattern contributes to the labelled texts (ONLY=prefix; half an hour)
-#   make faults  what holds after COUNT (200) random kills, a full disk, a set clock, a torn journal, a suspension, a slow fsync (drawn from SEED; an hour)
-#   make cluster  several nodes: SLURM with three nodes (installed, as root), sshd on loopback, namespaces with cut links, 50 random kills over both nodes (from SEED)
-#   make lowest  the tests with the lowest versions of its libraries that stoker accepts; make newest: with the newest there are
-#   make audit   known advisories and an SBOM of what an install consists of (requirements.lock; make lock makes it again, with hashes)
-#   make mutants  do the tests notice small mistakes: COUNT mutations drawn from SEED; results are kept in bench/results
-#   make pages   the pages that are made from code (docs/failures.md, docs/recovery.md, docs/commands.md, configs/README.md, docs/reliability.md)
+#   make gpu-shows  lists what make gpu would show
+#   make frameworks   trainings with transformers, Lightning, accelerate, Keras and others under stoker, in their own environment
+#   make soak    hours of kills, hangs, crashes and log following, drawn from SEED; results go to bench/results
+#   make corpus  how many of the labeled logs are judged correctly
+#   make ablation  what each signature and function contributes to the labeled texts (ONLY=prefix; half an hour)
+#   make faults  COUNT (200) random kills, a full disk, a set clock, a torn journal, a suspension, a slow fsync (drawn from SEED; an hour)
+#   make cluster  several nodes: SLURM with three nodes (installed, as root), sshd on loopback, namespaces with cut links, 50 random kills on two nodes (from SEED)
+#   make lowest  the tests with the lowest supported versions of stoker's libraries; make newest: with the newest versions
+#   make audit   known advisories and an SBOM of an install (requirements.lock; make lock regenerates it, with hashes)
+#   make mutants  whether the tests notice small mistakes: COUNT mutations drawn from SEED; results go to bench/results
+#   make pages   the generated pages (docs/failures.md, docs/recovery.md, docs/commands.md, configs/README.md, docs/reliability.md)
 #   make guides  runs every command of docs/from-the-guides.md, shortened
 #   make pictures   the pictures of the docs, drawn from recorded runs
-#   make demo-picture   the moving picture of the README, filmed from the demo
+#   make demo-picture   the moving picture of the README, recorded from the demo
 #
-# PYTHON=…    interpreter to build .venv from; for `make demo`, one that can import torch is used as it is
+# PYTHON=…    interpreter for .venv; for `make demo`, an interpreter that can import torch is used directly
 # PIP_ARGS=…  extra arguments for pip, e.g. another index
-# WORKERS=…   how many tests `make test` and `make quick` run at a time (0: one process); by itself two a core, 8 at most
+# WORKERS=…   parallel tests of `make test` and `make quick` (0: one process; default: two per core, at most 8)
 
 PYTHON ?= python3
 PIP_ARGS ?=
@@ -35,8 +35,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 E2E_STAMP := $(VENV)/.e2e-packages
 .DEFAULT_GOAL := help
-# Where it is set (in many containers) each worker and each process that a test starts compiles all modules again: collecting
-# the tests took 15 s instead of 6 s, in every worker.
+# Many containers set it. Then each worker and each process of a test compiles all modules again, and collecting the tests takes
+# 15 s instead of 6 s in every worker.
 unexport PYTHONDONTWRITEBYTECODE
 .PHONY: ablation guides help install demo quick wheel-test test e2e thorough check format corpus pages pictures demo-picture soak venv-gpu gpu gpu-shows frameworks faults lowest newest lock audit mutants cluster clean
 
@@ -55,7 +55,7 @@ install: $(STAMP)
 demo:
 	@PYTHON="$(PYTHON)" PIP_ARGS="$(PIP_ARGS)" sh scripts/demo.sh
 
-# worksteal: a worker that is done takes over tests of one that is not; some take 100 times as long as others.
+# worksteal: an idle worker takes over tests of a busy one. Some tests take 100 times as long as others.
 PARALLEL := -n $(WORKERS) --dist worksteal
 SHORT := not e2e and not thorough and not gpu and not frameworks
 
@@ -63,20 +63,20 @@ QUICK := -m '$(SHORT) and not serial' $(addprefix tests/,text job run diagnosis 
 quick: $(STAMP)
 	$(BIN)/python -m pytest -q $(PARALLEL) $(QUICK)
 
-# The tests import `supervisor` and `trainer`: in this environment these are other names of stoker.supervisor and stoker.trainer.
+# The tests import `supervisor` and `trainer`, which are aliases of stoker.supervisor and stoker.trainer in this environment.
 wheel-test: $(STAMP)
 	rm -rf .venv-wheel
 	$(BIN)/python tests/tools/wheel.py .venv-wheel --short-names
 	.venv-wheel/bin/python -m pytest -q $(PARALLEL) $(QUICK)
 
-# What measures time runs after the others, alone, also when one of those failed.
+# Tests that measure time run alone, after the others, even if one of those failed.
 test: $(STAMP)
 	@status=0; \
 	$(BIN)/python -m pytest -q $(PARALLEL) -m '$(SHORT) and not serial' || status=$$?; \
 	$(BIN)/python -m pytest -q -m '$(SHORT) and serial' || status=$$?; \
 	exit $$status
 
-# They wait more than they compute (half a core each), so three on two cores; those that load the machine themselves run after the others, alone.
+# These tests use half a core each, so three run on two cores. Those that load the machine run alone, after the others.
 E2E_WORKERS ?= 3
 e2e: $(STAMP)
 	@status=0; \
@@ -93,7 +93,7 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Namespaces need root and nftables, the packages of SLURM and sshd root; what is not installed is skipped with a reason.
+# Namespaces need root and nftables; installing SLURM and sshd needs root. Tests without their programs are skipped with a reason.
 cluster: $(STAMP)
 	-tests/tools/slurm_up.sh install
 	-command -v sshd >/dev/null || test -x /usr/sbin/sshd || apt-get install -y --no-install-recommends openssh-server
@@ -103,7 +103,7 @@ cluster: $(STAMP)
 	$(BIN)/python bench/fault_run.py --job two-nodes --count 50 --seed $(or $(SEED),$(shell date +%Y%m%d)) --keep bench/results/node_kills.json || status=$$?; \
 	exit $$status
 
-# torch comes from the package index itself: on Linux that is the wheel with CUDA. Another: GPU_TORCH, PIP_ARGS.
+# On Linux, the package index has torch with CUDA. For another build set GPU_TORCH or PIP_ARGS.
 GPU_VENV := .venv-gpu
 GPU_TORCH ?= torch
 $(GPU_VENV)/.installed: pyproject.toml constraints.txt
@@ -115,7 +115,7 @@ $(GPU_VENV)/.installed: pyproject.toml constraints.txt
 
 venv-gpu: $(GPU_VENV)/.installed
 
-# First what it would show, by name: also where there is no GPU to show it on.
+# Lists what it would show first, even without a GPU.
 gpu-shows:
 	@sed -n '/^## What .make gpu. would show/,$$p' docs/gpu-unverified.md
 
@@ -123,7 +123,7 @@ gpu: gpu-shows venv-gpu
 	$(GPU_VENV)/bin/python -m pytest -q -m gpu tests/gpu
 	$(GPU_VENV)/bin/python bench/gpu.py --keep bench/results/gpu.json
 
-# About 1.5 GB; the CPU build of torch will do (PIP_ARGS, or what pip is configured for).
+# About 1.5 GB. The CPU build of torch is enough (PIP_ARGS, or pip's own configuration).
 FRAMEWORKS_VENV := .venv-frameworks
 $(FRAMEWORKS_VENV)/.installed: tests/frameworks/requirements.txt
 	test -x $(FRAMEWORKS_VENV)/bin/python || $(PYTHON) -m venv $(FRAMEWORKS_VENV)
@@ -141,7 +141,7 @@ $(FRAMEWORKS_OLD_VENV)/.installed: $(FRAMEWORKS_VENV)/.installed
 	$(FRAMEWORKS_OLD_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) transformers==4.57.1 'datasets<5'
 	touch $@
 
-# Fetched, never kept here; where the network has it not its test is skipped and says so. NANOGPT=… names a checkout of one's own.
+# nanoGPT is fetched, never kept here. Without network its test is skipped with a reason. NANOGPT=… is your own checkout.
 NANOGPT ?= $(CURDIR)/$(FRAMEWORKS_VENV)/nanoGPT
 NANOGPT_COMMIT := 3adf61e154c3fe3fca428ad6bc3818b27a3b8291
 frameworks: $(STAMP) $(FRAMEWORKS_VENV)/.installed $(FRAMEWORKS_OLD_VENV)/.installed
@@ -157,12 +157,12 @@ format: $(STAMP)
 corpus: $(STAMP)
 	$(BIN)/python -m pytest -q -s tests/corpus
 
-# The kept table is of all pieces: with ONLY it is printed alone.
+# The kept table has all pieces. With ONLY, the table is only printed.
 ONLY ?=
 ablation: $(STAMP)
 	$(BIN)/python bench/ablation.py --processes 2 $(if $(ONLY),--only '$(ONLY)',--keep bench/results/ablation.json)
 
-# torch and what only tests need are as in constraints.txt: what varies are the libraries that an install of stoker brings.
+# torch and the test tools are as in constraints.txt. Only the libraries of a stoker install vary.
 lowest newest: UV := .venv-supply/bin/uv
 lowest: RESOLUTION := lowest-direct
 newest: RESOLUTION := highest
@@ -178,7 +178,7 @@ lowest newest: .venv-supply/.installed
 	.venv-supply/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_ARGS) uv pip-audit cyclonedx-bom
 	touch $@
 
-# Advisories need the package index's own service: a mirror without it answers "not found" for each, which is said and is no pass.
+# Advisories need the package index's own service. A mirror without it fails with a message.
 lock: .venv-supply/.installed
 	.venv-supply/bin/uv pip compile -q --universal --generate-hashes --no-header --no-annotate --no-emit-index-url --upgrade -o requirements.lock pyproject.toml
 
@@ -187,7 +187,7 @@ audit: .venv-supply/.installed
 	.venv-supply/bin/cyclonedx-py requirements --pyproject pyproject.toml --of JSON -o dist/sbom.json requirements.lock
 	.venv-supply/bin/pip-audit -r requirements.lock --disable-pip --strict
 
-# Called again with the same SEED it goes on where it was ended. MINUTE=1: what is suspended is so for a whole minute.
+# The same SEED continues an unfinished run. MINUTE=1 suspends for a whole minute.
 faults: $(STAMP)
 	$(BIN)/python bench/fault_run.py --count $(or $(COUNT),200) --seed $(or $(SEED),$(shell date +%Y%m%d)) $(if $(MINUTE),--minute) --keep bench/results/fault_run.json
 
@@ -204,11 +204,11 @@ guides: $(STAMP)
 pictures: $(STAMP)
 	$(BIN)/python docs/pictures.py
 
-# The demo runs for real, so it takes two minutes and needs tmux.
+# The demo is a real run, so it takes two minutes and needs tmux.
 demo-picture: $(STAMP)
 	$(BIN)/python scripts/demo_picture.py
 
-# Hours, or what one has: SEED=… repeats one. Results are kept.
+# Hours. SEED=… repeats a run. Results are kept.
 soak: $(STAMP)
 	$(BIN)/python bench/fault_run.py --job trainer --count 20 --seed $(or $(SEED),$(shell date +%Y%m%d)) --keep bench/results/trainer_kills.json
 	$(BIN)/python bench/fault_run.py --job healthy --count 12 --seed $(or $(SEED),$(shell date +%Y%m%d)) --keep bench/results/silences.json

@@ -1,4 +1,4 @@
-"""How soon the screen says what an attached log says: it comes back to life, it fails, or it is long and over.
+"""How soon the screen shows an attached log's state: it continues, it fails, or it is long and finished.
 
     python bench/attach.py [--rounds 5] [--mib 220] [--keep bench/results/attach.json]
 
@@ -43,25 +43,25 @@ Words = Callable[[list[str]], bool]
 
 
 def header(pattern: str) -> Words:
-    """Whether the first line has it."""
+    """Return a check for the pattern in the first line."""
     words = re.compile(pattern)
     return lambda rows: words.search(rows[0]) is not None
 
 
 def anywhere(pattern: str) -> Words:
-    """Whether any line has it."""
+    """Return a check for the pattern in any line."""
     words = re.compile(pattern)
     return lambda rows: any(words.search(row) for row in rows)
 
 
 def nowhere(pattern: str) -> Words:
-    """Whether something is drawn and no line has it."""
+    """Return a check for a drawn screen without the pattern."""
     there = anywhere(pattern)
     return lambda rows: bool(rows[0].strip()) and not there(rows)
 
 
 class Screen:
-    """What stood on the terminal, frame by frame."""
+    """The terminal's content, frame by frame."""
 
     def __init__(self, path: Path, place: str) -> None:
         self._pieces: list[tuple[float, bytes]] = []
@@ -74,7 +74,7 @@ class Screen:
         self._at = self.began
 
     def until(self, words: Words) -> float:
-        """The moment of the first frame, from the one looked at last on, on which the words stand."""
+        """Return the time of the first frame, from the last one checked on, that meets the condition."""
         end = time.monotonic() + DEADLINE_S
         while time.monotonic() < end:
             if words(list(self._screen.display)):
@@ -100,7 +100,7 @@ def lines(first: int, last: int) -> str:
 
 
 def added(path: Path, text: str) -> float:
-    """The moment at which a text was written."""
+    """Write a text and return the time."""
     with path.open("a", encoding="utf-8") as file:
         file.write(text)
         file.flush()

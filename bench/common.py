@@ -1,4 +1,4 @@
-"""What benches share: their command line, turns of what is compared, intervals, the kept result, /proc.
+"""Shared parts of the benches: command line, interleaved rounds, intervals and ratios, kept results, /proc.
 
 A bench is a script, run as ``python bench/NAME.py``: it puts the repository before its own folder on the path first,
 because bench/ has a `trainer.py` too.
@@ -31,14 +31,14 @@ T = TypeVar("T")
 
 
 def command_line(doc: str | None) -> argparse.ArgumentParser:
-    """A parser that shows the bench's docstring as it stands, and knows ``--keep``."""
+    """Return a parser that shows the bench's docstring unchanged and has ``--keep``."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keep", type=Path, metavar="RESULT.json", help="write the result here too")
     return parser
 
 
 def surroundings() -> dict[str, object]:
-    """When and where a result was measured; the load tells whether the machine was ours alone."""
+    """Return when and where a result was measured. The load shows whether the machine had other work."""
     return {
         "date": time.strftime("%Y-%m-%d"),
         "python": platform.python_version(),
@@ -48,19 +48,19 @@ def surroundings() -> dict[str, object]:
 
 
 def keep(result: Mapping[str, object], path: Path | None) -> None:
-    """Writes a result as JSON where it was asked for."""
+    """Write a result as JSON, if a path is given."""
     if path is not None:
         path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 def tell(result: Mapping[str, object], path: Path | None) -> None:
-    """Prints a result as JSON, and keeps it where it was asked for."""
+    """Print a result as JSON, and write it if a path is given."""
     print(json.dumps(result, indent=1))
     keep(result, path)
 
 
 def in_turn(ways: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, list[T]]:
-    """What each way gives, a value a round. What else the machine does hits all ways of a round alike.
+    """Return the values of each way, one per round. Other work on the machine affects all ways of a round equally.
 
     The first round warms up and is thrown away; the order rotates, so that none always follows the same other.
     """
@@ -91,7 +91,7 @@ def until(ready: Callable[[], object], deadline_s: float = 90.0) -> None:
 def interval(
     values: Sequence[T], statistic: Callable[[Sequence[T]], float], draws: int = 4000
 ) -> tuple[float, float]:
-    """The 95 % interval of a statistic over rounds, by bootstrap (Efron, 1979); always the same draws."""
+    """Return the 95 % interval of a statistic over rounds, by bootstrap (Efron, 1979) with fixed draws."""
     dice = random.Random(0)
     found = sorted(statistic(dice.choices(values, k=len(values))) for _ in range(draws))
     return found[int(0.025 * draws)], found[int(0.975 * draws)]
@@ -99,7 +99,7 @@ def interval(
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A ratio of two series of values, and its maximum where it has a goal."""
+    """A ratio of two series of values. `goal`: its maximum, if it has one."""
 
     name: str
     ours: str
@@ -123,14 +123,14 @@ def ratios(found: Mapping[str, Sequence[float]], wanted: Sequence[Ratio]) -> dic
 
 
 def free_port() -> int:
-    """A port of this machine that nobody has now."""
+    """Return a free port of this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def cpu_s(pid: int) -> float:
-    """Processor seconds of a process so far; 0 once it is gone."""
+    """Return the CPU seconds of a process so far, 0 once it is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
@@ -139,7 +139,7 @@ def cpu_s(pid: int) -> float:
 
 
 def status(pid: int) -> dict[str, int]:
-    """The numbers of /proc/PID/status by name, memory in bytes; empty once the process is gone."""
+    """Return the numbers of /proc/PID/status by name, memory in bytes. Empty once the process is gone."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -154,7 +154,7 @@ def status(pid: int) -> dict[str, int]:
 
 
 def with_mark(name: str, value: str) -> list[int]:
-    """Processes that were started with a variable of this value, wherever they hang in the tree."""
+    """Return all processes that were started with this variable, wherever they are in the process tree."""
     wanted = f"{name}={value}".encode()
     found = []
     for entry in os.listdir("/proc"):
@@ -167,13 +167,13 @@ def with_mark(name: str, value: str) -> list[int]:
 
 
 def run_below(folder: Path) -> RunPaths | None:
-    """The one run that a command started in `folder`, once its journal is there."""
+    """Return the run that a command started in `folder`, once its journal exists."""
     found = [path.parents[2] for path in (folder / "runs").glob("*/nodes/0/events.jsonl")]
     return next((RunPaths(root) for root in found if not root.is_symlink()), None)
 
 
 def steps_in_series(run: RunPaths) -> dict[str, set[int]]:
-    """The steps that the series have, by rank; those of the job under `JOB_KEY`."""
+    """Return the steps in the series by rank, those of the job under `JOB_KEY`."""
     seen: dict[str, set[int]] = {}
     for stream in (METRICS, RANKS):
         reader = SeriesReader(run.node().series, stream)

@@ -74,7 +74,7 @@ SLOW(fdatasync)
 
 
 class ConditionRound(Round):
-    """A run to which something happens that is no kill, or not only."""
+    """A run under a condition other than kills, or in addition to them."""
 
     def __init__(self, plan: Plan, folder: Path, tally: Tally, dice: random.Random, *, minute: bool) -> None:
         super().__init__(plan, folder, tally)
@@ -86,11 +86,11 @@ class ConditionRound(Round):
 
     @property
     def name(self) -> str:
-        """As of `--round`."""
+        """The name for `--round`."""
         return f"{NAMES[type(self)]}/{self.plan.number}"
 
     def _goes_on(self) -> None:
-        """New steps of the same attempt come to the journal."""
+        """Wait until the journal has new steps of the same attempt."""
         before = self._last_step()
         self._wait(lambda: self._last_step() > before + 3, "no more steps in the journal", COMMAND_S)
 
@@ -99,7 +99,7 @@ class ConditionRound(Round):
         return (view.last_step or 0) if view is not None else 0
 
     def _kill_outright(self, *victims: Victim) -> None:
-        """Kill, and wait until they are gone."""
+        """Kill the victims, and wait until they are gone."""
         state = self._state()
         whom = [process for victim in victims for process in self._processes_of(victim, state)]
         for process in whom:
@@ -109,7 +109,7 @@ class ConditionRound(Round):
 
 
 class DiskFull(ConditionRound):
-    """The disk of the run directory fills up, and is freed again."""
+    """The disk of the run directory fills up for a while."""
 
     def play(self) -> None:
         runs = self.folder / "runs"
@@ -137,11 +137,11 @@ class DiskFull(ConditionRound):
         self._look()
 
     def _look_at_lines(self) -> None:
-        """What was printed and measured into a full disk is on none."""
+        """Skip the check: output and samples written to a full disk are lost."""
 
 
 class ClockSet(ConditionRound):
-    """The clock is set, several times, and the run is hit."""
+    """The clock is set several times, and processes are killed."""
 
     def _happen(self) -> None:
         assert self.clock is not None
@@ -214,7 +214,7 @@ class TornJournal(ConditionRound):
         self._look()
 
     def _tear_copies(self, data: bytes) -> None:
-        """Cut a copy at every byte, and see that it folds, and that the next line is one."""
+        """Cut a copy at every byte. Check that it folds, and that the next line is whole."""
         lines = data.splitlines(keepends=True)
         states, state, place = [(0, st.RunState())], st.RunState(), 0
         whole = self.folder / "whole.jsonl"
@@ -245,7 +245,7 @@ class TornJournal(ConditionRound):
 
 
 class Suspended(ConditionRound):
-    """The machine, or the keeper alone, stands still for a while."""
+    """All processes, or the keeper alone, are suspended for a while."""
 
     def _happen(self) -> None:
         self._wait_for_steps()
@@ -283,7 +283,7 @@ class Suspended(ConditionRound):
 
 
 class SlowFsync(ConditionRound):
-    """Every fsync takes its time, and processes are killed."""
+    """Every fsync is slow, and processes are killed."""
 
     def _begin(self) -> None:
         source, library = self.folder / "slow.c", self.folder / "slow.so"
@@ -307,7 +307,7 @@ NAMES: dict[type[ConditionRound], str] = {
 
 
 def _folded(journal: Path) -> st.RunState:
-    """The state of a journal, but for the count of lines that are none."""
+    """Return the state of a journal without its count of unknown lines."""
     return structs.replace(read_state(journal), unknown_events=0)
 
 
@@ -318,7 +318,7 @@ def _put(path: Path, text: str) -> None:
 
 
 class Job(StrEnum):
-    """The sort of job that is hit."""
+    """The kind of job under test."""
 
     ONE_NODE = "one-node"
     TWO_NODES = "two-nodes"

@@ -1,4 +1,4 @@
-"""Memory of a stoker that follows logs for long: it must not grow with what was written.
+"""Memory of a stoker that follows logs for a long time. It must not grow with the amount of output.
 
 A writer appends 10,000 lines a second (training steps, ordinary lines, words never seen before), five times as many
 for one second of each minute, and rotates the log by renaming it and by copytruncate in turn. Every second the
@@ -38,7 +38,7 @@ BOUND_MIB = 16.0
 
 
 class Writer:
-    """Writes the log, and turns it over when it has `rotate_bytes`."""
+    """Writes the log, and rotates it at `rotate_bytes`."""
 
     def __init__(self, path: Path, seed: int, rotate_bytes: int) -> None:
         self.path = path
@@ -87,7 +87,7 @@ class Writer:
 
 
 def main() -> int:
-    """Follows for the minutes asked for; 1 when memory grew, or something was not seen."""
+    """Follow for the given minutes. Return 1 if memory grew or a step was missed."""
     parser = command_line(__doc__)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--lines", type=int, default=10_000, help="lines a second")
@@ -105,7 +105,7 @@ def main() -> int:
 
 
 def follow(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """One observer, one writer."""
+    """Run one observer and one writer, and return the figures."""
     writer = Writer(folder / "train.log", args.seed, int(args.rotate_mib * (1 << 20)))
     writer.write(args.lines)
     environ = {**os.environ, "XDG_STATE_HOME": str(folder / "state"), "PYTHONPATH": str(ROOT)}
@@ -154,7 +154,7 @@ def follow(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
 def watch(
     observer: subprocess.Popen[bytes], writer: Writer, state: Path, args: argparse.Namespace
 ) -> tuple[list[float], list[float]]:
-    """Resident MiB each second, and how many seconds the series were behind."""
+    """Return resident MiB for each second, and by how many seconds the series lagged."""
     resident: list[float] = []
     lags: list[float] = []
     begin = time.monotonic()
@@ -176,7 +176,7 @@ def watch(
 
 
 def catch_up(writer: Writer, state: Path) -> float:
-    """Seconds until the last step stands in the series."""
+    """Return the seconds until the last step is in the series."""
     begin = time.monotonic()
     while last_step(state) != writer.step and time.monotonic() - begin < CATCH_UP_S:
         time.sleep(0.05)
@@ -184,7 +184,7 @@ def catch_up(writer: Writer, state: Path) -> float:
 
 
 def last_step(state: Path) -> int | None:
-    """The newest step in the observed run's series."""
+    """Return the newest step in the observed run's series."""
     for series in state.glob("stoker/kept/*/nodes/0/series/metrics.jsonl"):
         with series.open("rb") as file:
             file.seek(max(0, series.stat().st_size - 4096))

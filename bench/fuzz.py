@@ -1,4 +1,4 @@
-"""Everything that reads what others wrote, on hostile input: no crash, no hang, no escape code in what is printed, memory bounded.
+"""Fuzzes all readers of foreign input: no crash, no hang, no escape code in the output, bounded memory.
 
     python bench/fuzz.py [--parser NAME …] [--seconds 60] [--seed N] [--at-once 2] [--big] [--keep bench/results/fuzz.json]
 
@@ -45,11 +45,11 @@ MOST_FINDINGS = 20
 
 
 class HangError(BaseException):
-    """A case took longer than its deadline. No `Exception`, which what is played may catch."""
+    """A case took longer than its deadline. Not an `Exception`, which the code under test may catch."""
 
 
 def cases(parser: Parser, seed: int) -> Iterator[tuple[int, str, bytes]]:
-    """Endless cases, each with the seed that gives it alone."""
+    """Yield endless cases, each with its own seed."""
     hostile = Hostile(seed) if parser.seeds is None else None
     seeds = parser.seeds() if parser.seeds is not None else []
     mutator = Mutator(seed, seeds)
@@ -65,7 +65,7 @@ def cases(parser: Parser, seed: int) -> Iterator[tuple[int, str, bytes]]:
 
 
 def play_for(name: str, seconds: float, seed: int) -> dict[str, Any]:
-    """Play cases of one parser in this process until the time is over, at least one."""
+    """Play cases of one parser in this process for the given time, at least one case."""
 
     def alarm(_number: int, _frame: FrameType | None) -> None:
         raise HangError
@@ -123,7 +123,7 @@ def play_for(name: str, seconds: float, seed: int) -> dict[str, Any]:
 
 
 def in_child(name: str, seconds: float, seed: int) -> dict[str, Any]:
-    """The same in a child, so that memory is that parser's own and a crash of the interpreter is seen."""
+    """Play cases in a child process, which isolates memory and crashes of the interpreter."""
     argv = [sys.executable, __file__, "--alone", name, "--seconds", str(seconds), "--seed", str(seed)]
     done = subprocess.run(
         argv,
@@ -154,7 +154,7 @@ print(code, status(os.getpid())["VmHWM"], file=sys.stderr)
 
 
 def big_logs(folder: Path) -> dict[str, Any]:
-    """Logs of 100 MB without a newline, and packed ones that unpack to more."""
+    """Judge logs of 100 MB without a newline, and gzip bombs."""
     path = folder / "big.log"
     rows: dict[str, dict[str, float]] = {}
     findings: list[str] = []
@@ -197,7 +197,7 @@ def big_logs(folder: Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Play the parsers asked for; print and keep what came out."""
+    """Play the chosen parsers, then print and keep the results."""
     parser = command_line(__doc__)
     parser.add_argument("--parser", action="append", choices=PARSERS, help="only this one; may be repeated")
     parser.add_argument("--seconds", type=float, default=60, help="for each parser")

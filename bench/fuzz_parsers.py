@@ -1,4 +1,4 @@
-"""Everything in stoker that reads what others wrote, each with valid inputs and a way to play a hostile one (see fuzz.py)."""
+"""All readers of foreign input in stoker, each with valid inputs and a way to play a hostile one (see fuzz.py)."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Parser:
-    """`open` is given a folder of its own and makes what plays a case there. `seeds`: valid inputs; None: whole hostile logs."""
+    """`open` returns the function that plays a case in the given folder. `seeds`: valid inputs; None: whole hostile logs."""
 
     open: Callable[[Path], Play]
     seeds: Callable[[], list[bytes]] | None = None
 
 
 def verb(*argv: str, json_lines: bool = False) -> str:
-    """Run a command in this process; what it printed must be fit for a terminal, and JSON where it was asked for.
+    """Run a command in this process. Its output must be safe for a terminal, and JSON if requested.
 
     Raises:
         AssertionError: it is not, or the exit code is none of the documented ones.
@@ -83,7 +83,7 @@ def verb(*argv: str, json_lines: bool = False) -> str:
 
 
 def one_of(choices: Sequence[T], data: bytes) -> T:
-    """A choice that the case's own bytes make, so that its seed alone plays it again."""
+    """Choose by the case's bytes, so that its seed is enough to repeat it."""
     return choices[zlib.crc32(data) % len(choices)]
 
 
@@ -111,7 +111,7 @@ def measured(folder: Path) -> Play:
 
 
 def followed(folder: Path) -> Play:
-    """A growing file, read as the keeper reads it: in pieces, now and then truncated."""
+    """Read a growing file as the keeper does: in pieces, with occasional truncation."""
     path, engine = folder / "case.log", load_engine()
 
     def play(data: bytes) -> None:
@@ -139,7 +139,7 @@ def followed(folder: Path) -> Play:
 
 
 def queried(_folder: Path) -> Play:
-    """What a person types into the search field, tried on a line."""
+    """Parse text typed into the search field."""
 
     def play(data: bytes) -> None:
         typed = " ".join(data[:2_000].decode("utf-8", "replace").splitlines())  # a field has one line
@@ -228,7 +228,7 @@ KERNEL = b"4,1203,88000000,-;Memory cgroup out of memory: Killed process 123 (py
 
 
 def job_folder(folder: Path) -> Play:
-    """A job's folder as torchrun leaves it, with a rank's log hostile."""
+    """Judge a job's folder as torchrun leaves it, with one hostile log."""
     job = folder / "none_x1" / "attempt_0"
     (job / "0").mkdir(parents=True)
     (job / "1").mkdir()
@@ -284,7 +284,7 @@ CHECKPOINT_FILES = {
 
 
 def checkpoints(folder: Path) -> Play:
-    """A folder of checkpoints in the layouts that are known, each file of them hostile in turn."""
+    """Search checkpoints in all known layouts, with one hostile file."""
 
     def play(data: bytes) -> None:
         name = one_of(list(CHECKPOINT_FILES), data)
@@ -331,7 +331,7 @@ SCRIPT_CONFIGS = [
 
 
 def with_script(folder: Path) -> None:
-    """A script to start, and an interpreter that answers at once: asking a real one for its torch takes a second a case."""
+    """Write a script, and a fake interpreter, because a real one needs a second per case."""
     (folder / "train.py").write_bytes(SCRIPT)
     python = folder / "python"
     python.write_text("""#!/bin/sh\necho '{"python": "3.11.7", "torch": "2.13.0"}'\n""")
@@ -411,7 +411,7 @@ def run_file_seeds() -> list[bytes]:
 
 
 def run_files(folder: Path) -> Play:
-    """One file of a run's folder is hostile; everything that looks at runs looks at it."""
+    """Make one file of a run's folder hostile, and run everything that reads runs."""
     runs = run_folders(folder / "runs")
     files = [(run, path) for run in runs for path in sorted(run.root.rglob("*")) if path.is_file()]
 
@@ -448,7 +448,7 @@ PID = {"pid": 4711, "start_ticks": 99, "boot_id": "x", "launcher_pid": 4710, "la
 
 
 def small_files(folder: Path) -> Play:
-    """Requests, and the files by which launcher, keeper and views know of each other."""
+    """Read hostile requests, and the files shared by launcher, keeper and views."""
     run = RunPaths(folder / "20261121-1412-brave-otter")
     attempt = run.node().attempt(1)
     attempt.root.mkdir(parents=True)
@@ -469,7 +469,7 @@ def small_files(folder: Path) -> Play:
 
 
 def state_home(folder: Path) -> Play:
-    """What stoker remembers of earlier runs, in its own folder: read by `run` and by `runs`."""
+    """Run `run` and `runs` with hostile files in stoker's state folder."""
     with_script(folder)
     home = folder / "stoker"
     home.mkdir()

@@ -1,4 +1,4 @@
-"""What one GPU must show: bfloat16 against float32, recomputed blocks, and the share of its peak (MFU).
+"""Figures of one GPU: bfloat16 against float32, recomputed blocks, and the share of its peak (MFU).
 
     make gpu          (or: .venv-gpu/bin/python bench/gpu.py --keep bench/results/gpu.json)
 
@@ -47,7 +47,7 @@ BLOCKS = replace(FULL, vocab_size=256)
 
 @dataclass(frozen=True)
 class Rounds:
-    """How often: `warm_up` steps first, then `turns` of `steps` steps each."""
+    """`warm_up` steps first, then `turns` of `steps` steps each."""
 
     warm_up: int = 8
     turns: int = 5
@@ -56,7 +56,7 @@ class Rounds:
 
 @dataclass(frozen=True)
 class Figures:
-    """One setting. `activation_bytes`: what the forward pass leaves for the backward pass; None off CUDA."""
+    """The figures of one setting. `activation_bytes`: memory held between forward and backward; None off CUDA."""
 
     tokens_per_sec: float
     step_s: float
@@ -67,7 +67,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure, its bound, and whether it is met; None: not to be judged on this device."""
+    """A figure and its bound. `met` is None if this device cannot judge it."""
 
     name: str
     value: float
@@ -83,7 +83,7 @@ class Goal:
 
 
 class Contestant:
-    """A training with one setting, that can be stepped."""
+    """A training with one setting, stepped on demand."""
 
     def __init__(self, config: Config, folder: str) -> None:
         self.config = replace(config, checkpoint_dir=folder)
@@ -96,7 +96,7 @@ class Contestant:
         self.seconds: list[float] = []
 
     def steps(self, count: int, *, kept: bool) -> None:
-        """Runs steps; the time of each is kept if asked."""
+        """Run steps, and record their times if `kept`."""
         for _ in range(count):
             wait_for(self.device)
             started = time.perf_counter()
@@ -108,7 +108,7 @@ class Contestant:
                 self.seconds.append(time.perf_counter() - started)
 
     def activation_bytes(self) -> int | None:
-        """What is held between forward and backward, beyond what was held before; None off CUDA."""
+        """Return the additional memory between forward and backward, None off CUDA."""
         if self.device.type != "cuda":
             return None
         numbers = range(self.config.device_batch_size)
@@ -123,7 +123,7 @@ class Contestant:
         return held
 
     def figures(self) -> Figures:
-        """Medians of the kept steps."""
+        """Return the medians of the recorded steps."""
         step_s = statistics.median(self.seconds)
         rate = self.run.batch.samples * self.config.max_seq_len / step_s
         shape = shape_of(self.config, self.config.vocab_size or 256)
@@ -134,7 +134,7 @@ class Contestant:
         return Figures(rate, step_s, work / peak if peak else None, self.activation_bytes(), compiled)
 
     def close(self) -> None:
-        """Lets go of its memory, for the next one."""
+        """Release the memory for the next setting."""
         self.run.feed.close()
         del self.run
         gc.collect()
@@ -143,13 +143,13 @@ class Contestant:
 
 
 def wait_for(device: torch.device) -> None:
-    """Until the device has done what it was given."""
+    """Wait until the device is idle."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def in_turn(configs: Mapping[str, Config], rounds: Rounds) -> dict[str, Figures]:
-    """Steps trainings of several settings in turn; TF32 is a switch of the process, so it is set each time."""
+    """Step trainings of several settings in turn. TF32 is set each time, because it is a switch of the process."""
     with tempfile.TemporaryDirectory() as folder:
         entrants = {name: Contestant(config, folder) for name, config in configs.items()}
         try:
@@ -168,7 +168,7 @@ def in_turn(configs: Mapping[str, Config], rounds: Rounds) -> dict[str, Figures]
 
 
 def set_tf32(entrant: Contestant) -> None:
-    """The switch that `trainer.distributed.compute.allow_tf32` sets once a process."""
+    """Set the switch that `trainer.distributed.compute.allow_tf32` sets once per process."""
     allow_tf32(entrant.config, entrant.device)
 
 
@@ -178,7 +178,7 @@ def micro_batch() -> int:
 
 
 def measure(full: Config, blocks: Config, rounds: Rounds) -> dict[str, dict[str, Figures]]:
-    """All comparisons."""
+    """Return the figures of all comparisons."""
     full, blocks = replace(full, dtype="float32"), replace(blocks, dtype="float32")
     half, half_blocks = replace(full, dtype="bfloat16"), replace(blocks, dtype="bfloat16")
     return {
@@ -202,7 +202,7 @@ def measure(full: Config, blocks: Config, rounds: Rounds) -> dict[str, dict[str,
 
 
 def goals(found: Mapping[str, Mapping[str, Figures]], device_name: str) -> list[Goal]:
-    """The figures beside their bounds."""
+    """Return the figures with their bounds."""
     precision, blocks = found["precision"], found["recomputed"]
     told = [
         Goal(
@@ -224,7 +224,7 @@ def goals(found: Mapping[str, Mapping[str, Figures]], device_name: str) -> list[
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measures, prints, keeps. Returns: 0, 1 if a goal is missed, 2 without a CUDA device."""
+    """Measure, print and keep. Return 1 if a goal is missed, 2 without a CUDA device."""
     parser = command_line(__doc__)
     parser.add_argument(
         "--micro-batch", type=int, default=0, help="samples at once (default: by the GPU's memory)"

@@ -1,4 +1,4 @@
-"""What the measurements inside a process cost it: pairs of processes with and without them, in turns, as ratios and differences.
+"""The cost of the measurements inside a process: interleaved pairs of processes with and without them.
 
     python bench/instrument.py [--python PYTHON] [--pairs 12] [--keep bench/results/instrument.json]
 
@@ -134,7 +134,7 @@ class Pairs:
         shutil.copytree(PACKAGE, self.source, ignore=shutil.ignore_patterns("__pycache__"))
 
     def run(self, script: str, package: Path | None) -> dict[str, float]:
-        """What the script prints as JSON, and the processor time of its whole process in ms. `package`: what measures it, or None."""
+        """Return the script's JSON output and its CPU time in ms. `package`: the measuring package, or None."""
         environment = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
@@ -161,7 +161,7 @@ class Pairs:
     def compare(
         self, script: str, pairs: int, package: Path = PACKAGE
     ) -> dict[str, list[tuple[float, float]]]:
-        """(without, with) of each number, a pair a round."""
+        """Return (without, with) for each number, one pair per round."""
         ways: dict[str, Callable[[], dict[str, float]]] = {
             "without": lambda: self.run(script, None),
             "with": lambda: self.run(script, package),
@@ -186,7 +186,7 @@ def ratio(pairs: Sequence[tuple[float, float]]) -> float:
 def row(
     pairs: Sequence[tuple[float, float]], statistic: Callable[[Any], float], goal: float | None
 ) -> dict[str, Any]:
-    """A row's value, its 95 % interval over the pairs, and whether its goal is missed: a ratio's only if the whole interval misses it."""
+    """Return a row's value, 95 % interval and whether its goal is missed. A ratio misses it only with its whole interval."""
     value, (low, high) = statistic(pairs), interval(pairs, statistic)
     worst = low if statistic is ratio else value
     without = statistics.median(one for one, _ in pairs)
@@ -201,7 +201,7 @@ def row(
 
 
 def records_a_second(telemetry: Path) -> float:
-    """Records in a second of the last process, after its first steps."""
+    """Return the records per second of the last process, after its first steps."""
     steps = [json.loads(line) for line in (telemetry / "measured0.jsonl").read_text().splitlines()]
     pid = [one["pid"] for one in steps if one["kind"] == "phase"][-1]
     last = max(at for at, one in enumerate(steps) if one["kind"] == "phase" and one["pid"] == pid)

@@ -81,7 +81,7 @@ max_retries = 1000
 
 
 class Kind(StrEnum):
-    """What the run runs."""
+    """The launcher of the job."""
 
     LAUNCHER = "home-made launcher"
     PIPELINE = "shell pipeline"
@@ -89,7 +89,7 @@ class Kind(StrEnum):
 
 
 class Victim(StrEnum):
-    """Who is killed."""
+    """The process that is killed."""
 
     KEEPER = "keeper"
     VIEWER = "viewer"
@@ -100,7 +100,7 @@ class Victim(StrEnum):
 
 
 class Moment(StrEnum):
-    """When."""
+    """The moment of a kill."""
 
     FIRST = "first 50 ms"
     START = "start"
@@ -129,7 +129,7 @@ KINDS = {Kind.LAUNCHER: 4, Kind.PIPELINE: 4, Kind.TORCHRUN: 2}
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One moment, who is killed then, and how far into it, as a share of 1."""
+    """One moment with its victims. `share`: the position within it, from 0 to 1."""
 
     moment: Moment
     victims: tuple[Victim, ...]
@@ -138,7 +138,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A round as the seed draws it. `end`: how it ends where no hit did that."""
+    """A round drawn from the seed. `end`: how it ends if no hit ended it."""
 
     number: int
     kind: Kind
@@ -148,7 +148,7 @@ class Plan:
 
 
 def drawn(seed: int, number: int) -> Plan:
-    """The round `number` of a seed."""
+    """Return the plan of a round."""
     dice = random.Random(f"{seed}/{number}")
     kind = dice.choices(list(KINDS), list(KINDS.values()))[0]
     count = dice.randint(1, 3)
@@ -170,7 +170,7 @@ def drawn(seed: int, number: int) -> Plan:
 
 
 class Round:
-    """One run, from its start to the last look at what it left."""
+    """One run, from its start to the last check."""
 
     def __init__(self, plan: Plan, folder: Path, tally: Tally) -> None:
         self.plan, self.folder, self.tally = plan, folder, tally
@@ -197,19 +197,19 @@ class Round:
 
     @property
     def name(self) -> int | str:
-        """The round's, within the seed."""
+        """The round's name within the seed."""
         return self.plan.number
 
     @property
     def run(self) -> RunPaths:
-        """The run, once there is one."""
+        """The run, once it exists."""
         assert self._found is not None
         return self._found
 
     # -- what a person does ----------------------------------------------------------------------
 
     def play(self) -> None:
-        """The whole round. Raises Broken."""
+        """Play the whole round. Raises Broken."""
         stranger = self._stranger()
         try:
             self._begin()
@@ -229,7 +229,7 @@ class Round:
             self.processes.end()
 
     def _happen(self) -> None:
-        """What the round is about, and a look at what must hold."""
+        """Hit the run, and check what must hold."""
         for hit in self.plan.hits:
             self._hit(hit)
             self._follow_up()
@@ -247,7 +247,7 @@ class Round:
                 return ["--", "bash", "-c", text]
 
     def _stranger(self) -> subprocess.Popen[bytes]:
-        """A process that looks like the run's, and is none of its."""
+        """Start a process that looks like the run's but is not part of it."""
         env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
         other = self.folder / "stranger"
         other.mkdir()
@@ -309,7 +309,7 @@ class Round:
         self._expect(hit, killed, max(len(state.attempts), 1))
 
     def _wait_until_gone(self, processes: list[ProcessId], killed: set[Victim]) -> None:
-        """SIGKILL ends a process some time after the call: until then its lock is held, and who looks takes it for alive."""
+        """Wait until killed processes are gone. SIGKILL acts after the call, and until then locks are held."""
 
         def gone() -> bool:
             lock_is_free = Victim.KEEPER not in killed or not keeper_is_alive(self.run.node().lock)
@@ -318,7 +318,7 @@ class Round:
         self._wait(gone, "what was killed does not end", COMMAND_S)
 
     def _expect(self, hit: Hit, killed: set[Victim], number: int) -> None:
-        """What these kills may do to the number of attempts, and to what is known of the end of attempt `number`."""
+        """Update the expected number of attempts, and whether the end of attempt `number` may be unknown."""
         if number != self.number:
             self.number, self.struck, self.may_be_lost = number, set(), False
         lethal = bool(killed & LETHAL)
@@ -332,7 +332,7 @@ class Round:
             self.may_be_lost = True  # it may have reaped the command, and not have written down how it ended
 
     def _lost_is_right(self) -> bool:
-        """Whether nobody can know how the newest attempt ended: its launcher was killed, and the keeper that is next to get its orphans."""
+        """Whether the newest attempt's end may be unknown: its launcher was killed, and the keeper that adopts its orphans."""
         return self.may_be_lost or self.struck >= {Victim.LAUNCHER, Victim.KEEPER}
 
     def _processes_of(self, victim: Victim, state: st.RunState) -> list[ProcessId]:
@@ -355,7 +355,7 @@ class Round:
                 return ranks[:1] if victim is Victim.RANK else ranks
 
     def _newborn(self, is_launcher: bool) -> ProcessId | None:
-        """The launcher, or the command below it, before the file that names both is written."""
+        """Return the launcher, or the command below it, before the pid file is written."""
         below = [
             one for keeper in self._processes_of(Victim.KEEPER, self._state()) for one in descendants(keeper)
         ]
@@ -365,7 +365,7 @@ class Round:
         return next(iter(descendants(launcher)), None)
 
     def _wait_for_birth(self, victims: tuple[Victim, ...]) -> None:
-        """Return as the last of the victims has come to be."""
+        """Wait until all victims exist."""
 
         def born() -> bool:
             state = self._state()
@@ -374,7 +374,7 @@ class Round:
         self._wait(born, f"no {' and '.join(victims)}", COMMAND_S, 0.001)
 
     def _of_attempt(self, number: int) -> list[ProcessId]:
-        """The living processes of the job that entered themselves for an attempt, but for daemons."""
+        """Return the live processes that registered for an attempt, except daemons."""
         pids = sorted(int(path.name.partition("-")[2]) for path in self.work.glob(f"{number}-*"))
         return [
             found
@@ -396,7 +396,7 @@ class Round:
     # -- what follows ----------------------------------------------------------------------------
 
     def _follow_up(self) -> None:
-        """Do what a person would until the run moves again, or is over."""
+        """Do what a user would until the run makes progress or has ended."""
         deadline = time.monotonic() + FOLLOW_UP_S
         lines = self._lines_now()
         while time.monotonic() < deadline:
@@ -435,7 +435,7 @@ class Round:
         raise Broken(f"it did not continue within {FOLLOW_UP_S:.0f} s: {self._state().condition}")
 
     def _was_refused(self) -> bool:
-        """Whether the run continues because its keeper was killed before it could take the request to stop."""
+        """Whether the run continues because its keeper was killed before it read the stop request."""
         asked = self.stopped and self.stopper is not None and self.stopper.poll() not in {None, 0}
         attempt = self._state().attempt
         return (
@@ -500,7 +500,7 @@ class Round:
             raise Broken(f"it ended as {condition}, not as {wanted}")
 
     def _continue_at_the_end(self) -> None:
-        """`stoker continue` of a run that is over: one that was stopped goes on and finishes, one that succeeded is refused."""
+        """Check `stoker continue` of an ended run: a stopped one continues and finishes, one that succeeded is refused."""
         condition = self._state().condition
         assert isinstance(condition, st.Finished)
         (self.work / "finish").touch()
@@ -599,7 +599,7 @@ class Round:
         return [pid for pid in self.processes.alive() if self._attempt_of(pid) is not None]
 
     def _attempt_of(self, pid: int) -> int | None:
-        """The attempt that a process of ours was started for; None: it is stoker's own."""
+        """Return the attempt of one of our processes, None for stoker's own."""
         found = identify(pid)
         number = read_environ(found).get("STOKER_ATTEMPT", "") if found is not None else ""
         return int(number) if number.isdecimal() else None
@@ -629,7 +629,7 @@ class Round:
             raise Broken(f"unaccounted for: {', '.join(unaccounted())}")
 
     def _look_at_lines(self) -> None:
-        """Each attempt that has ended: all that stands in its logs was read."""
+        """Check that the logs of each ended attempt were read completely."""
         in_series: dict[int, Counter[int]] = {}
         with contextlib.suppress(OSError):
             for line in (self.run.node().series / f"{METRICS}.jsonl").read_bytes().splitlines():
@@ -691,7 +691,7 @@ class Round:
         return self.along.state
 
     def _lines_now(self) -> int:
-        """How many lines the newest attempt's logs have."""
+        """Count the lines in the newest attempt's logs."""
         number = len(self._state().attempts)
         return sum(path.read_bytes().count(b"\n") for path in self._logs_of(number)) + 10**6 * number
 
@@ -711,7 +711,7 @@ class Round:
 
 
 def _essence(state: st.RunState) -> tuple[object, ...]:
-    """What of a state does not depend on the order of events that happened at nearly the same time."""
+    """Return the part of a state that does not depend on the order of nearly simultaneous events."""
     attempts = [
         (a.number, a.exit_code, a.first_step, a.last_step, a.ended_t, a.verdict, a.decision)
         for a in state.attempts
@@ -723,7 +723,7 @@ _EVENT: msgspec.json.Decoder[ev.Event] = msgspec.json.Decoder(Union[ev.KINDS])  
 
 
 def _kind_of(line: bytes) -> str | None:
-    """The kind of a whole event that is known; None of anything else."""
+    """Return the kind of a known, whole event, else None."""
     try:
         return str(_EVENT.decode(line).__struct_config__.tag)
     except (ValueError, msgspec.DecodeError):

@@ -66,7 +66,7 @@ class Text:
 
 
 def texts(scratch: Path) -> list[Text]:
-    """All texts, in a fixed order."""
+    """Return all texts in a fixed order."""
     return [
         *_excerpts(),
         *_real(scratch),
@@ -107,7 +107,7 @@ def _fields(found: Examination) -> dict[str, Any]:
 def _marks(
     found: Examination, classes: tuple[str, ...], ranks: set[int] | None, line: int | None
 ) -> dict[str, int]:
-    """How many labels are not met, by label."""
+    """Count the labels that are not met, by label."""
     verdict = found.verdict
     marks = {"class": int(verdict.failure.value not in classes)}
     if ranks:

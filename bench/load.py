@@ -1,4 +1,4 @@
-"""How many lines a second a keeper follows on this machine: no step lost, the lag shown while it is behind, caught up in the end.
+"""How many lines a second a keeper follows on this machine, without a lost step, and with its lag shown.
 
 Two trainings under torchrun, one after the other: 64 ranks of 200 lines/s each in a file each, and one rank of 50,000 lines/s. Every
 50th line is a step with a number; a series with all numbers says that no line was lost. In the middle of the second the keeper is
@@ -42,13 +42,13 @@ LONGEST_GAP_S = 10.0
 SLACK_S = 1.5  # a busy machine's, where the interval itself is 10 s
 CATCH_UP_S = 60.0
 SLOWED_S = 0.01, 0.19
-"""How long a slowed keeper runs, and how long it then stands still."""
+"""Seconds in which a slowed keeper runs, and in which it is stopped."""
 SHOWN = b"log read to"
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """So many ranks, each with so many lines a second, for so long; the keeper stands still for `frozen_s` in the middle."""
+    """A load. The keeper is stopped for `frozen_s` in the middle."""
 
     ranks: int
     lines_a_second: int
@@ -57,7 +57,7 @@ class Load:
 
 
 def carry(load: Load, folder: Path) -> dict[str, Any]:
-    """One training in `folder`, watched by `--json`, by `attach --no-ui` and by the dashboard."""
+    """Run one training in `folder`, viewed by `--json`, `attach --no-ui` and the dashboard."""
     processes = Processes(folder)
     command = [
         "--no-ui",
@@ -129,7 +129,7 @@ def carry(load: Load, folder: Path) -> dict[str, Any]:
 
 
 def holds(found: dict[str, Any]) -> list[str]:
-    """What does not hold of a load, in words."""
+    """Describe what does not hold."""
     wrong = []
     if found["exit_code"] != 0:
         wrong.append(f"exit code {found['exit_code']}")
@@ -149,7 +149,7 @@ def holds(found: dict[str, Any]) -> list[str]:
 
 
 def _slow(keeper: subprocess.Popen[bytes], watcher: threading.Thread) -> None:
-    """Let a stopped keeper run a little now and then until the watcher ends, then always."""
+    """Let a stopped keeper run in short slices until the watcher ends, then freely."""
     runs_s, stands_s = SLOWED_S
     while watcher.is_alive() and keeper.poll() is None:
         keeper.send_signal(signal.SIGCONT)
@@ -160,7 +160,7 @@ def _slow(keeper: subprocess.Popen[bytes], watcher: threading.Thread) -> None:
 
 
 def _see(screen: Terminal, shown: list[bool]) -> None:
-    """Whether the header says how far the logs are read, in the half minute after it should."""
+    """Check for half a minute whether the header shows how far the logs are read."""
     try:
         screen.wait_for(SHOWN, 30.0)
         shown.append(True)
@@ -195,7 +195,7 @@ def _logs(run: RunPaths) -> list[Path]:
 
 
 def _lost(run: RunPaths, load: Load) -> tuple[int, dict[str, int]]:
-    """Steps in the logs that are in no series: of each rank, and of the job."""
+    """Count the steps in the logs that are in no series, for each rank and the job."""
     seen = steps_in_series(run)
     lost = steps = lines = 0
     for rank in range(load.ranks):
@@ -211,7 +211,7 @@ def _lost(run: RunPaths, load: Load) -> tuple[int, dict[str, int]]:
 
 
 def main() -> int:
-    """Print the result; 1 where something does not hold."""
+    """Print the result. Return 1 if something does not hold."""
     parser = command_line(__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--frozen", type=float, default=10.0)

@@ -1,4 +1,4 @@
-"""`stoker metrics` as a command, against the ten-line scripts that a person would write instead, on the same log.
+"""The CPU time of `stoker metrics` compared with a ten-line script on the same log.
 
     python bench/metrics_command.py [--lines 1700000] [--rounds 5] [--attach] [--keep bench/results/metrics_command.json]
 
@@ -44,7 +44,7 @@ RATIOS = (
 
 
 def write_log(path: Path, lines: int) -> None:
-    """A log of so many metric lines."""
+    """Write a log of metric lines."""
     draw = random.Random(0)
     with path.open("w", encoding="ascii") as log:
         for step in range(lines):
@@ -56,7 +56,7 @@ def write_log(path: Path, lines: int) -> None:
 
 
 def cpu_seconds(command: Sequence[str]) -> Callable[[], float]:
-    """What runs a command to its end, with no output kept, and gives its CPU time."""
+    """Return a function that runs a command without output and returns its CPU time."""
 
     def once() -> float:
         before = os.times()

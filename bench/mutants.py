@@ -1,4 +1,4 @@
-"""Do the tests that the layout leads to notice small mistakes? One mutation in each of some random modules.
+"""Checks whether tests notice small mistakes, with one mutation in each of some random modules.
 
     python bench/mutants.py [--count 20] [--seed N] [--under supervisor/views/tui] [--keep bench/results/mutants.json]
 
@@ -48,7 +48,7 @@ SILENT = re.compile(r"^(log|logger)\.")
 
 @dataclass(frozen=True)
 class Mutation:
-    """One change: `old` at a place of a file becomes `new`."""
+    """One change of a file from `old` to `new`."""
 
     path: str
     line: int
@@ -91,7 +91,7 @@ def main() -> int | str:
 
 
 def drawn(modules: list[Path], dice: random.Random) -> Iterator[Mutation]:
-    """One mutation a module that has any: a kind by chance, then a place by chance."""
+    """Yield one mutation per module, with a random kind and place."""
     for path in modules:
         places = list(mutations(path))
         if places:
@@ -100,7 +100,7 @@ def drawn(modules: list[Path], dice: random.Random) -> Iterator[Mutation]:
 
 
 def mutations(path: Path) -> Iterator[Mutation]:
-    """Every mutation of a module."""
+    """Yield every mutation of a module."""
     source = path.read_text(encoding="utf-8")
     lines = [0]
     for line in source.encode().splitlines(keepends=True):
@@ -203,7 +203,7 @@ def _silent(tree: ast.Module) -> Iterator[int]:
 
 
 def killed_by(mutation: Mutation, copy: Path) -> str:
-    """The first test that fails with the mutation and passes without it; empty if none does."""
+    """Return the first test that fails only with the mutation, or an empty text."""
     path = copy / mutation.path
     original = path.read_bytes()
     end = mutation.start + len(mutation.old.encode())
@@ -223,7 +223,7 @@ def killed_by(mutation: Mutation, copy: Path) -> str:
 
 
 def folder_of(module: str, copy: Path) -> list[str]:
-    """The folder of tests that mirrors a module's package, as deep as there is one."""
+    """Return the deepest folder of tests that mirrors the module's package."""
     folder = Path("tests", *Path(module).parts[1:-1])
     while not (copy / folder).is_dir():
         folder = folder.parent
@@ -231,12 +231,12 @@ def folder_of(module: str, copy: Path) -> list[str]:
 
 
 def near(module: str, copy: Path) -> list[str]:
-    """The test files of that folder that name the module."""
+    """Return the test files in that folder that mention the module."""
     return _naming(module, copy, folder_of(module, copy))
 
 
 def shared(module: str, copy: Path) -> list[str]:
-    """The tests of what packages share that name the module."""
+    """Return the contract tests that mention the module."""
     return _naming(module, copy, ["tests/contract"])
 
 
@@ -253,7 +253,7 @@ def _naming(module: str, copy: Path, folders: list[str]) -> list[str]:
 
 
 def failing(tests: list[str], copy: Path) -> str:
-    """The first of these tests that fails; empty if all pass."""
+    """Return the first failing test, or an empty text."""
     python = str(ROOT / ".venv" / "bin" / "python")
     imported = "import supervisor, sys; sys.exit(not supervisor.__file__.startswith(sys.argv[1]))"
     env = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}

@@ -73,7 +73,7 @@ class Outcome:
 
 
 def first_step_t(folder: Path, after_t: float) -> float | None:
-    """When the last of the ranks made its first step after a wall time."""
+    """Return when the last rank made its first step after a wall time."""
     firsts = []
     for rank in range(RANKS):
         times = [t for t, kind, _ in lines_of(folder, f"rank{rank}.jsonl") if kind == "step" and t > after_t]
@@ -84,7 +84,7 @@ def first_step_t(folder: Path, after_t: float) -> float | None:
 
 
 def death_t(folder: Path) -> float | None:
-    """The last sign of life of the first launch: what ranks tell up to the step after which one is killed."""
+    """Return the time of the first launch's last record, up to the step after which a rank is killed."""
     known = [(t, step) for t, _, step in lines_of(folder, "rank*.jsonl") if step <= KILLED_AFTER]
     steps = [t for t, step in known if step == KILLED_AFTER]
     # The resumed launch speaks of this step too: only what came at once after the first mention counts.
@@ -92,7 +92,7 @@ def death_t(folder: Path) -> float | None:
 
 
 def lines_of(folder: Path, pattern: str) -> list[tuple[float, str, int]]:
-    """(wall time, kind, step) of every telemetry line below a folder."""
+    """Return (wall time, kind, step) of every telemetry line below a folder."""
     found = []
     for path in folder.rglob(pattern):
         for line in path.read_text().splitlines():
@@ -106,12 +106,12 @@ def lines_of(folder: Path, pattern: str) -> list[tuple[float, str, int]]:
 
 
 def since(start: float | None, end: float | None) -> float | None:
-    """The seconds between two times, if both are known."""
+    """Return the seconds between two times, if both are known."""
     return None if start is None or end is None else end - start
 
 
 def run(command: Sequence[str], folder: Path, env: Mapping[str, str]) -> tuple[int | None, str]:
-    """Runs a command to its end, and ends by then whatever it left; its exit code, None if it took too long."""
+    """Run a command, then kill all processes it left. Return its exit code, None if it took too long."""
     mark = uuid.uuid4().hex
     try:
         done = subprocess.run(
@@ -130,14 +130,14 @@ def run(command: Sequence[str], folder: Path, env: Mapping[str, str]) -> tuple[i
 
 
 def sweep(mark: str) -> None:
-    """Ends what a command left: ranks lead sessions of their own and outlive torchrun."""
+    """Kill what a command left, because ranks lead their own sessions and outlive torchrun."""
     for pid in with_mark(MARK, mark):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
 def with_stoker(folder: Path) -> Outcome:
-    """One run under stoker, as a user without a terminal starts it."""
+    """Run once under stoker, as a user without a terminal would."""
     (folder / "job.toml").write_text('nproc_per_node = 2\n[env]\nOMP_NUM_THREADS = "1"\n', encoding="utf-8")
     command = [sys.executable, "-m", "supervisor", "run", "--no-ui", "--python", sys.executable]
     began = time.time()
@@ -159,7 +159,7 @@ def with_stoker(folder: Path) -> Outcome:
 
 
 def backoff_s(journal: Path) -> float:
-    """How long stoker waited on purpose."""
+    """Return the seconds that stoker waited on purpose."""
     facts = (json.loads(line) for line in journal.read_text().splitlines())
     return sum(float(fact["delay_s"]) for fact in facts if fact["kind"] == "backoff_started")
 
@@ -174,7 +174,7 @@ def torchrun(folder: Path, attempt: int) -> list[str]:
 
 
 def by_hand(folder: Path) -> Outcome:
-    """The same two launches, one after the other."""
+    """Make the same two launches, one after the other."""
     began = time.time()
     run(torchrun(folder, 1), folder, {"PYTHONSAFEPATH": "1", "STOKER_ATTEMPT": "1"})
     ended = time.time()
@@ -209,7 +209,7 @@ def _of_medians(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, object]:
-    """How many came back, and how long the parts took."""
+    """Return how many runs came back, and how long the parts took."""
     found: dict[str, object] = {"runs": len(outcomes), "came_back": sum(o.came_back for o in outcomes)}
     for name in ("cold_s", "exit_s", "again_s", "restart_s"):
         values = [value for o in outcomes if (value := getattr(o, name)) is not None]

@@ -1,4 +1,4 @@
-"""What the terminal benches share: a pseudo-terminal that is read and counted, a run that is written, the apps beside it."""
+"""Shared parts of the terminal benches: a counted pseudo-terminal, a fake run, and the apps to compare with."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Terminal:
             self._changed.notify_all()
 
     def wait_for(self, text: bytes, deadline_s: float = 30.0) -> float:
-        """The moment at which `text` had come."""
+        """Wait for `text`, and return the time."""
         end = time.monotonic() + deadline_s
         with self._changed:
             while text not in self._seen:
@@ -131,7 +131,7 @@ class Terminal:
             return time.perf_counter()
 
     def press(self, key: bytes) -> float:
-        """Send a key; the moment at which it was sent."""
+        """Send a key, and return the time."""
         with self._changed:
             self._seen = b""
         sent = time.perf_counter()
@@ -139,11 +139,11 @@ class Terminal:
         return sent
 
     def cpu_s(self) -> float:
-        """Processor seconds of the program so far."""
+        """Return the CPU seconds of the program so far."""
         return cpu_s(self.process.pid)
 
     def close(self) -> None:
-        """End it and everything of it."""
+        """End the program and its process group."""
         with contextlib.suppress(OSError):
             os.write(self._master, b"q")
         try:
@@ -157,7 +157,7 @@ class Terminal:
 
 
 class FakeRun:
-    """A run directory that is written to as a keeper would: samples, progress, log lines; no training."""
+    """A run directory written as by a keeper (samples, progress, log lines), without a training."""
 
     def __init__(self, root: Path, *, ranks: int, gpus: int) -> None:
         self.run = RunPaths(root)
@@ -191,7 +191,7 @@ class FakeRun:
             self.advance(now - 600 + self.step)
 
     def advance(self, t: float) -> None:
-        """One step: every chart changes in nearly every cell."""
+        """Make one step that changes nearly every cell of every chart."""
         self.step += 1
         noise = math.sin(self.step * 12.9898) * 43758.5453 % 1
         loss = 2 + noise
@@ -226,7 +226,7 @@ class FakeRun:
 
 @contextlib.contextmanager
 def every(period_s: float, act: Callable[[], None]) -> Iterator[None]:
-    """Do something at a steady pace beside the measurement."""
+    """Call a function at a steady pace during the measurement."""
     stop = threading.Event()
 
     def loop() -> None:

@@ -1,4 +1,4 @@
-"""What a start costs, as ratios within one run, interleaved: of commands that print, and of those that open the dashboard.
+"""The cost of a start, as ratios of interleaved rounds, for commands that print and for those that open the dashboard.
 
     python bench/startup.py [--rounds 15] [--screens 7] [--keep bench/results/startup.json]
 
@@ -68,7 +68,7 @@ def main() -> int:
 
 
 def screens(folder: str, rounds: int) -> dict[str, list[float]]:
-    """Seconds from the command to the first frame, a list a command."""
+    """Return the seconds from each command to its first frame."""
     fake = FakeRun(Path(folder, "run", "20261121-0000-start-run"), ranks=2, gpus=2)
     lines = "".join(f"step {n} | loss 2.{n:04d} | lr 3e-4\n" for n in range(1000))
     fake.logs[0].write_text(lines)
@@ -105,7 +105,7 @@ def screens(folder: str, rounds: int) -> dict[str, list[float]]:
 
 
 def started(folder: str, *words: str) -> Callable[[], float]:
-    """A start of Python with these words, from its command to its end; each call gives its seconds."""
+    """Return a function that runs Python with these arguments and returns the seconds."""
     env = {
         **os.environ,
         "PYTHONPATH": str(ROOT),

@@ -1,4 +1,4 @@
-"""What the dashboard costs a terminal, as ratios in one run: processor, bytes, and a key's way to the screen.
+"""The dashboard's cost, as ratios within one run: CPU, bytes, and the delay of a key.
 
     python bench/terminal.py [--rounds 5] [--keep bench/results/terminal.json]
 
@@ -39,7 +39,7 @@ POUR_S = 0.05
 
 
 def stoker_cost(folder: str, hz: float, ranks: int, gpus: int) -> tuple[float, float]:
-    """Share of a core and bytes a second of the dashboard."""
+    """Return the dashboard's share of a core and bytes per second."""
     root = Path(tempfile.mkdtemp(dir=folder)) / "20261121-0000-bench-run"
     fake = FakeRun(root, ranks=ranks, gpus=gpus)
     try:
@@ -51,7 +51,7 @@ def stoker_cost(folder: str, hz: float, ranks: int, gpus: int) -> tuple[float, f
 
 
 def cost(argv: list[str], folder: str, ready: bytes) -> tuple[float, float]:
-    """Share of a core and bytes a second, after it has settled."""
+    """Return a program's share of a core and bytes per second, after it has settled."""
     terminal = Terminal(argv, folder)
     try:
         terminal.wait_for(ready)
@@ -88,7 +88,7 @@ def one_round(folder: str, turn: int) -> dict[str, float]:
 
 
 def bare_keys(terminal: Terminal, first: int) -> list[float]:
-    """Seconds from a key to what it paints, of the empty app, whose presses are counted from `first`."""
+    """Return the seconds from a key to its effect in the empty app, which counts presses from `first`."""
     times = []
     for number in range(first, first + PRESSES):
         sent = terminal.press(b"x")
@@ -98,7 +98,7 @@ def bare_keys(terminal: Terminal, first: int) -> list[float]:
 
 
 def pane_keys(terminal: Terminal) -> list[float]:
-    """The same for a key within the dashboard: the log is frozen, and follows again."""
+    """Return the same for a key in the dashboard that freezes and unfreezes the log."""
     times = []
     for number in range(PRESSES):
         sent = terminal.press(b" ")
@@ -108,7 +108,7 @@ def pane_keys(terminal: Terminal) -> list[float]:
 
 
 def help_keys(terminal: Terminal, beneath: bytes) -> list[float]:
-    """The same for a help, a screen of its own over what continues beneath it, and shows `beneath` again when it is closed."""
+    """Return the same for the help screen, which shows `beneath` again once it is closed."""
     times = []
     for _ in range(PRESSES):
         sent = terminal.press(b"?")
@@ -120,7 +120,7 @@ def help_keys(terminal: Terminal, beneath: bytes) -> list[float]:
 
 
 def keys(folder: str, turn: int) -> dict[str, float]:
-    """A key's way to the screen: in turn an empty app, and the dashboard while lines pour in."""
+    """Return the delays of keys, in turn in an empty app and in the dashboard under load."""
     fake = FakeRun(Path(folder, f"keys-{turn}", "20261121-0000-keys-run"), ranks=2, gpus=2)
     count = 0
 

@@ -86,7 +86,7 @@ PICTURES = (
     Picture(Shot("advisories", ("a",), ("No progress",)), live(recorded.stalled), (120, 20)),
     Picture(Shot("log", ("L",), ("merged by arrival",)), live(recorded.backing_off), (120, 28)),
     Picture(Shot("replay", (), ("stepping",)), replay),
-    Picture(Shot("runs", (), ("code_error",)), runs, (120, 16)),
+    Picture(Shot("runs", (), ("NameError",)), runs, (120, 16)),
     Picture(Shot("compare", ("space", "G", "space", "k", "c"), ("able-ant", "c mild-moth")), runs),
     Picture(Shot("help", ("question_mark",), ("Esc closes",)), live(recorded.healthy), (120, 40)),
     Picture(Shot("small-terminal"), live(recorded.healthy), (80, 24)),

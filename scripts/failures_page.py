@@ -31,9 +31,9 @@ A verdict names one class, the first rank that failed, and the line that caused 
 "connection closed" or a watchdog's timeout is the root only if there is nothing else. If stoker cannot tell, the class is `unknown`.
 
 What stoker does, in full: [recovery.md](recovery.md). A restart needs a known resume, or no completed step. If stoker does not restart, or has
-restarted often enough, the run waits for a person; a headless run fails.
+restarted often enough, the run waits for you; a headless run fails.
 
-Each class lists its signatures, with an example line of each, and after "Not:" what must not be taken for it. A *consequence* is the root only if
+Each class lists its signatures with an example line, and after "Not:" similar lines with another meaning. A *consequence* is the root only if
 no cause is known; a *confirmation* never is.
 """
 

@@ -57,7 +57,7 @@ def rows() -> Iterator[Row]:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         of_file = " ".join(ast.unparse(node) for node in tree.body if isinstance(node, ast.Assign))
         for node in tree.body:
-            if not isinstance(node, ast.FunctionDef):
+            if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 continue
             marks = [ast.unparse(decorator) for decorator in node.decorator_list]
             sign = next((sign for mark, sign in SIGNS.items() if f"pytest.mark.{mark}" in marks), "")

@@ -18,11 +18,13 @@ from supervisor.cli.common import (
     add_runs_dir,
     appearance_from,
     complain,
+    console_on_stdout,
     has_terminal,
     named_run,
     refuse,
     say,
     wait_while_read,
+    without_keeper,
 )
 from supervisor.job.errors import JobError
 from supervisor.policy import EXIT_LOST
@@ -31,7 +33,6 @@ from supervisor.run.ownership import has_keeper, newer_notice, place_of
 from supervisor.run.paths import RunPaths, is_run_directory
 from supervisor.run.runfile import SAMPLE_INTERVAL_S
 from supervisor.run.state import Finished
-from supervisor.text.redact import Redactor
 from supervisor.views.appearance import Appearance
 
 
@@ -41,20 +42,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "target",
         nargs="?",
         metavar="RUN|LOG|FOLDER|PID|-",
-        help="a run (path, id, part of an id, name), a log file, a folder of logs, a pid, - for a pipe; nothing: the newest live run",
+        help="a run (path, id, part of an id, name), a log file, a folder of logs, a pid, or - for a pipe (default: the newest live run)",
     )
-    parser.add_argument(
-        "--read-only", action="store_true", help="only look: no key asks anything of a keeper"
-    )
+    parser.add_argument("--read-only", action="store_true", help="disable all keys that act on the run")
     parser.add_argument(
         "--adopt",
         action="store_true",
-        help="take over what lives of a run whose keeper died: start a new keeper, open nothing (exit 3: refused)",
+        help="start a new keeper for the live processes of a run whose keeper died, without a screen (exit 3: refused)",
     )
     parser.add_argument("--no-ui", action="store_true", help="print log lines instead of opening the screen")
     parser.add_argument("--json", action="store_true", help="with --no-ui: JSON lines on stdout")
     parser.add_argument(
-        "--keep", action="store_true", help="keep the observed run directory of a log, pid or pipe"
+        "--keep", action="store_true", help="keep the run directory of an observed log, pid or pipe"
     )
     parser.add_argument(
         "--interval",
@@ -108,7 +107,7 @@ def _attach_run(paths: RunPaths, args: argparse.Namespace, appearance: Appearanc
     journal.refresh()
     state = journal.state
     place = place_of(paths)
-    if notice := place.notice or newer_notice(place, state.newer_version):
+    if notice := place.refusal or newer_notice(place, state.newer_version):
         say(f"{paths.run_id}: {notice}", file=sys.stderr)
     elif (
         state.mode == "launched"
@@ -120,7 +119,7 @@ def _attach_run(paths: RunPaths, args: argparse.Namespace, appearance: Appearanc
         where = state.host
         say(f"{paths.run_id}: its keeper is not seen from here: it ran on {where}", file=sys.stderr)
     if args.no_ui or not has_terminal():
-        return follow(paths.root, as_json=args.json)
+        return follow(paths, as_json=args.json)
     from supervisor.cli.open_app import show
 
     return show(paths, read_only=args.read_only, env=os.environ, appearance=appearance, journal=journal)
@@ -150,25 +149,14 @@ def adopt_run(paths: RunPaths) -> int:
     return 0
 
 
-def follow(root: Path, *, as_json: bool) -> int:
+def follow(paths: RunPaths, *, as_json: bool) -> int:
     """Print a run's events until it ends.
 
     Returns the run's own exit code; 0 if interrupted (the run continues); 6 if its keeper died meanwhile.
     """
-    from supervisor.views.headless.console import POLL_S, ConsoleSettings, ConsoleView, wants_colour
+    from supervisor.views.headless.console import POLL_S
 
-    paths = RunPaths(root)
-    colour = wants_colour(sys.stdout, os.environ)
-    console = ConsoleView(
-        paths,
-        ConsoleSettings(
-            stdout=sys.stdout,
-            log_file=None,
-            colour=colour,
-            as_json=as_json,
-            redactor=Redactor.of(os.environ.items()),
-        ),
-    )
+    console = console_on_stdout(paths, as_json=as_json)
     console.start()
     try:
         while not console.state.is_over and has_keeper(paths):
@@ -187,13 +175,6 @@ def follow(root: Path, *, as_json: bool) -> int:
     if not paths.root.is_dir():
         text = f"{paths.root}: the run directory was deleted or moved: how the run continues is not seen here"
         return complain("attach", text, EXIT_LOST)
-    if console.state.mode == "observed":
-        return complain("attach", f"{paths.run_id}: it is no longer watched", EXIT_LOST)
-    if place_of(paths).is_copy:
+    if console.state.mode != "observed" and place_of(paths).is_copy:
         return complain("attach", f"{paths.run_id}: how the run continues is not seen in a copy", EXIT_LOST)
-    take, go_on = f"`stoker attach --adopt {paths.run_id}`", f"`stoker continue {paths.run_id}`"
-    return complain(
-        "attach",
-        f"its supervisor process is gone: {take} takes over what lives of it, {go_on} starts the next attempt",
-        EXIT_LOST,
-    )
+    return complain("attach", without_keeper(paths, console.state), EXIT_LOST)

@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--data",
         nargs="+",
         metavar="PATH",
-        help="files, or folders of .bin, .jsonl and .txt files, then --vocab-size N (token ids must lie below N), "
+        help="files, or folders of .bin, .jsonl and .txt files, then --vocab-size N (token ids must be below N), "
         "--data-dtype uint16|uint32 (of a .bin without header), --max-seq-len N (tokens of a sample), --field KEY "
         "(the text's key in JSON lines)",
     )
@@ -108,7 +108,7 @@ def look(context: CheckContext, parsed: ParsedRun) -> list[Finding]:
 def check_alone(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) -> int:
     """Run every check and print the results, without starting or writing anything. Exit 0, or 3 if a start would be refused.
 
-    With ``--json`` print one object on one line: `job`, `refused`, `seconds`, `findings` (`level`, `check`, `what`, `fix`).
+    With ``--json`` print one JSON object on one line: `job`, `refused`, `seconds`, `findings` (`level`, `check`, `what`, `fix`).
     """
     appearance = appearance_given(parsed, env)
     begun = time.monotonic()

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from supervisor.job.config.setting_values import FileSettings
     from supervisor.job.spec import OwnSignature
     from supervisor.run.paths import RunPaths
+    from supervisor.run.state import RunState
     from supervisor.views.appearance import Appearance
+    from supervisor.views.headless.console import ConsoleView
 
 EXIT_REFUSED = 3
 MOST_BYTES = 1 << 20
@@ -49,12 +51,12 @@ def says_yes(question: str) -> bool:
 def add_runs_dir(parser: argparse.ArgumentParser) -> None:
     """Add the flag for the folder of runs."""
     parser.add_argument(
-        "--runs-dir", metavar="DIR", help="where runs lie (default: $STOKER_RUNS_DIR, else ./runs)"
+        "--runs-dir", metavar="DIR", help="folder of runs (default: $STOKER_RUNS_DIR, else ./runs)"
     )
 
 
-READ = "a path, an id, a unique part of an id, a name"
-ACTED_ON = "a path, an id, a name; of this folder's runs also 3 or more characters of the id"
+READ = "a path, an id or a unique part of it, or a name"
+ACTED_ON = "a path, an id, a name, or 3 or more characters of an id in this folder of runs"
 
 
 def named_run(text: str | None, folder: str | None) -> RunPaths:
@@ -96,7 +98,7 @@ def add_recorded_run(parser: argparse.ArgumentParser, acted_on: str = "") -> Non
 def add_scope(parser: argparse.ArgumentParser) -> None:
     """Add the flags for the scope of listed runs: the same for `stoker` and `stoker runs`."""
     add_runs_dir(parser)
-    parser.add_argument("--all", action="store_true", help="also this user's runs in other folders")
+    parser.add_argument("--all", action="store_true", help="also list your runs in other folders")
 
 
 def say(*lines: str, file: TextIO | None = None, end: str = "\n", flush: bool = False) -> None:
@@ -159,6 +161,28 @@ def wait_while_read(timeout_s: float | None, source: int | None = None) -> None:
         raise BrokenPipeError
 
 
+def without_keeper(run: RunPaths, state: RunState) -> str:
+    """Return the line about a run that has not ended and has no keeper: how it may go on."""
+    if state.mode == "observed":
+        return f"{run.run_id}: it is no longer watched"
+    take, go_on = f"`stoker attach --adopt {run.run_id}`", f"`stoker continue {run.run_id}`"
+    return (
+        f"its supervisor process is gone: {take} takes over what lives of it, {go_on} starts the next attempt"
+    )
+
+
+def console_on_stdout(run: RunPaths, *, as_json: bool) -> ConsoleView:
+    """Return the view of a run that prints its events, without secrets of this environment."""
+    from supervisor.text.redact import Redactor
+    from supervisor.views.headless.console import ConsoleSettings, ConsoleView, wants_colour
+
+    redactor, colour = Redactor.of(os.environ.items()), wants_colour(sys.stdout, os.environ)
+    settings = ConsoleSettings(
+        stdout=sys.stdout, log_file=None, colour=colour, as_json=as_json, redactor=redactor
+    )
+    return ConsoleView(run, settings)
+
+
 def refuse(verb: str, what: str, reasons: Iterable[str]) -> int:
     """Print one line per reason. Returns 3, the exit code for a refusal before any action."""
     for reason in reasons:
@@ -218,11 +242,9 @@ def own_words(
 def add_appearance_flags(parser: argparse.ArgumentParser) -> None:
     """Declare ``--theme``, ``--ascii`` and ``--lang``."""
     group = parser.add_argument_group("looks")
-    group.add_argument(
-        "--theme", metavar="NAME", help="dark, light, or safe for eyes that mix up red and green"
-    )
-    group.add_argument("--ascii", action="store_true", default=None, help="no glyph beyond ASCII")
-    group.add_argument("--lang", metavar="LANG", help="en or zh (default: by LANG)")
+    group.add_argument("--theme", metavar="NAME", help="dark, light, or safe (for red-green color blindness)")
+    group.add_argument("--ascii", action="store_true", default=None, help="draw with ASCII only")
+    group.add_argument("--lang", metavar="LANG", help="en or zh (default: from LANG)")
 
 
 def appearance_from(flags: Mapping[str, object], env: Mapping[str, str]) -> Appearance:

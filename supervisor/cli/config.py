@@ -26,20 +26,20 @@ the ranks (NCCL_DEBUG); without one all are listed, as `stoker run --show-config
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments, for the page of commands."""
-    parser.add_argument("explain", choices=["explain"], help="the one thing to do")
+    parser.add_argument("explain", choices=["explain"], help="the only action")
     parser.add_argument(
         "key",
         nargs="?",
         metavar="KEY",
-        help="a setting by any of its names, or a variable of the job; none: all",
+        help="a setting by any of its names, or a variable of the job (default: all)",
     )
     parser.add_argument(
         "words",
         nargs="*",
         metavar="JOB",
-        help="the job: flags and words as after `stoker run`; none: what holds for any",
+        help="the job, as after `stoker run` (default: settings of any job)",
     )
-    parser.add_argument("--json", action="store_true", help="one object on one line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on one line")
 
 
 def main(argv: list[str]) -> int:

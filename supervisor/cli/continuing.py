@@ -57,20 +57,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--yes",
         action="store_true",
-        help="do not ask whether to start what is printed (needed without a terminal)",
+        help="start without asking (required without a terminal)",
     )
     parser.add_argument(
         "--restart-from-scratch",
         action="store_true",
-        help="with --yes: begin at step 0 where nobody knows how the script resumes, also over its checkpoints",
+        help="with --yes: begin at step 0 if no resume is known; may overwrite checkpoints",
     )
     parser.add_argument(
-        "--no-ui", action="store_true", help="log lines on stdout, this process is the keeper"
+        "--no-ui", action="store_true", help="print log lines and stay in the foreground as the run's keeper"
     )
     parser.add_argument("--json", action="store_true", help="with --no-ui: JSON lines on stdout")
-    parser.add_argument(
-        "--detach", action="store_true", help="print the run's id and return; training continues by itself"
-    )
+    parser.add_argument("--detach", action="store_true", help="print the run's id and return at once")
     add_runs_dir(parser)
     add_appearance_flags(parser)
 

@@ -54,18 +54,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="a log, a folder (one job), a run (directory or id), or - for stdin",
     )
-    parser.add_argument("--json", action="store_true", help="one compact object a path")
-    parser.add_argument("--each", action="store_true", help="judge each file of a folder by itself")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per path")
+    parser.add_argument("--each", action="store_true", help="judge each file of a folder on its own")
     parser.add_argument(
         "--explain",
         action="store_true",
-        help="also how it was decided: the candidates, the rule that fired and those that yielded to it",
+        help="also show the candidates, the rule that fired and the rules it overrode",
     )
     parser.add_argument(
         "--attempt", type=int, metavar="N", help="the attempt of a run directory (default: the last)"
     )
     parser.add_argument(
-        "--lang", choices=("en", "zh"), help="language of the text (default: by LANG); JSON is always English"
+        "--lang", choices=("en", "zh"), help="language of the text (default: from LANG), never of JSON"
     )
 
 

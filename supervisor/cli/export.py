@@ -68,16 +68,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--gpu-csv",
         action="store_true",
-        help="the samples of its GPUs, a row each; times are this machine's local time",
+        help="GPU samples, one row each, in this machine's local time",
     )
-    what.add_argument("--chart", action="store_true", help="a metric of it, drawn as a still chart")
+    what.add_argument("--chart", action="store_true", help="one metric as a still chart")
     parser.add_argument("--metric", default="loss", help="with --chart: which metric (default loss)")
     parser.add_argument(
         "--averages",
         action="store_true",
-        help="a row a GPU, and one of all, in place of the samples: the mean of each column",
+        help="the mean of each column, per GPU and overall, instead of the samples",
     )
-    parser.add_argument("--nounits", action="store_true", help="numbers alone, as `--format=csv,nounits`")
+    parser.add_argument(
+        "--nounits", action="store_true", help="numbers without units, as with `--format=csv,nounits`"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -44,9 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     how = "how long, how many or how much to keep, as in '90d 500 50GB' (default: keep in [runs] of stoker.toml)"
     parser.add_argument("--keep", metavar="LIMITS", help=how)
-    parser.add_argument("--with-checkpoints", action="store_true", help="also runs that hold other files")
+    parser.add_argument(
+        "--with-checkpoints", action="store_true", help="also delete runs with checkpoints or other files"
+    )
     parser.add_argument("--yes", action="store_true", help="delete without asking")
-    parser.add_argument("--now", action="store_true", help="for good: empty the trash at once")
+    parser.add_argument("--now", action="store_true", help="delete permanently: empty the trash at once")
     add_runs_dir(parser)
 
 

@@ -41,7 +41,7 @@ USAGE = """\
 usage: stoker init [flags] [SCRIPT.py [the script's arguments]]
        stoker init [flags] -m MODULE [the module's arguments]
 
-Looks at the folder, the GPUs and the script, asks the rest, and writes a job file for `stoker run --config FILE`.
+Inspects the folder, the GPUs and the script, asks the rest, and writes a job file for `stoker run --config FILE`.
 Flags of `stoker run` that have a key in a job file are kept in it (--nproc-per-node 2, --max-retries 5, --env K=V).
 With --yes nothing is asked. No file is ever overwritten."""
 

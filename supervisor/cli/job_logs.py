@@ -192,7 +192,8 @@ def _folder(path: str, *, each: bool, attempt: int | None) -> list[tuple[str, in
     job = evidence_of(inner, logs, files["record"])
     if chosen is not None:
         recorded = _recorded(RunPaths(Path(path)), chosen)
-        job = recorded._replace(logs=recorded.logs or job.logs)  # an observed run's own logs lie elsewhere
+        own = tuple(log._replace(chunks=file_chunks(log.path)) for log in recorded.logs)
+        job = recorded._replace(logs=own or job.logs)  # an observed run's own logs lie elsewhere
     return [(path, chosen, job._replace(recorder=recorder))]
 
 
@@ -209,6 +210,8 @@ def _recorded(run: RunPaths, attempt: int) -> JobEvidence:
         state = read_state(run.node(number).journal)
         view = state.find(attempt) or AttemptState(number=attempt, planned_t=0.0)
         attempts.append(NodeAttempt(number, run.node(number), state, view))
+    if not attempts:  # folders named like nodes, without a number
+        return JobEvidence(logs=())
     record = None
     with contextlib.suppress(BadRunFile):  # an observed run has no run file
         record = read_run_file(run.run_json)

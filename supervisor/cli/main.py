@@ -14,25 +14,25 @@ import sys
 
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("run", "launch a training job and watch it (or --no-ui, --detach)"),
-    "init": ("init", "make a job file for a script you have, and start it"),
+    "init": ("init", "write a job file for your script, and start it"),
     "attach": ("attach", "watch a run, a log file, a folder of logs, a pid, or - for a pipe"),
     "stop": ("stop", "stop a run: gracefully, or --now"),
     "profile": ("profile", "trace the next steps of a live training into its run directory"),
-    "continue": ("continuing", "start another attempt of a run that is no longer running"),
-    "runs": ("runs", "list known runs; --scaling: how some of them scale"),
-    "gc": ("gc", "delete old runs; it lists them first"),
-    "diagnose": ("diagnose", "say why a log or a run failed"),
+    "continue": ("continuing", "start the next attempt of a run that has ended"),
+    "runs": ("runs", "list runs; --scaling: compare runs with different numbers of ranks"),
+    "gc": ("gc", "delete old runs, after a list and a question"),
+    "diagnose": ("diagnose", "explain why a log or a run failed"),
     "troubleshoot": ("troubleshoot", "explain a symptom: its cause, what stoker does, what you can do"),
     "metrics": ("metrics", "print the metrics found in a log"),
-    "policy": ("policy", "explain what policy did over a run, or would do with other settings"),
-    "replay": ("replay", "play a recorded run again: pause, scrub, jump to the next event"),
-    "export": ("export", "a run's GPU samples as CSV, or a metric as a still chart"),
+    "policy": ("policy", "explain the restart decisions of a run, also under other settings"),
+    "replay": ("replay", "play a recorded run: pause, scrub, jump to the next event"),
+    "export": ("export", "export a run's GPU samples as CSV, or a metric as a still chart"),
     "config": (
         "config",
-        "explain settings: what each means, its value, where it came from, what it overrode",
+        "explain settings: meaning, value, origin, and what it overrode",
     ),
     "slurm": ("slurm", "write, submit, watch or cancel a SLURM batch job; print its logs"),
-    "nodes": ("nodes", "start one run over several hosts by ssh; its state, logs and stop"),
+    "nodes": ("nodes", "start one run on several hosts over ssh; show its state and logs, stop it"),
     "check": ("check", "check a job, this machine or data files before a run"),
 }
 
@@ -168,12 +168,12 @@ usage: stoker VERB [arguments]          (stoker VERB --help for each)
                                         the list of runs, on a terminal; --all: of other folders too
 
 A terminal supervisor for PyTorch distributed training: launches torchrun, watches all ranks,
-says why a run failed, and restarts it with the one change that lets it continue.
+explains why a run failed, and restarts it with the change that lets it continue.
 
 {verbs}
 
 examples:
-  stoker init                   a script you have, and no idea of the flags: asks, then starts it
+  stoker init                   if you don't know the flags: asks, then starts your script
   stoker run --nproc-per-node 2 train.py --lr 3e-4
   stoker run --config dual_gpu/balanced --device_batch_size=6
   stoker attach                 back to the newest live run

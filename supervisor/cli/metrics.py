@@ -45,12 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "path",
         metavar="PATH",
-        help="a log, plain or gzip; a folder of logs; a run (directory or id), its last attempt; - for stdin",
+        help="a log (plain or gzip), a folder of logs, a run (directory or id; its last attempt), or - for stdin",
     )
     parser.add_argument(
         "--json",
         action="store_true",
-        help="one JSON object a metric line (the default); `line` counts from 0, unlike diagnose's",
+        help="print one JSON object per line with metrics (the default); `line` counts from 0, in diagnose from 1",
     )
 
 

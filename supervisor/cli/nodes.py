@@ -65,23 +65,23 @@ R = TypeVar("R")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.add_argument("action", choices=ACTIONS, help=" | ".join(ACTIONS))
-    parser.add_argument("--hosts", metavar="A:4,B:4", help="the hosts as ssh takes them, each with its processes (or GPUs); the first is node 0")  # fmt: skip
-    parser.add_argument("--hosts-file", metavar="FILE", help="the same, one a line: NAME[:PROCESSES] [slots=N] [KEY=VALUE …]")  # fmt: skip
-    parser.add_argument("--run-dir", metavar="DIR", help="the run's folder, which all hosts see (default: a new one in runs/ of --dir)")  # fmt: skip
+    parser.add_argument("--hosts", metavar="A:4,B:4", help="hosts as for ssh, each with its number of processes (GPUs); the first is node 0")  # fmt: skip
+    parser.add_argument("--hosts-file", metavar="FILE", help="the same, one per line: NAME[:PROCESSES] [slots=N] [KEY=VALUE …]")  # fmt: skip
+    parser.add_argument("--run-dir", metavar="DIR", help="the run's folder, visible to all hosts (default: a new one in runs/ of --dir)")  # fmt: skip
     parser.add_argument(
-        "--dir", metavar="DIR", help="the folder to start in on the hosts (default: the one here)"
+        "--dir", metavar="DIR", help="working directory on the hosts (default: the current one)"
     )
-    parser.add_argument("--stoker", metavar="WORDS", help="what starts stoker on the hosts (default: the path that it has here)")  # fmt: skip
-    parser.add_argument("--ssh-config", metavar="FILE", help="ssh's configuration, as its -F takes it")
-    parser.add_argument("--env", metavar="KEY=VALUE", action="append", help="a variable on all hosts; may be repeated")  # fmt: skip
-    parser.add_argument("--allow-different", action="store_true", help="up: start although stoker, Python, torch or code differ")  # fmt: skip
+    parser.add_argument("--stoker", metavar="WORDS", help="command for stoker on the hosts (default: its path here)")  # fmt: skip
+    parser.add_argument("--ssh-config", metavar="FILE", help="configuration file for ssh, as for ssh -F")
+    parser.add_argument("--env", metavar="KEY=VALUE", action="append", help="set a variable on all hosts; may be repeated")  # fmt: skip
+    parser.add_argument("--allow-different", action="store_true", help="up: start even if stoker, Python, torch or the code differ")  # fmt: skip
     parser.add_argument(
-        "--now", action="store_true", help="stop: SIGKILL at once: what was not saved is lost"
+        "--now", action="store_true", help="stop: send SIGKILL at once; unsaved progress is lost"
     )
-    parser.add_argument("--timeout", type=float, default=STOP_S, metavar="S", help="stop: how long to wait for the end (default 90 s)")  # fmt: skip
-    parser.add_argument("-f", "--follow", action="store_true", help="status: until the run ends; logs: what is added, too")  # fmt: skip
-    parser.add_argument("-n", "--lines", type=int, default=LINES, metavar="N", help="logs: the last N lines of each file (40)")  # fmt: skip
-    parser.add_argument("words", nargs="*", metavar="WORDS", help="up, check: what follows stoker run; else the run, by a part of its folder's name (default: the newest)")  # fmt: skip
+    parser.add_argument("--timeout", type=float, default=STOP_S, metavar="S", help="stop: seconds to wait for the end (default 90)")  # fmt: skip
+    parser.add_argument("-f", "--follow", action="store_true", help="status: until the run ends; logs: follow new lines")  # fmt: skip
+    parser.add_argument("-n", "--lines", type=int, default=LINES, metavar="N", help="logs: the last N lines of each file (default 40)")  # fmt: skip
+    parser.add_argument("words", nargs="*", metavar="WORDS", help="up, check: arguments of stoker run; otherwise the run, by part of its folder's name (default: the newest)")  # fmt: skip
 
 
 def main(argv: list[str]) -> int:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisor.cli.attach_targets import resolve
-from supervisor.cli.common import complain, metric_rules_of_user, say, wait_while_read
+from supervisor.cli.common import complain, console_on_stdout, metric_rules_of_user, say, wait_while_read
 from supervisor.cli.job_logs import BadInputError
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.keeper.base.keeper_clock import Clock
@@ -157,11 +157,8 @@ def _without_screen(run: RunPaths, watching: Watching, *, as_json: bool) -> int:
     Returns 0; 1 for a failure; 6 if interrupted before all was read, because the outcome is then unknown.
     """
     from supervisor.policy import EXIT_LOST
-    from supervisor.views.headless.console import ConsoleSettings, ConsoleView, wants_colour
 
-    colour = wants_colour(sys.stdout, os.environ)
-    settings = ConsoleSettings(stdout=sys.stdout, log_file=None, colour=colour, as_json=as_json)
-    console = ConsoleView(run, settings)
+    console = console_on_stdout(run, as_json=as_json)
     observer = watching.load()
     observer.end_when_read()
     try:  # after the console's first check there is something to clean up

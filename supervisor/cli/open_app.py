@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from supervisor.cli.common import say
+from supervisor.cli.common import say, without_keeper
 from supervisor.run.journal import StateReader, read_state
 from supervisor.run.ownership import Offer, has_keeper, place_of
 from supervisor.run.paths import RunPaths
@@ -56,7 +56,7 @@ def show(
         for line in trial_lines(state, run, tr):
             say(line)
         return state.condition.exit_code
-    if notice := place_of(run).notice:
+    if notice := place_of(run).refusal:
         say(tr(f"{run.run_id}: {notice}"))
     elif has_keeper(run):
         match state.condition:
@@ -71,15 +71,8 @@ def show(
             case _:
                 what = "training continues"
         say(tr(f"{what}; come back with: stoker attach {run.run_id}"))
-    elif state.mode == "observed":
-        say(tr(f"{run.run_id}: it is no longer watched"))
     else:
-        take, go_on = f"`stoker attach --adopt {run.run_id}`", f"`stoker continue {run.run_id}`"
-        say(
-            tr(
-                f"its supervisor process is gone: {take} takes over what lives of it, {go_on} starts the next attempt"
-            )
-        )
+        say(tr(without_keeper(run, state)))
     if not isinstance(state.condition, HeldOpen):
         return 0
     from supervisor.policy import EXIT_FAILED

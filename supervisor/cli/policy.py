@@ -29,14 +29,10 @@ from supervisor.views.wording.kinds import changed_text, end_of_request
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
-    parser.add_argument(
-        "what", nargs="?", choices=["explain"], help="explain: what is, or would have been, decided"
-    )
+    parser.add_argument("what", nargs="?", choices=["explain"], help="explain each decision")
     add_recorded_run(parser)
-    parser.add_argument("--config", metavar="FILE", help="settings with another [policy]")
-    parser.add_argument(
-        "--interactive", action="store_true", help="as if a person were there: hold, not fail"
-    )
+    parser.add_argument("--config", metavar="FILE", help="use the [policy] of this file")
+    parser.add_argument("--interactive", action="store_true", help="as on a terminal: hold instead of fail")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -14,8 +14,8 @@ usage: stoker run [flags] SCRIPT.py [the script's arguments]
        stoker run [flags] -- COMMAND...          accelerate, deepspeed, python: supervised as one process tree
        stoker run --config FILE|PRESET [--key=value ...]
 
-torchrun's own flags are taken as they are (--nproc-per-node 2, --nnodes, --master-port, ...), both spellings.
-What stands after the script is never touched."""
+torchrun's own flags work in both spellings (--nproc-per-node 2, --nnodes, --master-port, ...).
+Arguments after the script are passed on unchanged."""
 GROUPS = {"general": "flags", "screen": "screen", "retry": "restarts", "batch": "batch"}
 
 

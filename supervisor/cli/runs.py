@@ -116,16 +116,16 @@ GIVES_WAY = [
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     add_scope(parser)
-    parser.add_argument("-n", "--number", type=int, default=20, help="how many to list (default 20)")
+    parser.add_argument("-n", "--number", type=int, default=20, help="number of runs to list (default 20)")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="one object a run on a line of its own")
+    form.add_argument("--json", action="store_true", help="print one JSON object per run, one per line")
     form.add_argument(
         "--scaling",
         nargs="+",
         metavar="RUN",
-        help="instead of the list: speed, efficiency and memory of these runs, against the one with the fewest ranks",
+        help="instead of the list, compare speed, efficiency and memory of these runs with the one with the fewest ranks",
     )
-    parser.add_argument("--csv", action="store_true", help="with --scaling: the table as CSV")
+    parser.add_argument("--csv", action="store_true", help="with --scaling: print the table as CSV")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -43,29 +43,34 @@ LINES: Final = 40
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.add_argument("action", choices=ACTIONS, help=" | ".join(ACTIONS))
-    parser.add_argument("--nodes", type=int, metavar="N", help="machines; stoker is started once on each")
+    parser.add_argument(
+        "--nodes", type=int, metavar="N", help="number of machines; stoker starts once on each"
+    )
     parser.add_argument("--gpus", type=int, metavar="N", help="GPUs on each node")
     parser.add_argument("--cpus", type=int, metavar="N", help="CPU cores on each node")
-    parser.add_argument("--mem", metavar="SIZE", help="memory on each node, as sbatch takes it (64G)")
+    parser.add_argument("--mem", metavar="SIZE", help="memory on each node, as for sbatch (64G)")
     parser.add_argument("--time", metavar="T", help="time limit: minutes, HH:MM:SS, D-HH")
     parser.add_argument("--partition", metavar="NAME", help="queue")
-    parser.add_argument("--account", metavar="NAME", help="whom it is charged to")
+    parser.add_argument("--account", metavar="NAME", help="account to charge")
     parser.add_argument("--job-name", metavar="NAME", help="name of the batch job (default: the script's)")
-    parser.add_argument("--array", metavar="SPEC", help="an array of jobs, 0-3: each is a run of its own")
-    parser.add_argument("--exclude", metavar="NODES", help="nodes that are not to be used, n3,n7")
+    parser.add_argument("--array", metavar="SPEC", help="a job array such as 0-3; each job is a separate run")
+    parser.add_argument("--exclude", metavar="NODES", help="nodes to avoid, such as n3,n7")
     parser.add_argument(
         "--warn-s", type=int, metavar="S", help="seconds before the limit to checkpoint and requeue (120)"
     )
     parser.add_argument("--no-requeue", action="store_true", help="never start the job again")
     parser.add_argument("--log-dir", metavar="DIR", help="folder of the job's logs (default logs)")
     parser.add_argument(
-        "--setup", metavar="LINE", action="append", help="a shell line before the start; may be repeated"
+        "--setup",
+        metavar="LINE",
+        action="append",
+        help="a shell line to run before the start; may be repeated",
     )
-    parser.add_argument("--sbatch", metavar="OPTION", action="append", help="one more option of sbatch, --sbatch=--qos=high; may be repeated")  # fmt: skip
+    parser.add_argument("--sbatch", metavar="OPTION", action="append", help="another option for sbatch, such as --sbatch=--qos=high; may be repeated")  # fmt: skip
     parser.add_argument("--yes", action="store_true", help="cancel: do not ask")
-    parser.add_argument("--exclude-failed", action="store_true", help="watch: keep a requeued job off its nodes that are down")  # fmt: skip
-    parser.add_argument("-n", "--lines", type=int, default=LINES, metavar="N", help="logs: the last N lines of each file (40)")  # fmt: skip
-    parser.add_argument("words", nargs="*", metavar="WORDS", help="script, submit: what follows stoker run; else numbers of jobs")  # fmt: skip
+    parser.add_argument("--exclude-failed", action="store_true", help="watch: keep a requeued job off nodes that are down")  # fmt: skip
+    parser.add_argument("-n", "--lines", type=int, default=LINES, metavar="N", help="logs: the last N lines of each file (default 40)")  # fmt: skip
+    parser.add_argument("words", nargs="*", metavar="WORDS", help="script, submit: arguments of stoker run; otherwise job numbers")  # fmt: skip
 
 
 def main(argv: list[str]) -> int:

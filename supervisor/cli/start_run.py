@@ -61,7 +61,7 @@ BEGINS_S: Final = 10.0
 def dry_run(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) -> int:
     """Print attempt 1 as a command to paste, and the changes after an out-of-memory failure. Start and write nothing.
 
-    With ``--json`` print one object on one line. The interpreter needs no torch, because nothing is started.
+    With ``--json`` print one JSON object on one line. The interpreter needs no torch, because nothing is started.
     """
     try:
         interpreter = find_interpreter(spec, env)

@@ -31,14 +31,14 @@ KILL_S = 10.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     add_recorded_run(parser, "the one live run in this folder of runs")
-    parser.add_argument("--now", action="store_true", help="SIGKILL at once: what was not saved is lost")
+    parser.add_argument("--now", action="store_true", help="send SIGKILL at once; unsaved progress is lost")
     parser.add_argument(
-        "--timeout", type=float, default=90.0, metavar="S", help="how long to wait for the end (default 90 s)"
+        "--timeout", type=float, default=90.0, metavar="S", help="seconds to wait for the end (default 90)"
     )
     parser.add_argument(
         "--without-keeper",
         action="store_true",
-        help="with --now: where the supervisor process does not answer, end the run's processes without it",
+        help="with --now: if the supervisor process does not respond, end the run's processes without it",
     )
 
 

@@ -30,9 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "symptom",
         nargs="*",
         metavar="SYMPTOM",
-        help="words (stuck, loss is nan), a line of a log in quotes, or a class (cuda_oom); none: all classes",
+        help="words (stuck, loss is nan), a log line in quotes, or a class (cuda_oom) (default: all classes)",
     )
-    parser.add_argument("--lang", metavar="en|zh", help="language of the text (default: by LANG)")
+    parser.add_argument("--lang", metavar="en|zh", help="language of the text (default: from LANG)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ from supervisor.keeper.monitoring.log_monitor import LastReading
 from supervisor.keeper.monitoring.measured_facts import MeasuredFacts, PlanCheck
 from supervisor.keeper.monitoring.observations import Observation, RankGone, Reported, is_telemetry, received
 from supervisor.keeper.monitoring.rank_failures import RankFailures
-from supervisor.keeper.planning.attempt_evidence import BackgroundVerdict
+from supervisor.keeper.planning.attempt_evidence import BackgroundVerdict, diagnose_attempt
 from supervisor.keeper.planning.decisions import next_answer
 from supervisor.keeper.planning.resume_points import can_go_on
 from supervisor.keeper.process.attempt import LiveAttempt
@@ -70,10 +70,11 @@ class AttemptMonitor:
     """Runs the sensors, health checks and stop sequence of one attempt after another, in the keeper's thread.
 
     Args:
-        judging: makes the verdict on an attempt from its logs so far.
         saved: called at each new checkpoint, when copies of the checkpoint resumed from can be removed.
         stepped: called at each check, to report what the first step shows about the recovery.
-        same_boot: whether the pids and start times of an adopted attempt are still valid.
+
+    Attributes:
+        judging: makes the verdict on an attempt from its logs so far.
     """
 
     def __init__(
@@ -81,16 +82,17 @@ class AttemptMonitor:
         context: RunContext,
         engine: EngineLoader,
         *,
-        judging: BackgroundVerdict,
-        stepped: Callable[[st.RunState], None],
-        saved: Callable[[], None],
-        same_boot: bool,
+        stepped: Callable[[st.RunState], None] = lambda _state: None,
+        saved: Callable[[], None] = lambda: None,
     ) -> None:
         self._run, self._node = context.run, context.node
         self._record, self._env = context.record, context.env
         self._mark = context.mark
         self._clock, self._ledger, self._engine = context.clock, context.ledger, engine
-        self._judging, self._stepped, self._saved = judging, stepped, saved
+        self._stepped, self._saved = stepped, saved
+        self.judging = BackgroundVerdict(
+            lambda number, whole: diagnose_attempt(context, number, engine.get(), whole=whole)
+        )
         self._queue: queue.SimpleQueue[Observation] = queue.SimpleQueue()
         self._plan_check = PlanCheck(context.record, context.ledger.emit, context.clock, context.env)
         self._measured = MeasuredFacts(context.ledger.emit, self._take, context.clock, self._plan_check)
@@ -133,7 +135,7 @@ class AttemptMonitor:
         self._newest: ev.CheckpointCommitted | None = None
         self._foretold: tuple[ev.BatchMeasured | None, object, bool] | None = None
         self._number = 0
-        self._same_boot = same_boot
+        self._same_boot = context.same_boot
 
     @property
     def is_active(self) -> bool:
@@ -465,7 +467,7 @@ class AttemptMonitor:
         now = self._clock.mono()
         if now < self._provisional_at.setdefault(rank_died, now + delay_s) or not self._engine.ready:
             return
-        verdict = self._judging.look(number, whole=False)
+        verdict = self.judging.look(number, whole=False)
         if verdict is None:
             return
         self._provisional_at[rank_died] = float("inf")

@@ -27,7 +27,7 @@ from supervisor.job.spec import (
 )
 from supervisor.keeper.attempt_monitor import AttemptMonitor
 from supervisor.keeper.base.ledger import Ledger, RunContext
-from supervisor.keeper.planning.attempt_evidence import BackgroundVerdict, diagnose_attempt, remember_trial
+from supervisor.keeper.planning.attempt_evidence import diagnose_attempt, remember_trial
 from supervisor.keeper.planning.launch_plans import Launching, StillAlive
 from supervisor.keeper.process.child import end_all
 from supervisor.run import events as ev
@@ -56,11 +56,11 @@ def next_probe(open_: Sequence[int], probes: Sequence[ev.ProbeEnded]) -> int | N
 
 
 class Prober:
-    """One per keeper, used by its only thread. Call `tick` until it is True. `same_boot`: see `AttemptMonitor`."""
+    """One per keeper, used by its only thread. Call `tick` until it is True."""
 
-    def __init__(self, context: RunContext, engine: EngineLoader, *, same_boot: bool = True) -> None:
+    def __init__(self, context: RunContext, engine: EngineLoader) -> None:
         self._context, self._record, self._engine = context, context.record, engine
-        self._clock, self._emit, self._same_boot = context.clock, context.ledger.emit, same_boot
+        self._clock, self._emit = context.clock, context.ledger.emit
         self._fit = context.record.job.fit or FitSettings()
         self._live: tuple[RunContext, AttemptMonitor] | None = None
 
@@ -133,18 +133,10 @@ class Prober:
         )
         ledger = Ledger(outer.node.probe(number), outer.ledger.redactor)
         record = structs.replace(self._record, job=probe)
-        context = RunContext(run, outer.node.probe(number), record, outer.env, self._clock, ledger)
-        judging = BackgroundVerdict(
-            lambda attempt, whole: diagnose_attempt(context, attempt, self._engine.get(), whole=whole)
+        context = replace(
+            outer, run=run, node=outer.node.probe(number), record=record, ledger=ledger, others=()
         )
-        monitor = AttemptMonitor(
-            context,
-            self._engine,
-            judging=judging,
-            stepped=lambda _state: None,
-            saved=lambda: None,
-            same_boot=self._same_boot,
-        )
+        monitor = AttemptMonitor(context, self._engine)
         if isinstance(ledger.state.condition, st.Launching | st.Running | st.Stopping):
             monitor.adopt()
         elif job.batch is not None and not ledger.state.attempts:

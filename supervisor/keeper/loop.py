@@ -49,7 +49,6 @@ from supervisor.sources.signature_files import EngineLoader
 if TYPE_CHECKING:
     from supervisor.keeper.attempt_monitor import AttemptMonitor
     from supervisor.keeper.fit_batch import Prober
-    from supervisor.keeper.planning.attempt_evidence import BackgroundVerdict
     from supervisor.keeper.planning.readiness import KeptCopies, ReadinessCheck
     from supervisor.keeper.recording.recovery_report import RecoveryReport
 
@@ -150,11 +149,16 @@ class Keeper:
         me = own_identity()
         self._lock = KeeperLock(self._node.lock, start_time=me.start_time)
         self._ledger = Ledger(self._node, redactor_of(record.job, self._env))
-        self._same_boot = self.state.boot_id in {None, boot_id()}
         self._clock_watch = ClockWatch(self._clock, self.emit)
-        others = self._group.others
         self.context = context = RunContext(
-            run, self._node, record, self._env, self._clock, self._ledger, others
+            run,
+            self._node,
+            record,
+            self._env,
+            self._clock,
+            self._ledger,
+            others=self._group.others,
+            same_boot=self.state.boot_id in {None, boot_id()},
         )
         self._group.join(self)
         self._waits_for_group = False
@@ -191,23 +195,7 @@ class Keeper:
         from supervisor.keeper.attempt_monitor import AttemptMonitor
 
         stepped, saved = self._report.look, self._copies.release
-        return AttemptMonitor(
-            self.context,
-            self._engine,
-            judging=self._judging,
-            stepped=stepped,
-            saved=saved,
-            same_boot=self._same_boot,
-        )
-
-    @cached_property
-    def _judging(self) -> BackgroundVerdict:
-        from supervisor.keeper.planning.attempt_evidence import BackgroundVerdict, diagnose_attempt
-
-        context, engine = self.context, self._engine
-        return BackgroundVerdict(
-            lambda number, whole: diagnose_attempt(context, number, engine.get(), whole=whole)
-        )
+        return AttemptMonitor(self.context, self._engine, stepped=stepped, saved=saved)
 
     @cached_property
     def _report(self) -> RecoveryReport:
@@ -231,7 +219,7 @@ class Keeper:
     def _prober(self) -> Prober:
         from supervisor.keeper.fit_batch import Prober
 
-        return Prober(self.context, self._engine, same_boot=self._same_boot)
+        return Prober(self.context, self._engine)
 
     def emit(self, event: ev.Event, *, durable: bool = False) -> None:
         """Journal an event, then fold it."""
@@ -267,8 +255,9 @@ class Keeper:
         return self.state.condition.exit_code
 
     def _launches_first(self) -> bool:
-        """Whether the next step is the first launch, with no search for the batch."""
-        return isinstance(self.state.condition, st.Preflight) and self._record.job.fit is None
+        """Whether the next step is the first launch, with no search for the batch and no wait for other nodes."""
+        waits = self._waits_for_group or self._record.job.fit is not None
+        return isinstance(self.state.condition, st.Preflight) and not waits
 
     def learn_end(self) -> None:
         """Find out how and why an attempt with no live process ended. If the job succeeded, end the run."""
@@ -367,9 +356,7 @@ class Keeper:
                 return ENDING_TICK_S
             case _ if self._waits_for_group:
                 return TICK_S
-            case st.Preflight() if self._record.job.fit is None:
-                return 0.0
-            case st.Ended() if self._judging.busy:
+            case st.Ended() if self.monitor.judging.busy:
                 return MIN_TICK_S
             case st.Ended() | st.DiagnosedAs():
                 return 0.0
@@ -515,7 +502,9 @@ class Keeper:
         view = self.state.attempt
         # A person who did not wait for the logs to be read will not wait for a full verdict either.
         hurried = hurried or (view is not None and view.has_unread)
-        verdict = self._judging.at_once(number) if hurried else self._judging.look(number, whole=True)
+        verdict = (
+            self.monitor.judging.at_once(number) if hurried else self.monitor.judging.look(number, whole=True)
+        )
         if verdict is None:
             return
         self.emit(ev.Diagnosed(t=self._clock.wall(), attempt=number, verdict=verdict))

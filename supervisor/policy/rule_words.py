@@ -16,7 +16,7 @@ WORDS: Final = MappingProxyType(
     {
         Answer.SHRINK: "restart with a smaller micro-batch, same global batch",
         Answer.RESTART: "restart from the newest checkpoint",
-        Answer.NEW_PORT: "restart on another port, unless a person named it",
+        Answer.NEW_PORT: "restart on another port, unless you set it",
         Answer.NO_LIBUV: "restart with USE_LIBUV=0 for agent and workers",
         Answer.RAISE_FILES: "restart with the soft limit raised to the hard one",
         Answer.FEWER_WORKERS: "restart with half the data workers",

@@ -162,17 +162,8 @@ class Place:
         return self.recorded is not None and self.real != self.recorded
 
     @property
-    def notice(self) -> str:
-        """The notice that views show for a copy, or "" for the original folder."""
-        if not self.is_copy:
-            return ""
-        if os.path.lexists(str(self.recorded)):
-            return f"a copy of {self.recorded!s}: read-only"
-        return f"moved or copied from {self.recorded!s}: read-only"
-
-    @property
     def refusal(self) -> str:
-        """The reason why requests and keepers are refused for a copy, or "" for the original folder."""
+        """Why a copy is only read, and takes no request and no keeper, or "" for the original folder."""
         if not self.is_copy:
             return ""
         if os.path.lexists(str(self.recorded)):

@@ -73,7 +73,7 @@ def test_a_log_is_watched_once_the_screen_is_painted(
 
 
 @pytest.mark.fault(
-    "processes", "a process that watches a log is killed", "what it recorded opens like any run"
+    "processes", "a process that watches a log is killed", "its record opens like any other run"
 )
 def test_a_killed_observer_leaves_a_run_that_opens(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
@@ -89,7 +89,7 @@ def test_a_killed_observer_leaves_a_run_that_opens(tmp_path: Path) -> None:
     assert not read_state(run.node().journal).is_over
 
 
-@pytest.mark.fault("journal and disk", "the disk fills while a log is only watched", "events are kept")
+@pytest.mark.fault("journal and disk", "the disk fills up while a log is observed", "events are kept")
 def test_an_observed_run_waits_for_a_full_disk_as_a_launched_one_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,12 +14,14 @@ from supervisor.keeper.process.child import own_identity
 from supervisor.run import events as ev
 from supervisor.run.control import pending
 from supervisor.run.index import register
-from supervisor.run.journal import JournalWriter, read_state
+from supervisor.run.journal import read_state
 from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import RunPaths
 from supervisor.views.model.cause_context import read_context
+from tests.cli.conftest import Call
 from tests.conftest import wait_until
 from tests.keeper.fakes import job_of, own_run_in, run_in
+from tests.keeper.runs import append
 
 T = 1_795_000_000.0
 STARTED = ev.RunStarted(t=T, run_id="run-1", name="gpt", mode="launched", host=socket.gethostname())
@@ -32,65 +34,47 @@ LEFT = ev.ProcessesLeft(
 OVER = ev.RunEnded(t=T, outcome=ev.Outcome.GAVE_UP, exit_code=4, reason="too often")
 
 
-def append(run: RunPaths, *facts: ev.Event) -> None:
-    writer = JournalWriter(run.node().journal)
-    for fact in facts:
-        writer.append(fact)
-    writer.close()
-
-
-def test_a_finished_run_opens_and_gives_its_exit_code(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_finished_run_opens_and_gives_its_exit_code(tmp_path: Path, call: Call) -> None:
     run = own_run_in(tmp_path, job_of(tmp_path), STARTED, LAUNCHED, OVER)
-    assert main(["attach", "--no-ui", str(run.root)]) == 4
-    assert "gave up: too often" in capsys.readouterr().out
-    assert main(["attach", "--adopt", str(run.root)]) == 3
-    assert "not adopted: the run is over (gave up): `stoker continue run-1`" in capsys.readouterr().err
+    code, out, _ = call("attach --no-ui", run.root)
+    assert (code, "gave up: too often" in out) == (4, True)
+    code, _, err = call("attach --adopt", run.root)
+    assert code == 3
+    assert "not adopted: the run is over (gave up): `stoker continue run-1`" in err
 
 
-def test_a_run_of_another_host_is_shown_and_never_adopted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_of_another_host_is_shown_and_never_adopted(tmp_path: Path, call: Call) -> None:
     elsewhere = ev.RunStarted(t=T, run_id="run-1", name="gpt", mode="launched", host="another-box")
     run = own_run_in(tmp_path, job_of(tmp_path), elsewhere, LAUNCHED, RUNS)
     before = run.node().journal.read_bytes()
-    assert main(["attach", "--adopt", str(run.root)]) == 3
-    assert "another-box" in capsys.readouterr().err
-    main(["attach", "--no-ui", str(run.root)])
-    assert "another-box" in capsys.readouterr().err
+    code, _, err = call("attach --adopt", run.root)
+    assert (code, "another-box" in err) == (3, True)
+    assert "another-box" in call("attach --no-ui", run.root).err
     assert run.node().journal.read_bytes() == before
 
 
-def test_adopting_what_is_no_launched_run_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = run_in(tmp_path, STARTED, LAUNCHED, RUNS)
-    assert main(["attach", "--adopt", str(run.root)]) == 3
-    said = capsys.readouterr().err
-    assert len(said.strip().splitlines()) == 1
-    assert "run.json: No such file" in said
+def test_adopting_what_is_no_launched_run_or_has_a_keeper(tmp_path: Path, call: Call) -> None:
+    run = run_in(tmp_path / "x", STARTED, LAUNCHED, RUNS)
+    code, _, err = call("attach --adopt", run.root)
+    assert (code, err.count("\n"), "run.json: No such file" in err) == (3, 1, True)
     assert not run.node().log.exists(), "no keeper was started"
-
-
-def test_adopting_what_has_a_keeper_needs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = own_run_in(tmp_path, job_of(tmp_path), STARTED, LAUNCHED, RUNS)
     lock = KeeperLock(run.node().lock, start_time=own_identity().start_time)
     try:
-        assert main(["attach", "--adopt", str(run.root)]) == 0
+        code, out, _ = call("attach --adopt", run.root)
     finally:
         lock.release()
-    assert "it has a keeper" in capsys.readouterr().out
+    assert (code, "it has a keeper" in out) == (0, True)
 
 
-def test_stop_says_what_is_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stop_says_what_is_so(tmp_path: Path, call: Call) -> None:
     run = run_in(tmp_path, STARTED, LAUNCHED, RUNS)
     run.control.mkdir()
-    assert main(["stop", str(run.root)]) == 3
-    assert "has no keeper: `stoker attach --adopt run-1`" in capsys.readouterr().err
+    code, _, err = call("stop", run.root)
+    assert (code, "has no keeper: `stoker attach --adopt run-1`" in err) == (3, True)
     append(run, OVER)
-    assert main(["stop", str(run.root)]) == 0
-    assert "has ended already" in capsys.readouterr().out
+    code, out, _ = call("stop", run.root)
+    assert (code, "has ended already" in out) == (0, True)
 
 
 @pytest.mark.parametrize(("answer", "code", "words"), [
@@ -102,7 +86,7 @@ def test_stop_says_what_is_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ("waits", 1, "stoker stop --now"),
 ])  # fmt: skip
 def test_stop_waits_for_the_end_a_refusal_or_the_keepers_death(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], answer: str, code: int, words: str
+    tmp_path: Path, call: Call, answer: str, code: int, words: str
 ) -> None:
     run = run_in(tmp_path, STARTED, LAUNCHED, RUNS)
     run.control.mkdir()
@@ -124,15 +108,14 @@ def test_stop_waits_for_the_end_a_refusal_or_the_keepers_death(
     thread = threading.Thread(target=keeper)
     thread.start()
     timeout = "0.5" if answer == "waits" else "20"
-    assert main(["stop", "--timeout", timeout, str(run.root)]) == code
+    said = call(f"stop --timeout {timeout}", run.root)
     thread.join()
     lock.release()
-    said = capsys.readouterr()
-    assert words in said.out + said.err
+    assert (said.code, words in said.out + said.err) == (code, True), said
 
 
 def test_stop_does_not_choose_between_live_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     monkeypatch.chdir(tmp_path)
     runs, locks = [], []
@@ -143,16 +126,17 @@ def test_stop_does_not_choose_between_live_runs(
         register(run, "aaa", os.environ)
         runs.append(run)
         locks.append(KeeperLock(run.node().lock, start_time=own_identity().start_time))
-    for words, said in ((), "2 live runs under"), (("aaa",), "2 live runs are called 'aaa'"):
-        assert main(["stop", *words]) == 2
-        head, *listed = capsys.readouterr().err.splitlines()
-        assert said in head
+    for words, said in ("", "2 live runs under"), ("aaa", "2 live runs are called 'aaa'"):
+        code, _, err = call(f"stop {words}")
+        head, *listed = err.splitlines()
+        assert (code, said in head) == (2, True)
         assert [line.split()[0] for line in listed] == [run.run_id for run in reversed(runs)]
     assert not [request for run in runs for request in pending(run.control)]
     locks[1].release()
-    for words in ((), ("aaa",)):
-        assert main(["stop", "--timeout", "0.1", *words]) == 1, "the one that lives, though it is the older"
-        assert "brave-otter has not ended" in capsys.readouterr().err
+    for words in ("", "aaa"):
+        code, _, err = call(f"stop --timeout 0.1 {words}")
+        assert code == 1, "the one that lives, though it is the older"
+        assert "brave-otter has not ended" in err
     assert len(pending(runs[0].control)) == 2
     assert not pending(runs[1].control)
     locks[0].release()
@@ -162,24 +146,25 @@ def observed() -> list[Path]:
     return list(Path(os.environ["XDG_STATE_HOME"]).glob("stoker/observed/*"))
 
 
-def test_a_log_is_judged_and_nothing_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_is_judged_and_nothing_is_kept(tmp_path: Path, call: Call) -> None:
     log = tmp_path / "x.log"
     log.write_text('step 1 loss: 2.0\nTraceback (most recent call last):\n  File "t.py", line 3, in <module>\n'
                    "    labels['missing']\nKeyError: 'missing'\n", encoding="utf-8")  # fmt: skip
-    assert main(["attach", "--no-ui", str(log)]) == 1
-    assert "code_error" in capsys.readouterr().out
-    assert observed() == []
-    assert main(["attach", "--no-ui", "--keep", str(log)]) == 1
+    code, out, _ = call("attach --no-ui", log)
+    assert (code, "code_error" in out, observed()) == (1, True, [])
+    assert call("attach --no-ui --keep", log).code == 1
     assert observed() == []
     (kept,) = Path(os.environ["XDG_STATE_HOME"]).glob("stoker/kept/*")
-    capsys.readouterr()
-    assert main(["runs", "--all"]) == 0
-    assert kept.name in capsys.readouterr().out
+    assert kept.name in call("runs --all").out
+    attempt = read_state(RunPaths(kept).node().journal).attempt
+    assert attempt is not None
+    assert attempt.verdict is not None
+    assert attempt.verdict.rank is None, "the log mentions none"
 
 
 @pytest.mark.parametrize("target", ["logs", "logs/rank1.log"])
 def test_a_cause_can_be_looked_up_from_wherever_the_run_is_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], target: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call, target: str
 ) -> None:
     log = tmp_path / "logs" / "rank1.log"
     log.parent.mkdir()
@@ -187,8 +172,8 @@ def test_a_cause_can_be_looked_up_from_wherever_the_run_is_looked_at(
         "step 1 loss: 2.0\nTraceback (most recent call last):\nKeyError: 'missing'\n", encoding="utf-8"
     )
     monkeypatch.chdir(tmp_path)
-    assert main(["attach", "--no-ui", "--keep", target]) == 1
-    assert f"cause  {log}:3\n" in capsys.readouterr().out
+    code, out, _ = call(f"attach --no-ui --keep {target}")
+    assert (code, f"cause  {log}:3\n" in out) == (1, True)
     (kept,) = Path(os.environ["XDG_STATE_HOME"]).glob("stoker/kept/*")
     run = RunPaths(kept)
     attempt = read_state(run.node().journal).attempt
@@ -216,34 +201,28 @@ def test_what_a_killed_observer_left_is_cleared_away_and_a_live_one_is_not(tmp_p
 
 
 def test_lists_survive_runs_that_are_broken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     monkeypatch.chdir(tmp_path)
     run = run_in(tmp_path / "runs", STARTED, LAUNCHED, OVER)
     broken = RunPaths(tmp_path / "runs" / "20260101-0000-bad")
     broken.node().root.mkdir(parents=True)
     broken.node().journal.write_bytes(b"\xff\xfe no journal\n{half")
-    assert main(["runs"]) == 0
-    said = capsys.readouterr().out
-    assert run.run_id in said
-    assert "20260101-0000-bad" in said
-    assert main(["export", "--chart", "run-1"]) == 1
+    code, out, _ = call("runs")
+    assert (code, run.run_id in out, "20260101-0000-bad" in out) == (0, True, True)
+    assert call("export --chart run-1").code == 1
 
 
 def test_digits_are_a_part_of_a_runs_id_where_no_process_has_that_pid(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     monkeypatch.chdir(tmp_path)
     run = run_in(tmp_path / "runs", STARTED, LAUNCHED, OVER)
     pid = os.getpid()
-    both = run.root.with_name(f"{pid}-brave-otter")
     none = run.root.rename(run.root.with_name("99999999-quick-finch"))
-    assert main(["attach", "--no-ui", "99999999"]) == 4, "the exit code of the run"
-    capsys.readouterr()
-    none.rename(both)
+    assert call("attach --no-ui 99999999").code == 4, "the exit code of the run"
+    none.rename(run.root.with_name(f"{pid}-brave-otter"))
     monkeypatch.setattr("supervisor.cli.observe_target.observe", lambda target, *_: int(target) % 200 + 3)
-    assert main(["attach", "--no-ui", str(pid)]) == pid % 200 + 3
-    assert main(["attach", "--no-ui", "4194305"]) == 2
-    said = capsys.readouterr().err
-    assert "no process with this pid" in said
-    assert "no run named" in said
+    assert call("attach --no-ui", pid).code == pid % 200 + 3
+    code, _, err = call("attach --no-ui 4194305")
+    assert (code, "no process with this pid" in err, "no run named" in err) == (2, True, True)

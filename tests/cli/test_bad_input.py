@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from supervisor.cli.main import main
+from tests.cli.conftest import Call
 
 BATCH = "device_batch_size = 16\ntotal_batch_size = 49152\nmax_seq_len = 2048\n"
 FILES = {
@@ -74,6 +73,24 @@ CASES = (
     ("check sub/thare.py", "no such script: did you mean sub/there.py?"),
     ("check --nproc-per-nod 2 train.py", "did you mean --nproc-per-node"),
     ("check --data", "nothing to check: name files with --data PATH…"),
+    ("config explain hang.act_ss", "did you mean 'hang.act_s'?"),
+    ("config explain learnin_rate", "did you mean 'learning_rate'?"),
+    ("config explain zzzzzz", "no setting 'zzzzzz'"),
+    ("config explain grace_s --grace -3", "--grace must be at least 0"),
+    ("config explain grace_s --config nowhere", "no such file"),
+    ("init nope.py", "nope.py"),
+    (f"init --yes train.py --hf_token {TOKEN}", "secret"),
+    (f"init --yes --env HF_TOKEN={TOKEN} train.py", "HF_TOKEN"),
+    (f"init --yes --name {TOKEN} train.py", "secret"),
+    ("init --yes --out train.py", ".toml"),
+    ("init --yes --out nowhere/j.toml", "nowhere"),
+    ("init --yes --detach train.py", "--detach"),
+    ("init --yes --nnodes 2 train.py", "--master-addr"),
+    ("init --yes --nnodes 2 --master-addr n1 --start train.py", "--start"),
+    ("init --yess", "--yes"),
+    ("init -- python train.py", "stoker run -- "),
+    ("init --micro-batch 3x train.py", "--micro-batch"),
+    ("init --lang fr train.py", "--lang"),
     ("runs --nummber 2", "--number"),
     (f"runs --{'w' * 100_000}", "`stoker runs --help`"),
     ("runs --scaling nope", "nope"),
@@ -136,11 +153,7 @@ CASES = (
     "hostile input", "bad arguments, files and folders", "one line, exit 2, nothing left behind"
 )
 def test_bad_input_is_one_line_and_leaves_nothing(
-    line: str,
-    said: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    line: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -150,13 +163,10 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     for name, text in FILES.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     before = sorted(tmp_path.rglob("*"))
-    try:
-        code = main(shlex.split(line))
-    except SystemExit as left:
-        code = int(str(left.code))
-    printed = capsys.readouterr()
-    assert (code, printed.out) == (2, ""), printed
+    printed = call(line)
+    assert (printed.code, printed.out) == (2, ""), printed
     assert said in printed.err
+    assert TOKEN not in printed.err
     assert len(printed.err.strip().splitlines()) == 1, printed.err
     assert len(printed.err) < 1000
     assert "Traceback" not in printed.err
@@ -166,13 +176,13 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     assert not list(state.glob("stoker/observed/*"))
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["-V"], [], ["runs"], ["run", "--help"]])
+@pytest.mark.parametrize("line", ["--help", "-V", "", "runs", "run --help"])
 def test_help_and_empty_lists_are_no_errors(
-    argv: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(argv) == 0
-    assert "Traceback" not in capsys.readouterr().err
+    code, _, err = call(line)
+    assert (code, "Traceback" in err) == (0, False)
 
 
 @pytest.mark.fault("hostile input", "the reader of a pipe leaves early (`| head`)", "no error, no traceback")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from supervisor.cli.job_logs import READING
 from supervisor.job.batch import BatchSpec
 from supervisor.run import events as ev
 from supervisor.run.journal import JournalWriter
@@ -363,3 +364,12 @@ def test_a_log_with_a_hole_is_read(tmp_path: Path, call: Call) -> None:
     assert call("diagnose", log).code in {2, 11}
     log.write_bytes(bytes(70_000) + (STEPS + OOM).encode())
     assert call("diagnose", log).code == 10
+
+
+def test_how_far_the_logs_of_a_run_are_read_is_known(tmp_path: Path, call: Call) -> None:
+    run = run_directory(tmp_path, ended({0: -15, 1: 1}), rank1=STEPS + OOM)
+    call("diagnose", run.root)
+    assert (READING.path, READING.seen) == (
+        str(run.node().attempt(1).rank_folders()[1] / "stdout.log"),
+        len(STEPS + OOM),
+    )

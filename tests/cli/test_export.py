@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.cli.main import main
 from supervisor.run.events import GpuFound
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import GPU, SeriesWriter
+from tests.cli.conftest import Call
 from tests.fakes.nvml import GIB
 from tests.keeper.fakes import run_in
 
@@ -55,9 +55,9 @@ def rows(text: str) -> list[list[str]]:
     return list(csv.reader(text.splitlines(), skipinitialspace=True))
 
 
-def test_samples_stand_in_nvidia_smis_columns(recorded: RunPaths, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["export", str(recorded.root), "--gpu-csv"]) == 0
-    said = capsys.readouterr().out
+def test_samples_stand_in_nvidia_smis_columns(recorded: RunPaths, call: Call) -> None:
+    code, said, _ = call("export --gpu-csv", recorded.root)
+    assert code == 0
     head, first, second, *_ = said.splitlines()
     assert head.startswith(
         "timestamp, name, utilization.gpu [%], utilization.memory [%], memory.used [MiB], memory.total [MiB], "
@@ -73,9 +73,8 @@ def test_samples_stand_in_nvidia_smis_columns(recorded: RunPaths, capsys: pytest
     assert third[2] == "[N/A]", "it is lost"
 
 
-def test_averages_of_each_gpu_and_of_all(recorded: RunPaths, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["export", str(recorded.root), "--gpu-csv", "--averages", "--nounits"]) == 0
-    head, first, second, total = rows(capsys.readouterr().out)
+def test_averages_of_each_gpu_and_of_all(recorded: RunPaths, call: Call) -> None:
+    head, first, second, total = rows(call("export --gpu-csv --averages --nounits", recorded.root).out)
     assert head[:3] == ["index", "name", "utilization.gpu [%]"]
     assert first[:5] == ["0", "NVIDIA H100", "50", "25", "20480"]
     assert first[-2:] == ["3", "GPU-a"]
@@ -83,7 +82,7 @@ def test_averages_of_each_gpu_and_of_all(recorded: RunPaths, capsys: pytest.Capt
     assert total[:3] == ["all", "[N/A]", "44"]
 
 
-def test_without_a_gpu_it_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_gpu_it_is_one_line(tmp_path: Path, call: Call) -> None:
     run = run_in(tmp_path / "runs")
-    assert main(["export", str(run.root), "--gpu-csv"]) == 2
-    assert capsys.readouterr().err == f"stoker export: {run.run_id}: it has no samples of a GPU\n"
+    said = f"stoker export: {run.run_id}: it has no samples of a GPU\n"
+    assert call("export --gpu-csv", run.root) == (2, "", said)

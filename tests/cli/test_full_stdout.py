@@ -46,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.fault(
     "journal and disk",
     "a full disk behind stdout",
-    "each verb says so in a line, exit 2, or its own code where that is none of success",
+    "each verb reports it in one line; exit code 2, or its own failure code",
 )
 def test_no_verb_loses_its_output_in_silence(folder: Path, unbuffered: bool) -> None:
     needs_full_device()

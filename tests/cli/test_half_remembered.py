@@ -16,6 +16,7 @@ import pytest
 from supervisor.cli.main import VERBS, main
 from supervisor.run.index import listed_names, register
 from supervisor.run.paths import RunPaths
+from tests.cli.conftest import Call
 from tests.cli.test_stop import OVER, STARTED, run_of
 from tests.integration.harness import STOKER, environment
 
@@ -44,23 +45,26 @@ TYPED: dict[str, list[str]] = {
 NEEDS_NO_FOLDER = {"troubleshoot", "slurm", "nodes"}
 
 
-def answer(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str]:
-    """The exit code of `stoker ARGV` in this process, and the one line on stderr."""
-    try:
-        code = main(list(argv))
-    except SystemExit as left:
-        code = int(str(left.code))
-    said = capsys.readouterr()
-    assert said.err.count("\n") == 1, said
-    assert not said.out
-    return code, said.err
+Refused = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def refused(call: Call) -> Refused:
+    """Calls a verb that says no: its exit code, and the one line on stderr."""
+
+    def refused(*argv: str) -> tuple[int, str]:
+        said = call("", *argv)
+        assert (said.err.count("\n"), said.out) == (1, ""), said
+        return said.code, said.err
+
+    return refused
 
 
 @pytest.mark.fault(
-    "hostile input", "the working directory was deleted: every verb", "one line, exit 2, with what to do"
+    "hostile input", "the working directory was deleted: every verb", "one line with advice, exit 2"
 )
 def test_a_deleted_working_directory_is_named_by_every_verb(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
 ) -> None:
     assert TYPED.keys() | NEEDS_NO_FOLDER == VERBS.keys()
     gone = tmp_path / "gone"
@@ -69,7 +73,7 @@ def test_a_deleted_working_directory_is_named_by_every_verb(
     gone.rmdir()
     for verb, words in TYPED.items():
         told = f"stoker {verb}: the working directory was deleted: `cd` to a folder that exists, and repeat the command\n"
-        assert answer(capsys, verb, *words) == (2, told)
+        assert refused(verb, *words) == (2, told)
     log = tmp_path / "train.log"
     log.write_text("step 1 loss 2.5\n", encoding="utf-8")
     assert main(["metrics", str(log)]) == 0, "a path from the root needs no folder"
@@ -121,10 +125,10 @@ def test_what_takes_long_to_read_says_so(make: Callable[[Path], None], verb: str
 @pytest.mark.fault(
     "hostile input",
     "a pipe, a socket, a device, a loop of links to attach to",
-    "one line, exit 2, what to do",
+    "one line with advice, exit 2",
 )
 def test_what_is_no_log_is_not_attached_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
 ) -> None:
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe")
@@ -139,7 +143,7 @@ def test_what_is_no_log_is_not_attached_to(
         "loop": "Too many levels of symbolic links; give a log, a folder of logs, or -",
         "dangling": "No such file or directory; give a log, a folder of logs, or -",
     }.items():
-        code, told = answer(capsys, "attach", "--no-ui", name)
+        code, told = refused("attach", "--no-ui", name)
         assert code == 2
         assert told.startswith(f"stoker attach: {name}: ")
         assert told.endswith(f"{why}\n")
@@ -163,23 +167,23 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.fault(
     "hostile input",
     "`attach --adopt` and `profile` without a run",
-    "the newest of this folder, and of no other",
+    "only the newest of this folder",
 )
 def test_what_acts_without_a_name_takes_a_run_of_this_folder(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, monkeypatch: pytest.MonkeyPatch, call: Call, refused: Refused
 ) -> None:
-    assert main(["attach", "--adopt"]) == 3
-    first, second = capsys.readouterr().err.splitlines()
-    assert first == f"the newest run in {here / 'runs'}: 20261102-1000-calm-crane"
+    code, _, err = call("attach --adopt")
+    first, second = err.splitlines()
+    assert (code, first) == (3, f"the newest run in {here / 'runs'}: 20261102-1000-calm-crane")
     assert second.startswith("stoker attach: 20261102-1000-calm-crane: not adopted: ")
-    assert main(["profile"]) == 3
-    assert "20261102-1000-calm-crane has no keeper" in capsys.readouterr().err
+    code, _, err = call("profile")
+    assert (code, "20261102-1000-calm-crane has no keeper" in err) == (3, True)
     (here / "empty").mkdir()
     monkeypatch.chdir(here / "empty")
+    far = here / "elsewhere" / "runs" / "20261103-1000-bold-bison"
     for verb, words in {"adopt": ("attach", "--adopt"), "profile": ("profile",), "stop": ("stop",)}.items():
-        code, told = answer(capsys, *words)
+        code, told = refused(*words)
         assert code == 2
-        far = here / "elsewhere" / "runs" / "20261103-1000-bold-bison"
         assert told.endswith(f"/empty/runs; the newest elsewhere is {far}: name it to {verb} it\n")
 
 
@@ -191,10 +195,9 @@ def test_what_acts_without_a_name_takes_a_run_of_this_folder(
     [["stop"], ["attach", "--no-ui"], ["attach", "--adopt"], ["continue", "--yes"], ["export", "--chart"]],
 )
 @pytest.mark.parametrize("name", ["", " "])
-def test_an_empty_name_is_no_run(
-    here: Path, words: list[str], name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, told = answer(capsys, *words, name)
+@pytest.mark.usefixtures("here")
+def test_an_empty_name_is_no_run(words: list[str], name: str, refused: Refused) -> None:
+    code, told = refused(*words, name)
     assert code == 2
     assert told.endswith(": an empty name: say which run, `stoker runs` lists them\n")
 
@@ -205,16 +208,16 @@ def test_an_empty_name_is_no_run(
     "one line, exit 2, with the run",
 )
 @pytest.mark.parametrize("verb", [["diagnose"], ["metrics"], ["attach", "--no-ui"]], ids=lambda verb: verb[0])
-def test_what_stoker_keeps_is_no_log(here: Path, verb: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_stoker_keeps_is_no_log(here: Path, verb: list[str], refused: Refused) -> None:
     run = RunPaths(here / "runs" / "20261101-1000-brave-otter")
     run.run_json.write_text("{}", encoding="utf-8")
     for path in (run.run_json, run.node().journal, run.node().root):
-        code, told = answer(capsys, *verb, str(path))
+        code, told = refused(*verb, str(path))
         assert code == 2
         assert told.endswith(
             "a part of the run 20261101-1000-brave-otter, and no log of its job: give the run\n"
         )
-    code, told = answer(capsys, *verb, "runs")
+    code, told = refused(*verb, "runs")
     assert code == 2
     assert told.endswith("runs: a folder of 2 runs: give one, such as 20261102-1000-calm-crane\n")
     log = run.node().attempt(1).agent_log
@@ -227,26 +230,24 @@ def test_what_stoker_keeps_is_no_log(here: Path, verb: list[str], capsys: pytest
 @pytest.mark.fault(
     "hostile input", "a log, a typo, a part of two ids where a run is meant", "one line, exit 2"
 )
-def test_what_is_no_run_is_not_acted_on(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_run_is_not_acted_on(here: Path, call: Call, refused: Refused) -> None:
     (here / "train.log").write_text("step 1\n", encoding="utf-8")
-    assert answer(capsys, "attach", "--adopt", "train.log") == (
-        2,
-        "stoker attach: train.log: no run: `stoker runs` lists what --adopt may take over\n",
-    )
+    told = "stoker attach: train.log: no run: `stoker runs` lists what --adopt may take over\n"
+    assert refused("attach", "--adopt", "train.log") == (2, told)
+    near = "did you mean 20261101-1000-brave-otter?"
+    names = {
+        "brave-oter": near,
+        "202611": "give more of the id",
+        "runs/20261101-1000-brave-otter/run.json": near,
+    }
     for verb in (["stop"], ["continue", "--yes"], ["profile"], ["attach", "--adopt"]):
-        code, told = answer(capsys, *verb, "brave-oter")
-        assert code == 2
-        assert "did you mean 20261101-1000-brave-otter?" in told
-        code, told = answer(capsys, *verb, "202611")
-        assert code == 2
-        assert "give more of the id" in told
-        code, told = answer(capsys, *verb, "runs/20261101-1000-brave-otter/run.json")
-        assert code == 2
-        assert "did you mean 20261101-1000-brave-otter?" in told
-    assert main(["diagnose", "brave-otter"]) == 2, "an attempt has no log here"
-    assert "no log in this folder" in capsys.readouterr().err
-    assert main(["stop", "brave-otter"]) == 0
-    assert "has ended already" in capsys.readouterr().out
+        for name, why in names.items():
+            code, told = refused(*verb, name)
+            assert (code, why in told) == (2, True), told
+    found = call("diagnose brave-otter")
+    assert (found.code, "no log in this folder" in found.err) == (2, True), "an attempt has no log here"
+    found = call("stop brave-otter")
+    assert (found.code, "has ended already" in found.out) == (0, True)
 
 
 ACTS = (["stop"], ["continue", "--yes"], ["profile"], ["attach", "--adopt"])
@@ -254,10 +255,7 @@ ACTS = (["stop"], ["continue", "--yes"], ["profile"], ["attach", "--adopt"])
 
 @pytest.mark.parametrize("verb", ACTS, ids=lambda verb: verb[0])
 def test_a_part_of_an_id_acts_in_its_own_folder_alone_and_from_three_characters_on(
-    verb: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    verb: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call, refused: Refused
 ) -> None:
     (tmp_path / "two").mkdir()
     run = RunPaths(run_of(tmp_path, STARTED, OVER).root.rename(tmp_path / "20261129-2223-lively-duck"))
@@ -271,7 +269,7 @@ def test_a_part_of_an_id_acts_in_its_own_folder_alone_and_from_three_characters_
     ):
         monkeypatch.setenv("STOKER_RUNS_DIR", str(folder))
         for word in words[verb[0] == "attach" :]:  # to attach, a dash is a pipe
-            code, said = answer(capsys, *verb, "--", word)
+            code, said = refused(*verb, "--", word)
             assert code == 2, said
             assert f"{word!r} is only a part of {run.root}: to act on a run, give its whole id" in said
             assert f"under {folder} also 3 characters of the id" in said
@@ -284,8 +282,8 @@ def test_a_part_of_an_id_acts_in_its_own_folder_alone_and_from_three_characters_
         (one, "duck"),
     ):
         monkeypatch.setenv("STOKER_RUNS_DIR", str(folder))
-        main([*verb, "--", word])
-        said = "".join(capsys.readouterr())
+        _, out, err = call("", *verb, "--", word)
+        said = out + err
         assert "only a part of" not in said
         assert "no run named" not in said
         assert run.run_id in said

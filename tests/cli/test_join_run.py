@@ -83,7 +83,7 @@ def test_node_0_makes_the_run_and_another_joins(tmp_path: Path) -> None:
 @pytest.mark.fault(
     "nodes",
     "two starts with --node-rank 0 at once",
-    "one makes the run; the others end with one line, exit 2",
+    "one creates the run; the others exit with 2 and one line",
 )
 def test_of_many_nodes_0_one_makes_the_run(tmp_path: Path) -> None:
     run = RunPaths(tmp_path / "run")
@@ -121,8 +121,8 @@ def test_a_live_leader_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.fault(
     "nodes",
-    "a second keeper for a node, where locks do not reach",
-    "it hears the first one's heartbeat: one line, exit 2",
+    "a second keeper for a node, on a file system without locks",
+    "it sees the first one's heartbeat: one line, exit 2",
 )
 def test_a_second_keeper_of_a_node_hears_the_first(tmp_path: Path) -> None:
     run = begun(tmp_path)

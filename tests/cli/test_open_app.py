@@ -123,7 +123,10 @@ def test_a_copy_and_what_was_only_watched(
     run = own_run_in(tmp_path, job_of(tmp_path), STARTED, INTENDED, RUNS)
     shutil.copytree(run.root, tmp_path / "copy")
     assert left(RunPaths(tmp_path / "copy")) == 0
-    assert capsys.readouterr().out == f"copy: a copy of {os.path.realpath(run.root)}: read-only\n"
+    assert (
+        capsys.readouterr().out
+        == f"copy: this folder is a copy: the run itself lies in {os.path.realpath(run.root)}\n"
+    )
     watched = own_run_in(tmp_path / "x", job_of(tmp_path), OBSERVED, INTENDED, RUNS)
     assert left(watched) == 0
     assert capsys.readouterr().out == "run-1: it is no longer watched\n"

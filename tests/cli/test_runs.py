@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.cli import main as cli
 from supervisor.cli.runs import COLUMNS, facts_of, full_lines, table_of, texts_of
 from supervisor.run import events as ev
 from supervisor.run.index import register
@@ -18,6 +17,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
 from supervisor.run.runfile import write_run_file
 from supervisor.views.model.run_list import RunRow, RunsReader
+from tests.cli.conftest import Call
 from tests.keeper.fakes import job_of, verdict_of
 from tests.views.tui import recorded
 
@@ -170,13 +170,12 @@ def test_a_watched_log_that_nobody_writes_is_not_live(tmp_path: Path) -> None:
         lock.release()
 
 
-def test_one_object_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_object_a_run(tmp_path: Path, call: Call) -> None:
     first = ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="first launch")
     lost = ev.LossNotFinite(t=4.0, attempt=1, value="nan", step=7, rank=0, last=2.0)
     again = ev.LossFinite(t=6.0, attempt=1, loss=2.5, step=9)
     journal(tmp_path / "runs" / "20261121-1412-brave-otter", first, lost, again)
-    assert cli.main(["runs", "--json", "--runs-dir", str(tmp_path / "runs")]) == 0
-    (line,) = capsys.readouterr().out.splitlines()
+    (line,) = call("runs --json --runs-dir", tmp_path / "runs").out.splitlines()
     found = json.loads(line)
     assert found["run"] == "20261121-1412-brave-otter"
     assert (found["state"], found["attempts"], found["verdict"]) == ("no keeper", 1, None)
@@ -187,7 +186,7 @@ def test_one_object_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_the_list_has_the_command_to_paste_of_a_run_that_lacked_a_declaration(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, call: Call
 ) -> None:
     facts = (
         ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="first launch"),
@@ -201,50 +200,50 @@ def test_the_list_has_the_command_to_paste_of_a_run_that_lacked_a_declaration(
         write_run_file(run.run_json, job_of(tmp_path, "python", "train.py", "--token", token))
     missing = "--batch-knob NAME --accumulation-knob NAME --resume-knob FLAG=PATH"
     command = f"stoker run {missing} -- python train.py --token "
-    assert cli.main(["runs", "--runs-dir", str(tmp_path / "runs")]) == 0
-    said = capsys.readouterr()
+    said = call("runs --runs-dir", tmp_path / "runs")
     assert command not in said.out, "a line a run in a pipe"
     assert command in said.err
     assert "brave-otter" in said.err
-    assert cli.main(["runs", "--json", "--runs-dir", str(tmp_path / "runs")]) == 0
-    listed = capsys.readouterr().out
+    listed = call("runs --json --runs-dir", tmp_path / "runs").out
     again = {found["run"]: found["start_again"] for found in map(json.loads, listed.splitlines())}
     assert again["20261122-1412-able-ant"] is None
     assert again["20261121-1412-brave-otter"].startswith(command)
     assert token not in said.err + listed
 
 
-def test_looks_may_be_asked_for_without_a_verb(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["--theme", "mauve"]) == 2
-    assert "choose dark, light, safe" in capsys.readouterr().err
-    assert cli.main(["--theme=light", "--ascii"]) == 2
-    assert "needs a terminal: `stoker runs` prints it" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        cli.main(["--theme", "light", "--colour"])
-    assert "unknown argument '--colour'" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--theme mauve", "choose dark, light, safe"),
+        ("--theme=light --ascii", "needs a terminal: `stoker runs` prints it"),
+        ("--theme light --colour", "unknown argument '--colour'"),
+    ],
+)
+def test_looks_may_be_asked_for_without_a_verb(line: str, said: str, call: Call) -> None:
+    code, _, err = call(line)
+    assert (code, said in err) == (2, True)
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        ["attach", "--no-ui"],
-        ["stop"],
-        ["continue"],
-        ["replay"],
-        ["export", "--gpu-csv"],
-        ["export", "--chart"],
-        ["policy", "explain"],
-        ["profile"],
-        ["runs", "--scaling"],
+        "attach --no-ui",
+        "stop",
+        "continue",
+        "replay",
+        "export --gpu-csv",
+        "export --chart",
+        "policy explain",
+        "profile",
+        "runs --scaling",
     ],
-    ids=" ".join,
 )
 def test_a_folder_that_is_given_is_the_only_one_that_is_looked_into(
-    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    words: str, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     run = recorded.failed(tmp_path / "runs" / "20261121-1412-brave-otter")
     register(run, "lr3", os.environ)
     monkeypatch.chdir(tmp_path)
-    assert cli.main([*words, run.run_id, "--runs-dir", "other"]) == 2
-    assert "no run named" in capsys.readouterr().err
+    code, _, err = call(f"{words} {run.run_id} --runs-dir other")
+    assert (code, "no run named" in err) == (2, True)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.cli.main import main
 from supervisor.job.batch import BatchSpec
 from supervisor.run import events as ev
 from supervisor.run.journal import JournalWriter
 from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.series import GPU, JOB_KEY, METRICS, SeriesWriter
+from tests.cli.conftest import Call
 
 T = 1_800_000_000.0
 GIB = 2**30
@@ -46,19 +46,15 @@ def recorded(
     return str(run.root)
 
 
-def test_efficiency_is_held_against_the_fewest_ranks(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_efficiency_is_held_against_the_fewest_ranks(tmp_path: Path, call: Call) -> None:
     many = recorded(tmp_path, "many", 2, 8, {"samples_per_sec": 600.0, "tokens_per_sec": 1.0})
     one = recorded(tmp_path, "one", 1, 1, {"samples_per_sec": 100.0})
-    assert main(["runs", "--scaling", many, one]) == 0
-    assert capsys.readouterr().out.splitlines() == [
+    assert call("runs --scaling", many, one).out.splitlines() == [
         "run   nodes  ranks  samples/s  per rank  speedup  efficiency     memory",
         "one       1      1        100       100   1.00 ×        100%  10.00 GiB",
         "many      2      8        600        75   6.00 ×         75%  11.00 GiB",
     ]
-    assert main(["runs", "--csv", "--scaling", one, many]) == 0
-    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    rows = list(csv.DictReader(call("runs --csv --scaling", one, many).out.splitlines()))
     assert [(row["run"], row["ranks"], row["speed"], row["efficiency"]) for row in rows] == [
         ("one", "1", "100", "1.000"),
         ("many", "8", "600", "0.750"),
@@ -70,8 +66,8 @@ def test_efficiency_is_held_against_the_fewest_ranks(
     ({"tokens_per_sec": 5.0}, "there is no speed that all of them logged: a: samples/s; b: tokens/s"),
 ])  # fmt: skip
 def test_what_cannot_be_compared_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], values: dict[str, float], text: str
+    tmp_path: Path, call: Call, values: dict[str, float], text: str
 ) -> None:
     first = recorded(tmp_path, "a", 1, 1, {"samples_per_sec": 1.0})
-    assert main(["runs", "--scaling", first, recorded(tmp_path, "b", 1, 1, values)]) == 2
-    assert capsys.readouterr().err == f"stoker runs: {text}\n"
+    second = recorded(tmp_path, "b", 1, 1, values)
+    assert call("runs --scaling", first, second) == (2, "", f"stoker runs: {text}\n")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.cli.main import main
+from tests.cli.conftest import Call
 
 ROOT = Path(__file__).parents[2]
 STEPS = "".join(f"step {number} loss {3 - number / 100:.3f}\n" for number in range(1, 21))
@@ -35,31 +35,27 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_they_decide_the_verdict(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["diagnose", "--json", "--explain", "train.log"]) == 10
-    found = json.loads(capsys.readouterr().out)
-    assert found["title"].startswith("The simulator diverged")
+def test_they_decide_the_verdict(folder: Path, call: Call) -> None:
+    code, out, _ = call("diagnose --json --explain train.log")
+    found = json.loads(out)
+    assert (code, found["title"]) == (10, "The simulator diverged")
     assert found["explanation"]["candidates"][0]["signature"] == "own-sim-diverged"
-    main(["diagnose", "--lang", "en", "train.log"])
-    assert "by your signature sim-diverged" in capsys.readouterr().out
+    assert "by your signature sim-diverged" in call("diagnose --lang en train.log").out
 
 
 @pytest.mark.parametrize("page", ["README.md", "configs/README.md"])
-def test_the_examples_of_the_pages_work(page: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_examples_of_the_pages_work(page: str, folder: Path, call: Call) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     blocks = re.findall(r"^( *)```toml\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
     (example,) = (textwrap.dedent(block) for _, block in blocks if "[[signature]]" in block)
     (folder / "stoker.toml").write_text(example)
-    assert main(["diagnose", "--lang", "en", "train.log"]) == 10
-    assert "The simulator diverged" in capsys.readouterr().out
+    code, out, _ = call("diagnose --lang en train.log")
+    assert (code, "The simulator diverged" in out) == (10, True)
 
 
-def test_what_matches_when_it_is_not_expected_does_not_count(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_matches_when_it_is_not_expected_does_not_count(folder: Path, call: Call) -> None:
     (folder / "early.log").write_text("simulator diverged at t=0\n" + STEPS)
-    main(["diagnose", "--explain", "--lang", "en", "early.log"])
-    assert "sim-diverged" not in capsys.readouterr().out
+    assert "sim-diverged" not in call("diagnose --explain --lang en early.log").out
 
 
 @pytest.mark.parametrize(
@@ -73,12 +69,12 @@ def test_what_matches_when_it_is_not_expected_does_not_count(
     ],
 )  # fmt: skip
 def test_a_table_that_does_not_fit_is_named_with_its_line(
-    table: str, complaint: str, folder: Path, capsys: pytest.CaptureFixture[str]
+    table: str, complaint: str, folder: Path, call: Call
 ) -> None:
     (folder / "stoker.toml").write_text("[[signature]]\n" + table + "\n")
     (folder / "train.log").write_text(STEPS)
-    assert main(["diagnose", "--json", "train.log"]) == 0, "it costs the signatures, and no verdict"
-    error = capsys.readouterr().err
+    code, _, error = call("diagnose --json train.log")
+    assert code == 0, "it costs the signatures, and no verdict"
     assert "your signatures are left out" in error
     assert complaint in error
     assert "stoker.toml" in error
@@ -103,13 +99,12 @@ def test_a_run_is_restarted_once_where_it_says_so(folder: Path) -> None:
 
 
 def test_nothing_of_a_table_or_a_log_acts_on_the_terminal_or_shows_a_secret(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_API_KEY", "hunter2hunter2zz")
     (folder / "stoker.toml").write_text(TABLE.replace("The simulator", r"\u001b]0;PWNED\u0007\u001b[2J It"))
     (folder / "train.log").write_text(STEPS + "simulator diverged at t=41 hunter2hunter2zz\n")
-    main(["diagnose", "--explain", "--lang", "en", "train.log"])
-    shown = capsys.readouterr().out
+    shown = call("diagnose --explain --lang en train.log").out
     assert "\x1b" not in shown
     assert "\x07" not in shown
     assert "hunter2" not in shown

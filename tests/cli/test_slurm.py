@@ -11,9 +11,9 @@ import pytest
 from supervisor.cli import slurm
 from supervisor.cli.in_allocation import placed
 from supervisor.cli.job_inputs import parse_words
-from supervisor.cli.main import main
 from supervisor.cluster.slurm.script import BadBatch, Batch, batch_script
 from supervisor.job.errors import JobError
+from tests.cli.conftest import Call
 from tests.cluster.test_scheduler import BATCH, STEP
 
 RECORD = "JobId=7 JobName=train JobState={} Reason={} NodeList=n[1-2] ExitCode={} Restarts=0 StdOut={}\n"
@@ -34,26 +34,11 @@ def put(folder: Path, name: str, body: str) -> None:
     (folder / name).chmod(0o755)
 
 
-def test_the_script_is_bash_with_what_was_asked_for(tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [
-        "script",
-        "--nodes",
-        "2",
-        "--gpus",
-        "8",
-        "--time",
-        "1-12:00:00",
-        "--partition",
-        "gpu",
-        "--exclude",
-        "n[3-4]",
-        "--sbatch=--qos=high",
-        "--setup",
-    ]
-    assert (
-        main(["slurm", *words, "module load cuda", "--nproc-per-node", "8", "train.py", "--note", "a b"]) == 0
-    )
-    text = capsys.readouterr().out
+def test_the_script_is_bash_with_what_was_asked_for(tools: Path, call: Call) -> None:
+    flags = "--nodes 2 --gpus 8 --time 1-12:00:00 --partition gpu --exclude n[3-4] --sbatch=--qos=high"
+    job = "--setup 'module load cuda' --nproc-per-node 8 train.py --note 'a b'"
+    code, text, _ = call(f"slurm script {flags} {job}")
+    assert code == 0
     for option in ("nodes=2", "gpus-per-node=8", "time=1-12:00:00", "partition=gpu", "exclude=n3,n4", "qos=high",
                    "ntasks-per-node=1", "signal=B:USR1@120", "requeue", "job-name=train", "open-mode=append"):  # fmt: skip
         assert f"#SBATCH --{option}\n" in text
@@ -67,15 +52,15 @@ def test_a_bad_value_cannot_add_a_line() -> None:
         batch_script(Batch(("t.py",), partition="gpu\nrm"))
 
 
-def test_submitted_and_refused(tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_submitted_and_refused(tools: Path, call: Call) -> None:
     put(tools, "sbatch", 'cat > script.sh; echo "4711;loop"')
-    assert main(["slurm", "submit", "--nodes", "2", "train.py"]) == 0
-    assert "job 4711: log logs/train-4711.out" in capsys.readouterr().out
+    code, out, _ = call("slurm submit --nodes 2 train.py")
+    assert (code, "job 4711: log logs/train-4711.out" in out) == (0, True)
     assert Path("logs/latest").readlink() == Path("train-4711.out")
     assert "srun" in Path("script.sh").read_text(encoding="utf-8")
     put(tools, "sbatch", "echo 'sbatch: error: invalid partition specified: nope' >&2; exit 1")
-    assert main(["slurm", "submit", "--partition", "nope", "train.py"]) == 2
-    assert capsys.readouterr().err == "stoker slurm: sbatch: invalid partition specified: nope\n"
+    refused = call("slurm submit --partition nope train.py")
+    assert (refused.code, refused.err) == (2, "stoker slurm: sbatch: invalid partition specified: nope\n")
 
 
 @pytest.mark.parametrize(
@@ -91,17 +76,17 @@ def test_submitted_and_refused(tools: Path, capsys: pytest.CaptureFixture[str]) 
     ],
 )
 def test_a_watched_job_ends(
-    tools: Path, capsys: pytest.CaptureFixture[str], state: str, exit_code: str, code: int, said: str
+    tools: Path, call: Call, state: str, exit_code: str, code: int, said: str
 ) -> None:
     put(tools, "squeue", "exit 0")
     put(tools, "scontrol", f"echo '{RECORD.format(state, 'None', exit_code, 'x').strip()}'")
     put(tools, "sinfo", "echo 'n1 idle'; echo 'n2 down*'")
-    assert main(["slurm", "watch", "7"]) == code
-    assert said in capsys.readouterr().out
+    found = call("slurm watch 7")
+    assert (found.code, said in found.out) == (code, True)
 
 
 def test_a_node_that_fails_is_named_and_kept_off(
-    tools: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tools: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
     monkeypatch.setattr("supervisor.cli.slurm.time.sleep", waits.append)
@@ -112,35 +97,32 @@ def test_a_node_that_fails_is_named_and_kept_off(
     record = RECORD.format("COMPLETED", "None", "0:0", "x").strip()
     put(tools, "scontrol", f'[ "$1" = update ] && echo "$@" > updated || echo \'{record}\'')
     put(tools, "sinfo", "echo 'n1 idle'; echo 'n2 down*'")
-    assert main(["slurm", "watch", "--exclude-failed", "7"]) == 0
-    assert "NODE_FAIL: n2 is down" in capsys.readouterr().out
+    found = call("slurm watch --exclude-failed 7")
+    assert (found.code, "NODE_FAIL: n2 is down" in found.out) == (0, True)
     assert Path("updated").read_text(encoding="utf-8") == "update JobId=7 ExcNodeList=n2\n"
     assert [each for each in waits if each >= 1] == [10.0, 15.0, 22.5, 10.0], (
         "slower while nothing changes, never below 10 s"
     )
 
 
-def test_cancel_asks(
-    tools: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cancel_asks(tools: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tools, "scontrol", f"echo '{RECORD.format('RUNNING', 'None', '0:0', 'x').strip()}'")
     put(tools, "scancel", "echo $1 > cancelled")
     monkeypatch.setattr(slurm, "says_yes", lambda _question: False)
-    assert main(["slurm", "cancel", "7"]) == 3
+    assert call("slurm cancel 7").code == 3
     assert not Path("cancelled").exists()
-    assert main(["slurm", "cancel", "--yes", "7"]) == 0
+    found = call("slurm cancel --yes 7")
+    assert (found.code, "7: cancelled" in found.out) == (0, True)
     assert Path("cancelled").read_text(encoding="utf-8") == "7\n"
-    assert "7: cancelled" in capsys.readouterr().out
 
 
-def test_logs_of_all_nodes(tools: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_of_all_nodes(tools: Path, tmp_path: Path, call: Call) -> None:
     log = tmp_path / "train-7.out"
     log.write_text("srun: error\n", encoding="utf-8")
     for node in (0, 1, 10):
         (tmp_path / f"train-7_{node}.out").write_text(f"first\nstep {node}\n", encoding="utf-8")
     put(tools, "scontrol", f"echo '{RECORD.format('RUNNING', 'None', '0:0', log).strip()}'")
-    assert main(["slurm", "logs", "-n", "1", "7"]) == 0
-    assert capsys.readouterr().out.splitlines() == [
+    assert call("slurm logs -n 1 7").out.splitlines() == [
         "batch: srun: error", "node 0: step 0", "node 1: step 1", "node 10: step 10"
     ]  # fmt: skip
 

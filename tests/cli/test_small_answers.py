@@ -12,29 +12,22 @@ import pytest
 from supervisor.cli import attach_targets as targets
 from supervisor.cli import common, policy
 from supervisor.cli.job_logs import BadInputError
-from supervisor.cli.main import main
-from supervisor.cli.runs import browse
 from supervisor.job.spec import RetrySettings
 from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
+from tests.cli.conftest import Call
 from tests.keeper.fakes import job_of, own_run_in, run_in, verdict_of
 from tests.keeper.runs import INTENDED, RUNS, STARTED, T
 
 # -- replay ---------------------------------------------------------------------------------------------------
 
 
-def test_what_a_replay_refuses_first(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replay_needs_a_terminal(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_in(tmp_path, STARTED)
     monkeypatch.setattr(sys, "stdin", io.StringIO())
-
-    def said(*words: str) -> str:
-        assert main(["replay", *words]) == 2
-        return capsys.readouterr().err
-
-    assert "needs a terminal" in said(str(run.root))
+    code, _, err = call("replay", run.root)
+    assert (code, "needs a terminal" in err) == (2, True)
 
 
 # -- policy explain -----------------------------------------------------------------------------------------------
@@ -95,13 +88,13 @@ def test_a_later_attempt_is_explained_by_those_before_it(tmp_path: Path) -> None
     assert kinds == ["restart", "restart", "give_up", "give_up"]
 
 
-def test_what_policy_cannot_explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_policy_cannot_explain(tmp_path: Path, call: Call) -> None:
     run = own_run_in(tmp_path, job_of(tmp_path), STARTED, INTENDED, RUNS)
-    assert main(["policy", "explain", str(run.root)]) == 2
-    assert "no attempt has ended yet" in capsys.readouterr().err
+    code, _, err = call("policy explain", run.root)
+    assert (code, "no attempt has ended yet" in err) == (2, True)
     run.run_json.unlink()
-    assert main(["policy", "explain", str(run.root)]) == 2
-    assert "run.json" in capsys.readouterr().err
+    code, _, err = call("policy explain", run.root)
+    assert (code, "run.json" in err) == (2, True)
 
 
 # -- what is common to verbs ----------------------------------------------------------------------------------------
@@ -129,7 +122,7 @@ def test_the_users_own_rules_name_the_numbers_of_a_strangers_log(tmp_path: Path)
 
 
 def test_what_is_wrong_with_the_settings_is_said_alike_everywhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     path = tmp_path / "stoker" / "config.toml"
     path.parent.mkdir()
@@ -137,16 +130,15 @@ def test_what_is_wrong_with_the_settings_is_said_alike_everywhere(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
 
-    def faults(command: str, code: int | None) -> str:
-        assert code == 2
-        text = capsys.readouterr().err
-        assert text.startswith(f"{command}: ")
-        return text.removeprefix(f"{command}: ")
+    def faults(command: str, line: str) -> list[str]:
+        code, _, err = call(line)
+        assert (code, err.startswith(f"{command}: ")) == (2, True)
+        return err.removeprefix(f"{command}: ").splitlines()
 
-    first = faults("stoker runs", main(["runs"]))
-    assert [line.partition(": ")[0] for line in first.splitlines()] == [f"{path}:1", f"{path}:3"]
-    assert faults("stoker config explain", main(["config", "explain", "theme"])) == first
-    assert faults("stoker", browse([])) == first
+    first = faults("stoker runs", "runs")
+    assert [line.partition(": ")[0] for line in first] == [f"{path}:1", f"{path}:3"]
+    assert faults("stoker config explain", "config explain theme") == first
+    assert faults("stoker", "--ascii") == first
     path.unlink()
     (tmp_path / "stoker.toml").write_text('notifyy = 1\n[ui]\ntheme = "safe"\n')
     assert common.appearance_from({}, {}).theme == "safe", "a job's file with a fault stops no look at a log"
@@ -161,6 +153,3 @@ def test_a_terminal_as_the_pipe_is_refused(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(sys, "stdin", terminal)
     with pytest.raises(BadInputError, match="stdin is the terminal"):
         targets.resolve("-", RunPaths(tmp_path / "run"))
-
-
-# -- help -----------------------------------------------------------------------------------------------------

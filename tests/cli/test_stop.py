@@ -27,6 +27,7 @@ from supervisor.run.ownership import KeeperLock, NotRequested
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
 from supervisor.sources.processes import ProcessId, identify, is_alive
+from tests.cli.conftest import Call
 from tests.conftest import wait_until
 from tests.integration.harness import STOKER, environment, only_run, stoker, wait_for_step
 from tests.keeper.fakes import run_in
@@ -97,22 +98,24 @@ def test_processes_of_a_frozen_keeper_are_left_alone_unless_it_was_asked_for(
 
 
 def test_what_does_not_die_is_named(
-    frozen: RunPaths, rank: ProcessId, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    frozen: RunPaths, rank: ProcessId, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     monkeypatch.setattr(child, "kill_all", lambda _processes: None)
     monkeypatch.setattr(stop, "KILL_S", 0.3)
-    assert main(["stop", "--now", "--without-keeper", str(frozen.root)]) == 1
-    last = capsys.readouterr().err.splitlines()[-1]
+    code, _, err = call("stop --now --without-keeper", frozen.root)
+    last = err.splitlines()[-1]
+    assert code == 1
     assert last.startswith("stoker stop: after 0 s there live still: ")
     assert str(rank.pid) in last
 
 
 def test_a_frozen_keeper_with_nothing_besides(
-    frozen: RunPaths, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    frozen: RunPaths, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     monkeypatch.setattr(child, "alive_of", lambda *_: [])
-    assert main(["stop", "--now", "--without-keeper", str(frozen.root)]) == 1
-    assert capsys.readouterr().err.endswith("stoker stop: no process of the run lives besides it\n")
+    code, _, err = call("stop --now --without-keeper", frozen.root)
+    assert code == 1
+    assert err.endswith("stoker stop: no process of the run lives besides it\n")
 
 
 @pytest.mark.parametrize("lock_says", ["nobody", "another", "a keeper that is not frozen"])
@@ -142,13 +145,11 @@ def test_a_silent_keeper_is_gone_round_whatever_its_lock_says(
     assert not is_alive(rank)
 
 
-def test_a_run_of_another_machine_is_stopped_there(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_of_another_machine_is_stopped_there(tmp_path: Path, call: Call) -> None:
     far = ev.RunStarted(t=T, run_id="run-1", name="job", mode="launched", host="far-away")
     run = run_of(tmp_path, far, INTENDED, RUNS)
-    assert main(["stop", str(run.root)]) == 3
-    err = capsys.readouterr().err
+    code, _, err = call("stop", run.root)
+    assert code == 3
     assert "run-1 has no keeper: none that is seen from here: it ran on far-away: stop it there" in err
 
 
@@ -172,7 +173,9 @@ def test_a_control_folder_that_cannot_be_written_is_one_line(
 # -- stops that come as the run ends ---------------------------------------------------------------
 
 
-@pytest.mark.fault("processes", "a stop while the run ends by itself", "it succeeds: the run has ended")
+@pytest.mark.fault(
+    "processes", "a stop while the run ends by itself", "the stop succeeds, because the run has ended"
+)
 @pytest.mark.parametrize("answered", [True, False], ids=["the keeper refused it", "the keeper had left"])
 def test_a_stop_of_a_run_that_ends_meanwhile_succeeds(
     answered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -197,7 +200,7 @@ def test_a_stop_of_a_run_that_ends_meanwhile_succeeds(
 
 
 @pytest.mark.fault(
-    "journal and disk", "a stop where no request can be written", "the keeper is asked by a signal"
+    "journal and disk", "a stop when no request can be written", "the keeper is asked by a signal"
 )
 def test_a_stop_that_cannot_be_written_is_a_signal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holder: subprocess.Popen[bytes]
@@ -253,7 +256,7 @@ def test_twenty_stops_at_once_all_succeed(long_job: Path) -> None:
 @pytest.mark.fault(
     "processes",
     "a stop at a random moment around the death of launcher or command",
-    "it is not lost: nothing is launched again",
+    "the stop is not lost, and nothing is launched again",
 )
 @pytest.mark.parametrize("seed", range(2))
 def test_a_stop_while_the_launcher_dies_is_not_lost(long_job: Path, seed: int) -> None:

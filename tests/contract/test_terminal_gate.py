@@ -8,14 +8,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 WRITERS = {
-    "cli/common.py": "`say` and `say_json`, which everything else calls",
+    "cli/common.py": "`say` and `say_json`, which everything else calls; hands stdout to the console view",
     "cli/main.py": "the help and the version, which nobody else wrote, before anything is imported; how the streams encode",
     "cli/replay.py": "takes back the line that says what is read",
-    "cli/metrics.py": "some MB/s of JSON or CSV; names pass the gate, JSON passes `ascii_json`",
+    "cli/metrics.py": "some MB/s of JSON, which passes `ascii_json`",
     "cli/export.py": "rows of CSV, each cell passes the gate; a chart, whose title does",
     "cli/scaling.py": "rows of CSV; the only text in them, a run's id, passes the gate",
-    "cli/attach.py": "hands stdout to the console view",
-    "cli/observe_target.py": "hands stdout to the console view",
+    "cli/observe_target.py": "opens the terminal as stdin, where a pipe is watched",
     "cli/start_run.py": "hands stdout to the console view",
     "views/tui/app.py": "title, bell and notice of the desktop, which passed the gate in `terminal_signs`",
     "views/headless/console.py": "the level in a color of ours before a line that passed the gate",

@@ -48,7 +48,7 @@ def test_a_schedulers_clean_up_changes_no_verdict(engine: Engine) -> None:
 @pytest.mark.fault(
     "hostile input",
     "several jobs appended to one file",
-    "each has its own verdict, the last one is the file's",
+    "each has its own verdict; the file's is the last one",
 )
 def test_of_two_jobs_in_a_file_each_has_its_own_verdict(engine: Engine) -> None:
     """Each record below another one, as `nohup ... >> train.log` leaves them."""

@@ -157,7 +157,7 @@ def test_a_run_whose_processes_are_all_gone_goes_on(folder: Path, booted: bool) 
 
 @pytest.mark.e2e
 @pytest.mark.fault(
-    "recovery", "a run ends well while it has no keeper, and is continued", "nothing is started again"
+    "recovery", "a run succeeds without a keeper, and is continued", "nothing is started again"
 )
 def test_what_ended_well_while_nobody_looked_is_not_started_again(folder: Path) -> None:
     run = waiting(folder)
@@ -273,7 +273,7 @@ def ended(process: pexpect.spawn) -> int:
 
 
 @pytest.mark.fault(
-    "processes", "a process whose owner cannot be told, when a run is continued", "a person is asked"
+    "processes", "a run is continued while a process has an unknown owner", "the user is asked"
 )
 def test_whose_a_process_is_only_a_person_can_say(scene: Scene) -> None:
     """A stranger that the files name is asked about, not waited for, and never signalled."""
@@ -311,8 +311,8 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("quickly")
 @pytest.mark.fault(
     "processes",
-    "a run is continued on another host while its keeper lives",
-    "the keeper is heard and nothing starts",
+    "a run is continued on another host while its keeper is alive",
+    "the live keeper is noticed, and nothing starts",
 )
 def test_from_another_host_a_keeper_that_writes_is_heard(
     scene: Scene, capsys: pytest.CaptureFixture[str]

@@ -57,7 +57,7 @@ def test_a_healthy_run_succeeds_and_leaves_its_story(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", first(1, CASES), ids=lambda c: c.mode)
 @pytest.mark.fault(
-    "recovery", "each way to die: exceptions, signals, memory, exits", "its own verdict, with rank and line"
+    "recovery", "each way to die: exceptions, signals, memory, exits", "the right verdict, with rank and line"
 )
 def test_each_way_to_die_has_its_verdict(tmp_path: Path, case: Case) -> None:
     done, run, state = run_headless("--nproc-per-node", "2", JOB, "--mode", case.mode, cwd=tmp_path)
@@ -132,7 +132,7 @@ for step in range(first, 11):
 @pytest.mark.fault(
     "recovery",
     "a script that cannot resume fails after its first step",
-    "it waits for a person; no checkpoint is overwritten",
+    "it waits for the user; no checkpoint is overwritten",
 )
 def test_that_a_rank_fails_is_journalled_before_its_launcher_ends_and_nothing_restarts(
     tmp_path: Path,

@@ -71,7 +71,7 @@ def started(cwd: Path, gate: Path) -> tuple[RunPaths, Holder]:
 @pytest.mark.fault(
     "journal and disk",
     "the run directory is deleted or moved while the job runs",
-    "said; training continues; nothing is made in its place",
+    "reported; training continues; no new folder is created",
 )
 def test_it_is_said_and_training_goes_on_to_its_end(
     tmp_path: Path, how: str, code: int, exit_code: int
@@ -122,7 +122,7 @@ def test_a_detached_run_that_was_moved_and_moved_back_goes_on(tmp_path: Path) ->
     )
     with background("attach", "--no-ui", str(elsewhere.root), cwd=tmp_path) as follower:
         out, _ = follower.communicate(timeout=60)
-        assert "moved or copied from" in out
+        assert "it was moved from" in out
     elsewhere.root.rename(run.root)
     assert wait_until(lambda: "in its place again" in run.node().log.read_text(), 30)
     gate.touch()
@@ -135,7 +135,7 @@ def test_a_detached_run_that_was_moved_and_moved_back_goes_on(tmp_path: Path) ->
 @pytest.mark.fault(
     "journal and disk",
     "the run directory is deleted under `attach --no-ui`",
-    "told, exit 6; a signal still stops the job",
+    "reported, exit 6; a signal still stops the job",
 )
 def test_who_follows_it_is_told(tmp_path: Path) -> None:
     run, holder = started(tmp_path, tmp_path / "gate")

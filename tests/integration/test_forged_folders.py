@@ -365,8 +365,8 @@ def no_child(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 @pytest.mark.fault(
     "secrets and access",
-    "a folder that was handed over: forged, copied, moved, linked, writable by others (26 kinds)",
-    "it opens; nothing in it is started, signalled or asked",
+    "a foreign folder: forged, copied, moved, linked, writable by others (26 kinds)",
+    "it opens; nothing in it is started, signaled or requested",
 )
 def test_nothing_is_done_to_or_for_it(
     scene: Scene,
@@ -428,7 +428,7 @@ def test_nothing_is_done_to_or_for_it(
 
 
 @pytest.mark.fault(
-    "secrets and access", "a link in a folder leads to another run", "a stop does not go through it"
+    "secrets and access", "a link in a folder points to another run", "a stop does not follow it"
 )
 def test_a_stop_never_goes_through_a_link_to_another_run(
     scene: Scene, capsys: pytest.CaptureFixture[str]
@@ -447,9 +447,7 @@ def test_a_stop_never_goes_through_a_link_to_another_run(
 
 
 @as_root
-@pytest.mark.fault(
-    "secrets and access", "another user's process bears the run's mark", "it is not taken over"
-)
+@pytest.mark.fault("secrets and access", "another user's process has the run's mark", "it is not taken over")
 def test_a_process_of_another_user_that_bears_our_mark_is_not_taken_over(
     scene: Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:

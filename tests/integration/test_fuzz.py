@@ -38,7 +38,7 @@ def quickly() -> Iterator[None]:
 @pytest.mark.fault(
     "hostile input",
     "broken UTF-8 and endless nesting in telemetry, journal, lock, request, run record",
-    "the record is passed over",
+    "the record is skipped",
 )
 def test_bytes_that_are_no_text_and_nesting_without_end_are_no_record(tmp_path: Path) -> None:
     path = tmp_path / "case.json"
@@ -65,7 +65,7 @@ def test_numbers_of_thousands_of_digits_are_numbers() -> None:
 
 
 @pytest.mark.fault(
-    "hostile input", "control characters in arguments and file names", "no message or JSON repeats them raw"
+    "hostile input", "control characters in arguments and file names", "no message or JSON contains them raw"
 )
 def test_what_a_person_typed_cannot_act_on_a_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -51,7 +51,9 @@ def gpu_rows(root: Path) -> dict[str, list[dict[str, float | None]]]:
 
 
 @pytest.mark.fault(
-    "recovery", "a GPU falls off the bus under a run", "its Xid, its loss and the verdict name the hardware"
+    "recovery",
+    "a GPU falls off the bus under a run",
+    "its Xid, its loss and the verdict show a hardware fault",
 )
 def test_a_gpu_that_falls_off_the_bus_is_seen_and_decides_the_verdict(
     machine: StandIn, tmp_path: Path

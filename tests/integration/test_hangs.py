@@ -220,7 +220,7 @@ ON_DEMAND = ("--no-ui", "--end-hangs", "--nproc-per-node", "2", "--python", sys.
 
 
 @pytest.mark.fault(
-    "recovery", "seven kinds of deadlock, each behind heartbeats", "with both flags, stoker ends each one"
+    "recovery", "seven kinds of deadlock, each with heartbeats", "with both flags, stoker ends each one"
 )
 @pytest.mark.parametrize("ways", first(1, [(ways,) for ways in DEADLOCKS]), ids=" ".join)
 def test_deadlocks_behind_heartbeats_are_flagged_and_ended_where_a_person_wants_that(

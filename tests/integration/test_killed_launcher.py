@@ -28,7 +28,7 @@ for step in range(1, 2000):
 @pytest.mark.fault(
     "processes",
     "torchrun's agent is killed (SIGKILL) before its first output, then in the middle of training",
-    "the launcher is named by its own exit, its ranks are swept, and the run restarts",
+    "the verdict is the launcher's own exit; its ranks are ended, and the run restarts",
 )
 def test_a_killed_torchrun_is_named_and_its_ranks_are_swept(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAINS)

@@ -81,7 +81,9 @@ def assert_told_all_along(run: RunPaths) -> None:
     assert max((after.t - before.t for before, after in pairwise(told)), default=0.0) < 50
 
 
-@pytest.mark.fault("logs and load", "the machine is busy and the log long", "it is read to its last step")
+@pytest.mark.fault(
+    "logs and load", "the machine is busy and the log long", "the log is read to its last step"
+)
 def test_a_finished_log_is_read_to_its_last_step_however_busy_the_machine_is(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     large_log(log, 200)
@@ -108,7 +110,7 @@ def test_what_ranks_under_torchrun_say_in_their_last_second_is_read(tmp_path: Pa
 @pytest.mark.fault(
     "logs and load",
     "a job dies behind a backlog of log",
-    "the verdict stands within a second, the last one follows",
+    "a first verdict within a second, then the final one",
 )
 def test_a_failures_verdict_stands_within_a_second_of_the_end(tmp_path: Path) -> None:
     job = job_in(tmp_path)

@@ -167,7 +167,7 @@ def judged_and_healed(nodes: Nodes) -> st.AttemptState:
 @pytest.mark.fault(
     "nodes",
     "the link between two nodes is cut in the middle of a run",
-    "one verdict with a node within the group's timeout and 30 s; once it is healed all are restarted",
+    "one verdict with a node within the group's timeout and 30 s; once the link is back, all nodes restart",
 )
 def test_a_cut_link_has_one_verdict_and_heals(nodes: Nodes) -> None:
     nodes.start(1)
@@ -184,7 +184,7 @@ def test_a_cut_link_has_one_verdict_and_heals(nodes: Nodes) -> None:
 @pytest.mark.fault(
     "nodes",
     "node 0 is gone with keeper, agent and ranks",
-    "the others end within --node-timeout; `stoker continue` takes the run up",
+    "the others end within --node-timeout; `stoker continue` resumes the run",
 )
 def test_a_leader_node_that_is_gone(nodes: Nodes) -> None:
     bound = ("--node-timeout", "25")
@@ -208,7 +208,7 @@ def test_a_leader_node_that_is_gone(nodes: Nodes) -> None:
 @pytest.mark.fault(
     "nodes",
     "a node is cut off before the ranks have met",
-    "the rendezvous fails within its own timeout: a verdict, no silence",
+    "the rendezvous fails within its own timeout, with a verdict",
 )
 def test_a_node_that_cannot_reach_the_master(nodes: Nodes) -> None:
     nodes.tool("cut", 1, 2)
@@ -229,7 +229,7 @@ PORT = 29_871
 @pytest.mark.fault(
     "nodes",
     "a firewall drops what a node sends to node 0, or refuses it",
-    "while the ranks have not met, one line names which of the two, on that node; then a rendezvous verdict",
+    "one line on that node says which, before the ranks have met; then a rendezvous verdict",
 )
 def test_a_refused_and_a_dropped_port_are_told_apart(nodes: Nodes) -> None:
     nodes.count = 3
@@ -251,8 +251,8 @@ def test_a_refused_and_a_dropped_port_are_told_apart(nodes: Nodes) -> None:
 @pytest.mark.cluster
 @pytest.mark.fault(
     "nodes",
-    "--master-addr names another node, or an address that nobody has",
-    "each node reports what answers there while the ranks have not met; then a rendezvous verdict",
+    "--master-addr is another node or an unused address",
+    "each node reports what answers there before the ranks have met; then a rendezvous verdict",
 )
 @pytest.mark.parametrize("host", ["node2", "250"])
 def test_a_wrong_master_is_reported(nodes: Nodes, host: str) -> None:
@@ -272,7 +272,7 @@ def test_a_wrong_master_is_reported(nodes: Nodes, host: str) -> None:
 @pytest.mark.fault(
     "nodes",
     "`stoker check --deep` where a firewall drops what a node sends to node 0, or refuses it",
-    "a line on that node names which of the two",
+    "a line on that node says which",
 )
 def test_a_deep_check_tells_a_refused_from_a_dropped_port(nodes: Nodes) -> None:
     nodes.tool("up", 3)
@@ -297,7 +297,7 @@ def test_a_deep_check_tells_a_refused_from_a_dropped_port(nodes: Nodes) -> None:
 @pytest.mark.fault(
     "nodes",
     "the link between two of three nodes is slow",
-    "`stoker check --deep` on each names the two, with what they send in a second",
+    "`stoker check --deep` on each shows the two nodes and their bandwidth",
 )
 def test_a_slow_pair_of_nodes_is_named(nodes: Nodes) -> None:
     nodes.tool("up", 3)
@@ -315,7 +315,7 @@ def test_a_slow_pair_of_nodes_is_named(nodes: Nodes) -> None:
 @pytest.mark.fault(
     "nodes",
     "one of four nodes is cut off in the middle of a run",
-    "one verdict, with that node, within the group's timeout and 30 s; once it is healed all are restarted",
+    "one verdict with that node within the group's timeout and 30 s; once the link is back, all nodes restart",
 )
 def test_a_node_of_four_that_is_cut_off_is_named(nodes: Nodes) -> None:
     nodes.count = 4

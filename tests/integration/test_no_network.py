@@ -34,8 +34,8 @@ if os.environ["STOKER_ATTEMPT"] == "1":
 @pytest.mark.e2e
 @pytest.mark.fault(
     "secrets and access",
-    "a run that fails, restarts and is looked at",
-    "no process of stoker connects, sends or looks a name up",
+    "a run that fails, restarts and is viewed",
+    "no process of stoker connects, sends or resolves a name",
 )
 def test_nothing_reaches_out(tmp_path: Path) -> None:
     (tmp_path / "watch").mkdir()

@@ -45,7 +45,7 @@ def test_a_start_without_room_is_one_line(size: str, tmp_path: Path) -> None:
 @pytest.mark.fault(
     "journal and disk",
     "the user's state folder is full or read-only",
-    "a name that is not kept is not confirmed; a log is not watched unseen; a run goes on",
+    "a name that cannot be saved is not confirmed; a log is not observed unrecorded; a run continues",
 )
 def test_a_state_folder_without_room(
     size: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -129,7 +129,7 @@ for step in range(1, 2000):
 @pytest.mark.fault(
     "journal and disk",
     "a job takes all inodes of its disk",
-    "it trains on, every step is journaled; a request that cannot be written is named, a stop reaches the run",
+    "training continues and every step is journaled; a request that cannot be written is reported; a stop reaches the run",
 )
 def test_a_run_without_inodes_goes_on_and_can_be_stopped(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "64m,nr_inodes=120") as disk:
@@ -171,7 +171,7 @@ for step in range(1, 400):
 @pytest.mark.fault(
     "journal and disk",
     "torchrun's ranks print onto a full disk",
-    "their own print raises (Errno 28) and ends them: the verdict is disk_full, and every event is kept",
+    "the print raises Errno 28 and ends them; the verdict is disk_full, and every event is kept",
 )
 def test_a_print_onto_a_full_disk_ends_the_rank_that_prints(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "3m") as disk:

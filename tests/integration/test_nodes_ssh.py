@@ -35,7 +35,7 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
 
 @pytest.mark.fault(
     "nodes",
-    "ssh to all hosts of a run is cut while its logs are read",
+    "ssh to all hosts of a run is cut while logs are read",
     "training continues; status, logs and stop reach it again",
 )
 def test_a_run_over_two_hosts_is_started_watched_cut_off_and_stopped(hosts: Hosts, tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_when_a_parent_is_killed_its_orphans_are_ended_before_the_next_attempt(
 @pytest.mark.e2e
 @pytest.mark.fault(
     "processes",
-    "the keeper is frozen (SIGSTOP) and answers no request",
+    "the keeper is stopped (SIGSTOP) and answers no request",
     "`stop --now` says so, and `stop --now --without-keeper` can end the run's own, checked processes itself",
 )
 def test_a_frozen_keeper_is_named_and_its_run_can_be_ended_without_it(
@@ -200,7 +200,9 @@ def test_a_stoker_run_within_a_job_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.fault(
-    "processes", "only the journal names a process as the run's", "it is listed, never signalled"
+    "processes",
+    "only the journal claims that a process belongs to the run",
+    "the process is listed, never signaled",
 )
 def test_what_only_the_journal_names_is_listed_and_neither_killed_nor_waited_for(
     family: Path, tmp_path: Path
@@ -240,7 +242,7 @@ def test_what_only_the_journal_names_is_listed_and_neither_killed_nor_waited_for
 
 @pytest.mark.e2e
 @pytest.mark.fault(
-    "processes", "a process of the last attempt cannot be ended", "no next attempt is launched beside it"
+    "processes", "a process of the last attempt cannot be ended", "no next attempt starts while it is alive"
 )
 def test_nothing_is_launched_beside_a_process_that_cannot_be_ended(tmp_path: Path) -> None:
     """A stopped tracee cannot be ended here; a process that bears the mark and appears between two attempts stands for it."""

@@ -15,7 +15,7 @@ from tests.integration.harness import only_run, stoker
 @pytest.mark.fault(
     "journal and disk",
     "a read-only mount: every verb",
-    "what is there is shown; a start is refused in one line",
+    "existing runs are shown; a start is refused in one line",
 )
 def test_what_is_there_is_shown_and_nothing_is_started(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "2g") as disk:  # a start wants a gigabyte free

@@ -84,7 +84,7 @@ if count < 6:
 
 
 @pytest.mark.e2e
-@pytest.mark.fault("recovery", "a script that resumes fails again and again", "restarted until it is done")
+@pytest.mark.fault("recovery", "a script that resumes fails again and again", "restarted until it finishes")
 def test_cycles_of_crash_and_restart_leave_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(CRASHES, encoding="utf-8")
     (tmp_path / "stoker.toml").write_text("[policy.worker_crash]\ndelay_s = 0\n", encoding="utf-8")

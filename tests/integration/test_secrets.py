@@ -68,12 +68,12 @@ raise RuntimeError(f"CUDA error: {sys.argv[1:]} {names} {args.db_pass}")
 @pytest.mark.fault(
     "secrets and access",
     "some 130 secrets of 45 shapes in environment, arguments, config, log and URLs",
-    "none is in anything that stoker writes or prints",
+    "stoker writes and prints none of them",
 )
 @pytest.mark.fault(
     "secrets and access",
     "100 secrets of 10 forms in a training's arguments, variables, config and log",
-    "none is in anything that stoker writes or prints; the training gets them unchanged",
+    "stoker writes and prints none of them; the training gets them unchanged",
 )
 def test_no_secret_is_in_anything_that_stoker_writes_and_the_training_gets_all(tmp_path: Path) -> None:
     job, note = tmp_path / "job", tmp_path / "note"

@@ -173,7 +173,7 @@ def test_a_cancelled_job_that_saved_its_checkpoint_stays_cancelled(cluster: Clus
 @pytest.mark.fault(
     "nodes",
     "a node of a SLURM job is gone with slurmd and its steps",
-    "`slurm watch --exclude-failed` names it and keeps the job off it; the job resumes its run on the other nodes",
+    "`slurm watch --exclude-failed` shows it and keeps the job off it; the job resumes its run on the other nodes",
 )
 def test_a_lost_node_is_excluded_and_the_job_resumes_without_it(cluster: Cluster) -> None:
     # 600 steps are over in 10 s on an idle machine, before the watch has started and the node is killed.
@@ -242,7 +242,7 @@ def test_a_job_that_reaches_its_limit_ends_for_it(cluster: Cluster) -> None:
 @pytest.mark.cluster
 @pytest.mark.fault(
     "nodes",
-    "a SLURM job is warned of its limit, and its script ignores that",
+    "a SLURM job is warned of its limit, and its script ignores the warning",
     "it is stopped before the limit; the verdict is the time limit, exit code 5, not started again",
 )
 def test_a_script_that_ignores_the_warning_is_stopped_before_the_limit(cluster: Cluster) -> None:

@@ -60,7 +60,9 @@ def test_only_a_regular_file_is_opened(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
-@pytest.mark.fault("hostile input", "FIFOs named error.json, exit, control/x.json", "nobody waits for them")
+@pytest.mark.fault(
+    "hostile input", "FIFOs named error.json, exit, control/x.json", "no reader waits for them"
+)
 def test_pipes_in_a_run_directory_hold_nobody(tmp_path: Path) -> None:
     """Each is read as if it were missing; a request is refused."""
     run = RunPaths(tmp_path)
@@ -86,7 +88,7 @@ def test_pipes_in_a_run_directory_hold_nobody(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "verb", first(1, [["diagnose"], ["metrics"], ["attach", "--no-ui"]]), ids=lambda verb: verb[0]
 )
-@pytest.mark.fault("hostile input", "/proc/kmsg and its like are named as a log", "one line, exit 2")
+@pytest.mark.fault("hostile input", "/proc/kmsg and the like given as a log", "one line, exit 2")
 def test_an_endless_file_of_the_kernel_is_refused_in_one_line(tmp_path: Path, verb: list[str]) -> None:
     done = stoker(*verb, "/proc/kmsg", cwd=tmp_path, timeout_s=HANG_S)
     assert done.code == 2, done.out
@@ -110,7 +112,7 @@ sys.exit(1)
 
 
 @pytest.mark.e2e
-@pytest.mark.fault("hostile input", "a job makes FIFOs where its keeper reads", "the keeper continues")
+@pytest.mark.fault("hostile input", "a job creates FIFOs where its keeper reads", "the keeper continues")
 def test_a_job_that_makes_pipes_where_its_keeper_looks_holds_nobody(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT, encoding="utf-8")
     words = ("--python", sys.executable, "--no-retry", "--", sys.executable, "train.py")
@@ -120,7 +122,7 @@ def test_a_job_that_makes_pipes_where_its_keeper_looks_holds_nobody(tmp_path: Pa
     assert state.answered.get("x") is not None, "the request was answered"
 
 
-@pytest.mark.fault("hostile input", "gzip nested 1,200-fold", "read to a depth and no further")
+@pytest.mark.fault("hostile input", "gzip nested 1,200-fold", "read to a limited depth")
 def test_gzip_within_gzip_is_read_to_a_depth_and_no_further() -> None:
     data = ERROR.encode()
     for _ in range(3):
@@ -133,7 +135,7 @@ def test_gzip_within_gzip_is_read_to_a_depth_and_no_further() -> None:
     assert torn == [True]
 
 
-@pytest.mark.fault("hostile input", "a gzip bomb", "cut at a bound, and said")
+@pytest.mark.fault("hostile input", "a gzip bomb", "cut off at a limit, and reported")
 def test_what_unpacks_to_too_much_is_cut() -> None:
     torn: list[bool] = []
     bomb = gzip.compress(bytes(50 << 20))

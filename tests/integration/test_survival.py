@@ -81,8 +81,8 @@ def test_a_killed_keeper_is_replaced_and_the_run_ends_whole(tmp_path: Path) -> N
 @pytest.mark.e2e
 @pytest.mark.fault(
     "processes",
-    "the keeper dies, and the ranks end while there is none",
-    "the exit status is on disk and the next keeper gives it",
+    "the keeper dies, and the ranks end before another keeper starts",
+    "the exit status is on disk, and the next keeper reports it",
 )
 def test_a_keeper_killed_after_the_ranks_ended_still_learns_their_exit_status(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
@@ -147,9 +147,7 @@ def test_a_detached_failure_is_held_until_a_person_restarts_or_stops_it(tmp_path
     assert "stopped: stopped by" in lines[-1]
 
 
-@pytest.mark.fault(
-    "recovery", "the port that was asked for is taken", "refused in one line before anything starts"
-)
+@pytest.mark.fault("recovery", "the requested port is taken", "refused in one line before anything starts")
 def test_a_named_port_that_is_taken_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -163,7 +161,7 @@ def test_a_named_port_that_is_taken_is_refused_and_leaves_nothing(tmp_path: Path
 @pytest.mark.e2e
 @pytest.mark.parametrize(("number", "code"), first(1, [(signal.SIGTERM, 5), (signal.SIGINT, 130)]))
 @pytest.mark.fault(
-    "processes", "a signal to a headless stoker", "the job is stopped in order, and the exit code says so"
+    "processes", "a signal to a headless stoker", "the job is stopped in order, and the exit code shows it"
 )
 def test_signals_end_a_headless_run_gracefully(tmp_path: Path, number: signal.Signals, code: int) -> None:
     with background("run", "--no-ui", *TWO, JOB, "--gate", "never", cwd=tmp_path) as process:

@@ -118,7 +118,7 @@ def keepers_of(run: RunPaths, node: int) -> int:
 @pytest.mark.fault(
     "nodes",
     "a follower's keeper is killed with -9 and started again",
-    "it joins again and takes over what lives there",
+    "it joins again and takes over the live processes",
 )
 @pytest.mark.fault(
     "nodes",
@@ -306,7 +306,7 @@ dist.destroy_process_group()
 @pytest.mark.cluster
 @pytest.mark.fault(
     "nodes",
-    "one of `--nnodes 2:3` nodes is gone with keeper, agent and rank",
+    "one of `--nnodes 2:3` nodes is lost with keeper, agent and rank",
     "the run is restarted on two, with the global batch of three",
 )
 def test_a_run_of_three_nodes_continues_with_two(run: RunPaths) -> None:

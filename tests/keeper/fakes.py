@@ -15,6 +15,7 @@ from supervisor.job.launch.env import EnvChange
 from supervisor.job.launch.plan import LaunchPlan
 from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope, Timing
 from supervisor.keeper.base.keeper_clock import Clock
+from supervisor.keeper.monitoring.observations import Reported
 from supervisor.run import events as ev
 from supervisor.run.journal import JournalReader, JournalWriter
 from supervisor.run.paths import RunPaths
@@ -134,6 +135,17 @@ def job_of(tmp_path: Path, *argv: str, interactive: bool = False, **changes: obj
 
 def verdict_of(failure: FailureClass = FailureClass.CODE_ERROR) -> Verdict:
     return Verdict(failure, None, 1.0, 0, (0,), None, "it broke", None, (), (), Action.STOP, "f1")
+
+
+def evidence(
+    text: str, rank: int | None = 1, *, t: float = 1.0, failure: FailureClass = FailureClass.CODE_ERROR
+) -> Reported:
+    """A line that shows a cause."""
+    path, line = "t/1/stderr.log", 4
+    found = ev.EvidenceSeen(
+        t=t, attempt=0, failure=failure, role="cause", text=text, path=path, line=line, rank=rank
+    )
+    return Reported(found, rank)
 
 
 def stopped_verdict() -> Verdict:

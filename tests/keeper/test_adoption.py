@@ -48,7 +48,7 @@ def test_adopted_before_its_launch_it_is_launched(tmp_path: Path) -> None:
 @pytest.mark.fault(
     "journal and disk",
     "the journal is torn in its first line",
-    "the run continues, and says again how it began",
+    "the run continues, and its beginning is recorded again",
 )
 @pytest.mark.parametrize("torn", [b"", b'{"kind":"run_sta', bytes(300)], ids=["empty", "half", "zeros"])
 def test_a_journal_torn_in_its_first_line_is_begun_again(tmp_path: Path, torn: bytes) -> None:
@@ -60,8 +60,8 @@ def test_a_journal_torn_in_its_first_line_is_begun_again(tmp_path: Path, torn: b
 
 @pytest.mark.fault(
     "processes",
-    "the launcher is killed before it has written down what it started, alone or with the keeper",
-    "the command is ended, and holds up no further attempt",
+    "the launcher, alone or with the keeper, is killed before it has recorded its command",
+    "the command is ended and blocks no further attempt",
 )
 @pytest.mark.parametrize(
     ("keeper_lives", "ended"), [(True, (Outcome.FAILED, 1)), (False, (Outcome.SUCCEEDED, 2))]
@@ -129,8 +129,8 @@ def test_adopted_after_the_child_had_failed_its_code_is_known(tmp_path: Path) ->
 @pytest.mark.timeout(30)
 @pytest.mark.fault(
     "processes",
-    "a stop right after an adoption: the command has ended well, and left a process",
-    "it is answered at once, and the run has succeeded",
+    "a stop right after an adoption; the command has succeeded and left a process",
+    "the stop is answered at once, and the run has succeeded",
 )
 @pytest.mark.parametrize("request_kind", [RequestKind.STOP, RequestKind.STOP_NOW, None], ids=str)
 def test_a_stop_is_answered_where_the_command_had_ended_well_and_left_a_process(
@@ -183,7 +183,7 @@ def carry_beside(run: RunPaths, record: RunFile) -> tuple[int, st.RunState]:
 
 
 @pytest.mark.fault(
-    "processes", "a reboot: nothing of the run is left", "it is lost, exit 6, and waits for `stoker continue`"
+    "processes", "a reboot: no process of the run is left", "the run is lost (exit 6) until `stoker continue`"
 )
 def test_a_run_of_which_nothing_is_left_is_lost(tmp_path: Path) -> None:
     run = run_in(tmp_path, STARTED, INTENDED, RUNS)

@@ -202,7 +202,9 @@ def test_a_recycled_pid_in_the_journal_is_no_rank_of_ours(tmp_path: Path) -> Non
 
 
 @pytest.mark.fault(
-    "processes", "a rank in uninterruptible sleep (state D, injected)", "named as such; the stop is bounded"
+    "processes",
+    "a rank in uninterruptible sleep (state D, injected)",
+    "reported as such; the stop is bounded",
 )
 def test_what_no_signal_reaches_is_reported_as_such_and_waited_for_no_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

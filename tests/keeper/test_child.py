@@ -68,7 +68,9 @@ def test_a_killed_launcher_costs_neither_the_command_nor_its_status(tmp_path: Pa
     assert ended(child) == -signal.SIGKILL
 
 
-@pytest.mark.fault("journal and disk", "the disk keeps the launcher waiting", "the exit status is waited for")
+@pytest.mark.fault(
+    "journal and disk", "a slow disk delays the launcher", "the keeper waits for the exit status"
+)
 def test_a_launcher_that_a_busy_disk_keeps_waiting_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,8 +99,8 @@ def test_signals_to_everybody_do_not_reach_the_launcher(tmp_path: Path) -> None:
 
 @pytest.mark.fault(
     "processes",
-    "a signal to everybody (scancel, Ctrl-C) comes while an attempt is being launched",
-    "the launcher survives it and the command starts: the stop is carried out, and no launch counts as failed",
+    "a signal to all processes (scancel, Ctrl-C) during a launch",
+    "the launcher survives and the command starts; the stop is carried out, and no launch counts as failed",
 )
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_a_signal_at_the_launchers_first_moment_does_not_end_it(
@@ -147,7 +149,7 @@ def test_under_slurm_the_command_ignores_usr1(tmp_path: Path, job: dict[str, str
 
 @pytest.mark.fault(
     "processes",
-    "a command that cannot be executed, a working folder that is gone",
+    "a command that cannot be executed, a deleted working folder",
     "one line",
 )
 @pytest.mark.parametrize("argv", [("no-such-program",), ("/",), ("true", "a\0b")])
@@ -164,7 +166,7 @@ def test_a_program_that_cannot_be_started_is_one_line(tmp_path: Path, argv: tupl
 
 
 @pytest.mark.fault(
-    "journal and disk", "the new process's pid cannot be written down", "it does not run on unaccounted for"
+    "journal and disk", "a new process's pid cannot be recorded", "the process does not continue unrecorded"
 )
 def test_a_command_whose_pid_cannot_be_written_down_does_not_run_on(tmp_path: Path) -> None:
     exit_path = tmp_path / "exit"
@@ -221,7 +223,7 @@ def test_nothing_was_started_where_there_is_no_pid_and_half_files_are_none(tmp_p
 
 
 @pytest.mark.fault(
-    "processes", "the machine was rebooted and the pid is somebody else's now", "it is a stranger"
+    "processes", "a reboot, after which another process has the pid", "it does not count as the run's"
 )
 def test_a_pid_of_another_boot_is_nobodys(tmp_path: Path) -> None:
     child = start(tmp_path, sys.executable, "-c", SLEEP)
@@ -235,7 +237,7 @@ def test_a_pid_of_another_boot_is_nobodys(tmp_path: Path) -> None:
     assert wait_until(lambda: child.poll() is not None, 10)
 
 
-@pytest.mark.fault("processes", "a recorded pid was given to another process", "no signal is sent to it")
+@pytest.mark.fault("processes", "another process has a recorded pid", "no signal is sent to it")
 def test_a_stranger_under_a_known_pid_is_never_signalled(tmp_path: Path) -> None:
     child = start(tmp_path, sys.executable, "-c", SLEEP)
     stranger = ProcessId(child.pid.pid, child.pid.start_time - 1.0)

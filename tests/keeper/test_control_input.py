@@ -120,9 +120,7 @@ def came_of(folder: Path, kind: RequestKind, state: st.RunState, **asked: Any) -
     return str((refused + noted + [told[0] for told in actor.told])[0])
 
 
-@pytest.mark.fault(
-    "processes", "a request that was meant for an earlier attempt", "it is answered as stale and does nothing"
-)
+@pytest.mark.fault("processes", "a request that was meant for an earlier attempt", "it is refused as stale")
 @pytest.mark.parametrize("kind", list(RequestKind))
 def test_what_each_request_means_in_each_condition(tmp_path: Path, kind: RequestKind) -> None:
     done = set(ALLOWED[kind].values())

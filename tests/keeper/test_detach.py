@@ -42,7 +42,9 @@ def test_what_is_handed_over_arrives(findings: tuple[Finding, ...]) -> None:
     "data", [b"", b"\n\n", msgspec.json.encode(RECORD), handover(RECORD, (FINDING,))[:40]]
 )
 @pytest.mark.fault(
-    "processes", "the handover to the background process is cut", "refused; nothing is launched from a part"
+    "processes",
+    "the handover to the background process is cut off",
+    "refused; nothing is launched from a part of it",
 )
 def test_less_than_all_of_it_is_refused(data: bytes) -> None:
     with pytest.raises(BadRunFile):

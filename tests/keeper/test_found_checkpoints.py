@@ -388,7 +388,7 @@ def test_whose_a_checkpoint_is_by_what_each_run_names(
 @pytest.mark.fault(
     "recovery",
     "a training that stoker does not run saves checkpoints in the same folder",
-    "what lies outside the output that the run's own arguments name is not taken",
+    "checkpoints outside the run's own output are not used",
 )
 @pytest.mark.parametrize(
     ("args", "folder", "path", "taken"),

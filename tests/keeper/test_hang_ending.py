@@ -100,9 +100,7 @@ def test_a_silence_is_flagged_at_once_and_ended_only_where_nothing_speaks_agains
 # -- who watches, and who can continue ------------------------------------------------------------------
 
 
-@pytest.mark.fault(
-    "recovery", "a hang of a run that cannot resume, with nobody watching", "it is flagged, not ended"
-)
+@pytest.mark.fault("recovery", "an unwatched hang of a run that cannot resume", "it is flagged, not ended")
 def test_unwatched_and_without_a_resume_a_hang_is_only_flagged_and_said_once(bench: Bench) -> None:
     bench.can_resume = False
     bench.steps(30)
@@ -132,7 +130,7 @@ def test_a_person_who_keeps_waiting_does_so_for_this_silence_alone(bench: Bench)
     assert bench.wait(60)
 
 
-@pytest.mark.fault("recovery", "a job lives again during the countdown", "it is not ended")
+@pytest.mark.fault("recovery", "a job makes progress again during the countdown", "it is not ended")
 def test_a_sign_of_life_within_the_countdown_ends_it(bench: Bench) -> None:
     bench.steps(30)
     assert not bench.wait(320)

@@ -60,7 +60,7 @@ class Server:
 @pytest.mark.fault(
     "journal and disk",
     "ESTALE, EIO or EROFS in a live run (injected errnos)",
-    "no event is missing, and it is said",
+    "no event is missing, and the fault is reported",
 )
 def test_a_journal_that_is_away_for_a_while_misses_no_event(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
@@ -102,7 +102,9 @@ def test_a_journal_that_is_away_for_a_while_misses_no_event(
 
 
 @pytest.mark.fault(
-    "journal and disk", "the journal cannot be written for long", "what waits in memory is bounded"
+    "journal and disk",
+    "the journal cannot be written for a long time",
+    "events waiting in memory are bounded",
 )
 def test_what_waits_in_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("supervisor.keeper.base.ledger.MOST_WAITING", 10)
@@ -136,7 +138,9 @@ def _fails(*_args: object, **_more: object) -> None:
 
 
 @pytest.mark.fault(
-    "journal and disk", "a run of months: the journal grows large", "it grows a tenth as fast, and folds"
+    "journal and disk",
+    "a run of months: the journal grows large",
+    "it grows a tenth as fast, and still folds",
 )
 def test_a_large_journal_grows_a_tenth_as_fast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_module, "APART_S", ((2_000, 1.0), (1 << 62, 60.0)))
@@ -201,7 +205,7 @@ def newer(request: pytest.FixtureRequest, tmp_path: Path) -> RunPaths:
 WHY = r"a newer stoker wrote this run \((run.json has schema 2|its journal has events of version 3)\): read-only: update stoker"
 
 
-@pytest.mark.fault("journal and disk", "a run of a newer stoker", "shown, and why it is read-only")
+@pytest.mark.fault("journal and disk", "a run of a newer stoker", "opened read-only, with the reason")
 def test_a_run_of_a_newer_stoker_is_shown_and_nothing_more(newer: RunPaths) -> None:
     lock = KeeperLock(newer.node().lock, start_time=1.0)
     try:

@@ -60,7 +60,7 @@ def searched(of: LastReading) -> Callable[[], bool]:
 @pytest.mark.fault(
     "logs and load",
     "a process outlives the job and continues writing",
-    "what it writes is read until it falls quiet",
+    "its output is read until it is quiet",
 )
 def test_a_writer_is_waited_for_until_it_falls_quiet(looks: list[bool]) -> None:
     logs, clock = Logs(), FakeClock()

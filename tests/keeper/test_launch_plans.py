@@ -100,8 +100,8 @@ def test_a_secret_argument_needs_the_whole_job_again(tmp_path: Path, words: tupl
 
 @pytest.mark.fault(
     "secrets and access",
-    "an argument was redacted on disk and is not given again",
-    "it is asked for, never launched as stars",
+    "an argument redacted on disk is not supplied again",
+    "it is requested, never launched redacted",
 )
 def test_a_plan_with_something_hidden_is_never_launched(tmp_path: Path) -> None:
     record = job_of(tmp_path, "train", "--api-key", "abc")

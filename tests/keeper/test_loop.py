@@ -72,7 +72,7 @@ def test_a_fresh_run_ends_with_its_code(
     index.close()
 
 
-@pytest.mark.fault("processes", "two keepers are started on one run", "the second leaves at once")
+@pytest.mark.fault("processes", "two keepers are started on one run", "the second one quits at once")
 @pytest.mark.fault(
     "processes", "keeper.lock is removed and a second keeper starts", "refused by the journal's own lock"
 )
@@ -114,8 +114,8 @@ def held_run(tmp_path: Path, failure: FailureClass, for_s: float) -> RunPaths:
 
 @pytest.mark.fault(
     "recovery",
-    "a usage, import or code error that nobody watches",
-    "the keeper ends; nothing stays in memory for a day",
+    "an unwatched usage, import or code error",
+    "the keeper ends instead of waiting for a day",
 )
 @pytest.mark.parametrize(
     ("failure", "why"),
@@ -225,8 +225,8 @@ def test_a_person_need_not_wait_for_what_is_not_shown(
 
 @pytest.mark.fault(
     "journal and disk",
-    "stoker's own writes find a full disk",
-    "events wait in memory; no write of stoker ends the training",
+    "stoker's own writes fail on a full disk",
+    "events wait in memory; stoker's writes never end the training",
 )
 def test_a_full_disk_costs_facts_never_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunPaths(tmp_path / "run-1")
@@ -260,7 +260,7 @@ except OSError:
 @pytest.mark.fault(
     "journal and disk",
     "the job fills its own run folder's disk and ends",
-    "every fact is in the journal, the last ones in reserved space",
+    "every event is in the journal, the last ones in reserved space",
 )
 def test_the_facts_of_a_run_that_filled_its_disk_are_all_there(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as disk:

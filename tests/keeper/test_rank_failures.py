@@ -8,23 +8,12 @@ from supervisor.keeper.monitoring.observations import Reported, StepSeen
 from supervisor.keeper.monitoring.rank_failures import FRESH_S, RankFailures
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.records import FailureClass
 from tests.conftest import not_none
-from tests.keeper.fakes import FakeClock
+from tests.keeper.fakes import FakeClock, evidence
 
 
 def error(t: float, rank: int | None = 1, text: str = "ValueError: bad") -> Reported:
-    found = ev.EvidenceSeen(
-        t=t,
-        attempt=0,
-        failure=FailureClass.CODE_ERROR,
-        role="cause",
-        rank=rank,
-        path="t/1/stderr.log",
-        line=4,
-        text=text,
-    )
-    return Reported(found, rank)
+    return evidence(text, rank, t=t)
 
 
 def view_of(codes: dict[int, int | None], failing: ev.RankFailing | None = None) -> st.AttemptState:

@@ -24,13 +24,12 @@ from supervisor.keeper.recording.recorder import MAX_EVIDENCE, SPEAKER_WAIT_S, R
 from supervisor.run import events as ev
 from supervisor.run.events import Phase
 from supervisor.run.fold import replay
-from supervisor.run.records import FailureClass
 from supervisor.run.series import HOST, METRICS, RANKS, SeriesReader
 from supervisor.sources.signature_files import default_cache_dir, load_engine
 from supervisor.sources.tail.tailer import Backlog
 from supervisor.text.prefixes import Origin
 from tests.conftest import wait_until
-from tests.keeper.fakes import E, Emitted, FakeClock
+from tests.keeper.fakes import E, Emitted, FakeClock, evidence
 
 BEFORE: tuple[ev.Event, ...] = (
     ev.RunStarted(t=1.0, run_id="r", name="n", mode="launched", host="h"),
@@ -69,12 +68,6 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 def step(number: int, rank: int | None = 0, *, wire: bool = True, **values: float) -> StepSeen:
     return StepSeen(10.0 + number, rank, {"step": float(number), "loss": 1.0 / number, **values}, wire)
-
-
-def evidence(text: str, rank: int | None = 1) -> Reported:
-    return reported(
-        ev.EvidenceSeen, 1.0, rank, failure=FailureClass.CODE_ERROR, role="cause", path="a", line=3, text=text
-    )
 
 
 def reported(kind: Callable[..., Any], t: float, rank: int | None = 0, **values: Any) -> Reported:
@@ -211,7 +204,7 @@ def test_phases_checkpoints_and_warnings_are_said_once(bench: Bench) -> None:
     assert found == [False, True]
 
 
-@pytest.mark.fault("journal and disk", "a phase change at every step", "journalled at a bounded rate")
+@pytest.mark.fault("journal and disk", "a phase change at every step", "journaled at a bounded rate")
 def test_a_job_that_evaluates_after_every_step_fills_no_journal_with_phases(bench: Bench) -> None:
     """100 changes a second make 860 MB a day."""
     for number in range(500):

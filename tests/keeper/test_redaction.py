@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from supervisor.keeper.base.ledger import Ledger
-from supervisor.keeper.monitoring.observations import Reported
 from supervisor.keeper.recording.recorder import Recorder
 from supervisor.run import events as ev
 from supervisor.run.journal import read_state
@@ -16,7 +15,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.records import Cause, Consequence, FailureClass
 from supervisor.text.redact import HIDDEN, Redactor
 from tests.conftest import not_none
-from tests.keeper.fakes import FakeClock, verdict_of
+from tests.keeper.fakes import FakeClock, evidence, verdict_of
 from tests.keeper.runs import INTENDED, RUNS, STARTED
 from tests.text.secrets import IN_TEXT, Planted
 
@@ -25,7 +24,7 @@ KNOWN = "hunter2-of-the-job"
 
 @pytest.mark.parametrize("planted", IN_TEXT[::6], ids=lambda planted: planted.of)
 @pytest.mark.fault(
-    "secrets and access", "a log line with a secret becomes evidence", "journal and verdict hold it redacted"
+    "secrets and access", "a log line with a secret becomes evidence", "journal and verdict have it redacted"
 )
 def test_evidence_and_verdicts_are_journalled_without_secrets(tmp_path: Path, planted: Planted) -> None:
     node = RunPaths(tmp_path).node()
@@ -69,17 +68,14 @@ def test_an_adopting_keeper_knows_evidence_that_was_redacted(tmp_path: Path) -> 
     node = RunPaths(tmp_path).node()
     node.root.mkdir(parents=True)
     redactor = Redactor.of([("JOB_PASSWORD", KNOWN)])
-    text = f"loss is nan for {KNOWN}"
-    hit = ev.EvidenceSeen(
-        t=1.0, attempt=1, failure=FailureClass.NAN_LOSS, role="cause", path="a.log", line=3, text=text
-    )
+    hit = evidence(f"loss is nan for {KNOWN}", None)
     ledger = Ledger(node, redactor)
     for event in (STARTED, INTENDED, RUNS):
         ledger.emit(event)
     for adopted in (None, "again"):
         recorder = Recorder(node.series, ledger.emit, FakeClock(), redact=redactor.text)
         recorder.begin(1, adopted=ledger.state if adopted else None)
-        recorder.record(Reported(hit))
+        recorder.record(hit)
         recorder.close()
     ledger.close()
     assert node.journal.read_text(encoding="utf-8").count('"evidence_seen"') == 1

@@ -59,7 +59,7 @@ def test_a_machine_without_gpus_is_no_news() -> None:
     other = next(code for code in GpuNoteCode if code is not GpuNoteCode.ABSENT)
     made._on_gpu_note(GpuNote(1.0, other, "something", index=0, xid=79))
     made._on_gpu_note(GpuNote(1.0, other, "something"))
-    assert [fact.code for fact in told] == [f"{other}_0_79", f"{other}__"]
+    assert [fact.event.code for fact in told] == [f"{other}_0_79", f"{other}__"]
 
 
 def test_what_the_keeper_takes_stands_with_the_machine_and_is_no_rank(

@@ -46,8 +46,8 @@ def test_now_is_sigkill_from_any_rung_before_it(waited: StopStep | None) -> None
 )
 @pytest.mark.fault(
     "processes",
-    "ranks that answer nothing",
-    "each step of the stop sequence is bounded, and none is gone back to",
+    "ranks that react to no signal",
+    "each step of the stop sequence is bounded and happens once",
 )
 def test_rungs_never_go_down_and_end_within_a_bounded_time(
     steps: list[float], can_ask: bool, now: bool, grace_s: float, hurried_at: int

@@ -58,7 +58,7 @@ def test_a_store_that_answers_is_said() -> None:
 @pytest.mark.fault(
     "nodes",
     "another service holds the port where ranks meet",
-    "`check --deep` says what answers there, in place of minutes of silence",
+    "`check --deep` shows what answers there, instead of minutes of silence",
 )
 def test_a_service_that_is_no_store_is_named() -> None:
     with server(b"SSH-2.0-OpenSSH_9.2\r\n") as port:

@@ -59,9 +59,7 @@ OURS = Request(id="x", kind=RequestKind.STOP, by=Requester(uid=os.getuid(), host
         (msgspec.json.encode(OURS).ljust(MAX_REQUEST_BYTES + 1), "larger than 1 MiB"),
     ],
 )
-@pytest.mark.fault(
-    "hostile input", "a file in control/ that is no request", "answered with the reason, not obeyed"
-)
+@pytest.mark.fault("hostile input", "a file in control/ that is not a request", "refused with the reason")
 def test_a_file_that_is_no_request_is_answered_not_obeyed(tmp_path: Path, data: bytes, reason: str) -> None:
     for name in ("x.json", ".x.json", "x.part"):
         (tmp_path / name).write_bytes(data)

@@ -106,7 +106,7 @@ def test_a_link_in_a_run_directory_is_refused(tmp_path: Path, name: str, exists:
     assert not other.is_dir() or not list(other.iterdir())
 
 
-@pytest.mark.fault("logs and load", "logs are cleared away while they are shown", "no error")
+@pytest.mark.fault("logs and load", "logs are deleted while they are shown", "no error")
 def test_logs_that_are_cleared_away_while_looked_at_are_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

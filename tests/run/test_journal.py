@@ -34,7 +34,7 @@ def test_what_is_written_is_read_and_folds_as_it_did(tmp_path: Path) -> None:
         assert read_state(tmp_path / f"{number}.jsonl") == live
 
 
-@pytest.mark.fault("journal and disk", "events of a newer version", "passed over and counted")
+@pytest.mark.fault("journal and disk", "events of a newer version", "skipped and counted")
 def test_unknown_kinds_are_counted_not_fatal(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_bytes(
@@ -200,7 +200,7 @@ class Failing:
 @pytest.mark.fault(
     "journal and disk",
     "the journal's descriptor goes stale (ESTALE)",
-    "reopened; no event is lost or stands twice",
+    "reopened; no event is lost or duplicated",
 )
 def test_a_stale_descriptor_is_opened_anew_and_no_event_stands_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, arrives: int
@@ -220,7 +220,7 @@ def test_a_stale_descriptor_is_opened_anew_and_no_event_stands_twice(
     assert texts(path) == ["one", "two", "three"]
 
 
-@pytest.mark.fault("journal and disk", "another file lies in the journal's place", "it is not written to")
+@pytest.mark.fault("journal and disk", "another file replaces the journal", "it is not written to")
 def test_another_file_in_its_place_is_not_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "j"
     writer = JournalWriter(path)
@@ -284,7 +284,7 @@ def test_events_of_a_newer_version_are_passed_over_and_make_the_run_a_newer_ones
 @pytest.mark.fault(
     "journal and disk",
     "a full disk tears a line",
-    "it costs itself alone; what follows is whole",
+    "only that line is lost",
 )
 def test_a_line_torn_by_a_full_disk_costs_itself_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -46,7 +46,7 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.fault("processes", "a keeper dies holding the lock", "the lock dies with it")
+@pytest.mark.fault("processes", "a keeper dies holding the lock", "the lock is released")
 def test_one_keeper_holds_the_lock_and_it_dies_with_it(tmp_path: Path) -> None:
     path = tmp_path / "keeper.lock"
     assert not keeper_is_alive(path), "no file"
@@ -124,8 +124,8 @@ def test_a_full_disk_does_not_keep_a_keeper_out(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.fault(
     "secrets and access",
-    "everybody or the group may exchange the run's folder",
-    "acting on it is refused, or warned of",
+    "other users or the group may replace the run's folder",
+    "actions are refused, or a warning is shown",
 )
 def test_where_others_may_exchange_the_folder(tmp_path: Path) -> None:
     run = own_run_in(tmp_path, job_of(tmp_path), *ENDED)

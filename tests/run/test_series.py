@@ -44,7 +44,9 @@ def sizes(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_size for path in folder.iterdir()}
 
 
-@pytest.mark.fault("journal and disk", "samples of months", "within a budget; the minutes are all there")
+@pytest.mark.fault(
+    "journal and disk", "samples of months", "within a budget; all one-minute roll-ups are kept"
+)
 def test_a_stream_stays_within_its_budget_and_the_minutes_are_all_there(tmp_path: Path) -> None:
     written(tmp_path, 1, 6000).close()
     found = sizes(tmp_path)
@@ -90,7 +92,7 @@ def test_a_reader_that_keeps_up_sees_every_sample_once(
     assert steps == list(range(1, last + 1))
 
 
-@pytest.mark.fault("journal and disk", "the series folder is moved", "not made again")
+@pytest.mark.fault("journal and disk", "the series folder is moved", "not created again")
 def test_a_folder_that_was_moved_is_not_made_anew(tmp_path: Path) -> None:
     folder = tmp_path / "series"
     writer = written(folder, 1, 100)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import inspect
 from types import ModuleType
 from typing import Any
@@ -10,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from supervisor.run import events, records, state
+from supervisor.run import events, records
+from tests.spelling import words_of_kinds
 
 WORDS = {
     "Action": "none reduce_batch set_allocator new_port restart restart_with_env fewer_workers raise_limit resume_earlier wait_disk exclude_gpu requeue hold stop",
@@ -20,6 +20,7 @@ WORDS = {
     "FailureClass": "cuda_oom host_oom shm_exhausted fd_limit disk_full nccl_timeout nccl_error libuv port_in_use rendezvous dataloader_worker worker_crash hang ddp_mismatch cuda_error gpu_fault cuda_unavailable nan_loss checkpoint_load missing_file permission_denied auth_or_hub import_error usage_error compile_error code_error terminated healthy unknown",
     "FindingLevel": "ok info warning refuse",
     "LeftWhy": "after_success nested unknown",
+    "NodePhase": "ready running ended left",
     "NodeSight": "joined silent back ended left",
     "Outcome": "succeeded failed gave_up stopped lost refused",
     "Phase": "rendezvous loading compiling stepping evaluating checkpointing",
@@ -30,6 +31,7 @@ WORDS = {
     "StopStep": "ask sigterm sigkill sweep survivors",
     "StopWhy": "request signal restart rank_died requeue hang trial plan_differs not_resumed",
     "Tone": "info good warn bad",
+    "Want": "run end over",
 }  # fmt: skip
 TAGS = """
 advisory attempt_ended attempt_started backoff_started batch_answered batch_asked batch_fitted batch_measured change_planned checkpoint_committed checkpoint_kept
@@ -47,8 +49,7 @@ def classes(module: ModuleType, base: type) -> list[Any]:
 
 
 def test_every_word_of_every_kind_keeps_its_spelling() -> None:
-    kinds = [kind for module in (events, records, state) for kind in classes(module, enum.StrEnum)]
-    assert {kind.__name__: " ".join(kind) for kind in kinds} == WORDS
+    assert words_of_kinds("supervisor.run") == WORDS
 
 
 def test_every_event_keeps_its_tag() -> None:

@@ -76,7 +76,9 @@ def test_rotation_by_rename_loses_nothing(
     assert NoteCode.ROTATED in received.codes()
 
 
-@pytest.mark.fault("logs and load", "a log is removed and made again", "read to its end, then the new one")
+@pytest.mark.fault(
+    "logs and load", "a log is deleted and created again", "the old one is read to its end, then the new one"
+)
 def test_a_removed_file_is_read_to_its_end_and_its_successor_followed(
     make_tailer: Callable[..., Tailer], received: Received, tmp_path: Path
 ) -> None:
@@ -230,7 +232,7 @@ def texts(file: FollowedFile, limit_bytes: int = 1 << 16, *, final: bool = False
     return found
 
 
-@pytest.mark.fault("logs and load", "a rename while the reading is far behind", "the lag counts the old file")
+@pytest.mark.fault("logs and load", "a rename while reading is far behind", "the lag counts the old file")
 def test_what_waits_in_a_file_that_was_renamed_counts_as_unread(tmp_path: Path) -> None:
     """A rotation while the reading is far behind hid all of the lag: the new file was shorter than what had been read."""
     log = tmp_path / "a.log"

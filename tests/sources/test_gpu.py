@@ -95,7 +95,7 @@ def test_a_reading_that_the_card_lacks_is_none_and_not_zero(nvml: StandIn) -> No
     assert sample.processes is None
 
 
-@pytest.mark.fault("recovery", "a GPU falls off the bus and comes back", "both are said once")
+@pytest.mark.fault("recovery", "a GPU falls off the bus and comes back", "both are reported once")
 def test_a_lost_gpu_is_a_fact_said_once_and_so_is_its_return(
     two_cards: StandIn, reader: GpuReader, notes: list[GpuNote]
 ) -> None:
@@ -162,7 +162,7 @@ def test_absence_is_said_once_with_its_reason_and_the_thread_ends(nvml: StandIn)
         GpuReader(notes.append)
 
 
-@pytest.mark.fault("recovery", "the NVIDIA driver goes away", "said, and tried again")
+@pytest.mark.fault("recovery", "the NVIDIA driver goes away", "reported, and tried again")
 def test_a_driver_that_goes_away_is_said_and_tried_again(two_cards: StandIn) -> None:
     rounds: list[Sequence[GpuSample]] = []
     notes: list[GpuNote] = []

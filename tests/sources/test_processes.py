@@ -50,7 +50,7 @@ def test_a_process_is_identified_until_it_ends(sleeper: subprocess.Popen[bytes])
     assert identify(sleeper.pid) is None
 
 
-@pytest.mark.fault("processes", "a pid is used again", "it is another process")
+@pytest.mark.fault("processes", "a pid is reused", "it counts as another process")
 def test_a_recycled_pid_is_not_the_process(sleeper: subprocess.Popen[bytes]) -> None:
     known = not_none(identify(sleeper.pid))
     other = ProcessId(known.pid, known.start_time - 1.0)

@@ -58,7 +58,7 @@ def test_a_flood_in_one_log_does_not_starve_another(
     assert len(received.lines("a")) == 400_000
 
 
-@pytest.mark.fault("logs and load", "a log that may not be read", "said once; the others are read")
+@pytest.mark.fault("logs and load", "a log without read permission", "reported once; the others are read")
 def test_what_cannot_be_read_is_reported_once(
     make_tailer: Callable[..., Tailer], received: Received, tmp_path: Path
 ) -> None:
@@ -127,7 +127,7 @@ def watches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return calls
 
 
-@pytest.mark.fault("logs and load", "inotify's queue overflows", "all files are looked at")
+@pytest.mark.fault("logs and load", "inotify's queue overflows", "all files are checked")
 def test_an_overflow_of_the_queue_means_a_look_at_all(
     make_tailer: Callable[..., Tailer], received: Received, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,7 +158,7 @@ def test_an_overflow_of_the_queue_means_a_look_at_all(
     assert wait_until(lambda: received.lines() == ["no event came for this"], 5)
 
 
-@pytest.mark.fault("logs and load", "a network disk sends no events", "growth is found by looking")
+@pytest.mark.fault("logs and load", "a network disk sends no events", "growth is found by polling")
 def test_where_no_event_comes_growth_is_found_by_looking(
     make_tailer: Callable[..., Tailer], received: Received, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

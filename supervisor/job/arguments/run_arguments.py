@@ -74,32 +74,32 @@ def _of_settings() -> Iterable[Flag]:
 STOKER_FLAGS: Final[tuple[Flag, ...]] = (
     Flag("--config", _TX, "job file (TOML, YAML or .py) or a preset such as dual_gpu/balanced", "FILE"),
     Flag("--runs-dir", _TX, "folder of run directories (default: $STOKER_RUNS_DIR, else ./runs)", "DIR"),
-    Flag("--run-dir", _TX, "the one run directory of a job on several nodes: a new folder that all of them see, named alike on each (with --nnodes)", "DIR"),
-    Flag("--max-requeues", _IN, "in a SLURM job: starts in a row without a new checkpoint (3)", "N"),
+    Flag("--run-dir", _TX, "the run directory of a job on several nodes: a new folder, at the same path on all of them (with --nnodes)", "DIR"),
+    Flag("--max-requeues", _IN, "in a SLURM job: maximum starts in a row without a new checkpoint (default 3)", "N"),
     Flag("--env", _TX, "set a variable for the job; may be repeated", "KEY=VALUE", repeatable=True),
-    Flag("--single-gpu", _SW, "one rank on the first of the visible GPUs, whatever else is said of ranks and machines; all else is the same"),
-    Flag("--trial", _SW, "try the job first: one rank on one GPU, a few steps, no restart; says what it saw, and the command of the real run"),
-    Flag("--no-ui", _SW, "stay in the foreground, print log lines, return the run's exit code", group="screen"),
+    Flag("--single-gpu", _SW, "one rank on the first visible GPU, whatever the command says about ranks and machines"),
+    Flag("--trial", _SW, "try the job first: one rank on one GPU, a few steps, no restart; prints a summary and the command of the real run"),
+    Flag("--no-ui", _SW, "stay in the foreground, print log lines, exit with the run's code", group="screen"),
     Flag("--json", _SW, "with --no-ui: JSON lines on stdout; with --check-only or --dry-run: one object", group="screen"),
     Flag("--detach", _SW, "start, print the run's id, return at once", group="screen"),
-    Flag("--read-only", _SW, "open the screen without the keys that act", group="screen"),
-    Flag("--dry-run", _SW, "print the command that would run, start nothing", group="screen"),
-    Flag("--show-config", _SW, "print each setting with its origin, start nothing", group="screen"),
-    Flag("--check-only", _SW, "make the pre-flight checks, start nothing (as `stoker check`)", group="screen"),
+    Flag("--read-only", _SW, "open the screen without the keys that act on the run", group="screen"),
+    Flag("--dry-run", _SW, "print the command without starting it", group="screen"),
+    Flag("--show-config", _SW, "print each setting with its origin, without starting anything", group="screen"),
+    Flag("--check-only", _SW, "run the pre-flight checks only (as `stoker check`)", group="screen"),
     Flag("--no-check", _SW, "start without pre-flight checks", group="screen"),
-    Flag("--deep", _SW, "also the checks that take seconds: the ranks meet once, data is read through", group="screen"),
-    Flag("--instrument", _SW, "measure there also where an earlier run got further without", group="screen"),
+    Flag("--deep", _SW, "also run checks that take seconds: the ranks meet once, all data is read", group="screen"),
+    Flag("--instrument", _SW, "measure inside the processes even if an earlier run only worked without", group="screen"),
     Flag("--no-instrument", _SW, "measure nothing inside the training processes (docs/instrumentation.md)", group="screen"),
-    Flag("--no-retry", _SW, "never restart by itself", group="retry"),
+    Flag("--no-retry", _SW, "never restart automatically", group="retry"),
     Flag("--trust-exit-code", _SW, "treat exit code 0 as success, whatever the logs show", group="retry"),
-    Flag("--fit-batch", _SW, "first find the largest micro-batch that fits, by short launches of a few steps each", group="batch"),
+    Flag("--fit-batch", _SW, "first find the largest micro-batch that fits, with short launches of a few steps", group="batch"),
     *_of_settings(),
 )
 
 # Flags of `stoker init` besides the flags of `stoker run` that have a key in a job file.
 INIT_FLAGS: Final[tuple[Flag, ...]] = (
-    Flag("--out", _TX, "the job file to write; one that exists is never overwritten", "FILE", group="init"),
-    Flag("--yes", _SW, "ask nothing: take the proposed answer to what was not given", group="init"),
+    Flag("--out", _TX, "the job file to write; never overwrites an existing file", "FILE", group="init"),
+    Flag("--yes", _SW, "ask nothing and accept the proposed answers", group="init"),
     Flag("--start", _SW, "start the run at once, without asking", group="init"),
 )
 
@@ -114,7 +114,7 @@ TORCHRUN_FLAGS: Final[tuple[Flag, ...]] = (
     Flag("--nnodes", _TX, "nodes", "N", "run.nnodes"),
     Flag("--node-rank", _IN, "this node's number", "K", "run.node_rank"),
     Flag("--master-addr", _TX, "address of node 0", "HOST", "run.master_addr"),
-    Flag("--master-port", _IN, "its port; a named one is never moved", "PORT", "run.master_port"),
+    Flag("--master-port", _IN, "port on node 0; a port that you set is never changed", "PORT", "run.master_port"),
     Flag("--max-restarts", _IN, "", "N"),
     Flag("--module", _SW, "", short="-m"),
     Flag("--redirects", _TX, "", "N", short="-r"),
@@ -161,7 +161,7 @@ def help_text(flags: Iterable[Flag], group: str) -> str:
 def explained(flag: Flag) -> str:
     """Return a flag's help, plus its choices if the help does not list them."""
     named = all(choice in flag.help for choice in flag.choices)
-    return flag.help if named else f"{flag.help}: {', '.join(flag.choices)}"
+    return flag.help if named else f"{flag.help} ({', '.join(flag.choices)})"
 
 
 HELP: Final = frozenset({"-h", "--help"})

@@ -156,7 +156,8 @@ class RunContext:
     """A run's location, its job, and the destination for its events.
 
     `record` is the job and its initial settings, and `env` the environment from the user. `ledger` is the
-    journal and its folded state. `others` are the other nodes whose evidence counts for a verdict.
+    journal and its folded state. `others` are the other nodes whose evidence counts for a verdict. `same_boot` tells whether
+    pids and start times from before this keeper are still valid.
     """
 
     run: RunPaths
@@ -166,6 +167,7 @@ class RunContext:
     clock: Clock
     ledger: Ledger
     others: tuple[int, ...] = ()
+    same_boot: bool = True
 
     @property
     def mark(self) -> str:

@@ -87,10 +87,10 @@ class FactSeen:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """ReportedEvent that goes to the journal as it is, with its time; the recorder adds the attempt, and limits repetitions.
+    """An event that a sensor reports. The recorder sets its attempt and drops repetitions.
 
-    `rank` is the rank that reported it, or None if unknown. `stop_signal` marks an `EvidenceSeen` of a line that reports
-    a SIGTERM but not its sender.
+    `rank` is the rank that reported the event, or None if unknown. `stop_signal` marks an `EvidenceSeen` whose line reports a
+    SIGTERM but not its sender.
     """
 
     event: ReportedEvent

@@ -180,7 +180,7 @@ class Recorder:
                 assert_never(unreachable)
 
     def _report(self, event: ReportedEvent, *, is_leading: bool) -> None:
-        """Journal news, once. Phases, checkpoints and a trainer's start count only from rank 0, or from no rank in particular."""
+        """Journal a reported event once. Phases, checkpoints and a trainer's start count only if `is_leading`: from rank 0 or an unknown rank."""
         m = self._m
         if not isinstance(event, ev.GpuFound):
             event = replace(event, attempt=m.attempt)

@@ -234,9 +234,9 @@ def write_stacks(
 
 
 class StackBroker:
-    """Takes one round at a time, for the watch and for a person alike. Used by the keeper's only thread.
+    """Takes one round at a time for the watch and for people. Used by the keeper's only thread.
 
-    Two tracers cannot attach to one process, so whoever asks during a round gets that round.
+    Two tracers cannot attach to one process, so a request during a round gets that round.
 
     Args:
         emit: journals an event.

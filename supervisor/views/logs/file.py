@@ -72,16 +72,15 @@ class Change(Enum):
 
 
 class TextLine(NamedTuple):
-    """One line. `end` is the offset after the newline, or the end of the file without one (`is_open`)."""
+    """One line. `end` is the offset after the newline, or the end of the file if there is no newline."""
 
     offset: int
     end: int
     text: str
-    is_open: bool = False
 
 
 class LogFile:
-    """One file, open for reading. `full_size`, `full_written_t`: in a replay, including content after the current moment.
+    """One file, open for reading. `full_size`: in a replay, including content after the current moment.
 
     Args:
         path: the log; it need not exist yet.
@@ -90,11 +89,11 @@ class LogFile:
     def __init__(self, path: str) -> None:
         self.path = path
         self.size = self.full_size = 0
-        self.written_t = self.full_written_t = 0.0
+        self.written_t = 0.0
         self.generation = 0
         self.newlines = Counts()
         self.trouble = ""
-        self._limit: tuple[int, float] | None = None
+        self._limit: int | None = None
         self._fd = -1
         self._identity = (0, 0)
         self._mark = (0, b"")
@@ -110,9 +109,9 @@ class LogFile:
             os.close(self._fd)
             self._fd = -1
 
-    def limit(self, size: int, t: float) -> None:
+    def limit(self, size: int) -> None:
         """Limit the file to the bytes it had at a moment in a replay, from the next `refresh` on."""
-        self._limit = (size, t)
+        self._limit = size
 
     def refresh(self) -> Change:
         """Check whether the file grew, was truncated, replaced or removed."""
@@ -162,9 +161,10 @@ class LogFile:
 
     def _take(self, info: os.stat_result, *, anew: bool) -> None:
         """Keep the sizes and the last bytes, to distinguish a file that grew from an equally long replacement."""
-        self.size, self.written_t = self.full_size, self.full_written_t = info.st_size, info.st_mtime
+        self.size = self.full_size = info.st_size
+        self.written_t = info.st_mtime
         if self._limit is not None:
-            self.size, self.written_t = min(self.size, self._limit[0]), min(self.written_t, self._limit[1])
+            self.size = min(self.size, self._limit)
         if anew:
             self.generation += 1
             self.newlines = Counts()
@@ -301,14 +301,14 @@ class LogFile:
     def _long_line(self, offset: int) -> TextLine:
         """Return the line that begins at `offset`, of any length."""
         end = self.next_start(offset)
-        is_open = end < 0
-        end = self.size if is_open else end
-        stop = end if is_open else end - 1
+        stop = end - 1
+        if end < 0:
+            stop = end = self.size
         if stop - offset <= WHOLE_LINE_BYTES:
-            return TextLine(offset, end, clean(self.read(offset, stop - offset)), is_open)
+            return TextLine(offset, end, clean(self.read(offset, stop - offset)))
         tail = self.read(stop - LINE_CAP_BYTES, LINE_CAP_BYTES)
         state = tail.find(b"\r")
         if 0 <= state < len(tail.rstrip(b"\r \n")):
-            return TextLine(offset, end, clean(tail[state + 1 :]), is_open)
+            return TextLine(offset, end, clean(tail[state + 1 :]))
         text = clean(self.read(offset, LINE_CAP_BYTES).partition(b"\r")[0])
-        return TextLine(offset, end, text.removesuffix(CAP_MARK) + CAP_MARK, is_open)
+        return TextLine(offset, end, text.removesuffix(CAP_MARK) + CAP_MARK)

@@ -159,7 +159,7 @@ class OpenLogs:
 
     def _limit(self, stream: Stream, recorded_t: float) -> None:
         """Limit a log to the content that existed at the current moment of a replay."""
-        stream.file.limit(stream.offset_at(recorded_t), recorded_t)
+        stream.file.limit(stream.offset_at(recorded_t))
 
     def _refs(self, attempts: Sequence[AttemptState]) -> Iterator[LogRef]:
         """Yield these attempts' logs from all nodes, up to the limit on open files."""

@@ -197,7 +197,7 @@ class Stream:
     @property
     def written_t(self) -> float:
         """The wall time, in seconds, of the last write to the log."""
-        t = self.file.full_written_t
+        t = self.file.written_t
         return t if self.ended_t is None else min(t, max(self.ended_t, self._start_t))
 
     @property

@@ -154,7 +154,7 @@ class SnapshotReader:
         self._alive_due = now + LIVENESS_S
         gone = not self._run.root.is_dir()
         place = place_of(self._run)
-        misplaced = self._misplaced if gone else place.notice
+        misplaced = self._misplaced if gone else place.refusal
         alive = not misplaced and keeper_is_alive(self._node.lock)
         misplaced = misplaced or newer_notice(place, self._state.state.newer_version)
         if self._presence is not None and alive and self._state.state.mode == "launched":

@@ -115,21 +115,6 @@ class Snapshot(msgspec.Struct, frozen=True):
     lost_since: Point | None = None
     odd: dict[str, tuple[int, str]] = {}
 
-    def facts(self) -> tuple[object, ...]:
-        """Return all fields except the lines. If only lines were added, these objects stay the same."""
-        return (
-            self.state,
-            self.keeper_alive,
-            self.gone,
-            self.misplaced,
-            self.run_file,
-            self.metrics,
-            self.gpus,
-            self.ranks,
-            self.machine,
-            self.nearby,
-        )
-
     @property
     def node_logs(self) -> tuple[NodeLogs, ...]:
         """The folder that lists each node's logs, for a multi-node run."""

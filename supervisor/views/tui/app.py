@@ -356,7 +356,7 @@ class StokerApp(ThemedApp):
         if self._reader is None:
             return
         report = partial(self.call_later, self._report_trouble)
-        self._read_with(Feeder(self._reader, partial(self.call_later, self._show_list), report))
+        self._read_with(Feeder(self._reader.refresh, partial(self.call_later, self._show_list), report))
 
     def _open(self, run: RunPaths, replay: tuple[Recording, ReplayClock] | None = None) -> Dashboard:
         """Open the dashboard of a run, or of its recording."""
@@ -374,9 +374,10 @@ class StokerApp(ThemedApp):
             clock = replay[1].now
             reader, playback = ReplayReader(replay[0], clock), Playback(*replay)
         feeder: Feeder[Snapshot] = Feeder(
-            reader,
+            reader.refresh,
             deliver=lambda snapshot: self.call_later(self._show_moment, dashboard, snapshot),
             trouble=partial(self.call_later, self._report_trouble),
+            close=reader.close if isinstance(reader, SnapshotReader) else tuple,
         )
         access = RunAccess(
             RequestClient(run),
@@ -412,16 +413,12 @@ class StokerApp(ThemedApp):
 
 
 def replay_app(
-    recording: Recording,
-    clock: ReplayClock | None = None,
-    *,
-    speed: float | None = None,
-    appearance: Appearance = USUAL,
+    recording: Recording, clock: ReplayClock | None = None, *, appearance: Appearance = USUAL
 ) -> StokerApp:
-    """Return the app for a recording. `speed` None: a speed that fits the length of the recording."""
+    """Return the app for a recording, at a speed that fits its length."""
     from supervisor.views.model.replay import ReplayClock
 
-    clock = clock or ReplayClock(recording.start_t, recording.end_t, speed=speed, waits=True)
+    clock = clock or ReplayClock(recording.start_t, recording.end_t, waits=True)
     replay = recording, clock
     return StokerApp(recording.run, clock=clock.now, read_only=True, appearance=appearance, replay=replay)
 

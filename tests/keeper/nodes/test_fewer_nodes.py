@@ -82,7 +82,7 @@ def test_a_run_starts_without_a_node_that_does_not_come(tmp_path: Path) -> None:
 
 @pytest.mark.fault(
     "nodes",
-    "a node is gone after the launch, before the ranks have met",
+    "a node is lost after the launch, before the ranks have met",
     "the attempt is ended after --node-timeout, not after torchrun's 15 minutes; `--nnodes 2:3` continues with two",
 )
 def test_a_node_that_is_gone_before_the_ranks_have_met_is_not_waited_for(tmp_path: Path) -> None:

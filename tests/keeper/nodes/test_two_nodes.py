@@ -110,7 +110,7 @@ def test_the_cause_is_found_in_another_nodes_log_and_whether_that_node_was_cut_o
 
 
 @pytest.mark.fault(
-    "nodes", "a follower's keeper gets SIGTERM", "the run is stopped on all nodes, and says by which"
+    "nodes", "a follower's keeper gets SIGTERM", "the run is stopped on all nodes, and shows which one asked"
 )
 def test_a_signal_on_one_node_stops_the_run(tmp_path: Path) -> None:
     with cluster(tmp_path, WAITS) as one:
@@ -173,8 +173,8 @@ def test_nodes_that_never_come_end_the_start_and_one_that_comes_later_does_not_w
 
 @pytest.mark.fault(
     "nodes",
-    "node 1 comes to a run that is over in the moment in which node 0 continues it",
-    "it waits for node 0 to continue it (30 s at most, --node-timeout where that is less), and joins",
+    "node 1 joins an ended run while node 0 continues it",
+    "it waits up to 30 s (or --node-timeout) for node 0, and joins",
 )
 @pytest.mark.parametrize("first", first(1, [1, 0]))
 def test_a_run_that_ended_before_anything_was_launched_waits_again_when_it_is_continued(
@@ -194,7 +194,7 @@ def test_a_run_that_ended_before_anything_was_launched_waits_again_when_it_is_co
 @pytest.mark.fault(
     "nodes",
     "a second keeper leads the same run",
-    "it has no order of its own; the first leads no more and starts nothing",
+    "each order has one leader; the first keeper stops leading and starts nothing",
 )
 def test_a_leader_that_is_superseded_leaves(tmp_path: Path) -> None:
     with cluster(tmp_path, WAITS) as one:

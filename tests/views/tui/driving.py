@@ -7,6 +7,8 @@ import contextlib
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 from textual.pilot import Pilot
 
@@ -28,6 +30,7 @@ OFFER = Offer(
     )
 )
 Scenario = Callable[[StokerApp, Pilot[None]], Awaitable[None]]
+Played = Callable[[StokerApp, Pilot[None], RunPaths], Awaitable[None]]
 
 
 def clock_after(run: RunPaths, later_s: float = 2.0) -> Callable[[], float]:
@@ -84,6 +87,19 @@ def drive(
         asyncio.run(play())
     assert "stoker-view-reader" not in [thread.name for thread in threading.enumerate()]
     return app
+
+
+def plays(make: Callable[[Path], RunPaths], **how: Any) -> Callable[[Played], Callable[[Path], None]]:
+    """A test that plays on the screen of a run that `make` records. `how`: see `drive`."""
+
+    def tested(played: Played) -> Callable[[Path], None]:
+        def test(tmp_path: Path) -> None:
+            run = make(tmp_path / "run")
+            drive(run, lambda app, pilot: played(app, pilot, run), **how)
+
+        return test
+
+    return tested
 
 
 def is_read(app: StokerApp) -> bool:

@@ -19,7 +19,7 @@ async def opened(app: StokerApp, pilot: Pilot[None], at: LogAt | None = None) ->
     if at is None:
         await pilot.press("L")
     else:
-        app.dashboard.log_of_run.open(at)
+        app.dashboard.looking.open_log(at)
     log = app.dashboard.panes.log
     await until(pilot, lambda: log.is_whole and log.has_focus and log.size.height > 20, "the log alone")
     return log

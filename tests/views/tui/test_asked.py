@@ -20,7 +20,7 @@ from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecCha
 from supervisor.run.runfile import read_run_file, write_run_file
 from supervisor.views.tui.app import StokerApp
 from tests.views.tui import recorded
-from tests.views.tui.driving import drive, pane, requests, shown, until
+from tests.views.tui.driving import drive, pane, plays, requests, shown, until
 from tests.views.tui.recording import Recording
 
 PER_RANK, WHOLE = BatchSpec(16, 2, 2), BatchSpec(4, 2, 2)
@@ -93,41 +93,37 @@ def measured(root: Path) -> RunPaths:
     return rec.close()
 
 
-def test_it_is_asked_while_it_trains_and_one_key_answers(tmp_path: Path) -> None:
-    run = measured(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        assert "which setting makes the 8?" in shown(app)
-        assert "6 --batch_size 7 --mini_batch_size 8 code" in shown(app)
-        await pilot.press("6")
-        await until(pilot, lambda: bool(requests(run)), "a request")
-
-    drive(run, play)
+@plays(measured)
+async def test_it_is_asked_while_it_trains_and_one_key_answers(
+    app: StokerApp, pilot: Pilot[None], run: RunPaths
+) -> None:
+    assert "which setting makes the 8?" in shown(app)
+    assert "6 --batch_size 7 --mini_batch_size 8 code" in shown(app)
+    await pilot.press("6")
+    await until(pilot, lambda: bool(requests(run)), "a request")
     (request,) = requests(run)
     assert (request.kind, request.args.answer) == (RequestKind.ANSWER, "--batch_size")
 
 
-def test_the_card_has_the_numbers_of_each_answer_and_one_key_gives_it(tmp_path: Path) -> None:
-    run = held(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        card = pane(app, "card")
-        assert "what does --batch_size 16 count?" in card
-        assert "6      16 is per rank: 8 × accumulation 4 × 2 ranks = global batch 64" in card
-        assert "7      16 is global: 2 × accumulation 4 × 2 ranks = global batch 16" in card
-        assert "one key answers, then Enter restarts" in card
-        assert "on offer" not in card, "nothing is before it is answered"
-        assert "6 per rank  7 global" in pane(app, "footer")
-        assert "8 " not in pane(app, "footer")
-        await pilot.press("8")
-        await until(pilot, lambda: "that is no answer" in shown(app), "no third")
-        await pilot.press("b")
-        await until(pilot, lambda: "6 or 7 answers what is asked" in shown(app), "b points to it")
-        assert not requests(run)
-        await pilot.press("6")
-        await until(pilot, lambda: bool(requests(run)), "a request")
-
-    drive(run, play)
+@plays(held)
+async def test_the_card_has_the_numbers_of_each_answer_and_one_key_gives_it(
+    app: StokerApp, pilot: Pilot[None], run: RunPaths
+) -> None:
+    card = pane(app, "card")
+    assert "what does --batch_size 16 count?" in card
+    assert "6      16 is per rank: 8 × accumulation 4 × 2 ranks = global batch 64" in card
+    assert "7      16 is global: 2 × accumulation 4 × 2 ranks = global batch 16" in card
+    assert "one key answers, then Enter restarts" in card
+    assert "on offer" not in card, "nothing is before it is answered"
+    assert "6 per rank  7 global" in pane(app, "footer")
+    assert "8 " not in pane(app, "footer")
+    await pilot.press("8")
+    await until(pilot, lambda: "that is no answer" in shown(app), "no third")
+    await pilot.press("b")
+    await until(pilot, lambda: "6 or 7 answers what is asked" in shown(app), "b points to it")
+    assert not requests(run)
+    await pilot.press("6")
+    await until(pilot, lambda: bool(requests(run)), "a request")
     (request,) = requests(run)
     assert (request.kind, request.args.answer, request.if_attempt) == (RequestKind.ANSWER, "per_rank", 1)
 

@@ -27,7 +27,7 @@ class Story:
 
 def test_the_next_moment_is_read_once_the_last_is_taken() -> None:
     story, delivered = Story(), list[Moment]()
-    feeder = Feeder(story, delivered.append, trouble=lambda _text: None)
+    feeder = Feeder(story.refresh, delivered.append, trouble=lambda _text: None)
     feeder.start()
     assert wait_until(lambda: delivered, 20)
     assert story.told == 1
@@ -44,7 +44,7 @@ def test_jobs_are_done_by_the_reader_and_their_failure_is_said() -> None:
     def broken() -> None:
         raise OSError(28, "no space left on device")
 
-    feeder = Feeder(Story(), deliver=lambda _moment: None, trouble=said.append)
+    feeder = Feeder(Story().refresh, deliver=lambda _moment: None, trouble=said.append)
     feeder.submit(broken)
     feeder.submit(lambda: done.append(threading.current_thread().name))
     feeder.ask_to_stop()

@@ -16,7 +16,7 @@ from supervisor.run.records import Cause, FailureClass
 from supervisor.views.tui.app import StokerApp
 from tests.keeper.fakes import verdict_of
 from tests.views.tui import recorded
-from tests.views.tui.driving import drive, pane, requests, shown, until
+from tests.views.tui.driving import drive, pane, plays, requests, shown, until
 from tests.views.tui.recording import Recording
 
 PATH = "../../../../artifacts/stacks-1-1795270400.txt"
@@ -45,59 +45,53 @@ def hung(root: Path) -> RunPaths:
     return run
 
 
-def test_the_key_of_the_log_opens_the_stacks_and_leads_on_to_the_log(tmp_path: Path) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("v", "L")
-        await pilot.pause()
-        text = pane(app, "processes")
-        assert "stacks-1-1795270400.txt, taken" in text
-        assert "clean_cache (/home/me/gpt/train.py:19)" in text
-        assert "[red]lock[/red]" in text
-        await pilot.press("L")
-        await until(pilot, lambda: app.dashboard.panes.log.is_whole, "the log")
-
-    drive(hung(tmp_path / "run"), play)
-
-
-def test_a_countdown_stands_in_the_header_and_esc_keeps_waiting(tmp_path: Path) -> None:
-    run = recorded.counting_down(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        assert "hang: ending in 27 s" in pane(app, "header").splitlines()[0]
-        assert "Esc keep waiting" in pane(app, "footer")
-        await pilot.press("a")
-        assert "ended as a hang in 27 s" in pane(app, "advisories")
-        assert "Esc close page" in pane(app, "footer")
-        await pilot.press("escape")
-        await until(pilot, lambda: "Esc keep waiting" in pane(app, "footer"), "the page's end")
-        assert requests(run) == [], "the page was closed, and nothing else done"
-        await pilot.press("escape")
-        await until(pilot, lambda: bool(requests(run)), "the request")
-        (request,) = requests(run)
-        assert (request.kind, request.if_attempt) == (RequestKind.KEEP_WAITING, 1)
-
-    drive(run, play, size=(80, 24))
+@plays(hung)
+async def test_the_key_of_the_log_opens_the_stacks_and_leads_on_to_the_log(
+    app: StokerApp, pilot: Pilot[None], run: RunPaths
+) -> None:
+    await pilot.press("v", "L")
+    await pilot.pause()
+    text = pane(app, "processes")
+    assert "stacks-1-1795270400.txt, taken" in text
+    assert "clean_cache (/home/me/gpt/train.py:19)" in text
+    assert "[red]lock[/red]" in text
+    await pilot.press("L")
+    await until(pilot, lambda: app.dashboard.panes.log.is_whole, "the log")
 
 
-def test_who_looks_at_another_screen_is_told_that_a_countdown_began(tmp_path: Path) -> None:
-    run = recorded.stalled(tmp_path / "run")
+@plays(recorded.counting_down, size=(80, 24))
+async def test_a_countdown_stands_in_the_header_and_esc_keeps_waiting(
+    app: StokerApp, pilot: Pilot[None], run: RunPaths
+) -> None:
+    assert "hang: ending in 27 s" in pane(app, "header").splitlines()[0]
+    assert "Esc keep waiting" in pane(app, "footer")
+    await pilot.press("a")
+    assert "ended as a hang in 27 s" in pane(app, "advisories")
+    assert "Esc close page" in pane(app, "footer")
+    await pilot.press("escape")
+    await until(pilot, lambda: "Esc keep waiting" in pane(app, "footer"), "the page's end")
+    assert requests(run) == [], "the page was closed, and nothing else done"
+    await pilot.press("escape")
+    await until(pilot, lambda: bool(requests(run)), "the request")
+    (request,) = requests(run)
+    assert (request.kind, request.if_attempt) == (RequestKind.KEEP_WAITING, 1)
 
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("question_mark")
-        last_t = read_state(run.node().journal).last_t
-        assert last_t is not None
-        journal = JournalWriter(run.node().journal)
-        journal.append(
-            ev.HangCountdown(
-                t=last_t, attempt=1, until=last_t + 30, left_s=30.0, text="x", rule="lock_for_ever"
-            )
-        )
-        journal.close()
-        said = "a hang is about to be ended, Esc on the dashboard keeps waiting"
-        await until(pilot, lambda: said in [told.message for told in app._notifications], "the word")
-        await until(pilot, lambda: "hang: ending in 28 s" in shown(app), "it on the screen")
 
-    drive(run, play)
+@plays(recorded.stalled)
+async def test_who_looks_at_another_screen_is_told_that_a_countdown_began(
+    app: StokerApp, pilot: Pilot[None], run: RunPaths
+) -> None:
+    await pilot.press("question_mark")
+    last_t = read_state(run.node().journal).last_t
+    assert last_t is not None
+    journal = JournalWriter(run.node().journal)
+    journal.append(
+        ev.HangCountdown(t=last_t, attempt=1, until=last_t + 30, left_s=30.0, text="x", rule="lock_for_ever")
+    )
+    journal.close()
+    said = "a hang is about to be ended, Esc on the dashboard keeps waiting"
+    await until(pilot, lambda: said in [told.message for told in app._notifications], "the word")
+    await until(pilot, lambda: "hang: ending in 28 s" in shown(app), "it on the screen")
 
 
 def test_a_screen_that_may_act_is_seen_by_the_keeper_until_it_is_left(tmp_path: Path) -> None:

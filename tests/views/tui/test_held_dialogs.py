@@ -17,7 +17,7 @@ from supervisor.run.runfile import read_run_file, write_run_file
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.shell.prompts import AskLine, Confirm
 from tests.views.tui import recorded
-from tests.views.tui.driving import drive, on_dashboard, pane, requests, shown, until
+from tests.views.tui.driving import drive, on_dashboard, pane, plays, requests, shown, until
 from tests.views.tui.recording import Recording
 
 REASON = "cuda_oom: steps were made and no whole checkpoint of this run was found for --resume; press e and add --resume PATH"
@@ -73,39 +73,34 @@ def outputs(run: RunPaths, *folders: str, **knobs: object) -> None:
     write_run_file(run.run_json, msgspec.structs.replace(record, job=job))
 
 
-def test_b_asks_before_it_may_overwrite(tmp_path: Path) -> None:
-    run = held(tmp_path / "run")
+@plays(held)
+async def test_b_asks_before_it_may_overwrite(app: StokerApp, pilot: Pilot[None], run: RunPaths) -> None:
     said = "restart? restarts from step 0, may overwrite outputs"
 
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("b")
-        await until(pilot, lambda: isinstance(app.screen, AskLine), "the dialog")
-        await pilot.press("enter")
-        await until(pilot, lambda: said in shown(app), "the warning")
-        assert isinstance(app.screen, Confirm)
-        await pilot.press("y")
-        await until(pilot, lambda: bool(requests(run)), "a request")
-
-    drive(run, play)
+    await pilot.press("b")
+    await until(pilot, lambda: isinstance(app.screen, AskLine), "the dialog")
+    await pilot.press("enter")
+    await until(pilot, lambda: said in shown(app), "the warning")
+    assert isinstance(app.screen, Confirm)
+    await pilot.press("y")
+    await until(pilot, lambda: bool(requests(run)), "a request")
     (request,) = requests(run)
     assert request.args.micro_batch == 8
 
 
-def test_the_end_of_a_held_run_is_asked_about_and_a_no_is_answered(tmp_path: Path) -> None:
-    run = held(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("s")
-        assert isinstance(app.screen, Confirm)
-        assert "end the run now? `stoker continue` can start its next attempt later" in shown(app)
-        await pilot.press("enter")
-        assert on_dashboard(app)
-        await until(pilot, lambda: "not stopped" in pane(app, "notice"), "the answer to a no")
-        assert requests(run) == []
-        await pilot.press("s", "y")
-        await until(pilot, lambda: bool(requests(run)), "a request")
-
-    drive(run, play)
+@plays(held)
+async def test_the_end_of_a_held_run_is_asked_about_and_a_no_is_answered(
+    app: StokerApp, pilot: Pilot[None], run: RunPaths
+) -> None:
+    await pilot.press("s")
+    assert isinstance(app.screen, Confirm)
+    assert "end the run now? `stoker continue` can start its next attempt later" in shown(app)
+    await pilot.press("enter")
+    assert on_dashboard(app)
+    await until(pilot, lambda: "not stopped" in pane(app, "notice"), "the answer to a no")
+    assert requests(run) == []
+    await pilot.press("s", "y")
+    await until(pilot, lambda: bool(requests(run)), "a request")
     (request,) = requests(run)
     assert request.kind is RequestKind.STOP
 

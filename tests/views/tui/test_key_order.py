@@ -11,12 +11,13 @@ from textual import events
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from supervisor.run.paths import RunPaths
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.app import RETRY_S, WAIT_S, StokerApp
 from supervisor.views.tui.shell.prompts import AskLine
 from tests.views.tui import recorded
-from tests.views.tui.driving import clock_after, drive, keeper_of, on_dashboard, requests, until
+from tests.views.tui.driving import clock_after, drive, keeper_of, on_dashboard, plays, requests, until
 
 
 def burst(app: StokerApp, *keys: str) -> None:
@@ -26,15 +27,13 @@ def burst(app: StokerApp, *keys: str) -> None:
         app.post_message(events.Key(name, key if len(key) == 1 else None))
 
 
-def test_what_is_typed_behind_a_key_that_opens_something_goes_there(tmp_path: Path) -> None:
-    run = recorded.held(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        burst(app, "m", "s", "S", "r", "enter")  # a note of three letters, and no stop
-        await until(pilot, lambda: bool(requests(run)), "a request")
-        assert on_dashboard(app)
-
-    drive(run, play)
+@plays(recorded.held)
+async def test_what_is_typed_behind_a_key_that_opens_something_goes_there(
+    app: StokerApp, pilot: Pilot[None], run: RunPaths
+) -> None:
+    burst(app, "m", "s", "S", "r", "enter")  # a note of three letters, and no stop
+    await until(pilot, lambda: bool(requests(run)), "a request")
+    assert on_dashboard(app)
     (request,) = requests(run)
     assert request.args.text == "sSr"
 

@@ -23,7 +23,7 @@ from supervisor.views.tui.shell.feeder import Adopter
 from supervisor.views.tui.shell.prompts import AskLine
 from tests.tiers import first
 from tests.views.tui import recorded
-from tests.views.tui.driving import drive, offered, on_dashboard, pane, requests, shown, until
+from tests.views.tui.driving import drive, offered, on_dashboard, pane, plays, requests, shown, until
 
 Maker = Callable[[Path], RunPaths]
 
@@ -52,48 +52,40 @@ def test_a_key_sends_its_request(tmp_path: Path, maker: Maker, attempt: int, key
     assert {request.if_attempt for request in requests(run)} == {attempt}
 
 
-def test_smaller_batch_shows_its_arithmetic(tmp_path: Path) -> None:
-    run = recorded.held(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("b")
-        assert isinstance(app.screen, AskLine)
-        field = app.screen.query_one(Input)
-        assert field.value == "8"
-        assert "micro-batch 16 → 8, accumulation 2 → 4, global batch 64 unchanged" in shown(app)
-        await pilot.press("backspace", "5", "enter")
-        assert isinstance(app.screen, AskLine), "a number that does not divide is not sent"
-        assert "does not divide" in shown(app)
-        await pilot.press("backspace")
-        await pilot.pause()
-        assert "type how many samples a rank holds at once" in shown(app)
-        await pilot.press("4")
-        await pilot.pause()
-        assert "micro-batch 16 → 4, accumulation 2 → 8, global batch 64 unchanged" in shown(app)
-        await pilot.press("enter")
-        await until(pilot, lambda: bool(requests(run)), "a request")
-
-    drive(run, play)
+@plays(recorded.held)
+async def test_smaller_batch_shows_its_arithmetic(app: StokerApp, pilot: Pilot[None], run: RunPaths) -> None:
+    await pilot.press("b")
+    assert isinstance(app.screen, AskLine)
+    field = app.screen.query_one(Input)
+    assert field.value == "8"
+    assert "micro-batch 16 → 8, accumulation 2 → 4, global batch 64 unchanged" in shown(app)
+    await pilot.press("backspace", "5", "enter")
+    assert isinstance(app.screen, AskLine), "a number that does not divide is not sent"
+    assert "does not divide" in shown(app)
+    await pilot.press("backspace")
+    await pilot.pause()
+    assert "type how many samples a rank holds at once" in shown(app)
+    await pilot.press("4")
+    await pilot.pause()
+    assert "micro-batch 16 → 4, accumulation 2 → 8, global batch 64 unchanged" in shown(app)
+    await pilot.press("enter")
+    await until(pilot, lambda: bool(requests(run)), "a request")
     (request,) = requests(run)
     assert request.kind is RequestKind.RESTART_WITH
     assert request.args.micro_batch == 4
 
 
-def test_the_answer_to_a_request_is_shown(tmp_path: Path) -> None:
-    run = recorded.held(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("r", "y")
-        await until(pilot, lambda: "asked the supervisor process" in pane(app, "notice"), "the notice")
-        (request,) = requests(run)
-        writer = JournalWriter(run.node().journal)
-        writer.append(
-            RequestRefused(t=recorded.T0, request_id=request.id, request="restart", by="me", reason="stale")
-        )
-        writer.close()
-        await until(pilot, lambda: "restart refused: stale" in pane(app, "notice"), "the refusal")
-
-    drive(run, play)
+@plays(recorded.held)
+async def test_the_answer_to_a_request_is_shown(app: StokerApp, pilot: Pilot[None], run: RunPaths) -> None:
+    await pilot.press("r", "y")
+    await until(pilot, lambda: "asked the supervisor process" in pane(app, "notice"), "the notice")
+    (request,) = requests(run)
+    writer = JournalWriter(run.node().journal)
+    writer.append(
+        RequestRefused(t=recorded.T0, request_id=request.id, request="restart", by="me", reason="stale")
+    )
+    writer.close()
+    await until(pilot, lambda: "restart refused: stale" in pane(app, "notice"), "the refusal")
 
 
 def test_a_smaller_batch_is_not_offered_where_it_could_not_be_handed_on(tmp_path: Path) -> None:
@@ -162,16 +154,14 @@ def test_r_continues_a_run_that_is_over(tmp_path: Path) -> None:
     drive(run, play, keeper=False, continuer=Adopter(lambda _run: offer, started.append))
 
 
-def test_a_key_that_does_nothing_says_so_once(tmp_path: Path) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("w")
-        assert "w does nothing here, ? shows the keys" in pane(app, "notice")
-        app.dashboard.panes.notice.say("note: done")
-        await pilot.press("j", "k", "shift", "ctrl+y")
-        assert "note: done" in pane(app, "notice"), (
-            "keys that move, and those no person would miss, are no news"
-        )
-        await pilot.press("f5")
-        assert "F5 does nothing here" in pane(app, "notice")
-
-    drive(recorded.healthy(tmp_path / "run"), play)
+@plays(recorded.healthy)
+async def test_a_key_that_does_nothing_says_so_once(
+    app: StokerApp, pilot: Pilot[None], run: RunPaths
+) -> None:
+    await pilot.press("w")
+    assert "w does nothing here, ? shows the keys" in pane(app, "notice")
+    app.dashboard.panes.notice.say("note: done")
+    await pilot.press("j", "k", "shift", "ctrl+y")
+    assert "note: done" in pane(app, "notice"), "keys that move, and those no person would miss, are no news"
+    await pilot.press("f5")
+    assert "F5 does nothing here" in pane(app, "notice")

@@ -52,7 +52,7 @@ def test_a_higher_terminal_shows_no_less(width: int) -> None:
     [(24, 9, 9), (24, 40, 24 - 4 - 7), (14, 40, 6)],
 )
 def test_a_card_takes_what_it_needs_and_leaves_the_log_its_rows(height: int, rows: int, middle: int) -> None:
-    assert plan(80, height, Needs(devices=2, ranks=2, card_rows=rows)).middle_height == middle
+    assert plan(80, height, Needs(devices=2, ranks=2, card_rows=rows)).heights["middle"] == middle
 
 
 def test_a_pane_alone() -> None:

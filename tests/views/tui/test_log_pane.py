@@ -19,7 +19,7 @@ from supervisor.views.tui.widgets.paint import TextStyle
 from tests.diagnosis.launcher_logs import REPORT
 from tests.tiers import first
 from tests.views.tui import recorded
-from tests.views.tui.driving import drive, pane, shown, until
+from tests.views.tui.driving import drive, pane, plays, shown, until
 from tests.views.tui.log_driving import opened, page
 
 
@@ -30,42 +30,38 @@ def rows(app: StokerApp) -> list[Row]:
     return list(page.rows)
 
 
-def test_filter_by_rank_and_words(tmp_path: Path) -> None:
-    run = recorded.healthy(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        logs = app.dashboard.logs
-        everything = len(rows(app))
-        await pilot.press("f", *"r1 dataloader")
-        await until(pilot, lambda: 0 < len(rows(app)) < 5, "shown while it is typed")
-        assert "UserWarning" in pane(app, "log")
-        await pilot.press("enter")
-        assert str(logs.lines_query) == "rank 1 · “dataloader”"
-        assert "rank 1 · “dataloader”" in pane(app, "log")
-        await pilot.press("escape")
-        await until(pilot, lambda: len(rows(app)) == everything, "all lines")
-        await pilot.press("right_square_bracket")
-        assert logs.lines_query.who == {"0"}
-        await pilot.press("right_square_bracket")
-        assert logs.lines_query.who == {"1"}
-        await pilot.press("right_square_bracket")
-        assert not logs.lines_query
-
-    drive(run, play)
+@plays(recorded.healthy)
+async def test_filter_by_rank_and_words(app: StokerApp, pilot: Pilot[None], run: RunPaths) -> None:
+    logs = app.dashboard.logs
+    everything = len(rows(app))
+    await pilot.press("f", *"r1 dataloader")
+    await until(pilot, lambda: 0 < len(rows(app)) < 5, "shown while it is typed")
+    assert "UserWarning" in pane(app, "log")
+    await pilot.press("enter")
+    assert str(logs.lines_query) == "rank 1 · “dataloader”"
+    assert "rank 1 · “dataloader”" in pane(app, "log")
+    await pilot.press("escape")
+    await until(pilot, lambda: len(rows(app)) == everything, "all lines")
+    await pilot.press("right_square_bracket")
+    assert logs.lines_query.who == {"0"}
+    await pilot.press("right_square_bracket")
+    assert logs.lines_query.who == {"1"}
+    await pilot.press("right_square_bracket")
+    assert not logs.lines_query
 
 
-def test_the_table_of_ranks_has_no_lines_of_an_earlier_attempt(tmp_path: Path) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("3", "z")
-        await until(pilot, lambda: "step  1840" in pane(app, "ranks"), "the newest lines")
-        app.dashboard.logs.ask(lambda view: view.other_attempt(-1))
-        await until(pilot, lambda: page(app.dashboard.logs).attempt == 1, "the attempt before")
-        assert "step   212" not in pane(app, "ranks")
-        assert "OutOfMemoryError" not in pane(app, "ranks")
-        app.dashboard.logs.toggle_follow(on=True)
-        await until(pilot, lambda: "step  1840" in pane(app, "ranks"), "the newest lines again")
-
-    drive(recorded.healthy(tmp_path / "run"), play, size=(200, 50))
+@plays(recorded.healthy, size=(200, 50))
+async def test_the_table_of_ranks_has_no_lines_of_an_earlier_attempt(
+    app: StokerApp, pilot: Pilot[None], run: RunPaths
+) -> None:
+    await pilot.press("3", "z")
+    await until(pilot, lambda: "step  1840" in pane(app, "ranks"), "the newest lines")
+    app.dashboard.logs.ask(lambda view: view.other_attempt(-1))
+    await until(pilot, lambda: page(app.dashboard.logs).attempt == 1, "the attempt before")
+    assert "step   212" not in pane(app, "ranks")
+    assert "OutOfMemoryError" not in pane(app, "ranks")
+    app.dashboard.logs.toggle_follow(on=True)
+    await until(pilot, lambda: "step  1840" in pane(app, "ranks"), "the newest lines again")
 
 
 def test_follow_and_freeze(tmp_path: Path) -> None:
@@ -177,16 +173,16 @@ def test_a_new_attempt_is_followed_again(tmp_path: Path) -> None:
     drive(run, play)
 
 
-def test_a_prompt_says_what_is_wrong_and_keeps_the_text(tmp_path: Path) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("f", *"node:x", "enter")
-        await until(pilot, lambda: "name nodes by their numbers" in shown(app), "what is wrong")
-        assert isinstance(app.screen, AskLine), "Enter keeps it open"
-        assert app.screen.query_one(Input).value == "node:x"
-        await pilot.press("escape", "slash", *"/(/")
-        await until(pilot, lambda: "is not a valid regular expression" in shown(app), "what is wrong")
-
-    drive(recorded.healthy(tmp_path / "run"), play, size=(80, 24))
+@plays(recorded.healthy, size=(80, 24))
+async def test_a_prompt_says_what_is_wrong_and_keeps_the_text(
+    app: StokerApp, pilot: Pilot[None], run: RunPaths
+) -> None:
+    await pilot.press("f", *"node:x", "enter")
+    await until(pilot, lambda: "name nodes by their numbers" in shown(app), "what is wrong")
+    assert isinstance(app.screen, AskLine), "Enter keeps it open"
+    assert app.screen.query_one(Input).value == "node:x"
+    await pilot.press("escape", "slash", *"/(/")
+    await until(pilot, lambda: "is not a valid regular expression" in shown(app), "what is wrong")
 
 
 def test_ranks_of_an_attached_log_are_those_that_its_lines_name(tmp_path: Path) -> None:

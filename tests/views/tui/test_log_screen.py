@@ -11,6 +11,7 @@ import pytest
 from textual.app import App, SuspendNotSupported
 from textual.pilot import Pilot
 
+from supervisor.run.paths import RunPaths
 from supervisor.views.logs import reading as lc
 from supervisor.views.logs.reading import LogAt
 from supervisor.views.tui.app import StokerApp
@@ -18,7 +19,7 @@ from supervisor.views.tui.charts.live import LossPanel
 from supervisor.views.tui.pages import log_pane
 from supervisor.views.tui.shell import external_editor as outside
 from tests.views.tui import recorded
-from tests.views.tui.driving import drive, shown, until
+from tests.views.tui.driving import drive, plays, shown, until
 from tests.views.tui.log_driving import counted, cursor, opened, page, settled
 
 
@@ -79,22 +80,18 @@ def test_esc_gives_up_what_is_being_looked_for_before_it_leaves(tmp_path: Path) 
     drive(run, play)
 
 
-def test_ranks_are_one_log_and_each_its_own(tmp_path: Path) -> None:
-    run = recorded.healthy(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        screen = await opened(app, pilot)
-        await settled(pilot, lambda: "0-1 ×2" in shown(app), "the folded lines")
-        assert "ranks 0-1, merged by arrival" in shown(app)
-        await pilot.press("right_square_bracket", "right_square_bracket")
-        await settled(pilot, lambda: page(screen).query.who == {"1"}, "rank 1")
-        assert "×2" not in shown(app)
-        await pilot.press("f", *"dataloader", "enter")
-        await settled(pilot, lambda: len(page(screen).rows) == 1, "the warning")
-        await pilot.press("left_parenthesis")
-        await settled(pilot, lambda: page(screen).attempt == 1, "the attempt before")
-
-    drive(run, play)
+@plays(recorded.healthy)
+async def test_ranks_are_one_log_and_each_its_own(app: StokerApp, pilot: Pilot[None], run: RunPaths) -> None:
+    screen = await opened(app, pilot)
+    await settled(pilot, lambda: "0-1 ×2" in shown(app), "the folded lines")
+    assert "ranks 0-1, merged by arrival" in shown(app)
+    await pilot.press("right_square_bracket", "right_square_bracket")
+    await settled(pilot, lambda: page(screen).query.who == {"1"}, "rank 1")
+    assert "×2" not in shown(app)
+    await pilot.press("f", *"dataloader", "enter")
+    await settled(pilot, lambda: len(page(screen).rows) == 1, "the warning")
+    await pilot.press("left_parenthesis")
+    await settled(pilot, lambda: page(screen).attempt == 1, "the attempt before")
 
 
 def test_failure_editor_chart_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

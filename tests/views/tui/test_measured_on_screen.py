@@ -16,7 +16,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import RunFile
 from supervisor.run.series import METRICS, RANKS
 from supervisor.views.tui.app import StokerApp
-from tests.views.tui.driving import drive, pane, shown, until
+from tests.views.tui.driving import pane, plays, shown, until
 from tests.views.tui.recording import GIB, Recording
 
 MEASURED = ev.BatchMeasured(
@@ -72,27 +72,27 @@ def silent(root: Path, measured: ev.BatchMeasured = MEASURED) -> RunPaths:
     return rec.close()
 
 
-def test_the_header_has_batch_step_and_time_left(tmp_path: Path) -> None:
-    async def play(app: StokerApp, _pilot: Pilot[None]) -> None:
-        header = pane(app, "header")
-        assert "micro-batch 16, accumulation 2, global batch 64" in header
-        assert " 40 / 400 " in header
-        assert "ETA 00:03:00" in header, "360 steps of half a second"
-        assert all(text in shown(app) for text in ("tok/s", "data wait", "500 ms"))
+@plays(silent, size=(120, 40))
+async def test_the_header_has_batch_step_and_time_left(
+    app: StokerApp, pilot: Pilot[None], run: RunPaths
+) -> None:
+    header = pane(app, "header")
+    assert "micro-batch 16, accumulation 2, global batch 64" in header
+    assert " 40 / 400 " in header
+    assert "ETA 00:03:00" in header, "360 steps of half a second"
+    assert all(text in shown(app) for text in ("tok/s", "data wait", "500 ms"))
 
-    drive(silent(tmp_path / "run"), play, size=(120, 40))
 
-
-def test_the_ranks_table_and_the_charts_have_compute_time_and_memory_peak(tmp_path: Path) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("3", "z")
-        await until(pilot, lambda: "compute" in pane(app, "ranks"), "the zoomed table")
-        first, second = [line.split() for line in pane(app, "ranks").splitlines() if "stepping" in line]
-        assert {"40", "500", "100", "5.0G"} <= set(first)
-        assert {"40", "500", "350", "6.0G"} <= set(second)
-        await pilot.press("z", "M")
-        await until(pilot, lambda: "memory_peak_bytes" in shown(app), "the charts")
-        for name in ("samples_per_sec", "tokens_per_sec", "step_time_s", "data_wait_s"):
-            assert name in shown(app)
-
-    drive(silent(tmp_path / "run"), play, size=(170, 44))
+@plays(silent, size=(170, 44))
+async def test_the_ranks_table_and_the_charts_have_compute_time_and_memory_peak(
+    app: StokerApp, pilot: Pilot[None], run: RunPaths
+) -> None:
+    await pilot.press("3", "z")
+    await until(pilot, lambda: "compute" in pane(app, "ranks"), "the zoomed table")
+    first, second = [line.split() for line in pane(app, "ranks").splitlines() if "stepping" in line]
+    assert {"40", "500", "100", "5.0G"} <= set(first)
+    assert {"40", "500", "350", "6.0G"} <= set(second)
+    await pilot.press("z", "M")
+    await until(pilot, lambda: "memory_peak_bytes" in shown(app), "the charts")
+    for name in ("samples_per_sec", "tokens_per_sec", "step_time_s", "data_wait_s"):
+        assert name in shown(app)

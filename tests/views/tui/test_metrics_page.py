@@ -21,7 +21,7 @@ from supervisor.views.tui.pages.metrics import (
     load_other,
 )
 from tests.views.tui import recorded
-from tests.views.tui.driving import drive, pane, shown, until
+from tests.views.tui.driving import drive, pane, plays, shown, until
 
 
 def page_of(app: StokerApp) -> MetricsPage:
@@ -102,24 +102,22 @@ def test_all_series_are_charted_page_by_page_and_found_by_a_part_of_the_name(tmp
     drive(run, play)
 
 
-def test_a_chart_at_full_size_and_back(tmp_path: Path) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("M", "j")
-        page = page_of(app)
-        grid = pane(app, "metrics")
-        for there, back in (("enter", "escape"), ("z", "z"), ("o", "enter")):
-            await pilot.press(there)
-            assert in_sight(app) == ["val_loss"]
-            assert "2 of 7" in pane(app, "metrics")
-            assert pane(app, "metrics").splitlines()[1].count("─") > 80
-            await pilot.press(back)
-            await until(pilot, lambda: pane(app, "metrics") == grid, "the grid again")
-        await pilot.press("z", "j")
-        assert in_sight(app) == ["lr"], "the next one at full size"
-        await pilot.press("escape", "escape")
-        assert not page.display, "a second Esc closes the page"
-
-    drive(recorded.healthy(tmp_path / "run"), play)
+@plays(recorded.healthy)
+async def test_a_chart_at_full_size_and_back(app: StokerApp, pilot: Pilot[None], run: RunPaths) -> None:
+    await pilot.press("M", "j")
+    page = page_of(app)
+    grid = pane(app, "metrics")
+    for there, back in (("enter", "escape"), ("z", "z"), ("o", "enter")):
+        await pilot.press(there)
+        assert in_sight(app) == ["val_loss"]
+        assert "2 of 7" in pane(app, "metrics")
+        assert pane(app, "metrics").splitlines()[1].count("─") > 80
+        await pilot.press(back)
+        await until(pilot, lambda: pane(app, "metrics") == grid, "the grid again")
+    await pilot.press("z", "j")
+    assert in_sight(app) == ["lr"], "the next one at full size"
+    await pilot.press("escape", "escape")
+    assert not page.display, "a second Esc closes the page"
 
 
 OTHERS = ("20261121-0900-calm-crane", "20261121-0800-mild-moth", "20261120-0900-able-ant")

@@ -9,10 +9,11 @@ from textual.pilot import Pilot
 from textual.widgets import Input, TextArea
 
 from supervisor.run.events import RequestKind
+from supervisor.run.paths import RunPaths
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.shell.restart_dialogs import BadEdit, EditScreen, differences, parse_edit
 from tests.views.tui import recorded
-from tests.views.tui.driving import drive, pane, requests, shown, until
+from tests.views.tui.driving import drive, pane, plays, requests, shown, until
 
 
 def test_processes_page_shows_the_newest_stacks(tmp_path: Path) -> None:
@@ -31,30 +32,26 @@ def test_processes_page_shows_the_newest_stacks(tmp_path: Path) -> None:
     drive(run, play)
 
 
-def test_edit_sends_what_was_shown(tmp_path: Path) -> None:
-    run = recorded.held(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("e")
-        assert isinstance(app.screen, EditScreen)
-        area = app.screen.query_one(TextArea)
-        before = area.text
-        await pilot.press("q")
-        assert area.text == f"{before}q", "what is typed continues at the end"
-        area.text = "--lr 1e-4 --batch_size 16 '--name=a b'"
-        await pilot.press("tab", *"X=1 Y", "enter")
-        assert isinstance(app.screen, EditScreen), "Y is no NAME=VALUE"
-        assert "write variables as NAME=VALUE" in shown(app)
-        app.screen.query_one(Input).value = "X=1"
-        await pilot.pause()
-        text = shown(app)
-        assert "- --lr 3e-4" in text
-        assert "+ --lr 1e-4" in text
-        assert "+ X=1" in text
-        await pilot.press("enter")
-        await until(pilot, lambda: bool(requests(run)), "a request")
-
-    drive(run, play)
+@plays(recorded.held)
+async def test_edit_sends_what_was_shown(app: StokerApp, pilot: Pilot[None], run: RunPaths) -> None:
+    await pilot.press("e")
+    assert isinstance(app.screen, EditScreen)
+    area = app.screen.query_one(TextArea)
+    before = area.text
+    await pilot.press("q")
+    assert area.text == f"{before}q", "what is typed continues at the end"
+    area.text = "--lr 1e-4 --batch_size 16 '--name=a b'"
+    await pilot.press("tab", *"X=1 Y", "enter")
+    assert isinstance(app.screen, EditScreen), "Y is no NAME=VALUE"
+    assert "write variables as NAME=VALUE" in shown(app)
+    app.screen.query_one(Input).value = "X=1"
+    await pilot.pause()
+    text = shown(app)
+    assert "- --lr 3e-4" in text
+    assert "+ --lr 1e-4" in text
+    assert "+ X=1" in text
+    await pilot.press("enter")
+    await until(pilot, lambda: bool(requests(run)), "a request")
     (request,) = requests(run)
     assert request.kind is RequestKind.RESTART_WITH
     assert request.args.argv == ("--lr", "1e-4", "--batch_size", "16", "--name=a b")

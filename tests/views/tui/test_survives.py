@@ -25,21 +25,17 @@ from tests.conftest import wait_until
 from tests.disks import fill, small_disk
 from tests.tiers import first
 from tests.views.tui import recorded
-from tests.views.tui.driving import OFFER, drive, keeper_of, offered, pane, requests, shown, until
+from tests.views.tui.driving import OFFER, drive, keeper_of, offered, pane, plays, requests, shown, until
 from tests.views.tui.wire import SHOW_AND_LEAVE, SHOW_RUN, on_a_terminal
 
 
-@pytest.mark.fault("journal and disk", "the run directory is removed under a dashboard", "said")
-def test_run_directory_is_removed(tmp_path: Path) -> None:
-    run = recorded.healthy(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        shutil.rmtree(run.root)
-        await until(pilot, lambda: "the run directory is gone" in pane(app, "notice"), "the notice")
-        assert "1 840" in pane(app, "header"), "the last that was read stays"
-        assert "restart" not in pane(app, "footer")
-
-    drive(run, play)
+@pytest.mark.fault("journal and disk", "the run directory is removed under a dashboard", "reported")
+@plays(recorded.healthy)
+async def test_run_directory_is_removed(app: StokerApp, pilot: Pilot[None], run: RunPaths) -> None:
+    shutil.rmtree(run.root)
+    await until(pilot, lambda: "the run directory is gone" in pane(app, "notice"), "the notice")
+    assert "1 840" in pane(app, "header"), "the last that was read stays"
+    assert "restart" not in pane(app, "footer")
 
 
 @pytest.mark.e2e
@@ -58,18 +54,14 @@ def test_what_is_printed_on_leaving_a_run_directory_that_is_gone(tmp_path: Path)
         assert wire.process.exitstatus == 0
 
 
-def test_journal_is_cut(tmp_path: Path) -> None:
-    run = recorded.healthy(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        journal = run.node().journal
-        journal.write_bytes(journal.read_bytes()[:700])
-        await until(pilot, lambda: "no step yet" in pane(app, "header"), "the shorter state")
-
-    drive(run, play)
+@plays(recorded.healthy)
+async def test_journal_is_cut(app: StokerApp, pilot: Pilot[None], run: RunPaths) -> None:
+    journal = run.node().journal
+    journal.write_bytes(journal.read_bytes()[:700])
+    await until(pilot, lambda: "no step yet" in pane(app, "header"), "the shorter state")
 
 
-@pytest.mark.fault("processes", "the keeper is killed under a dashboard", "said; adoption is offered")
+@pytest.mark.fault("processes", "the keeper is killed under a dashboard", "reported; adoption is offered")
 def test_keeper_is_gone(tmp_path: Path) -> None:
     run = recorded.healthy(tmp_path / "run")
     adopted: list[bool] = []
@@ -102,7 +94,7 @@ def test_a_copy_is_only_looked_at(tmp_path: Path) -> None:
         copy = RunPaths(tmp_path / "copy")
 
         async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-            notice = f"a copy of {run.root}"
+            notice = "this folder is a copy"
             await until(pilot, lambda: notice in pane(app, "notice"), "the notice")
             await pilot.press("s", "r", "A")
             await until(pilot, lambda: app.screen is app.dashboard, "no question")
@@ -119,20 +111,16 @@ def test_a_copy_is_only_looked_at(tmp_path: Path) -> None:
 SIZES = [(80, 24), (20, 5), (300, 80), (100, 30)]
 
 
-def test_every_size_paints_whole_rows(tmp_path: Path) -> None:
-    run = recorded.backing_off(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        for width, height in SIZES:
-            await pilot.resize_terminal(width, height)
-            await pilot.pause()
-            strips = app.screen._compositor.render_strips()
-            assert len(strips) == height
-            assert {strip.cell_length for strip in strips} == {width}
-            assert "stoker" in shown(app) or width < 100  # the step comes before our name
-            assert "q" in pane(app, "footer")
-
-    drive(run, play)
+@plays(recorded.backing_off)
+async def test_every_size_paints_whole_rows(app: StokerApp, pilot: Pilot[None], run: RunPaths) -> None:
+    for width, height in SIZES:
+        await pilot.resize_terminal(width, height)
+        await pilot.pause()
+        strips = app.screen._compositor.render_strips()
+        assert len(strips) == height
+        assert {strip.cell_length for strip in strips} == {width}
+        assert "stoker" in shown(app) or width < 100  # the step comes before our name
+        assert "q" in pane(app, "footer")
 
 
 @pytest.mark.parametrize("number", first(1, [signal.SIGHUP, signal.SIGTERM]))

@@ -33,83 +33,13 @@ FIRST_ROWS = 50
 OTHER_RUNS = "names of runs, such as brave-otter calm-crane"
 
 
-class LogOfRun:
-    """The controller of what a run's log pane shows.
-
-    Args:
-        panes: the panes, with the log pane.
-        access: the way to the run.
-        deliver: called in the reading thread with each page and remark.
-    """
-
-    def __init__(self, panes: Panes, access: RunAccess, deliver: Callable[[lc.Answer], object]) -> None:
-        self._panes = panes
-        self.session = LogSession(access.client.node, deliver)
-        panes.log.connect(self.session, panes.notice)
-        self._known: tuple[object, ...] = ()
-
-    def mounted(self) -> None:
-        """Connect the pane once it is mounted."""
-        self._panes.log.resize(FIRST_ROWS)
-        self.session.start()
-
-    def update(self, snapshot: Snapshot) -> None:
-        """Pass on the list of logs, and the line where the newest failure began."""
-        attempt = snapshot.state.attempt
-        verdict = attempt.verdict if attempt is not None and attempt.ended_t is not None else None
-        cause = verdict.cause if verdict is not None and attempt is not None and attempt.failure else None
-        line = None
-        if attempt is not None and cause is not None and cause.line is not None:
-            line = LogAt(attempt.number, path=cause.path, line=cause.line, text=cause.text)
-        nodes = snapshot.node_logs
-        known = (lc.log_facts(snapshot.state, nodes), line, snapshot.recorded_t)
-        if known != self._known:
-            self._known = known
-            self.session.tell(lambda view: view.update(snapshot.state, snapshot.recorded_t, nodes))
-            self.session.tell(lambda view: view.keep_cause(line))
-
-    def take(self, answer: lc.Answer) -> None:
-        """Show a delivery from the reading thread."""
-        match answer:
-            case lc.Page() as page:
-                self._panes.log.take(page)
-                # The table is about the newest attempt, whichever the log shows.
-                self._panes.ranks.take_lines(page.last_lines if page.attempt == page.attempts else {})
-            case lc.Remark() as remark:
-                self._panes.log.report(remark)
-            case lc.Copied() as copied:
-                self._panes.screen.app.copy_to_clipboard(copied.text)
-                lines = f"{copied.lines} lines" if copied.lines != 1 else "1 line"
-                text = f"{lines} copied (where the terminal allows it: OSC 52)"
-                self._panes.log.report(lc.Remark(text, good=True))
-            case LogAt() as point:
-                self._panes.zoom(None)
-                self._point_at(point)
-
-    def open(self, at: LogAt | None = None) -> None:
-        """Show the log on a full page at a place, or at the current place for None."""
-        self._panes.zoom("log")
-        self._panes.log.focus()
-        if at is not None:
-            self._panes.log.ask(lambda view: view.to_place(at))
-
-    def _point_at(self, point: LogAt) -> None:
-        """Show a line's step on the chart."""
-        loss = self._panes.loss
-        if not loss.show_at(point.step, point.t, point.attempt or 0):
-            known = f"step {point.step:g}" if point.step is not None else "that time"
-            self._panes.tell(Answer(f"the chart has no point at {known}", False))
-        elif loss.display:
-            loss.focus()
-
-
 class Looking:
     """Actions that change the view.
 
     Args:
         panes: the visible panes.
         access: the way to the run.
-        log: the log of the run.
+        deliver: called in the log's reading thread with each page and remark.
         back: returns to the list of runs, or None if the run was not opened from the list.
     """
 
@@ -117,11 +47,14 @@ class Looking:
         self,
         panes: Panes,
         access: RunAccess,
-        log: LogOfRun,
+        deliver: Callable[[lc.Answer], object],
         back: Callable[[], None] | None,
     ) -> None:
         self.panes, self.back = panes, back
-        self._access, self._log, self._logs = access, log, panes.log
+        self._access, self._logs = access, panes.log
+        self.session = LogSession(access.client.node, deliver)
+        panes.log.connect(self.session, panes.notice)
+        self._known: tuple[object, ...] = ()
 
     def can(self, name: str) -> bool:
         """Check whether an action would change the view now."""
@@ -300,6 +233,60 @@ class Looking:
 
     # -- the log -------------------------------------------------------------------------------------------
 
+    def start_reading(self) -> None:
+        """Read the log once its pane is mounted."""
+        self._logs.resize(FIRST_ROWS)
+        self.session.start()
+
+    def update_log(self, snapshot: Snapshot) -> None:
+        """Pass on the list of logs, and the line where the newest failure began."""
+        attempt = snapshot.state.attempt
+        verdict = attempt.verdict if attempt is not None and attempt.ended_t is not None else None
+        cause = verdict.cause if verdict is not None and attempt is not None and attempt.failure else None
+        line = None
+        if attempt is not None and cause is not None and cause.line is not None:
+            line = LogAt(attempt.number, path=cause.path, line=cause.line, text=cause.text)
+        nodes = snapshot.node_logs
+        known = (lc.log_facts(snapshot.state, nodes), line, snapshot.recorded_t)
+        if known != self._known:
+            self._known = known
+            self.session.tell(lambda view: view.update(snapshot.state, snapshot.recorded_t, nodes))
+            self.session.tell(lambda view: view.keep_cause(line))
+
+    def take(self, answer: lc.Answer) -> None:
+        """Show a delivery from the reading thread."""
+        match answer:
+            case lc.Page() as page:
+                self._logs.take(page)
+                # The table is about the newest attempt, whichever the log shows.
+                self.panes.ranks.take_lines(page.last_lines if page.attempt == page.attempts else {})
+            case lc.Remark() as remark:
+                self._logs.report(remark)
+            case lc.Copied() as copied:
+                self.panes.screen.app.copy_to_clipboard(copied.text)
+                lines = f"{copied.lines} lines" if copied.lines != 1 else "1 line"
+                text = f"{lines} copied (where the terminal allows it: OSC 52)"
+                self._logs.report(lc.Remark(text, good=True))
+            case LogAt() as point:
+                self.panes.zoom(None)
+                self._point_at(point)
+
+    def open_log(self, at: LogAt | None = None) -> None:
+        """Show the log on a full page at a place, or at the current place for None."""
+        self.panes.zoom("log")
+        self._logs.focus()
+        if at is not None:
+            self._logs.ask(lambda view: view.to_place(at))
+
+    def _point_at(self, point: LogAt) -> None:
+        """Show a line's step on the chart."""
+        loss = self.panes.loss
+        if not loss.show_at(point.step, point.t, point.attempt or 0):
+            known = f"step {point.step:g}" if point.step is not None else "that time"
+            self.panes.tell(Answer(f"the chart has no point at {known}", False))
+        elif loss.display:
+            loss.focus()
+
     def action_search(self) -> None:
         """Search the log while typing."""
         self.leave_page()
@@ -342,4 +329,4 @@ class Looking:
             await self.action_page("processes")
         else:
             is_page = self.panes.zoomed == "failure"
-            self._log.open((cause if is_page else None) or self.panes.log.place())
+            self.open_log((cause if is_page else None) or self.panes.log.place())

@@ -44,19 +44,12 @@ CARD_BESIDE_RIGHT = 20
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """A layout. `shown`: ids of panes. Heights are in rows; None: the rest. `right_width` None: full width.
-
-    `left_height`: height of the loss or the card above the devices of a narrow terminal.
-    """
+    """A layout. `shown`: ids of panes. `heights` in rows and `widths` in cells, by id; the others share the rest."""
 
     shown: frozenset[str]
+    heights: dict[str, int] = {}
+    widths: dict[str, int] = {}
     is_narrow: bool = False
-    middle_height: int | None = None
-    left_height: int | None = None
-    devices_height: int | None = None
-    charts_height: int = 0
-    right_width: int | None = None
-    timeline_width: int = 0
 
 
 class Needs(msgspec.Struct, frozen=True):
@@ -96,13 +89,9 @@ def _narrow(height: int, needs: Needs) -> Layout:
         if room >= 15:
             left = min(max(8, room * 2 // 5), max(room - devices - 5, 6))
         shown |= ({"loss"} if left else set()) | ({"devices"} if devices else set())
-    return Layout(
-        frozenset(shown),
-        is_narrow=True,
-        middle_height=left + devices,
-        left_height=left,
-        devices_height=devices,
-    )
+    # The loss or the card is above the devices.
+    heights = {"middle": left + devices, "left": left, "devices": devices}
+    return Layout(frozenset(shown), heights, is_narrow=True)
 
 
 def _wide(width: int, height: int, needs: Needs) -> Layout:
@@ -128,14 +117,9 @@ def _wide(width: int, height: int, needs: Needs) -> Layout:
         if needs.gpus and needs.devices and left >= CHARTS_LEAST + min(below, RANKS_LEAST):
             charts = left if not below else max(CHARTS_LEAST, min(left - below, left * 7 // 10))
             shown.add("charts")
-    return Layout(
-        frozenset(shown),
-        middle_height=middle,
-        devices_height=devices,
-        charts_height=charts,
-        right_width=_right_width(width),
-        timeline_width=min(72, width * 36 // 100),
-    )
+    heights = {"middle": middle, "devices": devices, "charts": charts}
+    widths = {"right": _right_width(width), "timeline": min(72, width * 36 // 100)}
+    return Layout(frozenset(shown), heights, widths)
 
 
 def _is_beside_card(width: int, needs: Needs) -> bool:
@@ -274,7 +258,7 @@ class Panes:
         is_here = snapshot.machine or any(rank.cpu or rank.rss for rank in snapshot.ranks.values())
         is_elsewhere = snapshot.state.mode == "observed" and not is_here
         is_unmeasured = not is_here and bool(snapshot.series)
-        devices = 0 if is_elsewhere or is_unmeasured else 1 + len(snapshot.ranks)
+        devices = 0 if is_elsewhere or is_unmeasured else 1
         needs = replace(
             needs,
             devices=(len(devices_of(snapshot)) if snapshot.gpus else 0) or devices,
@@ -294,21 +278,16 @@ class Panes:
         for page in self.screen.query(", ".join(f"#{name}" for name in PAGES)):
             page.display = page.id in shown
         has_right = bool(shown & {"charts", "devices", "ranks"})
-        middle, left, right = find("#middle"), find("#left"), find("#right")
+        middle, left = find("#middle"), find("#left")
         left.display = bool(shown & {"card", "loss"})
-        right.display = has_right
+        find("#right").display = has_right
         middle.display = has_right or left.display
         find("#bottom").display = bool(shown & {"log", "timeline"})
         middle.styles.layout = "vertical" if layout.is_narrow else "horizontal"
-        for widget, height in (
-            (middle, layout.middle_height),
-            (left, layout.left_height),
-            (find("#charts"), layout.charts_height),
-            (find("#devices"), layout.devices_height),
-        ):
-            widget.styles.height = "1fr" if height is None else height
-        right.styles.width = "1fr" if layout.right_width is None else layout.right_width
-        find("#timeline").styles.width = layout.timeline_width or "1fr"
+        for name in ("middle", "left", "charts", "devices"):
+            find(f"#{name}").styles.height = layout.heights.get(name, "1fr")
+        for name in ("right", "timeline"):
+            find(f"#{name}").styles.width = layout.widths.get(name, "1fr")
         self.find("devices").framed = not layout.is_narrow
         focused = self.screen.focused
         if focused is None or not focused.display:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import is_not
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
@@ -17,7 +16,7 @@ from supervisor.views.logs import reading as lc
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.zoomable import ChartPanel
 from supervisor.views.tui.dashboard.acting import GROUPS, KEYS, PLAYBACK, VETOES, Requests
-from supervisor.views.tui.dashboard.looking import LogOfRun, Looking
+from supervisor.views.tui.dashboard.looking import Looking
 from supervisor.views.tui.dashboard.panes import Panes
 from supervisor.views.tui.dashboard.playback import Playback
 from supervisor.views.tui.pages.text_page import PAGES
@@ -73,9 +72,8 @@ class Dashboard(KeyScreen, Screen[None]):
         super().__init__()
         self._access, self._name_given, self.playback = access, name, playback
         self.panes = Panes(self, clock, self._offer)
-        self.log_of_run = LogOfRun(self.panes, access, self._deliver_log)
         self.logs = self.panes.log
-        self.looking = Looking(self.panes, access, self.log_of_run, back)
+        self.looking = Looking(self.panes, access, self._deliver_log, back)
         self.requests = Requests(self.panes, access)
         self._take_actions(self.looking, self.requests, playback)
         self._first: Snapshot | None = None
@@ -109,7 +107,7 @@ class Dashboard(KeyScreen, Screen[None]):
         notice.read_only, notice.recorded = self._access.read_only, self._access.is_recorded
         header.name_given = self._name_given
         self.panes.log.focus()
-        self.log_of_run.mounted()
+        self.looking.start_reading()
         if self._first is not None:
             self.take(self._first)
             self._first = None
@@ -123,7 +121,7 @@ class Dashboard(KeyScreen, Screen[None]):
 
     def on_unmount(self) -> None:
         """Stop the threads that read the logs."""
-        self.log_of_run.session.stop()
+        self.looking.session.stop()
 
     def take(self, snapshot: Snapshot) -> None:
         """Show a new snapshot of the run, once the panes exist."""
@@ -131,14 +129,13 @@ class Dashboard(KeyScreen, Screen[None]):
             self._first = snapshot
             return
         before, self.panes.snapshot = self.panes.snapshot, snapshot
-        self.log_of_run.update(snapshot)
-        if before is None or any(map(is_not, before.facts(), snapshot.facts())):
-            if before is not None and _stage(before) != _stage(snapshot):
-                self.panes.notice.drop_older()
-            self.requests.renew()
-            self.panes.arrange()
-            self._offer()
-            self._announce_countdown(before, snapshot)
+        self.looking.update_log(snapshot)
+        if before is not None and _stage(before) != _stage(snapshot):
+            self.panes.notice.drop_older()
+        self.requests.renew()
+        self.panes.arrange()
+        self._offer()
+        self._announce_countdown(before, snapshot)
         self.panes.show()
 
     def _tick(self) -> None:
@@ -163,7 +160,7 @@ class Dashboard(KeyScreen, Screen[None]):
     def _deliver_log(self, answer: lc.Answer) -> None:
         """Take a delivery from the reading thread. Drop it until this screen runs and requests it again."""
         if self.is_running:
-            self.call_later(self.log_of_run.take, answer)
+            self.call_later(self.looking.take, answer)
 
     # -- messages ------------------------------------------------------------------------------------------
 
@@ -204,7 +201,7 @@ class Dashboard(KeyScreen, Screen[None]):
         if point.step is None and point.time is None:
             self.tell(Answer("its line names no step and no time to find it by", False))
         else:
-            self.log_of_run.open(lc.LogAt(attempt=point.attempt, step=point.step, t=point.time))
+            self.looking.open_log(lc.LogAt(attempt=point.attempt, step=point.step, t=point.time))
 
     def tell(self, answer: Answer) -> None:
         """Show a one-line answer."""

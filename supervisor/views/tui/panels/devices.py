@@ -1,16 +1,17 @@
-"""One line per device with its use, memory and temperature. If there are no GPUs, the machine and its ranks."""
+"""One line per device with its use, memory and temperature, or the machine if there are no GPUs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from statistics import fmean
 from typing import assert_never
 
 from rich.cells import cell_len
 
 from supervisor.views import format as fm
-from supervisor.views.model.snapshot import Gpu, Machine, Rank, Snapshot
+from supervisor.views.model.snapshot import Gpu, Machine, Snapshot
 from supervisor.views.model.thinned_series import Track
 from supervisor.views.tui.charts.hues import LIMITS, Gauge, value_style
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, bar, cells, fit, row, spark_row
@@ -18,7 +19,6 @@ from supervisor.views.tui.widgets.panel import ListPanel
 
 FULL_RATIO = LIMITS[Gauge.MEMORY].red
 NAME_CELLS = 7
-THREADS_CELLS = len("999 threads")
 SPARK_POINTS = 60
 SPARK_MOST = 24
 SPARK_LEAST = 6
@@ -29,7 +29,7 @@ THROTTLES = ((0x20 | 0x40, "thermal"), (0x80, "power brake"), (0x08, "hw slow"))
 
 
 class DevicesPanel(ListPanel, can_focus=True):
-    """A list of GPUs, or of the machine and its ranks."""
+    """A list of GPUs, or else of the machines."""
 
     number = 2
 
@@ -45,7 +45,7 @@ class DevicesPanel(ListPanel, can_focus=True):
         return row(Span(self.tr(text), TextStyle.STRONG)), EMPTY
 
     @property
-    def _devices(self) -> list[tuple[str, Gpu | Machine | Rank]]:
+    def _devices(self) -> list[tuple[str, Gpu | Machine]]:
         return devices_of(self.view.snapshot) if self.view is not None else []
 
     def count(self) -> int:
@@ -67,8 +67,6 @@ class DevicesPanel(ListPanel, can_focus=True):
                 found = self._gpu(device, width)
             case Machine():
                 found = self._machine(device, width)
-            case Rank():
-                found = self._process(device, width)
             case _ as unreachable:
                 assert_never(unreachable)
         return (*indent, Span(fit(node, node_cells), TextStyle.DIM), *found)
@@ -104,15 +102,9 @@ class DevicesPanel(ListPanel, can_focus=True):
         extras.sort(key=lambda extra: extra.style is not TextStyle.WARN)
         return _device(self.tr("host"), values, "cpu_ratio", machine.cpu, extras, width, Gauge.CPU)
 
-    def _process(self, rank: Rank, width: int) -> Row:
-        threads = rank.values.get("threads")
-        text = self.tr(f"{threads:.0f} thread{'' if threads == 1 else 's'}") if threads is not None else ""
-        extras = [Span(fit(text, THREADS_CELLS, right=True), TextStyle.DIM)] if text else []
-        return _device(f"rank {rank.key}", rank.values, "cpu_ratio", rank.cpu, extras, width, None)
 
-
-def devices_of(snapshot: Snapshot) -> list[tuple[str, Gpu | Machine | Rank]]:
-    """Return the listed devices, with any node names: the GPUs, or else the machines and node 0's ranks."""
+def devices_of(snapshot: Snapshot) -> list[tuple[str, Gpu | Machine]]:
+    """Return the listed devices, with any node names: the GPUs, or else the machines."""
     # Only node 0's own readings have histories.
     nodes = [
         (f"n{node.number}", node.gpus if node.number else snapshot.gpus, node.machine if node.number else snapshot.machine)
@@ -120,8 +112,7 @@ def devices_of(snapshot: Snapshot) -> list[tuple[str, Gpu | Machine | Rank]]:
     ] or [("", snapshot.gpus, snapshot.machine)]  # fmt: skip
     if any(gpus for _, gpus, _ in nodes):
         return [(name, gpu) for name, gpus, _ in nodes for gpu in gpus]
-    ranks = [(nodes[0][0], rank) for rank in snapshot.ranks.values() if rank.cpu or rank.rss]
-    return [*((name, machine) for name, _, machine in nodes if machine is not None), *ranks]
+    return [(name, machine) for name, _, machine in nodes if machine is not None]
 
 
 def _device(
@@ -131,22 +122,13 @@ def _device(
     history: Track,
     extras: Sequence[Span],
     width: int,
-    gauge: Gauge | None,
+    gauge: Gauge,
 ) -> Row:
-    """Return a device in `width` cells. Parts that do not fit are dropped from the end.
-
-    `gauge` is the gauge for the share of capacity in use, or None for a process, which may use several cores.
-    """
-
-    def style_of(ratio: float) -> TextStyle:
-        return value_style(gauge, ratio) if gauge is not None else TextStyle.DIM
-
+    """Return a device in `width` cells. Parts that do not fit are dropped from the end."""
     busy = values.get(busy_name)
     used, total = values.get("memory_used_bytes"), values.get("memory_total_bytes")
-    if gauge is None:
-        used, total = values.get("rss_bytes"), None
     full = used / total if used is not None and total else None
-    style = TextStyle.PLAIN if busy is None or gauge is None else style_of(busy)
+    style = TextStyle.PLAIN if busy is None else value_style(gauge, busy)
     head = row(
         Span(fit(name, NAME_CELLS), TextStyle.STRONG), Span(fit(fm.percent(busy), 6, right=True), style), " "
     )
@@ -163,9 +145,8 @@ def _device(
     if full is not None and room >= 0:
         tail += (Span(" "), *bar(full, 8 + min(room, BAR_MOST - 8), value_style(Gauge.MEMORY, full)))
     recent = [point.mean for point in history[-max(SPARK_POINTS, sparks) :]]
-    high = 1.0 if gauge is not None else max([1.0, *recent])
     pick = min if gauge is Gauge.GPU else fmean
-    return (*head, *spark_row(recent, sparks, style_of, 0.0, high, pick), *tail, *kept)
+    return (*head, *spark_row(recent, sparks, partial(value_style, gauge), 0.0, 1.0, pick), *tail, *kept)
 
 
 def _throttle(bits: float | None) -> str:

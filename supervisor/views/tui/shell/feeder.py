@@ -31,14 +31,6 @@ class Revised(Protocol):
 
 
 Moment = TypeVar("Moment", bound=Revised)
-Read_co = TypeVar("Read_co", bound=Revised, covariant=True)
-
-
-class Reader(Protocol[Read_co]):
-    """The source of snapshots, used only in the reading thread."""
-
-    def refresh(self) -> Read_co:
-        """Read new data and return the result."""
 
 
 class Feeder(Generic[Moment]):
@@ -47,18 +39,20 @@ class Feeder(Generic[Moment]):
     The next read follows only after `taken` is called, so a slow screen skips snapshots.
 
     Args:
-        reader: the reader.
-        deliver: called in this thread with each changed snapshot.
-        trouble: called in this thread with an error, as one line.
+        refresh: reads new data and returns the result; called in this thread, like the others.
+        deliver: called with each changed snapshot.
+        trouble: called with an error, as one line.
+        close: called at the end.
     """
 
     def __init__(
         self,
-        reader: Reader[Moment],
+        refresh: Callable[[], Moment],
         deliver: Callable[[Moment], object],
         trouble: Callable[[str], object],
+        close: Callable[[], object] = tuple,
     ) -> None:
-        self._reader, self._deliver, self._trouble = reader, deliver, trouble
+        self._refresh, self._deliver, self._trouble, self._close = refresh, deliver, trouble, close
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._free = threading.Event()
@@ -103,7 +97,7 @@ class Feeder(Generic[Moment]):
                     self._wake.clear()
             self._do_jobs()
         finally:
-            getattr(self._reader, "close", tuple)()
+            self._close()
 
     def _do_jobs(self) -> None:
         while not self._jobs.empty():
@@ -116,7 +110,7 @@ class Feeder(Generic[Moment]):
     def _read(self) -> bool:
         """Read, and deliver anything new. Return whether anything was new."""
         try:
-            snapshot = self._reader.refresh()
+            snapshot = self._refresh()
         except Exception as error:  # noqa: BLE001 - a view that stops silently would mislead
             self._report(f"reading the run failed: {type(error).__name__}: {error}")
             return False
