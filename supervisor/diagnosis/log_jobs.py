@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from supervisor.diagnosis.root_cause import plain_form
 from supervisor.diagnosis.scan.log_timeline import bar_went_on
 from supervisor.diagnosis.scan.matched_lines import Hit, SourceScan
 from supervisor.diagnosis.scan.signature_tables import Trait
@@ -29,9 +28,6 @@ _ENDED = frozenset(
     (Trait.SCHEDULER_REPORT, Trait.TASK_EXIT, Trait.BAD_END, Trait.LAUNCHER_END, Trait.GOOD_END)
 )
 _APPENDS = "nohup: ignoring input"
-# This many programs that ended on their own are consecutive runs, even if the log has only their errors.
-ENDS_OF_A_SWEEP = 3
-BEFORE_LINES = 80
 _MAIN = Lazy(r", in (?:<module>|_run_module_as_main)$")  # the outermost frame of a script, and of `python -m`
 # A chained or logged exception ended no program.
 _NO_END = Lazy(
@@ -76,38 +72,28 @@ def job_starts(scan: SourceScan, *, one_process: bool) -> list[int]:
 def _starts_between_ends(scan: SourceScan) -> Iterator[int]:
     """Yield the first line of each program that ended on its own after an earlier one had.
 
-    With two ends, the second program is new if it prints lines that the first one printed, or one end is argparse's.
-    argparse's `error` prints the usage and exits with code 2, so it neither follows nor precedes an exception of its
-    own program. With three or more ends (the stderr of a sweep), any output between two, or another exception, is enough.
+    Such a program printed lines of its own, or argparse's `error` ended one of the two: it prints the usage and exits with code 2.
     """
     ends = [end for hit in scan.hits if (end := _end_of_program(hit)) is not None]
     for one, other in pairwise(ends):
-        if other.hit.line <= one.last:
-            continue
         below = enumerate(one.hit.lines_after(400), start=one.hit.line + 1)
-        own = [(n, line) for n, line in below if one.last < n < other.hit.line and not _NO_START.search(line)]
-        if len(ends) >= ENDS_OF_A_SWEEP:
-            if own or one.raised != other.raised:
-                yield own[0][0] if own else other.hit.line
-            continue
-        above = (*scan.head[:BEFORE_LINES], *one.hit.lines_before(BEFORE_LINES))
+        own = [n for n, line in below if one.last < n < other.hit.line and not _NO_START.search(line)]
         is_usage = one.hit.has(Trait.USAGE_EXIT) or other.hit.has(Trait.USAGE_EXIT)
-        if is_usage or {plain_form(line) for _, line in own} & {plain_form(line) for line in above}:
-            yield own[0][0] if own else other.hit.line
+        if other.hit.line > one.last and (own or is_usage):
+            yield own[0] if own else other.hit.line
 
 
 class _End(NamedTuple):
-    """The end of a program: the start and end of its report, and the exception in plain form."""
+    """The end of a program: the line where its report starts, and the number of the report's last line."""
 
     hit: Hit
     last: int
-    raised: str
 
 
 def _end_of_program(hit: Hit) -> _End | None:
     """Return the end in a main thread's uncaught exception, or in an argument parser's last words."""
     if hit.has(Trait.USAGE_EXIT):
-        return _End(hit, hit.line, plain_form(hit.text))
+        return _End(hit, hit.line)
     if not hit.text.startswith("Traceback") or bar_went_on(hit.before, hit.after):
         return None
     above = next((line for line in reversed(hit.lines_before(4)) if line.strip()), "")
@@ -116,11 +102,7 @@ def _end_of_program(hit: Hit) -> _End | None:
         return None
     rows = ((n, line) for n, line in enumerate(below) if line.strip() and not line.startswith((" ", "\t")))
     row, raised = next(rows, (0, ""))
-    return (
-        _End(hit, hit.line + 1 + row, plain_form(raised))
-        if raised and not _OF_A_CHILD.search(raised)
-        else None
-    )
+    return _End(hit, hit.line + 1 + row) if raised and not _OF_A_CHILD.search(raised) else None
 
 
 def parts_of(scan: SourceScan, starts: list[int]) -> list[SourceScan]:

@@ -12,8 +12,7 @@ import os
 import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from enum import Enum, auto
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -121,29 +120,20 @@ class _Listing:
         return data.decode("utf-8", "replace").strip() if len(data) <= MAX_TEXT_BYTES else None
 
 
-class _What(Enum):
-    """What a layout's `find` receives, and what its path refers to."""
-
-    FOLDER = auto()  # the listing of a folder that is the checkpoint
-    HOLDER = auto()  # the listing of a folder of checkpoints, which is the path the script gets
-    FILE = auto()  # the listing of the folder of one file
-
-
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The way one framework lays out its checkpoints.
 
     Attributes:
         name: shown to the user and in the journal.
-        what: the input of `find`.
-        find: returns the checkpoint in a listing, if complete. For `FILE`, the second argument is the file's name.
-        takes: checks whether the folder has this layout, complete or not, so that its content is not searched.
+        find: returns the checkpoint in a folder's listing, if complete. The second argument is the name of a file in it, or "".
+        takes: checks whether the folder has this layout, complete or not, so that its content is not searched. None: a checkpoint
+            is one file.
     """
 
     name: str
-    what: _What
     find: Callable[[_Listing, str], FoundCheckpoint | None]
-    takes: Callable[[_Listing], bool] = field(default=lambda _listing: False)
+    takes: Callable[[_Listing], bool] | None = None
 
 
 def _transformers(here: _Listing, _file: str) -> FoundCheckpoint | None:
@@ -259,24 +249,21 @@ def _plain(here: _Listing, file: str) -> FoundCheckpoint | None:
 
 
 LAYOUTS: Final[tuple[Layout, ...]] = (
-    Layout(TRANSFORMERS, _What.FOLDER, _transformers, lambda here: _HF_NAME.fullmatch(here.name) is not None),
-    Layout("accelerate", _What.FOLDER, _accelerate, lambda here: bool(here.matching(_RANDOM_STATES))),
+    Layout(TRANSFORMERS, _transformers, lambda here: _HF_NAME.fullmatch(here.name) is not None),
+    Layout("accelerate", _accelerate, lambda here: bool(here.matching(_RANDOM_STATES))),
     Layout(
         "torch.distributed.checkpoint",
-        _What.FOLDER,
         _distributed,
         lambda here: any(name.endswith(".distcp") for name in here.entries),
     ),
-    Layout("DeepSpeed", _What.HOLDER, _deepspeed, _names_a_folder),
-    Layout(
-        "Megatron", _What.HOLDER, _megatron, lambda here: here.is_file("latest_checkpointed_iteration.txt")
-    ),
-    Layout("Lightning", _What.FILE, _lightning),
-    Layout(PLAIN, _What.FILE, _plain),
+    Layout("DeepSpeed", _deepspeed, _names_a_folder),
+    Layout("Megatron", _megatron, lambda here: here.is_file("latest_checkpointed_iteration.txt")),
+    Layout("Lightning", _lightning),
+    Layout(PLAIN, _plain),
 )
 
 
-HOLDERS: Final = frozenset(row.name for row in LAYOUTS if row.what is _What.HOLDER)
+HOLDERS: Final = frozenset(("DeepSpeed", "Megatron"))
 """Layouts whose path is a folder of many checkpoints, with a file that points to the newest."""
 
 
@@ -445,7 +432,7 @@ def _below(
 def _first(here: _Listing, file: str = "") -> FoundCheckpoint | None:
     """Return the complete checkpoint in a folder, or in its `file`. Malformed means incomplete."""
     for row in LAYOUTS:
-        if (row.what is _What.FILE) == bool(file):
+        if (row.takes is None) == bool(file):
             with contextlib.suppress(OSError, ValueError, RecursionError):
                 if (found := row.find(here, file)) is not None:
                     return found
@@ -455,7 +442,7 @@ def _first(here: _Listing, file: str = "") -> FoundCheckpoint | None:
 def _is_taken(here: _Listing) -> bool:
     """Check whether a folder has a known layout, complete or not."""
     with contextlib.suppress(OSError):
-        return any(row.takes(here) for row in LAYOUTS)
+        return any(row.takes(here) for row in LAYOUTS if row.takes is not None)
     return False
 
 

@@ -441,7 +441,8 @@ def _secret_of_flag(flag: str, value: str) -> int:
 # -- commands that take a password by a short flag ----------------------------------------------------
 
 _GAP: Final = r"[\s\0]"  # a blank, or the border between two arguments
-_WORDS_BETWEEN: Final = rf"{_GAP}+(?:(?![|&;])[^\s\0;]+{_GAP}+){{0,40}}?"
+_VALUE: Final = rf"[\"'`(\[{{]*(?P<value>[^\s\0]+?)(?=[\"'`)\]}},]*(?:{_GAP}|$))"
+# Tools, and what stands before the secret in their words.
 _COMMANDS: Final = (
     ("mysql|mysqldump|mysqladmin|mysqlimport|mysqlsh|mariadb|mariadb-dump|mongo|mongosh|mongodump|mongorestore|sshpass|7za?",
      rf"-p{_GAP}*"),
@@ -450,27 +451,30 @@ _COMMANDS: Final = (
     ("curl|lftp|smbclient", rf"-[uU]{_GAP}+[\"']?[^\s\0:%,]+[:%,]"),
     ("redis-cli", rf"-a{_GAP}+"),
     # For `docker run`, -p is a port.
-    ("docker|podman|nerdctl|buildah|skopeo|crane|helm|oras|az|ibmcloud|oc|argocd|cf", rf"login{_WORDS_BETWEEN}-p{_GAP}+"),
+    ("docker|podman|nerdctl|buildah|skopeo|crane|helm|oras|az|ibmcloud|oc|argocd|cf", rf"login{_GAP}(?:.{{0,400}}?{_GAP})??-p{_GAP}+"),
     ("wandb|vault|comet", rf"login{_GAP}+"),  # the next word is the key
 )  # fmt: skip
-_TOOL = Lazy(rf"(?<![\w\-])(?:{'|'.join(names for names, _ in _COMMANDS)}){_GAP}")
-_KEY_LOGINS: Final = ("wandb", "vault", "comet")
-_COMMAND = Lazy(
-    rf"(?<![\w\-])(?:{'|'.join(f'(?:{names}){_WORDS_BETWEEN}{flag}' for names, flag in _COMMANDS)})"
-    r"[\"'`(\[{]*(?P<value>[^\s\0]+?)(?=[\"'`)\]},]*(?:[\s\0]|$))"
-)
+_TOOL = Lazy(rf"(?<![\w\-])(?:{'|'.join(f'({names})' for names, _ in _COMMANDS)})(?={_GAP})")
+_BEFORE_SECRET: Final = tuple(Lazy(rf"(?<={_GAP}){flag}{_VALUE}", re.DOTALL) for _, flag in _COMMANDS)
+_OPERATOR = Lazy(rf"{_GAP}(?:\|\|?|&&?|;){_GAP}|;{_GAP}")
 
 
 def _commands(text: str, low: str) -> Iterator[Span]:
     """Yield the secrets that a command takes by a short flag or by none. Skip numbers."""
-    for found in _COMMAND.finditer(text) if _TOOL.search(low) else ():
-        value = found["value"]
-        if found[0].startswith(_KEY_LOGINS):
-            is_key = looks_secret(value) or (len(value) >= 16 and HEX.fullmatch(value))
-        else:
-            is_key = not (HIDDEN in value or NUMBER.fullmatch(value) or REFERENCE.fullmatch(value))
-        if is_key:
-            yield found.span("value")
+    tools = [*_TOOL.finditer(text)] if _TOOL.search(low) else []
+    for tool, following in zip(tools, [*tools[1:], None], strict=False):
+        words = text[tool.end() : None if following is None else following.start()]
+        over = _OPERATOR.search(words)
+        words = words[: over.start()] if over is not None else words
+        kind = (tool.lastindex or 1) - 1
+        for found in _BEFORE_SECRET[kind].finditer(words):
+            value = found["value"]
+            if kind == len(_COMMANDS) - 1:
+                is_key = looks_secret(value) or (len(value) >= 16 and HEX.fullmatch(value))
+            else:
+                is_key = not (HIDDEN in value or NUMBER.fullmatch(value) or REFERENCE.fullmatch(value))
+            if is_key:
+                yield tool.end() + found.start("value"), tool.end() + found.end("value")
 
 
 # -- the redactor ---------------------------------------------------------------------------------
@@ -538,7 +542,7 @@ _ARGUMENT = Lazy(r"-{0,2}[A-Za-z_+][\w.+\-/]*")
 def argv_spans(argv: Sequence[str]) -> list[list[Span]]:
     """Return the positions of secrets in each word: ``--api-key X``, ``--api-key=X``, ``mysql -pX``, ``A_TOKEN=X``, ``db.token X``."""
     spans: list[list[Span]] = [secret_spans(word) for word in argv]
-    joined = "\0".join(argv)
+    joined = "\0".join(word.replace("\0", " ") for word in argv)
     for start, _ in _commands(joined, joined):
         index = joined.count("\0", 0, start)
         spans[index].append((start - joined.rfind("\0", 0, start) - 1, len(argv[index])))

@@ -1,17 +1,13 @@
-"""How logs end: uncaught exceptions of any class in many layouts, and tracebacks that a program survived.
-
-The expected answers in `endings.txt` were written before the first reading. Of 28 failing and 17 healthy ends 1 and 16 were right
-then: an exception was only recognised by the usual ending of its class name. Those named `added-` came later.
-"""
+"""How logs end: uncaught exceptions of any class, tracebacks that a program survived, shells' notices, users' stops, trackers."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from supervisor.sources.signature_files import Engine
-from tests.corpus.scoring import DATA, verdict_on
+from tests.corpus.scoring import DATA, records, verdict_on
 
 
 class Ending(NamedTuple):
@@ -44,3 +40,12 @@ def test_how_a_log_ends(ending: Ending, engine: Engine) -> None:
         assert verdict.cause is not None
         assert ending.cause in verdict.cause.text
         assert verdict.rank == ending.rank or ending.rank is None
+
+
+@pytest.mark.parametrize("record", records(DATA / "ends.jsonl"), ids=lambda record: str(record["id"]))
+def test_how_a_log_without_a_signature_ends(record: dict[str, Any], engine: Engine) -> None:
+    verdict = verdict_on(record["text"], engine)
+    assert verdict.failure.value in record["accept"]
+    if cause := record.get("cause"):
+        assert verdict.cause is not None
+        assert cause in verdict.cause.text

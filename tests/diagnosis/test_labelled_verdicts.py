@@ -76,7 +76,7 @@ def test_a_labelled_log_has_its_verdict(row: dict[str, Any], engine: Engine) -> 
 
 
 def test_each_rule_and_each_limit_has_a_row() -> None:
-    """Of stacks and dumps: test_rules.py."""
+    """Of stacks and dumps: test_verdict.py."""
     elsewhere = {"stacks_of_hang", "stacks_of_timeout", "flight_recorder"}
     fired = {name for row in ROWS for name in row.get("fired", ())}
     assert fired == {rule.name for rule in RULES} - elsewhere

@@ -1,14 +1,20 @@
-"""What a verdict rests on beside signatures: silences, bars, last words, job states."""
+"""What a verdict rests on beside signatures: silences, bars, last words, job states, collectors' prefixes, ends of tracebacks."""
 
 from __future__ import annotations
 
 import pytest
 
+from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.scan.log_timeline import bar_went_on, silence
 from supervisor.diagnosis.scan.matched_lines import is_progress
+from supervisor.diagnosis.scan.scanner import LiveScanner
+from supervisor.diagnosis.scan.signature_tables import Trait
+from supervisor.diagnosis.scan.windows import unwrapped
 from supervisor.diagnosis.slurm_states import state_in
-from supervisor.run.records import SURELY_OVER
+from supervisor.diagnosis.verdict import diagnose
+from supervisor.run.records import SURELY_OVER, FailureClass
 from supervisor.sources.signature_files import Engine
+from supervisor.text.prefixes import Origin
 from tests.corpus.scoring import examined
 
 STEPS = "".join(f"step {n} loss 2.{n}\n" for n in range(10, 60))
@@ -105,3 +111,62 @@ SACCT = """JobID           JobName  Partition    Account  AllocCPUS      State E
 )
 def test_job_states_as_scontrol_and_sacct_print_them(record: str, by_sacct: bool, state: str | None) -> None:
     assert state_in(record, by_sacct=by_sacct) == state
+
+
+TRACE = [
+    "Traceback (most recent call last):",
+    '  File "/w/train.py", line 88, in main',
+    "    out = step(batch)",
+]
+
+
+def test_the_rank_of_a_prefix_is_kept() -> None:
+    wrapped = "\n".join(f"2024-08-11 10:00:0{row} out | [rank3]: {line}" for row, line in enumerate(TRACE))
+    bare = unwrapped(wrapped.encode()).decode().split("\n")
+    assert bare == [f"[rank3]: {line}" for line in TRACE]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [f"[rank3]: {line}" for line in TRACE],
+        [f"[default0]:{line}" for line in TRACE],
+        [f"node1: {line}" for line in TRACE],
+        # A logger that puts its label to the head alone, and a program's own records.
+        ["ERROR:root:Traceback (most recent call last):", *TRACE[1:]],
+        ['{"rank": 1, "level": "ERROR", "msg": "missing /data (ENOENT)", "exc": "FileNotFoundError"}'],
+    ],
+)
+def test_what_launchers_and_programs_say_themselves_is_left(lines: list[str]) -> None:
+    text = "\n".join(lines).encode()
+    assert unwrapped(text) is text
+
+
+HEAD = "Traceback (most recent call last):"
+FRAME = '  File "/w/train.py", line 3, in main\n    check(batch)\n'
+
+
+def test_the_end_is_found_as_a_log_grows(engine: Engine) -> None:
+    scanner = LiveScanner(engine.signatures, engine.matcher)
+    found = []
+    for part in (f"step 3 loss 2.1\n{HEAD}\n", FRAME, "Drift: 3\n", "saved\n"):
+        hits = scanner.feed("log", part.encode())
+        found.append([(hit.line, hit.text) for hit in hits if hit.has(Trait.ENDS_TRACEBACK)])
+    assert found == [[], [], [(5, "Drift: 3")], []]
+
+
+def test_a_line_that_a_signature_knows_stays_its_own(engine: Engine) -> None:
+    scanner = LiveScanner(engine.signatures, engine.matcher)
+    (hit,) = scanner.feed("log", f"{HEAD}\n{FRAME}torch.OutOfMemoryError: CUDA out of memory.\n".encode())
+    assert hit.signature.failure is FailureClass.CUDA_OOM
+
+
+def test_a_rank_that_raised_comes_before_a_peers_complaint(engine: Engine) -> None:
+    complaint = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:40211"
+    logs = (
+        LogSource("0/stderr.log", (f"{HEAD}\n{FRAME}{complaint}\n".encode(),), Origin(rank=0)),
+        LogSource("1/stderr.log", (f"{HEAD}\n{FRAME}Drift: 3\n".encode(),), Origin(rank=1)),
+    )
+    verdict = diagnose(JobEvidence(logs, {0: 1, 1: 1}, 1), engine.signatures, engine.matcher)
+    assert (verdict.failure, verdict.rank) == (FailureClass.CODE_ERROR, 1)
+    assert not any("NCCL" in line for line in verdict.advice)

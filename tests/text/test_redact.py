@@ -75,6 +75,13 @@ def test_a_secret_in_a_command_line_is_hidden_and_nothing_else(
         assert redact_text(" ".join(argv)) == " ".join(argv)
 
 
+def test_of_several_commands_in_a_line_each_has_its_own_flag() -> None:
+    words = [word for _, argv, _ in IN_ARGV for word in argv]
+    for shown in (" ".join(redact_argv(words)), redact_text(" ".join(words))):
+        assert [secret for _, _, secret in IN_ARGV if len(secret) > 4 and secret in shown] == []
+    assert redact_text("mysql -p 3306 -pRealx9 -p b2cc") == f"mysql -p 3306 -p{HIDDEN} -p {HIDDEN}"
+
+
 @pytest.mark.parametrize(("name", "value", "secret"), IN_ENV)
 def test_a_secret_variable_is_hidden(name: str, value: str, secret: str) -> None:
     shown = redact(name, value)
@@ -195,7 +202,7 @@ def test_a_private_key_over_several_lines_keeps_their_number() -> None:
     "part",
     ["a", "a.", 'a="', "k='", " ", "://", "a:", "http://a:b@", "--a ", "login ", "cookie:", "mysql -p ", "eyJaaaaaaaaa.", "A1b", "A/",
      "-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----", "-a','", "\\", '\\"', "?a=", "\n", "@", "bearer ", "key: ", "password=_", "--a=", "--api-key=x4F9",
-     "hook/", "xyz_", "--user a:", "x_key ", "passphrase: a "],
+     "hook/", "xyz_", "--user a:", "x_key ", "passphrase: a ", "mysql -p\0", "docker login a "],
 )  # fmt: skip
 def test_a_hostile_line_takes_no_longer_than_it_is_long(part: str) -> None:
     line = part * (40_000 // len(part))

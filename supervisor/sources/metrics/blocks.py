@@ -14,7 +14,6 @@ from supervisor.sources.metrics.progress_bars import begins_other_work, find_bar
 from supervisor.sources.metrics.tables import (
     Header,
     find_header,
-    is_counted,
     read_pair_row,
     read_row,
 )
@@ -119,15 +118,13 @@ _NOT_HELD_OUT = frozenset({Below.OTHER, Below.WORK, Below.WORKED})
 class State(NamedTuple):
     """How earlier lines affect the next one.
 
-    `evaluated` is the previous report was on held-out data. `outer` is the header of a table with a counter, which continues
-    after a table without a counter ("Class Images mAP50"). `in_call`, `in_summary`: the maximum number of lines left in
+    `evaluated` means that the previous report was on held-out data. `in_call`, `in_summary`: the maximum number of lines left in
     the block, 0 outside of a block. `only_loss` is the loss that counts as the total because its lines had no other loss
     ("focal_loss"). None once the log prints a total or another kind, which makes them parts.
     `pairs_are_epochs` says whether a nameless `[1/15]` counts epochs, or None until known.
     """
 
     header: Header | None = None
-    outer: Header | None = None
     in_trace: bool = False
     in_record: bool = False
     evaluated: bool = False
@@ -388,12 +385,9 @@ def _from_table(text: str, state: State) -> tuple[Parsed | None, State]:
     if row is not None:
         return row, state
     state = state._replace(in_section=False)
-    for known in (state.header, state.outer):
-        if known is not None and (row := read_row(known, text)) is not None:
-            return row, state
+    if state.header is not None and (row := read_row(state.header, text)) is not None:
+        return row, state
     header = find_header(text)
     if header is not None:
-        before = state.header
-        outer = before if before is not None and is_counted(before) else state.outer
-        return NOTHING, state._replace(header=header, outer=None if is_counted(header) else outer)
+        return NOTHING, state._replace(header=header)
     return None, state

@@ -111,11 +111,6 @@ def _heads_readings(cells: list[str], style: str) -> bool:
     return (is_counted and len(fields - {None}) >= 2) or is_on_its_side or is_by_rate or has_scores
 
 
-def is_counted(header: Header) -> bool:
-    """Check whether a table has a column with a counter."""
-    return any(meaning(_plain(name)).field in {Field.STEP, Field.EPOCH} for name in header.names)
-
-
 def read_row(header: Header, text: str) -> Parsed | None:
     """Read a row below its header. Return None if the line is not a row."""
     body, readings = _without_bar(header, text)
