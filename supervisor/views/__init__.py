@@ -1,1 +1,1 @@
-"""Views, which only read run directories."""
+"""Views, which only ever read run directories."""

@@ -1,4 +1,4 @@
-"""How the app should look (theme, plain ASCII, language), and what it may request from the terminal (pure)."""
+"""User preferences for the app (theme, plain ASCII, language) and what it may ask of the terminal. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from supervisor.job.errors import JobError
 
 
 class ThemeName(StrEnum):
-    """The themes. `SAFE` has colors that are distinct in red-green color blindness (Okabe and Ito 2008)."""
+    """Color themes. The colors in `SAFE` stay distinct under red-green color blindness (Okabe and Ito 2008)."""
 
     DARK = "dark"
     LIGHT = "light"
@@ -19,14 +19,14 @@ class ThemeName(StrEnum):
 
 
 class Lang(StrEnum):
-    """Languages of the interface."""
+    """Interface languages."""
 
     EN = "en"
     ZH = "zh"
 
 
 class NoticeKind(StrEnum):
-    """How a terminal shows a desktop notification: iTerm2's OSC 9 or urxvt's OSC 777."""
+    """The escape sequence used for desktop notifications: iTerm2's OSC 9 or urxvt's OSC 777."""
 
     OFF = "off"
     OSC9 = "osc9"
@@ -34,7 +34,7 @@ class NoticeKind(StrEnum):
 
 
 class BadAppearance(JobError):  # noqa: N818 - the name is clear without Error
-    """A value is not allowed. The message is one line."""
+    """A setting has an invalid value. The message is a single line."""
 
 
 Choice = TypeVar("Choice", bound=StrEnum)
@@ -42,9 +42,9 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 @dataclass(frozen=True, slots=True)
 class Appearance:
-    """The requested appearance. `ascii`: ASCII glyphs only.
+    """Appearance settings. If `ascii` is true, only ASCII glyphs are used.
 
-    `title`: the terminal's title shows the run's state. `bell`, `notice`: how to signal failure and end.
+    If `title` is true, the terminal title shows the run's state. `bell` and `notice` say how to announce its end.
     """
 
     theme: ThemeName = ThemeName.DARK
@@ -56,7 +56,7 @@ class Appearance:
 
     @property
     def spoken(self) -> Lang:
-        """The language in use: English with plain ASCII, which cannot show Chinese."""
+        """The language actually used. With plain ASCII it is always English, because ASCII cannot show Chinese."""
         return Lang.EN if self.ascii else self.lang
 
 
@@ -65,18 +65,18 @@ SWITCHES = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0",
 
 
 def appearance_of(sources: list[tuple[str, Mapping[str, object]]], env: Mapping[str, str]) -> Appearance:
-    """Take each setting from the first source that has a value.
+    """Resolve each setting from the first source that has a value for it.
 
     Args:
-        sources: (name, values) by descending priority; values by the names of `Appearance`.
-        env: its ``LC_ALL``, ``LC_MESSAGES`` or ``LANG`` gives the language if no source does.
+        sources: (name, values) pairs, highest priority first; values are keyed by `Appearance` field name.
+        env: supplies the language from ``LC_ALL``, ``LC_MESSAGES`` or ``LANG`` if no source sets it.
 
     Raises:
         BadAppearance: a value is not allowed.
     """
 
     def first(name: str) -> tuple[str, str] | None:
-        """Return the source of a setting and its value, or None if no source has one."""
+        """Return a setting's value and the source it came from, or None if no source sets it."""
         given = ((where, values.get(name)) for where, values in sources)
         return next(((where, str(value)) for where, value in given if value not in {None, ""}), None)
 
@@ -106,7 +106,7 @@ def appearance_of(sources: list[tuple[str, Mapping[str, object]]], env: Mapping[
 
 
 def _locale(env: Mapping[str, str]) -> Lang:
-    """Return the language of the first set variable in POSIX order: LC_ALL, LC_MESSAGES, LANG."""
+    """Return the language from the first locale variable that is set: LC_ALL, LC_MESSAGES, LANG (POSIX order)."""
     for name in ("LC_ALL", "LC_MESSAGES", "LANG"):
         if env.get(name):
             return Lang.ZH if env[name].lower().startswith("zh") else Lang.EN

@@ -1,6 +1,6 @@
-"""Numbers for display: fixed widths, units, durations in their two largest units (pure).
+"""Number formatting for display: fixed widths, units, and durations in their two largest units. Pure.
 
-An unknown value (`None`, NaN) is always shown as a dash, never as zero.
+Unknown values (`None`, NaN) are always rendered as a dash, never as zero.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ VERY_STALE_S = 60.0
 
 
 def whole(value: float | None) -> str:
-    """Format a count with separated thousands, such as ``1 840``."""
+    """Format a count with a thousands separator, such as ``1 840``."""
     if value is None or not math.isfinite(value):
         return DASH
     return f"{value:,.0f}".replace(",", " ")
@@ -44,12 +44,12 @@ def short(value: float | None) -> str:
 
 
 def sure(verdict: Verdict) -> str:
-    """Return the confidence of a verdict, such as ``92 % sure``, or "" if the message leaves no doubt."""
+    """Format a verdict's confidence, such as ``92 % sure``, or return "" if the error message leaves no doubt."""
     return "" if verdict.is_plain_error else f"{100 * verdict.confidence:.0f} % sure"
 
 
 def loss(value: float | None) -> str:
-    """Format a loss with its significant digits. NaN is shown, because it matters."""
+    """Format a loss to its significant digits. NaN and infinity are shown as such, because they matter."""
     if value is None:
         return DASH
     if not math.isfinite(value):
@@ -69,19 +69,19 @@ def rate(value: float | None) -> str:
 
 
 def percent(ratio: float | None, *, digits: int = 0) -> str:
-    """Format a ratio as a percentage: ``97 %``."""
+    """Format a ratio as a percentage, such as ``97 %``."""
     if ratio is None or not math.isfinite(ratio):
         return f"{DASH} %"
     return f"{100 * ratio:.{digits}f} %"
 
 
 def part(ratio: float) -> str:
-    """Format a completed share as ``37%``. Only a fully completed share is ``100%``."""
+    """Format progress as ``37%``, rounding down so that ``100%`` appears only when everything is done."""
     return f"{math.floor(100 * ratio + 1e-9)}%"  # 29 of 100 is 0.28999…
 
 
 def memory(value_bytes: float | None) -> str:
-    """Format bytes as GiB (or MiB below one GiB), without a space: ``61.2G``."""
+    """Format a byte count as GiB, or as MiB if it is below 1 GiB. There is no space before the unit: ``61.2G``."""
     if value_bytes is None or not math.isfinite(value_bytes):
         return DASH
     gib = value_bytes / 2**30
@@ -91,7 +91,7 @@ def memory(value_bytes: float | None) -> str:
 
 
 def memory_pair(used_bytes: float | None, total_bytes: float | None) -> str:
-    """Return ``61.2 / 80.0 GiB``, omitting an unknown total."""
+    """Format used and total memory as ``61.2/80 GiB``, omitting the total if it is unknown."""
     if used_bytes is None:
         return DASH
     used = f"{used_bytes / 2**30:.1f}"
@@ -99,7 +99,7 @@ def memory_pair(used_bytes: float | None, total_bytes: float | None) -> str:
 
 
 def seconds(value_s: float | None) -> str:
-    """Format a short span, such as ``1.21 s`` or ``118 ms``."""
+    """Format a short duration, such as ``1.21 s`` or ``118 ms``."""
     if value_s is None or not math.isfinite(value_s):
         return DASH
     if value_s < 1:
@@ -108,7 +108,7 @@ def seconds(value_s: float | None) -> str:
 
 
 def about(say: Callable[[float | None], str]) -> Callable[[float | None], str]:
-    """Prefix the output of `say` with a tilde if there is a value. ``~105 ms`` was derived, not logged."""
+    """Wrap the formatter `say` to prefix any value with a tilde: ``~105 ms`` was derived, not logged."""
 
     def shown(value: float | None) -> str:
         text = say(value)
@@ -118,7 +118,7 @@ def about(say: Callable[[float | None], str]) -> Callable[[float | None], str]:
 
 
 def duration(value_s: float | None) -> str:
-    """Format a span in its two largest units: ``41 m 07 s``, ``3 h 12 m``, ``2 d 04 h``."""
+    """Format a duration in its two largest units: ``41 m 07 s``, ``3 h 12 m``, ``2 d 04 h``."""
     if value_s is None or not math.isfinite(value_s):
         return DASH
     total = max(0, int(value_s))
@@ -132,13 +132,13 @@ def duration(value_s: float | None) -> str:
 
 
 def span(value_s: float) -> str:
-    """Format a span in as few units as possible: ``0``, ``45 s``, ``10 m``, ``1 h 30 m``."""
+    """Format a duration in as few units as possible: ``0``, ``45 s``, ``10 m``, ``1 h 30 m``."""
     text = duration(value_s)
     return "0" if text == "0 s" else re.sub(r" 00 \w$", "", text)
 
 
 def clock(value_s: float | None) -> str:
-    """Format a span as ``00:41:07``, with a constant width while it counts and with any days in front."""
+    """Format a duration as ``00:41:07``, which keeps a constant width while it counts. Days go in front."""
     if value_s is None or not math.isfinite(value_s):
         return "--:--:--"
     total = max(0, int(value_s))
@@ -148,7 +148,7 @@ def clock(value_s: float | None) -> str:
 
 
 def age(value_s: float | None) -> str:
-    """Format the age of a reading in one unit: ``2 s``, ``4 m``, ``3 h``."""
+    """Format a reading's age in a single unit: ``2 s``, ``4 m``, ``3 h``."""
     if value_s is None or not math.isfinite(value_s):
         return DASH
     total = max(0, int(value_s))
@@ -160,17 +160,17 @@ def age(value_s: float | None) -> str:
 
 
 def time_of_day(t: float | None) -> str:
-    """Format wall time as ``14:12:05`` in the local zone."""
+    """Format a Unix time as ``14:12:05`` in the local time zone."""
     return DASH if t is None else time.strftime("%H:%M:%S", time.localtime(t))
 
 
 def date_and_time(t: float) -> str:
-    """Format wall time as ``2026-11-25 14:12:05`` in the local zone."""
+    """Format a Unix time as ``2026-11-25 14:12:05`` in the local time zone."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(t))
 
 
 def day_and_time(t: float, now: float) -> str:
-    """Format a time in the local zone: ``06:41`` today, ``tomorrow 06:41``, else ``2026-11-25 06:41``."""
+    """Format a local time as ``06:41`` if it is today, else ``tomorrow 06:41`` or ``2026-11-25 06:41``."""
     at = time.localtime(t)
     day, clock = time.strftime("%Y-%m-%d", at), time.strftime("%H:%M", at)
     today, tomorrow = (time.strftime("%Y-%m-%d", time.localtime(now + days * DAY_S)) for days in (0, 1))
@@ -178,7 +178,7 @@ def day_and_time(t: float, now: float) -> str:
 
 
 def ranges(numbers: tuple[int, ...]) -> str:
-    """Join sorted numbers into ranges: ``0-3,7``."""
+    """Collapse numbers into sorted ranges, such as ``0-3,7``."""
     parts: list[str] = []
     start = previous = None
     for number in sorted(numbers):
@@ -194,7 +194,7 @@ def ranges(numbers: tuple[int, ...]) -> str:
 
 
 def near_path(path: str) -> str:
-    """Return a path as a local user would write it: relative to this folder or the home folder, if below."""
+    """Shorten a path the way a user would type it, relative to the current or home directory if it is inside one."""
     for base, sign in ((os.getcwd(), "./"), (os.path.expanduser("~"), "~/")):
         if path.startswith(base.rstrip("/") + "/"):
             return sign + path[len(base.rstrip("/")) + 1 :]
@@ -202,11 +202,11 @@ def near_path(path: str) -> str:
 
 
 def short_path(path: str) -> str:
-    """Return the last two parts of a path, enough to recognize a rank's stream or a file."""
+    """Return the last two components of a path, enough to recognize a file or a rank's stream."""
     return "/".join(path.rstrip("/").split("/")[-2:])
 
 
 def short_id(run_id: str) -> str:
-    """Return the two words in a run's id, excluding the date: ``brave-otter``."""
+    """Return the two-word part of a run ID, without the date: ``brave-otter``."""
     parts = run_id.split("-", 2)
     return parts[2] if len(parts) == 3 and parts[0].isdigit() and parts[1].isdigit() else run_id

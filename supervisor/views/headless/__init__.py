@@ -1,1 +1,1 @@
-"""Output when there is no screen: log lines during a run, its summary, a still chart, the report of a trial."""
+"""Output without the TUI: log lines during a run, its summary, static charts, and trial reports."""

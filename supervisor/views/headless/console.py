@@ -1,7 +1,7 @@
-"""The view for a run with no screen. It prints events as log lines during a run, and a summary at the end.
+"""The view used when there is no TUI. It logs events during a run and prints a summary when the run is over.
 
-Lines are ``[LEVEL] YYYY-MM-DD HH:MM:SS text``, on the console and in a file. Only a terminal gets color. With
-``--json``, stdout gets the journal's own lines instead.
+Lines have the format ``[LEVEL] YYYY-MM-DD HH:MM:SS text``, both on the console and in a file. Color is
+used only on a terminal. With ``--json``, stdout gets the raw journal lines instead.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PROGRESS_INTERVAL_S = 5.0
 
 
 class Level(StrEnum):
-    """The levels of console lines."""
+    """Log levels for console lines."""
 
     INFO = "INFO"
     SUCCESS = "SUCCESS"
@@ -64,10 +64,10 @@ Line: TypeAlias = tuple[Level, str]
 
 @dataclass(frozen=True, slots=True)
 class ConsoleSettings:
-    """Where to write lines, and how.
+    """Where and how the console view writes its lines: only to the file if `stdout` is None.
 
-    `stdout`: None if lines go only to the file. `as_json`: journal lines on stdout, text only in the file. `least` is the lowest level to print
-    (a key of `LEAST`); the file gets all levels. `redactor`: hides secrets of the environment, which an older stoker's journal may contain.
+    If `as_json`, stdout gets journal lines and only the file gets text. `least` is the lowest level to print (a key of
+    `LEAST`); the file gets all. `redactor` hides environment secrets, which an older stoker's journal may have.
     """
 
     stdout: TextIO | None
@@ -79,9 +79,9 @@ class ConsoleSettings:
 
 
 class ConsoleView:
-    """The console view of one run. A thread reads the run directory and prints the events.
+    """Console view of a run. A thread reads the run directory and prints its events.
 
-    `only_news`: skip old events. Otherwise print the newest events of a long journal, or all events as JSON.
+    If `only_news` is true, skip past events, else print a long journal's most recent ones (all, in JSON mode).
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class ConsoleView:
 
     @property
     def state(self) -> RunState:
-        """The state as last read."""
+        """The most recently read state."""
         return self._reader.state
 
     def start(self) -> None:
@@ -120,7 +120,7 @@ class ConsoleView:
         self._thread.start()
 
     def finish(self, *, with_story: bool = False) -> None:
-        """Stop the thread. Print the rest of the journal, then the summary (not with JSON lines)."""
+        """Stop the thread, print the rest of the journal, and then print the summary unless in JSON mode."""
         self._stop.set()
         self._thread.join()
         self._print_news()
@@ -170,7 +170,7 @@ class ConsoleView:
         self._write(self._settings.stdout, f"{tag} {stamp} {line}")
 
     def _write(self, stream: TextIO | None, text: str) -> None:
-        """Write to a stream. A closed pipe, a lost terminal or a full disk loses the line but not the run."""
+        """Write to a stream. A closed pipe, a lost terminal or a full disk costs the line but not the run."""
         if stream is not None:
             with contextlib.suppress(OSError):
                 print(text, file=stream, flush=True)
@@ -208,13 +208,13 @@ class ConsoleView:
 
 
 def console_file(run: RunPaths, node: int = 0) -> Path:
-    """Return the file for the lines from a console that starts now. Each node has its own file."""
+    """Return the file for a console that starts now. Each node logs to its own file."""
     of_node = f"-node{node}" if node else ""
     return run.artifacts / f"console-{time.strftime('%Y%m%d-%H%M%S')}{of_node}.log"
 
 
 def wants_colour(stream: TextIO, env: Mapping[str, str]) -> bool:
-    """Check whether to use color: only on a terminal, unless NO_COLOR or FORCE_COLOR decides otherwise."""
+    """Check whether to use color. By default only a terminal gets color; NO_COLOR and FORCE_COLOR override that."""
     if env.get("NO_COLOR"):
         return False
     if env.get("FORCE_COLOR"):
@@ -223,7 +223,7 @@ def wants_colour(stream: TextIO, env: Mapping[str, str]) -> bool:
 
 
 def event_lines(event: ev.Event) -> Iterable[Line]:
-    """Return an event as lines, or nothing for an event that is only for programs."""
+    """Render an event as log lines. Events meant only for programs produce none."""
     kind = type(event)
     if (made := MADE.get(kind)) is not None:
         return made(event)
@@ -321,7 +321,7 @@ def _attempt_ended(event: ev.AttemptEnded) -> Iterable[Line]:
 
 
 def _asked(event: ev.BatchAsked) -> Iterable[Line]:
-    """Return the question in one line, with the flag for each answer."""
+    """Render a question as a single line that lists the flag for each answer."""
     question = event.question
     if question.what is Unread.EXIT_CODE:
         yield Level.INFO, f"if that was a success: {question.flag('trust')}"
@@ -385,7 +385,7 @@ MADE: Mapping[type[ev.Event], Callable[[Any], Iterable[Line]]] = {
 
 
 def verdict_lines(verdict: Verdict, run: RunPaths, attempt: int) -> Iterator[Line]:
-    """Yield a verdict as lines: title, cause, the user's line that raised it, consequences, advice."""
+    """Yield a verdict as log lines: title, cause, the user code that raised it, consequences, advice."""
     if verdict.failure is FailureClass.HEALTHY:
         return
     if verdict.failure is FailureClass.TERMINATED and verdict.reason is Reason.USER:
@@ -409,7 +409,7 @@ def verdict_lines(verdict: Verdict, run: RunPaths, attempt: int) -> Iterator[Lin
 
 
 def progress_text(progress: ev.Progress, total_steps: int | None = None, *, lost: str = "") -> str:
-    """Return a progress line from the reported values. `total_steps`: the default. `lost`: the word for a non-finite loss."""
+    """Format reported values as a progress line. `total_steps` is the default total; `lost` is a non-finite loss as written."""
     steps = progress.total_steps or total_steps
     known: Sequence[tuple[float | None, Callable[[float], str]]] = (
         (progress.step, lambda v: f"step {v:.0f}{f'/{steps}' if steps else ''}"),

@@ -1,7 +1,7 @@
-"""Static charts for a console, drawn by plotext: the loss curve in the headless summary, and ``stoker export --chart``.
+"""Static plotext charts for the console: the loss curve in the headless summary and ``stoker export --chart``.
 
-Live charts are a widget of the app (strips of braille, 6 to 9 times cheaper). Only this file imports
-plotext.
+The TUI draws its live charts with its own braille-strip widget, which is 6 to 9 times cheaper. Only this
+file imports plotext.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MOST_DRAWN = 1e100  # larger values overflow a float, and plotext cannot draw th
 
 
 def loss_points(series: Path, name: str = "loss") -> list[tuple[int, float | None, float]]:
-    """Return (attempt, step, value) of a metric, ordered by time. The step is None if no line had a step."""
+    """Return a metric as (attempt, step, value) tuples in time order. Step is None if the line did not print one."""
     reader = SeriesReader(series, METRICS)
     points: list[tuple[int, float | None, float]] = []
     samples = reader.read()
@@ -45,9 +45,9 @@ def draw(
     height: int = 15,
     colour: bool = False,
 ) -> str:
-    """Return the curve as text, one line per attempt, or "" for fewer than two points.
+    """Plot the points as text, with one curve per attempt. Return "" if there are fewer than two points.
 
-    Points are thinned to `MAX_POINTS` bucket means, because a terminal shows no more. Without steps, values are numbered.
+    Points are thinned to `MAX_POINTS` bucket means, all a terminal can show. If a step is missing, plot by index.
     """
     if len(points) < 2:
         return ""

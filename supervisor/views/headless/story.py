@@ -1,4 +1,4 @@
-"""The summary at the end of a run on a console, and the report of a trial run: attempts, verdicts, changes, losses, memory."""
+"""The console summary of a finished run and the report of a trial: attempts, verdicts, changes, losses, memory."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ NO_STEP = "no step was seen"
 NO_CHECKPOINT = "no checkpoint was seen"
 USED, OWN = "memory_used_bytes", "own_memory_bytes"
 GREW_BYTES = 256 << 20
-"""A CUDA context alone takes more memory than this."""
+"""More memory than a bare CUDA context takes up."""
 LEAST_STEP_S = 0.001
-"""Lines that were read in one batch do not show the time between steps."""
+"""Anything shorter means that the lines were read in one batch, which says nothing about step time."""
 
 
 def story(state: RunState, run: RunPaths, *, redact: Callable[[str], str] = str) -> str:
-    """Return the run in a few lines: attempts, verdicts, changes, losses, a curve, and its file paths."""
+    """Summarize a run in a few lines: attempts, verdicts, changes, losses, a loss curve, and file paths."""
     # Imported at the end of a run, so that starting does not wait for these modules.
     from supervisor.policy.health.early_signs import (
         MEMORY_UNEXPECTED,
@@ -76,7 +76,7 @@ def story(state: RunState, run: RunPaths, *, redact: Callable[[str], str] = str)
 
 
 def _nodes_story(state: RunState, run: RunPaths) -> Iterator[str]:
-    """Yield one line per node of a multi-node run: its ranks in the last attempt, and how its part ended."""
+    """Yield a line for each node of a multi-node run with its ranks in the last attempt and how they exited."""
     for number in sorted({LEADER, *state.nodes}) if state.nodes else ():
         its = read_state(run.node(number).journal)
         attempt = its.attempt
@@ -120,7 +120,7 @@ def _attempt_story(attempt: AttemptState, run: RunPaths) -> list[str]:
 
 
 def _resumed_story(state: RunState, before: AttemptState, attempt: AttemptState) -> str:
-    """Return a resumed attempt's checkpoint and first step, or "" if this attempt or all before it made no step."""
+    """Describe an attempt's checkpoint and first step, or return "" if it or all earlier ones made no step."""
     if attempt.missed is not None:
         return english.sentence("moment", "resume_missed", values_of(attempt.missed))
     if attempt.resumed_step is not None:
@@ -136,7 +136,7 @@ def _resumed_story(state: RunState, before: AttemptState, attempt: AttemptState)
 
 
 def _confirmed(before: AttemptState, attempt: AttemptState) -> str:
-    """Return a note on whether a changed batch was confirmed by measurement, or "" for the bundled trainer, which needs no check."""
+    """Say whether measurements confirmed a batch change. "" if unchanged or for the bundled trainer, which needs no check."""
     change = before.decision.change if before.decision is not None else None
     if (
         change is None
@@ -160,12 +160,12 @@ def _change_story(attempt: AttemptState) -> str:
 
 
 def exit_text(code: int | None) -> str:
-    """Return how a process ended."""
+    """Format a process's exit code."""
     return "exit code unknown" if code is None else f"exit code {code}"
 
 
 def place_text(cause: Cause, root: Path) -> str:
-    """Return the position of the cause as a path that opens from here. `root` is the attempt's folder."""
+    """Return the cause's location as a path that can be opened from here. `root` is the attempt's directory."""
     path = cause.path
     if not os.path.isabs(path):
         whole = os.path.normpath(root / path)
@@ -174,19 +174,19 @@ def place_text(cause: Cause, root: Path) -> str:
 
 
 def code_text(cause: Cause, run: RunPaths, attempt: int) -> str:
-    """Return the user's own line in the traceback that ends in the cause, with its position, or "" if there is none."""
+    """Return the user's own line, with its location, from the traceback behind the cause, or "" if there is none."""
     own = read_context(run, attempt, cause).own
     return shortened(f"{own.path}:{own.line}  {own.text}", 240) if own is not None else ""
 
 
 def shortened(text: str, limit: int) -> str:
-    """Shorten `text` to one line of at most `limit` characters."""
+    """Shorten `text` to a single line of at most `limit` characters."""
     line = printable(redact_text(text).strip())  # redact first, because cutting may hide a token
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def batch_text(batch: BatchSpec) -> str:
-    """Return the effective batch as a product."""
+    """Format the effective batch as a product."""
     return f"micro-batch {describe(batch)}"
 
 
@@ -194,7 +194,7 @@ def batch_text(batch: BatchSpec) -> str:
 
 
 def trial_lines(state: RunState, run: RunPaths, tr: Tr) -> list[str]:
-    """Return the lines, labels first, or nothing if the run is not a trial, or launched nothing."""
+    """Return the lines of a trial's report, labels first; empty if there was no trial or nothing was launched."""
     attempt = state.attempt
     try:
         job = read_run_file(run.run_json).job
@@ -243,9 +243,9 @@ def _trial_rows(
 
 
 def _gpus(run: RunPaths, attempt: int) -> Iterator[tuple[str, float, float]]:
-    """Yield each GPU that the attempt used, with its peak use and its capacity, in bytes.
+    """Yield each GPU that the attempt used, with its peak usage and its capacity in bytes.
 
-    In a container, the driver does not attribute memory. Then use the total of the only GPU, or of GPUs with growing use.
+    In containers, memory is not attributed to processes, so use the total of a lone GPU or of GPUs whose usage grew.
     """
     series = run.node().series
     most, early = highest(series, GPU, attempt), at_first(series, GPU, attempt, USED)
@@ -258,7 +258,7 @@ def _gpus(run: RunPaths, attempt: int) -> Iterator[tuple[str, float, float]]:
 
 
 def step_time_s(run: RunPaths, attempt: int) -> float | None:
-    """Return an attempt's seconds per step, excluding the first (compilation, warm-up), or None for fewer than three steps."""
+    """Return an attempt's seconds per step, or None for fewer than three. Excludes the first step (compilation, warm-up)."""
     reader = SeriesReader(run.node().series, METRICS)
     times: dict[float, float] = {}
     while samples := reader.read():

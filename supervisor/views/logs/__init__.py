@@ -1,13 +1,12 @@
-"""The log engine: how the dashboard reads the logs of a run.
+"""The log engine, which reads a run's logs for the dashboard.
 
-The log pane holds a `session.LogSession`, sends it requests to the `viewport`, and draws the `reading.Page` that it returns.
+The log pane sends its `session.LogSession` requests for the `viewport` and draws the `reading.Page` it gets back.
+Lines are not kept but read again whenever they are shown, so memory use does not grow with the logs.
 
-From the bytes up, each module imports only earlier ones: `sources`: which logs a run has, which rank wrote a line, how severe a
-line looks · `query`: the query language, of the list of runs, too · `file`: random access to one file of any size · `stream`: one
-log thinned by a query, with the times of its lines (by the run's arrival index) · `merge`: many logs as one, equal lines of ranks
-folded · `reading`: places in the logs, and what a view shows · `open_logs`: the files that a view reads, their changes and
-counts · `viewport`: the position of a view, moved by rows, lines, times, steps and matches · `session`: the thread that reads and
-counts for one view.
-
-Lines are not kept in memory. A line is read again from its file when it is shown, so memory does not grow with the logs.
+From the bytes up, each module imports only from those before it: `sources` (a run's logs, which rank wrote a line,
+how severe it looks), `query` (the query language, also used by the run list), `file` (random access to a file of
+any size), `stream` (one log filtered by a query, with line times from the run's arrival index), `merge` (many logs
+as one, with identical lines from several ranks folded), `reading` (log positions, and what a view shows),
+`open_logs` (the files a view reads, their changes and counts), `viewport` (a view's position, moved by rows,
+lines, times, steps and matches), and `session` (the thread that reads and counts for a view).
 """

@@ -1,8 +1,8 @@
-"""Random access to one log of any size, by offset and by line number, with none of the content kept in memory.
+"""Random access to a log of any size, by offset or line number, without keeping its content in memory.
 
-Reads are pread(2) calls at offsets, so a file of gigabytes opens like a small one. A newline ends a line. Its
-text is made safe to show (`text.decode.clean`): the newest state of a line redrawn with carriage returns,
-the beginning of a very long line.
+Reads are pread(2) calls, so a multi-gigabyte file opens as fast as a small one. Lines are separated by
+newlines, and their text is made safe to show (see `text.decode.clean`): a line redrawn with carriage
+returns is reduced to its latest state, and a very long line to its beginning.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MARK_BYTES = 64
 
 
 class Counts:
-    """Running totals over a file's chunks, in order. One thread appends, any thread may read."""
+    """Running totals over consecutive chunks of a file. One thread appends; any thread may read."""
 
     def __init__(self) -> None:
         self._ends = array("Q")
@@ -54,11 +54,11 @@ class Counts:
         return self._ends[chunk - 1] if chunk else 0
 
     def chunk_of(self, ordinal: int) -> int:
-        """Return the chunk with item number `ordinal`, from 0, or the first uncounted chunk."""
+        """Return the chunk that contains item `ordinal` (from 0), or the first uncounted chunk."""
         return bisect_right(self._ends, ordinal)
 
     def is_empty(self, chunk: int) -> bool:
-        """Check whether a chunk is counted and has no items."""
+        """Check whether a chunk has been counted and contains no items."""
         return chunk < self.chunks and self.before(chunk) == self._ends[chunk]
 
 
@@ -110,11 +110,11 @@ class LogFile:
             self._fd = -1
 
     def limit(self, size: int) -> None:
-        """Limit the file to the bytes it had at a moment in a replay, from the next `refresh` on."""
+        """Limit the file to its size at a moment in a replay. Takes effect at the next `refresh`."""
         self._limit = size
 
     def refresh(self) -> Change:
-        """Check whether the file grew, was truncated, replaced or removed."""
+        """Check whether the file has grown or been truncated, replaced or removed."""
         try:
             named: os.stat_result | None = os.stat(self.path)
         except OSError as error:
@@ -160,7 +160,7 @@ class LogFile:
         return True
 
     def _take(self, info: os.stat_result, *, anew: bool) -> None:
-        """Keep the sizes and the last bytes, to distinguish a file that grew from an equally long replacement."""
+        """Record the sizes and the last bytes, so growth can be distinguished from a replacement of equal length."""
         self.size = self.full_size = info.st_size
         self.written_t = info.st_mtime
         if self._limit is not None:
@@ -172,7 +172,7 @@ class LogFile:
         self._mark = (start, self.read(start, self.size - start))
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return at most `size` bytes at `offset`, empty beyond the end or if the disk fails."""
+        """Read up to `size` bytes at `offset`. Returns b"" past the end of the file or on a disk error."""
         if self._fd < 0 or size <= 0:
             return b""
         try:
@@ -194,7 +194,7 @@ class LogFile:
         return -1
 
     def line_start(self, offset: int) -> int:
-        """Return the start of the line that contains the byte at `offset`."""
+        """Return the offset where the line containing the byte at `offset` starts."""
         at = min(offset, self.full_size)
         while at > 0:
             start = max(at - STRIDE_BYTES, 0)
@@ -205,7 +205,7 @@ class LogFile:
         return 0
 
     def number_at(self, offset: int) -> int | None:
-        """Return the number, from 0, of the line that begins at `offset`, or None if not counted that far."""
+        """Return the 0-based number of the line starting at `offset`, or None if counting has not got that far."""
         chunk = offset // CHUNK_BYTES
         if chunk > self.newlines.chunks:
             return None
@@ -213,7 +213,7 @@ class LogFile:
         return self.newlines.before(chunk) + self.read(start, offset - start).count(b"\n")
 
     def offset_of(self, number: int) -> int | None:
-        """Return the start of line `number`, from 0, or None beyond the end, or if not counted that far yet."""
+        """Return the offset of line `number` (from 0). Return None if the file is shorter or counting has not got that far."""
         if number <= 0:
             return 0
         chunk = self.newlines.chunk_of(number - 1)  # at the end of counting, less than a chunk is uncounted
@@ -227,7 +227,7 @@ class LogFile:
         return start + place + 1 if start + place + 1 < self.size else None
 
     def count(self) -> bool:
-        """Count the newlines of one more chunk. Return False if all whole chunks are counted."""
+        """Count the newlines in the next chunk. Return False once every full chunk has been counted."""
         start = self.newlines.chunks * CHUNK_BYTES
         if start + CHUNK_BYTES > self.size:
             return False
@@ -236,13 +236,13 @@ class LogFile:
 
     @property
     def counted_bytes(self) -> int:
-        """The number of bytes counted so far. The last partial chunk needs no counting ahead."""
+        """The number of bytes counted so far. A partial last chunk is included, because it is counted on demand."""
         counted = self.newlines.chunks * CHUNK_BYTES
         return self.size if self.size - counted < CHUNK_BYTES else counted
 
     @property
     def line_count(self) -> int | None:
-        """The number of lines, including a partial last line, or None if not counted yet."""
+        """The number of lines, including a partial last line, or None if they have not all been counted."""
         total = self.number_at(self.size) if self.counted_bytes == self.size else None
         is_open = self.size > 0 and self.read(self.size - 1, 1) != b"\n"
         return total + is_open if total is not None else None
@@ -250,7 +250,7 @@ class LogFile:
     # -- lines -------------------------------------------------------------------------------------------
 
     def chunk_lines(self, chunk: int) -> tuple[int, bytes]:
-        """Return the lines that begin in `chunk`, as the offset of the first and their bytes. Endless lines are cut."""
+        """Return the offset of the first line that starts in `chunk`, and the bytes of all such lines. Overlong lines are cut."""
         start = chunk * CHUNK_BYTES
         stop = min(start + CHUNK_BYTES, self.size)
         base = max(start - 1, 0)
@@ -265,7 +265,7 @@ class LogFile:
         return base + first, data[first:]
 
     def forward(self, offset: int) -> Iterator[TextLine]:
-        """Yield the lines that begin at or after `offset`."""
+        """Yield the lines that start at or after `offset`."""
         at = self.next_start(offset - 1) if offset else 0
         while 0 <= at < self.size:
             data = self.read(at, min(BLOCK_BYTES, self.size - at))
@@ -279,7 +279,7 @@ class LogFile:
                 at = line.end
 
     def backward(self, offset: int) -> Iterator[TextLine]:
-        """Yield the lines that begin before `offset`, the nearest first."""
+        """Yield the lines that start before `offset`, nearest first."""
         at = min(offset, self.size)
         if at and self.read(at - 1, 1) != b"\n":
             at = self.line_start(at)
@@ -299,7 +299,7 @@ class LogFile:
                 at -= len(raw) + 1
 
     def _long_line(self, offset: int) -> TextLine:
-        """Return the line that begins at `offset`, of any length."""
+        """Return the line that starts at `offset`, however long it is."""
         end = self.next_start(offset)
         stop = end - 1
         if end < 0:

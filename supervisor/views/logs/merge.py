@@ -1,7 +1,7 @@
-"""Many logs as one: merged by time, equal lines of several ranks folded, from any place in either direction.
+"""Presents many logs as one: merged by time, with identical lines from several ranks folded.
 
-A place is one offset per log. Everything before it is above. Moving takes whole lines off the logs' heads,
-so each log keeps its own order, even if times are missing. Only visible lines are kept.
+A position (`Place`) is one offset per log; rows can be read from any position in either direction. Moving down
+always takes some log's next line, so each log keeps its order even without times. Only visible lines are kept.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Place = tuple[int, ...]
 
 
 class Row(NamedTuple):
-    """One shown line, folded from `parts`: (log, its line). `place` is before all parts."""
+    """A visible row, folded from `parts`, which are (log, line) pairs. `place` is the position just before them."""
 
     place: Place
     who: tuple[str, ...]
@@ -39,7 +39,7 @@ class Row(NamedTuple):
 
 
 class _Unit(NamedTuple):
-    """Lines of one log that stay together: a line and the indented lines below. Units with equal `texts` fold."""
+    """Consecutive log lines that stay together: a line and the indented lines below it. Units with equal `texts` are folded."""
 
     who: str
     lines: tuple[TextLine, ...]
@@ -48,12 +48,12 @@ class _Unit(NamedTuple):
 
 
 class _Head:
-    """The next units of one log, some of them read ahead.
+    """The upcoming units of a log, some of which have been read ahead.
 
     Args:
         stream: the log.
-        place: the start.
-        stop: the end; None: the log's end.
+        place: where to start.
+        stop: where to stop, or None to read to the end of the log.
     """
 
     def __init__(self, stream: Stream, place: int, stop: int | None) -> None:
@@ -69,7 +69,7 @@ class _Head:
             self.fill()
 
     def fill(self) -> None:
-        """Read as far ahead as lines may fold."""
+        """Read ahead as far as lines can still be folded."""
         while len(self.ahead) < FOLD_AHEAD_LINES and self._next is not None:
             self.ahead.append(self._unit(self._next))
 
@@ -88,27 +88,27 @@ class _Head:
         return _Unit(first[1], lines, texts, self._stream.order(lines[0]))
 
     def take(self) -> _Unit:
-        """Return the next unit and move on."""
+        """Remove and return the next unit."""
         taken = self.ahead.popleft()
         self.fill()
         return taken
 
     def depth_of(self, texts: tuple[str, ...]) -> int | None:
-        """Return how many units come before the unit with these texts, or None if there is none nearby."""
+        """Return how many units come before the unit with these texts, or None if no such unit is nearby."""
         return next((depth for depth, unit in enumerate(self.ahead) if unit.texts == texts), None)
 
     def writer(self, depth: int) -> tuple[int | None, str]:
-        """Return the node and rank that wrote a unit."""
+        """Return the node and rank that wrote the unit at `depth`."""
         return self._stream.ref.node, self.ahead[depth].who
 
 
 def rows_from(streams: Sequence[Stream], place: Place, stop: Place | None = None) -> Iterator[Row]:
-    """Yield the rows from `place` on, up to `stop`."""
+    """Yield the rows from `place` up to `stop`."""
     now, stops = list(place), stop or (None,) * len(place)
     heads = [_Head(stream, at, end) for stream, at, end in zip(streams, place, stops, strict=True)]
 
     def rows(logs: Sequence[int]) -> Iterator[Row]:
-        """Yield the next unit, which is the same in all of these logs."""
+        """Yield the rows of the next unit, which is identical in all of these logs."""
         units = [(i, heads[i].take()) for i in logs]
         first = units[0][1]
         whose = tuple(dict.fromkeys(unit.who for _, unit in units))
@@ -131,7 +131,7 @@ def rows_from(streams: Sequence[Stream], place: Place, stop: Place | None = None
 
 
 def _alike(heads: Sequence[_Head], first: int, texts: tuple[str, ...]) -> list[tuple[int, int]]:
-    """Return the logs that continue with the same unit, and how many units come before it, none in the first log."""
+    """Return the logs in which the same unit comes up, and how many units precede it (none in the first log)."""
     found: list[tuple[int, int]] = []
     whose = {heads[first].writer(0)}
     for i, head in enumerate(heads):
@@ -146,7 +146,7 @@ def _alike(heads: Sequence[_Head], first: int, texts: tuple[str, ...]) -> list[t
 
 
 def place_before(streams: Sequence[Stream], place: Place, most: int) -> Place:
-    """Return the place this many unfolded lines earlier than a given place, by time."""
+    """Return the position `most` unfolded lines before `place`, in time order."""
     now = list(place)
     upward = (_upward(i, stream, at) for i, (stream, at) in enumerate(zip(streams, place, strict=True)))
     for _, minus, offset in itertools.islice(heapq.merge(*upward), most):
@@ -155,7 +155,7 @@ def place_before(streams: Sequence[Stream], place: Place, most: int) -> Place:
 
 
 def _upward(index: int, stream: Stream, place: int) -> Iterator[tuple[float, int, int]]:
-    """Yield the lines of one log before a place, nearest first, so that the newest of all sorts first."""
+    """Yield a log's lines before a position, nearest first, with keys that sort the latest of all logs first."""
     for line in stream.backward(place):
         yield -stream.order(line), -index, line.offset
 

@@ -1,4 +1,4 @@
-"""The logs that a view reads: their files, filtered by a query, and their counts. Use from one thread."""
+"""The logs a view is reading: open files, a query filter, and line counts. Not thread-safe."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ COUNT_UNASKED_BYTES = 64 << 20
 
 
 class NothingThereError(LookupError):
-    """What the user asked for does not exist. The message is one line."""
+    """What the user asked for does not exist. The message is a single line."""
 
 
 class OpenLogs:
-    """The logs of one attempt. `finders` are the same logs, filtered to the matches of the search.
+    """The logs of an attempt. `finders` are the same logs, restricted to lines that match the search.
 
     Args:
-        node: the node's folder, which lists the run's logs.
-        check: called now and then during long work. It raises an exception to abort the work.
+        node: the node's directory, which lists the run's logs.
+        check: called periodically during long operations; raises an exception to abort.
     """
 
     def __init__(self, node: NodePaths, check: Callable[[], None]) -> None:
@@ -61,14 +61,14 @@ class OpenLogs:
 
     @property
     def number(self) -> int:
-        """The number of the shown attempt."""
+        """The number of the attempt being shown."""
         if self._attempt is not None:
             return self._attempt
         return self.state.attempts[-1].number if self.state.attempts else 0
 
     @property
     def grows(self) -> bool:
-        """Whether lines may still arrive: the shown attempt is the newest, is alive, and its log is not quiet."""
+        """Whether more lines may arrive, i.e. the shown attempt is the latest one, still alive, and not quiet."""
         attempt = self.state.attempt
         if attempt is None or self.state.is_over:
             return not self.state.is_over
@@ -76,7 +76,7 @@ class OpenLogs:
 
     @property
     def node_count(self) -> int:
-        """The number of nodes in the run, if several."""
+        """The number of nodes in a multi-node run, else 0."""
         return len(self._nodes)
 
     def update(
@@ -88,14 +88,14 @@ class OpenLogs:
         *,
         keep: bool,
     ) -> Place:
-        """Read the current logs and return the place in them. `keep`: stay in the shown attempt."""
+        """Switch to the current logs and return the matching position. If `keep` is true, stay in the shown attempt."""
         if keep and self.number:
             self._attempt = self.number
         self.state, self._recorded_t, self._nodes = state, recorded_t, nodes
         return self._choose(place)
 
     def other_attempt(self, way: int) -> None:
-        """Read the attempt before (-1) or after (1).
+        """Switch to the previous (-1) or next (1) attempt.
 
         Raises:
             NothingThereError: there is no attempt in that direction.
@@ -109,13 +109,13 @@ class OpenLogs:
         self.choose_attempt(numbers[now + way])
 
     def choose_attempt(self, number: int | None) -> None:
-        """Read this attempt. None or the newest number follows the newest attempt, even after a new one starts."""
+        """Switch to an attempt. None or the latest number keeps following the latest attempt as new ones start."""
         is_newest = bool(self.state.attempts) and number == self.state.attempts[-1].number
         self._attempt = None if is_newest else number
         self._choose(())
 
     def _choose(self, place: Place) -> Place:
-        """Open the logs of the attempts. Logs that are already open keep their place."""
+        """Open the logs of the chosen attempt. Logs that are already open keep their position."""
         attempts = [attempt for attempt in self.state.attempts if attempt.number == self.number]
         refs = list(self._refs(attempts))
         if [stream.ref for stream in self.streams] != refs:
@@ -132,7 +132,7 @@ class OpenLogs:
         return place
 
     def _learn_sizes(self) -> None:
-        """Store the size of the largest rank log, which shows which untimed logs were written all at once."""
+        """Tell every log the size of the largest rank log, to detect untimed logs that were written all at once."""
         sizes = (stream.file.full_size for stream in self.streams if stream.ref.who != AGENT)
         most_bytes = max(sizes, default=0)
         for stream in self.streams:
@@ -158,11 +158,11 @@ class OpenLogs:
         return self._indexes[key]
 
     def _limit(self, stream: Stream, recorded_t: float) -> None:
-        """Limit a log to the content that existed at the current moment of a replay."""
+        """Limit a log to what existed at the current moment of a replay."""
         stream.file.limit(stream.offset_at(recorded_t))
 
     def _refs(self, attempts: Sequence[AttemptState]) -> Iterator[LogRef]:
-        """Yield these attempts' logs from all nodes, up to the limit on open files."""
+        """Yield the logs of these attempts from all nodes, up to the open-file limit."""
         if not self._nodes:
             yield from logs_of(self.state, self._node, attempts)
             return
@@ -180,16 +180,16 @@ class OpenLogs:
 
     @property
     def included(self) -> list[Stream]:
-        """The logs that the query does not exclude."""
+        """The logs that the query does not rule out."""
         return [stream for stream in self.streams if not stream.is_excluded]
 
     @property
     def ends(self) -> Place:
-        """The ends of the logs."""
+        """The position at the end of every log."""
         return tuple(stream.file.size for stream in self.streams)
 
     def index_of(self, path: str) -> int | None:
-        """Return the log with this name, or with a path that ends in this name."""
+        """Return the index of the log with this name, or whose path ends in it."""
         logs = [(i, stream.ref.path) for i, stream in enumerate(self.streams)]
         tail = os.sep + path.lstrip("./")
         exact = (i for i, log in logs if str(log) == path or log.name == path)
@@ -197,7 +197,7 @@ class OpenLogs:
         return next(itertools.chain(exact, ends), None)
 
     def ranks(self) -> tuple[str, ...]:
-        """Return the ranks that write these logs, from their lines or file names, on the query's nodes only."""
+        """Return the ranks that write to these logs, per their lines or file names. If the query names nodes, only those count."""
         nodes = self.query.nodes
         found = {who for s in self.streams if not nodes or s.ref.node in nodes for who in s.writers()}
         return tuple(sorted(filter(str.isdigit, found), key=int))
@@ -205,7 +205,7 @@ class OpenLogs:
     # -- query and search --------------------------------------------------------------------------------
 
     def filter_by(self, query: Query, place: Place) -> Place:
-        """Show only lines that match a query. Return the new place, because other nodes may be read."""
+        """Show only lines that match `query`. Return the new position, since the query may switch to other nodes."""
         chosen, same, self.query = self.query.nodes, query == self.query, query
         if same:
             return place  # keep the counts
@@ -217,12 +217,12 @@ class OpenLogs:
         return place
 
     def search(self, query: Query) -> None:
-        """Search the shown lines for a query."""
+        """Search the visible lines."""
         self.searched = query
         self._find_anew()
 
     def _find_anew(self) -> None:
-        """Search the shown lines of each log. Skip a log that was already searched for the same query."""
+        """Search the visible lines of each log, reusing any log already searched with the same query."""
         both = replace(self.query, include=self.query.include + self.searched.include)
         known = {finder.ref: finder for finder in self.finders if finder.query == both}
         self.finders = []
@@ -236,7 +236,7 @@ class OpenLogs:
     # -- changes -----------------------------------------------------------------------------------------
 
     def refresh(self, place: Place) -> tuple[bool, list[str], Place]:
-        """Check every log. Return whether something changed, messages for the user, and the new place."""
+        """Check every log for changes. Return whether anything changed, any messages for the user, and the new position."""
         read = [index.refresh() for index in self._indexes.values()]
         changed, notes = any(read), []
         at = list(place)
@@ -258,7 +258,7 @@ class OpenLogs:
     # -- counts ------------------------------------------------------------------------------------------
 
     def count(self, *, is_moved: bool) -> bool:
-        """Count lines in one chunk of the most urgent log. Return False at the end. `is_moved` means that the page's position counts."""
+        """Count lines in the most urgent log's next chunk. False when done. `is_moved`: the user moved, so line numbers matter."""
         included = self.included
         if self.searched and any(finder.count() for finder in self.finders):
             return True
@@ -269,25 +269,25 @@ class OpenLogs:
 
     @property
     def line_count(self) -> int | None:
-        """The number of lines in the included logs, or None if not counted."""
+        """The number of lines in the included logs, or None if they have not all been counted."""
         return _sum_of([stream.file.line_count for stream in self.included])
 
     def shown(self) -> Tally | None:
-        """Return how many lines match the query, or None if the query excludes no line."""
+        """The number of lines that match the query, or None if the query matches every line."""
         included = self.included
         if all(stream.is_whole for stream in included):
             return None
         return Tally(sum(stream.total for stream in included), _done(included))
 
     def found(self, place: Place | None) -> Tally:
-        """Return the number of matches of the search. With a place, also return which match begins there."""
+        """Return the number of search matches. If `place` is given, include which match starts there."""
         before = _before(self.finders, place) if place is not None else None
         total = sum(finder.total for finder in self.finders)
         ordinal = before + 1 if before is not None else None
         return Tally(total, _done(self.finders), ordinal, at_match=place is not None)
 
     def below(self, place: Place) -> int | None:
-        """Return how many matching lines begin at or after a place, or None if not counted."""
+        """Return how many matching lines start at or after `place`, or None if they have not all been counted."""
         before = _before(self.streams, place)
         if before is None or _done(self.streams) < 1:
             return None
@@ -295,7 +295,7 @@ class OpenLogs:
 
 
 def name_of(stream: Stream) -> str:
-    """Return the last two parts of a log's path."""
+    """Return the last two components of a log's path."""
     return "/".join(stream.ref.path.parts[-2:])
 
 
@@ -310,5 +310,5 @@ def _done(streams: Sequence[Stream]) -> float:
 
 
 def _before(streams: Sequence[Stream], place: Place) -> int | None:
-    """Return how many matching lines begin before a place, or None if not counted yet."""
+    """Return how many matching lines start before `place`, or None if they have not been counted yet."""
     return _sum_of([stream.before(at) for stream, at in zip(streams, place, strict=True)])

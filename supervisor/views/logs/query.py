@@ -1,9 +1,9 @@
-r"""The query language of the logs and of the list of runs: its words, and how log lines match (pure).
+"""The query language shared by the log view and the run list: its terms, and how log lines match. Pure.
 
-``error`` (any case), ``"two words"``, ``/re/`` (any case unless it has a capital), each with ``-`` in front to exclude matches;
-``field:value``, ``field=value`` and the comparisons ``< > <= >= !=``, for the fields that the caller lists. Logs have
-``r0``, ``r0-3,7``, ``ragent`` for ranks; ``level:warn``, ``level:error``; ``stream:stdout``, ``stream:stderr``;
-``node:1``, ``node:0-3,7``. A search is one text or one ``/re/``.
+Terms are ``error`` (case-insensitive), ``"two words"`` and ``/re/`` (case-insensitive unless it has a capital),
+with ``-`` in front to exclude matches, and ``field:value``, ``field=value`` and ``< > <= >= !=`` for the caller's
+fields. Logs have ``r0``, ``r0-3,7`` and ``ragent`` for ranks; ``level:warn``, ``level:error``; ``stream:stdout``,
+``stream:stderr``; ``node:1``, ``node:0-3,7``. A search is a single string or a single ``/re/``.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ LEVELS = {"warn": _WORSE, "warning": _WORSE, "error": frozenset([Tone.BAD]), "ba
 
 
 class BadQueryError(ValueError):
-    """The typed text is not a valid query. The message is one line."""
+    """The query is invalid. The message is a single line."""
 
 
 # -- the words of a query ------------------------------------------------------------------------------
 
 
 class Term(NamedTuple):
-    """A text or an expression. `text` is lower case for plain words, and `pattern` is set for ``/re/``."""
+    """A string or regular expression to search for. Plain `text` is lowercase; `pattern` is set for ``/re/``."""
 
     text: str
     pattern: re.Pattern[str] | None = None
 
     def find(self, line: str, lowered: str, start: int = 0) -> tuple[int, int] | None:
-        """Return the first match from `start` on, as (start, stop) within the line."""
+        """Find the first match at or after `start` and return its (start, stop) span within the line."""
         if self.pattern is not None:
             found = self.pattern.search(line, start)
             return found.span() if found is not None else None
@@ -58,7 +58,7 @@ class Term(NamedTuple):
 
 
 class Word(NamedTuple):
-    """One word of a filter. With a field, `field`, `sign` and `value` are set. Otherwise search for `term`."""
+    """A single term of a filter. Either `field`, `sign` and `value` are set, or `term` is searched for."""
 
     text: str
     term: Term
@@ -70,7 +70,7 @@ class Word(NamedTuple):
 
 
 def words_of(typed: str, fields: Collection[str]) -> Iterator[Word]:
-    """Yield the words of a filter, in order.
+    """Yield the terms of a filter, in order.
 
     Raises:
         BadQueryError: a regular expression is invalid.
@@ -92,7 +92,7 @@ def words_of(typed: str, fields: Collection[str]) -> Iterator[Word]:
 
 
 def expression(pattern: str) -> Term:
-    """Compile an expression that cannot hang on any line. ``^`` and ``$`` also match line ends within a chunk.
+    """Compile a regular expression so that no line can make it hang. ``^`` and ``$`` match at every line boundary.
 
     Raises:
         BadQueryError: the expression is invalid.
@@ -111,7 +111,7 @@ def expression(pattern: str) -> Term:
 
 @dataclass(frozen=True)
 class Query:
-    """A query: texts that lines must and must not contain, writers and nodes, and severity (empty: any)."""
+    """A query: terms that lines must or must not contain, writers, nodes, and severity. Empty fields match anything."""
 
     include: tuple[Term, ...] = ()
     exclude: tuple[Term, ...] = ()
@@ -123,10 +123,10 @@ class Query:
 
     @classmethod
     def parse(cls, typed: str) -> Query:
-        """Parse a typed query.
+        """Parse a query as typed by the user.
 
         Raises:
-            BadQueryError: an expression is invalid, a level does not exist, or a comparison has a value.
+            BadQueryError: an expression is invalid, a level does not exist, or a metric is compared with a value.
         """
         query = cls(typed=" ".join(typed.split()))
         for word in words_of(typed, _FIELDS | _VALUES):
@@ -134,7 +134,7 @@ class Query:
         return query
 
     def _with(self, word: Word) -> Query:
-        """Return the query with one more word."""
+        """Return a copy of the query with another term added."""
         if word.field in _VALUES and word.sign in {"<", ">", "<=", ">=", "!="}:
             raise BadQueryError(
                 f"{word.text}: a log is filtered by words, not by values: M draws {word.field}"
@@ -174,7 +174,7 @@ class Query:
 
     @classmethod
     def search(cls, typed: str) -> Query:
-        """Return a search for the typed words as one text, or for ``/re/``.
+        """Return a search for the typed text as a whole, or for ``/re/``.
 
         Raises:
             BadQueryError: the regular expression is invalid.
@@ -199,16 +199,16 @@ class Query:
         return " · ".join(parts)
 
     def of(self, *who: str) -> Query:
-        """Return the same query for these ranks (none: all)."""
+        """Return a copy of the query limited to these ranks (all ranks if none are given)."""
         return replace(self, who=frozenset(who), typed=self._typed("rank", *(f"r{name}" for name in who)))
 
     def at(self, *nodes: int) -> Query:
-        """Return the same query limited to these nodes, or to all if there are none."""
+        """Return a copy of the query limited to these nodes (all nodes if none are given)."""
         typed = self._typed("node", *([f"node:{ranges(nodes)}"] if nodes else []))
         return replace(self, nodes=frozenset(nodes), typed=typed)
 
     def _typed(self, name: str, *words: str) -> str:
-        """Return the typed text with a field's words replaced."""
+        """Return the query's text with the terms for field `name` replaced."""
         kept = [
             word.text
             for word in words_of(self.typed, _FIELDS)
@@ -217,7 +217,7 @@ class Query:
         return " ".join([*words, *kept])
 
     def accepts(self, line: str) -> bool:
-        """Check whether a line's text matches, regardless of the writer."""
+        """Check whether a line's text matches, whoever wrote it."""
         lowered = line.lower()
         return (
             all(term.find(line, lowered) for term in self.include)
@@ -226,7 +226,7 @@ class Query:
         )
 
     def is_by(self, *who: str) -> bool:
-        """Check whether any of a line's writers matches."""
+        """Check whether any of the line's writers matches."""
         return not self.who or not self.who.isdisjoint(who)
 
     @property
@@ -235,7 +235,7 @@ class Query:
         return bool(self.include or self.exclude or self.level)
 
     def offsets_in(self, data: bytes) -> Iterator[int]:
-        """Yield the starts of matching lines within `data`, which contains whole lines; see `accepts`."""
+        """Yield the start of each line in `data` that matches; see `accepts`. `data` must contain whole lines."""
         text = _cleaned(data)
         lowered = text.lower()
         if any(term.pattern is None and term.text not in lowered for term in self.include):
@@ -250,7 +250,7 @@ class Query:
 
 
 def _cleaned(data: bytes) -> str:
-    """Return all lines of `data` as `clean` renders them, uncut, with the same number of newlines."""
+    """Decode `data` as `clean` would, but without cutting lines and with the same number of newlines."""
     data = data.replace(b"\r\n", b"\n")
     # In most logs that are not plain text, the unusual characters are progress bar blocks, which stay.
     unusual = data.translate(None, _PLAIN).decode("utf-8", "replace")
@@ -260,7 +260,7 @@ def _cleaned(data: bytes) -> str:
 
 
 def _rank_word(word: Word) -> str:
-    """Return the ranks of ``r0-3,7``, or "" for any other word."""
+    """Return the ranks in a term such as ``r0-3,7``, or "" for any other term."""
     named = _RANKS.fullmatch(word.text) if word.is_plain and not word.is_left_out else None
     return named[1] if named is not None else ""
 

@@ -1,4 +1,4 @@
-"""Places in the logs as users and charts specify them, and what a view shows (pure but for the local zone)."""
+"""Log positions as users and charts specify them, and what a view shows. Pure except for the local time zone."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _STEP = re.compile(r"step (\d[\d ,]*)")
 
 
 class LogAt(msgspec.Struct, frozen=True):
-    """A place in the logs. All fields None: follow the newest lines.
+    """A position in the logs. If every field is None, the view follows the latest lines.
 
     Attributes:
-        attempt: counted from 1; None: the newest.
-        step: the training step of the wanted line.
+        attempt: attempt number, from 1, or None for the latest.
+        step: training step of the line.
         t: wall time in seconds, used if no line has that step.
-        is_any_day: `t` is a clock time, on the newest day that has it.
-        path: the file; `line` (from 1) or `offset` (in bytes) is a place within it. None: the cursor's file.
-        text: the text of a line in a verdict.
+        is_any_day: whether `t` is a time of day, on the latest day that includes it.
+        path: the file, or None for the cursor's. `line` (from 1) or `offset` (in bytes) is a position in it.
+        text: text of the line in a verdict.
     """
 
     attempt: int | None = None
@@ -45,7 +45,7 @@ class LogAt(msgspec.Struct, frozen=True):
 
 
 def log_facts(state: RunState, nodes: Sequence[NodeLogs] = ()) -> list[tuple[object, ...]]:
-    """Return the state that determines which logs exist, when they were written, and whether they grow."""
+    """Return the state that determines which logs exist, when they were written, and whether they still grow."""
     return [
         (number, each.is_over, a.number, a.ranks, a.started_t, a.ended_t, a.quiet_since)
         for number, each in [(None, state), *((node.number, node.state) for node in nodes[1:])]
@@ -57,7 +57,7 @@ def log_facts(state: RunState, nodes: Sequence[NodeLogs] = ()) -> list[tuple[obj
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """The number of matches so far. `ordinal` counts from 1 and is None if not counted yet. `at_match` means that a match is visible."""
+    """The number of matches so far. `ordinal` counts from 1, or is None until known. `at_match` means a match is visible."""
 
     found: int
     done_ratio: float
@@ -66,27 +66,27 @@ class Tally(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """The visible page.
+    """The page currently shown.
 
     Attributes:
-        rows: as many as fit, fewer where the logs end.
+        rows: as many rows as fit, or fewer if the logs are shorter.
         logs: the logs being read, in the order of `Row.place`.
         cursor: the row that was jumped to; `jump` counts the jumps.
-        following: new lines move the page; `grows`: more lines may arrive.
-        cause: the row of the line in a verdict; `at_cause` means that the page stays there.
-        attempt: the number of the attempt of these logs; `attempts` is the number of attempts.
-        merged_by: "" for one log, else "time", "arrival", or "arrival (estimated)" if some are unknown.
-        numbers: the line number (from 1) of each row, if there is one counted log.
-        line_count: all lines of all logs; None: not counted.
-        below: lines of the query after the page; None: not counted.
-        place_ratio: share of the bytes above the page's end.
-        shown: how many lines match the query; None: no query.
-        search: matches; None: no search.
-        last_lines: the last line of each rank.
-        nodes: for a multi-node run, the nodes whose logs are read, out of `node_count`.
+        following: whether new lines move the page; `grows` says whether more may arrive.
+        cause: the row of a verdict's line; `at_cause` means that the page stays there.
+        attempt: number of the attempt being shown; `attempts` is the total.
+        merged_by: "" for one log, else "time", "arrival", or "arrival (estimated)" if some times are unknown.
+        numbers: each row's line number (from 1), if there is a single log and it has been counted.
+        line_count: lines in all logs, or None if not counted.
+        below: matching lines below the page, or None if not counted.
+        place_ratio: fraction of the bytes above the bottom of the page.
+        shown: how many lines match the query, or None without a query.
+        search: search matches, or None without a search.
+        last_lines: the last line from each rank.
+        nodes: in a multi-node run, the nodes whose logs are read, out of `node_count`.
         empty_why: why the page has no rows.
-        ranks: the writers found in these logs.
-        alone: the only log that the query includes, if there is exactly one.
+        ranks: the writers that appear in these logs.
+        alone: the log that the query includes, if there is exactly one.
     """
 
     rows: tuple[Row, ...]
@@ -118,30 +118,30 @@ class Page(msgspec.Struct, frozen=True):
 
     @property
     def key_facts(self) -> tuple[object, ...]:
-        """The values that change what keys do."""
+        """The values that determine what the keys do."""
         return self.following, self.grows
 
     def nodes_of(self, row: Row) -> tuple[int, ...]:
-        """Return the nodes that wrote a row, or nothing for a single-node run."""
+        """Return the nodes that wrote a row; empty in a single-node run."""
         found = {self.logs[index].node for index, _ in row.parts}
         return tuple(sorted(node for node in found if node is not None))
 
     def place_of(self, row: Row) -> LogAt:
-        """Return where a row's line is."""
+        """Return the position of a row's line."""
         index, line = row.parts[0]
         log = self.logs[index]
         return LogAt(attempt=log.attempt, path=str(log.path), offset=line.offset)
 
 
 class Remark(msgspec.Struct, frozen=True):
-    """A one-line message to the user. `good`: None while in progress, False for trouble."""
+    """A one-line message to the user. `good` is None while work is in progress and False on trouble."""
 
     text: str
     good: bool | None = None
 
 
 class Copied(msgspec.Struct, frozen=True):
-    """The text of the requested rows, and how many `lines` they are."""
+    """The text of the requested rows, and how many lines it has."""
 
     text: str
     lines: int
@@ -154,14 +154,14 @@ Answer: TypeAlias = Page | Remark | Copied | LogAt
 
 
 class BadJumpError(ValueError):
-    """The typed text is not a place. The message shows valid forms in one line."""
+    """The text is not a valid log position. The message is a single line that shows the accepted formats."""
 
 
 def parse_jump(typed: str) -> LogAt:
-    """Parse ``812``, ``step 1200``, ``14:52``, ``14:52:10`` or ``2026-11-21 14:52``. Clock times are local.
+    """Parse ``812``, ``step 1200``, ``14:52``, ``14:52:10`` or ``2026-11-21 14:52``. Times are local.
 
     Raises:
-        BadJumpError: the text has a different form.
+        BadJumpError: the text has any other format.
     """
     text = typed.strip().removeprefix(":")
     if (digits := text.replace(" ", "").replace(",", "")).isdecimal():

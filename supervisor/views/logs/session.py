@@ -1,7 +1,7 @@
-"""The thread that reads for one view. It owns the viewport, moves it on request, and makes the pages.
+"""The reader thread of a view, which owns the viewport, moves it on request, and builds pages.
 
-A request is a call to the viewport. The thread performs one request after another, and a new request aborts a
-long one. Between requests the thread counts lines and matches, a chunk at a time.
+A request is a callable that takes the viewport. The thread handles requests one at a time, and a new
+request aborts one that is taking long. Between requests, it counts lines and matches chunk by chunk.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Request: TypeAlias = Callable[[LogViewport], Answer | None]
 
 @dataclass(frozen=True, slots=True)
 class Scroll:
-    """A request to move by this many rows (negative: up). Consecutive requests add up."""
+    """A request to scroll by `rows` (negative: up). Consecutive requests are added up."""
 
     rows: int
 
@@ -48,15 +48,15 @@ class Scroll:
 
 
 class Interrupted(Exception):  # noqa: N818 - not an error, but another request
-    """A new request arrived, or the view is closed."""
+    """A new request has arrived, or the view was closed."""
 
 
 class LogSession:
-    """A session that reads the logs of one node of a run for one view.
+    """Reads the logs of a node for a view.
 
     Args:
-        node: the node's folder, which lists the run's logs.
-        deliver: gets pages and remarks, in the session's thread.
+        node: the node's directory, which lists the run's logs.
+        deliver: receives pages and remarks, on the session's thread.
     """
 
     def __init__(self, node: NodePaths, deliver: Callable[[Answer], object]) -> None:
@@ -79,7 +79,7 @@ class LogSession:
         self._thread.start()
 
     def ask(self, request: Request) -> None:
-        """Send a request, from any thread. The current request is aborted."""
+        """Submit a request from any thread, aborting the current one."""
         with self._asking:
             last = self._requests[-1][0] if self._requests else None
             if isinstance(request, Scroll) and isinstance(last, Scroll):
@@ -90,18 +90,18 @@ class LogSession:
         self._asked.set()
 
     def tell(self, *facts: Request) -> None:
-        """Pass on changes in the run and the screen. They never interrupt a request and are never aborted."""
+        """Pass on changes to the run or the TUI. They never interrupt a request and are never aborted themselves."""
         with self._asking:
             self._requests.extend((fact, True) for fact in facts)
         self._asked.set()
 
     def ask_to_stop(self) -> None:
-        """Tell the thread to exit after its current work. Do not wait for it."""
+        """Tell the thread to exit when its current work is done, without waiting for it."""
         self._stop.set()
         self._asked.set()
 
     def stop(self) -> None:
-        """Stop the thread and close the files. Wait a few seconds at most."""
+        """Stop the thread, waiting at most a few seconds, and close the files."""
         self.ask_to_stop()
         if self._thread.is_alive():
             self._thread.join(JOIN_S)
@@ -111,7 +111,7 @@ class LogSession:
     # -- the thread ------------------------------------------------------------------------------------
 
     def _check(self) -> None:
-        """Abort for a new request. Long work calls this once for each chunk."""
+        """Abort if a new request has arrived. Long operations call this once per chunk."""
         if self._stop.is_set() or self._urgent.is_set():
             raise Interrupted
         self._checks += 1
@@ -144,7 +144,7 @@ class LogSession:
                 self._stop.wait(PAGE_S)  # a repeated failure must not use up a CPU core
 
     def _serve(self) -> bool:
-        """Perform the waiting requests. Return whether any request was waiting."""
+        """Handle all pending requests. Return whether there were any."""
         is_asked = False
         while self._requests and not self._stop.is_set():
             with self._asking:
@@ -166,7 +166,7 @@ class LogSession:
         return is_asked
 
     def _refresh(self) -> bool:
-        """Check the logs, and report what happened to them. Return whether anything changed."""
+        """Check the logs and report what happened to them. Return whether anything changed."""
         changed, notes = self._view.refresh()
         for note in notes:
             self._deliver(Remark(note, good=False))
@@ -180,7 +180,7 @@ class LogSession:
         self._due = max(began + PAGE_S, ended + REST_RATIO * (ended - began))
 
     def _count(self) -> bool:
-        """Count for a short while, unless a request is waiting. Return whether anything was left to count."""
+        """Count for a short while unless a request is pending. Return whether there was anything left to count."""
         until = time.monotonic() + COUNT_S
         has_counted = False
         while not (self._requests or self._stop.is_set()) and time.monotonic() < until:
@@ -190,7 +190,7 @@ class LogSession:
         return has_counted
 
     def _wait(self, seconds: float) -> None:
-        """Wait for a request, or until the logs are checked again."""
+        """Wait for a request, or until it is time to check the logs again."""
         if not self._requests:
             self._asked.wait(seconds)
         self._asked.clear()

@@ -1,6 +1,6 @@
-"""Find a run's logs, the rank that wrote a line, and a line's severity (pure: only names and text).
+"""Finds a run's logs, the rank that wrote a line, and the line's severity, from names and text alone. Pure.
 
-A line is addressed by its file and its byte offset. The files that torchrun wrote remain the record.
+A line is identified by its file and byte offset. The files written by torchrun remain the source of truth.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ AGENT = "agent"
 
 
 class Tone(Enum):
-    """How to show a line. The tone is a guess from its words, never a verdict."""
+    """How a line is highlighted. This is a guess from its wording, never a verdict."""
 
     PLAIN = "plain"
     WARN = "warn"
@@ -35,9 +35,9 @@ NOTABLE = re.compile(r"rror|RROR|xception|arning|WARN|Traceback|FATAL|CRITICAL|o
 
 
 class LogRef(NamedTuple):
-    """One log of a run: its writer and its path. `who` is empty if one file contains every rank.
+    """A log of a run: who writes it, and its path. `who` is empty if the file contains output from every rank.
 
-    `node` is the log's node, if the run has several.
+    `node` is set only in a multi-node run.
     """
 
     attempt: int
@@ -48,12 +48,12 @@ class LogRef(NamedTuple):
 
     @property
     def is_mixed(self) -> bool:
-        """Whether the lines may be from several ranks, marked by their own prefixes."""
+        """Whether the file may contain lines from several ranks, each marked with a prefix."""
         return self.who in {AGENT, ""}
 
 
 class NodeLogs(NamedTuple):
-    """One node of a multi-node run: the folder that lists its logs, and their display names."""
+    """A node of a multi-node run: the directory that lists its logs, and the state that names their ranks."""
 
     number: int
     paths: NodePaths
@@ -63,7 +63,7 @@ class NodeLogs(NamedTuple):
 def logs_of(
     state: RunState, node: NodePaths, attempts: Sequence[AttemptState], number: int | None = None
 ) -> Iterator[LogRef]:
-    """Yield the logs of some attempts, launcher first, each file once per attempt. `number` is the node's, if several."""
+    """Yield these attempts' logs, launcher first, each file once per attempt. `number` is the node number in multi-node runs."""
     for attempt in attempts:
         paths = node.attempt(attempt.number)
         yield LogRef(attempt.number, AGENT, AGENT, paths.agent_log, number)
@@ -76,9 +76,9 @@ def logs_of(
 
 
 def split_rank(text: str, who: str) -> tuple[str, str]:
-    """Return the writer of a line, and the line without its rank prefix. `who` writes the file.
+    """Return a line's writer and the line without its rank prefix. `who` is the file's writer.
 
-    In a log of several ranks, a rank mark of the script's own logger, after time and level, counts too and stays.
+    In a shared log, a rank mark that the script's own logger prints after time and level also counts, but is kept.
     """
     if text[:1] not in {"[", "("} and who not in {AGENT, ""}:
         return who, text
@@ -96,12 +96,12 @@ def rank_label(rank: RankState) -> str:
 
 
 def _label(rank: RankState, state: RunState) -> str:
-    """Return the writer of a file. An observed log may contain every rank, marked by its own prefix."""
+    """Return the name of a file's writer, or "" for an observed log, which may contain prefixed lines from any rank."""
     return "" if state.mode == "observed" and rank.rank is None else rank_label(rank)
 
 
 def tone_of(text: str) -> Tone:
-    """Return how to show a line, from the words of its first 400 characters."""
+    """Return how to highlight a line, judging by its first 400 characters."""
     head = text[:400]
     if NOTABLE.search(head) is None:
         return Tone.PLAIN

@@ -1,4 +1,4 @@
-"""One log as a view reads it: filtered by a query, with match counts and line times."""
+"""A single log as a view reads it: filtered by a query, with match counts and line times."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ REACTION_S = 0.05
 
 
 class Stream:
-    """One log with the times of its lines, filtered by a query.
+    """A log with line times, filtered by a query.
 
-    A line's time is its arrival time from the attempt's index. A log without an index (from an earlier version, or not
-    started by stoker) uses the stamps in its lines. Without stamps, lines are spread evenly up to the last write.
+    A line's time is its arrival time in the attempt's index. Logs without one (from an older version, or not started
+    by stoker) use the timestamps in their lines or, failing that, even spacing up to the last write.
 
     Args:
-        ref: the log's identity.
+        ref: identifies the log.
         file: the open file.
-        check: called now and then during a long skip. It raises an exception to abort the skip.
-        start_t: when its attempt began, wall seconds.
-        index: the arrival index of the attempt, by path.
+        check: called periodically during a long skip; raises an exception to abort it.
+        start_t: when the attempt started, as wall time in seconds.
+        index: the attempt's arrival index, keyed by path.
     """
 
     def __init__(
@@ -71,19 +71,19 @@ class Stream:
     # -- shown lines -----------------------------------------------------------------------------------
 
     def filter_by(self, query: Query) -> None:
-        """Show only the lines that match this query, or none if the query asks only for other ranks."""
+        """Show only lines that match the query, or none at all if it selects only other ranks."""
         self.query = query
         self.reset()
 
     def reset(self) -> None:
-        """Clear cached results after the file's content or the query changed."""
+        """Clear cached results after a change to the file's content or the query."""
         self._found.clear()
         self._times.clear()
         self._counts, self._tail = Counts(), (-1, 0)
 
     @property
     def is_excluded(self) -> bool:
-        """Whether the query excludes this whole log."""
+        """Whether the query rules out the entire log."""
         if self.query.stream and self.query.stream != self.ref.stream:
             return True
         if self.query.nodes and self.ref.node not in self.query.nodes:
@@ -92,11 +92,11 @@ class Stream:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the query includes all lines of this log."""
+        """Whether the query includes every line of this log."""
         return not self.query.reads_text and not (self.query.who and self.ref.is_mixed)
 
     def _found_in(self, chunk: int) -> tuple[int, ...]:
-        """Return the starts of matching lines that begin in `chunk`."""
+        """Return the start of each matching line that begins in `chunk`."""
         size = self.file.size
         kept = self._found.get(chunk)
         if kept is not None and kept[0] in {-1, size}:
@@ -130,7 +130,7 @@ class Stream:
             self._check()
 
     def backward(self, offset: int) -> Iterator[TextLine]:
-        """Yield the matching lines that begin before `offset`, nearest first."""
+        """Yield the matching lines that start before `offset`, nearest first."""
         if self.is_excluded:
             return
         if self.is_whole:
@@ -147,7 +147,7 @@ class Stream:
     # -- counting --------------------------------------------------------------------------------------
 
     def count(self) -> bool:
-        """Count the matches in one more chunk. Return False if all chunks are counted."""
+        """Count the matches in the next chunk. Return False once every chunk has been counted."""
         size = self.file.size
         if self.is_excluded or self._tail[0] == size:
             return False
@@ -166,7 +166,7 @@ class Stream:
 
     @property
     def counted_bytes(self) -> int:
-        """The number of counted bytes."""
+        """The number of bytes counted so far."""
         size = self.file.size
         if self.is_whole:
             return self.file.counted_bytes
@@ -180,7 +180,7 @@ class Stream:
         return self.file.line_count or 0 if self.is_whole else self._counts.total + self._tail[1]
 
     def before(self, offset: int) -> int | None:
-        """Return how many matching lines begin before `offset`, or None if not counted yet."""
+        """Return how many matching lines start before `offset`, or None if they have not been counted yet."""
         if self.is_excluded or not offset:
             return 0
         if offset >= self.file.size:
@@ -196,27 +196,27 @@ class Stream:
 
     @property
     def written_t(self) -> float:
-        """The wall time, in seconds, of the last write to the log."""
+        """The time of the last write to the log, as wall time in seconds."""
         t = self.file.written_t
         return t if self.ended_t is None else min(t, max(self.ended_t, self._start_t))
 
     @property
     def arrivals(self) -> Arrivals | None:
-        """The arrival times of the log's bytes, or None if the log has no arrival index."""
+        """The arrival times of the log's bytes, or None if the log is not in an arrival index."""
         known = self._index.get(self.file.path)
         return known if known is not None and known.batches else None
 
     @property
     def is_stamped(self) -> bool:
-        """Whether the lines carry their time of writing."""
+        """Whether the lines have timestamps."""
         return self._stamps_shift() is not None
 
     def order(self, line: TextLine) -> float:
-        """Return the sort time of a line among all logs. The launcher's lines follow the lines they report."""
+        """Return the time used to order a line among all logs. Launcher lines sort after the lines they report on."""
         return self.time_of(line) + (REACTION_S if self.ref.who == AGENT else 0.0)
 
     def time_of(self, line: TextLine) -> float:
-        """Return the wall time in seconds when a line was written, estimated if there is no index and no timestamp."""
+        """Return when a line was written, in wall seconds. The time is estimated without an index or timestamps."""
         if (arrivals := self.arrivals) is not None:
             if line.end <= arrivals.end:
                 return arrivals.time_of(line.end)
@@ -226,7 +226,7 @@ class Stream:
         return self.written_t - (self.file.full_size - line.end) / self._bytes_per_s()
 
     def offset_at(self, t: float) -> int:
-        """Return the start of the first line written at `t` or later."""
+        """Return the offset of the first line written at or after `t`."""
         file = self.file
         if (arrivals := self.arrivals) is not None:
             is_later = t > max(arrivals.batches[-1].t, self.written_t)
@@ -239,13 +239,13 @@ class Stream:
         return file.line_start(int(max(file.full_size - left_bytes, 0)))
 
     def _bytes_per_s(self) -> float:
-        """Return the average write rate, which is infinite for a launcher's report or a log much shorter than the ranks' logs."""
+        """Return the average write rate in bytes/s; infinite for the launcher's log or a log much shorter than the rank logs."""
         took_s = self.written_t - self._start_t if self._start_t else 0.0
         is_short = self.ref.who == AGENT or self.file.full_size < SHORT * self.most_bytes
         return math.inf if is_short or took_s <= 0 else self.file.full_size / took_s
 
     def _stamps_shift(self) -> float | None:
-        """Return the shift from the lines' stamps to wall time, or None if too few lines have a stamp."""
+        """Return the offset from the log's timestamps to wall time, or None if too few lines have a timestamp."""
         file = self.file
         key = file.generation, min(file.full_size, SNIFF_BYTES)
         if self._shift[0] != key:
@@ -261,7 +261,7 @@ class Stream:
         return t + (self._stamps_shift() or 0.0) if t is not None else None
 
     def _stamped_t(self, line: TextLine) -> float:
-        """Return a line's stamp, or else the stamp of the last stamped line before it."""
+        """Return a line's timestamp, or else that of the closest line above that has one."""
         t, passed = self._start_t, []
         lines = itertools.chain([line], self.file.backward(line.offset))
         for each in itertools.islice(lines, STAMP_LINES):
@@ -277,7 +277,7 @@ class Stream:
         return t
 
     def _offset_of_stamp(self, t: float) -> int:
-        """Return the start of the first line with time `t` or later. Stamps rise, so bisection works."""
+        """Return the offset of the first line stamped `t` or later. Timestamps only increase, so bisection works."""
         low, high = 0, self.file.full_size
         while low < high:
             self._check()
@@ -291,7 +291,7 @@ class Stream:
         return next((offset for offset, stamp in stamps if stamp >= t), self.file.full_size)
 
     def _stamps_from(self, offset: int) -> Iterator[tuple[int, float]]:
-        """Yield the offset and time of each stamped line, beginning at a line start."""
+        """Yield the offset and time of each timestamped line. `offset` must be the start of a line."""
         while data := self.file.read(offset, SNIFF_BYTES):
             whole = data.rfind(b"\n") + 1 or len(data)
             for raw in data[:whole].removesuffix(b"\n").split(b"\n"):
@@ -303,7 +303,7 @@ class Stream:
     # -- writers ---------------------------------------------------------------------------------------
 
     def writers(self) -> set[str]:
-        """Return the writers. In a log of several ranks, search only its beginning, end and newest lines."""
+        """Return the log's writers. If several ranks share it, only its beginning, end and latest lines are searched."""
         if not self.ref.is_mixed:
             return {self.ref.who}
         file = self.file
@@ -317,7 +317,7 @@ class Stream:
         return self._writers[1]
 
     def last_lines(self) -> dict[str, tuple[float, str]]:
-        """Return the newest line and its time for each rank that writes here, regardless of the query."""
+        """Return the time and text of each rank's latest line in this log, regardless of the query."""
         file = self.file
         if self._last[:2] != (file.generation, file.size):
             found: dict[str, tuple[float, str]] = {}

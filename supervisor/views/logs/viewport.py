@@ -1,4 +1,4 @@
-"""The position of a view in the logs. The page moves by rows, lines, times, steps and matches. For one thread."""
+"""A view's position in the logs. The page moves by rows, lines, times, steps and matches. Not thread-safe."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ At = tuple[int, int]
 
 
 class LogViewport:
-    """The visible page of one view.
+    """The visible page of a view.
 
     Args:
-        node: the node's folder, which lists the run's logs.
-        check: called now and then during long work. It raises an exception to abort the work.
+        node: the node's directory, which lists the run's logs.
+        check: called periodically during long operations; raises an exception to abort.
     """
 
     def __init__(self, node: NodePaths, check: Callable[[], None]) -> None:
@@ -67,7 +67,7 @@ class LogViewport:
     def update(
         self, state: RunState, recorded_t: float | None = None, nodes: tuple[NodeLogs, ...] = ()
     ) -> None:
-        """Update the run's state. In a replay, use the state at the recorded moment."""
+        """Update the run's state. During a replay, pass the state at the recorded moment."""
         before = [stream.ref for stream in self.logs.streams]
         self._place = self.logs.update(state, recorded_t, self._place, nodes, keep=not self._following)
         after = [stream.ref for stream in self.logs.streams]
@@ -77,7 +77,7 @@ class LogViewport:
             self._cursor = self._cause_at = None
 
     def refresh(self) -> tuple[bool, list[str]]:
-        """Check every log. Return whether anything changed, and messages for the user."""
+        """Check every log. Return whether anything changed and any messages for the user."""
         changed, notes, place = self.logs.refresh(self._place)
         if place != self._place:
             self._place, self._cursor, self._cause_at = place, None, None
@@ -86,11 +86,11 @@ class LogViewport:
 
     @property
     def is_moved(self) -> bool:
-        """Whether the user moved the page, so that the number of lines around the page matters."""
+        """Whether the user has moved the page, in which case the line numbers around it matter."""
         return not self._following
 
     def resize(self, height: int, cursor: Row | None = None) -> None:
-        """Change the number of rows and keep the row under the cursor visible."""
+        """Change the number of rows, keeping the row under the cursor visible."""
         self.height = max(height, 1)
         if cursor is not None and not self._following and len(cursor.place) == len(self.logs.streams):
             rows = self._rows_from(self._place, self.height)
@@ -141,7 +141,7 @@ class LogViewport:
         )
 
     def _rows(self) -> tuple[list[Row], bool]:
-        """Return the rows of the page, and whether the page shows a failure."""
+        """Return the rows of the page and whether it is being held at a failure."""
         if not self._following:
             return self._rows_from(self._place, self.height), False
         rows = rows_before(self.logs.streams, self.logs.ends, self.height)
@@ -149,7 +149,7 @@ class LogViewport:
         return held or rows, bool(held)
 
     def _rows_from(self, place: Place, most: int) -> list[Row]:
-        """Return a page that starts at a place. If too few rows follow, add rows from above."""
+        """Return a page that starts at `place`, filled up with rows from above if too few follow."""
         rows = list(itertools.islice(rows_from(self.logs.streams, place), most))
         if len(rows) < self.height:
             rows = rows_before(self.logs.streams, place, self.height - len(rows)) + rows
@@ -158,12 +158,12 @@ class LogViewport:
     # -- the line in a verdict -----------------------------------------------------------------------------
 
     def keep_cause(self, cause: lc.LogAt | None) -> None:
-        """Keep this line visible while following the newest lines, until the user moves. None: no line."""
+        """Keep this line visible while following the logs, until the user moves. None releases it."""
         if cause != self._cause:
             self._cause, self._cause_at, self._cause_passed = cause, None, False
 
     def _rows_at_cause(self, newest: Sequence[Row]) -> list[Row]:
-        """Return the page around the cause, if the newest rows do not include the cause."""
+        """Return the page around the cause, or an empty list if the latest rows already show it."""
         if self._cause is None or self._cause_passed:
             return []
         self._cause_at = self._cause_at or self._find_cause(self._cause)
@@ -184,7 +184,7 @@ class LogViewport:
         return rows[: max(number + 1 + below, self.height)][-self.height :] if number is not None else []
 
     def _find_cause(self, cause: lc.LogAt) -> At | None:
-        """Find the line in its file by its text near the end, or else by its line number."""
+        """Find the cause in its file by searching the tail for its text, or else by line number."""
         index, text = self.logs.index_of(cause.path or ""), cause.text.strip().rstrip("…")
         if index is None or cause.attempt != self.logs.number:
             return None
@@ -206,7 +206,7 @@ class LogViewport:
         self._jump += 1
 
     def scroll(self, rows: int) -> None:
-        """Move the page by rows. Follow again at the end."""
+        """Scroll by `rows`. Reaching the end resumes following."""
         if rows < 0:
             self._stand()
             self._place = self._above(self._place, -rows)
@@ -227,14 +227,14 @@ class LogViewport:
             self._stand_on(*_at(first))
 
     def follow(self, on: bool = True) -> None:
-        """Follow the newest line of the newest attempt, or freeze."""
+        """Follow the latest line of the latest attempt, or freeze the page."""
         self._following, self._cause_passed = on, True
         if on:
             self._cursor = None
             self.to_attempt(lambda: self.logs.choose_attempt(None))
 
     def to_place(self, at: lc.LogAt, cursor: Row | None = None) -> None:
-        """Go to a place given by the user, a chart, a verdict or the dashboard's pane. `cursor` is the cursor's row."""
+        """Go to a position requested by the user, a chart, a verdict or the dashboard. `cursor` is the row under the cursor."""
         if at.attempt is not None and at.attempt != self.logs.number:
             self.to_attempt(lambda: self.logs.choose_attempt(at.attempt))
         self.refresh()
@@ -253,7 +253,7 @@ class LogViewport:
             raise NothingThereError(f"no line names step {at.step:g} or a later one")
 
     def _offset_of(self, index: int, number: int) -> int:
-        """Return the offset of a line by its number, from 1. Count the lines above it first."""
+        """Return the offset of line `number` (from 1), first counting the lines above it if necessary."""
         file = self.logs.streams[index].file
         while (offset := file.offset_of(number - 1)) is None and file.count():
             self._check()
@@ -262,7 +262,7 @@ class LogViewport:
         return offset
 
     def _to_time(self, t: float, *, is_any_day: bool) -> None:
-        """Go to the first lines at a time, or at a clock time on the newest day. Estimate the place if a log has no times."""
+        """Go to the first lines at `t`, estimated if a log has no times. If `is_any_day`, `t` is a time of day on the latest day."""
         filled = [stream for stream in self.logs.included if stream.file.size]
         if is_any_day and filled:
             newest = max(stream.written_t for stream in filled)
@@ -279,11 +279,11 @@ class LogViewport:
         self._place = self._above(first.place, self.height // 2)
 
     def other_attempt(self, way: int) -> None:
-        """Go to the newest line of the previous (-1) or next (1) attempt."""
+        """Go to the latest line of the previous (-1) or next (1) attempt."""
         self.to_attempt(lambda: self.logs.other_attempt(way))
 
     def to_attempt(self, choose: Callable[[], None]) -> None:
-        """Go to the newest line of a different attempt."""
+        """Switch to another attempt and go to its latest line."""
         before = self.logs.number
         choose()
         if self.logs.number != before:
@@ -291,7 +291,7 @@ class LogViewport:
             self._following, self._cursor, self._cause_at = True, None, None
 
     def _step_line(self, step: float) -> tuple[int, TextLine, float] | None:
-        """Find the line of a step, or of the nearest later step, and its log. Bisection works because steps ascend."""
+        """Find the log and line for a step, or for the next later one. Steps only increase, so bisection works."""
         nearest: tuple[int, TextLine, float] | None = None
         for index, stream in enumerate(self.logs.streams):
             file = stream.file
@@ -309,7 +309,7 @@ class LogViewport:
         return nearest
 
     def _go(self, index: int, offset: int | None) -> None:
-        """Go to a line of one log, or to the nearest shown line. The other logs move to the same time."""
+        """Go to a line of one log, or to the nearest visible line, and move the other logs to the same time."""
         line = next(self.logs.streams[index].file.forward(offset), None) if offset is not None else None
         if line is None:
             raise NothingThereError("that line is not there any more")
@@ -319,7 +319,7 @@ class LogViewport:
             self._notes.append("that line is filtered out: here is the nearest that is kept")
 
     def _go_near(self, index: int, line: TextLine) -> bool:
-        """Go to a line if the query includes it, else to the next included line, or else the last before it. Return False if none."""
+        """Go to a line if the query includes it, else to the next it includes, else the last before. Return False if none."""
         streams = self.logs.streams
         if next(streams[index].forward(line.offset), None) != line:
             place = self._beside(index, line, in_order=False)
@@ -332,7 +332,7 @@ class LogViewport:
         return True
 
     def _beside(self, index: int, line: TextLine, *, in_order: bool = True) -> Place:
-        """Return the place of a line in one log, with the other logs at the same time. `in_order`: break ties by log order."""
+        """Return a line's position in its log, with the other logs at the same time. If `in_order`, log order breaks ties."""
         stream = self.logs.streams[index]
         t = stream.time_of(line)
         later = math.nextafter(t, math.inf) if in_order else t
@@ -342,14 +342,14 @@ class LogViewport:
         )
 
     def _above(self, place: Place, rows: int) -> Place:
-        """Return the place this many rows further up."""
+        """Return the position `rows` rows further up."""
         above = rows_before(self.logs.streams, place, rows)
         return above[0].place if above else place
 
     # -- searching ---------------------------------------------------------------------------------------
 
     def show(self, query: Query, cursor: Row | None = None) -> None:
-        """Show only these lines. Keep the line under the cursor, or the first shown line after it in time."""
+        """Filter the lines, keeping the line under the cursor or, if it is hidden, the next visible one in time."""
         before = self.logs.streams
         self._place = self.logs.filter_by(query, self._place)
         if self.logs.streams is not before:  # the query may have opened logs of other nodes
@@ -360,9 +360,9 @@ class LogViewport:
             self._place, self._cursor = self._beside(*cursor.parts[0]), None
 
     def find(self, query: Query, cursor: Row | None) -> None:
-        """Search up from the cursor or the end. Search down if there is no match above.
+        """Search up from the cursor, or from the end without one. If there is no match above, search down.
 
-        Without a match, go back to the start of the search, since earlier keystrokes may have moved the page.
+        If nothing matches, return to where the search began, since earlier keystrokes may have moved the page.
         """
         self.logs.search(query)
         self._cursor = None  # earlier matches do not count for this search
@@ -381,7 +381,7 @@ class LogViewport:
         raise NothingThereError("not found")
 
     def match(self, cursor: Row | None, way: int) -> None:
-        """Go to the next match up (-1) or down (1) from a row, or else from the last match. Wrap around at the end."""
+        """Go to the next match up (-1) or down (1) from a row or from the last match, wrapping around at the end."""
         if cursor is None and self._is_match:
             rows = self._rows_from(self._place, self.height)
             cursor = next((row for row in rows if _row_of([row], self._cursor) is not None), None)
@@ -402,7 +402,7 @@ class LogViewport:
         self._is_match = True
 
     def _nearest_match(self, place: Place, way: int) -> At | None:
-        """Return the nearest match from a place, searching down (1) or up (-1)."""
+        """Return the match nearest to `place`, searching down (1) or up (-1)."""
         best: tuple[tuple[float, int], At] | None = None
         for i, finder in enumerate(self.logs.finders):
             line = next(finder.forward(place[i]) if way > 0 else finder.backward(place[i]), None)
@@ -414,7 +414,7 @@ class LogViewport:
     # -- copies ------------------------------------------------------------------------------------------
 
     def copied(self, first: Row, last: Row) -> lc.Copied:
-        """Copy the lines between two rows as shown, excluding rank names and secrets."""
+        """Copy the lines between two rows as displayed, without rank names or secrets."""
         first, last = sorted((first, last), key=lambda row: row.place)
         texts: list[str] = []
         size = 0
@@ -427,7 +427,7 @@ class LogViewport:
         return lc.Copied("\n".join(redact_lines(texts)), len(texts))
 
     def point(self, row: Row) -> lc.LogAt:
-        """Return the step in a row, or in the nearest line above with a step, and when the row was written."""
+        """Return when a row was written, and its step or the step of the nearest line above that has one."""
         index, line = row.parts[0]
         stream = self.logs.streams[index]
         above = itertools.islice(stream.file.backward(line.offset), STEP_LINES_BACK)
@@ -436,7 +436,7 @@ class LogViewport:
         return lc.LogAt(attempt=stream.ref.attempt, step=step, t=stream.time_of(line))
 
     def _last_lines(self) -> dict[str, str]:
-        """Return the newest line of each rank of the newest attempt, regardless of the query."""
+        """Return the latest line from each rank, regardless of the query."""
         newest: dict[str, tuple[float, str]] = {}
         for stream in self.logs.streams:
             for who, found in stream.last_lines().items():
@@ -467,30 +467,30 @@ class LogViewport:
 
 
 def place_after(row: Row) -> Place:
-    """Return the start of the next row."""
+    """Return the position where the next row starts."""
     ends = {i: line.end for i, line in row.parts}
     return tuple(ends.get(i, offset) for i, offset in enumerate(row.place))
 
 
 def _at(row: Row) -> At:
-    """Return a row's log and the offset of its line."""
+    """Return the log index and line offset of a row."""
     index, line = row.parts[0]
     return index, line.offset
 
 
 def _row_of(rows: Sequence[Row], at: At | None) -> int | None:
-    """Return the index of the row with the line at this log and offset."""
+    """Return the index of the row that contains the line at this log and offset."""
     return next((n for n, row in enumerate(rows) if any((i, x.offset) == at for i, x in row.parts)), None)
 
 
 def _number_of(stream: Stream, row: Row) -> int | None:
-    """Return the 1-based line number of a row in a single log, or None for several logs or an uncounted log."""
+    """Return a row's line number (from 1), or None if it has not been counted that far."""
     number = stream.file.number_at(row.parts[0][1].offset)
     return number + 1 if number is not None else None
 
 
 def _merged_by(streams: Sequence[Stream]) -> str:
-    """Return how the lines are ordered, and whether some times are estimates."""
+    """Return how the lines are ordered, including whether any times are estimates."""
     if len(streams) < 2:
         return ""
     if all(stream.arrivals is not None for stream in streams):
@@ -499,7 +499,7 @@ def _merged_by(streams: Sequence[Stream]) -> str:
 
 
 def _steps_from(stream: Stream, offset: int) -> Iterator[tuple[TextLine, float]]:
-    """Yield the nearest lines from an offset on that contain a step, together with the step."""
+    """Yield lines at or after `offset` that contain a step, along with the step. Looks only a few lines ahead."""
     for line in itertools.islice(stream.file.forward(offset), STEP_LINES):
         if (step := _step_of(split_rank(line.text, stream.ref.who)[1])) is not None:
             yield line, step

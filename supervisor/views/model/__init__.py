@@ -1,1 +1,1 @@
-"""A run as a view sees it, live or replayed: state, series, nearby lines."""
+"""A run as a view sees it, live or replayed: state, series, and nearby lines."""

@@ -1,6 +1,6 @@
-"""Data read and shown in addition to the journal: the lines around each cause, and the newest stacks.
+"""Data shown alongside the journal: the lines around each cause, and the latest stack dump.
 
-The reading thread reads the data once for each verdict and each new artifact. The result is frozen.
+The reader thread reads it once per verdict and once per new artifact. The result is frozen.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ CAUSES = 20
 
 
 class Context(msgspec.Struct, frozen=True):
-    """The lines around a cause; `lines[0]` is line `first` of `path`, counted from 1. `trouble` says why there are none.
+    """The lines around a cause. `lines[0]` is line `first` of `path`, counted from 1.
 
-    `own` is the user's own line of code in the traceback that ends in the cause, if there is one.
+    `trouble` says why there are no lines. `own` is the user's own line in the traceback behind the cause, if any.
     """
 
     path: str
@@ -46,7 +46,7 @@ class Context(msgspec.Struct, frozen=True):
 
 
 class StackDump(msgspec.Struct, frozen=True):
-    """The newest stacks. `taken_t`: wall time."""
+    """The latest stack dump. `taken_t` is a wall time."""
 
     name: str
     taken_t: float
@@ -54,14 +54,14 @@ class StackDump(msgspec.Struct, frozen=True):
 
 
 class Nearby(msgspec.Struct, frozen=True):
-    """`contexts`: by attempt. `stacks`: None until stacks were taken."""
+    """Data shown alongside the journal. `contexts` is keyed by attempt; `stacks` is None until a dump is taken."""
 
     contexts: dict[int, Context]
     stacks: StackDump | None = None
 
 
 class NearbyReader:
-    """A reader for the files in a journal's verdicts and artifacts. Not thread-safe, so use it from one thread."""
+    """Reads the files referenced by a journal's verdicts and artifacts. Not thread-safe."""
 
     def __init__(self, run: RunPaths) -> None:
         self._run = run
@@ -71,7 +71,7 @@ class NearbyReader:
         self._last = Nearby({})
 
     def refresh(self, state: RunState) -> Nearby:
-        """Return the current data, which is the same object while nothing has changed."""
+        """Return the current data. The same object is returned as long as nothing changes."""
         changed = False
         for attempt in state.attempts[-CAUSES:]:
             cause = attempt.verdict.cause if attempt.verdict is not None else None
@@ -108,7 +108,7 @@ class NearbyReader:
 
 
 def read_context(run: RunPaths, attempt: int, cause: Cause) -> Context:
-    """Return the lines around an attempt's cause. In a copied run directory, read the copied files."""
+    """Return the lines around an attempt's cause. For a copied run directory, they come from the copied files."""
     if cause.line is None:
         return Context(cause.path, 0, trouble="no line to point at")
     path = where_it_lies(run, attempt, cause.path)
@@ -133,7 +133,7 @@ def read_context(run: RunPaths, attempt: int, cause: Cause) -> Context:
 
 
 def where_it_lies(run: RunPaths, attempt: int, path: str) -> Path:
-    """Return the file at a verdict's path, which is relative to the attempt's folder or, for a watched log, absolute."""
+    """Locate the file named in a verdict. The path is relative to the attempt's directory, or absolute for a watched log."""
     if not os.path.isabs(path):
         return run.node().attempt(attempt).root / path
     _, slash, below = path.partition("/nodes/")

@@ -1,6 +1,6 @@
-"""Turn samples into what a view shows: tracks, the newest readings, the pace. This module reads no files.
+"""Turns samples into what a view shows: tracks, latest readings, and pace. Reads no files.
 
-`views.model.reader` feeds samples as a run directory grows, `views.model.replay` as recorded time advances.
+`views.model.reader` feeds it samples as a run directory grows, `views.model.replay` as recorded time advances.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ AXIS_FIELDS = frozenset(
     ["step", "total_steps", "epoch", "total_epochs", "epoch_step", "epoch_steps", "eta_s", *se.CONTEXT]
 )
 LONGEST_STEP_S = 4 * 3600.0
-"""A longer printed step time is the time since the start. In 400 real logs, no step took half an hour."""
+"""A longer printed step time must count from the start. In 400 real logs, no step took half an hour."""
 TOGETHER_S = 0.5
 
 
 class _Pool:
-    """Readings of several devices, combined into one point: minimum, mean and maximum."""
+    """Readings from several devices, combined into points of minimum, mean and maximum."""
 
     def __init__(self) -> None:
         self._done = Recent(RECENT_POINTS)
         self._open: list[tuple[float, float, int]] = []
 
     def add(self, t: float, value: float | None, attempt: int) -> None:
-        """Add one device's reading. Readings within half a second form one point."""
+        """Add a device's reading. Readings taken within half a second of each other form a single point."""
         if value is None:
             return
         if self._open and t - self._open[0][0] > TOGETHER_S:
@@ -66,7 +66,7 @@ class _Pool:
 
 @dataclass(slots=True)
 class _Keyed:
-    """The data of one GPU, rank or machine. A rank's samples from an earlier attempt are stale."""
+    """Data for a single GPU, rank or machine. Samples that a rank sent in an earlier attempt are stale."""
 
     tracks: dict[str, Recent]
     values: dict[str, float | None] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class _Keyed:
     pace: Pace = field(default_factory=Pace)
 
     def take(self, sample: Sample) -> None:
-        """Take one sample. Samples arrive in time order."""
+        """Process a sample. Samples must arrive in time order."""
         step = sample.v.get("step")
         for name, value in sample.v.items():
             track = self.tracks.get(name)
@@ -95,12 +95,12 @@ class _Keyed:
         self.values.update(sample.v)
 
     def track(self, name: str) -> Track:
-        """Return a value's history, or nothing if there is no history."""
+        """Return the history of a value, empty if there is none."""
         track = self.tracks.get(name)
         return track.view() if track is not None else ()
 
     def rank(self, key: str, attempt: int) -> Rank:
-        """Return the state of this rank in `attempt`, the newest attempt."""
+        """Return the state of this rank in `attempt`, which is the latest attempt."""
         is_current = self.attempt >= attempt
         return Rank(
             key=key,
@@ -114,7 +114,7 @@ class _Keyed:
 
 
 class Readings:
-    """The newest readings of a node's GPUs, ranks and machine. `with_history`: off for hundreds of remote ranks."""
+    """Latest readings from a node's GPUs, ranks and machine. `with_history` is off for remote nodes (maybe hundreds of ranks)."""
 
     def __init__(self, *, with_history: bool) -> None:
         self._with_history = with_history
@@ -123,7 +123,7 @@ class Readings:
         self._machine = self._keyed("cpu_ratio", "memory_used_bytes")
 
     def take(self, stream: str, sample: Sample) -> None:
-        """Take one sample of GPUs, ranks or the machine. Samples arrive in time order."""
+        """Process a GPU, rank or machine sample. Samples must arrive in time order."""
         if stream == se.GPU:
             if sample.k not in self._gpus:
                 self._gpus[sample.k] = self._keyed("util_ratio", "memory_used_bytes")
@@ -139,11 +139,11 @@ class Readings:
         return _Keyed({name: Recent(RECENT_POINTS) for name in tracked if self._with_history})
 
     def ranks(self, attempt: int) -> dict[str, Rank]:
-        """Return the state of the ranks in `attempt`, the newest attempt."""
+        """Return the state of every rank in `attempt`, which is the latest attempt."""
         return {key: keyed.rank(key, attempt) for key, keyed in sorted(self._ranks.items(), key=_numeric)}
 
     def gpus(self) -> tuple[Gpu, ...]:
-        """Return the devices, in order."""
+        """Return the GPUs, ordered by index."""
         return tuple(
             Gpu(
                 index=int(key) if key.isdigit() else 0,
@@ -156,7 +156,7 @@ class Readings:
         )
 
     def machine(self) -> Machine | None:
-        """Return the machine, or None if there are no readings."""
+        """Return the machine's readings, or None if there are none."""
         keyed = self._machine
         if not keyed.seen_t:
             return None
@@ -165,7 +165,7 @@ class Readings:
 
 
 class Gatherer:
-    """A run's samples, gathered into series, readings and pace."""
+    """Collects a run's samples into series, readings and pace."""
 
     def __init__(self) -> None:
         self._series = {name: Whole(WHOLE_POINTS) for name in WHOLE_METRICS}
@@ -182,7 +182,7 @@ class Gatherer:
         self._smoothed: tuple[Track, tuple[float, ...]] = ((), ())
 
     def take(self, stream: str, sample: Sample) -> None:
-        """Take one sample. Samples arrive in time order."""
+        """Process a sample. Samples must arrive in time order."""
         if stream == se.METRICS:
             self._take_metrics(sample)
             return
@@ -232,21 +232,21 @@ class Gatherer:
             series.add(point)
 
     def _note_lost(self, point: Point | None) -> None:
-        """Record a point with a non-finite loss, or None once the loss is finite."""
+        """Record a point where the loss is not finite, or None once it is finite again."""
         known = self._lost_since
         self._lost_since = known if known and point and known.attempt == point.attempt else point
         if point is not None:
             self._lost.append(point)
 
     def _is_trainings(self, name: str, sample: Sample) -> bool:
-        """Check whether a speed belongs to training. If speeds are logged beside a loss, a line that has no loss is an evaluation's."""
+        """Check whether training logged a speed. If speeds appear next to a loss, a line without a loss is from evaluation."""
         if "loss" in sample.v:
             self._beside_loss.add((sample.a, name))
             return True
         return (sample.a, name) not in self._beside_loss
 
     def take_rollup(self, rollup: Rollup) -> None:
-        """Add a one-minute roll-up of the metrics, which is older than all later samples."""
+        """Add a one-minute rollup of the metrics. It is older than any sample added later."""
         steps = rollup.v.get("step")
         step = steps[2] if steps else None
         epochs, late = rollup.v.get("epoch"), rollup.v.get(se.LINE_T)
@@ -279,7 +279,7 @@ class Gatherer:
         misplaced: str = "",
         recorded_t: float | None = None,
     ) -> Snapshot:
-        """Return the current state of the run, with the given context."""
+        """Return a snapshot of the run, including the given context."""
         series = {name: whole.view() for name, whole in self._series.items()}
         metrics = {name: series[name] for name in WHOLE_METRICS}
         loss_name = "loss"
@@ -322,7 +322,7 @@ def _numeric(item: tuple[str, object]) -> tuple[int, str]:
 
 
 def _keep_pace(pace: Pace, sample: Sample, step: float) -> None:
-    """Record when a step was logged, which is the time of reading or, if the log was read later, the line's time."""
+    """Record when a step was logged: when it was read or, if the log was read late, the time in the line."""
     if se.LINE_T not in sample.v:
         pace.add(sample.t, step, sample.a)
     elif (line_t := sample.v[se.LINE_T]) is not None:

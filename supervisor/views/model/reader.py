@@ -1,7 +1,7 @@
-"""The current state of a run, read from its directory as it grows.
+"""Reads the current state of a run from its directory as it grows.
 
-`SnapshotReader.refresh` costs a few fstats when nothing changed, and is meant for one reading thread. The
-result is frozen and may be passed to any other thread.
+When nothing has changed, `SnapshotReader.refresh` costs a few fstats. Call it from a single reader
+thread; the result is frozen and can be passed to any other thread.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ NODE_TAIL_BYTES = 1 << 14
 
 
 class SnapshotReader:
-    """A reader of one node of a run, and of the others if the node leads several. Not thread-safe.
+    """Reads a node of a run and, if that node leads a multi-node run, all the others. Not thread-safe.
 
     Args:
-        run: the run directory; it may not exist yet, or vanish.
-        node: the node whose journal and series are read.
-        monotonic: clock for the interval of checking the keeper's lock.
-        journal: the node's journal, if already read.
+        run: the run directory, which need not exist yet and may vanish.
+        node: the node whose journal and series to read.
+        monotonic: clock that paces checks of the keeper's lock.
+        journal: the node's journal, if it has already been read.
         presence: tells a live keeper that a user who can act is watching, or None for a read-only view.
     """
 
@@ -81,7 +81,7 @@ class SnapshotReader:
         self._last: Snapshot | None = None
 
     def look_again(self) -> None:
-        """At the next `refresh`, check what is otherwise checked once a second."""
+        """Make the next `refresh` repeat the checks that normally run once a second."""
         self._alive_due = float("-inf")
 
     def close(self) -> None:
@@ -92,7 +92,7 @@ class SnapshotReader:
     def refresh(self) -> Snapshot:
         """Read new data and return the current state of the run.
 
-        `Snapshot.revision` is the same as before when nothing changed.
+        `Snapshot.revision` stays the same if nothing has changed.
         """
         before = self._state.state
         self._state.refresh()
@@ -121,7 +121,7 @@ class SnapshotReader:
         return self._last
 
     def _open_series(self) -> None:
-        """Position the readers: large streams at their tail, with older data from the roll-ups."""
+        """Seek large streams to their tail and fill in older data from the rollups."""
         for name, reader in self._series.items():
             if self._state.state.mode == "observed" and name in {se.METRICS, se.RANKS}:
                 # In a watched log, roll-up minutes are the times of reading, which do not make a curve.
@@ -147,7 +147,7 @@ class SnapshotReader:
         return changed
 
     def _look_around(self) -> bool:
-        """Check what file growth does not show: whether a keeper is alive, the folder, run.json."""
+        """Check what does not show up as file growth: a live keeper, the run directory, run.json."""
         now = self._monotonic()
         if now < self._alive_due:
             return False
@@ -176,7 +176,7 @@ class SnapshotReader:
 
 
 class _OtherNode:
-    """One node other than node 0, with the state from its journal and its newest readings, but no history."""
+    """A node other than node 0: its journal state and latest readings, without history."""
 
     def __init__(self, number: int, run: RunPaths) -> None:
         self.number, self.paths = number, run.node(number)
@@ -187,7 +187,7 @@ class _OtherNode:
         self._readings = Readings(with_history=False)
 
     def look(self, beat_t: float | None) -> bool:
-        """Read new data. Return whether `view` changed. `beat_t` says when the node's heartbeat last moved."""
+        """Read new data and return whether `view` changed. `beat_t` is when the node's heartbeat last moved."""
         changed = self.view is None or self.view.beat_t != beat_t
         while self._journal.refresh(limit_bytes=1 << 20):
             changed = True
@@ -213,12 +213,12 @@ class _OtherNode:
 
 
 class NodesReader:
-    """A reader that follows all nodes in node 0's journal.
+    """Follows every node listed in node 0's journal.
 
     Args:
         run: the run directory.
-        monotonic: clock for the reading interval.
-        wall: this machine's clock, for ages of heartbeats.
+        monotonic: clock that paces reads.
+        wall: this machine's clock, used for heartbeat ages.
     """
 
     def __init__(
@@ -238,7 +238,7 @@ class NodesReader:
         self.nodes: tuple[Node, ...] = ()
 
     def refresh(self, leader: RunState) -> bool:
-        """Read all nodes once a second, or less often. Return whether anything new can be shown. `leader`: node 0's state."""
+        """Read all nodes, at most once a second. Return whether there is anything new to show. `leader` is node 0's state."""
         new = leader.nodes.keys() - self._others.keys() - {LEADER}
         self._others.update({number: _OtherNode(number, self._run) for number in new})
         now = self._monotonic()
@@ -253,7 +253,7 @@ class NodesReader:
         return any(changed) or before != self.leader_beat_t
 
     def beside(self, snapshot: Snapshot, paths: NodePaths) -> Snapshot:
-        """Return the snapshot of node 0 with all nodes. `paths` are the paths of node 0."""
+        """Return node 0's snapshot with all nodes added. `paths` are node 0's paths."""
         own = Node(
             number=LEADER,
             paths=paths,
@@ -266,6 +266,6 @@ class NodesReader:
         return replace(snapshot, nodes=(own, *self.nodes))
 
     def _beat(self, pulse: Pulse, now: float, leader: RunState) -> float | None:
-        """Return when a heartbeat last moved, in whole seconds, so that small differences do not count."""
+        """Return when a heartbeat last moved, rounded to whole seconds so that jitter does not count as a change."""
         pulse.look(now)
         return round(self._wall() - pulse.silent_s(now)) if pulse.moved() and not leader.is_over else None

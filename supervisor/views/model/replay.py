@@ -1,6 +1,6 @@
-"""Replay a recorded run: the same journal and samples, at a different speed, forward or back.
+"""Replays a recorded run from the same journal and samples, at any speed, forward or backward.
 
-A replay only reads. It writes nothing and sends no request.
+A replay is read-only: it writes nothing and sends no requests.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ LASTS_S = 30.0
 
 
 class NothingRecorded(Exception):  # noqa: N818 - a normal state, not an error
-    """The run has no event to play. The message is one line."""
+    """The run has no events to play. The message is a single line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A recording, in time order. `facts_t` are the times of the timeline's events."""
+    """A recorded run in time order. `facts_t` holds the times of the timeline events."""
 
     run: RunPaths
     run_file: RunFile | None
@@ -62,7 +62,7 @@ class Recording:
 
 
 def record_of(run: RunPaths, *, node: int = 0) -> Recording:
-    """Read everything that a replay needs from a run.
+    """Read everything needed to replay a run.
 
     Raises:
         NothingRecorded: there is no journal, or it is empty.
@@ -93,7 +93,7 @@ def record_of(run: RunPaths, *, node: int = 0) -> Recording:
 
 
 def _ordered(events: Iterable[Event]) -> list[Event]:
-    """Sort each keeper's events by time, but keep the keepers in journal order. The clock may have been set back between them."""
+    """Sort each keeper's events by time; keepers stay in journal order, as the clock may have been set back between two."""
     lives: list[list[Event]] = [[]]
     for event in events:
         if isinstance(event, KeeperStarted):
@@ -103,19 +103,19 @@ def _ordered(events: Iterable[Event]) -> list[Event]:
 
 
 def fitting_speed(span_s: float) -> float:
-    """Return the standard speed (recorded seconds per second) that plays the span in half a minute or so."""
+    """Return the standard speed (recorded seconds per second) that plays the span in about half a minute."""
     return min(SPEEDS, key=lambda speed: abs(math.log(speed * LASTS_S / max(span_s, 1.0))))
 
 
 class ReplayClock:
-    """A clock of recorded time, which runs `speed` times as fast as wall time, pauses, or jumps. Thread-safe.
+    """A clock of recorded time that runs `speed` times as fast as wall time and can pause or jump. Thread-safe.
 
     Args:
-        start_t: the first moment, wall seconds.
+        start_t: the first moment, in wall seconds.
         end_t: the last moment, where the clock stops.
-        speed: recorded seconds per second; None: a speed that fits the length.
-        monotonic: our own clock.
-        waits: stay at the first moment until `begin`, so that nothing is played before it is visible.
+        speed: recorded seconds per second, or None to choose one that suits the length.
+        monotonic: the clock that drives this one.
+        waits: hold at the first moment until `begin`, so nothing plays before it can be seen.
     """
 
     def __init__(
@@ -137,13 +137,13 @@ class ReplayClock:
         self._waits = waits
 
     def begin(self) -> None:
-        """Play from now on."""
+        """Start playing."""
         with self._lock:
             self._set(self._now())
             self._waits = False
 
     def now(self) -> float:
-        """Return the recorded moment, wall seconds."""
+        """Return the current moment of the recording, in wall seconds."""
         with self._lock:
             return self._now()
 
@@ -154,23 +154,23 @@ class ReplayClock:
 
     @property
     def paused(self) -> bool:
-        """Whether the clock is paused, by the user or at the end."""
+        """Whether the clock is stopped, either by the user or because it reached the end."""
         return self._paused or self.now() >= self.end_t
 
     def toggle(self) -> None:
-        """Pause or resume. At the end, start again from the beginning."""
+        """Pause or resume. At the end, restart from the beginning."""
         with self._lock:
             at_end = self._now() >= self.end_t
             self._set(self.start_t if at_end else self._now())
             self._paused = not self._paused and not at_end
 
     def seek(self, t: float) -> None:
-        """Jump to a moment within the recording."""
+        """Jump to a moment in the recording."""
         with self._lock:
             self._set(t)
 
     def faster(self, way: int) -> None:
-        """Switch to the next higher or lower standard speed."""
+        """Switch to the next higher (positive `way`) or lower standard speed."""
         with self._lock:
             self._set(self._now())
             if way > 0:
@@ -188,7 +188,7 @@ class ReplayClock:
 
 
 class ReplayReader:
-    """A reader that returns what a `reader.SnapshotReader` would at the clock's moment. Used by one thread."""
+    """Returns what a `reader.SnapshotReader` would have returned at the clock's moment. Not thread-safe."""
 
     def __init__(self, recording: Recording, clock: Callable[[], float]) -> None:
         self._recording = recording
@@ -245,7 +245,7 @@ class ReplayReader:
 
 
 def next_fact(facts_t: Sequence[float], now: float, way: int) -> float | None:
-    """Return the time of the next or previous event, or None. Skip the event just passed."""
+    """Return the time of the next or previous event, if any, skipping an event that was only just passed."""
     if way > 0:
         at = bisect_right(facts_t, now + 1e-3)
         return facts_t[at] if at < len(facts_t) else None

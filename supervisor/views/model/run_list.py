@@ -1,6 +1,6 @@
-"""The list of live and past runs: read from their journals, filtered and sorted.
+"""The list of live and past runs, read from their journals, filtered and sorted.
 
-An unchanged journal is not read again.
+Unchanged journals are not read again.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _RATE = re.compile(r"-{0,2}(?:[\w.]+\.)?(?:lr|learning[-_]rate)(?:=(.+))?", re.I
 
 
 def own_arguments(job: JobSpec | None, state: RunState) -> tuple[str, ...] | None:
-    """Return the newest attempt's script arguments, secrets hidden, excluding the resume path and run folder paths, or None if unknown."""
+    """Return the latest attempt's script arguments, secrets hidden, no resume or run directory paths. None if unknown."""
     if job is None:
         return None
     argv = state.attempt.argv if state.attempt is not None else ()
@@ -73,7 +73,7 @@ def own_arguments(job: JobSpec | None, state: RunState) -> tuple[str, ...] | Non
 
 
 def rate_of(command: Sequence[str]) -> str:
-    """Return the learning rate that a command sets with a flag or ``key=value``, as written, or "" if there is none."""
+    """Return the learning rate that a command sets with a flag or ``key=value``, as written, or "" if none is set."""
     found = ""
     for at, word in enumerate(command):
         match = _RATE.fullmatch(word)
@@ -86,21 +86,21 @@ def rate_of(command: Sequence[str]) -> str:
 
 
 def newest_rate(state: RunState, command: Sequence[str]) -> str:
-    """Return the learning rate of the newest attempt, which a restart may have changed."""
+    """Return the learning rate of the latest attempt, which may differ from the command's after a restart."""
     return rate_of(state.attempt.argv if state.attempt is not None and state.attempt.argv else command)
 
 
 def batch_of(batch: BatchSpec | None) -> str:
-    """Return an attempt's global batch, or ``8 a rank`` if the rank count is unknown, empty if no batch."""
+    """Format an attempt's global batch, as ``8 a rank`` if the rank count is unknown. Return "" if there is no batch."""
     if batch is None:
         return ""
     return str(batch.global_batch) if batch.ranks_known else f"{batch.global_batch} a rank"
 
 
 def note_of(state: RunState, listed: tuple[float, str] = (0.0, "")) -> str:
-    """Return the user's newest note on a run (key m), secrets hidden, or "" if there is no note.
+    """Return the user's latest note on a run (key m) with secrets hidden, or "" if there is none.
 
-    `listed` is the time and text of the note in the index, written after the run's end.
+    `listed` is the time and text of the note stored in the index once the run is over.
     """
     notes = (moment for moment in reversed(state.timeline) if moment.kind == "note_added")
     newest = next(notes, None)
@@ -109,7 +109,7 @@ def note_of(state: RunState, listed: tuple[float, str] = (0.0, "")) -> str:
 
 
 def watched_word(state: RunState, *, live: bool) -> str:
-    """Return a watched job's state from its log: live, quiet, unknown (how it ended) or unwatched. "" if none of these fits."""
+    """Return a watched job's state per its log: live, quiet, unknown (how it exited), unwatched, or "" if none applies."""
     condition, attempt = state.condition, state.attempt
     if state.mode != "observed" or attempt is None:
         return ""
@@ -125,7 +125,7 @@ def watched_word(state: RunState, *, live: bool) -> str:
 
 
 def short_reason(verdict: Verdict) -> str:
-    """Return a reason that fits a column: the error's name and message, a refusal, the user's own error, a signal, or else the class."""
+    """Return a column-sized failure reason: error name and message, usage error, user's own error, signal, or else the class."""
     title = verdict.plain_title
     if verdict.signature or (verdict.failure in PLAIN_ERRORS and _NAMED.match(title)):
         return title
@@ -137,13 +137,16 @@ def short_reason(verdict: Verdict) -> str:
 
 
 def recovered_from(state: RunState) -> list[str]:
-    """Return the classes of the failures from which a later attempt recovered, oldest first."""
+    """Return the classes of failures that a later attempt recovered from, oldest first."""
     return [str(attempt.failure) for attempt in state.attempts[:-1] if attempt.failure is not None]
 
 
 @dataclass(frozen=True)
 class RunRow:
-    """One run of the list. `live` means that a keeper holds its lock. `command` is its script and arguments, secrets hidden. `given` is the name from the user, if any. `note` is its newest note. `summary`: the source of this row."""
+    """A listed run, built from `summary`. `live` means that a keeper holds its lock; `note` is its latest note.
+
+    `command` is its script and arguments, with secrets hidden. `given` is the name set by the user, if any.
+    """
 
     run: RunPaths
     state: RunState
@@ -155,12 +158,12 @@ class RunRow:
 
     @cached_property
     def history(self) -> str:
-        """The failure classes, each once, and the newest verdict: ``cuda_oom→healthy``; also for a run stopped later. Repeats are omitted."""
+        """Each failure class once, then the latest verdict, such as ``cuda_oom→healthy``, even if stopped later."""
         return self._after_earlier(self.failure)
 
     @cached_property
     def reason(self) -> str:
-        """The history with the newest attempt's reason, not its class: ``ValueError: label 1001 out of range``."""
+        """The history with the latest attempt's reason, not its class: ``ValueError: label 1001 out of range``."""
         verdict = self.state.attempt.verdict if self.state.attempt is not None else None
         return self._after_earlier(short_reason(verdict) if verdict is not None and self.failure else "")
 
@@ -170,12 +173,12 @@ class RunRow:
 
     @property
     def keeper_alive(self) -> bool:
-        """Whether a keeper is alive, as in a snapshot."""
+        """Whether a keeper is alive. Same name as in a snapshot."""
         return self.live
 
     @property
     def word(self) -> str:
-        """The state in one word: the outcome, the activity, or the missing keeper."""
+        """The state in a single word: the outcome, the current activity, or that the keeper is gone."""
         condition = self.state.condition
         if word := watched_word(self.state, live=self.live):
             return word
@@ -185,9 +188,9 @@ class RunRow:
 
     @cached_property
     def failure(self) -> str:
-        """The class of the newest attempt's verdict, empty if there is no verdict or the user stopped the attempt.
+        """The failure class of the latest verdict, or "" if there is none or the user stopped the attempt.
 
-        Recovered failures are not shown. An unfinished log without failures is not shown as healthy.
+        Failures that the run recovered from are not shown. A log that was not seen to finish is not shown as healthy.
         """
         attempt = self.state.attempt
         if attempt is None or attempt.verdict is None or attempt.ended_on_request:
@@ -198,21 +201,21 @@ class RunRow:
 
     @property
     def step(self) -> int | None:
-        """The last step of the newest attempt that made a step."""
+        """The last step of the latest attempt that made any."""
         return self.state.last_step
 
     @property
     def is_cut(self) -> bool:
-        """Whether the logs of the latest attempt were only partly read. The attempt got further than the last step read."""
+        """Whether the latest attempt's logs were only partly read. If so, it got further than the last step read."""
         return self.state.attempt is not None and self.state.attempt.has_unread
 
     def duration_s(self, now: float) -> float | None:
-        """Return the total duration of the run's attempts in seconds, as in the header."""
+        """Return the total duration of the run's attempts in seconds, as the header shows it."""
         return self.state.elapsed_s(self.state.now(now), has_keeper=self.live)
 
 
 class SortKey(StrEnum):
-    """The key that sorts the list."""
+    """What the list is sorted by."""
 
     NEWEST = "newest"
     STATE = "state"
@@ -230,9 +233,9 @@ GREATEST_FIRST = frozenset([SortKey.NEWEST, SortKey.STEP, SortKey.DURATION])
 
 @dataclass(slots=True)
 class Scope:
-    """Which runs to list: the runs in the folder `place`, or all runs that this user started (`everywhere`).
+    """Which runs to list: those in the directory `place`, or all that this user started (`everywhere`).
 
-    The screen's thread sets the scope and the reading thread reads it. None: all runs are in one place.
+    If `place` is None, all are in the same directory. The TUI's thread sets the scope; the reader thread reads it.
     """
 
     place: Path | None = None
@@ -241,7 +244,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class RunList:
-    """Runs, newest first. `complete`: all journals were read. `elsewhere`: runs in other folders, listed or not."""
+    """Runs, latest first. `complete`: all journals were read. `elsewhere` counts those in other directories, listed or not."""
 
     revision: int
     rows: tuple[RunRow, ...]
@@ -250,13 +253,13 @@ class RunList:
 
 
 class RunsReader:
-    """The reader of the list. It reads finished runs from summaries and other runs from journal lines, a time slice per call.
+    """Reads the run list in time slices: finished runs from summaries, all others from their journals.
 
     Args:
-        known: the runs, newest first; called in the reading thread.
-        scope: which runs to list; after a switch call `look_again`.
-        names, notes: the names and notes of runs in the index, by folder; called in the reading thread.
-        monotonic: clock for slices and intervals.
+        known: returns the runs, latest first; called in the reader thread.
+        scope: which runs to list; call `look_again` after changing it.
+        names, notes: return the names and notes in the index, keyed by folder; called in the reader thread.
+        monotonic: clock for time slices and intervals.
     """
 
     def __init__(
@@ -291,7 +294,7 @@ class RunsReader:
             return self._refresh()
 
     def look_again(self) -> None:
-        """List the folder on the next refresh, because a run was moved there."""
+        """List the directory again on the next refresh, because a run has been moved there."""
         with self._lock:
             self._due = -math.inf
 
@@ -333,7 +336,7 @@ class RunsReader:
         return known if self._scope.everywhere else here
 
     def _look(self) -> None:
-        """List the runs, and check which journals changed and which keepers are alive."""
+        """List the runs and check which journals changed and which keepers are alive."""
         self._runs, listed = self._in_scope(self._known()), (dict(self._names()), dict(self._notes()))
         if listed != self._listed:
             self._listed, self._rows = listed, {}
@@ -356,7 +359,7 @@ class RunsReader:
         self._rows.pop(run, None)
 
     def _read(self, run: RunPaths) -> None:
-        """Fold a journal's new lines into its row, and cache the summary of a run that has no live keeper."""
+        """Fold new journal lines into the run's row, and cache a summary if no keeper is alive."""
         journal = run.node().journal
         mark, found = mark_of(journal), self._summaries.get(run)
         if mark is None:
@@ -375,7 +378,7 @@ class RunsReader:
 
 
 def rows_of(runs: list[RunPaths], env: Mapping[str, str]) -> tuple[RunRow, ...]:
-    """Return the rows for these runs, read once with no time limit."""
+    """Return the rows for these runs, read in one go without a time limit."""
     names, notes = partial(listed_names, env), partial(listed_notes, env)
     return RunsReader(lambda: runs, names=names, notes=notes, monotonic=lambda: 0.0).refresh().rows
 
@@ -389,10 +392,10 @@ def ordered(
     name: Callable[[RunRow], str] = lambda row: row.given or row.state.name,
     state: Callable[[RunRow], str] = lambda row: row.word,
 ) -> list[RunRow]:
-    """Sort the rows by `key`. Unknown values come last, ties newest first. Runs with the same name sort by id.
+    """Sort the rows by `key`, with unknown values last and ties latest first. Equal names are sorted by ID.
 
-    `reverse`: against this key's usual order. `name`, `state`: as a screen shows them, because a list sorted
-    by hidden values looks unsorted.
+    `reverse` inverts the key's usual order. `name` and `state` return what is displayed, because a list
+    sorted by hidden values looks unsorted.
     """
     if key is SortKey.NEWEST:
         return list(reversed(rows)) if reverse else list(rows)
@@ -417,10 +420,10 @@ def ordered(
 def filtered(
     rows: Sequence[RunRow], typed: str, now: float, shown: Callable[[RunRow], Sequence[str]] = lambda _: ()
 ) -> list[RunRow]:
-    """Return the rows that match all words: texts, expressions (in id, name, state, failures, note, command), days, fields.
+    """Return the rows that match every term: text, regexes, comparisons, days (``today``, ``yesterday``, ``2026-11-26``).
 
-    ``:`` and ``=`` compare words (``:`` matches a part of a word). An unknown value is never less or greater. A
-    day (``today``, ``yesterday``, ``2026-11-26``) is the local day of the start. `shown`: see `RunRow.word`.
+    Text and regexes search ID, name, state, failures, note and command. ``:`` and ``=`` compare strings; ``:`` also
+    matches in words. An unknown is never less or greater. Days are local start dates. `shown`: see `RunRow.word`.
     """
     try:
         words = list(words_of(typed, FIELDS))
@@ -430,7 +433,7 @@ def filtered(
 
 
 def filter_trouble(typed: str) -> str:
-    """Return the error in a filter, in one line: a comparison without a number, a bad expression. Empty if valid."""
+    """Return a filter's error as one line, such as a comparison without a number or a bad expression, or "" if valid."""
     try:
         for word in words_of(typed, FIELDS):
             name, sign, value = word.field, word.sign, word.value.lower()

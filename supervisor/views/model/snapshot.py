@@ -1,4 +1,4 @@
-"""Everything that a view shows about a run at one moment, frozen, so that any thread may use it (pure)."""
+"""Everything a view shows about a run at one moment. Frozen, so any thread may use it. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Gpu(msgspec.Struct, frozen=True):
-    """One device: the newest reading of each value (None if missing) and two histories."""
+    """A GPU: its latest readings (None if missing) and two histories."""
 
     index: int
     seen_t: float
@@ -37,11 +37,11 @@ class Gpu(msgspec.Struct, frozen=True):
 
 
 class Rank(msgspec.Struct, frozen=True):
-    """One rank: the newest training sample and the newest reading of its process.
+    """A rank: its latest training sample and the latest reading of its process.
 
-    `stepped_t` is the time of its newest sample with a step, or None if its steps cannot be told from the job's.
-    `pace_s`: seconds per step from the times of its log lines, for a log without step times. All values are
-    from the newest attempt and unknown at its start (`seen_t` 0) until logged.
+    `stepped_t` is the time of its latest sample with a step, or None if its steps cannot be distinguished
+    from the job's. `pace_s` is seconds per step according to log line times, for a log without step times.
+    All values are for the latest attempt and stay unknown (`seen_t` is 0) until it logs something.
     """
 
     key: str
@@ -54,7 +54,7 @@ class Rank(msgspec.Struct, frozen=True):
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """The host: the newest readings and two histories."""
+    """The host: its latest readings and two histories."""
 
     seen_t: float
     values: dict[str, float | None]
@@ -63,9 +63,9 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 class Node(msgspec.Struct, frozen=True):
-    """One node of a multi-node run: its own journal, and the newest readings there (without histories).
+    """A node of a multi-node run: its own journal and its latest readings, without histories.
 
-    `beat_t` says when its heartbeat last moved, by this machine's clock; None: never.
+    `beat_t` is when its heartbeat last moved, on this machine's clock, or None if it never did.
     """
 
     number: int
@@ -78,17 +78,17 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """The current state of a run. `metrics` maps a series' name to its points; `smoothed` belongs to the loss.
+    """The current state of a run.
 
-    `loss_name` is the log's own name for the value shown as the loss, if it has several losses without a sum.
-    `series`: every metric in full, by its own name. `lost` holds the newest non-finite losses. `lost_since`: the
-    first of them without a finite loss after it. `odd`: for a series whose newest value is non-finite, the
-    attempt and the word for the value. `keeper_alive`: a keeper holds the lock. `gone`: the run directory was
-    removed. `misplaced` is the notice for a folder other than the one where the run was started; else empty.
-    `pace_s`: seconds per step by when steps were logged, the median over the newest attempt's newest gaps.
-    `pace`: those gaps. `gpu_util` and `gpu_memory` are ratios over all devices of this node. `recorded_t`:
-    the moment of a replay. `nodes`: all nodes of a multi-node run, node 0 first; else empty. The other
-    fields describe node 0.
+    `metrics` maps series names to points, and `smoothed` belongs to the loss. `loss_name` is the log's own name for
+    the value shown as the loss, if there are several losses and no total. `series` has every metric in full under its
+    own name. `lost` holds the latest non-finite losses, and `lost_since` is the first that no finite loss followed.
+    For each series whose latest value is non-finite, `odd` gives the attempt and how the value was written.
+    `keeper_alive` means that a keeper holds the lock; `gone`, that the run directory was removed. `misplaced` is the
+    notice for a directory other than the one where the run was started, or "". `pace` holds the latest attempt's most
+    recent gaps between logged steps, and `pace_s` is their median in seconds per step. `gpu_util` and `gpu_memory` are
+    ratios over all of this node's devices. `recorded_t` is the current moment of a replay. `nodes` lists all nodes of
+    a multi-node run, node 0 first, and is otherwise empty. All other fields describe node 0.
     """
 
     revision: int
@@ -117,12 +117,12 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def node_logs(self) -> tuple[NodeLogs, ...]:
-        """The folder that lists each node's logs, for a multi-node run."""
+        """The directory that lists each node's logs, in a multi-node run."""
         return tuple(NodeLogs(node.number, node.paths, node.state) for node in self.nodes)
 
     @property
     def step(self) -> int | None:
-        """The newest step of the newest attempt."""
+        """The latest step of the latest attempt."""
         attempt, progress = self.state.attempt, self.state.progress
         if attempt is not None:
             return attempt.last_step
@@ -130,20 +130,20 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def step_time_s(self) -> tuple[float | None, bool]:
-        """Seconds between two steps of the job, and whether they are derived from log times; see `step_pace.job_pace`."""
+        """Seconds per step of the job, and whether they were derived from log times; see `step_pace.job_pace`."""
         newest = self.metrics["step_time_s"][-max(len(self.pace), LEAST_STEPS) :]
         logged = (point.mean for point in newest if self.is_current(point.attempt))
         return job_pace(self.latest("step_time_s"), logged, self.gap_s, len(self.gaps))
 
     @property
     def gap_s(self) -> float | None:
-        """The seconds per step from the gaps."""
+        """Seconds per step, computed from the gaps."""
         gaps = self.gaps
         return self.pace_s if gaps is self.pace else median(gap.mean for gap in gaps)
 
     @property
     def gaps(self) -> Track:
-        """The gaps in `pace` that show the job's speed, excluding a pipe's first lines, which were written earlier."""
+        """The gaps in `pace` that reflect the job's speed, excluding a pipe's first lines, which were written earlier."""
         state = self.state
         if state.source != A_PIPE or state.attempt is None:
             return self.pace
@@ -152,7 +152,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def epoch_times(self) -> tuple[Track, bool]:
-        """The durations of the newest attempt's epochs, and whether they are derived from log times, or nothing if steps have times."""
+        """The latest attempt's epoch durations, and whether they were derived from log times. Empty if step times are known."""
         if self.step_time_s[0] is not None:
             return (), False
         printed = tuple(
@@ -167,7 +167,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def epoch_time_s(self) -> tuple[float | None, bool]:
-        """The newest epoch time. A derived time is a median, so that one evaluation does not distort it."""
+        """The latest epoch time. A derived time is a median, so a single evaluation does not skew it."""
         track, is_derived = self.epoch_times
         if is_derived:
             known = track[-NEWEST_EPOCHS:] if len(track) >= LEAST_EPOCHS else ()
@@ -175,17 +175,17 @@ class Snapshot(msgspec.Struct, frozen=True):
         return (track[-1].mean if track else None), False
 
     def latest(self, name: str) -> float | None:
-        """Return the newest logged value of a metric, or None until the newest attempt logs a value."""
+        """Return the latest logged value of a metric, or None until the latest attempt logs one."""
         track = self.metrics.get(name, ())
         return track[-1].mean if track and self.is_current(track[-1].attempt) else None
 
     def not_finite(self, name: str) -> str:
-        """Return the word for a metric's non-finite newest value: nan, inf, -inf, or both from an older version."""
+        """Return a metric's latest value as written if nan, inf or -inf, else "". Older data may say only "nan or inf"."""
         attempt, word = self.odd.get(name, (0, ""))
         return word if word and self.is_current(attempt) else ""
 
     def is_current(self, attempt: int) -> bool:
-        """Check whether values from attempt `attempt` are current. A later attempt makes them stale."""
+        """Check whether values from `attempt` are current. A later attempt makes them stale."""
         newest = self.state.attempt
         return newest is None or attempt >= newest.number
 

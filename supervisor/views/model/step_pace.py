@@ -1,4 +1,4 @@
-"""The duration of a step, derived from when steps were logged if a script prints no times (pure)."""
+"""The duration of a step, derived from when steps were logged if the script does not print it. Pure."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ LEAST_STEPS = 9
 def job_pace(
     reported_s: float | None, logged_s: Iterable[float], pace_s: float | None, gaps: int
 ) -> tuple[float | None, bool]:
-    """Return seconds between two steps of the job, and whether they are derived from when steps were logged.
+    """Return seconds per step of the job, and whether they were derived from when steps were logged.
 
-    They are derived if the newest attempt's log has no step time, or if the steps contradict the logged time.
-    Examples are a rank's own time without its waits, or the time of ten steps.
+    They are derived if the latest attempt logs no step time or if the logged time contradicts the steps, for
+    example because it leaves out a rank's waits or covers ten steps.
 
     Args:
-        reported_s: the newest logged step time.
-        logged_s: the newest logged step times, about as many as there are gaps, but at least `LEAST_STEPS`.
-        pace_s: seconds per step from when steps were logged.
-        gaps: the number of gaps between steps behind `pace_s`.
+        reported_s: the latest logged step time.
+        logged_s: the latest logged step times, about as many as there are gaps, but at least `LEAST_STEPS`.
+        pace_s: seconds per step, computed from when steps were logged.
+        gaps: the number of gaps between steps that `pace_s` is based on.
     """
     logged = list(logged_s)
     usual_s = median(logged)
@@ -60,19 +60,19 @@ def job_pace(
 
 
 def epoch_times(printed: Track) -> Track:
-    """Return the duration of each epoch from the printed times, empty if the times seem to count from the start."""
+    """Return each epoch's printed duration, or an empty track if the times appear to count from the start."""
     return () if is_since_start([point.mean for point in printed], LEAST_EPOCHS + 1) else printed
 
 
 def is_since_start(values: Sequence[float], least: int) -> bool:
-    """Check whether the times in a log count from its start. False for fewer than `least`."""
+    """Check whether the times in a log count from its start. False for fewer than `least` values."""
     if len(values) < least or values[-1] < RISEN * values[0]:
         return False
     return all(b >= a for a, b in pairwise(values))
 
 
 def epochs_apart(logged: Track) -> Track:
-    """Return seconds between epochs of the newest training, from the first logged line of each epoch."""
+    """Return the seconds between epochs of the latest training, measured at the first logged line of each."""
     firsts: list[Point] = []
     for point in logged:
         if point.epoch is None or point.time is None:
@@ -98,7 +98,7 @@ def _epoch(point: Point) -> int:
 
 
 class Pace:
-    """The gaps between the newest attempt's steps, added one at a time."""
+    """The gaps between the latest attempt's steps, added one at a time."""
 
     def __init__(self) -> None:
         self._gaps: deque[Point] = deque(maxlen=GAPS)
@@ -107,7 +107,7 @@ class Pace:
         self._of: tuple[int, bool] = (0, False)
 
     def add(self, t: float, step: float, attempt: int, *, by_clock: bool = False) -> None:
-        """Add a step logged at `t`, wall seconds. `by_clock`: by the time stamp in the line."""
+        """Add a step logged at `t`, in wall seconds. If `by_clock` is true, `t` is the timestamp in the line."""
         if not (math.isfinite(t) and math.isfinite(step)):
             return
         if (attempt, by_clock) != self._of:
@@ -133,7 +133,7 @@ class Pace:
             self._gaps.append(single(t, step, gap_s, attempt))
 
     def forget(self) -> None:
-        """Start over because the next step does not directly follow the last step."""
+        """Start over, because the next step does not directly follow the last one."""
         self._from = self._at = None
 
     @property
@@ -142,7 +142,7 @@ class Pace:
         return self._of[0]
 
     def seconds(self) -> float | None:
-        """Return the seconds per step, the median over the newest gaps, or None if there are no gaps."""
+        """Return seconds per step, the median of the latest gaps, or None if there are no gaps."""
         return median(gap.mean for gap in self._gaps)
 
     def track(self) -> Track:
@@ -151,5 +151,5 @@ class Pace:
 
 
 def _apart_s(t: float, before: float) -> float:
-    """Return the smallest difference between two times in lines that shows a gap between them."""
+    """Return the smallest difference between two timestamps that shows they are really apart."""
     return APART_BY_FINE_CLOCK_S if t % 1 and before % 1 else APART_BY_CLOCK_S

@@ -1,4 +1,4 @@
-"""A view's memory of a series. Older points are merged to limit memory (pure)."""
+"""A series as held in a view's memory, where older points are merged to save space. Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import NamedTuple, TypeAlias
 
 
 class Point(NamedTuple):
-    """One sample, or several merged. `t` (wall seconds), `step`, `epoch`, `number` and `line_t` come from the newest.
+    """A sample, or several merged into one.
 
-    `number` is its index among the readings. `late` means that the value was read after it was written. Then `t` is the time of
-    reading, and `line_t` the time in the line, if any.
+    `t` (wall seconds), `step`, `epoch`, `number` (index among the readings) and `line_t` come from the latest sample.
+    If `late`, it was read some time after it was written: `t` is when, and `line_t` is the time in the line, if any.
     """
 
     t: float
@@ -31,7 +31,7 @@ class Point(NamedTuple):
 
     @property
     def time(self) -> float | None:
-        """The wall time of writing in seconds, or None if unknown."""
+        """When the sample was written, as wall time in seconds, or None if unknown."""
         return self.line_t if self.late else self.t
 
 
@@ -39,27 +39,27 @@ Track: TypeAlias = tuple[Point, ...]
 
 
 def single(t: float, step: float | None, value: float, attempt: int) -> Point:
-    """Return a point of one sample."""
+    """Return a point for a single sample."""
     return Point(t, step, value, value, value, 1, attempt)
 
 
 def merge(a: Point, b: Point) -> Point:
-    """Merge two adjacent points. Keep minimum and maximum, so that a spike is never lost."""
+    """Merge two adjacent points, preserving the minimum and maximum so that no spike is lost."""
     weight = a.weight + b.weight
     mean = (a.mean * a.weight + b.mean * b.weight) / weight
     return b._replace(low=min(a.low, b.low), mean=mean, high=max(a.high, b.high), weight=weight)
 
 
 def lives_on(point: Point, cuts: Mapping[int, float]) -> bool:
-    """Check whether no later attempt repeated the step of a point. A point that has no step is not repeated."""
+    """Check that no later attempt repeated a point's step. A point without a step is never repeated."""
     return point.step is None or point.step < cuts.get(point.attempt, math.inf)
 
 
 class Whole:
-    """A whole series in about `cap` points of similar sample counts. When full, adjacent points of one attempt are merged.
+    """A whole series in about `cap` points of similar weight. When full, merges neighbors from the same attempt.
 
-    The first point stays unmerged, because the axis begins there. So does the newest quarter, which contains
-    the point shown as a number and the points that users zoom to.
+    The first point is never merged, because the axis starts there. Neither is the latest quarter, which
+    includes the point shown as a number and the range that users zoom in on.
     """
 
     def __init__(self, cap: int) -> None:
@@ -78,13 +78,13 @@ class Whole:
             self._merge()
 
     def view(self) -> Track:
-        """Return the points, oldest first. Until a point is added, this is the same object."""
+        """Return the points, oldest first. The same object is returned until a point is added."""
         if self._view is None:
             self._view = tuple(self._points)
         return self._view
 
     def _merge(self) -> None:
-        """Merge light points, then twice as heavy ones, until an eighth is free. Merging all pairs would thin early points too much."""
+        """Merge light points, then ones twice as heavy, and so on, until 1/8 is free. Merging all pairs thins early ones too much."""
         newest = max(1, self._cap // 4)
         first, older, newer = self._points[:1], self._points[1:-newest], self._points[-newest:]
         samples = sum(point.weight for point in older)
@@ -96,7 +96,7 @@ class Whole:
 
 
 def _merged(points: Iterable[Point], most: int) -> list[Point]:
-    """Merge adjacent points of the same attempt into points of at most `most` samples."""
+    """Merge adjacent points from the same attempt into points of at most `most` samples."""
     found: list[Point] = []
     for point in points:
         last = found[-1] if found else None
@@ -108,7 +108,7 @@ def _merged(points: Iterable[Point], most: int) -> list[Point]:
 
 
 class Recent:
-    """The newest `cap` points of a series."""
+    """The latest `cap` points of a series."""
 
     def __init__(self, cap: int) -> None:
         self._points: deque[Point] = deque(maxlen=cap)
@@ -128,11 +128,11 @@ SMOOTH_SHARE = 1 / 30
 
 
 def smooth(points: Sequence[Point], share: float = SMOOTH_SHARE) -> tuple[float, ...]:
-    """Return a moving mean of each attempt's means, exponential on both sides, over about `share` of the range.
+    """Smooth each attempt with a moving mean, exponential on both sides, over about `share` of the range.
 
-    A trailing mean lags behind a falling loss. This mean is centered on its values. At the newest point, it
-    covers only the past. Its ends are corrected for missing values (bias correction in Kingma and Ba 2015,
-    section 3), so that the first values are not pulled to zero.
+    A trailing mean lags behind a falling loss; this one is centered. At the latest point, it covers only the
+    past. Both ends are corrected for missing values (bias correction in Kingma and Ba 2015, section 3), so
+    the first values are not pulled toward zero.
     """
     span = max(3.0, len(points) * share)
     keep = 1 - 2 / (span + 1)
@@ -151,11 +151,11 @@ def smooth(points: Sequence[Point], share: float = SMOOTH_SHARE) -> tuple[float,
 
 
 def _sums(values: Sequence[float], keep: float) -> list[float]:
-    """Return, for each value, the sum of all values up to it, weighted by `keep` per position."""
+    """Return running sums in which earlier values are discounted by `keep` per position."""
     return list(accumulate(values, lambda total, value: keep * total + value))
 
 
 def median(values: Iterable[float]) -> float | None:
-    """Return the median (the lower of two, so that of two ranks the faster is the norm), or None if empty."""
+    """Return the median, or None if empty. It is the lower of two middle values, so of two ranks the faster sets the norm."""
     ordered = sorted(values)
     return ordered[(len(ordered) - 1) // 2] if ordered else None

@@ -1,6 +1,6 @@
-"""The app: one screen on one run directory, and the thread that reads the directory.
+"""The app: a screen showing one run directory, and the thread that reads it.
 
-Quitting never ends a run. The app only reads, and sends its requests to a keeper.
+Quitting never stops a run. The app only reads, and sends its requests to a keeper.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ LEAVE_LATEST_S = 5
 # The reading thread yields to a key within a millisecond. Python's default of 5 ms is noticeable under load.
 SWITCH_S = 0.001
 WAIT_S = 0.5
-"""How long to wait for a key whose widget was removed before the key arrived."""
+"""How long to wait, in seconds, for a key whose widget was removed before the key arrived."""
 RETRY_S = 0.02
-"""How soon to check again a key that came too early."""
+"""How long to wait, in seconds, before rechecking a key that came too early."""
 
 
 class Passed(Message):
-    """A message that follows a key through the same queues. When the app gets it, the key is finished."""
+    """Follows a key through the same queues. When it reaches the app, the key has been handled."""
 
 
 class KeyOrder:
@@ -89,13 +89,13 @@ class KeyOrder:
         self._screen: object = None
 
     async def take(self, event: events.Event) -> None:
-        """Take a key or a paste. Handle it now, or after the keys before it."""
+        """Handle a key or a paste, now or after those still pending."""
         self._held.append(event)
         if self._under_way is None:
             await self._next()
 
     async def passed(self, message: Passed) -> None:
-        """Finish the current key. A screen that it opened is ready before the next key is handled."""
+        """Mark the current key as finished and handle the next one, once any screen it opened is ready."""
         if message is not self._under_way or not self._app.screen_stack:  # no screen is left at exit
             return
         if self._app.screen is not self._screen and self._follow():
@@ -117,7 +117,7 @@ class KeyOrder:
         await self._next()
 
     def _follow(self) -> bool:
-        """Send a message after the key. Return whether the message can arrive."""
+        """Post a message that follows the key. Return whether it can arrive."""
         screen = self._screen = self._app.screen
         message = Passed()
         if not (self._app.focused or screen).post_message(message):
@@ -133,18 +133,18 @@ class KeyOrder:
 
 
 class StokerApp(ThemedApp):
-    """The app: the dashboard of one run, or the list of runs and the dashboard of the open run.
+    """The app, showing a run's dashboard, or the list of runs and the dashboard of whichever run is open.
 
     Args:
-        run: the run directory; None: the list of runs.
-        read_only: no requests can be sent.
-        known: the runs of the list, newest first; called in the reading thread.
-        scope: which runs to list at first.
+        run: the run directory, or None for the list of runs.
+        read_only: if true, no requests can be sent.
+        known: returns the runs to list, newest first; called in the reading thread.
+        scope: which runs to list initially.
         adopter: adopts a run whose keeper died.
         continuer: starts the next attempt of a finished run.
-        clock: wall time, for ages and times on the screen.
+        clock: returns wall time, for displayed ages and times.
         appearance: how the app looks.
-        painted: called once the first screen is painted.
+        painted: called once the first screen has been painted.
         journal: the run's journal, if already read.
     """
 
@@ -157,7 +157,7 @@ class StokerApp(ThemedApp):
     ]
 
     takes_signals = False
-    """Whether SIGTERM and SIGHUP quit as `q` does, so that the terminal is fully restored."""
+    """Whether SIGTERM and SIGHUP quit the way `q` does, leaving the terminal fully restored."""
 
     def __init__(
         self,
@@ -231,7 +231,7 @@ class StokerApp(ThemedApp):
             asyncio.get_running_loop().add_signal_handler(number, self._leave_soon)
 
     def get_default_screen(self) -> Screen[None]:
-        """Return the first screen itself. An empty screen below would also be laid out and painted."""
+        """Return the first screen itself. A blank default screen beneath it would be laid out and painted too."""
         if self.run_paths is not None:
             return self._open(self.run_paths, self._replay)
         assert self.browser is not None, "without a run there is the list of runs"
@@ -239,18 +239,18 @@ class StokerApp(ThemedApp):
         return self.browser
 
     def _leave_soon(self) -> None:
-        """Quit on a signal. If the terminal is gone, its writer may be gone too, and Textual would wait forever."""
+        """Quit on a signal. If the terminal is gone, Textual may wait forever for its writer, so set an alarm."""
         signal.alarm(LEAVE_LATEST_S)
         self.exit()
 
     def _write_out(self, text: str) -> None:
-        """Write to the terminal itself. Textual draws on the terminal through standard error."""
+        """Write directly to the terminal. Textual draws on it through standard error."""
         if sys.__stderr__ is not None and not self.is_headless:
             sys.__stderr__.write(text)
             sys.__stderr__.flush()
 
     def _sign(self) -> None:
-        """Update title, bell and notification for the open run."""
+        """Update the terminal title, bell and notification for the open run."""
         snapshot = self._dashboard.snapshot if self._dashboard is not None else None
         if snapshot is not None or self._dashboard is None:
             now = snapshot.state.now(self._clock()) if snapshot is not None else 0.0
@@ -258,7 +258,7 @@ class StokerApp(ThemedApp):
             self._signs.take(snapshot, now, recorded=recorded)
 
     def on_unmount(self) -> None:
-        """End the reading threads."""
+        """Stop the reading threads."""
         self._signs.close()
         for number in SIGNALS if self.takes_signals else ():
             asyncio.get_running_loop().remove_signal_handler(number)
@@ -266,12 +266,12 @@ class StokerApp(ThemedApp):
             feeder.stop()
 
     def exit(self, result: None = None, return_code: int = 0, message: RenderableType | None = None) -> None:
-        """Quit. Discard keys that the user typed ahead, so that the closing app never handles them."""
+        """Quit, discarding keys typed ahead so that the closing app never handles them."""
         self._leaving = True
         super().exit(result, return_code, message)
 
     async def on_event(self, event: events.Event) -> None:
-        """Handle an event, but ignore input while quitting. Finish each key before the next."""
+        """Handle an event, finishing each key before the next. While quitting, input is ignored."""
         if self._leaving and isinstance(event, events.InputEvent):
             return
         if isinstance(event, (events.Key, events.Paste)) and not event.is_forwarded:
@@ -288,11 +288,11 @@ class StokerApp(ThemedApp):
         return self.screen is self.browser and self.browser is not None and self.browser.is_early(event)
 
     async def on_passed(self, message: Passed) -> None:
-        """Handle the next key after the current key is finished."""
+        """Handle the next key once the current one is finished."""
         await self._keys.passed(message)
 
     def _show_moment(self, dashboard: Dashboard, snapshot: Snapshot) -> None:
-        """Show the newest data of a run, then let the reading thread continue."""
+        """Show a run's latest data, then let the reading thread continue."""
         if self.is_running and dashboard is self._dashboard:
             dashboard.take(snapshot)
             self._sign()
@@ -316,7 +316,7 @@ class StokerApp(ThemedApp):
             self.notify(self.tr(text), severity="error", markup=False)
 
     async def on_runs_panel_opened(self, message: RunsPanel.Opened) -> None:
-        """Open a run from the list, or read its recording and play it."""
+        """Open a run from the list, or load its recording and play it."""
         if self.browser is None or self._dashboard is not None:
             return
         if not message.replay:
@@ -352,14 +352,14 @@ class StokerApp(ThemedApp):
         self._feeders[-1].submit(job)
 
     def _list(self) -> None:
-        """Read the list."""
+        """Start reading the list of runs."""
         if self._reader is None:
             return
         report = partial(self.call_later, self._report_trouble)
         self._read_with(Feeder(self._reader.refresh, partial(self.call_later, self._show_list), report))
 
     def _open(self, run: RunPaths, replay: tuple[Recording, ReplayClock] | None = None) -> Dashboard:
-        """Open the dashboard of a run, or of its recording."""
+        """Open the dashboard for a run or its recording."""
         reader: SnapshotReader | ReplayReader
         clock, playback, is_live = self._clock, None, replay is None
         if replay is None:
@@ -401,7 +401,7 @@ class StokerApp(ThemedApp):
         self._list()
 
     def _read_with(self, feeder: Feeder[Any]) -> None:
-        """Start the only reading thread. The previous thread ends on its own and is joined at exit."""
+        """Start the only reading thread. The previous one exits on its own and is joined when the app exits."""
         if self._feeders:
             self._feeders[-1].ask_to_stop()
         self._feeders.append(feeder)
@@ -424,7 +424,7 @@ def replay_app(
 
 
 def run_tui(run: RunPaths | None, **choices: Any) -> None:
-    """Show a run, or the list of runs if `run` is None. `choices`: keyword arguments of `StokerApp`."""
+    """Show a run, or the list of runs if `run` is None. `choices` are keyword arguments to `StokerApp`."""
     run_app(StokerApp(run, **choices))
 
 
@@ -441,7 +441,7 @@ def run_app(app: StokerApp) -> None:
 
 @contextmanager
 def terminal_on_stderr() -> Iterator[None]:
-    """Point descriptor 2, on which Textual draws, to stdout's terminal under `2>err.log`. Log records still go to the file."""
+    """Under `2>err.log`, point descriptor 2, which Textual draws on, at stdout's terminal. Logs still go to the file."""
     if os.isatty(2):
         yield
         return

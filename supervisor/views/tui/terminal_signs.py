@@ -1,6 +1,6 @@
-"""Signals outside the screen: terminal title, bell, desktop notification. Each has a setting in ``[ui]``.
+"""Signals outside the TUI: terminal title, bell, desktop notification. Each has a setting in ``[ui]``.
 
-Each signal is one line without control characters and secrets, because run names and log texts are data.
+Each is one line without control characters or secrets, because run names and log text are untrusted data.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ NO_SEQUENCES = frozenset(["linux", "dumb"])
 
 
 class TerminalSigns:
-    """The terminal's title, and alerts to the user: one for a failure and one for the end.
+    """The terminal's title and alerts to the user, one for a failure and one when the run finishes.
 
     Args:
         appearance: the settings.
-        env: its ``TERM``, ``TMUX`` and ``STY`` show which programs are between here and the terminal.
+        env: its ``TERM``, ``TMUX`` and ``STY`` reveal what sits between stoker and the terminal.
         write: writes to the terminal.
         tr: translates into the user's language.
-        calls: whether news may alert the user; False in recorded time.
+        calls: whether news may trigger an alert. False when replaying recorded time.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class TerminalSigns:
         self._last: object = None
 
     def take(self, snapshot: Snapshot | None, now: float, *, recorded: bool = False) -> None:
-        """Take a snapshot of the open run, or None while the list of runs is open. Do not alert the user to old news, or if `recorded`."""
+        """Process a snapshot of the open run (None while the run list is open). No alerts for old news or if `recorded` is true."""
         self._entitle("stoker" if snapshot is None else title_of(snapshot, now, self._tr))
         if snapshot is None:
             self._run = ""
@@ -108,7 +108,7 @@ class TerminalSigns:
 
 
 def title_of(snapshot: Snapshot, now: float, tr: Tr) -> str:
-    """Return a run's state and name in one line, excluding numbers that would change every second."""
+    """Return a run's state and name on one line, without numbers that would change every second."""
     word = listed_span(snapshot, now).text
     if word.startswith("○ quiet"):
         word = "○ quiet"
@@ -116,9 +116,9 @@ def title_of(snapshot: Snapshot, now: float, tr: Tr) -> str:
 
 
 def worth_a_call(state: st.RunState) -> object:
-    """Return the reason to alert the user: a failed attempt, or a run's end without a stop request, or None.
+    """Return the reason to alert the user, or None if there is none.
 
-    A run that ends with its failed attempt is not a second reason.
+    Reasons are a failed attempt, or a run that finished without a stop request and not because its attempt failed.
     """
     attempt, condition = state.attempt, state.condition
     if attempt is not None and attempt.failure is not None and not attempt.verdict_provisional:

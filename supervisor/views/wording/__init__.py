@@ -1,1 +1,1 @@
-"""The words that users read, in English and Chinese."""
+"""The wording shown to users, in English and Chinese."""

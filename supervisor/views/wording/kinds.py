@@ -1,4 +1,4 @@
-"""A language's words for the kinds and values in events and state (``[kind.…]`` of ``lang/*.toml``)."""
+"""Translations of the kinds and values in events and state (``[kind.…]`` in ``lang/*.toml``)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OPTIONAL = re.compile(r"\[([^\[\]]*)\]")
 
 @cache
 def sections(lang: Lang) -> dict[str, Any]:
-    """Return the file of a language, as written."""
+    """Read a language file and return its sections unchanged."""
     import tomllib
 
     with (Path(__file__).parent / "lang" / f"{lang}.toml").open("rb") as file:
@@ -43,18 +43,18 @@ def sections(lang: Lang) -> dict[str, Any]:
 
 
 class Kinds(Formatter):
-    """A formatter of kinds and values in one language. `translate`: for values that are English sentences."""
+    """Formats kinds and values in a language. `translate` handles values that are English sentences."""
 
     def __init__(self, lang: Lang, translate: Callable[[str], str]) -> None:
         self._tables: Mapping[str, Mapping[str, str]] = sections(lang)["kind"]
         self._translate = translate
 
     def sentence(self, table: str, kind: str, values: Mapping[str, object]) -> str:
-        """Return the sentence of a kind with its values."""
+        """Return the sentence for a kind, filled with values."""
         return self.filled(self._tables[table][kind], values)
 
     def filled(self, text: str, values: Mapping[str, object]) -> str:
-        """Fill a sentence with values. Leave out a part in ``[ ]`` if one of its values is missing or empty."""
+        """Fill a sentence with values. A part in ``[ ]`` is dropped if any of its values is missing or empty."""
 
         def kept(part: re.Match[str]) -> str:
             names = [name for _, name, _, _ in self.parse(part[1]) if name is not None]
@@ -63,7 +63,7 @@ class Kinds(Formatter):
         return self.vformat(OPTIONAL.sub(kept, text), (), values)
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        """Format a value. ``t`` translates it, a table's name selects its word there, the rest is Python's."""
+        """Format a value. ``t`` translates it, a table name looks it up there, and anything else is a Python spec."""
         if format_spec == "t":
             return self._translate(str(value))
         if (table := self._tables.get(format_spec)) is not None:
@@ -72,7 +72,7 @@ class Kinds(Formatter):
 
 
 def end_of_request(attempt: AttemptState) -> str:
-    """Return ``stopped by ada``, ``restarted by ada``, in English, or "" if no request ended the attempt."""
+    """Return ``stopped by ada`` or ``restarted by ada``, in English, or "" if no request ended the attempt."""
     if attempt.stop is None or not attempt.ended_on_request:
         return ""
     word = "restarted" if attempt.stop.why is StopWhy.RESTART else "stopped"
@@ -80,14 +80,14 @@ def end_of_request(attempt: AttemptState) -> str:
 
 
 def failing_text(attempt: AttemptState, failing: RankFailing) -> str:
-    """Return ``rank 1 died``, ``rank 1 is exiting``, in English, or ``the process is exiting`` if there are no ranks."""
+    """Return ``rank 1 died`` or ``rank 1 is exiting``, in English; without ranks, the subject is ``the process``."""
     known = attempt.ranks.get(failing.local_rank)
     gone = failing.sign is FailureSign.GONE or (known is not None and known.exited)
     return f"{_who(failing) if attempt.ranks else 'the process'} {'died' if gone else 'is exiting'}"
 
 
 def failing_line(event: RankFailing, who: str = "", launcher: str = "the launcher") -> str:
-    """Return ``rank 1 died: CUDA out of memory; waiting for torchrun to end``. `who`: see `failing_text`."""
+    """Return a line such as ``rank 1 died: CUDA out of memory; waiting for torchrun to end``. For `who`, see `failing_text`."""
     who = who or f"{_who(event)} {'died' if event.sign is FailureSign.GONE else 'is exiting'}"
     why = _short(event.text)
     if not why and event.exit_code is not None:
@@ -106,7 +106,7 @@ def _short(text: str) -> str:
 
 
 def signal_name(code: int) -> str:
-    """Return the meaning of a negative exit code."""
+    """Return the name of the signal behind a negative exit code."""
     try:
         return signal.Signals(-code).name
     except ValueError:
@@ -114,19 +114,19 @@ def signal_name(code: int) -> str:
 
 
 def values_of(event: Event) -> dict[str, object]:
-    """Return an event's fields, for the placeholders of a sentence."""
+    """Return an event's fields, to be filled into a sentence's placeholders."""
     return {name: getattr(event, name) for name in event.__struct_fields__}
 
 
 def unread_text(of: AttemptState | AttemptEnded | Progress) -> str:
-    """Return ``log read to 120 of 600 MB``, in English, or "" if all was read or reading keeps up."""
+    """Return ``log read to 120 of 600 MB``, in English, or "" if reading is complete or keeping up."""
     if not isinstance(of, Progress):
         return read_to(of.log_read_bytes, of.log_size_bytes)
     return read_to((of.log_bytes or 0) - of.lag_bytes, of.log_bytes) if of.lag_bytes else ""
 
 
 def reading_ratio(state: RunState) -> float | None:
-    """Return the share of a watched log's earlier content read so far, or None if reading keeps up."""
+    """Return how much of a watched log's backlog has been read, as a ratio, or None if reading is keeping up."""
     progress = state.progress
     if state.mode != "observed" or progress is None or not progress.lag_bytes or not progress.log_bytes:
         return None
@@ -134,7 +134,7 @@ def reading_ratio(state: RunState) -> float | None:
 
 
 def is_unread(state: RunState) -> bool:
-    """Check whether a log's watcher has not reported yet. The log may be live, or quiet for a long time."""
+    """Check whether a watched log has yet to be checked. It may be live or long quiet."""
     attempt = state.attempt
     if state.mode != "observed" or attempt is None or attempt.log_checked or attempt.ended_t is not None:
         return False
@@ -142,7 +142,7 @@ def is_unread(state: RunState) -> bool:
 
 
 def reading_text(state: RunState) -> str:
-    """Return ``reading 231 MB, 37 %``, in English, for a watched log or an old run's journal, or "" if reading keeps up. ``reading``: not checked yet."""
+    """Return ``reading 231 MB, 37 %`` (English) for a watched log or old journal; ``reading`` if unchecked; "" if keeping up."""
     if is_unread(state):
         return "reading"
     ratio, size_bytes = reading_ratio(state), state.progress.log_bytes if state.progress is not None else None
@@ -156,7 +156,7 @@ def reading_text(state: RunState) -> str:
 
 
 def place_of_end(state: RunState, step: int | None, attempt: AttemptState) -> str:
-    """Return ``step 1 200``, ``epoch 3.5`` or ``before its first step``, in English, or "" if unknown. `step` is the header's, for the newest."""
+    """Return ``step 1 200``, ``epoch 3.5``, ``before its first step`` (English) or "". The latest uses the header's `step`."""
     if reading_ratio(state) is not None:
         return ""  # the reading position is not the end
     is_newest = state.attempt is not None and attempt.number == state.attempt.number
@@ -168,23 +168,23 @@ def place_of_end(state: RunState, step: int | None, attempt: AttemptState) -> st
 
 
 def checkpoint_place(saved: CheckpointCommitted) -> str:
-    """Return ``at step 1 200``, or ``about step 1 200, by its time`` if the name has no step; in English."""
+    """Return ``at step 1 200``, or ``about step 1 200, by its time`` if the name has no step. In English."""
     return step_place(fm.whole(saved.step), saved.step_by_time)
 
 
 def resume_place(state: RunState, step: int) -> str:
-    """Return the place of the checkpoint from which an attempt was to resume; see `checkpoint_place`."""
+    """Describe the checkpoint that an attempt was to resume from; see `checkpoint_place`."""
     steps = {saved.step_by_time for saved in state.checkpoints if saved.step == step}
     return step_place(str(step), steps == {True})
 
 
 def step_place(step: str, by_time: bool) -> str:
-    """Return the text for a checkpoint's step, either exact from the name or estimated from the time."""
+    """Describe a checkpoint's step, which is exact if it came from the name and estimated if it came from the time."""
     return f"about step {step}, by its time" if by_time else f"at step {step}"
 
 
 def counter_text(seen: BatchMeasured) -> str:
-    """Return the meaning of a script's printed counter in optimizer steps, or "" if the same or unknown."""
+    """Say how a script's printed step relates to optimizer steps, or return "" if it is the same or unknown."""
     steps = seen.logged_step or 1.0
     if steps < 1:
         return f"{1 / steps:.0f} steps of the script are 1 optimizer step"
@@ -192,7 +192,7 @@ def counter_text(seen: BatchMeasured) -> str:
 
 
 def epoch_text(state: RunState) -> str:
-    """Return ``epoch 3.5 / 10`` for a log without steps, or "" if the log has no epochs either."""
+    """Return ``epoch 3.5 / 10`` for a log without steps, or "" if it has no epochs either."""
     progress = state.progress
     if progress is None or progress.epoch is None:
         return ""
@@ -206,7 +206,7 @@ def _plain(value: float) -> str:
 
 
 def changed_text(change: SpecChange) -> str:
-    """Return the effect of a change, in one line of English, or "" if there is none."""
+    """Describe a change in one line of English, or return "" if nothing changes."""
     parts = describe_change(change.batch).split(", ") if change.batch is not None else []
     parts = [part for part in parts if not part.endswith(" unchanged")]
     parts += [f"{name}={value}" for name, value in change.env]

@@ -1,4 +1,4 @@
-"""Short phrases: the position of a line (``rank 1 stderr.log:418``), and the batch question with its answer (pure)."""
+"""Short phrases: a line's location (``rank 1 stderr.log:418``), and the batch question and its answer. Pure."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _ATTEMPTS = "nodes/0/attempts"
 
 
 def place_of(attempt: AttemptState, path: str, line: int | None, tr: Tr = english) -> str:
-    """Return a file and line in a verdict, named by rank, or else relative to the run or by file name.
+    """Return a verdict's file and line, naming the rank if possible, else the path in the run or the file name.
 
     Args:
-        attempt: the attempt of the verdict. Relative paths begin in its folder.
-        path: as in the verdict.
-        line: counted from 1.
+        attempt: the verdict's attempt. Relative paths are relative to its directory.
+        path: the path given in the verdict.
+        line: line number, from 1.
         tr: translates into the user's language.
     """
     number = f":{line}" if line is not None else ""
@@ -36,13 +36,13 @@ def place_of(attempt: AttemptState, path: str, line: int | None, tr: Tr = englis
 
 
 def is_stacks(path: str | None) -> bool:
-    """Check whether a verdict's path leads to captured stacks, not to a log."""
+    """Check whether a verdict's path points to a stack dump instead of a log."""
     folder, _, name = (path or "").rpartition("/")
     return name.startswith("stacks-") and folder.rpartition("/")[2] == "artifacts"
 
 
 def below_run(attempt: int, path: str) -> str:
-    """Return a path relative to the run's or its attempt's folder, or the last two parts of any other path."""
+    """Shorten a path to one relative to the attempt or run directory, or to its last two components."""
     home = f"{_ATTEMPTS}/{attempt}"
     if posixpath.isabs(path):
         _, inside, rest = path.partition("/nodes/")
@@ -57,7 +57,7 @@ def below_run(attempt: int, path: str) -> str:
 
 
 def of_project(path: str, folder: str | None) -> str:
-    """Return a source file relative to the job's folder if below, else its last two parts after ``…/``."""
+    """Shorten a source path: relative to the job's directory if inside it, else ``…/`` and two components."""
     if folder and posixpath.isabs(path) and path.startswith(folder.rstrip("/") + "/"):
         return path[len(folder.rstrip("/")) + 1 :]
     if not posixpath.isabs(path):
@@ -66,37 +66,37 @@ def of_project(path: str, folder: str | None) -> str:
 
 
 def _writer(ranks: Iterable[RankState], path: str) -> RankState | None:
-    """Return the rank that writes a file, or None for a log of several ranks."""
+    """Return the rank that writes a file, or None if several do."""
     found = [r for r in ranks for name in (r.stdout, r.stderr) if name and _is_same(path, name)]
     return found[0] if len(found) == 1 else None
 
 
 def _is_same(path: str, name: str) -> bool:
-    """Check whether the path in a verdict refers to a rank's file, for any spelling of the run directory."""
+    """Check whether a verdict's path is a rank's file, however the run directory is spelled."""
     if posixpath.isabs(name):
         return path == name
     return path == name or path.endswith(f"/{name}")
 
 
 def question_text(question: BatchQuestion, tr: Words) -> str:
-    """Return ``what does --bs 24 count?``."""
+    """Return the question's text, such as ``what does --bs 24 count?``."""
     return tr.sentence("batch", "question", question_values(question))
 
 
 def answer_text(question: BatchQuestion, value: str, tr: Words) -> str:
-    """Return ``24 is per rank``."""
+    """Return the answer's text, such as ``24 is per rank``."""
     return tr.sentence("batch", "answer", answer_values(question, value))
 
 
 def given_text(given: BatchAnswered, tr: Words) -> str:
-    """Return ``you answered on 2026-11-22: 24 is per rank``, as on the timeline."""
+    """Return the timeline's text for an answer, such as ``you answered on 2026-11-22: 24 is per rank``."""
     kind = "batch_remembered" if given.day else "batch_answered"
     values = answer_values(given.question, given.value)
     return tr.sentence("moment", kind, {**values, "day": given.day, "by": given.by, "trial": given.trial})
 
 
 def effect_text(answer: BatchAnswer, tr: Words) -> str:
-    """Return the result of an answer: ``12 × accumulation 2 × 2 ranks = global batch 48``."""
+    """Describe the effect of an answer, e.g. ``12 × accumulation 2 × 2 ranks = global batch 48``."""
     change = answer.change
     if change is None:
         return tr(answer.refusal)
@@ -106,7 +106,7 @@ def effect_text(answer: BatchAnswer, tr: Words) -> str:
 
 
 def flags_text(question: BatchQuestion, answer: BatchAnswer) -> str:
-    """Return the flags that answer the question in advance, and allow a restart without the user."""
+    """Return the flags that answer the question up front, so a restart does not have to wait for the user."""
     change = answer.change
     shrinks = change is not None and change.after.global_batch < change.before.global_batch
     return question.flag(answer.value) + (" --allow-smaller-global" if shrinks else "")

@@ -1,8 +1,8 @@
-"""Texts in the user's language: kinds and values from the state, and English sentences from the code.
+"""Translates kinds, values and English sentences into the user's language.
 
-A kind with values in the state is rendered from the language's own table (`kinds`). All other English text stays where it is used
-and is the key of a catalog (``lang/zh.toml``). A sentence from policy, diagnosis or the keeper is translated by template when it is
-shown. Text without an entry is shown in English, never lost.
+A kind with values from the state is rendered from the language's own table (`kinds`). Other English text stays in
+the code that uses it and is a key in a catalog (``lang/zh.toml``). Sentences from policy, diagnosis or the keeper
+are translated by template when shown. Text without an entry is shown in English rather than dropped.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _SUFFIX = re.compile(r"(\w)\(s\)")
 
 
 class BadCatalogue(ValueError):  # noqa: N818 - the name is clear without Error
-    """A catalog entry cannot be used. The message contains the entry and the reason."""
+    """A catalog entry is invalid. The message contains the entry and the reason."""
 
 
 class Words:
-    """The words of one language. A call translates a sentence. The tables of kinds are read on first use.
+    """The wording of a language. Call it to translate a sentence. Tables of kinds are loaded on first use.
 
     Args:
         lang: the language.
-        translate: translates English into the language.
+        translate: translates English into that language.
     """
 
     def __init__(self, lang: Lang, translate: Callable[[str], str]) -> None:
@@ -53,15 +53,15 @@ class Words:
         self._translate = translate
 
     def __call__(self, text: str) -> str:
-        """Return an English sentence in this language, or unchanged if there is no translation."""
+        """Translate an English sentence, or return it unchanged if there is no translation."""
         return self._translate(text)
 
     def moment(self, moment: Moment) -> str:
-        """Return the text of an event on the timeline."""
+        """Return the text for a timeline event."""
         return self.sentence("moment", moment.kind, moment.values)
 
     def sentence(self, table: str, kind: str, values: Mapping[str, object] | None = None) -> str:
-        """Return the sentence of a table in ``lang/*.toml`` for a kind, with its values."""
+        """Return the sentence for a kind from a table in ``lang/*.toml``, filled with values."""
         return self._kinds.sentence(table, kind, values or {})
 
     @cached_property
@@ -75,12 +75,12 @@ english = Words(Lang.EN, str)
 
 
 def words_in(lang: Lang) -> Words:
-    """Return the words of a language. The catalog of sentences is read only if needed."""
+    """Return the wording for a language. The sentence catalog is loaded only if needed."""
     return english if lang is Lang.EN else Words(lang, Translator(catalogue(lang)))
 
 
 def catalogue(lang: Lang) -> dict[str, str]:
-    """Return the sentences of a language by their English text: all sections except the tables of kinds.
+    """Return a language's sentences keyed by their English text, from every section except the tables of kinds.
 
     Raises:
         BadCatalogue: an English sentence occurs twice.
@@ -95,7 +95,7 @@ def catalogue(lang: Lang) -> dict[str, str]:
 
 
 class _Template(NamedTuple):
-    """`pieces` surround the captured `names`. `value`: literal, name, literal …; `modes` by name."""
+    """A sentence template: `pieces` surround captured `names`. `value` alternates literals and names; `modes` is by name."""
 
     pieces: tuple[str, ...]
     names: tuple[str, ...]
@@ -103,7 +103,7 @@ class _Template(NamedTuple):
     modes: Mapping[str, str]
 
     def captured(self, text: str) -> dict[str, str] | None:
-        """Return the captured texts, or None if there is no match. Linear time, as each piece is searched once."""
+        """Return the captured strings, or None if there is no match. Takes linear time: each piece is searched once."""
         first, *between, last = self.pieces
         at, end = len(first), len(text) - len(last)
         if end <= at or not text.startswith(first) or not text.endswith(last):
@@ -124,12 +124,12 @@ class _Template(NamedTuple):
 
 
 class Translator:
-    """A translator that finds sentences in a catalog, whole or by template, and caches the results.
+    """Translates sentences by looking them up in a catalog, whole or by template, and caches the results.
 
-    A placeholder in a key matches any text. A single-letter name matches a number (no letters), ``span`` and ``age`` a duration, ``place`` a word, ``call`` one clause.
-    In a value, ``{name}`` is the captured text, and ``{name:t}`` is its translation if there is one. ``{name:!}`` requires a translation, or else the entry does not match.
-    ``word(s)`` in a key matches both numbers. A sentence without an entry is translated in parts: signs and blanks around it stay, and clauses joined by
-    `` · ``, ``;``, ``:`` or ``,`` are translated separately.
+    In a key, a placeholder matches any text, but a one-letter name matches a number (no letters), ``span`` and ``age``
+    a duration, ``place`` a word, and ``call`` one clause; ``word(s)`` is singular or plural. In a value, ``{name}`` is
+    the text and ``{name:t}`` its translation, if any; without one, ``{name:!}`` prevents a match. Failing an entry,
+    clauses joined by `` · ``, ``;``, ``:`` or ``,`` are translated separately, keeping outer punctuation and spaces.
     """
 
     def __init__(self, entries: Mapping[str, str]) -> None:
@@ -142,7 +142,7 @@ class Translator:
         self._remembered = lru_cache(REMEMBERED)(self._shown)
 
     def __call__(self, text: str) -> str:
-        """Return the text in the catalog's language, or unchanged."""
+        """Return the text in the catalog's language, or unchanged if it has no entry."""
         return self._remembered(text)
 
     def _enter(self, form: str, value: str) -> None:
@@ -198,7 +198,7 @@ class Translator:
 
 
 def _may_stand(name: str, text: str) -> bool:
-    """Check whether a placeholder of this name may match a text."""
+    """Check whether a placeholder with this name can match the text."""
     if (form := _FORMS.get(name)) is not None:
         return form.fullmatch(text) is not None
     return len(name) > 1 or not _LETTER.search(text)

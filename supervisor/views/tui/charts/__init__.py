@@ -1,1 +1,1 @@
-"""Charts in braille cells."""
+"""Charts drawn with braille characters."""

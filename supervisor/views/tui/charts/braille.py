@@ -1,6 +1,6 @@
-"""A braille canvas, its drawing, and the numbers on its axes: two by four dots a cell, one color a cell (pure).
+"""A braille canvas (2 × 4 dots and one color per cell), functions that draw on it, and axis numbers (pure).
 
-Dots follow the braille patterns block of Unicode (U+2800; dot numbering of ISO/TR 11548-1).
+Dot patterns follow Unicode's Braille Patterns block (U+2800; dot numbering from ISO/TR 11548-1).
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class Canvas:
         return 4 * self.rows
 
     def layer(self, style: TextStyle, *, below: bool = False) -> dict[int, int]:
-        """Add a layer above the others, or below all of them. A layer maps cell index to dot bits."""
+        """Add a layer on top, or at the bottom if `below`. A layer maps cell indices to dot bits."""
         cells: dict[int, int] = {}
         self._layers.insert(0 if below else len(self._layers), (style, cells))
         return cells
 
     def span(self, layer: dict[int, int], x: int, y0: int, y1: int) -> None:
-        """Draw the dots of column `x` from `y0` to `y1` (from the top), inclusive, clipped at the edges."""
+        """Set the dots in column `x` from `y0` to `y1` inclusive, counted from the top and clipped to the canvas."""
         if not 0 <= x < self.dot_columns:
             return
         low, high = min(y0, y1), max(y0, y1)
@@ -66,7 +66,7 @@ class Canvas:
             layer[cell] = layer.get(cell, 0) | BITS[x & 1][y & 3]
 
     def line(self, layer: dict[int, int], x0: int, y0: int, x1: int, y1: int) -> None:
-        """Draw a line of dots without gaps."""
+        """Draw an unbroken line of dots."""
         if x1 <= x0:
             self.span(layer, x0, y0, y1)
             return
@@ -79,7 +79,7 @@ class Canvas:
             before = y
 
     def mark(self, column: int, row: int, character: str, style: TextStyle) -> None:
-        """Draw a character over the content of a cell."""
+        """Draw a character over whatever is in a cell."""
         if 0 <= column < self.columns and 0 <= row < self.rows:
             self._marks[row * self.columns + column] = (character, style)
 
@@ -89,13 +89,13 @@ class Canvas:
         return inside and row * self.columns + column not in self._marks
 
     def rule(self, column: int, character: str, style: TextStyle) -> None:
-        """Draw a vertical rule behind the drawing."""
+        """Draw a vertical rule behind everything else."""
         if 0 <= column < self.columns:
             for row in range(self.rows):
                 self._under[row * self.columns + column] = (character, style)
 
     def drawn(self) -> list[Row]:
-        """Return the rows of cells, from the top. Adjacent cells of one color are one span."""
+        """Return the rows of cells, top to bottom. Adjacent cells of the same style share a span."""
         shown = dict(self._under)
         for style, cells in self._layers:
             shown |= {cell: (chr(BLANK + bits), style) for cell, bits in cells.items()}
@@ -108,7 +108,7 @@ class Canvas:
 
 
 def row_of(cells: Iterable[tuple[str, TextStyle]]) -> Row:
-    """Join adjacent cells of one style into one span."""
+    """Merge adjacent cells of the same style into spans."""
     return tuple(
         Span("".join([character for character, _ in run]), style)
         for style, run in groupby(cells, itemgetter(1))
@@ -116,7 +116,7 @@ def row_of(cells: Iterable[tuple[str, TextStyle]]) -> Row:
 
 
 class Bucket(NamedTuple):
-    """The points in one dot column."""
+    """An attempt's points within one dot column."""
 
     x: int
     low: float
@@ -126,7 +126,7 @@ class Bucket(NamedTuple):
 
 
 class Scale(msgspec.Struct, frozen=True):
-    """A map of `low`..`high` onto `dots` dots. `flipped`: from the top, as rows count. `log`: by logarithm."""
+    """Maps `low`..`high` onto `dots` dots, logarithmically if `log`, or counting from the top if `flipped`."""
 
     low: float
     high: float
@@ -135,7 +135,7 @@ class Scale(msgspec.Struct, frozen=True):
     log: bool = False
 
     def dot(self, value: float) -> int:
-        """Return the dot for a value, which is outside the canvas if the value is outside the range."""
+        """Return the dot for a value. A value outside the range gets a dot outside the canvas."""
         low, high = self.low, self.high
         if self.log:
             low, high, value = math.log(low), math.log(high), math.log(max(value, low * 1e-9, 5e-324))
@@ -152,13 +152,13 @@ def buckets(
     scale: Scale,
     values: Sequence[float] | None = None,
 ) -> list[Bucket]:
-    """Combine the points of one dot column and attempt: minimum, mean and maximum.
+    """Combine each attempt's points within a dot column into their minimum, mean and maximum.
 
     Args:
         points: the points to draw.
-        xs: the positions of the points.
-        scale: the scale of the x axis.
-        values: drawn in place of the means.
+        xs: the points' positions.
+        scale: the x-axis scale.
+        values: values to draw instead of the means.
     """
     found: list[Bucket] = []
     means = [point.mean for point in points] if values is None else values
@@ -182,7 +182,7 @@ def buckets(
 
 
 def draw_band(canvas: Canvas, layer: dict[int, int], found: Sequence[Bucket], y: Scale) -> None:
-    """Draw each column from minimum to maximum. Adjacent columns of one attempt are joined at their means."""
+    """Draw each column from minimum to maximum, joining adjacent columns of an attempt at their means."""
     draw_line(canvas, layer, found, y)
     for bucket in found:
         canvas.span(layer, bucket.x, y.dot(bucket.low), y.dot(bucket.high))
@@ -204,7 +204,7 @@ def draw_line(canvas: Canvas, layer: dict[int, int], found: Sequence[Bucket], y:
 def draw_area(
     canvas: Canvas, found: Sequence[Bucket], y: Scale, style_of: Callable[[float], TextStyle]
 ) -> None:
-    """Draw the means as an area down to the bottom. Each column of cells has the style of its mean."""
+    """Fill the area below the means. Each column of cells is styled by its mean."""
     values: dict[int, float] = {}
     last: Bucket | None = None
     for bucket in found:
@@ -223,7 +223,7 @@ def draw_area(
 def ticks(
     low: float, high: float, most: int, *, least: float = 0.0, steps: Sequence[float] = ()
 ) -> list[float]:
-    """Return at most `most` round numbers within the bounds, in one of `steps`, else by 1, 2 or 5 times a power of ten (>= `least`)."""
+    """Return up to `most` round numbers in the bounds, spaced by one of `steps`, or by 1, 2 or 5 × 10**n (>= `least`)."""
     span = high - low
     if span < LEAST_SPAN or most < 1 or not math.isfinite(span):
         return [low] if math.isfinite(low) else []
@@ -237,15 +237,15 @@ def ticks(
 
 
 def time_ticks(low_s: float, high_s: float, most: int) -> list[float]:
-    """Return at most `most` round times within the bounds: seconds, minutes, hours, days."""
+    """Return at most `most` round times within the bounds, spaced by seconds, minutes, hours or days."""
     days = math.ceil((high_s - low_s) / (86400 * most)) * 86400.0
     return ticks(low_s, high_s, most, steps=(*TIME_STEPS_S, days, 2 * days))
 
 
 def log_ticks(low: float, high: float, most: int) -> list[float]:
-    """Return at most `most` of 1, 2, 5 times powers of ten within the bounds. If too many, use the powers.
+    """Return at most `most` values in the bounds: 1, 2 and 5 times powers of ten, or just the powers if too many.
 
-    Bounds within half a decade are nearly linear, so they get `ticks`.
+    Bounds less than half a decade apart are nearly linear, so they use `ticks`.
     """
     if low <= 0 or high / low < 3:
         return ticks(low, high, most)
@@ -259,7 +259,7 @@ def log_ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def labels(values: Sequence[float]) -> list[str]:
-    """Return axis numbers with just enough digits to tell them apart: ``0.25``, ``20k``, ``1.5e-4``."""
+    """Format axis numbers with just enough digits to distinguish them: ``0.25``, ``20k``, ``1.5e-4``."""
     most = max(map(abs, values), default=0.0)
     step = min((abs(b - a) for a, b in pairwise(values)), default=0.0)
     if not step or not math.isfinite(most):
@@ -275,17 +275,17 @@ def labels(values: Sequence[float]) -> list[str]:
 
 
 def _in_powers(value: float, exponent: int) -> str:
-    """Return ``2e-4``, ``1.5e-4``, with just enough digits for a step of that exponent."""
+    """Format a number as ``2e-4`` or ``1.5e-4``, with just enough digits for steps of 10**`exponent`."""
     digits = max(0, math.floor(math.log10(abs(value)) + 1e-9) - exponent)
     number, _, power = f"{value:.{min(digits, 15)}e}".partition("e")
     return f"{number}e{int(power)}"
 
 
 def loss_bounds(points: Sequence[Point], smoothed: Sequence[float], *, log: bool) -> tuple[float, float]:
-    """Return the range of the y axis: all smoothed values, and the raw values without the top two percent.
+    """Return the y-axis range, which covers the smoothed values and all but the top two percent of raw values.
 
-    An outlier would flatten the curve, and so would the first steps. Smoothed values of the first twentieth do not count.
-    A logarithmic axis of positive points is not flattened, so its range includes all values.
+    Outliers would flatten the curve, and so would the first steps, so the first twentieth of the smoothed
+    values is ignored. A logarithmic axis (positive points only) is not flattened and covers every value.
     """
     low, top = min([min(p.low for p in points), *smoothed]), max([max(p.high for p in points), *smoothed])
     if log:

@@ -1,8 +1,8 @@
-"""Curves with axes: a window, a cursor that reads values, and marks (pure).
+"""Curves with axes, including a window, a cursor that reads values, and marks (pure).
 
-The x axis counts steps, epochs, times in the log, or readings. If a log is read after it was written, the time of
-reading has no meaning, so no axis shows it. An axis is available if nearly all points have a value for it, the values differ,
-and they never drop sharply within an attempt. A counter that restarts with each epoch does drop.
+The x axis shows steps, epochs, times from the log, or reading numbers. If a log is read after it was written, the
+time of reading means nothing, so no axis shows it. An axis is available if nearly all points have a value, the
+values differ, and they never drop sharply within an attempt, as a counter that restarts each epoch does.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ T = TypeVar("T")
 
 
 def of_track(work: Callable[Concatenate[Track, P], T]) -> Callable[Concatenate[Track, P], T]:
-    """Cache `work` by track identity and arguments. `lru_cache` would hash the whole track each time."""
+    """Cache `work` by track identity and arguments. `lru_cache` would hash the whole track on every call."""
     kept: dict[tuple[object, ...], tuple[Track, T]] = {}
 
     def kept_work(track: Track, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -83,7 +83,7 @@ class Axis(StrEnum):
 
 
 def axes_of(tracks: Sequence[Track]) -> list[Axis]:
-    """Return the axes that fit these points, best first. The number of readings always fits."""
+    """Return the axes that fit these points, best first. The reading number always fits."""
     given = [track for track in tracks if track]
     if not given:
         return [Axis.STEP]
@@ -91,14 +91,14 @@ def axes_of(tracks: Sequence[Track]) -> list[Axis]:
 
 
 def axis_for(wanted: Axis | None, tracks: Sequence[Track]) -> Axis:
-    """Return the wanted axis if it fits the points, else the best axis."""
+    """Return the wanted axis if it fits the points, otherwise the best one."""
     axes = axes_of(tracks)
     return wanted if wanted in axes else axes[0]
 
 
 @of_track
 def positions(track: Track, axis: Axis) -> Sequence[float]:
-    """Return each point's position. A point that has no value repeats the last. Spread readings over an epoch."""
+    """Return each point's position, or the last one if it has no value. Epoch readings are spread over the epoch."""
     if axis is Axis.NUMBER and track and not track[-1].number:  # not numbered
         return [float(at) for at in range(1, len(track) + 1)]
     values = [value_of(point, axis) for point in track]
@@ -111,13 +111,13 @@ def positions(track: Track, axis: Axis) -> Sequence[float]:
 
 
 def value_of(point: Point, axis: Axis) -> float | None:
-    """Return the value of a point on an axis."""
+    """Return a point's value on an axis, or None if it has none."""
     return point.number if axis is Axis.NUMBER else getattr(point, axis)
 
 
 @of_track
 def shifted(track: Track, by_s: float) -> Track:
-    """Shift points in time, for a run that started earlier or later."""
+    """Shift points by `by_s` seconds, for a run that started earlier or later."""
     return tuple(
         point._replace(t=point.t + by_s, line_t=None if point.line_t is None else point.line_t + by_s)
         for point in track
@@ -126,14 +126,14 @@ def shifted(track: Track, by_s: float) -> Track:
 
 @of_track
 def span_of(track: Track, axis: Axis) -> tuple[float, float] | None:
-    """Return the least and the greatest position of a track's points, or None if there are no points."""
+    """Return the lowest and highest position of a track's points, or None if there are no points."""
     found = positions(track, axis)
     return (min(found), max(found)) if found else None
 
 
 @of_track
 def _known(track: Track, axis: Axis) -> tuple[int, float, float] | None:
-    """Return how many points have a value on an axis, and the extremes, or None if the counter restarts in an attempt."""
+    """Return how many points have a value on an axis, and its min and max, or None if the counter restarts in an attempt."""
     given = [(point.attempt, value) for point in track if (value := value_of(point, axis)) is not None]
     if any(mine == other and b < BACK_RATIO * a for (mine, a), (other, b) in pairwise(given)):
         return None
@@ -142,7 +142,7 @@ def _known(track: Track, axis: Axis) -> tuple[int, float, float] | None:
 
 
 def _within_epochs(track: Track, values: list[float]) -> list[float]:
-    """Spread the readings of each whole epoch over that epoch, spaced as in the previous epoch."""
+    """Spread the readings of each whole epoch over that epoch. The last epoch is spaced like the one before."""
     if any(value % 1 for value in values):
         return values  # the log has fractional epochs
     found: list[float] = []
@@ -169,7 +169,7 @@ def _can_hold(tracks: Sequence[Track], axis: Axis) -> bool:
 
 
 class Look(msgspec.Struct, frozen=True):
-    """The view settings of a chart. `axis` is the x axis, None for the best one; `window` and `cursor` are values on it."""
+    """A chart's view settings. `axis` is the x axis, or None for the best; `window` and `cursor` are in its units."""
 
     axis: Axis | None = None
     log: bool = False
@@ -177,7 +177,7 @@ class Look(msgspec.Struct, frozen=True):
     cursor: float | None = None
 
     def zoomed(self, factor: float, whole: tuple[float, float]) -> Look:
-        """Scale the window by `factor` around the cursor or the newest end."""
+        """Scale the window by `factor` around the cursor, or its latest edge if there is no cursor."""
         low, high = self.window or whole
         span = whole[1] - whole[0]
         size = min(max((high - low) * factor, span * ZOOM_LEAST), span)
@@ -188,7 +188,7 @@ class Look(msgspec.Struct, frozen=True):
         return _moved(self, at - share * size, size, whole)
 
     def pointed(self, at: float | None, whole: tuple[float, float]) -> Look:
-        """Move the cursor to a value. The window follows the cursor."""
+        """Move the cursor to a value, and the window with it. None removes the cursor."""
         if at is None:
             return replace(self, cursor=None)
         at = min(max(at, whole[0]), whole[1])
@@ -200,16 +200,16 @@ class Look(msgspec.Struct, frozen=True):
 
 
 def _moved(look: Look, start: float, size: float, whole: tuple[float, float]) -> Look:
-    """Return the view with a window of this size from `start`, moved to fit within the whole range."""
+    """Return the view with a window of `size` at `start`, shifted to stay within the whole range."""
     start = min(max(start, whole[0]), whole[1] - size)
     return replace(look, window=(start, start + size))
 
 
 class Curve(msgspec.Struct, frozen=True):
-    """One series. `smoothed` matches `points` one to one. If it is empty, the means are drawn.
+    """A series to draw. `smoothed` is parallel to `points`; if it is empty, the means are drawn.
 
-    `cuts`: per attempt, the step from which a later attempt repeated the work (faint). `band` is the style of
-    the range of values behind the smoothed curve, or None. `letter`: drawn at the newest end.
+    `cuts` maps each attempt to the step from which a later attempt redid its work (drawn faint). `band` is the
+    style of the value range behind the smoothed curve, or None. `letter` is drawn at the latest point.
     """
 
     points: Track
@@ -221,7 +221,7 @@ class Curve(msgspec.Struct, frozen=True):
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """An event: a rule behind the curves and a word below them, on an axis of steps or time. The step may be unknown."""
+    """An event on a step or time axis: a rule behind the curves and a label below. `step` is None if unknown."""
 
     step: float | None
     t: float
@@ -230,9 +230,9 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 class Plot(NamedTuple):
-    """A drawn chart, with the scale of its x axis for cursor and mouse. `left`: cells before the first column.
+    """A drawn chart, with its x scale for the cursor and mouse.
 
-    `height`: the rows above the axis.
+    `left` is the number of cells before the first column, and `height` the number of rows above the axis.
     """
 
     rows: list[Row]
@@ -241,7 +241,7 @@ class Plot(NamedTuple):
     height: int = 0
 
     def with_cursor(self, at: float | None) -> Plot:
-        """Return the plot with a vertical line at an x value, behind the curves. None draws no line."""
+        """Return the plot with a vertical line behind the curves at an x value, or without one if `at` is None."""
         if at is None:
             return self
         column = self.left + min(max(self.x.dot(at) // 2, 0), self.x.dots // 2 - 1)
@@ -250,14 +250,14 @@ class Plot(NamedTuple):
 
 
 def extent(look: Look, tracks: Sequence[Track]) -> tuple[float, float] | None:
-    """Return the least and the greatest position, or None if there are no points."""
+    """Return the lowest and highest position in any track, or None if there are no points."""
     axis = axis_for(look.axis, tracks)
     spans = [span for track in tracks if (span := span_of(track, axis)) is not None]
     return (min(low for low, _ in spans), max(high for _, high in spans)) if spans else None
 
 
 def nearest(look: Look, tracks: Sequence[Track], at: float) -> Point | None:
-    """Return the point of the first track nearest to a position. Of two attempts, prefer the newer."""
+    """Return the first track's point closest to a position, preferring the later attempt, or None if it is empty."""
     if not tracks or not tracks[0]:
         return None
     xs = positions(tracks[0], axis_for(look.axis, tracks))
@@ -266,9 +266,9 @@ def nearest(look: Look, tracks: Sequence[Track], at: float) -> Point | None:
 
 
 Laid: TypeAlias = tuple[Curve, Sequence[float]]
-"""A curve, and the position of each of its points."""
+"""A curve and the position of each of its points."""
 Below: TypeAlias = list[tuple[int, str, TextStyle]]
-"""The texts below the axis: column, text and style."""
+"""Labels below the axis, each a column, text and style."""
 
 
 def plot(
@@ -283,18 +283,18 @@ def plot(
     axis_cells: int = 0,
     start_t: float = 0.0,
 ) -> Plot | None:
-    """Draw curves with their axes in `height` rows. Return None if there is nothing to draw or no room.
+    """Draw curves and their axes in `height` rows. Return None if there is nothing to draw or no room.
 
     Args:
-        curves: later ones are drawn over earlier ones.
-        look: window, cursor, logarithm.
-        width: cells.
-        height: rows.
-        marks: events.
-        circles: single values, such as a validation loss.
-        lost: non-finite points, drawn at the upper edge as a cross, or as the sign of an infinity.
-        start_t: the start of a time axis, wall seconds.
-        axis_cells: the minimum width of the y axis with its numbers, so that stacked charts align.
+        curves: the curves; later ones are drawn over earlier ones.
+        look: the window, cursor and log-scale setting.
+        width: the width in cells.
+        height: the height in rows.
+        marks: the events to mark.
+        circles: individual values, such as a validation loss.
+        lost: non-finite points, drawn at the top edge: a cross for NaN, otherwise the infinity sign.
+        start_t: where a time axis starts, in wall seconds.
+        axis_cells: minimum width of the y axis including its numbers, to align stacked charts.
     """
     tracks = [*(curve.points for curve in curves), lost]
     whole = extent(look, tracks)
@@ -343,7 +343,7 @@ def plot(
 
 
 def _within(curve: Curve, xs: Sequence[float], low: float, high: float) -> Laid:
-    """Return the points in the window plus one more on each side, so that lines reach the edges."""
+    """Return the points in the window, plus one on each side so that lines reach the edges."""
     points = curve.points
     if not points or (low <= min(xs) and max(xs) <= high):
         return curve, xs
@@ -379,7 +379,7 @@ def _draw(canvas: Canvas, curve: Curve, xs: Sequence[float], x: Scale, y: Scale)
 
 
 def _mark_clipped(canvas: Canvas, laid: Sequence[Laid], x: Scale, y: Scale) -> None:
-    """Mark columns with values above the y axis."""
+    """Mark the columns whose values go off the top of the y axis."""
     for curve, xs in laid:
         for point, at in zip(curve.points, xs, strict=True):
             value = point.high if curve.smoothed else point.mean  # as high as it is drawn
@@ -388,7 +388,7 @@ def _mark_clipped(canvas: Canvas, laid: Sequence[Laid], x: Scale, y: Scale) -> N
 
 
 def _ruled(spans: Row, column: int) -> Row:
-    """Draw the cursor's rule in each cell that is empty or has only a mark's rule."""
+    """Draw the cursor's rule in a row if the cell is blank or contains only a mark's rule."""
     found: list[Span] = []
     for text, style in spans:
         at, column = column, column - len(text)
@@ -400,7 +400,7 @@ def _ruled(spans: Row, column: int) -> Row:
 
 
 def _marked(marks: Sequence[Mark], x: Scale, axis: Axis) -> Below:
-    """Return the visible marks. An axis that counts neither steps nor time has none."""
+    """Return the visible marks. Only step and time axes have any."""
     if axis in {Axis.EPOCH, Axis.NUMBER}:
         return []
     places = [(mark.step if axis is Axis.STEP else mark.t, mark) for mark in marks]
@@ -414,7 +414,7 @@ def _marked(marks: Sequence[Mark], x: Scale, axis: Axis) -> Below:
 def _under(
     columns: int, left: int, x: Scale, axis: Axis, start_t: float, below: Below, *, line: bool, words: bool
 ) -> list[Row]:
-    """Return the rows below the canvas: a line, the labels of marks, the numbers."""
+    """Return the rows below the canvas: the axis line, mark labels and axis numbers."""
     numbers = _x_labels(x, columns, axis, start_t)
     found: list[Row] = []
     if line:
@@ -429,7 +429,7 @@ def _under(
 
 
 def _x_labels(x: Scale, columns: int, axis: Axis, start_t: float) -> Below:
-    """Return the positions and texts of the x-axis labels."""
+    """Return the x-axis labels with their columns."""
     cells_each = SPAN_CELLS if axis is Axis.TIME else max(NUMBER_CELLS, len(fm.whole(x.high)) + 3)
     most = max(2, columns // cells_each)
     if axis is Axis.TIME:
@@ -443,7 +443,7 @@ def _x_labels(x: Scale, columns: int, axis: Axis, start_t: float) -> Below:
 
 
 def _texts(taken: Below, width: int) -> Row:
-    """Lay out texts under their columns. If two texts would touch, keep the earlier one in the list."""
+    """Place labels under their columns. If two would touch, keep whichever comes first in the list."""
     line: list[tuple[str, TextStyle]] = [(" ", TextStyle.DIM)] * width
     for column, text, style in taken:
         start = min(max(column - len(text) // 2, 0), max(width - len(text), 0))
@@ -462,10 +462,10 @@ def readout(
     lost: Track = (),
     room: int | None = None,
 ) -> Row:
-    """Return the readout at the cursor: step (else epoch), value (with bounds if points were merged), time of day.
+    """Describe the point at the cursor: step or epoch, value (with its range if points were merged), time of day.
 
-    For an earlier attempt, include the attempt. `lost`: see `plot`. `room`: width in cells. Drop the range
-    and the time of day first, then the position.
+    For an earlier attempt, name the attempt too. `lost` is as in `plot`. If the text does not fit in `room`
+    cells, drop the range and the time of day first, then the position.
     """
     if look.cursor is None:
         return ()
@@ -491,7 +491,7 @@ def readout(
 
 
 def axis_word(axis: Axis) -> str:
-    """Return the word for the axis in a chart's title, in English, or "" for steps, the usual axis."""
+    """Return an axis's English label for a chart title, or "" for steps, the default axis."""
     if axis is Axis.TIME:
         return "by time since the start"
     return "" if axis is Axis.STEP else f"by {axis}"

@@ -1,4 +1,4 @@
-"""The color of a value or a series: thresholds of gauges, and the hue of each kind of series (pure)."""
+"""Colors for values and series: gauge thresholds and a hue for each kind of series (pure)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from supervisor.views.tui.widgets.paint import TextStyle
 
 
 class Gauge(StrEnum):
-    """A ratio with a good end and a bad end."""
+    """A ratio that is good at one extreme and bad at the other."""
 
     GPU = "gpu"
     CPU = "cpu"
@@ -20,7 +20,7 @@ class Gauge(StrEnum):
 
 
 class Limits(NamedTuple):
-    """The ratios where amber and red start. If red is below amber, low values are bad."""
+    """The ratios where amber and red begin. If red is below amber, low values are bad."""
 
     amber: float
     red: float
@@ -59,22 +59,22 @@ def value_style(gauge: Gauge, ratio: float | None) -> TextStyle:
 
 
 def band_style(name: str) -> TextStyle:
-    """Return the style for the range behind a series' smoothed curve: a weaker accent for losses, else neutral."""
+    """Return the style for the range behind a smoothed curve: a muted accent for losses, otherwise neutral."""
     return TextStyle.BAND if series_style(name) is TextStyle.LOSS else TextStyle.FRAME
 
 
 def run_style(at: int) -> TextStyle:
-    """Return the hue of a run in a chart. The first is unique, and a seventh run reuses the second."""
+    """Return a run's color in a chart. Only the first run's is unique; the seventh run reuses the second's."""
     return _RUN_STYLES[at if at < len(_RUN_STYLES) else 1 + (at - 1) % (len(_RUN_STYLES) - 1)]
 
 
 def run_letter(at: int) -> str:
-    """Return the letter that marks a run's curve, so that color is never the only sign."""
+    """Return the letter that labels a run's curve, so that color is never the only cue."""
     return ascii_lowercase[at % len(ascii_lowercase)]
 
 
 def series_style(name: str) -> TextStyle:
-    """Return the accent for losses, the second hue for speed and time, the foreground for the rest."""
+    """Return the accent for losses, the second hue for speed and time, or the foreground for anything else."""
     if _LOSS.search(name):
         return TextStyle.LOSS
     return TextStyle.PACE if _PACE.search(name) else TextStyle.PLAIN

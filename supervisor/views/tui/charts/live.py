@@ -1,4 +1,4 @@
-"""Live charts: the loss over steps, and utilization and memory over the last minutes."""
+"""Live charts: loss by step, and recent utilization and memory."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ WINDOW_LEAST_S = 60.0
 
 
 class LossPanel(ChartPanel):
-    """A loss chart: raw values faint, moving mean strong, validation as circles, failures and restarts marked."""
+    """A loss chart with faint raw values, a bold moving mean, validation circles, and failure and restart marks."""
 
     number: int | None = 1
 
     def tracks(self) -> Sequence[Track]:
-        """Return the loss, and the points with a non-finite loss."""
+        """Return the loss track and the points whose loss is not finite."""
         snapshot = self.view.snapshot if self.view is not None else None
         return (snapshot.metrics["loss"], snapshot.lost) if snapshot is not None else ()
 
     def titles(self) -> tuple[Row, Row]:
-        """Return the readout at the cursor, or else the newest values."""
+        """Return the title and the readout at the cursor, or else the latest values."""
         if self.view is None:
             return EMPTY, EMPTY
         snapshot = self.view.snapshot
@@ -85,14 +85,14 @@ class LossPanel(ChartPanel):
                 yield row(Span(self.tr(f" at step {fm.whole(step)}"), TextStyle.DIM))
 
     def _modes(self) -> str:
-        """Return words for the non-default settings of the axes."""
+        """Describe any axis settings that are not at their defaults."""
         found = self.modes()
         if self.look.log and any(p.low <= 0 for track in self.tracks()[:1] for p in track):
             found[0] = self.tr("no log: values of 0 or less")
         return f" {' · '.join(found)}" if found else ""
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """Return the chart, or the reason why it is missing."""
+        """Return the chart, or the reason there is none."""
         assert self.view is not None
         snapshot = self.view.snapshot
         points = snapshot.metrics["loss"]
@@ -116,7 +116,7 @@ class LossPanel(ChartPanel):
 
 
 class Use(NamedTuple):
-    """What to chart for all devices together. `full` is the value at capacity; `gauge` None: unknown."""
+    """What to chart for all devices combined. `full` is the value at capacity; `gauge` is None if that is unknown."""
 
     what: str
     track: Track
@@ -125,12 +125,12 @@ class Use(NamedTuple):
     say: Callable[[float], str]
 
     def style(self, value: float) -> TextStyle:
-        """Return a style by how busy or full a device is. A process on its own may use several cores."""
+        """Style a value by how busy or full the device is. A lone process may use several cores, so it has no gauge."""
         return value_style(self.gauge, value / self.full) if self.gauge is not None else TextStyle.PLAIN
 
 
 def use_of(snapshot: Snapshot, *, memory: bool) -> Use:
-    """Return GPU usage, or else that of the machine's memory, its cores, or the first rank's cores."""
+    """Return GPU usage, or failing that the machine's memory, its cores or the first rank's cores."""
     machine = snapshot.machine
     if snapshot.gpus and not memory:
         return Use("GPU", snapshot.gpu_util, 1.0, Gauge.GPU, fm.percent)
@@ -150,7 +150,7 @@ def use_of(snapshot: Snapshot, *, memory: bool) -> Use:
 
 
 class UsePanel(Panel):
-    """A chart of how busy (or how full) all devices together were in the last ten minutes."""
+    """A chart of how busy (or full) all devices combined were over the last ten minutes."""
 
     def __init__(self, *, id: str, memory: bool) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
@@ -158,7 +158,7 @@ class UsePanel(Panel):
         self._age = ""
 
     def titles(self) -> tuple[Row, Row]:
-        """Return the charted quantity and its newest mean."""
+        """Return the charted quantity and its latest mean."""
         if self.view is None:
             return EMPTY, EMPTY
         use = use_of(self.view.snapshot, memory=self.memory)
@@ -173,13 +173,13 @@ class UsePanel(Panel):
         return left, row(value, Span(self._age, TextStyle.WARN))
 
     def tick(self, view: View) -> None:
-        """Update the displayed age of an old reading."""
+        """Update the displayed age of a stale reading."""
         self.view = view
         if self._age_text(view) != self._age:
             self.repaint()
 
     def _age_text(self, view: View) -> str:
-        """Return the age of a live run's newest reading, or "" while the age is normal."""
+        """Return the age of a live run's latest reading, or "" while it is still fresh."""
         track = use_of(view.snapshot, memory=self.memory).track
         if not track or view.snapshot.state.is_over or view.now - track[-1].t < fm.STALE_S:
             return ""
@@ -210,12 +210,12 @@ class UsePanel(Panel):
 
 
 def _beside_loss(snapshot: Snapshot) -> Track:
-    """Return the validation losses, unless they have their own chart."""
+    """Return the validation losses, unless the chart is already showing them as its loss."""
     return snapshot.metrics["val_loss"] if snapshot.loss_name != "val_loss" else ()
 
 
 def not_finite(snapshot: Snapshot) -> str:
-    """Return a note on a non-finite newest loss, its start and the last finite loss, or "" if finite, or reading is behind."""
+    """Describe a loss that is non-finite now (since when, last finite value). "" if finite or the log is still being read."""
     first = snapshot.lost_since
     if first is None or not snapshot.is_current(first.attempt) or reading_ratio(snapshot.state) is not None:
         return ""
@@ -228,16 +228,16 @@ def not_finite(snapshot: Snapshot) -> str:
 
 
 def start_of(state: RunState, tracks: Iterable[Track]) -> float:
-    """Return the start of the time axis, wall seconds: the first launch, or the first line of a log attached later."""
+    """Return where the time axis starts (wall seconds): the first launch, or the first line of a log attached later."""
     known = [track[0].time for track in tracks if track]
     known += [attempt.started_t or attempt.planned_t for attempt in state.attempts[:1]]
     return min((t for t in known if t is not None), default=0.0)
 
 
 def attempt_marks(state: RunState) -> list[Mark]:
-    """Return marks for failures, starts of later attempts, and changes of the printed loss. The newest is first, to keep its label.
+    """Return marks, newest first to keep their labels, for failures, later attempts and switches to another printed loss.
 
-    Return no marks while an old log is being read, because the last line read is not its end.
+    While an old log is still being read, there are none, because the last line read is not the last in the log.
     """
     attempts = state.attempts
     found: list[Mark] = []
@@ -263,7 +263,7 @@ def attempt_marks(state: RunState) -> list[Mark]:
 
 
 def _nothing_yet(snapshot: Snapshot, width: int, height: int, tr: Tr) -> list[Row]:
-    """Return the reason why the chart is empty."""
+    """Explain why the chart is empty."""
     attempts = snapshot.state.attempts
     is_over = bool(attempts) and (attempts[-1].quiet_since is not None or attempts[-1].ended_t is not None)
     text = "no loss seen yet: it appears with the first log line that names one"

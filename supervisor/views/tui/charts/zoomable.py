@@ -28,7 +28,7 @@ ZOOM = 0.6
 
 
 class ChartPanel(Panel, can_focus=True):
-    """A chart with its view settings. A subclass draws `tracks`. The cursor reads the first track."""
+    """A chart with its own view settings. Subclasses supply `tracks`, and the cursor reads the first one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "cursor(-1)", "cursor back", show=False),
@@ -43,7 +43,7 @@ class ChartPanel(Panel, can_focus=True):
     ]
 
     class Chosen(Message):
-        """A request for the log at a point."""
+        """Posted to request the log at a point."""
 
         def __init__(self, point: Point) -> None:
             super().__init__()
@@ -55,7 +55,7 @@ class ChartPanel(Panel, can_focus=True):
         self.plotted: Plot | None = None
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
-        """Return the keys for reading and drawing."""
+        """Return the keys for inspecting and drawing the chart."""
         return [
             ("← →", "cursor", "focused.cursor(-1)"),
             *([("Enter", "its log", "focused.choose")] if self.look.cursor is not None else []),
@@ -66,24 +66,24 @@ class ChartPanel(Panel, can_focus=True):
         ]
 
     def modes(self) -> list[str]:
-        """Return words for non-default settings of the axes, with the logarithm first."""
+        """Describe any axis settings that are not at their defaults, log scale first."""
         word = axis_word(self.axis)
         found = ["log"] if self.look.log else []
         found += [self.tr(word)] if word else []
         return [*found, *([self.tr("zoomed, 0 shows all")] if self.look.window is not None else [])]
 
     def closes(self) -> str:
-        """Return what Esc closes (the cursor and the window together), or nothing if neither is open."""
+        """Return a label for what Esc clears, or "" if nothing is set. The cursor and the window go together."""
         if self.look.cursor is not None:
             return "clear cursor"
         return "whole range" if self.look.window is not None else ""
 
     def tracks(self) -> Sequence[Track]:
-        """Return the tracks, the cursor's track first."""
+        """Return the tracks, starting with the one the cursor reads."""
         raise NotImplementedError
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
-        """Check whether a key is available. Esc and Enter go to the screen if they have no use here."""
+        """Check whether a key is available. Esc and Enter go to the screen if they do nothing here."""
         if action == "plain":
             return bool(self.closes())
         if action == "choose":
@@ -91,7 +91,7 @@ class ChartPanel(Panel, can_focus=True):
         return True
 
     def show_at(self, step: float | None, t: float | None, attempt: int) -> bool:
-        """Put the cursor where a log line was written. Return False if no point is near enough."""
+        """Move the cursor to where a log line was written. Return False if its attempt has no matching point."""
         tracks = self.tracks()
         xs = positions(tracks[0], axis_for(self.look.axis, tracks)) if tracks else []
         points = (
@@ -108,7 +108,7 @@ class ChartPanel(Panel, can_focus=True):
         return True
 
     def action_cursor(self, way: int) -> None:
-        """Move the cursor to the last point in a column, or else the next point. Start at the newest point."""
+        """Move the cursor to the farthest point within one column, or else to the next point. Start at the latest point."""
         whole, plot = extent(self.look, self.tracks()), self.plotted
         if whole is None or plot is None:
             return
@@ -136,11 +136,11 @@ class ChartPanel(Panel, can_focus=True):
         self._look(replace(self.look, window=None))
 
     def action_plain(self) -> None:
-        """Clear cursor and window."""
+        """Clear the cursor and the window."""
         self._look(replace(self.look, window=None, cursor=None))
 
     def action_log(self) -> None:
-        """Turn the logarithm on or off."""
+        """Toggle between logarithmic and linear scale."""
         self._look(replace(self.look, log=not self.look.log))
 
     @property
@@ -149,7 +149,7 @@ class ChartPanel(Panel, can_focus=True):
         return axis_for(self.look.axis, self.tracks())
 
     def action_axis(self) -> None:
-        """Switch to the next axis that fits the points. The cursor stays at its point."""
+        """Switch to the next axis that fits the points, keeping the cursor on its point."""
         tracks = self.tracks()
         axes, now = axes_of(tracks), self.axis
         following = axes[(axes.index(now) + 1) % len(axes)]
@@ -161,14 +161,14 @@ class ChartPanel(Panel, can_focus=True):
         self._look(other, cursor=at)
 
     def action_choose(self) -> None:
-        """Ask for the log at the cursor."""
+        """Request the log at the cursor."""
         if self.look.cursor is not None:
             point = nearest(self.look, self.tracks(), self.look.cursor)
             if point is not None:
                 self.post_message(self.Chosen(point))
 
     def on_click(self, event: events.Click) -> None:
-        """Place the cursor at the click."""
+        """Place the cursor where the user clicked."""
         plot = self.plotted
         if plot is not None and plot.x.dots >= 4:
             at = (event.x - (1 if self.framed else 0) - plot.left) / (plot.x.dots // 2 - 1)

@@ -1,4 +1,4 @@
-"""The dashboard's keys, including those that send requests, and the reasons why a key is unavailable."""
+"""The dashboard's keys, including those that send requests, and explanations for unavailable keys."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ PLAYBACK = frozenset({"play", "scrub", "fact", "speed"})
 
 
 def action_name(binding: Binding) -> str:
-    """Return the action of a binding, as in `actions.possible`: ``ask('hold')`` is "hold"."""
+    """Return a binding's action name as used in `actions.possible`: "hold" for ``ask('hold')``."""
     name, _, argument = binding.action.partition("(")
     return argument.strip("')") if name in {"ask", "page"} else name
 
@@ -79,12 +79,12 @@ def _act(key: str, action: str, word: str, shown: str, text: str, *, show: bool 
 
 
 def _hidden(key: str, action: str, word: str, shown: str, text: str) -> Binding:
-    """Bind a key that only the help shows."""
+    """Bind a key that is shown only in the help."""
     return _key(key, action, word, shown, text, show=False)
 
 
 def _recorded(key: str, action: str, word: str, shown: str = "") -> Binding:
-    """Bind a key for a recording, checked before the key's usual action."""
+    """Bind a key for playing a recording. It is checked before the key's usual action."""
     name = f"recorded.{action}"
     return Binding(key, action, word, key_display=shown or None, show=bool(shown), priority=True, id=name)
 
@@ -163,11 +163,11 @@ EXPLAINED = {
 
 
 class Requests:
-    """Actions that send a request to the keeper, or start a keeper.
+    """Actions that send a request to the keeper or start a keeper.
 
     Args:
         panes: the visible panes.
-        access: the way to the run.
+        access: how to reach the run.
     """
 
     def __init__(self, panes: Panes, access: RunAccess) -> None:
@@ -179,7 +179,7 @@ class Requests:
     # -- what is possible now ------------------------------------------------------------------------------
 
     def renew(self) -> None:
-        """Update the possible actions and any open dialog after the run's state changed."""
+        """Update the possible actions and any open dialog after the run's state changes."""
         self.report_answers()
         snapshot = self.panes.snapshot
         if snapshot is None:
@@ -223,14 +223,14 @@ class Requests:
                 return name in self.possible
 
     def is_early(self, event: events.Event) -> bool:
-        """Check whether a key came before the run's first data. Such early keys wait."""
+        """Check whether a key arrived before the run's first data. Such keys have to wait."""
         if isinstance(event, events.Key) and event.key in LEAVING:
             return False
         is_unread = self.panes.snapshot is None or not self.panes.screen.is_mounted
         return is_unread and time.monotonic() - self._made_t < FIRST_READ_S
 
     def explain(self, event: events.Key) -> bool:
-        """Explain why a request key is not possible now. Return whether the key is a request key."""
+        """Explain why a request key is not possible now. Return whether the key is a request key at all."""
         name, snapshot = EXPLAINED.get(event.character or ""), self.panes.snapshot
         if name is None:
             return False
@@ -256,11 +256,11 @@ class Requests:
     # -- actions without a dialog ----------------------------------------------------------------------------
 
     def action_adopt(self, why: str = "") -> None:
-        """Show what a new keeper would do, and ask. `why` is the action that needs a keeper."""
+        """Show what a new keeper would do, then ask. `why` is the action that needs a keeper."""
         self._offer_first(self._access.adopter, ADOPT, why)
 
     def action_continue_run(self) -> None:
-        """Show the next attempt of a finished run, and ask whether to start it."""
+        """Show a finished run's next attempt and ask whether to start it."""
         self._offer_first(self._access.continuer, CONTINUE)
 
     def _offer_first(self, adopter: Adopter | None, words: OfferWords, why: str = "") -> None:
@@ -269,12 +269,12 @@ class Requests:
             offer_first(screen, feeder.submit, adopter, run, words, self.panes.tell, why=why)
 
     def action_accept(self) -> None:
-        """Restart a held run with the suggested change. Ask first if the restart would lose something."""
+        """Restart a held run with the suggested change, asking first if something would be lost."""
         if self.panes.snapshot is not None:
             self._restart(offer_warning(self.panes.snapshot), RequestArgs(offered=True))
 
     def _restart(self, risk: str, args: RequestArgs) -> None:
-        """Restart with a change. Ask first if the change has a risk."""
+        """Restart with a change, asking first if it is risky."""
 
         def closed(yes: bool | None) -> None:
             if yes:
@@ -288,17 +288,17 @@ class Requests:
             self._send(RequestKind.RESTART_WITH, args)
 
     def action_answer(self, at: int) -> None:
-        """Answer the question on the card. The keeper then plans with the answer."""
+        """Answer the question on the card, so the keeper can plan with the answer."""
         asked = self.panes.snapshot.state.open_question if self.panes.snapshot is not None else None
         if asked is not None and at < len(asked.answers):
             self._send(RequestKind.ANSWER, RequestArgs(answer=asked.answers[at].value))
 
     def action_note(self) -> None:
-        """Ask for a note."""
+        """Prompt for a note."""
         ask_over(self.panes.screen, AskLine("note"), self.note_for)
 
     def note_for(self, words: str) -> None:
-        """Add a note to the timeline. The note of a finished run goes into this user's index, since its folder is closed."""
+        """Add a note to the timeline, or to this user's index if the run has finished and its folder is closed."""
         run, text, snapshot = self._access.client.run, words.strip(), self.panes.snapshot
         if text and snapshot is not None and snapshot.state.is_over:
             self._change_index(lambda: f"noted: {give_note(run, text, os.environ)}")
@@ -306,7 +306,7 @@ class Requests:
             self._send(RequestKind.NOTE, RequestArgs(text=text))
 
     def action_name(self) -> None:
-        """Ask for a name for the run."""
+        """Prompt for a name for the run."""
         ask_over(self.panes.screen, AskLine("name", self.panes.header.name_given), self.name_for)
 
     def name_for(self, words: str) -> None:
@@ -321,7 +321,7 @@ class Requests:
         self._change_index(named)
 
     def _change_index(self, change: Callable[[], str]) -> None:
-        """Change this user's index in the reading thread. Report what `change` returns, or why it failed."""
+        """Change this user's index in the reading thread, then report what `change` returns or why it failed."""
 
         def act() -> None:
             try:
@@ -367,7 +367,7 @@ class Requests:
         self._open_restart_dialog(asks, closed)
 
     def action_edit(self) -> None:
-        """Restart with different arguments or environment, starting from the suggested change."""
+        """Edit the arguments or environment, starting from the suggested change, and restart with them."""
         from supervisor.run.next_job import next_job, undecided
         from supervisor.views.tui.shell.restart_dialogs import Edited, EditScreen
 
@@ -406,7 +406,7 @@ class Requests:
         self._open_restart_dialog(asks, closed)
 
     def action_ask(self, name: str) -> None:
-        """Send a request to the keeper. Ask first if the request would lose something."""
+        """Send a request to the keeper, asking first if something would be lost."""
         kind = RequestKind(name)
         asked = question(kind, self.panes.snapshot) if self.panes.snapshot else None
         if asked is None:
@@ -457,7 +457,7 @@ class Requests:
             dialog.show_stopped(False)  # the restart had already begun, or someone else started or ended it
 
     def _tell_not_restarted(self, dialog: OverScreen[Any]) -> None:
-        """Report the restart that a dialog paused, after the dialog closed with no answer."""
+        """If a dialog paused a restart and was closed without an answer, say that the run was not restarted."""
         if dialog.is_restart_stopped:
             self.panes.tell(Answer("not restarted; the run waits for you", None))
 

@@ -1,4 +1,4 @@
-"""Actions that only show something, such as panes, pages, the log or other runs. They send no requests."""
+"""Actions that only show something, such as panes, pages, the log or other runs, and send no requests."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Looking:
     # -- panes and pages -----------------------------------------------------------------------------------
 
     def closes(self) -> str:
-        """Return what the back key closes first, from the inside out, or "" if nothing is open."""
+        """Return a label for what the back key closes next, innermost first, or "" if nothing is open."""
         focused = self.panes.focused
         if focused is not None and (word := focused.closes()):
             return word
@@ -105,7 +105,7 @@ class Looking:
                 self.panes.zoom(None)
 
     def action_pane(self, name: str) -> None:
-        """Go to a pane. Zoom the pane if it does not fit."""
+        """Focus a pane, zooming it if it is not currently visible."""
         wanted = self.panes.find("card" if name == "loss" and self.panes.is_card_shown else name)
         if self.panes.zoomed is not None:
             self.panes.zoom(None)
@@ -114,7 +114,7 @@ class Looking:
         wanted.focus()
 
     async def action_page(self, name: str) -> None:
-        """Show only one page. The same key returns to the panes."""
+        """Show a page on its own. The same key returns to the panes."""
         if self.panes.zoomed == name:
             self.panes.zoom(None)
             return
@@ -123,14 +123,14 @@ class Looking:
         page.focus()
 
     def action_zoom(self) -> None:
-        """Show only the focused pane, or all panes again."""
+        """Toggle between the focused pane and all panes."""
         if self.panes.zoomed is not None:
             self.panes.zoom(None)
         elif self.panes.focused is not None:
             self.panes.zoom(self.panes.focused.id)
 
     def leave_page(self) -> None:
-        """Show the panes again if a page covers them."""
+        """Return to the panes if a page covers them."""
         if self.panes.zoomed in PAGES:
             self.panes.zoom(None)
 
@@ -174,7 +174,7 @@ class Looking:
     # -- the code of a failure, and copies -------------------------------------------------------------------
 
     def _failed_attempt(self) -> AttemptState | None:
-        """Return the failed attempt on the screen: the failure page's, or the card's."""
+        """Return the attempt on the failure page or visible card, or None if neither is shown."""
         from supervisor.views.tui.pages.failure import FailurePage
 
         if self.panes.zoomed == "failure":
@@ -183,12 +183,12 @@ class Looking:
         return self.panes.snapshot.state.attempt if is_card_seen and self.panes.snapshot is not None else None
 
     def _own_code(self) -> CodeLine | None:
-        """The user's own line in the failure on the screen."""
+        """The line of the user's own code in the visible failure, if any."""
         snapshot, attempt = self.panes.snapshot, self._failed_attempt()
         return own_line_of(snapshot, attempt) if snapshot is not None and attempt is not None else None
 
     def action_open_code(self) -> None:
-        """Open the failure's own line in the user's editor. Ask before opening a file outside the job's folder."""
+        """Open the failing line of the user's own code in their editor. Ask first if the file is outside the job's folder."""
         from supervisor.views.tui.shell.external_editor import editor_argv, run_outside, source_spot
         from supervisor.views.tui.shell.prompts import Confirm
 
@@ -215,7 +215,7 @@ class Looking:
             app.push_screen(Confirm(f"it lies outside the job's folder: open {spot.path}?"), open_it)
 
     def action_copy(self) -> None:
-        """Copy the visible page, else the failure card, else the focused pane, to the clipboard."""
+        """Copy the visible page to the clipboard, or else the failure card, or else the focused pane."""
         pane = self._to_copy()
         if pane is not None and (text := pane.copied()):
             self.panes.screen.app.copy_to_clipboard(text)
@@ -223,7 +223,7 @@ class Looking:
             self.panes.tell(Answer(f"{lines} lines copied (where the terminal allows it: OSC 52)", True))
 
     def _to_copy(self) -> Panel | None:
-        """Return the pane to copy, which is the log if there is no page, card or chosen pane."""
+        """Return the pane to copy, which is the log if there is no page, card or focused pane."""
         if self.panes.zoomed is not None:
             return self.panes.find(self.panes.zoomed)
         if self.panes.is_card_shown:
@@ -239,7 +239,7 @@ class Looking:
         self.session.start()
 
     def update_log(self, snapshot: Snapshot) -> None:
-        """Pass on the list of logs, and the line where the newest failure began."""
+        """Pass on the list of logs and the line where the latest failure began."""
         attempt = snapshot.state.attempt
         verdict = attempt.verdict if attempt is not None and attempt.ended_t is not None else None
         cause = verdict.cause if verdict is not None and attempt is not None and attempt.failure else None
@@ -254,7 +254,7 @@ class Looking:
             self.session.tell(lambda view: view.keep_cause(line))
 
     def take(self, answer: lc.Answer) -> None:
-        """Show a delivery from the reading thread."""
+        """Show what the reading thread has delivered."""
         match answer:
             case lc.Page() as page:
                 self._logs.take(page)
@@ -272,14 +272,14 @@ class Looking:
                 self._point_at(point)
 
     def open_log(self, at: LogAt | None = None) -> None:
-        """Show the log on a full page at a place, or at the current place for None."""
+        """Open the log as a full page at a position, or at the current one if `at` is None."""
         self.panes.zoom("log")
         self._logs.focus()
         if at is not None:
             self._logs.ask(lambda view: view.to_place(at))
 
     def _point_at(self, point: LogAt) -> None:
-        """Show a line's step on the chart."""
+        """Show a log line's step on the chart."""
         loss = self.panes.loss
         if not loss.show_at(point.step, point.t, point.attempt or 0):
             known = f"step {point.step:g}" if point.step is not None else "that time"
@@ -288,40 +288,40 @@ class Looking:
             loss.focus()
 
     def action_search(self) -> None:
-        """Search the log while typing."""
+        """Search the log as the user types."""
         self.leave_page()
         self._logs.open_search()
 
     def action_match(self, way: int) -> None:
-        """Go to the next or previous match, upward or downward."""
+        """Go to the next match above or below."""
         self._logs.match(-way)
 
     def action_filter(self) -> None:
-        """Show only some lines."""
+        """Filter the log as the user types."""
         self.leave_page()
         self._logs.open_filter()
 
     def action_freeze(self) -> None:
-        """Freeze the log, or follow it."""
+        """Toggle between freezing and following the log."""
         self._logs.toggle_follow()
 
     def action_rank(self, way: int) -> None:
-        """Show the log of one rank. Repeated calls cycle through none, 0, 1 and so on."""
+        """Show only one rank's log, cycling through no rank, rank 0, rank 1 and so on."""
         self._logs.next_rank(way)
 
     def action_node(self, way: int) -> None:
-        """Show the log of one node. Repeated calls cycle through none, 0, 1 and so on."""
+        """Show only one node's log, cycling through no node, node 0, node 1 and so on."""
         if self.panes.snapshot is not None:
             self._logs.next_node([node.number for node in self.panes.snapshot.nodes], way)
 
     def show_rank(self, who: str, node: int | None) -> None:
-        """Show the log of one rank, or of the ranks of a node."""
+        """Show one rank's log, or the logs of all ranks on a node."""
         self.panes.zoom(None)
         self._logs.show_only(Query().of(who) if node is None else Query().at(node), None)
         self.panes.log.focus()
 
     async def action_open_log(self) -> None:
-        """Open the full log at the visible cause, or else at the visible line. If stacks are the cause, open their page."""
+        """Open the full log at the displayed cause or the visible line. If the cause is in the stacks, open their page."""
         from supervisor.views.tui.pages.failure import cause_of
 
         cause = cause_of(self._failed_attempt())

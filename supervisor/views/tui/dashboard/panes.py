@@ -1,8 +1,8 @@
-"""The panes of the dashboard: their content, which panes fit on the terminal, and which pane is shown alone.
+"""The dashboard's panes: their content, which of them fit in its two layouts, and which one is zoomed.
 
-There are two layouts. A narrow terminal has one column: the loss or the failure card, a line per device, the log. A wide
-terminal has two columns above the log. As the terminal shrinks, these are dropped in order: timeline, usage charts, tiles,
-ranks, devices beyond four, the loss chart. Header, log, notice and footer stay. A failure card takes only its own rows.
+A narrow terminal has one column: the loss or the failure card, a line per device, and the log. A wide one has two
+columns above the log. As it shrinks, panes go in this order: timeline, usage charts, tiles, ranks, devices beyond
+four, loss chart. Header, log, notice and footer stay. A failure card takes only the rows it needs.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 class Needs(msgspec.Struct, frozen=True):
-    """The inputs of the layout besides the terminal size, in rows. `card_rows` 0: no failure card.
+    """What the layout depends on besides the terminal size, in rows. `card_rows` is 0 without a failure card.
 
     `gpus` says whether the devices are GPUs, which have charts.
     """
@@ -73,7 +73,7 @@ def plan(width: int, height: int, needs: Needs) -> Layout:
 
 
 def _narrow(height: int, needs: Needs) -> Layout:
-    """Lay out one column."""
+    """Lay out a single column."""
     room = height - 4
     shown = set(ALWAYS | {"log"} | ({"tiles"} if height >= LOW else set()))
     devices = left = 0
@@ -95,7 +95,7 @@ def _narrow(height: int, needs: Needs) -> Layout:
 
 
 def _wide(width: int, height: int, needs: Needs) -> Layout:
-    """Lay out two columns above the log. The usage charts get the rows that the ranks table does not need."""
+    """Lay out two columns above the log. The usage charts get any rows that the ranks table does not need."""
     room = height - (5 if height >= LOW else 4)
     shown = set(ALWAYS | {"log"} | ({"tiles"} if height >= LOW else set()))
     shown |= {"timeline"} if width >= ROOMY_FROM else set()
@@ -123,7 +123,7 @@ def _wide(width: int, height: int, needs: Needs) -> Layout:
 
 
 def _is_beside_card(width: int, needs: Needs) -> bool:
-    """Check whether a column of other panes is beside a failure card."""
+    """Check whether other panes fit in a column beside the failure card."""
     return width >= ROOMY_FROM and bool(needs.devices + needs.ranks)
 
 
@@ -132,12 +132,12 @@ def _right_width(width: int) -> int:
 
 
 class Panes:
-    """All panes of one run, arranged for the terminal's size and the run's state.
+    """All panes for one run, arranged according to the terminal size and the run's state.
 
     Args:
-        screen: the screen of the panes.
-        clock: wall time.
-        offer: called when the set of working keys changes.
+        screen: the screen that contains the panes.
+        clock: returns wall time.
+        offer: called when the set of available keys changes.
     """
 
     def __init__(self, screen: Screen[None], clock: Callable[[], float], offer: Callable[[], object]) -> None:
@@ -190,7 +190,7 @@ class Panes:
         return self._layout is not None and "card" in self._layout.shown
 
     async def page(self, name: str) -> Panel:
-        """Return the page of this name, created on first use above the notice."""
+        """Return the named page, creating it above the notice on first use."""
         for found in self.screen.query(f"#{name}").results(Panel):
             return found
         made = new_page(name)
@@ -206,14 +206,14 @@ class Panes:
         return View(snapshot, snapshot.state.now(self.clock()), tr_of(self.screen))
 
     def show(self) -> None:
-        """Draw the newest snapshot."""
+        """Draw the latest snapshot."""
         if self.snapshot is not None:
             view = self._view(self.snapshot)
             for panel in self.screen.query(Panel):
                 panel.show(view)
 
     def tick(self) -> None:
-        """Update times and ages."""
+        """Update the displayed times and ages."""
         if self.snapshot is not None:
             view = self._view(self.snapshot)
             for panel in self.screen.query(Panel):
@@ -231,7 +231,7 @@ class Panes:
     # -- arrangement ---------------------------------------------------------------------------------------
 
     def zoom(self, name: str | None) -> None:
-        """Show only one pane or page, or for None all panes again."""
+        """Show only one pane or page, or all panes if `name` is None."""
         self.zoomed = name
         self.log.show_whole(name == "log")
         self.arrange()
@@ -241,7 +241,7 @@ class Panes:
         self.offer()
 
     def arrange(self) -> None:
-        """Arrange the panes for the content and the size of the terminal."""
+        """Arrange the panes to suit their content and the terminal size."""
         size, needs = self.screen.size, self._needs()
         self.header.is_low = size.height < LOW
         layout = plan(size.width, size.height, needs)

@@ -1,4 +1,4 @@
-"""Recorded time on the dashboard: the bar that shows and moves it, and its keys."""
+"""Playback on the dashboard: the bar that shows and changes the position, and its keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCRUB = 1 / 50
 
 
 class ReplayBar(Panel):
-    """A bar that shows recorded time: position and speed."""
+    """A bar that shows the playback position and speed."""
 
     framed = False
     uses_clock = True
@@ -28,7 +28,7 @@ class ReplayBar(Panel):
 
     @property
     def ready(self) -> bool:
-        """Whether there is a moment to show, which is always true."""
+        """Whether there is anything to show; always True."""
         return True
 
     def body(self, width: int, height: int) -> Sequence[Row]:  # noqa: ARG002 - one line, however high
@@ -61,11 +61,11 @@ class ReplayBar(Panel):
 
 
 class Playback:
-    """Actions that move recorded time.
+    """Actions that control playback.
 
     Args:
         recording: the recording to play.
-        clock: recorded time.
+        clock: the clock for recorded time.
     """
 
     def __init__(self, recording: Recording, clock: ReplayClock) -> None:
@@ -76,13 +76,13 @@ class Playback:
         self._wake: Callable[[], object] = lambda: None
 
     def begin(self, panes: Panes, feeder: Feeder[Snapshot]) -> None:
-        """Start the clock of recorded time."""
+        """Start the playback clock."""
         self._panes = panes
         self._wake = lambda: feeder.submit(lambda: None)  # show the new moment at once
         panes.screen.call_after_refresh(self.clock.begin)
 
     def tick(self) -> None:
-        """Move the bar. When the recording stops, change the label of the Space key."""
+        """Advance the bar. When playback pauses or resumes, update the Space key's label."""
         if not self.clock.paused:
             self.bar.repaint()
         if self._plays is self.clock.paused:
@@ -92,7 +92,7 @@ class Playback:
                 self._panes.offer()
 
     def seek(self, t: float) -> None:
-        """Go to a moment."""
+        """Jump to a moment."""
         self.clock.seek(t)
         self._moved()
 
@@ -105,17 +105,17 @@ class Playback:
             self._panes.tell(answer)
 
     def action_play(self) -> None:
-        """Pause, or continue."""
+        """Toggle between playing and paused."""
         self.clock.toggle()
         self.tick()
         self._moved()
 
     def action_scrub(self, way: int) -> None:
-        """Move back or forward by a fiftieth of the recording."""
+        """Move back or forward by 1/50 of the recording."""
         self.seek(self.clock.now() + way * (self.clock.end_t - self.clock.start_t) * SCRUB)
 
     def action_fact(self, way: int) -> None:
-        """Go to the next or previous event."""
+        """Jump to the next or previous event."""
         found = next_fact(self.recording.facts_t, self.clock.now(), way)
         if found is None:
             self._tell(Answer("no further fact" if way > 0 else "no earlier fact", None))

@@ -1,4 +1,4 @@
-"""The dashboard shows one run on one screen, with panes, requests to the keeper, navigation, and playback."""
+"""The dashboard, which shows a run on one screen: panes, requests to the keeper, navigation and playback."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PLAYBACK_FIRST = frozenset({"play", "fact(1)", "fact(-1)", "speed(1)"})
 # Beside a failure card, these keys come before keys that only change the view.
 RESTARTS = frozenset({"smaller_batch", "edit", "continue_run", "ask('restart')", "ask('stop')"})
 LOOKS = frozenset({"back", "node", "open_code", "copy", "match"})
-"""Actions that change the view only in some states."""
+"""Actions that change the view, but only in some states."""
 COUNTDOWNS = {
     HANG: "a hang is about to be ended, Esc on the dashboard keeps waiting",
     RESTART: "the run is about to restart, Esc on the dashboard stops that",
@@ -47,14 +47,14 @@ COUNTDOWNS = {
 
 
 class Dashboard(KeyScreen, Screen[None]):
-    """The screen of one run.
+    """The screen for a single run.
 
     Args:
-        access: the way to the run.
-        clock: wall time.
+        access: how to reach the run.
+        clock: returns wall time.
         back: returns to the list of runs, or None if the run was not opened from the list.
-        name: the run's name in the index; empty: none.
-        playback: recorded time; None: show the run as it is now.
+        name: the run's name in the index, or empty if it has none.
+        playback: controls for a recording, or None to show the run as it is now.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = KEYS
@@ -88,20 +88,20 @@ class Dashboard(KeyScreen, Screen[None]):
 
     @property
     def snapshot(self) -> Snapshot | None:
-        """The newest snapshot."""
+        """The latest snapshot."""
         return self.panes.snapshot
 
     # -- life cycle ----------------------------------------------------------------------------------------
 
     def compose(self) -> ComposeResult:
-        """Yield the panes. A recording's bar is above the notice."""
+        """Yield the panes. A recording's playback bar goes above the notice."""
         for widget in self.panes.compose():
             if widget.id == "notice" and self.playback is not None:
                 yield self.playback.bar
             yield widget
 
     def on_mount(self) -> None:
-        """Start the timer and focus the log."""
+        """Start the timers and focus the log."""
         self._is_composed = True
         notice, header = self.panes.notice, self.panes.header
         notice.read_only, notice.recorded = self._access.read_only, self._access.is_recorded
@@ -124,7 +124,7 @@ class Dashboard(KeyScreen, Screen[None]):
         self.looking.session.stop()
 
     def take(self, snapshot: Snapshot) -> None:
-        """Show a new snapshot of the run, once the panes exist."""
+        """Show a new snapshot of the run as soon as the panes exist."""
         if not self._is_composed:
             self._first = snapshot
             return
@@ -139,7 +139,7 @@ class Dashboard(KeyScreen, Screen[None]):
         self.panes.show()
 
     def _tick(self) -> None:
-        """Update times and ages once a second while a run is alive."""
+        """Once a second, update times and ages while the run is alive."""
         snapshot = self.snapshot
         if snapshot is None or snapshot.state.is_over:
             return
@@ -149,7 +149,7 @@ class Dashboard(KeyScreen, Screen[None]):
         self.panes.tick()
 
     def _announce_countdown(self, before: Snapshot | None, snapshot: Snapshot) -> None:
-        """Announce the start of a countdown in a message if another screen covers the header."""
+        """If another screen covers the header, announce the start of a countdown in a notification."""
         if self.app.screen is self or self._access.read_only:
             return
         now = snapshot.state.now(self.panes.clock())
@@ -158,23 +158,23 @@ class Dashboard(KeyScreen, Screen[None]):
             self.app.notify(tr_of(self)(COUNTDOWNS[due]), severity="warning", timeout=left_s, markup=False)
 
     def _deliver_log(self, answer: lc.Answer) -> None:
-        """Take a delivery from the reading thread. Drop it until this screen runs and requests it again."""
+        """Handle a delivery from the reading thread. Until this screen runs, drop it; it will be requested again."""
         if self.is_running:
             self.call_later(self.looking.take, answer)
 
     # -- messages ------------------------------------------------------------------------------------------
 
     def on_screen_suspend(self) -> None:
-        """Give up the keys, including Esc, to the screen that opened over this screen."""
+        """Hand the keys, including Esc, to the screen that opened on top of this one."""
         self.panes.notice.drop_older()
         self.call_later(self._offer)
 
     def on_screen_resume(self) -> None:
-        """Take back the keys when this screen is in front again."""
+        """Take the keys back when this screen is on top again."""
         self._offer()
 
     def on_resize(self, _event: events.Resize) -> None:
-        """Lay out the panes and the footer again for a new size."""
+        """Lay out the panes and the footer for the new size."""
         self.panes.arrange()
         if self.is_mounted:
             self._offer()
@@ -184,19 +184,19 @@ class Dashboard(KeyScreen, Screen[None]):
         self._offer()
 
     def on_panel_keys_changed(self) -> None:
-        """Update the footer after the available keys, or what Esc closes, changed."""
+        """Update the footer after the available keys or the target of Esc change."""
         self._offer()
 
     def on_ranks_panel_folded(self, _message: RanksPanel.Folded) -> None:
-        """Lay out again after the number of rows changed."""
+        """Lay out the panes again after the table's row count changes."""
         self.panes.arrange()
 
     def on_ranks_panel_chosen(self, message: RanksPanel.Chosen) -> None:
-        """Show the log of the chosen rank, or of the ranks of the chosen node."""
+        """Show the log for the chosen rank, or for all ranks on the chosen node."""
         self.looking.show_rank(message.who, message.node)
 
     def on_chart_panel_chosen(self, message: ChartPanel.Chosen) -> None:
-        """Show the line of the chosen chart point."""
+        """Show the log line behind the chosen chart point."""
         point = message.point
         if point.step is None and point.time is None:
             self.tell(Answer("its line names no step and no time to find it by", False))
@@ -210,7 +210,7 @@ class Dashboard(KeyScreen, Screen[None]):
     # -- keys ----------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Check whether an action is available because a keeper would perform it now or it changes this screen."""
+        """Check whether an action is available: the keeper would perform it now, or it changes this screen."""
         name = str(parameters[0]) if action == "ask" else action
         if name in PLAYBACK:
             searched = name == "fact" and parameters == (1,) and self.check_action("match", (1,))
@@ -225,7 +225,7 @@ class Dashboard(KeyScreen, Screen[None]):
         return self.is_mounted and self.looking.can(name) if name in LOOKS else True
 
     def on_key(self, event: events.Key) -> None:
-        """Explain why a key is unavailable now. Silence would look like a hang."""
+        """Explain why a key is unavailable now, because silence would look like a hang."""
         if not self.requests.explain(event):
             text = silence_of(self, event)
             if text is not None and text != self.panes.notice.says:  # not again for each key repeat
@@ -254,7 +254,7 @@ class Dashboard(KeyScreen, Screen[None]):
         self.app.push_screen(HelpScreen(lines))
 
     def offers(self, binding: Binding) -> bool:
-        """Check whether to show an available key. Hide keys that only explain themselves or duplicate another key."""
+        """Check whether an available key should be shown. Keys that only explain themselves or are redundant are hidden."""
         match binding.action:
             case "smaller_batch":
                 return "smaller_batch" in self.requests.possible
@@ -266,7 +266,7 @@ class Dashboard(KeyScreen, Screen[None]):
                 return True
 
     def word_of(self, binding: Binding) -> str:
-        """Return the footer's word for the current effect of a key."""
+        """Return the footer label for what a key would do now."""
         match binding.action:
             case "back":
                 return self.looking.closes() or "to the list"
@@ -282,7 +282,7 @@ class Dashboard(KeyScreen, Screen[None]):
                 return binding.description
 
     def _offer(self) -> None:
-        """Update the footer's keys from the live bindings, with the recommended key first."""
+        """Update the footer's keys from the active bindings, putting the recommended key first."""
         snapshot, zoomed = self.snapshot, self.panes.zoomed
         wanted = recommended(snapshot, zoomed) if snapshot is not None else ""
         hints = [
@@ -303,7 +303,7 @@ class Dashboard(KeyScreen, Screen[None]):
         self.query_one(FooterBar).offer(tuple(unique), Hint("q", word, "leave"))
 
     def _inner_hints(self) -> list[Hint]:
-        """Return the keys of an open search, and a full-page pane's own keys."""
+        """Return the keys for an open search and those of a full-page pane."""
         own: list[Hint] = []
         if self.panes.focused is not None and (word := self.panes.focused.closes()):
             own.append(Hint("Esc", word, "focused.plain"))
@@ -314,7 +314,7 @@ class Dashboard(KeyScreen, Screen[None]):
         return own
 
     def _footer_place(self, wanted: str, inner: list[Hint]) -> Callable[[Hint], int]:
-        """Return the sort order of hints: the recommended key, help, Esc and Enter, a page's own keys, the rest."""
+        """Return the sort key for hints: the recommended key; help, Esc and Enter; a page's own keys; then the rest."""
         has_card = self.snapshot is not None and shows_failure(self.snapshot)
 
         def place(hint: Hint) -> int:
@@ -331,7 +331,7 @@ class Dashboard(KeyScreen, Screen[None]):
 
 
 def _answer_word(snapshot: Snapshot, at: int) -> str:
-    """Return an answer to the card's question, as short as possible."""
+    """Return an answer to the card's question in as few words as possible."""
     question = snapshot.state.open_question
     if question is None or at >= len(question.answers):
         return ""
@@ -340,5 +340,5 @@ def _answer_word(snapshot: Snapshot, at: int) -> str:
 
 
 def _stage(snapshot: Snapshot) -> tuple[object, ...]:
-    """Return the state, attempt and visible failure. A change in any of them makes earlier messages stale."""
+    """Return the state, attempt and visible failure. A change in any of these makes earlier messages stale."""
     return type(snapshot.state.condition), len(snapshot.state.attempts), shows_failure(snapshot)

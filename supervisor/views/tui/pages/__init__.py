@@ -1,1 +1,1 @@
-"""Pages: full-screen panes, each of which answers one question."""
+"""Pages: full-screen panes that each answer one question."""

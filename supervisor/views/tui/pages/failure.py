@@ -1,4 +1,4 @@
-"""The failure page: verdict, evidence in its context, consequences, and what to do."""
+"""The failure page: verdict, evidence in context, consequences, and what to do next."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FOLLOWED = 24
 
 
 class FailurePage(Page):
-    """A page about one failed attempt. Left and right switch between the failed attempts."""
+    """A page about a failed attempt. The left and right keys switch between failed attempts."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *Page.BINDINGS,
@@ -38,7 +38,7 @@ class FailurePage(Page):
     _chosen: int | None = None
 
     def titles(self) -> tuple[Row, Row]:
-        """Return which of the failed attempts is shown."""
+        """Return the title, which says which failed attempt is shown."""
         left, right = super().titles()
         failed, attempt = self._failed(), self.attempt
         if attempt is None:
@@ -52,7 +52,7 @@ class FailurePage(Page):
         return (*left, Span(self.tr(text), TextStyle.DIM)), right
 
     def rows(self, view: View, width: int) -> Sequence[Row]:
-        """Return the rows of the page."""
+        """Return the page's rows."""
         snapshot, attempt, tr = view.snapshot, self.attempt, view.tr
         resumed = resumed_rows(snapshot.state, width, tr)
         if attempt is None or attempt.verdict is None:
@@ -73,7 +73,7 @@ class FailurePage(Page):
         ]
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
-        """Return the keys to the other failures, and to the line in the verdict."""
+        """Return the keys for other failures and for the log line in the verdict."""
         own = [("← →", "other failure", "focused.attempt(-1)")] if len(self._failed()) > 1 else []
         place = cause_of(self.attempt)
         if place is not None:
@@ -95,7 +95,7 @@ class FailurePage(Page):
 
     @property
     def attempt(self) -> st.AttemptState | None:
-        """The failed attempt on the page: the newest, unless the user chose one."""
+        """The failed attempt on the page, which is the latest unless the user chose another."""
         failed = self._failed()
         if self._chosen is not None:
             return next((each for each in failed if each.number == self._chosen), None)
@@ -103,7 +103,7 @@ class FailurePage(Page):
 
 
 def cause_of(attempt: st.AttemptState | None) -> LogAt | None:
-    """Return the line in an attempt's verdict."""
+    """Return the log line that an attempt's verdict points to, if any."""
     cause = attempt.verdict.cause if attempt is not None and attempt.verdict is not None else None
     if attempt is None or cause is None:
         return None
@@ -138,7 +138,7 @@ def _head(told: FailureText, verdict: Verdict) -> list[Row]:
 
 
 def _cause(told: FailureText, verdict: Verdict) -> list[Row]:
-    """Return the user's own code, and the line of the log with its context."""
+    """Return the user's own code and the log line in context."""
     cause, tr, width = verdict.cause, told.tr, told.width
     if cause is None:
         return [row(Span(tr("no line to point at: exit codes and silence told it"), TextStyle.DIM))]
@@ -167,7 +167,7 @@ def _cause(told: FailureText, verdict: Verdict) -> list[Row]:
 
 
 def _followed(told: FailureText, verdict: Verdict) -> list[Row]:
-    """Return the consequences, with one row for a message that several ranks logged."""
+    """Return the consequences, merging a message that several ranks logged into a single row."""
     if not verdict.consequences:
         return []
     tr, folded = told.tr, dict[tuple[str, str], list[Consequence]]()
@@ -187,7 +187,7 @@ def _followed(told: FailureText, verdict: Verdict) -> list[Row]:
 
 
 def _policy(told: FailureText) -> list[Row]:
-    """Return the decision with its reason, and what will happen next, as on the card."""
+    """Return the decision, its reason and what happens next, as on the card."""
     attempt, tr = told.attempt, told.tr
     rows, decision = section(tr, "what stoker does"), attempt.decision
     if decision is not None and told.snapshot.state.mode != "observed":

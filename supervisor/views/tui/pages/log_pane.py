@@ -1,4 +1,4 @@
-"""The logs of a run, as a pane of the dashboard or on a full page with a cursor, line numbers and its own keys."""
+"""A run's logs, as a dashboard pane or on a full page with a cursor, line numbers and its own keys."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ MOST_WRAPPED = 0.8
 
 
 def _whole(key: str, action: str, word: str, tooltip: str) -> Binding:
-    """Return a key binding for the log on its full page."""
+    """Return a key binding for the full-page log."""
     return Binding(key, action, word, show=False, tooltip=tooltip, id=f"log.{action}")
 
 
 class LogPanel(WheelPanel):
-    """The log pane, or a full-page log (`is_whole`) with a cursor, a selection and line numbers. New lines appear live."""
+    """The log pane, which follows new lines live. As a full page (`is_whole`), it has a cursor, a selection and line numbers."""
 
     number = 4
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -101,7 +101,7 @@ class LogPanel(WheelPanel):
 
     @property
     def row(self) -> LogRow | None:
-        """The row under the cursor. Without a cursor: the match, the cause, or else the last visible row."""
+        """The row under the cursor. If there is no cursor, the match, the cause or else the last visible row."""
         page = self.page
         if page is None or not page.rows:
             return None
@@ -113,7 +113,7 @@ class LogPanel(WheelPanel):
         return page.rows[number] if number < len(page.rows) else None
 
     def place(self) -> lc.LogAt | None:
-        """Return the place of the current row, or None while following the newest lines."""
+        """Return the current row's position, or None while following new lines."""
         here = self.row
         if self.page is None or here is None or (self.page.following and not self.page.at_cause):
             return None
@@ -121,12 +121,12 @@ class LogPanel(WheelPanel):
 
     @property
     def selection(self) -> tuple[LogRow, LogRow] | None:
-        """The first and last selected row, or None if there are no rows."""
+        """The first and last selected rows, or None if there are no rows."""
         here = self.row
         return (self.mark or here, here) if here is not None else None
 
     def take(self, page: lc.Page) -> None:
-        """Show a new page, with the cursor on its previous line if that line is still visible."""
+        """Show a new page, keeping the cursor on the same line if that line is still visible."""
         before, shown = self.row, self.page
         self.page = page
         if self.is_looking:
@@ -156,11 +156,11 @@ class LogPanel(WheelPanel):
         return len(rows) - 1 if before.place > rows[-1].place else otherwise
 
     def on_resize(self, _event: events.Resize) -> None:
-        """Request as many rows as now fit."""
+        """Request as many rows as fit after the resize."""
         self._fit()
 
     def watch_framed(self) -> None:
-        """Request as many rows as fit with or without the frame."""
+        """Request as many rows as fit after the frame appears or disappears."""
         super().watch_framed()
         self._fit()
 
@@ -171,7 +171,7 @@ class LogPanel(WheelPanel):
             self.resize(height)
 
     def show_whole(self, on: bool) -> None:
-        """Switch between the full page with its own keys and the pane of the newest attempt."""
+        """Switch between the full page with its own keys and the pane with the latest attempt."""
         if on != self.is_whole:
             self.is_whole, self.mark = on, None
             page = self.page
@@ -182,28 +182,28 @@ class LogPanel(WheelPanel):
     # -- the session ---------------------------------------------------------------------------------------
 
     def connect(self, session: LogSession, notice: NoticeBar) -> None:
-        """Send requests to this session, and show remarks in this notice bar."""
+        """Connect to the session that answers requests and the notice bar that shows remarks."""
         self._session, self._notice = session, notice
 
     def ask(self, request: Request) -> None:
-        """Send a request. The session answers with a page."""
+        """Send a request, which the session answers with a page."""
         self._forget_remark()
         if self._session is not None:
             self._session.ask(request)
 
     def resize(self, rows: int) -> None:
-        """Request a different number of rows and keep the row under the cursor visible."""
+        """Request a different number of rows, keeping the row under the cursor visible."""
         here = self.frozen_row
         if self._session is not None:
             self._session.tell(lambda view: view.resize(rows, here))
 
     @property
     def is_looking(self) -> bool:
-        """Whether the newest remark reports work in progress."""
+        """Whether the latest remark says that work is in progress."""
         return self._remark is not None and self._remark.good is None
 
     def report(self, remark: Remark) -> None:
-        """Show a remark until it fades, another request is sent, or the reported work is done."""
+        """Show a remark until it fades, another request is sent or the work it reports is done."""
         was_looking, self._remark = self.is_looking, remark
         if self._notice is not None:
             self._notice.say(remark.text, REMARK_STYLES[remark.good])
@@ -220,30 +220,30 @@ class LogPanel(WheelPanel):
 
     @property
     def following(self) -> bool:
-        """Whether new lines move the page."""
+        """Whether the page scrolls as new lines arrive."""
         return self.page is None or self.page.following
 
     @property
     def frozen_row(self) -> LogRow | None:
-        """The row under the cursor, or None while following the newest lines."""
+        """The row under the cursor, or None while following new lines."""
         return None if self.following else self.row
 
     def freeze_word(self) -> str:
-        """Return the label of the freeze key, or "" if the key has no effect because the log has ended."""
+        """Return the freeze key's label, or "" if it would do nothing because the log no longer grows."""
         grows = self.page is None or self.page.grows
         if self.following:
             return "freeze" if grows else ""
         return "follow" if grows else "to the end"
 
     def toggle_follow(self, on: bool | None = None) -> None:
-        """Freeze the page or follow the newest lines. `on` says whether to follow, and None toggles."""
+        """Freeze the page or follow new lines. `on` says whether to follow; None toggles."""
         follows = not self.following if on is None else on
         self.ask(lambda view: view.follow(follows))
 
     # -- drawing -----------------------------------------------------------------------------------------
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
-        """Return the keys of the full page, with the keys of a selection first."""
+        """Return the full page's keys, with copy first while there is a selection."""
         keys = [
             ("/", "search", "search"),
             ("f", "filter", "filter"),
@@ -260,13 +260,13 @@ class LogPanel(WheelPanel):
         return keys if self.is_whole else []
 
     def closes(self) -> str:
-        """Return what Esc closes before the search and the filter. Esc ends a running search last."""
+        """Return a label for what Esc closes before the search and filter. A running search is canceled last."""
         if self.mark is not None:
             return "end selection"
         return "give up" if self.is_looking and not self.searched and not self.lines_query else ""
 
     def titles(self) -> tuple[Row, Row]:
-        """Return what is shown, and whether the page follows new lines."""
+        """Describe what is shown and whether the page follows new lines."""
         page, tr = self.page, self.tr
         if page is None:
             return EMPTY, EMPTY
@@ -284,7 +284,7 @@ class LogPanel(WheelPanel):
         return tuple(left), row(Span(text, TextStyle.DIM), Span(tr(state), style))
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """Return the visible rows. If not all rows fit, drop the rows farthest from the cursor."""
+        """Return the visible rows. If they do not all fit, those farthest from the cursor are dropped."""
         page = self.page
         if page is None or not page.rows:
             self._shown = []
@@ -302,7 +302,7 @@ class LogPanel(WheelPanel):
         return [drawn for _, drawn in lines]
 
     def _gutter(self, page: lc.Page) -> tuple[int, int]:
-        """Return the widths, in cells, of the line numbers and of the rank names."""
+        """Return the widths of the line-number and rank columns, in cells."""
         if not self.is_whole:
             return 0, who_width(page)
         numbers = [n for n in page.numbers if n is not None]
@@ -356,7 +356,7 @@ class LogPanel(WheelPanel):
     # -- moving ------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - textual's own signature
-        """Check whether a key is available. Most keys need the full page."""
+        """Check whether a key is available. Most keys need the full-page log."""
         match action:
             case "plain":
                 return bool(self.closes())
@@ -374,7 +374,7 @@ class LogPanel(WheelPanel):
         return self.page is not None and self.page.attempts > 1
 
     def action_move(self, rows: int) -> None:
-        """Move the cursor. Scroll at the edge of the page, or if there is no cursor. Follow again at the end."""
+        """Move the cursor, scrolling at the page's edge or if there is no cursor. Reaching the end resumes following."""
         page = self.page
         if page is None or not page.rows or (page.following and rows > 0 and not page.at_cause):
             return
@@ -395,17 +395,17 @@ class LogPanel(WheelPanel):
         self.repaint()
 
     def action_page(self, pages: int) -> None:
-        """Move one page up or down, with one row of overlap."""
+        """Scroll up or down by one page, keeping one row of overlap."""
         in_sight = len(set(self._shown)) or 1
         self.ask(Scroll(pages * max(in_sight - 1, 1)))
 
     def action_edge(self, way: int) -> None:
-        """Go to the first or the newest line."""
+        """Go to the first or latest line."""
         self.cursor = 0 if way < 0 else self.cursor
         self.ask(LogViewport.to_start if way < 0 else LogViewport.follow)
 
     def action_jump(self) -> None:
-        """Ask for a line, a step or a time, and go there."""
+        """Prompt for a line, step or time and go there."""
         here = self.row
 
         def entered(text: str) -> str:
@@ -428,7 +428,7 @@ class LogPanel(WheelPanel):
             self.ask(lambda view: view.to_place(cause))
 
     def _cause(self) -> LogAt | None:
-        """Return the visible attempt's cause of failure, or else that of the newest attempt with a cause."""
+        """Return the cause of failure in the visible attempt, or else in the latest attempt that has one."""
         attempts = self.view.snapshot.state.attempts if self.view is not None else ()
         shown = [a for a in attempts if self.page is not None and a.number == self.page.attempt]
         for attempt in [*shown, *reversed(attempts)]:
@@ -458,21 +458,21 @@ class LogPanel(WheelPanel):
     # -- selecting and copying ---------------------------------------------------------------------------
 
     def action_mark(self) -> None:
-        """Start a selection here, or finish the current one."""
+        """Start a selection at the cursor, or clear the current one."""
         self.mark = None if self.mark is not None else self.row
         if self.page is not None and self.page.following:
             self.ask(freeze)
         self.repaint()
 
     def action_plain(self) -> None:
-        """End the selection, or the work in progress."""
+        """Clear the selection, or else cancel any work in progress."""
         if self.mark is not None:
             self.action_mark()
         else:
             self.ask(freeze)  # a new request ends the current work
 
     def action_wrap(self) -> None:
-        """Switch between wrapping long lines and cutting them."""
+        """Toggle between wrapping and truncating long lines."""
         self.wraps = not self.wraps
         self.repaint()
 
@@ -485,7 +485,7 @@ class LogPanel(WheelPanel):
             self.repaint()
 
     def action_chart(self) -> None:
-        """Show the line's step on the charts."""
+        """Show this line's step on the charts."""
         here = self.row
         if here is not None:
             self.ask(lambda view: view.point(here))
@@ -505,7 +505,7 @@ class LogPanel(WheelPanel):
     # -- searching -----------------------------------------------------------------------------------------
 
     def open_search(self) -> None:
-        """Search while typing. Enter on an unchanged query goes to the next match."""
+        """Search as the user types. Enter on an unchanged query goes to the next match."""
         start = self.frozen_row
         before = self.searched.typed
 
@@ -523,7 +523,7 @@ class LogPanel(WheelPanel):
         self.app.push_screen(AskLine("search", before, typed, SEARCH_HINT), closed)
 
     def search(self, typed: str, start: LogRow | None) -> str:
-        """Search up from a row, or from the newest line (None). Return an error message, if any."""
+        """Search upward from `start`, or from the latest line if it is None. Return an error message, if any."""
         try:
             query = Query.search(typed)
         except BadQueryError as error:
@@ -544,7 +544,7 @@ class LogPanel(WheelPanel):
     # -- filters -------------------------------------------------------------------------------------------
 
     def open_filter(self) -> None:
-        """Filter the lines while typing."""
+        """Filter the lines as the user types."""
         before, start = self.lines_query, self.frozen_row
 
         def typed(text: str) -> str:
@@ -557,7 +557,7 @@ class LogPanel(WheelPanel):
         self.app.push_screen(AskLine("filter", f"{before.typed} ".lstrip(), typed, FILTER_HINT), closed)
 
     def filter(self, typed: str, row: LogRow | None) -> str:
-        """Show only the lines that a typed filter accepts. Return an error message, if any."""
+        """Show only the lines that match a filter. Return an error message, if any."""
         try:
             query = Query.parse(typed)
         except BadQueryError as error:
@@ -566,14 +566,14 @@ class LogPanel(WheelPanel):
         return ""
 
     def show_only(self, query: Query, row: LogRow | None) -> None:
-        """Show only these lines and keep the row visible. Do nothing if the query is already in effect."""
+        """Show only the lines that match `query`, keeping the row visible. Do nothing if it is already in effect."""
         if query != self.lines_query:
             self.lines_query = query
             self.ask(lambda view: view.show(query, row))
             self.post_message(self.KeysChanged())
 
     def next_rank(self, way: int) -> None:
-        """Show a single rank. Repeated calls cycle through none, 0, 1 and so on."""
+        """Show only one rank, cycling through no rank, rank 0, rank 1 and so on."""
         names = self.page.ranks if self.page is not None else ()
         if names:
             chosen = _next(names, self.lines_query.who, way)
@@ -582,12 +582,12 @@ class LogPanel(WheelPanel):
             self.report(Remark("the log does not say which rank wrote a line", good=False))
 
     def next_node(self, numbers: Sequence[int], way: int) -> None:
-        """Show a single node. Repeated calls cycle through none, 0, 1 and so on."""
+        """Show only one node, cycling through no node, node 0, node 1 and so on."""
         chosen = _next(numbers, self.lines_query.nodes, way)
         self.show_only(self.lines_query.at(*chosen), self.frozen_row)
 
     def clear(self) -> None:
-        """Clear the search, or else the filter."""
+        """Clear the search, or the filter if there is no search."""
         if self.searched:
             self.search("", None)
         else:
@@ -595,12 +595,12 @@ class LogPanel(WheelPanel):
 
 
 def freeze(view: LogViewport) -> None:
-    """Stop moving the page when new lines arrive."""
+    """Keep the page in place when new lines arrive."""
     view.follow(on=False)
 
 
 def _next(names: Sequence[T], now: Collection[T], way: int) -> Sequence[T]:
-    """Return the item to show after `now`, in the cycle none, first, second and so on."""
+    """Return what to show after `now`, cycling through no item, the first, the second and so on."""
     circle: list[Sequence[T]] = [(), *((name,) for name in names)]
     at = circle.index(tuple(now)) if tuple(now) in circle else 0
     return circle[(at + way) % len(circle)]

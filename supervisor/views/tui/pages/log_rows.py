@@ -1,4 +1,4 @@
-"""The parts of a page of the logs: a row's writer and text with its matches, and the words of its titles (pure)."""
+"""Parts of a log page: a row's writer and text, with matches highlighted, and the wording of titles (pure)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_WHO = 20
 
 
 def logs_text(page: lc.Page, tr: Tr, *, brief: bool) -> str:
-    """Return which logs are shown. Unless `brief`, include the order of their lines."""
+    """Describe which logs are shown and, unless `brief`, how their lines are ordered."""
     chosen = page.query.nodes
     logs = [log for log in page.logs if not chosen or log.node in chosen]
     logs = [log for log in logs if page.query.is_by(log.who) or log.is_mixed]
@@ -39,7 +39,7 @@ def logs_text(page: lc.Page, tr: Tr, *, brief: bool) -> str:
 
 
 def who_width(page: lc.Page) -> int:
-    """Return the width in cells of a line's writer, or for several nodes, of the longest name."""
+    """Return the width of the writer column in cells. For multiple nodes, it fits the longest name."""
     if not page.nodes:
         return WHO_WIDTH
     numbers = {int(log.who) for log in page.logs if log.who.isdigit()}
@@ -48,7 +48,7 @@ def who_width(page: lc.Page) -> int:
 
 
 def who_text(who: tuple[str, ...], nodes: tuple[int, ...] = ()) -> str:
-    """Return a line's writer in short form: ``0-7 ×8``, or for several nodes ``n1 r3`` or ``n0-1 r0-15 ×16``."""
+    """Abbreviate a line's writer as ``0-7 ×8``, or for multiple nodes as ``n1 r3`` or ``n0-1 r0-15 ×16``."""
     if nodes:
         numbers = tuple(int(name) for name in who if name.isdigit())
         names = [*([f"r{fm.ranges(numbers)}"] if numbers else []), *(x for x in who if not x.isdigit())]
@@ -61,7 +61,7 @@ def who_text(who: tuple[str, ...], nodes: tuple[int, ...] = ()) -> str:
 
 
 def nodes_text(page: lc.Page) -> str:
-    """Return the nodes whose logs are read, for a multi-node run. The title already shows a node filter."""
+    """Describe which nodes' logs are read in a multi-node run, or return "" if the title shows a node filter."""
     if not page.nodes or page.query.nodes:
         return ""
     if len(page.nodes) == page.node_count:
@@ -72,7 +72,7 @@ def nodes_text(page: lc.Page) -> str:
 def text_spans(
     text: str, query: Query, searched: Query, style: TextStyle, plain: TextStyle
 ) -> Iterator[Span]:
-    """Yield the text with search matches in `MATCH`, filter matches in `LIVE`, and plain text in `style`."""
+    """Yield the text with search matches in `MATCH`, filter matches in `LIVE` and everything else in `style`."""
     base = style if plain is TextStyle.PLAIN else plain
     marks = [(a, b, TextStyle.MATCH) for term in searched.include for a, b in _places(term, text)]
     marks += [(a, b, TextStyle.LIVE) for term in query.include for a, b in _places(term, text)]
@@ -101,7 +101,7 @@ def _places(term: Term, text: str) -> Iterator[tuple[int, int]]:
 
 
 def marked(spans: Row, searched: Query) -> Row:
-    """Return the row with search matches in `MATCH`."""
+    """Return the row with search matches styled as `MATCH`."""
     text = "".join(span.text for span in spans)
     found: list[Span] = []
     at = 0
@@ -113,7 +113,7 @@ def marked(spans: Row, searched: Query) -> Row:
 
 
 def lines_text(page: lc.Page) -> str:
-    """Return the number of shown and total lines counted so far: ``3 of 148 lines``."""
+    """Describe how many lines are shown out of those counted so far, such as ``3 of 148 lines``."""
     total, shown = page.line_count, page.shown
     many = "" if total is None else f"{fm.whole(total)} line{'s' if total != 1 else ''}"
     if shown is None:
@@ -127,7 +127,7 @@ def lines_text(page: lc.Page) -> str:
 
 
 def found_text(page: lc.Page, tr: Tr) -> str:
-    """Return the number of matches counted so far, and which match is visible: ``/loss: 3 of 148``."""
+    """Describe which match is visible and how many were counted so far, such as ``/loss: 3 of 148``."""
     found = page.search
     if found is None:
         return ""
@@ -143,7 +143,7 @@ def found_text(page: lc.Page, tr: Tr) -> str:
 
 
 def place_text(page: lc.Page, cursor: int) -> str:
-    """Return the position of the row under the cursor, in English."""
+    """Describe the cursor row's position in the log, in English."""
     number = page.numbers[cursor] if cursor < len(page.numbers) else None
     if page.line_count is not None and number is not None:
         return f"line {fm.whole(number)} of {fm.whole(page.line_count)}"
@@ -155,7 +155,7 @@ def place_text(page: lc.Page, cursor: int) -> str:
 
 
 def state_text(page: lc.Page) -> tuple[str, TextStyle]:
-    """Return whether the page follows new lines, and what is below the page, in English."""
+    """Describe whether the page follows new lines and how much is below it, in English."""
     below = fm.whole(page.below) if page.below is not None else "…"
     if page.at_cause:
         return f"at the failure · {below} below", TextStyle.BAD
@@ -167,7 +167,7 @@ def state_text(page: lc.Page) -> tuple[str, TextStyle]:
 
 
 def cut_spans(spans: Row, start: int, stop: int) -> Row:
-    """Return the characters from `start` to `stop`."""
+    """Slice a row from character `start` to `stop`."""
     if not start and sum(len(span.text) for span in spans) <= stop:
         return spans
     kept: list[Span] = []

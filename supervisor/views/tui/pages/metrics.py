@@ -1,4 +1,4 @@
-"""The metrics page: a grid of charts, one per series, or one full-size chart, with any number of runs each."""
+"""The metrics page: a grid with a chart per series, or one full-size chart. Each chart can show several runs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ smoothed_usually = of_track(smooth)
 
 @dataclass(frozen=True, slots=True)
 class OtherRun:
-    """A run to compare with this run. `cuts`: see `curves.Curve`. `start_t`: start of its time axis. `given` is the name from the user, if any."""
+    """A run to compare. `cuts` is as in `curves.Curve`, `start_t` starts its time axis, `given` is its user-set name, if any."""
 
     run: RunPaths
     series: Mapping[str, Track]
@@ -76,12 +76,12 @@ class OtherRun:
 
     @property
     def label(self) -> str:
-        """The name from the user, or else the two words of the run's id."""
+        """The name the user gave the run, or else the two words of its id."""
         return self.given or fm.short_id(self.run.run_id)
 
 
 class Cell(NamedTuple):
-    """A cell of the grid, in terminal cells from the page's upper left corner."""
+    """A grid cell, in terminal cells from the page's upper-left corner."""
 
     x: int
     y: int
@@ -90,7 +90,7 @@ class Cell(NamedTuple):
 
 
 def grid_of(count: int, width: int, height: int) -> tuple[int, int]:
-    """Return columns and rows for `count` charts: as many as fit, in about as many columns as rows."""
+    """Return the columns and rows for `count` charts: as many as fit, in a grid that is roughly square."""
     most_columns, most_rows = max(width // CELL_WIDTH, 1), max(height // CELL_HEIGHT, 1)
     least = math.ceil(count / most_rows)  # columns
     columns = min(max(math.isqrt(count), least, 1), most_columns)
@@ -98,7 +98,7 @@ def grid_of(count: int, width: int, height: int) -> tuple[int, int]:
 
 
 def grid_cells(shape: tuple[int, int], width: int, height: int, top: int) -> list[Cell]:
-    """Return the cells of a grid in reading order, all with the same height."""
+    """Return a grid's cells in reading order, all of the same height."""
     columns, rows = shape
     high = height // rows
     xs = [width * at // columns for at in range(columns + 1)]
@@ -106,7 +106,7 @@ def grid_cells(shape: tuple[int, int], width: int, height: int, top: int) -> lis
 
 
 class MetricsPage(ChartPanel):
-    """A page with all series as a grid of charts. Visible charts share a step (or time) axis. Keys act on one."""
+    """A page that charts every series in a grid. Visible charts share a step or time axis; keys act on one chart."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("j", "move(1)", "next chart", show=False),
@@ -144,7 +144,7 @@ class MetricsPage(ChartPanel):
         self._sight: dict[str, Cell] = {}
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
-        """Return the keys that choose a chart, then the keys that read and draw it."""
+        """Return the keys for choosing a chart, then those for reading and drawing it."""
         return [
             ("z", "all charts" if self.alone else "full size", "focused.alone"),
             ("/", "find", "focused.find"),
@@ -153,13 +153,13 @@ class MetricsPage(ChartPanel):
         ]
 
     def closes(self) -> str:
-        """Return what Esc closes: first the cursor and window, then the full-size chart or the search."""
+        """Return a label for what Esc closes: the cursor and window first, then the full-size chart or search."""
         return super().closes() or ("all charts" if self.alone or self.searched else "")
 
     # -- data ------------------------------------------------------------------------------------------------
 
     def names(self) -> list[str]:
-        """Return the series that match the search, with the standard series first."""
+        """Return the names of the series that match the search, standard series first."""
         found = set(self.view.snapshot.series if self.view is not None else ())
         found.update(*(other.series for other in self.others))
         words = self.searched.lower().split()
@@ -179,7 +179,7 @@ class MetricsPage(ChartPanel):
         return max(min(self._at, len(names) - 1), 0)
 
     def runs(self, name: str) -> list[Track]:
-        """Return one series of each run, with this run first, or nothing for runs without the series."""
+        """Return a series from each run, this run first. The track is empty for a run without that series."""
         mine = self.view.snapshot.series.get(name, ()) if self.view is not None else ()
         return [
             mine,
@@ -188,26 +188,26 @@ class MetricsPage(ChartPanel):
 
     @property
     def _start_t(self) -> float:
-        """The origin of time. Other runs start at their own origin."""
+        """The origin of the time axis. Other runs are shifted to start there."""
         if self.view is None:
             return 0.0
         return start_of(self.view.snapshot.state, self.view.snapshot.series.values())
 
     def tracks(self) -> Sequence[Track]:
-        """Return all visible series, with the cursor's series first."""
+        """Return every visible series, starting with the cursor's."""
         chosen = self.chosen
         names = [*([chosen] if chosen else ()), *(name for name in self._sight if name != chosen)]
         return [track for name in names for track in self.runs(name) if track]
 
     def compare_with(self, others: Sequence[OtherRun]) -> None:
-        """Draw other runs beside this run. They replace earlier ones."""
+        """Draw other runs alongside this one, replacing any added earlier."""
         self.others = list(others)
         self.repaint()
 
     # -- drawing ---------------------------------------------------------------------------------------------
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """Return a line that lists the visible charts and their runs, then the charts."""
+        """Return a header that lists the visible charts and their runs, then the charts."""
         names = self.names()
         self.plotted = None
         if not names:
@@ -238,7 +238,7 @@ class MetricsPage(ChartPanel):
         return [self._head(names, width), *above, *(tuple(line) for line in lines[top:])]
 
     def _head(self, names: Sequence[str], width: int) -> Row:
-        """Return how many charts are visible, how they are drawn, and the hue of each run."""
+        """Return the header row: how many charts are visible, how they are drawn, and each run's color."""
         seen = list(self._sight)
         counted = ""
         if 0 < len(seen) < len(names):
@@ -262,7 +262,7 @@ class MetricsPage(ChartPanel):
         return between(left, (*_as_many_as_fit(parts, room - 1), Span(" ")), width)
 
     def _differing_arguments(self, width: int) -> Row:
-        """Return ``lr 1e-2 | 1e-3``, each value in its run's hue, or nothing if a run's arguments are unknown."""
+        """Return a row such as ``lr 1e-2 | 1e-3``, with each value in its run's color. Empty if any run's arguments are unknown."""
         assert self.view is not None
         snapshot = self.view.snapshot
         job = snapshot.run_file.job if snapshot.run_file is not None else None
@@ -285,7 +285,7 @@ class MetricsPage(ChartPanel):
         return clip((*label, *_as_many_as_fit(parts, width - cells(label))), width)
 
     def _cell(self, name: str, cell: Cell, look: Look, *, here: bool) -> list[Row]:
-        """Return one chart in its frame; `here` means that the chart is selected."""
+        """Return a chart in its frame. If `here` is true, the chart is selected."""
         inner = (cell.width - 2, cell.height - 2)
         drawn = self._plot(name, look, *inner)
         if drawn is not None:
@@ -302,7 +302,7 @@ class MetricsPage(ChartPanel):
         )
 
     def _values(self, name: str, look: Look, room: int, *, here: bool) -> Row:
-        """Return the newest value, or the value at the cursor. For several runs, return one value each."""
+        """Return the latest value, or the value at the cursor. With several runs, return one value per run."""
         say, cursor = say_of(name), self.look.cursor
         tracks = self.runs(name)
         look = replace(look, cursor=cursor)
@@ -329,7 +329,7 @@ class MetricsPage(ChartPanel):
         return _as_many_as_fit(parts, room)
 
     def _plot(self, name: str, look: Look, width: int, height: int) -> Plot | None:
-        """Draw the curves of all runs, with this run on top. Return None for fewer than two values."""
+        """Draw every run's curve, with this run on top. Return None if there are fewer than two values."""
         assert self.view is not None
         state, tracks = self.view.snapshot.state, self.runs(name)
         if sum(map(len, tracks)) < 2:
@@ -380,12 +380,12 @@ class MetricsPage(ChartPanel):
         self.action_move(pages * self._shape[0] * self._shape[1])
 
     def action_alone(self) -> None:
-        """Show only this chart at full size, or all again."""
+        """Toggle between this chart at full size and all charts."""
         self.alone = not self.alone
         self.repaint()
 
     def action_find(self) -> None:
-        """Show the charts whose names contain the typed words."""
+        """Show only the charts whose names contain the typed text."""
         before, name = self.searched, self._name
 
         def typed(text: str) -> None:
@@ -399,14 +399,14 @@ class MetricsPage(ChartPanel):
         self.app.push_screen(AskLine("charts", before, typed, "a part of their name; empty: all"), closed)
 
     def action_choose(self) -> None:
-        """Open the log at the cursor. Without a cursor, show this chart at full size."""
+        """Open the log at the cursor, or toggle this chart's full size if there is no cursor."""
         if self.look.cursor is not None:
             super().action_choose()
         else:
             self.action_alone()
 
     def action_plain(self) -> None:
-        """Clear cursor and zoom. Otherwise return to the grid, or show all charts again."""
+        """Clear the cursor and zoom. If neither is set, return to the grid; if already there, clear the search."""
         if self.look.cursor is not None or self.look.window is not None:
             super().action_plain()
         elif self.alone:
@@ -416,7 +416,7 @@ class MetricsPage(ChartPanel):
             self.repaint()
 
     def on_click(self, event: events.Click) -> None:
-        """Select the chart under the click. The chart then places its cursor."""
+        """Select the clicked chart, which then places its cursor."""
         self._choose_at(event)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
@@ -428,7 +428,7 @@ class MetricsPage(ChartPanel):
         self._choose_at(event)
 
     def _choose_at(self, event: events.MouseEvent) -> None:
-        """Select the chart under the mouse. Textual calls the handler of `ChartPanel` afterwards."""
+        """Select the chart under the mouse. Textual then calls the `ChartPanel` handler."""
         for name, cell in self._sight.items():
             inside = cell.x <= event.x < cell.x + cell.width and cell.y <= event.y < cell.y + cell.height
             if inside and name != self.chosen:
@@ -437,7 +437,7 @@ class MetricsPage(ChartPanel):
 
 
 def _as_many_as_fit(parts: Sequence[Row], room: int) -> Row:
-    """Return the parts that fit, separated by two spaces, and the number of parts left out."""
+    """Join as many parts as fit, two spaces apart, and append how many were left out."""
     found: Row = EMPTY
     for at, part in enumerate(parts):
         more = len(parts) - at - 1
@@ -449,7 +449,7 @@ def _as_many_as_fit(parts: Sequence[Row], room: int) -> Row:
 
 
 def say_of(name: str) -> Say:
-    """Return the formatter for the values of a series, based on the unit in its name."""
+    """Return the formatter for a series, based on the unit in its name."""
     if name.endswith("loss"):
         return fm.loss
     if name == "lr":
@@ -464,7 +464,7 @@ def say_of(name: str) -> Say:
 
 
 def load_other(run: RunPaths) -> OtherRun:
-    """Load all series of a run."""
+    """Load a run with all of its series."""
     snapshot = SnapshotReader(run).refresh()
     job = snapshot.run_file.job if snapshot.run_file is not None else None
     start_t = start_of(snapshot.state, snapshot.series.values())

@@ -1,4 +1,4 @@
-"""Pages about the run: advisories, processes with their stacks, settings with their origins, pre-flight warnings."""
+"""Pages about the run: advisories, processes and stacks, settings and where they came from, pre-flight checks."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _NOT_FINITE = (
 
 
 class AdvisoriesPage(Page):
-    """A page of advisories, which are not failures. Each has a suggestion."""
+    """A page that lists advisories, which are not failures. Each one comes with a suggestion."""
 
     heading = "advisories"
     uses_clock = True
 
     def rows(self, view: View, width: int) -> Sequence[Row]:
-        """Return the rows of the page."""
+        """Return the page's rows."""
         state = view.snapshot.state
         attempt = state.attempt
         rows: list[Row] = []
@@ -59,7 +59,7 @@ class AdvisoriesPage(Page):
         return rows
 
     def _stall(self, attempt: AttemptState, stall: StallFlagged, now: float, width: int) -> list[Row]:
-        """Return a stall: its start, the normal interval, what will happen, and the position of each rank."""
+        """Describe a stall: when it began, the usual interval, what happens next, and where each rank is."""
         rows: list[Row] = [row(Span(self.tr(stall_text(stall, now)), TextStyle.WARN))]
         if stall.pace_s > 0:
             usual, is_gap = fm.seconds(stall.pace_s), stall.stage in {"step", "log"}
@@ -75,7 +75,7 @@ class AdvisoriesPage(Page):
 
 
 def _then(attempt: AttemptState, stall: StallFlagged, now: float) -> str:
-    """Return what will happen if a stall continues."""
+    """Say what will happen if a stall continues."""
     flagged = attempt.only_flagged
     if attempt.kept is not None:
         return f"{attempt.kept.by} keeps waiting, so stoker won't end this stall"
@@ -90,18 +90,18 @@ def _then(attempt: AttemptState, stall: StallFlagged, now: float) -> str:
 
 
 class ProcessesPage(Page):
-    """A page with the supervisor, the launcher and the newest stacks. The ranks table has the ranks."""
+    """A page that shows the supervisor, the launcher, and the latest stacks. For per-rank details, see the ranks table."""
 
     heading = "processes"
     uses_clock = True
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
-        """Return the keys, with a key for new stacks while ranks are running."""
+        """Return the page's keys, including the one that takes new stacks while ranks are running."""
         can = bool(self.screen.check_action("ask", ("stacks",)))
         return [*([("K", "take stacks", "ask('stacks')")] if can else []), *super().inner_keys()]
 
     def rows(self, view: View, width: int) -> Sequence[Row]:
-        """Return the rows of the page."""
+        """Return the page's rows."""
         snapshot, tr = view.snapshot, view.tr
         state, attempt = snapshot.state, snapshot.state.attempt
         if attempt is None:
@@ -154,12 +154,12 @@ VALUE_LEAST = 16
 
 
 class SettingsPage(Page):
-    """A page with the resolved job: command, environment, batch, and the origin of each value."""
+    """A page that shows the resolved job: command, environment, batch, and where each value came from."""
 
     heading = "settings"
 
     def rows(self, view: View, width: int) -> Sequence[Row]:
-        """Return the rows of the page."""
+        """Return the page's rows."""
         snapshot = view.snapshot
         record = snapshot.run_file
         if record is None:
@@ -178,12 +178,12 @@ class SettingsPage(Page):
 
 
 class PreflightPage(Page):
-    """A page with the checks before the first launch, and what to do about their warnings."""
+    """A page that shows the checks made before the first launch and how to address their warnings."""
 
     heading = "pre-flight"
 
     def rows(self, view: View, width: int) -> Sequence[Row]:
-        """Return the rows of the page."""
+        """Return the page's rows."""
         findings = view.snapshot.state.findings
         if not findings:
             return [row(Span(view.tr("nothing was written down before the launch"), TextStyle.DIM))]
@@ -232,7 +232,7 @@ def _command(snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:
 
 
 def _again(snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:
-    """Return the full command to run a finished job again, ready to copy."""
+    """Return the full command that reruns a finished job, ready to copy."""
     command = again_text(snapshot) if snapshot.state.is_over else ""
     if not command:
         return []
@@ -279,14 +279,14 @@ def _job(record: RunFile, snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:
 
 
 def _knob_text(name: str, scope: KnobScope) -> str:
-    """Return the batch setting and the meaning of its number."""
+    """Return a batch setting's name and what its number counts."""
     if scope is KnobScope.UNKNOWN:
         return f"{name} (not known whether per rank or in all)"
     return f"{name} ({scope.value.replace('_', ' ')})"
 
 
 def _resume(record: RunFile, snapshot: Snapshot) -> str:
-    """Return how a restart continues: as planned at each launch, or as the user's arguments specify."""
+    """Say how a restart resumes: as planned at each launch, or as the user's arguments specify."""
     from supervisor.job.knobs.resume_settings import given_start
     from supervisor.job.launch.oom_plan import resume_plan, resume_words
     from supervisor.run.next_job import next_job
@@ -317,7 +317,7 @@ def _origins(record: RunFile, width: int, tr: Tr) -> list[Row]:
 
 
 def sample_text(state: st.RunState) -> str:
-    """Return the shape of one model sample: ``sequence 1024``, ``sample 3 × 224 × 224``, or "" if unmeasured or varying."""
+    """Return a model sample's shape, such as ``sequence 1024`` or ``sample 3 × 224 × 224``, or "" if unmeasured or varying."""
     seen = state.attempt.measured if state.attempt is not None else None
     if seen is None or not seen.sample_shape:
         return ""

@@ -108,7 +108,7 @@ class BrowserScreen(KeyScreen, Screen[None]):
         yield FooterBar(id="footer")
 
     def on_mount(self) -> None:
-        """Focus the table, and update ages once a second."""
+        """Focus the table and start updating ages once a second."""
         self.panel.focus()
         self._offer()
         self.set_interval(TICK_S, self._tick)
@@ -127,7 +127,7 @@ class BrowserScreen(KeyScreen, Screen[None]):
         return not self._read and not leaves and time.monotonic() - self._made_t < FIRST_READ_S
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - textual's own signature
-        """Check whether a key is available. Opening needs a run, and clearing needs a filter."""
+        """Check whether a key is available. Opening requires a run; clearing requires a filter."""
         if action in {"open", "mark", "delete", "replay", "name", "note"}:
             return bool(self.panel.rows)
         if action == "compare":
@@ -159,7 +159,7 @@ class BrowserScreen(KeyScreen, Screen[None]):
         self._offer()
 
     def action_compare(self) -> None:
-        """Open the run under the cursor, with the marked runs' series beside its own."""
+        """Open the run under the cursor and plot the marked runs' series next to its own."""
         chosen = self.panel.chosen
         if chosen is not None and self.panel.marked == [chosen]:
             self.tell("one run is marked: move to another one, or mark more, then c compares them")
@@ -173,7 +173,7 @@ class BrowserScreen(KeyScreen, Screen[None]):
             self.post_message(RunsPanel.Opened(self.panel.chosen, replay=True))
 
     def action_stop(self) -> None:
-        """Stop the run under the cursor after a confirmation."""
+        """Stop the run under the cursor, after confirmation."""
         if (row := self.panel.row) is None:
             return
         name = row.run.run_id
@@ -194,14 +194,14 @@ class BrowserScreen(KeyScreen, Screen[None]):
     def _request(
         self, row: RunRow, kind: RequestKind, args: RequestArgs | None, report: Callable[[Answer], object]
     ) -> None:
-        """Send a request to a run's keeper, in the reading thread."""
+        """Send a request to a run's keeper from the reading thread."""
         attempt = row.state.attempt
         number = attempt.number if attempt is not None and kind is not RequestKind.NOTE else None
         later = partial(self.app.call_later, report)
         self._submit(RequestClient(row.run).sender(kind, number, args, self._clock(), later))
 
     def _change(self, change: Callable[[], str]) -> None:
-        """Change something about a run in the reading thread. Report what `change` returns, or why it failed."""
+        """Change a run in the reading thread, then report what `change` returns or why it failed."""
         app = self.app
 
         def act() -> None:
@@ -228,11 +228,11 @@ class BrowserScreen(KeyScreen, Screen[None]):
         offer_first(self, self._submit, next_attempt, row.run, CONTINUE, self.tell_answer)
 
     def on_panel_keys_changed(self) -> None:
-        """Update the keys for the run under the cursor."""
+        """Update the footer keys for the run under the cursor."""
         self._offer()
 
     def action_delete(self) -> None:
-        """Delete the run under the cursor after a confirmation. `u` restores the run within a week."""
+        """Delete the run under the cursor, after confirmation. `u` restores it within a week."""
         if (row := self.panel.row) is None:
             return
         if row.live:
@@ -249,7 +249,7 @@ class BrowserScreen(KeyScreen, Screen[None]):
         self._confirm(f"delete {run.run_id}? u brings it back, for a week", lambda: self._change(delete))
 
     def action_name(self) -> None:
-        """Ask for a name for the run under the cursor."""
+        """Prompt for a name for the run under the cursor."""
         if self.panel.row is not None:
             ask_over(self, AskLine("name", self.panel.row.given), self.name_for)
 
@@ -260,7 +260,7 @@ class BrowserScreen(KeyScreen, Screen[None]):
             self._change(lambda: f"{run.run_id}: named {give_name(run, words, os.environ)}")
 
     def action_note(self) -> None:
-        """Ask for a note on the run under the cursor."""
+        """Prompt for a note on the run under the cursor."""
         if self.panel.row is not None:
             ask_over(self, AskLine("note"), self.note_for)
 
@@ -276,13 +276,13 @@ class BrowserScreen(KeyScreen, Screen[None]):
             self._request(row, RequestKind.NOTE, args, lambda answer: self.tell(answer.text))
 
     def action_undo(self) -> None:
-        """Restore the last deleted run."""
+        """Restore the most recently deleted run."""
         from supervisor.run.trash import bring_back
 
         self._change(lambda: f"{bring_back(self.thrown.pop()).run_id} is back")
 
     def tell(self, text: str, style: TextStyle = TextStyle.WARN) -> None:
-        """Show a result for a while, or until the next result."""
+        """Show a result briefly, or until the next one arrives."""
         self.notice.say(text, style)
         self._offer()
 
@@ -291,23 +291,23 @@ class BrowserScreen(KeyScreen, Screen[None]):
         self.tell(answer.text, TextStyle.PLAIN if answer.good is None else TextStyle.WARN)
 
     def on_key(self, event: events.Key) -> None:
-        """Report once that a key has no action."""
+        """Tell the user, once, that a key does nothing here."""
         text = silence_of(self, event)
         if text is not None and text != self.notice.says:
             self.tell(text, TextStyle.PLAIN)
 
     def action_sort(self, name: str = "") -> None:
-        """Sort by the given key, or else by the next key."""
+        """Sort by the given key, or by the next one if none is given."""
         keys = list(SortKey)
         following = keys[(keys.index(self.panel.sort) + 1) % len(keys)]
         self.panel.sort_by(SortKey[name] if name else following)
 
     def action_reverse(self) -> None:
-        """Reverse the order."""
+        """Reverse the sort order."""
         self.panel.sort_by(self.panel.sort, reverse=not self.panel.reverse)
 
     def action_filter(self) -> None:
-        """Filter while typing."""
+        """Filter the list as the user types."""
         self.panel.open_filter(self._offer)
 
     def filter_for(self, words: str) -> None:
@@ -316,7 +316,7 @@ class BrowserScreen(KeyScreen, Screen[None]):
         self._offer()
 
     def action_widen(self) -> None:
-        """List the runs of all folders, or only of this one."""
+        """Toggle between all folders and this one."""
         self.panel.scope.everywhere = not self.panel.scope.everywhere
         self.panel.repaint()
         self._submit(self._look_again)

@@ -73,7 +73,7 @@ class RunsPanel(ListPanel):
     inverts_cursor = False
 
     class Opened(Message):
-        """A message that a run was chosen; `beside` are the runs to draw beside it; `replay`: play its recording."""
+        """Posted when a run is chosen. `beside` lists the runs to plot next to it. If `replay` is true, play its recording."""
 
         def __init__(self, run: RunPaths, beside: Sequence[RunPaths] = (), *, replay: bool = False) -> None:
             super().__init__()
@@ -95,7 +95,7 @@ class RunsPanel(ListPanel):
         self._columns: Sequence[Column] = ()
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
-        """Return the keys that depend on the run under the cursor."""
+        """Return the keys that apply to the run under the cursor."""
         stop = [("s", "stop", "stop")] if self.can_stop else []
         again = [("r", "continue", "continue_run")] if self.can_continue else []
         return [*stop, *again, *([("c", "compare", "compare")] if self.can_compare else [])]
@@ -108,7 +108,7 @@ class RunsPanel(ListPanel):
 
     @property
     def can_continue(self) -> bool:
-        """Whether the run under the cursor finished without success, so that another attempt may start."""
+        """Whether another attempt can be started because the run under the cursor finished without succeeding."""
         found = self.row
         if found is None or found.live or found.state.mode != "launched":
             return False
@@ -117,26 +117,26 @@ class RunsPanel(ListPanel):
 
     @property
     def can_compare(self) -> bool:
-        """Whether a run is marked."""
+        """Whether any run is marked."""
         return bool(self.rows and self.marked)
 
     @property
     def ready(self) -> bool:
-        """Whether anything was read."""
+        """Whether anything has been read yet."""
         return self.list is not None
 
     @property
     def can_widen(self) -> bool:
-        """Whether other folders have runs."""
+        """Whether there are runs in other folders."""
         return self.list is not None and bool(self.list.elsewhere)
 
     @property
     def row(self) -> RunRow | None:
-        """The chosen row."""
+        """The selected row, or None if there are no rows."""
         return self.rows[self.cursor] if self.rows else None
 
     def renew(self) -> None:
-        """Filter, sort and paint again. The cursor stays on its run, or in its place if the run is gone."""
+        """Filter, sort and repaint. The cursor stays on its run, or keeps its position if the run is gone."""
         now = self._clock()
         rows = self.list.rows if self.list else ()
         self.rows = ordered(
@@ -151,7 +151,7 @@ class RunsPanel(ListPanel):
         self.go_to(at)
 
     def _state_words(self, found: RunRow) -> tuple[str, str]:
-        """Return the state column's text, in English and in the user's language, excluding the glyph."""
+        """Return the state column's text in English and in the user's language, without the glyph."""
         span = listed_span(found, self._clock())
         return span.text[2:], spoken(span, self.tr).text[2:]
 
@@ -162,11 +162,11 @@ class RunsPanel(ListPanel):
         super().go_to(index)
 
     def count(self) -> int:
-        """Return how many runs the filter accepts."""
+        """Return the number of runs that match the filter."""
         return len(self.rows)
 
     def titles(self) -> tuple[Row, Row]:
-        """Return the number of runs, the filter, and the sort order."""
+        """Return titles with the number of runs, the filter, and the sort order."""
         total = len(self.list.rows) if self.list else 0
         tr = self.tr
         left = [Span(tr("runs"), TextStyle.STRONG), *self._scope_text()]
@@ -180,7 +180,7 @@ class RunsPanel(ListPanel):
         return tuple(left), row(Span(f"{where}{counted}", TextStyle.DIM))
 
     def _scope_text(self) -> Row:
-        """Return the folder of the listed runs, and the key that shows more or fewer."""
+        """Return the listed runs' folder and the key that widens or narrows the list."""
         place = self.scope.place
         if place is None:
             return EMPTY
@@ -195,7 +195,7 @@ class RunsPanel(ListPanel):
         return row(Span(self.tr(where), TextStyle.PLAIN), Span(self.tr(key) if more else "", TextStyle.DIM))
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """Return the heading and the rows around the cursor."""
+        """Return the heading and the visible rows around the cursor."""
         if self.list is not None and not self.list.rows and self.list.complete:
             lines = [(f"  {fit(self.tr(text), TEACH_CELLS)}{how}", how) for text, how in TEACH]
             styled = [Span(line, TextStyle.DIM if how else TextStyle.STRONG) for line, how in lines]
@@ -213,7 +213,7 @@ class RunsPanel(ListPanel):
         return [*rows, *([EMPTY] * (room - len(rows))), detail] if detail else rows
 
     def heading(self, width: int) -> Sequence[Row]:
-        """Return the column names. An arrow marks the sort column, up for least first."""
+        """Return the column names, with an arrow on the sort column that points up for lowest first."""
         texts = {name: self.tr(name) for name in ("state", *(column.name for column in self._columns))}
         if sorted_by := SORTED_COLUMNS.get(self.sort):
             texts[sorted_by] = texts.get(sorted_by, "") + self._arrow()
@@ -221,7 +221,7 @@ class RunsPanel(ListPanel):
         return [clip(row(Span(heading, TextStyle.DIM)), width)]
 
     def item(self, index: int, width: int) -> Row:
-        """Return the row of one run."""
+        """Return a run's row."""
         found, now, tr = self.rows[index], self._clock(), self.tr
         condition = spoken(listed_span(found, now), tr)
         here = found.run == self.chosen
@@ -236,24 +236,24 @@ class RunsPanel(ListPanel):
         return clip(spans, width)
 
     def rest(self, first: int, width: int) -> Row:
-        """Return the row itself. The title already counts all runs."""
+        """Return the row itself instead of a "more" line, because the title already counts all runs."""
         return self.item(first, width)
 
     def _arrow(self) -> str:
         return "▼" if (self.sort in GREATEST_FIRST) != self.reverse else "▲"
 
     def sort_by(self, key: SortKey, *, reverse: bool = False) -> None:
-        """Sort by a column, in its usual order or reversed."""
+        """Sort by a column, in its default order or reversed."""
         self.sort, self.reverse = key, reverse
         self.renew()
 
     def filter_by(self, text: str) -> None:
-        """Show the runs that a filter accepts, or all runs for an empty filter."""
+        """Show only the runs that match a filter, or all runs if it is empty."""
         self.query_text, self.cursor = text.strip(), 0
         self.renew()
 
     def open_filter(self, changed: Callable[[], object]) -> None:
-        """Ask for a filter and apply it while typing. Canceling restores the previous filter."""
+        """Prompt for a filter and apply it as the user types. Canceling restores the previous one."""
         before, chosen = self.query_text, self.chosen
 
         def typed(text: str) -> str:
@@ -279,13 +279,13 @@ class RunsPanel(ListPanel):
         self.repaint()
 
     def mark_of(self, run: RunPaths) -> Span:
-        """Return the mark for a run, in the hue of its curves when compared with the open run."""
+        """Return a run's mark, in the color its curves get when compared with the open run."""
         if run not in self.marked:
             return Span(" ")
         return Span("◆", run_style(self.marked.index(run) + 1))
 
     def _detail(self, width: int) -> Row:
-        """Return the selected run's command and note, after any failure reason that its column cuts off, or nothing if there is none."""
+        """Return the selected run's command and note, after any failure reason the verdict column cuts off. Empty if none."""
         found = self.rows[self.cursor]
         own = found.run.run_id if found.given and width < NAME_FROM else ""  # the given name replaces the id
         reason = self.tr(found.reason)
@@ -300,7 +300,7 @@ class RunsPanel(ListPanel):
         return clip(row(Span(f"  {text}", TextStyle.DIM)), width) if text else EMPTY
 
     def click_row(self, index: int) -> None:
-        """Select the clicked run. A click on the selected run opens it."""
+        """Select the clicked run, or open it if it is already selected."""
         if self.rows[index].run == self.chosen:
             self.post_message(self.Opened(self.rows[index].run))
         else:
@@ -308,7 +308,7 @@ class RunsPanel(ListPanel):
 
 
 class Column(NamedTuple):
-    """A column of the table: its width in cells, and the number of extra spaces in front of it."""
+    """A table column. `cells` is its width, and `gap` is the number of extra spaces before it."""
 
     name: str
     cells: int
@@ -317,7 +317,7 @@ class Column(NamedTuple):
 
 
 def columns_of(width: int, longest: int) -> Sequence[Column]:
-    """Return the columns that fit a width. `longest`: cells of the longest verdict, which gets the rest."""
+    """Return the columns that fit in `width` cells. The verdict column (`longest` is its widest text) takes what remains."""
     room = width - HEAD_CELLS
     roomy = width >= ROOMY_FROM
     id_cells = ID_CELLS if roomy else ID_CELLS - DATE_CELLS
@@ -346,7 +346,7 @@ def columns_of(width: int, longest: int) -> Sequence[Column]:
 
 
 def laid(columns: Sequence[Column], texts: Mapping[str, str]) -> str:
-    """Lay out texts in their columns."""
+    """Place each text in its column."""
     return " ".join(
         " " * column.gap + fit(texts[column.name], column.cells, right=column.right) for column in columns
     )
@@ -357,7 +357,7 @@ def _cells_of(columns: Sequence[Column]) -> int:
 
 
 def _texts(found: RunRow, width: int, now: float, tr: Tr) -> Mapping[str, str]:
-    """Return a run's texts, by column."""
+    """Return a run's cell contents, keyed by column name."""
     state = found.state
     total = f"/{fm.whole(state.planned_steps)}" if state.planned_steps and width >= ROOMY_FROM else ""
     step = f"{fm.whole(found.step)}{'+' if found.is_cut else ''}"

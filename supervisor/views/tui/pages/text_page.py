@@ -1,4 +1,4 @@
-"""A page of text built from a snapshot, which can scroll, and the list of pages."""
+"""The list of pages, and a scrollable text page built from a snapshot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from supervisor.views.wording.translate import Tr
 
 
 class Page(MovingPanel):
-    """A page built from a snapshot. A subclass provides `rows`."""
+    """A page built from a snapshot. Subclasses implement `rows`."""
 
     heading: ClassVar[str] = ""
 
@@ -25,11 +25,11 @@ class Page(MovingPanel):
         self._height = 1
 
     def rows(self, view: View, width: int) -> Sequence[Row]:
-        """Return the whole page, in rows of at most `width` cells."""
+        """Return every row of the page, each at most `width` cells wide."""
         raise NotImplementedError
 
     def titles(self) -> tuple[Row, Row]:
-        """Return the page's name, and how far it is scrolled."""
+        """Return the page's name and scroll position."""
         count = len(self._all)
         place = f"{self._top + 1}-{min(self._top + self._height, count)} of {count}"
         right = row(Span(self.tr(place), TextStyle.DIM)) if self.scrolls else EMPTY
@@ -45,7 +45,7 @@ class Page(MovingPanel):
         return [(Span(" "), *spans) for spans in found[self._top : self._top + height]]
 
     def copied(self) -> str:
-        """Return the whole page as plain unwrapped lines, or "" if there is no page."""
+        """Return the whole page as plain, unwrapped lines, or "" if there is no page."""
         rows = self.rows(self.view, UNWRAPPED_CELLS) if self.view is not None else ()
         return self._copied_below_name(rows)
 
@@ -55,7 +55,7 @@ class Page(MovingPanel):
         return len(self._all) > self._height
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
-        """Return the keys to scroll, if the page is longer than the pane."""
+        """Return the scroll keys if the page is longer than the pane."""
         return [("j k", "scroll", "focused.move(1)")] if self.scrolls else []
 
     def action_move(self, rows: int) -> None:
@@ -64,7 +64,7 @@ class Page(MovingPanel):
         self.repaint()
 
     def action_edge(self, way: int) -> None:
-        """Go to the first or last rows."""
+        """Jump to the top or bottom."""
         self._top = 0 if way < 0 else len(self._all)
         self.repaint()
 
@@ -74,7 +74,7 @@ class Page(MovingPanel):
 
 
 def section(tr: Tr, title: str, note: str = "") -> list[Row]:
-    """Return a blank row and a title."""
+    """Return a blank row followed by a title."""
     return [
         EMPTY,
         row(Span(tr(title), TextStyle.STRONG), Span(f"  {tr(note)}" if note else "", TextStyle.DIM)),
@@ -82,7 +82,7 @@ def section(tr: Tr, title: str, note: str = "") -> list[Row]:
 
 
 def resumed_rows(state: RunState, width: int, tr: Tr) -> list[Row]:
-    """Return full sentences on whether each resumed attempt continued the same training, newest first."""
+    """Say in full sentences whether each resumed attempt continued the same training, latest first."""
     found = [attempt.compared for attempt in reversed(state.attempts) if attempt.compared is not None]
     rows = section(tr, "after the resume", "compared with the training before it") if found else []
     for compared in found:
@@ -98,7 +98,7 @@ PAGES: Final = ("failure", "metrics", "advisories", "processes", "preflight", "s
 
 
 def new_page(name: str) -> Panel:
-    """Return the page of this name, which is one of `PAGES` and also the page's id."""
+    """Create the page called `name`, which is one of `PAGES` and becomes the page's id."""
     from supervisor.views.tui.pages import failure, metrics, run_pages
 
     made: tuple[type[Panel], ...] = (

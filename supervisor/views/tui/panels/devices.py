@@ -34,7 +34,7 @@ class DevicesPanel(ListPanel, can_focus=True):
     number = 2
 
     def titles(self) -> tuple[Row, Row]:
-        """Return the kind of the listed devices."""
+        """Return a title that says what kind of devices are listed."""
         if self.view is None:
             return EMPTY, EMPTY
         nodes = len(self.view.snapshot.nodes)
@@ -49,11 +49,11 @@ class DevicesPanel(ListPanel, can_focus=True):
         return devices_of(self.view.snapshot) if self.view is not None else []
 
     def count(self) -> int:
-        """Return the number of rows: one per device, or one if there is no reading."""
+        """Return the number of rows: one per device, or 1 if there are no readings yet."""
         return max(len(self._devices), 1)
 
     def item(self, index: int, width: int) -> Row:
-        """Return a device's row. If there is no frame, the row is indented by one cell like other panes."""
+        """Return a device's row. If the pane has no frame, indent the row by one cell to match other panes."""
         indent, devices = EMPTY if self.framed else row(" "), self._devices
         if not devices:
             return (*indent, Span(self.tr("no reading yet"), TextStyle.DIM))

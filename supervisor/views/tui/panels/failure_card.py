@@ -1,6 +1,6 @@
-"""The failure card: the failure, its location, its consequences, the next step, and what each key does.
+"""The failure card: what failed, where, what followed, what happens next, and what each key does.
 
-`diagnosis.verdict` and `diagnosis.advice` supply the sentences about the failure, and `policy` the reason for the decision.
+The wording comes from `diagnosis.verdict` and `diagnosis.advice`; `policy` gives the reason for the decision.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ COPIED_ROWS = 100
 
 
 class FailureCard(Panel, can_focus=True):
-    """A card that covers the charts while the newest attempt has failed and no new attempt is running."""
+    """A card that covers the charts if the latest attempt has failed and no new one is running."""
 
     number = 1
     uses_clock = True
@@ -76,7 +76,7 @@ class FailureCard(Panel, can_focus=True):
         return rows
 
     def titles(self) -> tuple[Row, Row]:
-        """Return which attempt failed and where, and the failure class with its confidence."""
+        """Return two titles: which attempt failed and where, and the failure class with its confidence."""
         attempt = self.view.snapshot.state.attempt if self.view else None
         if self.view is None or attempt is None:
             return EMPTY, EMPTY
@@ -96,11 +96,11 @@ class FailureCard(Panel, can_focus=True):
         return left, row(name, Span(self.tr(f" · {sure}") if sure else "", TextStyle.DIM))
 
     def copied(self) -> str:
-        """Return the whole card as plain unwrapped lines, or "" if there is no card."""
+        """Return the whole card as plain, unwrapped lines, or "" if there is no card."""
         return self._copied_below_name(self.body(UNWRAPPED_CELLS, COPIED_ROWS))
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """Return the card, most important part first. If the pane is short, the failure page has the rest."""
+        """Return the card, most important parts first. Whatever a short pane cuts off is on the failure page."""
         attempt = self.view.snapshot.state.attempt if self.view else None
         if self.view is None or attempt is None:
             return []
@@ -117,13 +117,13 @@ class FailureCard(Panel, can_focus=True):
 
 
 def own_line_of(snapshot: Snapshot, attempt: st.AttemptState) -> CodeLine | None:
-    """The user's own line in an attempt's traceback, if there is one."""
+    """Return the line of the user's own code in an attempt's traceback, or None if there is none."""
     context = snapshot.nearby.contexts.get(attempt.number)
     return context.own if context is not None else None
 
 
 class FailureText(NamedTuple):
-    """A failed attempt in rows of `width` cells, for the card and for the failure page."""
+    """Renders a failed attempt as rows of `width` cells, for the card and for the failure page."""
 
     snapshot: Snapshot
     attempt: st.AttemptState
@@ -132,15 +132,15 @@ class FailureText(NamedTuple):
     tr: Tr
 
     def part(self, label: str, text: str, style: TextStyle = TextStyle.PLAIN, *, most: int = 4) -> list[Row]:
-        """Return a labeled text, or no rows if the text is empty."""
+        """Return labeled text, or no rows if the text is empty."""
         return labelled(self.tr(label), text, self.width, style, most=most, label_cells=LABEL) if text else []
 
     def warned(self, text: str, style: TextStyle = TextStyle.WARN, most: int = 2) -> list[Row]:
-        """Return a text that has no label."""
+        """Wrap text that has no label."""
         return [row(Span(line, style)) for line in wrap(text, self.width, most)]
 
     def blocks(self, verdict: Verdict) -> list[list[Row]]:
-        """Return the parts of the card, most important first."""
+        """Return the sections of the card, most important first."""
         tr, compared = self.tr, self.attempt.compared
         head = self.warned(tr(verdict.title), TextStyle.STRONG) + self.unsure(verdict)
         if compared is not None and compared.result is Sameness.DIFFERS:
@@ -160,7 +160,7 @@ class FailureText(NamedTuple):
         ]
 
     def so_far(self, failing: RankFailing) -> list[Row]:
-        """Return provisional rows about the failure while the launcher is still shutting down."""
+        """Return provisional rows that describe the failure while the launcher is still shutting down."""
         tr, verdict, watched = self.tr, self.attempt.verdict, self.snapshot.state.mode == "observed"
         job = self.snapshot.run_file.job if self.snapshot.run_file is not None else None
         launcher = "the command" if job is not None and job.entry_kind is EntryKind.COMMAND else "torchrun"
@@ -178,12 +178,12 @@ class FailureText(NamedTuple):
         return [*rows, *self.part("next", tr(after), TextStyle.DIM, most=1)]
 
     def unsure(self, verdict: Verdict) -> list[Row]:
-        """Return a note that the verdict may be wrong."""
+        """Return a warning that the verdict may be wrong, or no rows if its confidence is high enough."""
         text = self.tr("not sure: read the evidence before you act")
         return [row(Span(text, TextStyle.WARN))] if verdict.confidence < UNSURE else []
 
     def cause(self, verdict: Verdict) -> list[Row]:
-        """Return the position and text of the line in the verdict. Omit text that the headline has."""
+        """Return the location and text of the verdict's cause, omitting text that the headline already shows."""
         tr, cause = self.tr, verdict.cause
         if cause is None:
             return self.part("cause", tr("no line to point at"), TextStyle.DIM, most=1)
@@ -198,7 +198,7 @@ class FailureText(NamedTuple):
         return [first, *self.part("", text, most=CAUSE_ROWS)]
 
     def own_code(self) -> list[Row]:
-        """Return the position and text of the traceback's line in user code, if any."""
+        """Return the location and text of the traceback line in user code, if any."""
         own = own_line_of(self.snapshot, self.attempt)
         if own is None:
             return []
@@ -210,7 +210,7 @@ class FailureText(NamedTuple):
         return [(*where, Span("  "), Span(code, TextStyle.STRONG))]
 
     def followed(self, verdict: Verdict) -> list[Row]:
-        """Return the consequences, folded by class and rank."""
+        """Return the consequences, with ranks grouped by failure class."""
         folded: dict[str, list[int]] = {}
         for item in verdict.consequences:
             folded.setdefault(item.words, []).extend([] if item.rank is None else [item.rank])
@@ -221,7 +221,7 @@ class FailureText(NamedTuple):
         return self.part("then", " · ".join(map(self.tr, parts)), TextStyle.DIM, most=1)
 
     def next_rows(self) -> list[Row]:
-        """Return what will happen, or which keys to press, with the change and the resume step."""
+        """Say what happens next or which keys to press, including the planned change and the resume step."""
         snapshot, attempt, tr = self.snapshot, self.attempt, self.tr
         decision, state = attempt.decision, snapshot.state
         if state.mode == "observed":
@@ -258,7 +258,7 @@ class FailureText(NamedTuple):
         return rows
 
     def _now(self, decision: Decision) -> list[Row]:
-        """Return what is happening now, or who must act."""
+        """Say what is happening now or who has to act."""
         snapshot, tr, state = self.snapshot, self.tr, self.snapshot.state
         condition, asked = state.condition, state.open_question
         if isinstance(condition, st.Backoff):
@@ -282,7 +282,7 @@ class FailureText(NamedTuple):
         return self.part("next", tr(text), TextStyle.WARN, most=1)
 
     def _asked(self) -> list[Row]:
-        """Return the answers to the batch question with keys and numbers, and the given answer, even from an earlier run."""
+        """Return the batch question's possible answers, with keys and numbers, and any already given, even in an earlier run."""
         state, question, tr = self.snapshot.state, self.snapshot.state.open_question, self.tr
         given = state.answers.get(question.what) if question is not None else state.answer
         rows = self.part("answer", given_text(given, tr), most=1) if given is not None else []
@@ -298,7 +298,7 @@ class FailureText(NamedTuple):
         return rows
 
     def why(self) -> list[Row]:
-        """Return the reason for the decision, unless the next step already states the reason."""
+        """Return the reason for the decision, or no rows if the next step already states it."""
         decision = self.attempt.decision
         if decision is None or self.snapshot.state.mode == "observed":
             return []
@@ -315,7 +315,7 @@ def reason_text(attempt: st.AttemptState, decision: Decision) -> str:
 
 
 def keys_now(snapshot: Snapshot) -> list[str]:
-    """Return the keys that act on a waiting run, the suggested key first."""
+    """Return the keys that act on a waiting run, starting with the suggested one."""
     now = possible(snapshot, read_only=False, can_adopt=False)
     keys = ("accept", "Enter"), ("smaller_batch", "b"), ("edit", "e"), ("restart", "r"), ("stop", "s")
     return [key for action, key in keys if action in now]
@@ -335,7 +335,7 @@ def _countdown(condition: st.Backoff, now: float, decision: Decision, tr: Tr) ->
 
 
 def change_text(change: SpecChange, arguments: str = "") -> str:
-    """Return the changes of the next attempt in one line. `arguments` are the differing ones, if available."""
+    """Summarize in one line what the next attempt changes. `arguments` lists the ones that differ, if available."""
     parts = [describe_change(change.batch)] if change.batch is not None else []
     parts += [f"{name}={value}" for name, value in change.env]
     parts += [f"{name} {value}" for name, value in change.set_args]

@@ -1,4 +1,4 @@
-"""The header: whether the run is alive, its progress, and its ETA. The tiles below show the pace."""
+"""The header: whether the run is alive, how far along it is, and its ETA. The tiles below show its speed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ETA_STEPS = 5
 
 
 class HeaderPanel(Panel):
-    """The header with run, attempt, state and progress, then job, elapsed time and ETA."""
+    """A two-row header: run, attempt, state and progress, then job, elapsed time and ETA."""
 
     framed = False
     uses_clock = True
@@ -56,7 +56,7 @@ class HeaderPanel(Panel):
     is_low = False  # whether the terminal has no room for the tiles, which show the step time
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """Return the two rows of the header."""
+        """Return the header's two rows."""
         if self.view is None:
             return []
         snapshot, tr = self.view.snapshot, self.tr
@@ -71,7 +71,7 @@ class HeaderPanel(Panel):
         return [clip(left, width), between((Span(" "), *progress), times, width)][:height]
 
     def _who(self, state: RunState, *, is_roomy: bool) -> Row:
-        """Return the run's name and whether it is watched. If there is room, add our name and the attempt."""
+        """Return the run's name and whether it is only observed. If there is room, add "stoker" and the attempt."""
         left = [
             Span(" stoker  " if is_roomy else " ", TextStyle.DIM),
             Span(fm.short_id(state.run_id) or "…", TextStyle.STRONG),
@@ -83,7 +83,7 @@ class HeaderPanel(Panel):
         return tuple(left)
 
     def _condition(self, snapshot: Snapshot, now: float) -> Row:
-        """Return the state and any necessary detail."""
+        """Return the run's state, with details if they are needed."""
         state, tr = snapshot.state, self.tr
         left = [spoken(condition_span(snapshot, now), tr)]
         quiet = quiet_s(snapshot, now)
@@ -174,7 +174,7 @@ class HeaderPanel(Panel):
         return row(Span(name, TextStyle.DIM), Span(fm.loss(loss)), "  ")
 
     def _pace(self, snapshot: Snapshot) -> Row:
-        """Return the time per step, or else per epoch, if the terminal is too short for the tiles."""
+        """Return the time per step, or per epoch if that is unknown, when the terminal is too short for the tiles."""
         took_s, is_derived = snapshot.step_time_s
         if not self.is_low or not isinstance(snapshot.state.condition, Running):
             return EMPTY
@@ -185,7 +185,7 @@ class HeaderPanel(Panel):
 
 
 def _is_of_whole(progress: Progress, ratio: float) -> bool:
-    """Check whether the share of steps is consistent with the share of epochs in the log."""
+    """Check whether the fraction of steps done agrees with the fraction of epochs in the log."""
     epoch, epochs = progress.epoch, progress.total_epochs
     if epoch is None or not epochs or epoch > epochs:
         return True
@@ -193,7 +193,7 @@ def _is_of_whole(progress: Progress, ratio: float) -> bool:
 
 
 def _counts_within_epochs(snapshot: Snapshot) -> bool:
-    """Check whether a watched log's step counter restarts with each epoch and so does not show progress."""
+    """Check whether a watched log's step counter resets every epoch, so that it does not show overall progress."""
     track = snapshot.metrics.get("loss", ())
     if snapshot.state.mode != "observed" or not track:
         return False
@@ -201,7 +201,7 @@ def _counts_within_epochs(snapshot: Snapshot) -> bool:
 
 
 def quiet_s(snapshot: Snapshot, now: float) -> float | None:
-    """Return the seconds without a step if the keeper flagged a stall or the pause is unusual, or None."""
+    """Return the seconds since the last step if the keeper flagged a stall or the pause is unusual, else None."""
     condition, attempt = snapshot.state.condition, snapshot.state.attempt
     if attempt is not None and attempt.quiet_since is not None:
         return None  # the state already shows the pause
@@ -228,10 +228,10 @@ def quiet_s(snapshot: Snapshot, now: float) -> float | None:
 
 
 def eta_s(snapshot: Snapshot) -> float | None:
-    """Return the seconds to the last step, by the job's own estimate or the newest rate, or None while halted.
+    """Return the seconds until the last step, or None while the job is halted.
 
-    The first steps of an attempt give no ETA, because they are slow or were read at once. A resumed bar
-    counts skipped steps as done, so after a restart only the rate counts.
+    The estimate is the job's own or from the latest step rate. First steps give none: they are slow or read all at
+    once. After a restart, only the rate counts, because a resumed progress bar counts skipped steps as done.
     """
     progress, total = snapshot.state.progress, snapshot.state.planned_steps
     attempt = snapshot.state.attempt
@@ -256,7 +256,7 @@ def eta_s(snapshot: Snapshot) -> float | None:
 
 
 def _job(snapshot: Snapshot, name: str, room: int, tr: Tr) -> Row:
-    """Return name, ranks and the effective batch, in as many words as fit."""
+    """Return the name, the ranks, and the effective batch in as much detail as fits."""
     state = snapshot.state
     parts = [Span(f" {name or state.name}", TextStyle.PLAIN)]
     count = ranks_of(state)
@@ -271,14 +271,14 @@ def _job(snapshot: Snapshot, name: str, room: int, tr: Tr) -> Row:
 
 
 def ranks_of(state: RunState) -> int | None:
-    """Return the job's number of ranks, or the number seen if greater (a script may start its own), or None."""
+    """Return the job's rank count, or None if unknown. A higher observed count wins, because a script may start its own."""
     attempt = state.attempt
     numbers = [own.rank for own in attempt.ranks.values() if own.rank is not None] if attempt else []
     return max([state.world_size or 0, *(number + 1 for number in numbers)]) or None
 
 
 def batch_forms(batch: BatchSpec) -> tuple[str, ...]:
-    """Return the batch in words, the longest form first. Every number has a label."""
+    """Describe the batch, from the longest wording to the shortest. Every number has a label."""
     tokens = batch.unit is BatchUnit.TOKENS
     unit = " tokens" if tokens else ""
     if not batch.ranks_known:
@@ -304,12 +304,12 @@ LINES = {"lr": TextStyle.DIM, "grad": TextStyle.DIM}
 
 
 class TilesPanel(Panel):
-    """One line of tiles: lr, throughput, gradient norm, step time, data wait."""
+    """A row of tiles: learning rate, throughput, gradient norm, step time, and data wait."""
 
     framed = False
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """Return the line of tiles. Tiles that do not fit are dropped from the end."""
+        """Return the row of tiles. Tiles that do not fit are dropped from the right."""
         if self.view is None or height < 1:
             return []
         every = _tiles(self.view.snapshot)
@@ -359,7 +359,7 @@ def _tiles(snapshot: Snapshot) -> list[Tile]:
 
 
 def epoch_time_text(snapshot: Snapshot) -> str:
-    """Return the duration of an epoch if the step time is unknown, or "" if both are unknown."""
+    """Return the time per epoch as text if the step time is unknown, or "" if neither is known."""
     took_s, is_derived = snapshot.epoch_time_s
     return (
         f"{(fm.about(fm.seconds) if is_derived else fm.seconds)(took_s)}/epoch" if took_s is not None else ""
@@ -378,7 +378,7 @@ def _tile(
 
 
 def _ink(value: float | None) -> TextStyle:
-    """Dim an unknown value."""
+    """Return the style for a value: dim if it is unknown."""
     return TextStyle.DIM if value is None else TextStyle.STRONG
 
 

@@ -1,4 +1,4 @@
-"""The newest events: the line above the footer, the timeline, and which key is recommended."""
+"""The latest events: the line above the footer, the timeline, and the recommended key."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ GLYPHS = {Tone.INFO: "·", Tone.GOOD: "✓", Tone.WARN: "!", Tone.BAD: "✗"}
 
 
 class NoticeBar(Panel):
-    """One line, by urgency: folder gone, an answer, a copy, keeper gone, the newest advisory, a pre-flight warning."""
+    """A one-line notice. By urgency: folder gone, an answer, a copy, keeper gone, the latest advisory, a pre-flight warning."""
 
     framed = False
     uses_clock = True
@@ -56,7 +56,7 @@ class NoticeBar(Panel):
     _fading: Timer | None = None
 
     def say(self, text: str, style: TextStyle = TextStyle.PLAIN) -> None:
-        """Show an answer for a while, or until the next answer."""
+        """Show an answer briefly, or until the next one arrives."""
         self._answer = Span(text, style)
         if self._fading is not None:
             self._fading.stop()
@@ -66,16 +66,16 @@ class NoticeBar(Panel):
 
     @property
     def says(self) -> str:
-        """The visible answer, or "" if there is no answer."""
+        """The visible answer, or "" if none is shown."""
         return self._answer.text if self._answer is not None else ""
 
     def drop_older(self) -> None:
-        """Drop answers from before the run's state changed, such as "copied" below a failure card."""
+        """Clear answers that predate the run's state change, such as "copied" below a failure card."""
         if self._answer is not None:
             self._fade()
 
     def withdraw(self, text: str) -> None:
-        """Drop this answer, which is no longer true, but keep any other answer."""
+        """Clear the answer `text`, which is no longer true, but leave any other in place."""
         if self.says == text:
             self._fade()
 
@@ -85,7 +85,7 @@ class NoticeBar(Panel):
 
     @property
     def ready(self) -> bool:
-        """Whether the line has content. An answer is shown even before any data is read."""
+        """Whether there is anything to show. An answer is shown even before any data has been read."""
         return self.view is not None or self._answer is not None
 
     def body(self, width: int, height: int) -> Sequence[Row]:  # noqa: ARG002 - one line, however high
@@ -114,11 +114,11 @@ class NoticeBar(Panel):
         return [row(Span(f" {fm.time_of_day(newest.t)} {text}", TextStyle.DIM))]
 
     def _key_for_more(self, key: str, word: str) -> Row:
-        """Return a key and what it shows, for the right end of the line."""
+        """Return a key and what it opens, for the right edge of the notice line."""
         return row(Span(key, TextStyle.KEY), Span(f" {self.tr(word)} ", TextStyle.DIM))
 
     def _warning(self, snapshot: Snapshot, now: float, width: int) -> Row | None:
-        """Return a stall, else the newest advisory, else a pre-flight warning, and the key for more."""
+        """Return a stall, the latest advisory, or a pre-flight warning, in that order, with the key for details."""
         state, tr = snapshot.state, self.tr
         attempt = state.attempt
         stall = attempt.stall if attempt is not None else None
@@ -154,7 +154,7 @@ class NoticeBar(Panel):
 
 
 class TimelinePanel(ListPanel, can_focus=True):
-    """A list of the events, newest last. It follows the newest event until the user moves the cursor."""
+    """A list of events, latest last. It follows the latest event until the user moves the cursor."""
 
     number = 5
 
@@ -167,7 +167,7 @@ class TimelinePanel(ListPanel, can_focus=True):
         return row(Span(self.tr("timeline"), TextStyle.STRONG)), row(Span(self.tr(facts), TextStyle.DIM))
 
     def count(self) -> int:
-        """Return the number of rows, which is one per event, or 1 if there are no events."""
+        """Return the number of rows: one per event, or 1 if there are no events."""
         assert self.view is not None
         count = max(len(self.view.snapshot.state.timeline), 1)
         if not self.has_focus:
@@ -175,7 +175,7 @@ class TimelinePanel(ListPanel, can_focus=True):
         return count
 
     def item(self, index: int, width: int) -> Row:  # noqa: ARG002 - panes clip their rows themselves
-        """Return the row of one event."""
+        """Return an event's row."""
         assert self.view is not None
         moments = self.view.snapshot.state.timeline
         if not moments:
@@ -190,7 +190,7 @@ class TimelinePanel(ListPanel, can_focus=True):
 
 
 def _without_a_keeper(snapshot: Snapshot, *, read_only: bool) -> tuple[str, TextStyle]:
-    """Return in one line why no keeper answers here, or nothing if a keeper answers, or if none is needed."""
+    """Explain in one line why no keeper responds. The text is empty if a keeper does or if none is needed."""
     state, lives = snapshot.state, is_live(snapshot)
     if snapshot.gone:
         return "✗ the run directory is gone: what you see is the last that was read", TextStyle.BAD
@@ -208,14 +208,14 @@ def _without_a_keeper(snapshot: Snapshot, *, read_only: bool) -> tuple[str, Text
 
 
 def _warned(text: str, more: Row, width: int, style: TextStyle = TextStyle.WARN) -> Row:
-    """Return a warning, truncated to leave room for the key that shows more."""
+    """Return a warning, truncated to leave room for the key that opens the details."""
     sign = "⚠ " if style is TextStyle.WARN else ""
     cut = fit(f" {sign}{text}", width - cells(more) - 1).rstrip()
     return between(row(Span(cut, style)), more, width)
 
 
 def is_past_evidence(snapshot: Snapshot) -> bool:
-    """Check whether training continued after a signature matched. Its lines stay only on the timeline."""
+    """Check whether training continued after a signature matched. If so, the matching lines are shown only on the timeline."""
     attempt, condition = snapshot.state.attempt, snapshot.state.condition
     if attempt is None or not isinstance(condition, Running) or condition.phase is not Phase.STEPPING:
         return False
@@ -223,7 +223,7 @@ def is_past_evidence(snapshot: Snapshot) -> bool:
 
 
 def current_advisory(snapshot: Snapshot, now: float) -> Advisory | None:
-    """Return the newest advisory while it applies: for the live attempt, recent, and until its cause ends."""
+    """Return the latest advisory while it is recent, its attempt is live, and its cause persists, else None."""
     state = snapshot.state
     if not state.advisories or not isinstance(state.condition, Running) or state.attempt is None:
         return None
@@ -251,7 +251,7 @@ def shown_at_start(state: RunState, now: float) -> tuple[Finding, ...]:
 
 
 def in_one_line(finding: Finding) -> str:
-    """Shorten a warning for the line below the panes. Show what to declare, not why."""
+    """Shorten a warning to fit the line below the panes, saying what to declare rather than why."""
     flags = list(dict.fromkeys(_FLAG.findall(finding.what)))
     if finding.check == KNOBS_CHECK and flags:
         return f"some failures will not restart: add {', '.join(flags)}"
@@ -259,7 +259,7 @@ def in_one_line(finding: Finding) -> str:
 
 
 def recommended(snapshot: Snapshot, page: str | None) -> str:
-    """Return the action to recommend in a run that waits for the user; empty if none. `page` is the visible page."""
+    """Return the action to recommend for a run that is waiting for the user, or "" if none. `page` is the visible page."""
     state = snapshot.state
     if is_live(snapshot) and not snapshot.keeper_alive and state.mode != "observed":
         return "adopt"

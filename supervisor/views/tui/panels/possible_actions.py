@@ -1,4 +1,4 @@
-"""The actions possible now, the start of the next attempt, and the cost of an action (pure)."""
+"""The currently possible actions, where the next attempt would start, and what an action would cost. Pure."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ ACTING = frozenset(
 )
 
 ANSWER_KEYS = ("6", "7", "8")
-"""The keys for a question's answers, in order. These are the digits that the panes do not use."""
+"""The keys for the answers to a question, in order. No pane uses these digits."""
 FROM_FIRST_STEP = "from the first step, unless the script resumes by itself"
 
 
 def possible(snapshot: Snapshot, *, read_only: bool, can_adopt: bool) -> frozenset[str]:
-    """Return the actions that a keeper would take now. Observers take only notes and stacks. Notes on finished runs need no keeper."""
+    """Return what a keeper would accept now. Observers accept only notes and stacks. Notes on finished runs need no keeper."""
     state = snapshot.state
     if state.is_over and not (read_only or snapshot.gone):
         return frozenset(["note"])
@@ -69,7 +69,7 @@ def has_processes(state: st.RunState) -> bool:
 
 
 def why_not(name: str, snapshot: Snapshot, *, read_only: bool, can_adopt: bool) -> str:
-    """Return in one line why the requested action is not possible now, and what is possible."""
+    """Explain in one line why the requested action is not possible now and what is possible instead."""
     state = snapshot.state
     if snapshot.gone:
         return "the run directory is gone: nobody is there to be asked"
@@ -109,19 +109,19 @@ def why_not(name: str, snapshot: Snapshot, *, read_only: bool, can_adopt: bool) 
 
 
 def knobs_of(snapshot: Snapshot) -> Knobs | None:
-    """Return the job's settings with later answers and measurements, or None if run.json cannot be read."""
+    """Return the job's settings, updated with later answers and measurements, or None if run.json is unreadable."""
     record = snapshot.run_file
     return snapshot.state.answered_job(record.job).knobs if record is not None else None
 
 
 def current_batch(snapshot: Snapshot) -> BatchSpec | None:
-    """Return the batch of the newest attempt, measured or planned, or None if unknown."""
+    """Return the latest attempt's batch, measured or planned, or None if unknown."""
     attempt = snapshot.state.attempt
     return attempt.shown_batch if attempt else None
 
 
 def batch_flag(snapshot: Snapshot) -> str:
-    """Return the script's batch flag with its value, if the flag covers more than one rank's batch."""
+    """Return the script's batch flag and value if the flag covers more than one rank, or "" otherwise."""
     from supervisor.job.knobs.set_batch import divided_flag
 
     if snapshot.run_file is None:
@@ -131,7 +131,7 @@ def batch_flag(snapshot: Snapshot) -> str:
 
 
 def batch_copy(snapshot: Snapshot) -> str:
-    """Return a note that a copy of the user's config gets the new batch, or "" if no config has a batch."""
+    """Say that the new batch goes into a copy of the user's config, or return "" if no config sets a batch."""
     from supervisor.job.knobs.setting_names import Place, config_file, place_of
 
     if (knobs := knobs_of(snapshot)) is None:
@@ -142,9 +142,9 @@ def batch_copy(snapshot: Snapshot) -> str:
 
 
 def suggested_batch(snapshot: Snapshot) -> BatchSpec | None:
-    """Return a smaller batch: the batch that policy planned, else the next divisor that did not run out of memory, else the same.
+    """Return a smaller batch to suggest, or None if the batch is unknown or cannot be passed to the script.
 
-    Return None if the batch is unknown, or cannot be passed to the script.
+    Prefer the one that policy planned, then the next divisor that did not run out of memory, then the current batch.
     """
     attempt, now, knobs = snapshot.state.attempt, current_batch(snapshot), knobs_of(snapshot)
     if attempt is None or now is None or (knobs is not None and not knobs.can_change_batch):
@@ -157,7 +157,7 @@ def suggested_batch(snapshot: Snapshot) -> BatchSpec | None:
 
 
 def why_no_batch(snapshot: Snapshot) -> str:
-    """Return in one line why no other batch is available, and what would allow it."""
+    """Explain in one line why no other batch is available and what would make one available."""
     # This import is slow, and the first screen must not wait for it.
     from supervisor.job.knobs.set_batch import why_not_changeable, why_size_unknown
     from supervisor.job.spec import OF_BATCH, Knobs
@@ -176,9 +176,9 @@ def why_no_batch(snapshot: Snapshot) -> str:
 class NextStart(NamedTuple):
     """Where the next attempt would start.
 
-    `given` is the checkpoint in the arguments, such as ``--resume c2.pt``. `saved` is the newest checkpoint found.
-    `resumes` says whether the script would find a checkpoint, assumed true if run.json is unreadable (no `knobs`).
-    `looks_again` says whether a flag gets the result of another checkpoint search after the live attempt.
+    `given` is the checkpoint named in the arguments, as in ``--resume c2.pt``; `saved` is the newest one found.
+    `resumes` says whether the script would find a checkpoint; it is true if run.json is unreadable (no `knobs`).
+    `looks_again` says whether, after the live attempt, the search is repeated and its result passed to a flag.
     """
 
     given: str | None
@@ -189,9 +189,9 @@ class NextStart(NamedTuple):
 
 
 def next_start(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> NextStart:
-    """Return where the next attempt would start. `typed` are its arguments, or None if unchanged.
+    """Return where the next attempt would start. `typed` holds its new arguments, or None if unchanged.
 
-    A checkpoint that the user typed stays. A flag may replace a checkpoint in the job's own arguments by a newer one.
+    A checkpoint typed by the user is kept. One from the job's own arguments may be replaced by a newer one.
     """
     record, state, saved = snapshot.run_file, snapshot.state, snapshot.state.resumable
     knobs = knobs_of(snapshot)
@@ -222,7 +222,7 @@ def next_start(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> Next
 
 
 def _handed_over(args: tuple[str, ...], job: JobSpec, path: str) -> str | None:
-    """Return the flag by which the user passed this checkpoint to the script, whatever the flag's name."""
+    """Return the flag, whatever its name, with which the user passed this checkpoint to the script."""
     from supervisor.job.arguments.command_line import settings_of
 
     whole = os.path.normpath(os.path.join(job.cwd, path))
@@ -234,7 +234,7 @@ def _handed_over(args: tuple[str, ...], job: JobSpec, path: str) -> str | None:
 
 
 def resume_text(snapshot: Snapshot, start: NextStart) -> tuple[str, str]:
-    """Return where the next attempt would start, in one line, and the reason, shown if there is space."""
+    """Return where the next attempt would start, in one line, and a reason to show if there is room."""
     saved, attempt = start.saved, snapshot.state.attempt
     if start.given:
         return f"with {start.given}, as given", ""
@@ -252,7 +252,7 @@ def resume_text(snapshot: Snapshot, start: NextStart) -> tuple[str, str]:
 
 
 def checkpoint_path(snapshot: Snapshot) -> str:
-    """Return the newest checkpoint's path, relative to the job's folder if below it, or "" if there is none."""
+    """Return the newest checkpoint's path, or "" if there is none. The path is relative to the job's folder if it lies inside."""
     saved, record = snapshot.state.resumable, snapshot.run_file
     if saved is None:
         return ""
@@ -260,7 +260,7 @@ def checkpoint_path(snapshot: Snapshot) -> str:
 
 
 def set_to_resume(start: NextStart) -> str:
-    """Return what the launch would add to the arguments to make the script resume, or "" if nothing."""
+    """Return what the launch would add to the arguments to make the script resume, or "" if nothing is needed."""
     knobs, saved = start.knobs, start.saved
     if knobs is None or saved is None or not start.resumes or start.given:
         return ""
@@ -273,7 +273,7 @@ def set_to_resume(start: NextStart) -> str:
 
 
 def checkpoint_words(start: NextStart) -> str:
-    """Return a checkpoint that the launch would not pass on, as words to type, with its flag if known; empty if none."""
+    """Return what to type to pass on a checkpoint that the launch would not, with its flag if known. Empty if there is none."""
     if start.knobs is None or start.saved is None or not start.saved.path or start.resumes:
         return ""
     path = shlex.quote(start.saved.path)
@@ -281,9 +281,9 @@ def checkpoint_words(start: NextStart) -> str:
 
 
 def overwrite_warning(snapshot: Snapshot) -> str:
-    """Return the warning before a restart that may lose progress by starting at step 0.
+    """Warn that a restart may start over at step 0 and lose progress.
 
-    The warning is empty if the restart resumes, or if the run never got past its first step.
+    Empty if the restart resumes or the run never got past its first step.
     """
     record = snapshot.run_file
     steps = max((attempt.last_step or 0 for attempt in snapshot.state.attempts), default=0)
@@ -309,7 +309,7 @@ def overwrite_warning(snapshot: Snapshot) -> str:
 
 
 def offer(snapshot: Snapshot) -> SpecChange | None:
-    """Return the suggested change for a one-key restart of a held run after a failure, or None if there is none."""
+    """Return the change suggested for restarting a run that is held after a failure, or None if there is none."""
     condition = snapshot.state.condition
     if not isinstance(condition, st.HeldOpen) or condition.decision is None:
         return None
@@ -318,7 +318,7 @@ def offer(snapshot: Snapshot) -> SpecChange | None:
 
 
 def offer_warning(snapshot: Snapshot) -> str:
-    """Return a warning in one line before the user accepts the change, or "" if there is no risk."""
+    """Return a one-line warning to show before the user accepts the change, or "" if there is no risk."""
     change = offer(snapshot)
     batch = change.batch if change is not None else None
     risk = ""
@@ -331,7 +331,7 @@ def offer_warning(snapshot: Snapshot) -> str:
 
 
 def continue_text(snapshot: Snapshot) -> str:
-    """Return the command for the next attempt of a finished run, with policy's planned change, or "" if it succeeded."""
+    """Return the command that starts a finished run's next attempt, with policy's planned change. Empty if the run succeeded."""
     state = snapshot.state
     done = isinstance(state.condition, st.Finished) and state.condition.outcome is Outcome.SUCCEEDED
     if not state.is_over or done or state.mode == "observed" or snapshot.run_file is None:
@@ -340,7 +340,7 @@ def continue_text(snapshot: Snapshot) -> str:
 
 
 def again_text(snapshot: Snapshot) -> str:
-    """Return the command that starts this job again, with the settings that a restart needs, or "" if unknown."""
+    """Return the command that runs this job again, with the settings a restart needs, or "" if unknown."""
     if snapshot.run_file is None or snapshot.state.mode == "observed":
         return ""
     from supervisor.job.launch.plan import command_of  # only once a run has finished
@@ -354,7 +354,7 @@ def again_text(snapshot: Snapshot) -> str:
 
 
 def cost(snapshot: Snapshot) -> str:
-    """Return in brief what ending a live attempt would lose since the newest checkpoint, or "" if nothing."""
+    """Summarize the progress since the newest checkpoint that stopping a live attempt would lose, or "" if none."""
     state, attempt, saved = snapshot.state, snapshot.state.attempt, snapshot.state.resumable
     if attempt is None or attempt.last_step is None or not isinstance(state.condition, st.Running):
         return ""
@@ -366,7 +366,7 @@ def cost(snapshot: Snapshot) -> str:
 
 
 def restart_effect(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> str:
-    """Return, in one line, what a restart ends and where the next attempt starts. `typed`: new arguments."""
+    """Say in one line what a restart stops and where the next attempt starts. `typed` holds new arguments, if any."""
     state, attempt, start = snapshot.state, snapshot.state.attempt, next_start(snapshot, typed)
     where, _ = resume_text(snapshot, start)
     if attempt is not None and isinstance(state.condition, st.Running):
@@ -386,7 +386,7 @@ def restart_effect(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> 
 
 
 def question(kind: RequestKind, snapshot: Snapshot) -> str | None:
-    """Return the question to ask before a stop, or before a request that would lose something, or None."""
+    """Return the confirmation question for a stop or for a request that would lose something, else None."""
     condition, lost = snapshot.state.condition, cost(snapshot)
     if kind is RequestKind.RESTART:
         effect = restart_effect(snapshot)

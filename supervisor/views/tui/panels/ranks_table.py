@@ -1,4 +1,4 @@
-"""The ranks table: steps, stragglers, data waits and dead ranks. With several nodes, ranks are listed below nodes."""
+"""The ranks table: steps, stragglers, data waits and dead ranks. With several nodes, ranks are grouped under their node."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ FORMATS: Mapping[str, Callable[[float | None], str]] = {
 
 
 class Line(NamedTuple):
-    """A rank, or one of several nodes. `who` is the rank's name, empty for a node. `node` is its number, if there are several."""
+    """A table line for a rank or, with several nodes, a node. `who` names the rank ("" for a node); `node` is the node number."""
 
     cells: Mapping[str, Span]
     who: str = ""
@@ -68,7 +68,7 @@ class Line(NamedTuple):
 
 
 class RanksPanel(ListPanel, can_focus=True):
-    """A table with one row per rank of the newest attempt. `take_lines` supplies the ranks' lines. Nodes' rows fold."""
+    """A table with one row per rank of the latest attempt. Node rows fold. `take_lines` supplies each rank's last log line."""
 
     number = 3
     uses_clock = True
@@ -78,7 +78,7 @@ class RanksPanel(ListPanel, can_focus=True):
     ]
 
     class Chosen(Message):
-        """A request for the log of a rank or a node."""
+        """Posted to request the log of a rank or a node."""
 
         def __init__(self, who: str, node: int | None = None) -> None:
             super().__init__()
@@ -86,7 +86,7 @@ class RanksPanel(ListPanel, can_focus=True):
             self.node = node
 
     class Folded(Message):
-        """A message that the number of rows changed."""
+        """Posted when the number of rows changes."""
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
@@ -108,16 +108,16 @@ class RanksPanel(ListPanel, can_focus=True):
 
     @property
     def _wall(self) -> float:
-        """This machine's wall time."""
+        """This machine's wall-clock time."""
         return self._now + self._snapshot.state.clock_ahead_s
 
     def take_lines(self, last: Mapping[str, str]) -> None:
-        """Show each rank's last line."""
+        """Show the last line of each rank's log."""
         self._last = last
         self.repaint()
 
     def titles(self) -> tuple[Row, Row]:
-        """Return the number of ranks and nodes, and the worst problem among them."""
+        """Return two titles: the number of ranks and nodes, and the worst problem among them."""
         if self.view is None:
             return EMPTY, EMPTY
         snapshot = self.view.snapshot
@@ -145,7 +145,7 @@ class RanksPanel(ListPanel, can_focus=True):
         return "", TextStyle.PLAIN
 
     def heading(self, width: int) -> Sequence[Row]:
-        """Return the names of the columns."""
+        """Return the column names."""
         several = self.view is not None and bool(self.view.snapshot.nodes)
         text = ""
         for name, size in self._columns(width):
@@ -157,7 +157,7 @@ class RanksPanel(ListPanel, can_focus=True):
     # -- rows ----------------------------------------------------------------------------------------------
 
     def count(self) -> int:
-        """Return the number of rows: one per rank and node, or one for an empty table."""
+        """Return the number of rows: one per rank and node, or 1 if the table is empty."""
         snapshot = self._snapshot
         ranks = _samples(snapshot)
         self._usual_step_s = median(_known(ranks.values(), "step_time_s"))
@@ -173,7 +173,7 @@ class RanksPanel(ListPanel, can_focus=True):
         return len(self._lines)
 
     def needed_rows(self, snapshot: Snapshot) -> int:
-        """Return the number of rows of the table, with some nodes folded."""
+        """Return the number of rows in the table, not counting ranks of folded nodes."""
         if not snapshot.nodes:
             return len(ranks_of(snapshot.state, snapshot.state))
         opened = (node for node in snapshot.nodes if not self._is_folded(node.number, snapshot))
@@ -194,7 +194,7 @@ class RanksPanel(ListPanel, can_focus=True):
         ]
 
     def _line_of_node(self, node: Node) -> Line:
-        """Return a node's least step, its median and longest step time, and its greatest wait and memory."""
+        """Summarize a node: lowest step, median and longest step time, and highest data wait and memory."""
         snapshot, over, samples = self._snapshot, self._snapshot.state.is_over, node.ranks.values()
         ranks, slow = ranks_of(node.state, snapshot.state), slow_rank_of(node.state)
         living = sum(not rank.exited for rank in ranks)
@@ -266,9 +266,9 @@ class RanksPanel(ListPanel, can_focus=True):
         return Line(fields, name, node)
 
     def _skew(self, step_s: float | None, slow: SlowRankFound | None, *, is_slow: bool) -> Span:
-        """Return how much slower a rank is than the others, or how long the others wait for it in every step.
+        """Return how much slower a rank is than the others, or how long they wait for it in every step.
 
-        Printed step times alone do not reveal a straggler, since the waiting rank may print the longer time.
+        Printed step times alone do not reveal a straggler, because the waiting rank may print the longer time.
         """
         skew = step_s / self._usual_step_s - 1 if step_s and self._usual_step_s else None
         percent = f"{round(100 * skew) + 0:+d} %" if skew is not None else fm.DASH
@@ -282,7 +282,7 @@ class RanksPanel(ListPanel, can_focus=True):
         return Span(percent, TextStyle.WARN if is_slow else TextStyle.PLAIN)
 
     def _waited(self, wait_s: float | None) -> Span:
-        """Return how long a rank waits for its data. Mark waits that are long even for this run."""
+        """Return how long a rank waits for data, with a mark if the wait is long even for this run."""
         if wait_s is None or wait_s <= max(DATA_WAIT_S, 10 * (self._usual_wait_s or 0.0)):
             return Span(fm.seconds(wait_s))
         return Span(f"⚠ {fm.seconds(wait_s)}", TextStyle.WARN)
@@ -294,7 +294,7 @@ class RanksPanel(ListPanel, can_focus=True):
         return columns_of(width, several=snapshot is not None and bool(snapshot.nodes), reported=reported)
 
     def item(self, index: int, width: int) -> Row:
-        """Return the row of a rank or node."""
+        """Return the row for a rank or node."""
         if not self._lines:
             attempt = self._snapshot.state.attempt
             has_stepped = attempt is not None and attempt.last_step is not None
@@ -310,11 +310,11 @@ class RanksPanel(ListPanel, can_focus=True):
     # -- keys ----------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's own
-        """Check whether a key is available. A single node cannot be folded."""
+        """Check whether a key is available. Folding requires more than one node."""
         return action != "fold" or bool(self.view is not None and self.view.snapshot.nodes)
 
     def action_fold(self) -> None:
-        """Fold or unfold the node under the cursor, or the node of the rank there. The pane's height may change."""
+        """Fold or unfold the node under the cursor, or the node that the selected rank belongs to. The pane's height may change."""
         here = self._lines[self.cursor] if self.cursor < len(self._lines) else None
         if here is None or here.node is None:
             return
@@ -327,14 +327,14 @@ class RanksPanel(ListPanel, can_focus=True):
         self.repaint()
 
     def action_choose(self) -> None:
-        """Show the log of the rank under the cursor, or of all ranks of the node."""
+        """Show the log of the rank under the cursor or, on a node's row, of all its ranks."""
         if self.cursor < len(self._lines):
             here = self._lines[self.cursor]
             self.post_message(self.Chosen(here.who, None if here.who else here.node))
 
 
 def columns_of(width: int, *, several: bool = False, reported: Container[str]) -> list[tuple[str, int]]:
-    """Return names and widths of the columns that fit. `reported`: values that some rank reports; drop other columns."""
+    """Return the names and widths of the columns that fit, leaving out values not `reported` by any rank."""
     sizes = {**COLUMNS, "rank": NODE_CELLS} if several else COLUMNS
     left, chosen = width, set[str]()
     for name in WANTED:
@@ -350,7 +350,7 @@ def columns_of(width: int, *, several: bool = False, reported: Container[str]) -
 
 
 def ranks_of(state: st.RunState, leader: st.RunState) -> list[st.RankState]:
-    """Return a node's ranks in the run's newest attempt, or nothing until the node starts that attempt."""
+    """Return a node's ranks in the run's latest attempt; empty until the node starts that attempt."""
     attempt, newest = state.attempt, leader.attempt
     if attempt is None or newest is None or attempt.number != newest.number:
         return []
@@ -358,13 +358,13 @@ def ranks_of(state: st.RunState, leader: st.RunState) -> list[st.RankState]:
 
 
 def slow_rank_of(state: st.RunState) -> SlowRankFound | None:
-    """Return the straggler that the newest attempt's keeper found, or None if there is no straggler."""
+    """Return the straggler found by the latest attempt's keeper, or None if there is none."""
     found = state.attempt.slow_rank if state.attempt is not None else None
     return found if found is not None and (found.rank is not None or found.unclear) else None
 
 
 def node_state(node: Node, snapshot: Snapshot, now: float) -> Span:
-    """Return the glyph and word for a node's activity. `now` is this machine's wall time."""
+    """Return the glyph and word for what a node is doing. `now` is this machine's wall-clock time."""
     leader, state, attempt = snapshot.state, node.state, node.state.attempt
     has_failed = attempt is not None and attempt.exit_code not in {None, 0}
     over = leader.condition if leader.is_over else state.condition
@@ -395,7 +395,7 @@ def node_state(node: Node, snapshot: Snapshot, now: float) -> Span:
 
 
 def network_text(node: Node) -> str:
-    """Return the busiest network interface's receive and send rates on a node, or "" if not measured."""
+    """Return the receive and send rates of a node's busiest network interface, or "" if not measured."""
     values = node.machine.values if node.machine is not None else {}
     rates = [
         (received, values.get(name.replace(NET_RECEIVED, NET_SENT)) or 0)
@@ -409,7 +409,7 @@ def network_text(node: Node) -> str:
 
 
 def short_rate(bytes_per_s: float) -> str:
-    """Format bytes per second in at most four cells: ``0``, ``934K``, ``112M``, ``1.2G``."""
+    """Format bytes per second in at most four cells: ``0``, ``934K``, ``112M``, or ``1.2G``."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "K")):
         if bytes_per_s >= 0.9995 * size:
             number = bytes_per_s / size
@@ -418,12 +418,12 @@ def short_rate(bytes_per_s: float) -> str:
 
 
 def _states(snapshot: Snapshot) -> list[st.RunState]:
-    """Return the states of all nodes."""
+    """Return every node's state."""
     return [node.state for node in snapshot.nodes] or [snapshot.state]
 
 
 def _samples(snapshot: Snapshot) -> dict[str, Rank]:
-    """Return the newest readings of all ranks, by name."""
+    """Return the latest readings for all ranks, keyed by name."""
     every = [node.ranks for node in snapshot.nodes] or [snapshot.ranks]
     return {name: rank for samples in every for name, rank in samples.items()}
 
@@ -433,9 +433,9 @@ def _known(samples: Iterable[Rank], name: str) -> list[float]:
 
 
 def _seen_t(state: st.RunState, sample: Rank | None) -> float | None:
-    """Return when a rank last logged a step, or when its process was last seen if its steps are not its own.
+    """Return when a rank last logged a step, or when its process was last seen if it logs no steps of its own.
 
-    While nothing moves, all ranks count as silent. Otherwise the only rank that prints would look late.
+    During a stall, all such ranks count as silent. Otherwise, the only rank that prints would look late.
     """
     if sample is None:
         return None
@@ -444,14 +444,14 @@ def _seen_t(state: st.RunState, sample: Rank | None) -> float | None:
 
 
 def _reports_alone(snapshot: Snapshot, sample: Rank | None) -> bool:
-    """Check whether only this rank reports steps."""
+    """Check whether this is the only rank that reports steps."""
     if snapshot.nodes or sample is None or sample.stepped_t is None:
         return False
     return sum(rank.stepped_t is not None for rank in snapshot.ranks.values()) == 1
 
 
 def _age(age_s: float | None, *, ended: bool, is_stalled: bool = True) -> Span:
-    """Return an age. Mark a long age only during a stall, because some ranks log only every ten minutes."""
+    """Format an age. A long one is marked only during a stall, because some ranks log only every ten minutes."""
     text = fm.age(age_s)
     if age_s is not None and not ended and is_stalled and age_s >= fm.VERY_STALE_S:
         return Span(f"{text} ⚠" if len(text) < 4 else f"{text}⚠", TextStyle.WARN)

@@ -1,4 +1,4 @@
-"""The state of a run or a rank as a glyph, a word and a color, the same in all places (pure)."""
+"""A run's or rank's state as a glyph, a word and a color, consistent across all views. Pure."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ OUTCOMES = {
 
 
 def listed_span(shown: Shown, now: float) -> Span:
-    """Return a state short enough for a column, by the same rules but with no countdown."""
+    """Return a state short enough for a column. The rules are the same, but no countdown is shown."""
     if not shown.keeper_alive and not shown.state.is_over:
         return Span("? no supervisor", TextStyle.WARN)
     whole, attempt = condition_span(shown, now), shown.state.attempt
@@ -134,26 +134,26 @@ def _quiet_span(attempt: st.AttemptState, now: float) -> Span:
 
 
 def _end_unseen(attempt: st.AttemptState | None, now: float) -> Span:
-    """Return a notice of how long an abandoned log has been quiet, or of an end that stoker did not see."""
+    """Return a notice saying how long an abandoned log has been quiet, or that stoker did not see the job finish."""
     if attempt is None or attempt.quiet_since is None:
         return Span(END_UNSEEN, TextStyle.WARN)
     return _quiet_span(attempt, now)
 
 
 def stall_text(stall: StallFlagged, now: float) -> str:
-    """Return how long progress has been missing, or output if the steps cannot be read."""
+    """Say how long there has been no progress, or no output if steps cannot be read."""
     lasts = fm.duration(max(0.0, now - stall.since))
     return f"No output for {lasts}" if stall.stage == "log" else f"No progress for {lasts}"
 
 
 def is_stalled(shown: Shown) -> bool:
-    """Check whether a keeper has flagged missing progress and is still watching."""
+    """Check whether the keeper flagged a stall and is still watching."""
     attempt = shown.state.attempt
     return shown.keeper_alive and attempt is not None and attempt.stall is not None
 
 
 def countdown(shown: Shown, now: float) -> tuple[str, float]:
-    """Return the next automatic event (`HANG`, `RESTART`, `WAIT`; empty: none), and the seconds until it."""
+    """Return the next automatic event (`HANG`, `RESTART` or `WAIT`; "" if none) and the seconds until it happens."""
     attempt, condition = shown.state.attempt, shown.state.condition
     if not shown.keeper_alive:
         return "", 0.0
@@ -167,12 +167,12 @@ def countdown(shown: Shown, now: float) -> tuple[str, float]:
 
 
 def is_live(snapshot: Snapshot) -> bool:
-    """Check whether the run continues or waits after the user quits."""
+    """Check whether the run keeps going or waiting after the user quits."""
     return not snapshot.state.is_over and not snapshot.gone
 
 
 def leave_word(snapshot: Snapshot) -> str:
-    """Return what quitting does, and what keeps running."""
+    """Return a label for the quit key that says what quitting does and what keeps running."""
     if not is_live(snapshot) or not snapshot.keeper_alive or snapshot.state.mode == "observed":
         return "leave"
     match snapshot.state.condition:
@@ -187,7 +187,7 @@ def leave_word(snapshot: Snapshot) -> str:
 
 
 def is_held_unwatched(state: st.RunState) -> bool:
-    """Check whether a held run waits even if no dashboard is open. The run does not wait if only an edit helps."""
+    """Check whether a held run keeps waiting even if no dashboard is open. It does not if only an edit can help."""
     from supervisor.policy.rules import RULES  # imported only after a failure
 
     verdict = state.attempt.verdict if state.attempt is not None else None
@@ -195,7 +195,7 @@ def is_held_unwatched(state: st.RunState) -> bool:
 
 
 def shows_failure(snapshot: Snapshot) -> bool:
-    """Check whether the failure card replaces the charts: an attempt failed and no new attempt is running."""
+    """Check whether the failure card replaces the charts, because an attempt failed and no new one is running."""
     attempt = snapshot.state.attempt
     if is_failing(snapshot):
         return True
@@ -208,7 +208,7 @@ def shows_failure(snapshot: Snapshot) -> bool:
 
 
 def is_failing(snapshot: Snapshot) -> bool:
-    """Check whether a rank of the latest attempt is failing while its launcher is alive. The evidence is then provisional."""
+    """Check whether a rank of the latest attempt is failing while its launcher is alive, so the evidence is provisional."""
     attempt, condition = snapshot.state.attempt, snapshot.state.condition
     if attempt is None or attempt.failing is None:
         return False
@@ -220,12 +220,12 @@ def is_failing(snapshot: Snapshot) -> bool:
 
 
 def failures(state: st.RunState) -> list[st.AttemptState]:
-    """Return the failed attempts, oldest first. Attempts that the user ended are not included."""
+    """Return the failed attempts, oldest first, excluding any that the user stopped."""
     return [attempt for attempt in state.attempts if attempt.failure is not None]
 
 
 def rank_state(rank: st.RankState, state: st.RunState, *, is_live: bool) -> tuple[str, TextStyle]:
-    """Return the glyph and word for a rank's state. `state` is its node's. `is_live` means that a keeper manages it."""
+    """Return the word and style for a rank's state. `state` is its node's state. `is_live` means a keeper manages the rank."""
     attempt = state.attempt
     if rank.exited:
         if rank.exit_code is None and attempt is not None and attempt.exit_code == 0:
@@ -247,7 +247,7 @@ def rank_state(rank: st.RankState, state: st.RunState, *, is_live: bool) -> tupl
 
 
 def _hung(attempt: st.AttemptState | None) -> tuple[int, ...]:
-    """Return the ranks that the others waited for until we ended the attempt, or until the others gave up."""
+    """Return the ranks that the others waited for until they gave up or stoker stopped the attempt."""
     if attempt is None or attempt.verdict is None:
         return ()
     if attempt.hang is not None:

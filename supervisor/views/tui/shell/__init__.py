@@ -1,1 +1,1 @@
-"""Shared by the app's screens: keys and footers, the reading thread, requests, saved choices."""
+"""Code shared by the app's screens: keys and footers, the reading thread, requests, saved choices."""

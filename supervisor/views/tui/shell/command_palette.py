@@ -23,7 +23,7 @@ IN_SENTENCE = 0.5
 
 
 class Palette(CommandPalette):
-    """Textual's palette in the frame of the other dialogs."""
+    """Textual's command palette, framed like the other dialogs."""
 
     def on_mount(self) -> None:
         """Set the titles."""
@@ -32,10 +32,10 @@ class Palette(CommandPalette):
 
 
 class KeyCommands(Provider):
-    """A provider of the actions possible now, with their keys."""
+    """Provides the currently possible actions and their keys."""
 
     async def discover(self) -> Hits:
-        """Yield all actions, in the footer's order."""
+        """Yield all actions, in footer order."""
         tr = tr_of(self.screen)
         for binding in self._possible():
             yield DiscoveryHit(
@@ -56,7 +56,7 @@ class KeyCommands(Provider):
                 yield Hit(score, _line(binding, tr, matcher), do, text=name)
 
     def _possible(self) -> list[Binding]:
-        """Return bindings whose action is possible now, except the palette itself."""
+        """Return the bindings whose actions are currently possible, except the palette's own."""
         screen, offers = self.screen, getattr(self.screen, "offers", bool)
         live = {active.binding.action for active in screen.active_bindings.values() if active.enabled}
         bound = [binding for binding in screen.BINDINGS if isinstance(binding, Binding)]
@@ -68,7 +68,7 @@ class KeyCommands(Provider):
 
 
 def _line(binding: Binding, tr: Tr, matcher: Matcher | None = None) -> Content:
-    """Return key, name and sentence in one line, as in the help."""
+    """Format a key, its name and its description on one line, as in the help."""
     name, message = tr(binding.description), tr(binding.tooltip)
     key = Content.styled(fit(binding.key_display or binding.key, KEY_CELLS), "bold")
     blank = " " * max(NAME_CELLS - cell_len(name), 1)

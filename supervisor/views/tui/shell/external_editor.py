@@ -1,4 +1,4 @@
-"""Open a run's file at a line in the user's own editor, with the app suspended."""
+"""Suspend the app and open a file from a run in the user's editor, at a given line."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ COUNTED_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A line of a file. `number` is counted from 1, or None if not counted yet."""
+    """A line in a file. `number` is its 1-based line number, or None if not yet counted."""
 
     path: str
     offset: int
     number: int | None
 
     def counted(self) -> int | None:
-        """Return the line's number, counted now if unknown, or None if the file cannot be read."""
+        """Return the line number, counting lines if necessary, or None if the file cannot be read."""
         if self.number is not None:
             return self.number
         number, left = 1, self.offset
@@ -45,9 +45,9 @@ class Spot:
 
 
 def source_spot(path: str, number: int, folder: str | None) -> tuple[Spot, bool] | str:
-    """A line of a source file that a log names, and whether it lies under the job's folder; or why it cannot be opened.
+    """Return the source line a log refers to and whether it is in the job's folder, or why the file cannot be opened.
 
-    A log may name anything: only a regular file is opened, and links are resolved before comparing folders.
+    A log can name anything, so only regular files are opened, and links are resolved before folders are compared.
     """
     if not os.path.isabs(path) and folder is None:
         return f"{path}: its folder is not known"
@@ -63,7 +63,7 @@ def source_spot(path: str, number: int, folder: str | None) -> tuple[Spot, bool]
 
 
 def editor_argv(spot: Spot, env: Mapping[str, str]) -> list[str] | str:
-    """Return the editor's command, or why there is none."""
+    """Return the command that opens the editor, or a message if there is no editor."""
     words = _named(env, ("VISUAL", "EDITOR"), EDITORS)
     if not words:
         return "no editor: set EDITOR"
@@ -79,7 +79,7 @@ def editor_argv(spot: Spot, env: Mapping[str, str]) -> list[str] | str:
 
 
 def _named(env: Mapping[str, str], variables: tuple[str, ...], otherwise: tuple[str, ...]) -> list[str]:
-    """Return the words of the first configured and available command, or else of the first default."""
+    """Return the first configured command that is available, split into words, or else the first such default."""
     for variable in variables:
         try:
             words = shlex.split(env.get(variable, ""))
@@ -91,7 +91,7 @@ def _named(env: Mapping[str, str], variables: tuple[str, ...], otherwise: tuple[
 
 
 def run_outside(app: App[object], argv: list[str]) -> str:
-    """Run a command in the terminal until it exits, with no shell involved. Return any error."""
+    """Run a command in the terminal, without a shell, and wait for it to exit. Return an error message, if any."""
     try:
         with app.suspend():
             done = subprocess.run(argv, check=False)

@@ -1,4 +1,4 @@
-"""The only thread that reads the run directory and sends requests, so that the screen never waits for a disk."""
+"""The only thread that reads the run directory and sends requests, so the TUI never waits for a disk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ JOIN_S = 3.0
 
 
 class Revised(Protocol):
-    """A delivery. Its revision stays the same while nothing changes."""
+    """Something to deliver. Its revision stays the same while nothing changes."""
 
     @property
     def revision(self) -> int:
@@ -68,23 +68,23 @@ class Feeder(Generic[Moment]):
         self._thread.start()
 
     def ask_to_stop(self) -> None:
-        """Tell the thread to exit after its current work. Do not wait for it."""
+        """Tell the thread to exit when it finishes its current work, without waiting for it."""
         self._stop.set()
         self._free.set()
         self._wake.set()
 
     def stop(self) -> None:
-        """Stop the thread, and wait a few seconds at most."""
+        """Stop the thread, waiting at most a few seconds."""
         self.ask_to_stop()
         if self._thread.is_alive():
             self._thread.join(JOIN_S)
 
     def taken(self) -> None:
-        """Report that the last snapshot is on the screen."""
+        """Report that the last snapshot has been displayed."""
         self._free.set()
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Run a job that touches the disk (a request) in this thread, soon."""
+        """Queue a job that touches the disk, such as a request, to run in this thread soon."""
         self._jobs.put(job)
         self._wake.set()
 
@@ -108,7 +108,7 @@ class Feeder(Generic[Moment]):
                 self._report(f"{type(error).__name__}: {error}")
 
     def _read(self) -> bool:
-        """Read, and deliver anything new. Return whether anything was new."""
+        """Read, and deliver a snapshot if anything changed. Return whether anything did."""
         try:
             snapshot = self._refresh()
         except Exception as error:  # noqa: BLE001 - a view that stops silently would mislead
@@ -134,7 +134,7 @@ _DONE = frozenset({RequestKind.NOTE, RequestKind.STACKS, RequestKind.ANSWER, Req
 
 
 class Answer(NamedTuple):
-    """A one-line result for the user. `good` is None while undecided."""
+    """A one-line result for the user. `good` is None if the outcome is not known yet."""
 
     text: str
     good: bool | None
@@ -142,9 +142,9 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Adopter:
-    """The functions to adopt a run whose keeper died, or to continue a finished run. First examine, then act.
+    """Takes over a run whose keeper died or continues a finished run.
 
-    Both are called in the reading thread and may raise.
+    Call `examine` before `adopt`. Both are called in the reading thread and may raise.
     """
 
     examine: Callable[[RunPaths], Offer]
@@ -152,7 +152,7 @@ class Adopter:
 
 
 class RequestClient:
-    """A client that sends requests and watches for answers. Jobs of `sender` run in the reading thread, others on screen."""
+    """Sends requests and watches for answers. Jobs from `sender` run in the reading thread; the rest runs in the TUI's."""
 
     def __init__(self, run: RunPaths) -> None:
         self.run = run
@@ -160,7 +160,7 @@ class RequestClient:
 
     @property
     def node(self) -> NodePaths:
-        """The files of node 0."""
+        """Node 0's files."""
         return self.run.node()
 
     def sender(
@@ -187,7 +187,7 @@ class RequestClient:
         return put
 
     def answers(self, state: RunState, now: float) -> list[Answer]:
-        """Return the results of requests since the last call. Report a missing answer once."""
+        """Return answers that arrived since the last call. A missing answer is reported once."""
         found: list[Answer] = []
         for request_id, (kind, sent_t) in list(self._pending.items()):
             text, word = state.answered.get(request_id), word_of(kind)
@@ -207,10 +207,10 @@ class RequestClient:
 
 @dataclass(frozen=True, slots=True)
 class RunAccess:
-    """How a dashboard reaches its run.
+    """How a dashboard accesses its run, which may be a recording (`is_recorded`).
 
-    `feeder`: the reading thread, which also sends requests. `read_only`: no requests. `is_recorded`: the run is a recording.
-    `adopter`: adopts a run whose keeper died. `continuer`: starts the next attempt of a finished run. None: unavailable.
+    `feeder` is the reading thread, which also sends requests unless `read_only` is true. `adopter` takes over a run
+    whose keeper died, and `continuer` starts a finished run's next attempt; either is None if unavailable.
     """
 
     client: RequestClient
@@ -222,5 +222,5 @@ class RunAccess:
 
 
 def word_of(kind: RequestKind) -> str:
-    """Return the name of a request: ``stop now``."""
+    """Return a request's name, such as ``stop now``."""
     return kind.value.replace("_", " ")

@@ -1,4 +1,4 @@
-"""Help, generated from the existing bindings, so that it is always correct."""
+"""Help generated from the actual bindings, so it is always correct."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NAMES: Final = {"enter": "Enter", "pageup": "PgUp", "pagedown": "PgDn"}
 
 
 class HelpLine(NamedTuple):
-    """One binding that is available now."""
+    """A binding that is available now."""
 
     group: str
     key: str
@@ -42,7 +42,7 @@ class HelpLine(NamedTuple):
 
 
 def key_names(keys: str) -> str:
-    """Return ``plus,shift+left`` as ``+ Shift-←``."""
+    """Format key names for display: ``+ Shift-←`` for ``plus,shift+left``."""
     names = []
     for key in keys.split(","):
         *held, last = key.split("+")
@@ -53,12 +53,12 @@ def key_names(keys: str) -> str:
 
 
 def bindings_of(node: DOMNode) -> list[BindingType]:
-    """Return the bindings of a node: first from its own class, then from the base classes."""
+    """Return a node's bindings, those of its own class before those of its base classes."""
     return [binding for each in type(node).__mro__ for binding in each.__dict__.get("BINDINGS", ())]
 
 
 def lines_of(node: DOMNode, group: str, bindings: Iterable[BindingType]) -> list[HelpLine]:
-    """Return the lines of bindings that are available now on a screen or a focused pane."""
+    """Return help lines for the bindings that are currently available on a screen or focused pane."""
     tr, lines = tr_of(node), []
     for binding in bindings:
         if not isinstance(binding, Binding):
@@ -71,10 +71,10 @@ def lines_of(node: DOMNode, group: str, bindings: Iterable[BindingType]) -> list
 
 
 class HelpScreen(OverScreen[None]):
-    """A screen of the keys that work now, in columns. If a key occurs twice, the first occurrence counts.
+    """A help screen that lists the keys that work now, in columns. If a key appears twice, the first one wins.
 
     Args:
-        lines: the lines in order, the focused pane's first.
+        lines: the help lines in order, the focused pane's first.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -93,7 +93,7 @@ class HelpScreen(OverScreen[None]):
             self.lines += (line._replace(key=" ".join(free)),) if free else ()
 
     def compose(self) -> ComposeResult:
-        """Yield the groups of keys."""
+        """Yield the box for the key groups."""
         tr = tr_of(self)
         box = VerticalScroll(classes="box")
         box.border_title = tr("keys")
@@ -102,7 +102,7 @@ class HelpScreen(OverScreen[None]):
             yield Static(id="keys")
 
     def on_resize(self, event: events.Resize) -> None:
-        """Use as many columns as fit. One widget holds all lines, because sixty widgets took 0.1 s."""
+        """Use as many columns as fit. All lines share one widget, because sixty widgets took 0.1 s."""
         columns = max(1, min(MOST_COLUMNS, event.size.width // COLUMN_CELLS))
         style = Style(bold=True, color=self.app.theme_variables["strong"])
         parts: list[Text | Table] = []
@@ -119,12 +119,12 @@ class HelpScreen(OverScreen[None]):
         self.dismiss(None)
 
     def action_scroll(self, way: int) -> None:
-        """Move by a line."""
+        """Scroll by one line."""
         self.query_one(VerticalScroll).scroll_relative(y=way, animate=False)
 
 
 def _table(lines: Sequence[HelpLine], columns: int) -> Table:
-    """Return keys and sentences, in reading order down each column."""
+    """Return a table of keys and descriptions that reads down each column."""
     table = Table.grid(expand=True, padding=(0, 1))
     for _ in range(columns):
         table.add_column(style="bold", width=KEY_CELLS)

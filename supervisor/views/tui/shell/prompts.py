@@ -1,4 +1,4 @@
-"""Questions over the screen: yes or no, a line of text, and whether to adopt or continue a run."""
+"""Prompts on top of the screen: yes or no, a line of text, or whether to adopt or continue a run."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ SEARCH_HINT = "words, or /expression/"
 
 
 def key_line(tr: Tr, *keys: tuple[str, str]) -> Content:
-    """Return keys and their effects in one line."""
+    """Format keys and their effects as a single line."""
     parts = [Content.assemble((key, "bold"), f" {tr(word)}") for key, word in keys]
     return Content("  ").join(parts)
 
 
 class Confirm(OverScreen[bool]):
-    """A yes/no question, with the keys below. Only `y` means yes. `question` is a fixed text, or a function of the current state."""
+    """A yes/no question with its keys below. Only `y` means yes. `question` is fixed text or returns text for the state now."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)", "yes"),
@@ -53,7 +53,7 @@ class Confirm(OverScreen[bool]):
         return self._ask()
 
     def compose(self) -> ComposeResult:
-        """Yield the question in as many lines as needed, and a line of keys."""
+        """Yield the question, wrapped as needed, and a line of keys."""
         tr = tr_of(self)
         with Vertical(classes="bar"):
             yield Label(Content(plain(tr(self.question))), classes="question")
@@ -61,7 +61,7 @@ class Confirm(OverScreen[bool]):
             yield Label(key_line(tr, ("y", "yes"), ("n", "no")), classes="answers")
 
     def renew(self) -> None:
-        """Update the question for the current state."""
+        """Update the question to match the current state."""
         self.query_one(".question", Label).update(Content(plain(tr_of(self)(self.question))))
 
     def action_answer(self, answer: bool) -> None:
@@ -120,11 +120,11 @@ class AskLine(OverScreen[str | None]):
             self.renew()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Report the current text."""
+        """Report the text after each change."""
         self._report(event.value)
 
     def _report(self, text: str) -> bool:
-        """Report the text, and return whether it has no error."""
+        """Report the text. Return True if it has no error."""
         if self.about is not None:
             lines = "\n".join(f" {tr_of(self)(line)}" for line in self.about(text))
             self.query_one("#about", Label).update(Content(lines))
@@ -148,12 +148,12 @@ class AskLine(OverScreen[str | None]):
             self.dismiss(text)
 
     def action_cancel(self) -> None:
-        """Close the dialog and return no text."""
+        """Close the dialog without returning any text."""
         self.dismiss(None)
 
 
 def ask_over(screen: Screen[Any], line: AskLine, done: Callable[[str], object]) -> None:
-    """Ask for a line over a screen. `done` gets the text, unless the dialog is canceled."""
+    """Prompt for a line of text over a screen, then call `done` with it unless the user cancels."""
 
     def closed(text: str | None) -> None:
         if text is not None:
@@ -163,16 +163,16 @@ def ask_over(screen: Screen[Any], line: AskLine, done: Callable[[str], object]) 
 
 
 class OfferScreen(Confirm):
-    """A question whether to adopt or continue a run. Only `y` means yes.
+    """A dialog that asks whether to adopt or continue a run. Only `y` means yes.
 
     Args:
         title: the question.
-        offer: what would happen, and what the user should know.
-        why: the action that needs the run; empty: none.
+        offer: what would happen and what the user should know.
+        why: the action that needs the run, or empty if there is none.
     """
 
     is_shown = False
-    """Whether the question is on the screen."""
+    """Whether the question is visible."""
 
     def __init__(self, title: str, offer: Offer, why: str = "") -> None:
         super().__init__(title)
@@ -181,7 +181,7 @@ class OfferScreen(Confirm):
         self._shown_t = math.inf
 
     def compose(self) -> ComposeResult:
-        """Yield the effect, notes about the effect, the question, and the keys."""
+        """Yield what would happen, any warnings, the question and the keys."""
         tr, lines = tr_of(self), [tr_of(self)(line) for line in self._lines]
         lines += [f"· {tr(action)}" for action in self._offer.actions]
         lines += [f"⚠ {tr(warning)}" for warning in self._offer.warnings]
@@ -191,23 +191,23 @@ class OfferScreen(Confirm):
             yield Label(key_line(tr, ("y", "yes"), ("n", "no")), classes="answers")
 
     def on_mount(self) -> None:
-        """Accept an answer from the first frame on."""
+        """Start accepting an answer once the first frame is drawn."""
         self.call_after_refresh(self._appear)
 
     def _appear(self) -> None:
         self.is_shown, self._shown_t = True, Message().time
 
     def on_key(self, event: events.Key) -> None:
-        """Ignore a yes typed before the question was on the screen, because examining a run may take seconds."""
+        """Ignore a `y` typed before the question appeared, because examining a run can take several seconds."""
         if event.key == "y" and event.time < self._shown_t:
             event.stop()
 
     def renew(self) -> None:
-        """Do nothing, because this question does not change."""
+        """Do nothing, because the question never changes."""
 
 
 class OfferWords(NamedTuple):
-    """The report while examining a run, the question, and the reports after a no and a yes."""
+    """Messages: one while a run is examined, the question itself, and the responses to a no and a yes."""
 
     looking: str
     title: str
@@ -234,7 +234,7 @@ def offer_first(
     *,
     why: str = "",
 ) -> None:
-    """Show the effect of adopting or continuing a run, and act on a yes. `submit` sends the request to the reading thread."""
+    """Show what adopting or continuing a run would do, and do it on a yes. `submit` runs a function in the reading thread."""
     app = screen.app
 
     def ask(offer: Offer) -> None:

@@ -1,4 +1,4 @@
-"""Dialogs for a restart with a different batch, arguments or environment."""
+"""Dialogs for restarting with a different batch, arguments or environment."""
 
 from __future__ import annotations
 
@@ -64,22 +64,22 @@ def ask_batch(now: BatchSpec, suggested: int, effect: Callable[[], str], flag: s
 
 @dataclass(frozen=True, slots=True)
 class Edited:
-    """What the user typed: everything after the script, and additions to the environment."""
+    """What the user typed: everything after the script, plus any additional environment variables."""
 
     argv: tuple[str, ...]
     env: dict[str, str]
 
 
 class BadEdit(Exception):  # noqa: N818 - a typing mistake, not a program error
-    """The typed text is not a valid command line. The message is one line."""
+    """Raised when the typed text is not a valid command line. The message is a single line."""
 
 
 def parse_edit(arguments: str, environment: str) -> Edited:
-    """Parse the typed text.
+    """Parse what the user typed.
 
     Raises:
-        BadEdit: a quote is open, a variable has no ``=``, or a value is a secret, which the journal
-            would keep.
+        BadEdit: a quote is not closed, a variable has no ``=``, or a value is a secret, which would be
+            kept in the journal.
     """
     try:
         argv = tuple(shlex.split(arguments))
@@ -98,14 +98,14 @@ def parse_edit(arguments: str, environment: str) -> Edited:
 
 
 def differences(before: Sequence[str], edited: Edited) -> list[str]:
-    """Return the removals (``-``) and additions (``+``) as lines. A flag and its value stay together."""
+    """Return removed (``-``) and added (``+``) lines, keeping each flag on the same line as its value."""
     found = difflib.ndiff(_pairs(before), _pairs(edited.argv))
     lines = [line for line in found if line[0] in "+-"]
     return lines + [f"+ {name}={shlex.quote(value)}" for name, value in edited.env.items()]
 
 
 def _pairs(words: Sequence[str]) -> list[str]:
-    """Split ``--lr 3e-4 --seed 1`` into two parts: each flag with the words that follow."""
+    """Group each flag with its value, so that ``--lr 3e-4 --seed 1`` becomes two strings."""
     found: list[str] = []
     for word in words:
         quoted = shlex.quote(word)
@@ -118,15 +118,15 @@ def _pairs(words: Sequence[str]) -> list[str]:
 
 
 class EditScreen(OverScreen[Edited | None]):
-    """A dialog that asks for arguments and environment. The result is None if canceled.
+    """A dialog for editing the arguments and environment. Returns None if canceled.
 
     Args:
-        script: the script of the arguments.
-        ran: the words after the script in the newest attempt. The difference is shown against these words.
-        proposed: these words with the suggested or planned change, as the initial text.
-        consequences: returns lines on the effect of a restart with the typed words.
-        checkpoint: the words for a checkpoint that is not passed on automatically; else empty.
-        left_out: a change on offer that is no argument, in words; else empty.
+        script: the script that takes the arguments.
+        ran: what followed the script in the latest attempt; the edit is shown as a diff against it.
+        proposed: the initial text, which is `ran` with the suggested or planned change applied.
+        consequences: returns lines describing what a restart with the typed arguments would do.
+        checkpoint: the arguments for a checkpoint that is not passed on automatically, otherwise empty.
+        left_out: describes a suggested change that is not an argument, otherwise empty.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -152,7 +152,7 @@ class EditScreen(OverScreen[Edited | None]):
         self.left_out = left_out
 
     def compose(self) -> ComposeResult:
-        """Yield the two fields and the difference."""
+        """Yield the two fields and the diff."""
         tr = tr_of(self)
         box = Vertical(classes="box")
         box.border_title = tr("restart with other arguments")
@@ -174,7 +174,7 @@ class EditScreen(OverScreen[Edited | None]):
             yield Label(key_line(tr, *keys), classes="quiet", id="keys")
 
     def on_mount(self) -> None:
-        """Place the cursor at the end of the arguments."""
+        """Move the cursor to the end of the arguments."""
         area = self.query_one(TextArea)
         area.move_cursor(area.document.end)
         area.focus()
@@ -189,29 +189,29 @@ class EditScreen(OverScreen[Edited | None]):
         self.renew()
 
     def action_submit(self) -> None:
-        """Close with the typed text if it can be parsed."""
+        """Close and return the typed text if it can be parsed."""
         try:
             self.dismiss(parse_edit(self.query_one(TextArea).text, self.query_one(Input).value))
         except BadEdit:
             self.app.bell()
 
     def action_other(self) -> None:
-        """Go to the other field."""
+        """Move to the other field."""
         area, field = self.query_one(TextArea), self.query_one(Input)
         (area if field.has_focus else field).focus()
 
     def action_checkpoint(self) -> None:
-        """Insert the available checkpoint at the cursor, as a separate word."""
+        """Insert the available checkpoint at the cursor as a separate argument."""
         area = self.query_one(TextArea)
         before = area.get_text_range(area.document.start, area.cursor_location)
         area.insert(self.checkpoint if before[-1:] in {"", " ", "="} else f" {self.checkpoint}")
 
     def action_cancel(self) -> None:
-        """Close without any change."""
+        """Close without changing anything."""
         self.dismiss(None)
 
     def renew(self) -> None:
-        """Update the difference and the effect of a restart."""
+        """Update the diff and the effect of a restart."""
         effect, tr = self.query_one("#effect", Label), tr_of(self)
         try:
             edited = parse_edit(self.query_one(TextArea).text, self.query_one(Input).value)

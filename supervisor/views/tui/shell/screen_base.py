@@ -1,4 +1,4 @@
-"""The base of our screens: keys by name, a footer that shows them, and dialogs over another screen."""
+"""Base classes for screens: keys by name, a footer that shows them, and dialogs over another screen."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Hint(NamedTuple):
 
 
 class FooterBar(Panel):
-    """A footer with the keys available now, most important first. The help has the keys that do not fit."""
+    """A footer that shows the currently available keys, most important first. Keys that do not fit are listed in the help."""
 
     framed = False
 
     class Pressed(Message):
-        """A message that a hint was clicked."""
+        """Posted when a hint is clicked."""
 
         def __init__(self, action: str) -> None:
             super().__init__()
@@ -65,13 +65,13 @@ class FooterBar(Panel):
         return self._last is not None
 
     def cover(self, *, covered: bool) -> None:
-        """Hide all keys while another screen covers this screen, because none of the keys works."""
+        """Hide the keys while another screen covers this one, because none of them work."""
         if covered != self._covered:
             self._covered = covered
             self.repaint()
 
     def offer(self, hints: tuple[Hint, ...], last: Hint) -> None:
-        """Show these keys. `last` is always at the right end."""
+        """Show these keys, with `last` always at the right edge."""
         if (hints, last) != (self._hints, self._last):
             self._hints, self._last = hints, last
             self.repaint()
@@ -101,7 +101,7 @@ class FooterBar(Panel):
         return [between(tuple(spans), right, width)]
 
     def on_click(self, event: events.Click) -> None:
-        """Run the action of the clicked hint."""
+        """Run the clicked hint's action."""
         for start, stop, action in self._places:
             if start <= event.x < stop:
                 self.post_message(self.Pressed(action))
@@ -114,14 +114,14 @@ def _hint(hint: Hint) -> Row:
 
 
 def key_commands() -> type[Provider]:
-    """Import the command palette late, because it and its libraries take a tenth of a second."""
+    """Import the command palette on first use, because loading it and its libraries takes a tenth of a second."""
     from supervisor.views.tui.shell.command_palette import KeyCommands
 
     return KeyCommands
 
 
 def silence_of(screen: Screen[Any], event: events.Key) -> str | None:
-    """Return the message for a key that has no effect on a screen, or None if the key has an effect."""
+    """Return the message to show for a key that does nothing on a screen, or None if the key does something."""
     if screen.app.screen is not screen or event.key in screen.active_bindings:
         return None
     if not event.is_printable and event.key not in NAMED_KEYS:
@@ -131,18 +131,18 @@ def silence_of(screen: Screen[Any], event: events.Key) -> str | None:
 
 
 class KeyScreen(MessagePump):
-    """The base of screens: footer clicks act as keys, `:` opens all commands, covered footers are blank."""
+    """Base class for screens. Clicking a footer hint acts like its key, `:` opens all commands, and a covered footer is blank."""
 
     def on_screen_suspend(self) -> None:
-        """Cover the footer while another screen has the focus."""
+        """Hide the footer keys while another screen is active."""
         self._cover_footer(covered=True)
 
     def on_screen_resume(self) -> None:
-        """Uncover the footer when this screen has the focus again."""
+        """Show the footer keys again when this screen becomes active."""
         self._cover_footer(covered=False)
 
     def on_footer_bar_pressed(self, message: FooterBar.Pressed) -> None:
-        """Run the action of a clicked hint."""
+        """Run the clicked hint's action."""
         assert isinstance(self, Screen)
         self.call_later(self.run_action, message.action)
 
@@ -160,26 +160,26 @@ class KeyScreen(MessagePump):
 
 
 class OverScreen(KeyScreen, ModalScreen[ScreenResultType]):
-    """A modal screen. On a narrow terminal its box has full width. On a short terminal, keys stay visible."""
+    """A modal screen. On a narrow terminal, its box is full width; on a short one, the keys stay visible."""
 
     # Textual declares them as instance variables.
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (NARROW_BELOW, "-usual")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-low"), (LOW_BELOW, "-high")]  # noqa: RUF012
 
     is_restart_stopped = False
-    """Whether an automatic restart was stopped because this dialog is open."""
+    """Whether opening this dialog stopped an automatic restart."""
 
     def renew(self) -> None:
-        """Update the dialog after the run changed."""
+        """Update the dialog after the run changes."""
 
     def stopped_line(self) -> Label:
-        """Return a dialog's line about a stopped restart, hidden unless a restart was due."""
+        """Return the line that tells the user a restart was stopped. It is hidden unless a restart was due."""
         line = Label(Content(tr_of(self)(RESTART_STOPPED)), classes="quiet", id="stopped")
         line.display = self.is_restart_stopped
         return line
 
     def show_stopped(self, is_stopped: bool) -> None:
-        """Show or hide the line about a stopped restart."""
+        """Show or hide the line that says a restart was stopped."""
         self.is_restart_stopped = is_stopped
         for line in self.query("#stopped"):
             line.display = is_stopped

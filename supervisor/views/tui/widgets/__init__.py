@@ -1,1 +1,1 @@
-"""Panes and bars of the dashboard, each drawn as strips of cells."""
+"""The dashboard's panes and bars, each drawn as strips of terminal cells."""

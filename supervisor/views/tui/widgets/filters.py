@@ -1,4 +1,4 @@
-"""Filter each line on its way to the terminal: no commands, only ASCII (--ascii), no color (NO_COLOR)."""
+"""Filters for each line sent to the terminal: no control codes, ASCII only (--ascii), no color (NO_COLOR)."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ TABLE: Final = _table()
 
 
 class AsciiFilter(LineFilter):
-    """A filter that replaces glyphs with ASCII glyphs of equal width. Other scripts become question marks."""
+    """Replaces glyphs with ASCII equivalents of the same width. Other scripts become question marks."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 - textual's own signature
         """Return the line in ASCII."""
@@ -82,7 +82,7 @@ class AsciiFilter(LineFilter):
 
 
 def ascii_of(text: str) -> str:
-    """Return `text` in ASCII, with the same width."""
+    """Convert `text` to ASCII, keeping its width."""
     text = _LEADS_TO.sub(" ->", text).translate(TABLE)
     if text.isascii():
         return text
@@ -97,10 +97,10 @@ DIM_BELOW: Final = 0.72
 
 
 class NoColourFilter(LineFilter):
-    """A filter that removes all colors (https://no-color.org). Bold, dim and reversed text keep their look.
+    """Removes all colors (https://no-color.org). Bold, dim and reverse are kept.
 
     Args:
-        foreground: the theme's own; text much closer to the background becomes dim.
+        foreground: the theme's foreground. Text whose brightness is much closer to the background becomes dim.
     """
 
     def __init__(self, foreground: Color) -> None:
@@ -108,7 +108,7 @@ class NoColourFilter(LineFilter):
         self._foreground = foreground.brightness
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """Return the line in the terminal's own two colors."""
+        """Return the line in the terminal's default foreground and background."""
         ground = background.brightness
         return [
             segment
@@ -120,7 +120,7 @@ class NoColourFilter(LineFilter):
 
 @lru_cache(8)
 def no_colour(foreground: str) -> NoColourFilter:
-    """Return the filter for a theme's foreground, always the same object for Textual's cache of lines."""
+    """Return the filter for a theme's foreground. It is always the same object, for Textual's line cache."""
     return NoColourFilter(Color.parse(foreground))
 
 
@@ -147,7 +147,7 @@ def _lightness(colour: RichColor | None, otherwise: float) -> float:
 
 
 class HarmlessFilter(LineFilter):
-    """A filter that removes control characters from a line but keeps its width."""
+    """Removes control characters from a line without changing its width."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 - textual's own signature
         """Return the line with terminal commands removed."""
@@ -160,7 +160,7 @@ class HarmlessFilter(LineFilter):
 
 
 def harmless(text: str) -> str:
-    """Return `text` with terminal control characters replaced, at the same width."""
+    """Replace terminal control characters in `text` without changing its width."""
     width = cell_len(text)
     kept = "".join(_sign(c) for c in text)
     return kept + " " * (width - cell_len(kept))

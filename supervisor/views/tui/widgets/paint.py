@@ -1,8 +1,8 @@
-"""Rows of text in a few styles, each with a meaning: cut, padded and wrapped by cells (pure).
+"""Rows of text in a small set of semantic styles, truncated, padded and wrapped by cell width. Pure.
 
-Text is never markup here. `plain` removes control characters and characters whose width differs between
-terminals. All code that measures, cuts or pads uses `plain`, so that measured and painted widths agree.
-`panel.to_strip` uses it for text from any source.
+Text is never interpreted as markup. `plain` removes control characters and characters whose width varies
+between terminals. All code that measures, truncates or pads uses it, so measured and painted widths agree.
+`panel.to_strip` applies it to text from any source.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from supervisor.views.wording.translate import Tr
 
 
 class TextStyle(StrEnum):
-    """The meaning of a piece of text. Themes set the style. A glyph or word beside it shows the meaning too."""
+    """What a piece of text means; the theme decides how it looks. A nearby glyph or word conveys the same meaning."""
 
     PLAIN = "plain"
     DIM = "dim"
@@ -47,7 +47,7 @@ class TextStyle(StrEnum):
 
 
 class Span(NamedTuple):
-    """Text in one style."""
+    """A piece of text in a single style."""
 
     text: str
     style: TextStyle = TextStyle.PLAIN
@@ -69,7 +69,7 @@ def row(*parts: Span | str) -> Row:
 
 
 def spoken(span: Span, tr: Tr) -> Span:
-    """Translate the span into the user's language."""
+    """Translate a span into the user's language."""
     return Span(tr(span.text), span.style)
 
 
@@ -79,12 +79,12 @@ def cells(spans: Row) -> int:
 
 
 def cells_of(text: str) -> int:
-    """Return the width of plain text. For ASCII, skip rich, which would cache every new log line."""
+    """Return the width of plain text in cells. ASCII bypasses rich, which would cache every new log line."""
     return len(text) if text.isascii() else cell_len(text)
 
 
 def fit(text: str, width: int, *, right: bool = False) -> str:
-    """Return `text` in exactly `width` cells. Longer text ends in an ellipsis."""
+    """Pad or truncate `text` to exactly `width` cells. Truncated text ends in an ellipsis."""
     text = plain(text)
     size = cell_len(text)
     if size == width:
@@ -95,7 +95,7 @@ def fit(text: str, width: int, *, right: bool = False) -> str:
 
 
 def between(left: Row, right: Row, width: int, fill: Span | None = None) -> Row:
-    """Put `left` and `right` at the two ends of `width` cells. Drop `right` if both do not fit."""
+    """Put `left` and `right` at opposite edges of `width` cells. Drop `right` if they do not both fit."""
     fill = fill or Span(" ")
     gap = width - cells(left) - cells(right)
     if gap < 1:
@@ -104,7 +104,7 @@ def between(left: Row, right: Row, width: int, fill: Span | None = None) -> Row:
 
 
 def clip(spans: Row, width: int) -> Row:
-    """Cut the row to `width` cells, with an ellipsis if anything is lost."""
+    """Truncate a row to `width` cells. If anything is cut, the row ends in an ellipsis."""
     if cells(spans) <= width:
         return spans
     kept: list[Span] = []
@@ -120,7 +120,7 @@ def clip(spans: Row, width: int) -> Row:
 
 
 def padded(spans: Row, width: int) -> Row:
-    """Return the row in exactly `width` cells."""
+    """Pad or truncate a row to exactly `width` cells."""
     size = cells(spans)
     if size > width:
         spans = clip(spans, width)
@@ -129,9 +129,9 @@ def padded(spans: Row, width: int) -> Row:
 
 
 def wrap(text: str, width: int, most: int) -> list[str]:
-    """Wrap `text` into at most `most` lines of `width` cells. Longer text ends in an ellipsis.
+    """Wrap `text` into at most `most` lines of `width` cells. If it does not fit, the last line ends in an ellipsis.
 
-    Lines break at spaces. Chinese breaks after any character but not before a closing mark (see UAX #14).
+    Lines break at spaces. Chinese text breaks after any character, but not before a closing mark (see UAX #14).
     """
     lines: list[str] = []
     line = ""
@@ -159,7 +159,7 @@ def labelled(
     most: int = 6,
     label_cells: int = LABEL,
 ) -> list[Row]:
-    """Return a label, and its text in as many rows as needed (at most `most`)."""
+    """Return a label next to its text, wrapped into at most `most` rows."""
     lines = wrap(text, max(width - label_cells, 10), most) or [""]
     return [
         row(Span(fit(label if not at else "", label_cells), TextStyle.DIM), Span(line, style))
@@ -168,14 +168,14 @@ def labelled(
 
 
 def _words(text: str) -> list[str]:
-    """Return the parts that stay on one line, each with the space before it."""
+    """Split text into unbreakable chunks, each including its leading space."""
     if text.isascii():
         return [f" {word}" for word in text.split()]
     return _UNIT.findall(" ".join(text.split()))
 
 
 def bar(ratio: float | None, width: int, style: TextStyle) -> Row:
-    """Return a bar of `width` cells, in half cells. An unknown ratio leaves the bar empty."""
+    """Draw a bar `width` cells wide, in half-cell steps. If the ratio is unknown, the bar is empty."""
     known = 0.0 if ratio is None else min(max(ratio, 0.0), 1.0)
     full, half = divmod(round(known * width * 2), 2)
     track = "─" * (width - full - half)
@@ -189,10 +189,10 @@ def spark(
     high: float | None = None,
     pick: Callable[[Sequence[float]], float] = fmean,
 ) -> str:
-    """Draw values as at most `width` block characters, right-aligned and clipped at the bounds.
+    """Draw values as at most `width` block characters, right-aligned and clipped to the bounds.
 
-    If values outnumber cells, `pick` combines them. Without bounds the range is at least a fifth of the
-    greatest value, so that noise stays small. The full block is not used, because rows would merge.
+    If there are more values than cells, `pick` combines them. Without bounds, the range is at least a fifth of
+    the largest value, so noise stays small. The full block is not used, because rows would merge.
     """
     if width <= 0:
         return ""
@@ -221,7 +221,7 @@ def spark_row(
     high: float | None = None,
     pick: Callable[[Sequence[float]], float] = fmean,
 ) -> Row:
-    """Return a `spark` row with each value in its own style."""
+    """Return a `spark` row in which each value has its own style."""
     text = spark(values, width, low, high, pick)
     styles = [style_of(value) for value in _picked(values, width, pick)]
     styles = [TextStyle.PLAIN] * (len(text) - len(styles)) + styles
@@ -239,10 +239,10 @@ def _picked(values: Sequence[float], width: int, pick: Callable[[Sequence[float]
 
 
 def plain(text: str) -> str:
-    """Return `text` with equal width on every terminal: control characters escaped, no line breaks, no tabs.
+    """Make `text` render at the same width on every terminal.
 
-    Selectors of emoji style and skin tone are removed too. xterm, tmux and kitty count the cells of these
-    pairs differently (1, 2 and 4 were seen), which would break the frame to their right.
+    Control characters are escaped; line breaks and tabs become spaces. Emoji variation selectors and skin tones are
+    removed: xterm, tmux and kitty draw such pairs 1, 2 or 4 cells wide, which breaks the frame to their right.
     """
     if text.isprintable() and (text.isascii() or _UNSURE.search(text) is None):
         return text

@@ -1,4 +1,4 @@
-"""The base of all panes. Rows become strips, and only changes are painted. Some panes scroll, and some have a list cursor."""
+"""Base classes for all panes, some with scrolling or a list cursor. Rows become strips; only changed rows are painted."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def to_strip(
 
 
 class View(msgspec.Struct, frozen=True):
-    """The input of a pane: a snapshot, the wall time to display, the language."""
+    """What a pane draws: a snapshot, the wall-clock time to display, and the language."""
 
     snapshot: Snapshot
     now: float
@@ -71,9 +71,9 @@ def tr_of(node: DOMNode) -> Tr:
 
 
 class Panel(Widget):
-    """The base class of panes that draw rows. The top edge of a `framed` pane carries two titles.
+    """Base class for panes that draw rows. A `framed` pane has two titles in its top edge.
 
-    A subclass defines `body`, and `titles` if framed. A hidden pane draws nothing.
+    Subclasses implement `body` and, if framed, `titles`. A hidden pane draws nothing.
     """
 
     ALLOW_SELECT = False
@@ -84,7 +84,7 @@ class Panel(Widget):
     number: int | None = None  # the key of the pane, shown in the frame
 
     class KeysChanged(Message):
-        """A message that the pane's keys or their actions changed, so that the footer updates."""
+        """Posted when the pane's keys or their actions change, so the footer can update."""
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
@@ -97,28 +97,28 @@ class Panel(Widget):
 
     @property
     def tr(self) -> Tr:
-        """The translator into the user's language, used before text is cut to width."""
+        """The translator into the user's language. Translate text before truncating it to a width."""
         return tr_of(self)
 
     @property
     def ready(self) -> bool:
-        """Whether the pane has content to draw."""
+        """Whether the pane has anything to draw."""
         return self.view is not None
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """Return at most `height` rows of at most `width` cells."""
+        """Return at most `height` rows, each at most `width` cells wide."""
         raise NotImplementedError
 
     def titles(self) -> tuple[Row, Row]:
-        """Return the left and right title of the frame."""
+        """Return the frame's left and right titles."""
         return EMPTY, EMPTY
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
-        """Return the pane's own keys for the footer of its full page: key, word, action."""
+        """Return the pane's own keys for the footer of its full page, as (key, word, action) tuples."""
         return ()
 
     def closes(self) -> str:
-        """Return what Esc closes in this pane (action `plain`) before anything around it; else empty."""
+        """Return what Esc (action `plain`) closes in this pane before anything outside it, or "" if nothing."""
         return ""
 
     def copied(self) -> str:
@@ -127,7 +127,7 @@ class Panel(Widget):
         return self._copied_below_name(self.body(self.size.width - edge, self.size.height - edge))
 
     def _copied_below_name(self, rows: Sequence[Row]) -> str:
-        """Return rows as plain lines below the run's name and title, with control characters and secrets removed."""
+        """Return rows as plain lines below the run's name and the title, without control characters and secrets."""
         if self.view is None or not rows:
             return ""
         state, (left, right) = self.view.snapshot.state, self.titles()
@@ -137,18 +137,18 @@ class Panel(Widget):
         return "\n".join(map(plain, redact_lines(lines))).strip()
 
     def show(self, view: View) -> None:
-        """Draw a new view."""
+        """Show a new view."""
         self.view = view
         self.repaint()
 
     def tick(self, view: View) -> None:
-        """Update the time of day."""
+        """Update the displayed time."""
         self.view = view
         if self.uses_clock:
             self.repaint()
 
     def repaint(self) -> None:
-        """Compose again and paint the changed rows."""
+        """Recompose and paint the rows that changed."""
         size = self.size
         if not self.display:
             self._strips = []  # composed when next visible
@@ -173,7 +173,7 @@ class Panel(Widget):
         self._rows, self._drawn_size, self._drawn_in = rows, size, styles
 
     def render_line(self, y: int) -> Strip:
-        """Return a row for the compositor, which may ask for it before the pane learns its new size."""
+        """Return a row to the compositor, which may ask for it before the pane is told its new size."""
         size = self.size
         stale = self._drawn_size != size or not self._strips  # size or focus changed behind a page
         if stale and size.width and size.height:
@@ -181,7 +181,7 @@ class Panel(Widget):
         return self._strips[y] if y < len(self._strips) else Strip.blank(size.width, self.rich_style)
 
     def notify_style_update(self) -> None:
-        """Redraw after a theme change, because every strip is stale."""
+        """Redraw after a theme change, which makes every strip stale."""
         super().notify_style_update()
         if self._strips and styles_of(self.app.theme_variables) is not self._drawn_in:
             self.repaint()
@@ -192,12 +192,12 @@ class Panel(Widget):
         self.repaint()
 
     def on_resize(self, _event: events.Resize) -> None:
-        """Compose again after a resize."""
+        """Recompose after a resize."""
         if self._drawn_size != self.size:
             self.repaint()
 
     def watch_has_focus(self, has_focus: bool) -> None:
-        """Show the focus in the frame. `on_focus` would come before Textual records the focus."""
+        """Show the focus in the frame. `on_focus` would run before Textual records the focus."""
         super().watch_has_focus(has_focus)
         self._strips = []
         self.repaint()
@@ -232,14 +232,14 @@ class Panel(Widget):
 
 
 class WheelPanel(Panel, can_focus=True):
-    """A pane in which the mouse wheel moves a cursor or a page of text. A subclass defines the movement."""
+    """A pane in which the mouse wheel moves a cursor or scrolls text. Subclasses define the movement."""
 
     def action_move(self, rows: int) -> None:
         """Move by rows."""
         raise NotImplementedError
 
     def wheel(self, rows: int) -> None:
-        """Move after the wheel was turned."""
+        """Handle a turn of the mouse wheel."""
         self.action_move(rows)
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
@@ -254,7 +254,7 @@ class WheelPanel(Panel, can_focus=True):
 
 
 class MovingPanel(WheelPanel):
-    """A pane in which j/k, the arrows and the page keys move too."""
+    """A pane that can also be moved with j/k, the arrow keys, and the page keys."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("j,down", "move(1)", "down", show=False),
@@ -267,7 +267,7 @@ class MovingPanel(WheelPanel):
 
 
 class ListPanel(MovingPanel):
-    """A list of rows below an optional heading, with a cursor. A click selects a row."""
+    """A list of rows with a cursor and an optional heading above. Clicking a row selects it."""
 
     inverts_cursor: ClassVar[bool] = True  # whether the cursor's row is shown reversed
 
@@ -280,7 +280,7 @@ class ListPanel(MovingPanel):
         self._heading_rows = 0
 
     def heading(self, width: int) -> Sequence[Row]:  # noqa: ARG002 - for subclasses
-        """Return rows that do not scroll."""
+        """Return the rows above the list, which do not scroll."""
         return ()
 
     def count(self) -> int:
@@ -292,11 +292,11 @@ class ListPanel(MovingPanel):
         raise NotImplementedError
 
     def rest(self, first: int, width: int) -> Row:  # noqa: ARG002 - for subclasses
-        """Return the text to show in place of the rows from `first` on, which do not fit."""
+        """Return the text shown in place of the rows from `first` on when they do not fit."""
         return (Span(self.tr(f"… {self._count - first} more"), TextStyle.DIM),)
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """Return the visible rows, including the row under the cursor."""
+        """Return the visible rows, which always include the one under the cursor."""
         heading = list(self.heading(width))
         count = self.count()
         room = max(height - len(heading), 0)
@@ -318,7 +318,7 @@ class ListPanel(MovingPanel):
         return heading + shown
 
     def go_to(self, index: int) -> None:
-        """Move the cursor to a row, or to the nearest existing row."""
+        """Move the cursor to a row, clamped to the list."""
         last = max(self.count() - 1, 0) if self.ready else 0
         self.cursor = min(max(index, 0), last)
         self.repaint()
@@ -332,11 +332,11 @@ class ListPanel(MovingPanel):
         self.go_to(0 if way < 0 else self._count - 1)
 
     def action_page(self, pages: int) -> None:
-        """Move one page up or down."""
+        """Move the cursor one page up or down."""
         self.action_move(pages * self._page)
 
     def row_at(self, event: events.MouseEvent) -> int | None:
-        """Return the row under the mouse, or None if there is no row."""
+        """Return the index of the row under the mouse, or None if there is none."""
         at = event.y - (1 if self.framed else 0) - self._heading_rows
         return self._top + at if 0 <= at < min(self._page, self._count - self._top) else None
 
@@ -351,7 +351,7 @@ class ListPanel(MovingPanel):
 
 
 def framed_rows(inside: Sequence[Row], left: Row, right: Row, width: int, style: TextStyle) -> list[Row]:
-    """Frame rows in `width` cells. The top edge has two titles. If space is short, drop the right title."""
+    """Frame rows in `width` cells, with two titles in the top edge. If space is short, drop the right one."""
     side = Span("│", style)
     return [
         _edge(left, right, width, style),

@@ -1,4 +1,4 @@
-"""Our themes: their colors, an app that starts in a theme, and the style of each kind of text."""
+"""The app's themes and their colors, an app that starts in one of them, and the style of each kind of text."""
 
 from __future__ import annotations
 
@@ -93,10 +93,10 @@ NAMED: Final = {theme.name: theme for theme in THEMES.values()}
 
 
 class ThemedApp(App[None]):
-    """An app that starts in one of our themes. Textual would build its stylesheet in its own theme first.
+    """An app that starts in one of our themes, so Textual does not first build its stylesheet for its own.
 
     Args:
-        appearance: the requested theme, and whether to use plain ASCII.
+        appearance: the requested theme and whether to use plain ASCII.
     """
 
     def __init__(self, appearance: Appearance) -> None:
@@ -109,11 +109,11 @@ class ThemedApp(App[None]):
             self.register_theme(theme)
 
     def get_theme(self, theme_name: str) -> Theme | None:
-        """Return a theme by its name. Textual asks before themes can be registered."""
+        """Return the theme called `theme_name`. Textual asks for one before themes can be registered."""
         return NAMED.get(theme_name) or super().get_theme(theme_name)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Return the line filters. The harmless filter and any ASCII filter come last."""
+        """Return the line filters. Ours come after Textual's or, without color, replace them."""
         if not self.no_color:
             return [*super().get_line_filters(), *self._gates]
         # Textual's own filter turns colors into gray, which is still a color.
@@ -148,7 +148,7 @@ _COLOURS = tuple(dict.fromkeys(name for look in LOOKS.values() for name in look[
 
 
 def styles_of(variables: Mapping[str, str]) -> Mapping[TextStyle, Style]:
-    """Return the style of each kind of text for a theme's variables. Equal colors give the same object."""
+    """Return the style for each kind of text in a theme. Equal colors give the same object."""
     return _styles(tuple(variables[name] for name in _COLOURS))
 
 
