@@ -1,5 +1,5 @@
-"""The keeper of a run. It starts torchrun, watches it, decides what follows, and writes what it learns to the run directory.
+"""The keeper of a run. It starts torchrun, watches it, decides what to do next, and records everything in the run directory.
 
-Its parts import in one order only, which import-linter checks:
+Imports between its parts go in one direction only, enforced by import-linter:
 ``base < process < monitoring < stalls < planning < recording < observer < attempt_monitor < loop, requests < leader, follower``.
 """

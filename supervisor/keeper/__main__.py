@@ -1,8 +1,8 @@
-"""``python -m supervisor.keeper RUN_DIR``: a detached keeper, until its run ends.
+"""``python -m supervisor.keeper RUN_DIR``: runs a detached keeper until its run ends.
 
-The job comes through stdin, secrets included. A folder alone starts nothing.
+The job arrives on stdin, secrets included. A run directory alone starts nothing.
 
-Started by `detach.start_detached` in its own session, with its stdout and stderr in keeper.log.
+Started by `detach.start_detached` in its own session, with stdout and stderr going to keeper.log.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def make_keeper(
     findings: tuple[Finding, ...] = (),
     continued_by: str = "",
 ) -> Keeper:
-    """Return the keeper of a run on one machine, or on this node of several.
+    """Return the keeper for a single-machine run, or for this node of a multi-node run.
 
     Raises:
-        LockTaken, OSError: as `Keeper`.
+        LockTaken, OSError: see `Keeper`.
     """
     group: Group | None = None
     if record.settings.shared and record.node == LEADER:
@@ -56,11 +56,11 @@ def make_keeper(
 
 
 Beside: TypeAlias = Callable[[RunPaths, RunFile, Keeper], Callable[[bool], None]]
-"""Starts code that shares the keeper's process, and returns its cleanup (True: the run has ended without a crash)."""
+"""Starts code in the keeper's process and returns its cleanup, which takes True if the run ended without a crash."""
 
 
 def main(argv: list[str], *, beside: Beside | None = None) -> int:
-    """Run the job in `argv[0]` to its end and return its exit code. `beside` shares this process."""
+    """Run the job in `argv[0]` to completion and return its exit code. `beside` starts code that shares this process."""
     _log_without_secrets()
     run = RunPaths(Path(argv[0]))
     try:
@@ -98,7 +98,7 @@ def _shown(lines: str) -> str:
 
 
 def _log_without_secrets() -> None:
-    """Set up keeper.log for the keeper's messages, and for the traceback of a crash."""
+    """Set up keeper.log for the keeper's messages and for crash tracebacks."""
     handler = logging.StreamHandler()
     handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])

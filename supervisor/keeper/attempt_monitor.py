@@ -1,4 +1,4 @@
-"""Watches the current attempt from first process to last, for the keeper that started or adopted it."""
+"""Watches the current attempt, from first process to last, for the keeper that started or adopted it."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ from supervisor.sources.signature_files import EngineLoader
 
 PROVISIONAL_DELAY_S = 0.4
 FAILING_DELAY_S = 0.05
-"""Seconds before a verdict, so that the screen shows the failed rank first."""
+"""Seconds to wait before a verdict, so the TUI shows the failed rank first."""
 FAILING_S = 60.0
-"""For this many seconds a failing rank explains a lack of progress. torchrun ends the rest in 30 s, the keeper sooner."""
+"""Seconds a failing rank explains missing progress. torchrun stops the rest within 30 s, and the keeper sooner."""
 HURRIED_DRAIN_S = 0.2
-"""If reading takes longer, the keeper journals that with a provisional verdict, to explain a failure within a second."""
+"""If reading takes longer, the keeper journals the exit and a provisional verdict, to explain a failure within 1 s."""
 CUT_S, LOOK_S = 1.0, 0.005
-"""If a stop is urgent, logs are read for at most this many seconds more, which is usually enough to reach their end."""
+"""In an urgent stop, logs are read for at most `CUT_S` more seconds, which is usually enough to reach the end."""
 SIGNAL_READ_S = 10.0
-"""The sender of a signal kills the keeper soon after (SLURM's KillWait: 30 s), so the end must be on disk by then."""
+"""The sender of a signal soon kills the keeper (SLURM's KillWait is 30 s), so the outcome must be on disk by then."""
 MOST_FORETOLD = 3
 ADOPT_WAIT_S = 2.0
-"""How many seconds an adopting keeper waits for a launcher that a dead keeper may have just started."""
+"""Seconds an adopting keeper waits for a launcher that a dead keeper may have just started."""
 
 
 VAGUE = frozenset((FailureClass.HEALTHY, FailureClass.UNKNOWN, FailureClass.TERMINATED))
@@ -59,7 +59,7 @@ VAGUE = frozenset((FailureClass.HEALTHY, FailureClass.UNKNOWN, FailureClass.TERM
 
 @dataclass(frozen=True, slots=True)
 class _Ending:
-    """An attempt whose processes have exited while its logs are read to their end."""
+    """An attempt whose processes have exited but whose logs are still being read."""
 
     number: int
     exit: ExitStatus
@@ -139,7 +139,7 @@ class AttemptMonitor:
 
     @property
     def is_active(self) -> bool:
-        """Whether there is an attempt to watch: one that is running or whose logs are still being read."""
+        """Whether there is an attempt to watch, either running or with logs still being read."""
         return self._live is not None or self._ending is not None
 
     @property
@@ -149,19 +149,19 @@ class AttemptMonitor:
 
     @property
     def is_draining_logs(self) -> bool:
-        """Whether the processes have exited and their logs are being read to the end."""
+        """Whether the processes have exited and their logs are still being drained."""
         return self._ending is not None
 
     @property
     def is_about_to_end(self) -> bool:
-        """Whether a rank died or may be dying. torchrun is then about to exit, and any wait delays the next launch."""
+        """Whether a rank died or may be dying. torchrun is then about to exit, so any wait delays the next launch."""
         live, collector = self._live, self._collector
         if live is None or collector is None or live.stop_sequence is not None:
             return False
         return self._failing_is_new() or collector.agent_is_ending()
 
     def is_watched(self) -> bool:
-        """Check whether this run is open on a screen."""
+        """Check whether anyone is viewing this run."""
         now = self._clock.mono()
         self._viewers.look(now)
         return self._viewers.watched(now)
@@ -172,7 +172,7 @@ class AttemptMonitor:
             self._observe(seen)
 
     def write(self) -> None:
-        """Let the recorder write what is due now."""
+        """Let the recorder write whatever is due."""
         self._recorder.tick()
 
     def close(self) -> None:
@@ -211,7 +211,7 @@ class AttemptMonitor:
     # -- its beginning ---------------------------------------------------------------------------
 
     def adopt(self) -> None:
-        """Take over an attempt from an earlier keeper, whether it is running, has ended or was only planned."""
+        """Take over an attempt from an earlier keeper, whether it is running, has ended, or was only planned."""
         state = self._ledger.state
         view = state.attempt
         assert view is not None, "a launched condition has an attempt"
@@ -239,7 +239,7 @@ class AttemptMonitor:
             self._live.stop(view.stop.why, view.stop.by, grace_s=view.stop.grace_s)
 
     def _ended(self, number: int, status: ExitStatus) -> None:
-        """Read the logs of an ended attempt that an earlier keeper started."""
+        """Read the logs of a finished attempt that an earlier keeper started."""
         state = self._ledger.state
         if isinstance(state.condition, st.Launching) or state.attempt is None:  # nothing may have run
             self._ledger.emit(
@@ -269,7 +269,7 @@ class AttemptMonitor:
         return self._collector
 
     def follow(self, child: Child, number: int, *, adopted: st.RunState | None = None) -> None:
-        """Watch a running command that was just started, or that was `adopted` in the given state."""
+        """Watch a command that was just started, or one that was `adopted` in the given state."""
         collector = self._sense(child.paths, number, adopted=adopted)
         job = next_job(self._record.job, self._ledger.state).job
         ends = collector.agent_is_ending
@@ -283,7 +283,7 @@ class AttemptMonitor:
     # -- while it is running ----------------------------------------------------------------------
 
     def look(self) -> None:
-        """Check once: journal what was learned, and end the attempt if it hangs or has exited."""
+        """Run one round of checks: journal anything new, and end the attempt if it hangs or has exited."""
         if self._ending is not None:
             self._read_out(self._ending)
             return
@@ -319,11 +319,11 @@ class AttemptMonitor:
             self._end_now(ev.StopWhy.HANG)
 
     def _end_now(self, why: ev.StopWhy) -> None:
-        """Stop without saving a checkpoint. A save could overwrite a checkpoint that was not loaded, and hung ranks don't respond."""
+        """Stop without saving a checkpoint, because hung ranks don't respond and a save could overwrite one that was never loaded."""
         self.stop(why, "keeper", grace_s=self._record.job.timing.death_grace_s)
 
     def _foretell(self) -> None:
-        """Report what an out-of-memory failure would lead to, once the first steps show it, and again if that changes."""
+        """Report how an out-of-memory failure would be handled, once the first steps show it and again if that changes."""
         state, job = self._ledger.state, self._record.job
         view = state.attempt
         if view is None or view.number > 1 or job.trial is not None:
@@ -372,7 +372,7 @@ class AttemptMonitor:
         return trial.is_over(view.first_step, view.last_step, age_s)
 
     def stop(self, why: ev.StopWhy, by: str, *, grace_s: float, now: bool = False) -> None:
-        """End the attempt with the stop sequence. Write the intent to disk before the first signal."""
+        """Stop the attempt with the stop sequence. The intent is written to disk before the first signal."""
         assert self._live is not None, "stopped only while it lives"
         intent = self._live.stop(why, by, grace_s=grace_s, now=now)
         if intent is not None:
@@ -391,7 +391,7 @@ class AttemptMonitor:
         return task
 
     def profile(self) -> None:
-        """Ask the trainer for a trace of its next steps. Raises Refused if no attempt is running."""
+        """Ask the trainer to trace its next steps. Raises Refused if no attempt is running."""
         if self._live is None or not self.is_stoppable:
             raise Refused("nothing runs")
         self._live.paths.profile_file.touch()
@@ -401,13 +401,13 @@ class AttemptMonitor:
         self._health.keep_waiting(by)
 
     def _can_resume(self) -> bool:
-        """Check whether a restart would resume from a checkpoint or may start from scratch."""
+        """Check whether a restart would resume from a checkpoint or is allowed to start from scratch."""
         state = self._ledger.state
         job, saved = state.answered_job(self._record.job), state.resumable
         return job.retry.restart_from_scratch or can_go_on(job.knobs, saved)
 
     def _stack_targets(self) -> Targets | None:
-        """Return the processes to inspect now, or None while no process of the attempt is known."""
+        """Return the processes to inspect now, or None if no process of the attempt is known yet."""
         view, live, job = self._ledger.state.attempt, self._live, self._record.job
         if live is None or view is None:
             return None
@@ -434,7 +434,7 @@ class AttemptMonitor:
         )
 
     def _drop_copies(self) -> None:
-        """Remove the copy of the checkpoint resumed from once a newer one is committed."""
+        """Remove the copy of the checkpoint that was resumed from once a newer checkpoint is committed."""
         newest = self._ledger.state.checkpoint
         if newest is not None and newest is not self._newest:
             self._newest = newest
@@ -442,14 +442,14 @@ class AttemptMonitor:
             self._saved()
 
     def find_checkpoints(self) -> None:
-        """Journal the checkpoints that the script did not report, after the end of an attempt."""
+        """After an attempt, journal the checkpoints that the script did not report."""
         self._found.finish(self._ledger.state)
         self._drop_copies()
 
     # -- its end -----------------------------------------------------------------------------------
 
     def cut(self) -> None:
-        """Stop reading the logs of an ended attempt soon. The verdict uses what was read so far."""
+        """Cut short the reading of a finished attempt's logs. The verdict uses what has been read so far."""
         ending = self._ending
         if ending is None:
             return
@@ -460,9 +460,9 @@ class AttemptMonitor:
         self._finish(ending)
 
     def _give_provisional(self, number: int, delay_s: float = 0.0, *, rank_died: bool = False) -> None:
-        """Give a verdict before all logs have been read, so the user sees the cause within a second.
+        """Give a provisional verdict before all logs have been read, so the user sees the cause within a second.
 
-        Give the first once a rank has died, and the second once the launcher is exiting or has exited with logs unread.
+        The first is given once a rank has died; the second, once the launcher is exiting or has exited with logs unread.
         """
         now = self._clock.mono()
         if now < self._provisional_at.setdefault(rank_died, now + delay_s) or not self._engine.ready:
@@ -486,7 +486,7 @@ class AttemptMonitor:
         self._read_out(self._ending)
 
     def _read_out(self, ending: _Ending) -> None:
-        """End the attempt once its logs are read. If that takes long, give a provisional verdict."""
+        """Finish the attempt once its logs have been read. If that takes long, give a provisional verdict."""
         view = self._ledger.state.attempt
         why = view.stop.why if view is not None and view.stop is not None else None
         took_s = ending.reading.took_s

@@ -1,8 +1,8 @@
-"""``--fit-batch``: short launches before the first attempt, until the largest micro-batch that fits is known.
+"""``--fit-batch``: short launches before the first attempt that find the largest micro-batch that fits.
 
-Bisects over the n micro-batches that keep the global batch exact, so there are at most ceil(log2(n + 1)) probes.
-Each probe is a trial with its own journal in ``probes/<n>``. Its result is in the run's journal, so a keeper that
-adopts the run continues where the dead keeper stopped.
+Bisects the n micro-batches that keep the global batch exact, so at most ceil(log2(n + 1)) probes are needed.
+Each probe is a trial with its own journal in ``probes/<n>``. Its result goes into the run's journal, so a keeper
+that adopts the run continues where the dead one stopped.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ MAX_OTHER_FAILURES = 2
 
 
 def next_probe(open_: Sequence[int], probes: Sequence[ev.ProbeEnded]) -> int | None:
-    """Return the micro-batch to try next, or None when the answer is known.
+    """Return the micro-batch to try next, or None once the answer is known.
 
     Args:
-        open_: micro-batches that could be used, in any order.
+        open_: the micro-batches that could be used, in any order.
         probes: the probes so far.
     """
     fits = max((p.micro_batch for p in probes if p.fitted), default=0)
@@ -92,7 +92,7 @@ class Prober:
         return False
 
     def stop(self) -> None:
-        """End a live probe at once and release its files."""
+        """Stop a live probe immediately and release its files."""
         if self._live is not None:
             context, _ = self._live
             end_all(context.mark, context.node.attempt(1))
@@ -109,7 +109,7 @@ class Prober:
             self._judge(number, micro, context)
 
     def _begin(self, number: int, micro: int) -> bool:
-        """Start a probe, or take over one that a dead keeper left. Return False if that fails."""
+        """Start a probe, or take over one left behind by a dead keeper. Return False if that fails."""
         try:
             self._live = self._begun(number, micro)
         except (JobError, OSError, StillAlive) as error:
@@ -186,7 +186,7 @@ class Prober:
         )
 
     def _settle(self, state: st.RunState, batch: BatchSpec) -> None:
-        """Choose the largest micro-batch that fits, and remember all trials for later runs."""
+        """Choose the largest micro-batch that fits and remember all trials for later runs."""
         for probe in state.probes:
             if probe.fitted is not None:
                 trial = MemoryTrial(probe.micro_batch, fitted=probe.fitted)

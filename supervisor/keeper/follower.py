@@ -1,7 +1,7 @@
-"""Any node but 0. Its keeper starts and stops attempts on the leader's orders and reports the results. It decides nothing.
+"""Any node but 0. Its keeper starts and stops attempts on the leader's orders and reports the results, but decides nothing.
 
-While the leader's keeper shows no sign of life, running processes continue and nothing new is started. If the leader's whole node
-is gone, this keeper stops after a limited time (`_leader_is_gone`).
+While the leader's keeper shows no sign of life, running processes continue and nothing new starts. If the leader's entire node
+is gone, this keeper stops after a time limit (`_leader_is_gone`).
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ log = logging.getLogger("stoker.keeper")
 
 LOOK_S: Final = 0.2
 PROBE_EVERY_S, PROBE_S = 10.0, 3.0
-"""How often the leader's node is probed while its keeper is silent, and for how long, in seconds."""
+"""How often to probe the leader's node while its keeper is silent, and how long each probe may take, in seconds."""
 STOPPED_ALONE_S: Final = 30.0
-"""Seconds that a stopped node waits for the leader to end the run."""
+"""Seconds a stopped node waits for the leader to end the run."""
 BY: Final = f"node {LEADER}"
 SILENT: Final = "leader_silent"
 
 
 class Following(Group):
-    """The role of any node but 0 in a run on several nodes. The leader plans."""
+    """The role of any node but 0 in a multi-node run. The leader does the planning."""
 
     leads = False
 
@@ -59,7 +59,7 @@ class Following(Group):
         self._leader, self._leader_node = Pulse(run.node(LEADER).heartbeat), run.node(LEADER)
         self._order: Order | None = None
         self._old_end: int | None = None
-        """The number of the order that ended the run before this keeper started."""
+        """The number of the order that had already ended the run when this keeper started."""
         self._reported: Report | None = None
         self._look_due = float("-inf")
         self._end_since: tuple[int, float] | None = None
@@ -72,7 +72,7 @@ class Following(Group):
         self._watched: set[int] = set()
 
     def join(self, keeper: Keeper) -> None:
-        """Accept the keeper, which holds its lock and is about to start."""
+        """Attach the keeper, which holds its lock and is about to start."""
         self._keeper, self._context, self._clock = keeper, keeper.context, keeper.context.clock
         self._node = self._context.node
         self._heartbeat = Heartbeat(self._node.heartbeat, self._session)
@@ -102,20 +102,20 @@ class Following(Group):
             self._keeper.emit(ev.Held(t=self._clock.wall(), attempt=number, reason=f"waits for {BY}"))
 
     def close(self, *, superseded: bool) -> None:  # noqa: ARG002 - of any group
-        """Tell the leader that this keeper exits on purpose."""
+        """Tell the leader that this keeper is exiting on purpose."""
         if isinstance(self._state.condition, st.Finished):
             self.publish()
         self._probe.close(PROBE_S)
         self._rendezvous.close()
 
     def may_launch(self, reason: str) -> str | None:
-        """Refuse a launch that an earlier keeper did not get to, because the leader will order a new one."""
+        """Refuse a launch that an earlier keeper never got to, because the leader will order a new one."""
         view = self._state.attempt
         log.warning("attempt %d is not started here: %s", view.number if view is not None else 0, reason)
         return None
 
     def step(self, *, hurried: bool) -> bool:  # noqa: ARG002 - of any group
-        """Carry out the leader's orders. The keeper itself decides nothing."""
+        """Carry out the leader's orders. This keeper makes no decisions of its own."""
         now = self._clock.mono()
         self._heartbeat.beat(now)
         self._look(now)
@@ -151,7 +151,7 @@ class Following(Group):
     # -- orders ---------------------------------------------------------------------------------------
 
     def _obey(self, number: int, now: float) -> None:
-        """Stop the local attempt if the leader orders it, or if the leader's node is gone."""
+        """Stop the local attempt if the leader orders it or the leader's node is gone."""
         order, view = self._order, self._state.find(number)
         monitor = self._keeper.monitor
         if view is None or view.stop is not None or not monitor.is_stoppable:
@@ -174,7 +174,7 @@ class Following(Group):
             monitor.stop(ev.StopWhy.RANK_DIED, f"{BY} is gone", grace_s=grace_s)
 
     def _wait_for_orders(self, now: float) -> None:
-        """Adopt the leader's verdict and decision, start the next attempt, or exit, while nothing is running on this node."""
+        """While nothing runs on this node, adopt the leader's verdict and decision, start the next attempt, or exit."""
         order, view, told = self._order, self._state.attempt, self._told_to_stop
         number, t = view.number if view is not None else 0, self._clock.wall()
         if order is not None and view is not None and order.attempt == number:
@@ -213,7 +213,7 @@ class Following(Group):
     # -- the leader's node -----------------------------------------------------------------------------
 
     def _leader_is_gone(self, now: float) -> bool:
-        """Check whether the leader's heartbeat and port were silent for `node_timeout_s`. If only its keeper died, its agent responds."""
+        """Check for `node_timeout_s` of silence from the leader's heartbeat and port. If only its keeper died, its agent answers."""
         if self._leader.silent_s(now) <= heartbeat.SILENT_S:
             self._answered_t = now
             return False
@@ -231,7 +231,7 @@ class Following(Group):
         return now - self._answered_t > self._job.timing.node_timeout_s
 
     def _look_for_a_route(self, view: st.AttemptState) -> None:
-        """Journal after a local failure if node 0's machine is unreachable, so that the verdict can blame the node that was cut off."""
+        """After a local failure, journal it if node 0's machine is unreachable, so the verdict can blame the node that was cut off."""
         asked = view.stop is not None and view.stop.why in st.REQUESTED_STOPS
         where = meeting_point(self._job, self._order)
         if view.number not in self._watched - {self._routed} or view.exit_code in {None, 0}:
@@ -248,7 +248,7 @@ class Following(Group):
     # -- reports -----------------------------------------------------------------------------------------
 
     def publish(self) -> None:
-        """Report this node's state to the leader if it changed."""
+        """Report this node's state to the leader if it has changed."""
         condition, view = self._state.condition, self._state.attempt
         lives = isinstance(condition, st.Launching | st.Running | st.Stopping) or self._keeper.reads_on
         phase = NodePhase.READY if view is None else NodePhase.ENDED
@@ -295,7 +295,7 @@ class Following(Group):
     # -- signals ---------------------------------------------------------------------------------------
 
     def stop(self, why: ev.StopWhy, by: str, *, now: bool) -> bool:
-        """Stop the local attempt on a signal; the leader ends the run. A second signal ends this keeper once nothing runs."""
+        """Stop the local attempt on a signal; the leader ends the run. A second signal stops this keeper once nothing runs."""
         again = self._told_to_stop is not None
         self._told_to_stop = self._told_to_stop or (why, by, self._clock.mono())
         stopping = self._keeper.stop_attempt(why, by, now=now)
@@ -305,13 +305,13 @@ class Following(Group):
 
 
 def quiet(record: RunFile) -> RunFile:
-    """Return a follower's record, with hang detection off, because node 0 counts rank 0's steps."""
+    """Return a follower's record, with hang detection off because node 0 counts rank 0's steps."""
     job = dataclasses.replace(record.job, hang=dataclasses.replace(record.job.hang, enabled=False))
     return msgspec.structs.replace(record, job=job)
 
 
 def connection_error(host: str, port: int) -> OSError | None:
-    """Return why a connection fails, or None if the port is open. A store tolerates silent connections."""
+    """Return why a connection fails, or None if the port is open. The store tolerates connections that stay silent."""
     try:
         socket.create_connection((host, port), PROBE_S).close()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Node 0 of several. Its keeper works like any other, but waits for the other nodes to launch and judge.
+"""Node 0 of a multi-node run. Its keeper works like any other but waits for the others before launching and judging.
 
 Its orders follow from its state (`publish`), so a keeper that takes over the run gives the same orders.
 """
@@ -41,17 +41,17 @@ log = logging.getLogger("stoker.keeper")
 
 LOOK_S: Final = 0.25
 LOOKS_PER_NODE_S: Final = 0.02
-"""Seconds per node between two checks. Two files of each of 64 nodes are read 100 times a second in total."""
+"""Seconds per node between checks. With 64 nodes and two files each, that is 100 reads per second in total."""
 PEERS_S: Final = 60.0
-"""Seconds that the other nodes may take after node 0's part succeeded. torchrun's agents leave together, within its exit barrier."""
+"""Seconds the other nodes may take after node 0's part succeeded. torchrun's agents exit together, within its exit barrier."""
 NOT_THERE: Final = 2
-"""The exit code if the nodes never came together, because the start was wrong."""
+"""Exit code if the nodes never came together because the run was started incorrectly."""
 IDLE: Final = frozenset({NodePhase.READY, NodePhase.ENDED})
 
 
 @dataclass(slots=True)
 class Member:
-    """Another node from the leader's point of view."""
+    """Another node, as seen by the leader."""
 
     node: int
     paths: NodePaths
@@ -59,7 +59,7 @@ class Member:
     report: Report | None = None
 
     def lives(self, now: float) -> bool:
-        """Check whether the node's keeper has a heartbeat and has reported."""
+        """Check whether the node's keeper has reported, has not left, and still has a heartbeat."""
         return (
             self.report is not None
             and self.report.phase is not NodePhase.LEFT
@@ -67,7 +67,7 @@ class Member:
         )
 
     def is_idle(self, seq: int) -> bool:
-        """Check that no process is alive or will start there: the node has read order `seq`, which starts none."""
+        """Check that nothing is running or about to start there: the node has read order `seq`, which starts nothing."""
         return self.report is not None and self.report.phase in IDLE and self.report.seq >= seq
 
     def has_ended(self, number: int) -> bool:
@@ -81,7 +81,7 @@ class Member:
 
 
 class Leading(Group):
-    """Node 0's role in a run on several nodes."""
+    """Node 0's role in a multi-node run."""
 
     def __init__(self, run: RunPaths, record: RunFile, *, continued_by: str = "") -> None:
         self._job = record.job
@@ -103,7 +103,7 @@ class Leading(Group):
         self._failed_since: tuple[int, float] | None = None
 
     def join(self, keeper: Keeper) -> None:
-        """Accept the keeper, which holds its lock and is about to start."""
+        """Attach the keeper, which holds its lock and is about to start."""
         self._keeper, self._context, self._clock = keeper, keeper.context, keeper.context.clock
         session = new_session()
         self._heartbeat = Heartbeat(self._context.node.heartbeat, session)
@@ -117,7 +117,7 @@ class Leading(Group):
     # -- called by the keeper ------------------------------------------------------------------------------
 
     def begin(self, continued_by: str) -> None:
-        """Wait for the other nodes, as at the start, if the run ended before any launch."""
+        """If the run ended before any launch, wait for the other nodes, as at the start."""
         over = not isinstance(self._state.condition, st.Preflight)
         if continued_by and self._state.attempt is None and over:
             self._begins_by = continued_by
@@ -133,13 +133,13 @@ class Leading(Group):
         self._rendezvous.close()
 
     def may_launch(self, reason: str) -> str | None:
-        """Choose the nodes that take part. A call that is too early, between checks, is repeated later."""
+        """Choose the nodes that take part. A call that comes too early, between checks, is repeated later."""
         if not self._choose(self._absent(self._clock.mono())):
             return None
         return reason + self._in_place_of_all()
 
     def announce(self, number: int, launch: Launch) -> None:
-        """Order the launch. Raises Superseded, in which case nothing starts here, either."""
+        """Order the launch. Raises Superseded, in which case nothing starts here either."""
         self._orders.give(Order(seq=0, leader="", want=Want.RUN, attempt=number, launch=launch))
 
     def step(self, *, hurried: bool) -> bool:
@@ -153,7 +153,7 @@ class Leading(Group):
         return waits
 
     def _waits(self, condition: st.Condition, now: float) -> bool:
-        """Check whether to wait for other nodes and do nothing now."""
+        """Check whether to wait for other nodes and do nothing for now."""
         match condition:
             case st.Preflight():
                 return not self._may_launch(now)
@@ -239,13 +239,13 @@ class Leading(Group):
         )
 
     def _absent(self, now: float) -> list[int]:
-        """Return the nodes that are not ready for a launch."""
+        """Return the nodes that are not ready to launch."""
         newest = self._orders.newest
         seq = newest.seq if newest is not None else 0
         return [m.node for m in self._members.values() if not (m.lives(now) and m.is_idle(seq))]
 
     def _may_launch(self, now: float) -> bool:
-        """Check whether all nodes are ready, or enough to run without the rest. After the limit, end or hold the run."""
+        """Check whether all nodes are ready, or enough to run without the rest. After the time limit, end or hold the run."""
         absent = self._absent(now)
         if self._choose(absent):
             return True
@@ -273,7 +273,7 @@ class Leading(Group):
         return False
 
     def _choose(self, absent: Sequence[int]) -> bool:
-        """Choose the next attempt's nodes: all, or with MIN:MAX as many as keep the global batch, minus excluded nodes."""
+        """Choose the next attempt's nodes: all or, with MIN:MAX, as many as keep the global batch, minus excluded nodes."""
         self._why_not_fewer = ""
         if not self._left_out.issuperset(absent):
             return False
@@ -290,7 +290,7 @@ class Leading(Group):
         return False
 
     def _waits_for_ends(self, number: int, now: float) -> bool:
-        """Check whether other nodes' parts of an attempt are running, as one verdict covers them all."""
+        """Check whether other nodes are still running their parts of an attempt, because one verdict covers them all."""
         if self._ended_since is None or self._ended_since[0] != number:
             self._ended_since = (number, now)
             self._look_due = float("-inf")  # journal pending reports before the verdict
@@ -316,7 +316,7 @@ class Leading(Group):
         return False
 
     def _follow_others(self, number: int, now: float) -> None:
-        """If one part of the attempt was stopped or failed, stop the other parts, including this one."""
+        """If one part of the attempt failed or was stopped, stop the others, including this node's."""
         view, monitor = self._state.find(number), self._keeper.monitor
         if view is None or view.stop is not None or not monitor.is_stoppable:
             return
@@ -364,7 +364,7 @@ class Leading(Group):
     # -- orders to the others ----------------------------------------------------------------------------
 
     def publish(self) -> None:
-        """Publish the order that the state calls for, if it differs from the newest order."""
+        """Publish the order that the state calls for if it differs from the latest one."""
         wanted, newest = self._wanted(), self._orders.newest
         if wanted is None:
             return
@@ -398,7 +398,7 @@ class Leading(Group):
                 return end
 
     def _in_place_of_all(self) -> str:
-        """Describe what a launch without all nodes changes, or "" if all take part."""
+        """Describe what changes in a launch without all nodes, or return "" if all take part."""
         nodes, now = self.nodes, next_job(self._job, self._state)
         missing = sorted(self._members.keys() - set(nodes))
         before, after = now.current_batch, batch_on(now, len(nodes))

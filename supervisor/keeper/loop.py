@@ -1,7 +1,7 @@
-"""The keeper: one thread that journals events, folds them, and acts on the resulting state.
+"""The keeper: a single thread that journals events, folds them, and acts on the resulting state.
 
-The folded state alone drives the loop: each condition has one action (`_act`). A keeper that adopts a run can
-therefore replay the journal and continue, because it needs nothing that exists only in memory.
+Only the folded state drives the loop: each condition has one action (`_act`). A keeper that adopts a run can
+therefore replay the journal and continue, because nothing it needs exists only in memory.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ MIN_TICK_S = 0.005
 ENDING_TICK_S = 0.02
 LIFE_S = 5.0
 AGAIN_S = 1.0
-"""Seconds until the second check for a missing run folder, because a mount may be away for a moment."""
+"""Seconds before a missing run folder is checked again, because a mount may be gone for a moment."""
 EXIT_INTERRUPTED = 130
 LATE = "journal_written_late_"
 UNWATCHED_S = 30.0
-"""After this many seconds without a dashboard, a held run ends if only an edit can fix its failure."""
+"""Seconds without a dashboard after which a held run ends if only an edit can fix its failure."""
 
 
 class Group:
@@ -80,39 +80,39 @@ class Group:
     nodes: tuple[int, ...] = ()
 
     def join(self, keeper: Keeper) -> None:
-        """Accept the keeper, which holds its lock and is about to start."""
+        """Attach the keeper, which holds its lock and is about to start."""
 
     def begin(self, continued_by: str) -> None:
-        """Start along with the keeper's loop. `continued_by` is the user who continues the run."""
+        """Start along with the keeper's loop. `continued_by` is the user who is continuing the run."""
 
     def step(self, *, hurried: bool) -> bool:
-        """Check on the other nodes and act. Return whether the keeper has nothing else to do now."""
+        """Check on the other nodes and act. Return True if the keeper has nothing else to do for now."""
         del hurried
         return False
 
     def publish(self) -> None:
-        """Send changes to the other nodes."""
+        """Send any changes to the other nodes."""
 
     def may_launch(self, reason: str) -> str | None:
-        """Return the reason to journal for a launch, or None if nothing may launch now."""
+        """Return the reason to journal for a launch, or None if no launch is allowed now."""
         return reason
 
     def announce(self, number: int, launch: Launch) -> None:
-        """Order the other nodes to launch. The launch is in the journal and about to start."""
+        """Order the other nodes to launch. The launch is already journaled and about to start."""
 
     def stop(self, why: ev.StopWhy, by: str, *, now: bool) -> bool:
-        """Handle a requested stop. Return whether the group carries it out."""
+        """Handle a stop request. Return whether the group carries it out."""
         del why, by, now
         return False
 
     def close(self, *, superseded: bool) -> None:
-        """Shut down with the keeper. If `superseded`, a new keeper leads the run, so do not tell the other nodes."""
+        """Shut down with the keeper. If `superseded`, a new keeper leads the run, so the other nodes are not told."""
 
 
 class Keeper:
-    """Takes one run from its current state to its end. Holds the lock from construction to `close`.
+    """Takes a run from its current state to its end. Holds the lock from construction until `close`.
 
-    `group` holds the nodes in the run, or is None if it uses one machine.
+    `group` holds the nodes of the run, or is None for a single machine.
 
     Attributes:
         astray: what happened to a missing run directory (deleted or moved), or "".
@@ -133,7 +133,7 @@ class Keeper:
         continued_by: str = "",
         group: Group | None = None,
     ) -> None:
-        """`continued_by` is the user who asked for the next attempt in a run with no live process."""
+        """`continued_by` is the user who asked for the next attempt of a run that has no live process."""
         self._node = run.node(record.node)
         self._record = record
         self._env = dict(env)
@@ -191,7 +191,7 @@ class Keeper:
 
     @cached_property
     def monitor(self) -> AttemptMonitor:
-        """The monitor of the newest attempt."""
+        """The monitor for the latest attempt."""
         from supervisor.keeper.attempt_monitor import AttemptMonitor
 
         stepped, saved = self._report.look, self._copies.release
@@ -226,11 +226,11 @@ class Keeper:
         self._ledger.emit(event, durable=durable)
 
     def install_signal_handlers(self) -> Callable[[], None]:
-        """Queue signals as requests. Return a function that restores the old handlers."""
+        """Queue signals as requests. Return a function that restores the previous handlers."""
         return self._control.install_signal_handlers()
 
     def run_to_end(self) -> int:
-        """Run to the end and return the exit code of `--no-ui`. Exit early if another keeper takes over the run."""
+        """Run to completion and return the exit code for `--no-ui`. Return early if another keeper takes over the run."""
         try:
             return self._run_loop()
         except Superseded as error:
@@ -285,7 +285,7 @@ class Keeper:
                 self._apply(view.number, decision)
 
     def _go_on(self, by: str) -> None:
-        """Start the next attempt of a halted run, as a person's restart request would."""
+        """Start the next attempt of a halted run, just as a person's restart request would."""
         self._control.refuse_waiting("asked before the run was continued")
         self.learn_end()
         view, condition = self.state.attempt, self.state.condition
@@ -298,7 +298,7 @@ class Keeper:
             self.launch(f"{by} continued it")
 
     def _show_life(self) -> None:
-        """Show that the keeper is alive to hosts that cannot see the lock. They wait longer than `LIFE_S`."""
+        """Signal that the keeper is alive to hosts that cannot see the lock. They wait longer than `LIFE_S`."""
         if (now := self._clock.mono()) < self._life_due:
             return
         self._life_due = now + LIFE_S
@@ -313,7 +313,7 @@ class Keeper:
             self.context.advise(view.number, f"{LATE}{view.number}", text)
 
     def _look_for_folder(self) -> None:
-        """Check whether the run folder was deleted or moved. Training continues, and nothing is created in its place."""
+        """Check whether the run folder was deleted or moved. Training goes on, and nothing is created in its place."""
         where = self._ledger.astray()
         if where and not self.astray:
             time.sleep(AGAIN_S)
@@ -324,7 +324,7 @@ class Keeper:
         self.astray = where
 
     def _end_without_folder(self, condition: st.Condition) -> None:
-        """End the run together with its attempt. Nothing can be read or started without the run folder."""
+        """End the run along with its attempt. Without the run folder, nothing can be read or started."""
         view, reason = self.state.attempt, f"the run directory was {self.astray}"
         ended = view.exit_code if view is not None else None
         if view is not None and view.ended_t is not None and ended == 0:
@@ -342,11 +342,11 @@ class Keeper:
 
     @property
     def reads_on(self) -> bool:
-        """Whether the newest attempt's processes are gone and its logs are still being read."""
+        """Whether the latest attempt's processes are gone while its logs are still being read."""
         return self.state.attempt is not None and self.state.attempt.reads_on
 
     def _patience_s(self) -> float:
-        """Return how many seconds the next check may wait for the sensors: 0 between attempts."""
+        """Return how long the next check may wait for the sensors, in seconds: 0 between attempts."""
         match self.state.condition:
             case st.Ended() if self.reads_on:
                 return ENDING_TICK_S
@@ -382,7 +382,7 @@ class Keeper:
     # -- the state machine ---------------------------------------------------------------------
 
     def _act(self, *, hurried: bool = False) -> None:
-        """Act on the condition. `hurried`: do not wait for a verdict that reads large logs in full."""
+        """Act on the condition. If `hurried`, do not wait for a verdict that requires reading large logs in full."""
         self._waits_for_group = self._group.step(hurried=hurried)
         if not self._waits_for_group:
             self._act_alone(hurried=hurried)
@@ -417,7 +417,7 @@ class Keeper:
                 assert_never(unreachable)
 
     def _is_without_folder(self, condition: st.Condition) -> bool:
-        """Check whether no process is alive and the folder is missing. The folder is checked again now."""
+        """Check whether no process is alive and the run folder is missing. The folder is checked again now."""
         lives = isinstance(condition, st.Launching | st.Running | st.Stopping | st.Finished)
         if lives or self.reads_on:
             return False
@@ -426,7 +426,7 @@ class Keeper:
         return bool(self.astray)
 
     def _hold_on(self, held: st.HeldOpen) -> None:
-        """End a held run after `hold_s`, or after `UNWATCHED_S` with no viewer if only an edit helps. A typo must not keep a process for a day."""
+        """End a hold after `hold_s`, or after `UNWATCHED_S` unwatched if only an edit helps. A typo must not keep a process alive all day."""
         view, now = self.state.find(held.attempt), self._clock.mono()
         verdict = view.verdict if view is not None else None
         stays = verdict is None or rule_for(verdict.failure, verdict.reason).held_unwatched
@@ -483,13 +483,13 @@ class Keeper:
             self.end(ev.Outcome.FAILED, error.exit_code, error.message)
 
     def follow(self, child: Child | None) -> None:
-        """Watch the attempt that just started."""
+        """Watch the attempt that was just started."""
         if child is not None:
             adopted = self.state if self.launching.took_over else None
             self.monitor.follow(child, self._attempt_number(), adopted=adopted)
 
     def watch(self) -> None:
-        """Watch the newest attempt, taking it over first if another keeper launched it."""
+        """Watch the latest attempt, first taking it over if another keeper launched it."""
         if self.monitor.is_active:
             self.monitor.look()
             return
@@ -529,7 +529,7 @@ class Keeper:
         self._apply(view.number, view.decision)
 
     def _next_decision(self) -> Decision:
-        """Decide what follows the newest attempt."""
+        """Decide what to do after the latest attempt."""
         from supervisor.keeper.planning.decisions import decide_next
 
         watched = self.monitor.is_watched()
@@ -558,7 +558,7 @@ class Keeper:
                 assert_never(unreachable)
 
     def _ask(self, number: int, decision: Decision) -> None:
-        """Ask the open question, once per attempt. A headless run prints the flag that answers it."""
+        """Ask the open question once per attempt. A headless run prints the flag that answers it."""
         from supervisor.keeper.planning.decisions import question_after
 
         asked, question = self.state.asked, question_after(self._record, self.state, number)
@@ -577,7 +577,7 @@ class Keeper:
     # -- called for requests (see `requests`) --------------------------------------------------------
 
     def stop(self, why: ev.StopWhy, by: str, *, now: bool = False) -> None:
-        """End the attempt with the stop sequence, or end the run if no attempt is alive."""
+        """Stop the attempt with the stop sequence, or end the run if no attempt is alive."""
         if self._group.stop(why, by, now=now):
             return
         if isinstance(self.state.condition, st.Finished) or self.stop_attempt(why, by, now=now):
@@ -598,7 +598,7 @@ class Keeper:
         return True
 
     def end_stopped(self, by: str, why: ev.StopWhy = ev.StopWhy.REQUEST) -> None:
-        """End a run between two attempts."""
+        """End a run that was stopped between two attempts."""
         # An attempt that has just ended may have finished the job, so settle that first.
         self._finish_now()
         if isinstance(self.state.condition, st.Finished):
@@ -609,7 +609,7 @@ class Keeper:
         self.end(ev.Outcome.STOPPED, self._stopped_code(code), f"stopped by {by} between attempts")
 
     def _finish_now(self) -> None:
-        """Decide after an attempt whose command has exited. Do not wait until all of its logs are read."""
+        """Decide what follows an attempt whose command has exited, without waiting for all its logs to be read."""
         monitor = self.monitor
         while monitor.is_active or isinstance(self.state.condition, st.Ended | st.DiagnosedAs):
             monitor.cut()
@@ -618,7 +618,7 @@ class Keeper:
             self._act(hurried=True)
 
     def restart(self, args: control.RequestArgs, by: str, *, stop_first: bool) -> None:
-        """Relaunch with a person's changes. Raises BadChange."""
+        """Relaunch with the changes a person asked for. Raises BadChange."""
         change = plans.requested_change(self._record, self.state, args, self._env)
         decision = Decision(DecisionKind.RESTART, f"{by} asked for it", change=change)
         self._decided(self._attempt_number(), decision, by)
@@ -628,7 +628,7 @@ class Keeper:
             self.start_now()
 
     def start_now(self) -> None:
-        """Start the next attempt on the next tick, skipping open checks. Raises Refused if no attempt is due."""
+        """Start the next attempt on the next tick, skipping pending checks. Raises Refused if no attempt is due."""
         if isinstance(self.state.condition, st.Ended):
             self._finish_now()
             if not isinstance(self.state.condition, st.Backoff):
@@ -639,13 +639,13 @@ class Keeper:
         self._back_off(self._attempt_number(), 0.0)
 
     def hold(self, reason: str) -> None:
-        """Wait for a person for at most the job's `hold_s`."""
+        """Wait for a person, up to the job's `hold_s`."""
         now, self._watched_t = self._clock.wall(), self._clock.mono()
         until = now + self._record.job.timing.hold_s
         self.emit(ev.Held(t=now, attempt=self._attempt_number(), reason=reason, until=until))
 
     def answer(self, value: str, by: str) -> None:
-        """Accept a person's answer about the batch, keep it for later runs of the script, and decide anew."""
+        """Accept a person's answer about the batch, remember it for later runs of the script, and decide again."""
         question, now, number = self.state.open_question, self._clock.wall(), self._attempt_number()
         if question is None:
             raise Refused("there is no open question")

@@ -33,11 +33,11 @@ from supervisor.text.stamps import Span, span_of
 ATTEMPT = 1
 PIPE_NAME = "stdin.log"
 LARGE_BYTES = 4 << 20
-"""From this many bytes on, a log counts as a backlog. Reading this many takes a quarter of a second."""
+"""Logs of at least this many bytes count as a backlog. Reading that much takes a quarter of a second."""
 LOOKED_AT_BYTES, LOOKED_AT_LINES = 1 << 16, 400
-"""How much of each end of a log is searched for clock times, or for what a training prints."""
+"""How much of a log's head and tail is searched for clock times or for typical training output."""
 END_BYTES = 1 << 20
-"""How much of a large log's end is judged before the rest is read."""
+"""How much of a large log's tail is judged before the rest is read."""
 PIPE_BYTES = 1 << 18
 PIPE_WAIT_S = 0.1
 LOOK_S = 1.0
@@ -47,9 +47,9 @@ log = logging.getLogger("stoker.keeper")
 
 @dataclass(frozen=True, slots=True)
 class ObservedLog:
-    """One log to watch: its absolute path, its display name, its rank.
+    """A log to watch: its absolute path, display name and rank.
 
-    `packed` is the gzip or UTF-16 log of which `path` is a plain copy, or empty if the log is read in place.
+    `packed` is the gzip or UTF-16 log that `path` is a plain copy of, or empty if the log is read in place.
     """
 
     path: str
@@ -59,17 +59,17 @@ class ObservedLog:
 
     @property
     def written(self) -> str:
-        """The file whose modification time counts for the log."""
+        """The file whose modification time is used for the log."""
         return self.packed or self.path
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The target of an observer.
+    """What an observer watches.
 
-    `pipe` is a file descriptor to read to its end. `processes` are the processes by rank (or one under 0).
-    The run has ended once all have exited. `ended` means that no process here writes these logs. `unseen` is
-    the part that is invisible from here, `cut` why a log is incomplete. The user sees both texts.
+    `pipe` is a file descriptor to read until EOF. `processes` lists the processes by rank (or a single one under 0);
+    the run has ended once all of them have exited. `ended` means that no process here writes these logs. `unseen`
+    is what cannot be seen from here; `cut` is why a log is incomplete. Both messages are shown to the user.
     """
 
     name: str
@@ -83,17 +83,17 @@ class Target:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The logs read in place."""
+        """The logs that are read in place."""
         return tuple(log.path for log in self.logs if not log.packed)
 
     @property
     def is_copy(self) -> bool:
-        """Whether a log is read from a plain copy, which is not followed."""
+        """Whether any log is read from a plain copy, which is not followed."""
         return any(log.packed for log in self.logs)
 
     @property
     def backlog_bytes(self) -> int:
-        """The size of a backlog that takes a while to read, in bytes, or 0 if reading takes only a moment."""
+        """The size in bytes of a backlog that takes a while to read, or 0 if reading takes only a moment."""
         size_bytes = 0
         for log in self.logs:
             with contextlib.suppress(OSError):
@@ -102,13 +102,13 @@ class Target:
 
 
 class ObservedRun:
-    """The run directory of an observer: locked, and started with the list of logs.
+    """An observer's run directory, locked and started with the list of logs.
 
     Args:
         run: the claimed run directory.
-        target: what is observed. Whether its logs are still being written may be unknown so far.
+        target: what is observed. Whether its logs are still being written may not be known yet.
         host: this machine's name.
-        clock: gives the time of the events.
+        clock: supplies the event times.
 
     Raises:
         OSError: the run directory cannot be written.
@@ -168,7 +168,7 @@ def _opening(run: RunPaths, target: Target, host: str, me: ProcessId, now: float
 
 
 def end_of(log: ObservedLog) -> Iterator[bytes]:
-    """Yield the last lines of a large log, or all of a small log."""
+    """Yield the tail of a large log, or all of a small one."""
     with open_regular(log.path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > END_BYTES:
@@ -192,7 +192,7 @@ def both_ends(log: ObservedLog) -> tuple[list[str], list[str]]:
 
 
 def last_written_t(logs: Iterable[ObservedLog]) -> float:
-    """Return when the newest log was last changed, in wall seconds, or 0 if there is no log."""
+    """Return when the most recent log was last modified, in wall seconds, or 0 if there is none."""
     times = []
     for log in logs:
         with contextlib.suppress(OSError):
@@ -201,7 +201,7 @@ def last_written_t(logs: Iterable[ObservedLog]) -> float:
 
 
 def span_of_logs(logs: Iterable[ObservedLog]) -> Span | None:
-    """Return the first and last time (wall seconds) in a job's logs, or None if they have no times."""
+    """Return the first and last times (wall seconds) in a job's logs, or None if they contain no times."""
     spans = []
     for log in logs:
         with contextlib.suppress(OSError):
@@ -222,11 +222,11 @@ def span_of_logs(logs: Iterable[ObservedLog]) -> Span | None:
 
 
 class PipeCopy:
-    """Copies a pipe into a file in the run directory, in a thread. Views and verdicts read the file.
+    """Copies a pipe into a file in the run directory, using a thread. Views and verdicts read the file.
 
     Attributes:
-        ended: whether the pipe has ended.
-        torn: whether writing the copy failed before the pipe's end.
+        ended: whether the pipe has reached EOF.
+        torn: whether writing the copy failed before EOF.
     """
 
     def __init__(self, fd: int, path: Path, stop: threading.Event) -> None:
@@ -241,7 +241,7 @@ class PipeCopy:
         self._thread.start()
 
     def join(self) -> None:
-        """Wait for the end of the pipe or of the observer."""
+        """Wait until the pipe ends or the observer stops."""
         self._thread.join()
 
     def _copy(self) -> None:
@@ -262,10 +262,10 @@ class PipeCopy:
 
 
 class Writers:
-    """The processes on this machine that write the watched logs. Once all have exited, the job has ended.
+    """The processes on this machine that write the watched logs. Once all of them have exited, the job has ended.
 
-    Writers on other machines (NFS), in containers or owned by other users are invisible, so finding no writers
-    proves nothing. A thread scans /proc at the start and again once the known writers have exited.
+    Writers on other machines (NFS), in containers, or owned by other users are invisible, so finding no writers
+    proves nothing. A thread scans /proc at startup and again once the known writers have exited.
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
@@ -274,10 +274,10 @@ class Writers:
         self._known: list[ProcessId] | None = None  # not searched yet
         self._due = float("-inf")
         self.gone = False
-        """Whether there were writers, all of them have exited, and no other process writes."""
+        """Whether there were writers, all of which have exited, and no other process is writing."""
 
     def look(self, now: float) -> None:
-        """Check which writers are left. `now`: monotonic seconds."""
+        """Check which writers are left. `now` is in monotonic seconds."""
         if self.gone or not self._paths:
             return
         if self._search.busy:

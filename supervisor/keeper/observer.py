@@ -1,6 +1,6 @@
-"""An observer: a keeper without a child. It watches a job that it did not start, and writes an observed run.
+"""An observer: a keeper without a child process. It watches a job that it did not start and writes an observed run.
 
-The directory, the journal and the series have the same format as in any run, so every view can open them. Requests
+The directory, journal and series have the same format as in any run, so every view can open them. Requests
 other than notes and stacks are refused, because an observer must not stop or restart the job.
 """
 
@@ -52,7 +52,7 @@ TICK_S = 0.1
 ENDING_TICK_S = 0.01
 QUIET_S = 0.5
 LEAVE_S = 3.0
-"""How long to keep reading after a person leaves, in seconds. A second Ctrl-C ends the wait."""
+"""Seconds to keep reading after a person leaves. A second Ctrl-C cuts this short."""
 # A verdict reads the whole log, so provisional verdicts may take at most a twentieth of the time.
 JUDGE_REST = 20.0
 JUDGE_CHEAP_S = 0.5
@@ -63,7 +63,7 @@ COPIED_S = 86400.0
 STAT_S = 1.0
 Extent = tuple[int, ...]
 CLEAR = 0.9
-"""Show a verdict on a log's end alone only from this confidence on, when its last lines are the failure's own."""
+"""Minimum confidence for showing a verdict from a log's tail alone, when its last lines are the failure's own."""
 NO_FAILURE = frozenset((FailureClass.HEALTHY, FailureClass.UNKNOWN, FailureClass.TERMINATED))
 
 
@@ -147,7 +147,7 @@ class Observer:
 
     @property
     def state(self) -> RunState:
-        """The folded state."""
+        """The state folded from all events so far."""
         return self._observed.ledger.state
 
     def start(self) -> None:
@@ -156,14 +156,14 @@ class Observer:
         self._thread.start()
 
     def end_when_read(self) -> None:
-        """End once a log has ended and was read and diagnosed, however long that takes. Needs no screen."""
+        """Exit once a log has ended and has been read and diagnosed, however long that takes. Does not require the TUI."""
         self._ends_itself = True
 
     def leave(self, *, hurried: bool = False, patience_s: float = LEAVE_S) -> None:
-        """Stop watching, give the last verdict and leave a complete directory.
+        """Stop watching, give the final verdict and leave a complete directory behind.
 
-        `hurried` means that the verdict will not be read, so stop reading and give none. Otherwise keep reading for
-        `patience_s` seconds. If some of the logs are still unread after that, the job's end is unknown.
+        If `hurried`, nobody will read the verdict, so stop reading and give none. Otherwise, keep reading for
+        `patience_s` seconds. If some of the logs are still unread after that, the job's outcome is unknown.
         """
         self._hurried, self._patience_s = self._hurried or hurried, patience_s
         self._leave.set()
@@ -184,7 +184,7 @@ class Observer:
         self._observed.ledger.emit(event, durable=durable)
 
     def dump_stacks(self) -> BackgroundTask[Round, str]:
-        """Start writing the observed processes' stacks. The task returns the artifact's name."""
+        """Start dumping the observed processes' stacks. The task returns the artifact's name."""
         if not self._target.processes:
             raise Refused("a log has no processes to look into")
         folder, processes = self._observed.node.attempt(ATTEMPT).root, dict(self._target.processes)
@@ -224,16 +224,16 @@ class Observer:
             self._sensors.start()
 
     def _backlog(self) -> Backlog:
-        """Return how much of the logs was read. Until the logs are opened, everything is unread."""
+        """Return how much of the logs has been read. Until the logs are opened, everything counts as unread."""
         found = self._logs.backlog()
         return found if found.size_bytes else Backlog(0, self._target.backlog_bytes)
 
     def _is_here(self) -> bool:
-        """Check whether the job is known to run here. If not, the load and GPUs shown are not the job's."""
+        """Check whether the job is known to run on this machine. If not, the load and GPUs shown are not the job's."""
         return bool(self._target.processes or (self._target.logs and not self._target.ended))
 
     def _date(self) -> None:
-        """Journal when the job started and ended according to its processes or logs, not when it was watched."""
+        """Journal when the job started and finished according to its processes or logs, not when it was watched."""
         if self._target.processes:
             oldest = min(process.start_time for _, process in self._target.processes)
             now = self._clock.wall()
@@ -313,12 +313,12 @@ class Observer:
 
     @property
     def _quiet_since_t(self) -> float:
-        """When the logs were last written. A copy's modification time is when it was copied."""
+        """When the logs were last written. For a copied log, the modification time is when it was copied."""
         stamped_t = self._written_t if self._watched or self._stamped_t is None else self._stamped_t
         return stamped_t if self._written_t - stamped_t > COPIED_S else self._written_t
 
     def _look_at_files(self) -> None:
-        """Check whether the logs were written since the last check."""
+        """Check whether the logs have been written since the last check."""
         now = self._clock.mono()
         self._stat_at = now + STAT_S
         if (changed_t := last_written_t(self._target.logs)) != self._changed_t:
@@ -356,7 +356,7 @@ class Observer:
     # -- verdicts on the logs ----------------------------------------------------------------------
 
     def _judge(self) -> None:
-        """Judge the logs at a pause or at their end. Close the attempt if the verdict shows that it has ended."""
+        """Judge the logs during a pause or after they end. Close the attempt if the verdict shows that the job finished."""
         if self._reading is None and self._is_over():
             self._reading = LastReading(self._logs, self._clock)
         if self._reading is not None:
@@ -375,7 +375,7 @@ class Observer:
             self._close_attempt(current)
 
     def _last_verdict(self, reading: LastReading) -> Verdict | None:
-        """Return the verdict on the complete logs, or None until they are read to their end and judged."""
+        """Return the verdict on the complete logs, or None until they have been read in full and judged."""
         current = self._current_verdict()
         if self._judging.busy or not (reading.look() and self._queue.empty()):
             return None
@@ -384,14 +384,14 @@ class Observer:
         return current
 
     def _start_judging(self, *, of_end: bool = False) -> None:
-        """Make a verdict in a thread, which takes seconds for a large log. If `of_end`, read only the log's end."""
+        """Start computing a verdict in a thread; a large log can take several seconds. If `of_end`, read only the log tails."""
         if not self._judging.busy:
             self._judging_of = () if of_end else self._extent()
             self._began_judging = self._clock.mono()
             self._judging.start(lambda: self._verdict(of_end=of_end))
 
     def _current_verdict(self) -> Verdict | None:
-        """Return the newest verdict, or None if a log has been written since. Show a new verdict first."""
+        """Return the latest verdict, or None if a log has been written since. A new verdict is shown first."""
         was_busy, found = self._judging.busy, self._judging.poll()
         if was_busy and not self._judging.busy:
             # A verdict that failed in its thread also fails here, which ends the observer.
@@ -415,7 +415,7 @@ class Observer:
             self._show(verdict, provisional=True)
 
     def _show_end(self, verdict: Verdict) -> None:
-        """Journal the failure at the end of a large log, if that end shows it clearly."""
+        """Journal the failure in the tail of a large log, if the tail shows it clearly."""
         if verdict.failure in NO_FAILURE or verdict.confidence < CLEAR or verdict.cause is None:
             return
         self._end_shown = True
@@ -425,11 +425,11 @@ class Observer:
         self._show(verdict, provisional=True)
 
     def _shows_end(self, verdict: Verdict) -> bool:
-        """Check whether the logs show an end. After a withdrawn end, the next end must hold for `LATELY_S`."""
+        """Check whether the logs show that the job ended. After a withdrawn end, the next one must last for `LATELY_S`."""
         return verdict.shows_end and not (self._reopened and self._is_lately_written())
 
     def _decide_end(self, verdict: Verdict) -> None:
-        """Close the attempt if it has ended, or keep it open, once all logs are read and judged."""
+        """Once all logs have been read and judged, close the attempt if it has ended, or keep it open."""
         if self._is_over() or self._target.is_copy or self._shows_end(verdict):
             if self._target.is_copy and not verdict.shows_end:
                 # An unpacked log is not followed: it fell quiet, and may show no end.
@@ -440,7 +440,7 @@ class Observer:
             self._show(verdict, provisional=True)
 
     def _extent(self) -> Extent:
-        """Return what a verdict made now would read: each log's length and the number of known exit codes."""
+        """Return what a verdict computed now would be based on: each log's length and the number of known exit codes."""
         found = [len(self._ranks.codes)]
         for path in self._logs.paths:
             with contextlib.suppress(OSError):
@@ -448,7 +448,7 @@ class Observer:
         return tuple(found)
 
     def _verdict(self, *, of_end: bool = False) -> Verdict:
-        """Diagnose the current logs. If all watched processes exited with code 0, count the codes and the job's progress, too."""
+        """Diagnose the current logs. If all watched processes exited with code 0, use the codes and the job's progress too."""
         engine = self._engine.get()
         if of_end:
             logs = tuple(LogSource(log.name, end_of(log), log.origin) for log in self._target.logs)
@@ -476,7 +476,7 @@ class Observer:
         return self._is_over() or self._target.ended
 
     def _is_over(self) -> bool:
-        """Check whether the observer saw the end of the pipe, of the processes, or of the logs' writers."""
+        """Check whether the observer saw the pipe close, the processes exit, or the logs' writers exit."""
         if self._pipe is not None:
             return self._pipe.ended
         if self._target.processes:
@@ -484,7 +484,7 @@ class Observer:
         return self._writers.gone
 
     def _close_attempt(self, verdict: Verdict) -> None:
-        """Journal the end of the target, and its reason. If some logs are unread, the reason is unknown."""
+        """Journal that the target has ended and why. If some logs are unread, the reason is unknown."""
         self._recorder.flush()
         self._cut = self._cut or self._unread(done=True)
         self._look_at_files()  # growth that the verdict already covers must not reopen the job
@@ -506,7 +506,7 @@ class Observer:
         self._show(verdict, provisional=False)
 
     def _unread(self, *, done: bool) -> str:
-        """Describe the unread part of the logs, or return "" if all was read. `done` says whether the last read finished."""
+        """Describe the unread part of the logs, or return "" if there is none. `done` says whether the last read finished."""
         if self._pipe is not None and self._pipe.torn:
             return "its pipe was not read to its end"
         backlog = self._logs.backlog()
@@ -515,7 +515,7 @@ class Observer:
         return "" if done else "its log was not read to its end"
 
     def _end(self) -> None:
-        """Give the last verdict and the outcome, once the job has ended or `leave` was called."""
+        """Give the final verdict and the outcome once the job has ended or `leave` was called."""
         verdict = self._closed[0] if self._closed is not None else self._leave_off()
         if self._cut:
             gone, left = f"{self._cut}: how it ended is not known", f"no longer watched; {self._cut}"
@@ -533,7 +533,7 @@ class Observer:
         self.emit(ev.RunEnded(t=self._clock.wall(), outcome=outcome, exit_code=code, reason=reason))
 
     def _end_of_processes(self) -> tuple[ev.Outcome, int, str]:
-        """Return the outcome if no log line shows it. The exit codes of watched processes count if they were seen."""
+        """Return the outcome if no log line shows it. Exit codes of watched processes count if they were seen."""
         codes, processes = self._ranks.codes, self._target.processes
         if failed := next(filter(None, codes.values()), 0):
             return ev.Outcome.FAILED, EXIT_FAILED, f"exit code {failed} of a watched process"
@@ -570,13 +570,13 @@ class Observer:
 
 
 def _rank_of(origin: Origin) -> int | None:
-    """Return the key for a log's samples: its rank, or else the number in its file name (a rank or a node)."""
+    """Return the key for a log's samples: its rank or, failing that, the number in its file name (a rank or a node)."""
     known = (n for n in (origin.rank, origin.local_rank, origin.task) if n is not None)
     return next(known, None)
 
 
 def _unknown(unread: str) -> Verdict:
-    """Return the verdict on a log that was not read to its end. The unread rest may contain anything."""
+    """Return the verdict on a log that was not read to the end. The unread part may contain anything."""
     return Verdict(
         failure=FailureClass.UNKNOWN,
         reason=None,

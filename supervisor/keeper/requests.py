@@ -1,4 +1,4 @@
-"""Decides when a person's request is valid, and makes the keeper of a run carry it out."""
+"""Decides whether a person's request is valid and makes the run's keeper carry it out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def carry_out(keeper: Keeper, request: Request, by: str) -> None:
     """Make the keeper carry out a request from `by`.
 
     Raises:
-        Refused: the request is not valid in this condition (see `require`).
+        Refused: the request is not valid in the current condition (see `require`).
     """
     state, condition = keeper.state, keeper.state.condition
     match request.kind:

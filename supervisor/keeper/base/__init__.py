@@ -1,1 +1,1 @@
-"""The base of the other keeper packages: clocks, background work, the journal, requests, secrets."""
+"""The foundation of the other keeper packages: clocks, background work, the journal, requests, secrets."""

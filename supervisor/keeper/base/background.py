@@ -1,4 +1,4 @@
-"""Work in a thread beside the keeper's loop: one task at a time, polled, or a task whose caller waits for it."""
+"""Threads alongside the keeper's loop: one task at a time, polled, or a task whose caller waits for it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 JOIN_S = 11.0
-"""The longest time that a round of stacks should take: py-spy's 5 s, a busy machine, NCCL's 3 s."""
+"""The longest a round of stack dumps should take: 5 s for py-spy and 3 s for NCCL, plus slack for a busy machine."""
 
 log = logging.getLogger("stoker.keeper")
 
@@ -18,10 +18,10 @@ Answer = TypeVar("Answer")
 
 
 class Background(Generic[Result]):
-    """Runs one task at a time in a thread. `poll` returns its result once it is available.
+    """Runs one task at a time in a thread. `poll` returns the result once it is available.
 
-    The task should limit its own duration. The thread is a daemon, because it talks to other processes and
-    to drivers, and a call into a driver whose GPU is gone may never return.
+    Tasks should limit their own duration. The thread is a daemon because it talks to other processes and to
+    drivers, and a call into a driver whose GPU is gone may never return.
     """
 
     def __init__(self, name: str) -> None:
@@ -31,7 +31,7 @@ class Background(Generic[Result]):
 
     @property
     def busy(self) -> bool:
-        """Whether a task is running, or its result has not been fetched yet."""
+        """Whether a task is running or its result has not been fetched yet."""
         return self._thread is not None
 
     @property
@@ -40,11 +40,11 @@ class Background(Generic[Result]):
         return self._thread is not None and self._thread.is_alive()
 
     def is_idle(self) -> bool:
-        """Return the opposite of `busy`. This is a method, because `poll` changes the answer between two checks."""
+        """Return the opposite of `busy`. A method rather than a property, because `poll` changes the answer between checks."""
         return self._thread is None
 
     def start(self, work: Callable[[], Result]) -> None:
-        """Start a task, unless one is in progress."""
+        """Start a task unless one is in progress."""
         if self._thread is None:
             self._result.clear()
             self._thread = threading.Thread(target=self._do, args=(work,), name=self._name, daemon=True)
@@ -63,7 +63,7 @@ class Background(Generic[Result]):
         return self._result.pop() if self._result else None
 
     def close(self, wait_s: float = JOIN_S) -> None:
-        """Wait for the thread, but no longer than `wait_s`."""
+        """Wait up to `wait_s` for the thread to finish."""
         if self._thread is not None:
             self._thread.join(wait_s)
 
@@ -75,13 +75,13 @@ class Background(Generic[Result]):
 
 
 class BackgroundTask(Generic[Found, Answer]):
-    """Starts at once in its own thread. The thread that polls turns the result into the answer.
+    """A task that starts immediately in its own thread. The polling thread turns its result into the answer.
 
-    The task should limit its own duration. The thread is a daemon, since it inspects other processes.
+    The task should limit its own duration. The thread is a daemon because it inspects other processes.
 
     Args:
         work: runs in the thread.
-        finish: makes the answer, once, in the polling thread, so it may write the journal.
+        finish: computes the answer, once, in the polling thread, so it may write to the journal.
     """
 
     def __init__(self, name: str, work: Callable[[], Found], finish: Callable[[Found], Answer]) -> None:
@@ -111,7 +111,7 @@ class BackgroundTask(Generic[Found, Answer]):
         return answer
 
     def close(self, wait_s: float) -> None:
-        """Wait for the thread, but no longer than `wait_s`."""
+        """Wait up to `wait_s` for the thread to finish."""
         self._doing.close(wait_s)
 
     def _answered(self, found: tuple[Found] | OSError | None) -> Answer | OSError:

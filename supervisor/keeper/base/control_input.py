@@ -1,6 +1,6 @@
 """Reads the signals and requests that people and schedulers send to a keeper, and answers them.
 
-A signal handler only queues a number, and a request is a file. Only the keeper's one thread reads both and acts on them.
+Signal handlers only queue a number, and requests are files. Only the keeper's single thread reads both and acts on them.
 Every request is answered by an event.
 """
 
@@ -25,21 +25,21 @@ Task: TypeAlias = BackgroundTask[Any, str]
 NOT_OURS = "stoker did not start this job: it only watches"
 CONTROL_INTERVAL_S = 0.2
 LAST_ANSWER_S = 2.0
-"""Seconds that a leaving keeper waits for open requests. Soon there is nothing left to see of ended ranks."""
+"""Seconds an exiting keeper waits for open requests. Once ranks have exited, there is soon nothing left to inspect."""
 
 
 class Refused(Exception):  # noqa: N818 - a state of affairs, not an error
-    """The request is not valid now. The message gives the reason in a few words."""
+    """The request is not valid at this time. The message briefly says why."""
 
 
 class ControlInput:
-    """Polls signals and control/ and makes a keeper act.
+    """Polls signals and control/ and makes a keeper act on them.
 
     Args:
-        dump_stacks: starts writing the stacks of all ranks and answers with the artifact's name.
-        carry_out: carries out any other request from a user, or raises Refused. None if this keeper only watches.
-        stop: ends the attempt because of a signal, at once if the last argument is true.
-        answers: whether this keeper answers requests, rather than a different node's keeper.
+        dump_stacks: starts dumping the stacks of all ranks; the answer is the artifact's name.
+        carry_out: carries out any other user request or raises Refused; None if this keeper only watches.
+        stop: stops the attempt because of a signal, immediately if the last argument is true.
+        answers: whether this keeper, rather than another node's, answers requests.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class ControlInput:
         self.interrupts = 0
 
     def install_signal_handlers(self) -> Callable[[], None]:
-        """Queue SIGINT, SIGTERM and SIGUSR1, and ignore SIGHUP. Return a function to undo this."""
+        """Queue SIGINT, SIGTERM and SIGUSR1 and ignore SIGHUP. Return a function that undoes this."""
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
         before = {number: signal.signal(number, lambda n, _f: self._signals.put(n)) for number in numbers}
         before[signal.SIGHUP] = signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -73,7 +73,7 @@ class ControlInput:
         return undo
 
     def look(self) -> None:
-        """Process what arrived since the last call."""
+        """Process whatever arrived since the last call."""
         while not self._signals.empty():
             number = signal.Signals(self._signals.get())
             self.interrupts += number is signal.SIGINT
@@ -93,7 +93,7 @@ class ControlInput:
                 self._finish(request, task)
 
     def refuse_waiting(self, reason: str) -> None:
-        """Refuse all requests that are already in control/, because they may no longer be wanted."""
+        """Refuse all requests already waiting in control/, because they may no longer be wanted."""
         for request in control.pending(self._folder):
             if isinstance(request, control.Request):
                 if request.id not in self._ledger.state.answered:
@@ -107,7 +107,7 @@ class ControlInput:
             self._finish(request, task)
 
     def _take_away(self, request_id: str) -> None:
-        """Remove an answered request. Unanswered requests stay for a keeper that may adopt the run."""
+        """Remove an answered request. Unanswered ones stay for a keeper that may adopt the run."""
         if request_id not in self._tasks:
             with contextlib.suppress(OSError):
                 control.remove(self._folder, request_id)
@@ -130,7 +130,7 @@ class ControlInput:
         """Carry out a request. Return a task if the work takes a while.
 
         Raises:
-            Refused: the request is stale, or not valid in this condition.
+            Refused: the request is stale or not valid in this condition.
         """
         state = self._ledger.state
         require(request.if_attempt in {None, state.attempt.number if state.attempt else 0}, "stale")
@@ -148,7 +148,7 @@ class ControlInput:
         return None
 
     def _finish(self, request: control.Request, task: Task) -> None:
-        """Answer a request whose background work is done or will not finish."""
+        """Answer a request whose background work has finished or never will."""
         del self._tasks[request.id]
         try:
             answer = task.poll()
@@ -175,7 +175,7 @@ class ControlInput:
 
 
 def require(holds: bool, refusal: str) -> None:
-    """Raise `Refused` unless the condition of a request holds."""
+    """Raise `Refused` unless the condition for a request holds."""
     if not holds:
         raise Refused(refusal)
 

@@ -1,7 +1,7 @@
 """A job's secrets: hidden in all files, and supplied again when a run is adopted or continued.
 
-Secrets are never written to disk. A person who adopts or continues the run sets a variable of the same name in
-the environment. A job with a secret among its arguments is started again instead.
+Secrets are never written to disk. Whoever adopts or continues the run sets an environment variable of the same
+name. A job with a secret among its arguments has to be started again instead.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from supervisor.text.redact import HIDDEN, Redactor, redact, redact_argv, redact
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A secret that is needed but unknown: the name of a variable, or a word in the command."""
+    """A secret that is needed but unknown, identified by its variable name or by a word in the command."""
 
     what: str
     is_variable: bool = False
 
 
 def redactor_of(job: JobSpec, env: Mapping[str, str]) -> Redactor:
-    """Return a redactor that knows the secrets of a job and of its launch environment."""
+    """Return a redactor for the secrets in a job and in its launch environment."""
     return Redactor.of((*env.items(), *job.env), (job.entry, *job.entry_args))
 
 
 def without_secrets(record: RunFile) -> RunFile:
-    """Return the record in the form written to disk, with secrets hidden."""
+    """Return the record as it is written to disk, with secrets hidden."""
     spec, trial = record.job, record.job.trial
     if trial is not None:
         args = redact_argv((spec.entry, *trial.args))[1:]
@@ -56,7 +56,7 @@ def without_secrets(record: RunFile) -> RunFile:
 
 
 def missing_secrets(job: JobSpec, env: Mapping[str, str]) -> tuple[Missing, ...]:
-    """Return the secrets of a job read from disk that `env` does not supply."""
+    """Return the secrets that a job read from disk needs but `env` does not supply."""
     found = [
         Missing(name, is_variable=True) for name, value in job.env if HIDDEN in value and name not in env
     ]
@@ -72,7 +72,7 @@ def with_secrets(job: JobSpec, env: Mapping[str, str]) -> JobSpec:
     """Return the job with its hidden variables filled in from `env`.
 
     Raises:
-        JobError: a secret is missing. The message shows which one, and what to do.
+        JobError: a secret is missing; the message says which one and what to do.
     """
     if missing := missing_secrets(job, env):
         raise JobError(asks_for(missing))
@@ -80,7 +80,7 @@ def with_secrets(job: JobSpec, env: Mapping[str, str]) -> JobSpec:
 
 
 def with_hidden_words(argv: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
-    """Return `argv` with its hidden words filled in from `known`. The user may have typed other arguments."""
+    """Return `argv` with its hidden words filled in from `known`. The user may have typed different arguments."""
     shown = redact_argv(("", *known))[1:]
     hidden = {
         (before, word): meant
@@ -91,7 +91,7 @@ def with_hidden_words(argv: Sequence[str], known: Sequence[str]) -> tuple[str, .
 
 
 def asks_for(missing: Sequence[Missing]) -> str:
-    """Return one line that says what is missing and how to supply it."""
+    """Return a one-line message that says what is missing and how to supply it."""
     lost = [item.what for item in missing if not item.is_variable]
     if lost:
         return f"{', '.join(lost)}: a secret, not kept on disk: start the job again with `stoker run`"
@@ -103,10 +103,10 @@ def asks_for(missing: Sequence[Missing]) -> str:
 
 
 def require_nothing_hidden(plan: LaunchPlan) -> None:
-    """Refuse to start with a hidden value, wherever it came from. The last check before a launch.
+    """Refuse to launch with a hidden value, wherever it came from. This is the last check before a launch.
 
     Raises:
-        JobError: an argument or a variable is hidden.
+        JobError: an argument or a variable is still hidden.
     """
     hidden = [word for word in plan.argv if HIDDEN in word]
     # A rank's command line, used to find ranks for a plan, stays hidden: it is never started.

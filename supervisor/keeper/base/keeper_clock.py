@@ -1,8 +1,8 @@
-"""Time, injected: monotonic seconds for deadlines, wall seconds for display and for joining nodes.
+"""Injectable time: monotonic seconds for deadlines, wall-clock seconds for display and for aligning nodes.
 
-The wall clock may be set during a run: by NTP after a boot, by a person, or in a virtual machine that was suspended. The keeper
-reads the wall clock once, at its start, and advances the time by a clock that is never set. Durations in its journal are
-therefore exact and never negative. A difference is journaled as its own event, and views subtract it from displayed ages.
+The wall clock can be set during a run: by NTP after boot, by a person, or after a virtual machine was suspended. The keeper
+reads it once at startup and then advances it with a clock that is never set, so durations in the journal are exact and never
+negative. A difference is journaled as an event of its own, and views subtract it from the ages they display.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from supervisor.run import events as ev
 
 SET_S = 1.0
-"""NTP slews less than 0.128 s and steps more (ntpd's stepping threshold). A whole second is not a rounding error."""
+"""NTP slews offsets below 0.128 s and steps larger ones (ntpd's step threshold). A whole second is no rounding error."""
 LATER_S = 60.0
 """Clocks of machines that share a folder mostly agree to within this. A time further ahead is from before the clock was set back."""
 
@@ -21,7 +21,7 @@ LATER_S = 60.0
 class Clock:
     """The machine's clocks, as the keeper reads them.
 
-    `was_set` says whether the machine's wall clock was changed after the keeper started.
+    `was_set` is true if the machine's wall clock was changed after the keeper started.
     """
 
     def __init__(self) -> None:
@@ -29,22 +29,22 @@ class Clock:
         self.was_set = False
 
     def mono(self) -> float:
-        """Return CLOCK_MONOTONIC seconds, for all deadlines. A suspended machine's ranks do not count as silent."""
+        """Return CLOCK_MONOTONIC seconds, used for all deadlines. Suspending the machine does not make ranks look silent."""
         return time.monotonic()
 
     def wall(self) -> float:
-        """Return epoch seconds for journal stamps: read once, and advanced by CLOCK_BOOTTIME, which includes suspension."""
+        """Return epoch seconds for journal timestamps: read once, then advanced by CLOCK_BOOTTIME, which includes suspension."""
         return self._origin_t + _since_boot()
 
     def ahead_s(self) -> float:
-        """Return the wall clock's lead over `wall` in seconds: 0 until it is set, negative if set back."""
+        """Return how far the wall clock is ahead of `wall`, in seconds: 0 until it is set, negative if it was set back."""
         ahead_s = time.time() - self.wall()
         self.was_set = self.was_set or abs(ahead_s) >= SET_S
         return ahead_s
 
 
 class ClockWatch:
-    """Journals when the machine's clock is set. Used by the keeper's only thread."""
+    """Journals changes to the machine's clock. Used only by the keeper's single thread."""
 
     def __init__(self, clock: Clock, emit: Callable[[ev.Event], None]) -> None:
         self._clock, self._emit = clock, emit
@@ -59,11 +59,11 @@ class ClockWatch:
 
 
 def of_others(t: float, clock: Clock, t_mono: float | None = None) -> float:
-    """Convert a wall time from another process on this machine to the keeper's clock.
+    """Convert another process's wall time on this machine to the keeper's clock.
 
-    `t_mono` is CLOCK_MONOTONIC at the same moment, if known. It is right even if the wall clock was set
-    in between. If the clock was never set, both must agree; if not, the time comes from another machine or
-    namespace, and `t_mono` is ignored.
+    `t_mono`, if known, is CLOCK_MONOTONIC at the same moment, which is right even if the wall clock was set in
+    between. If the clock was never set, the two must agree; if they don't, the time comes from another machine
+    or namespace and `t_mono` is ignored.
     """
     ahead_s, wall = clock.ahead_s(), clock.wall()
     by_wall = t - ahead_s

@@ -29,24 +29,26 @@ from supervisor.text.redact import Redactor
 log = logging.getLogger("stoker.keeper")
 
 MOST_WAITING = 10_000
-"""Events kept while the journal cannot be written, of about 1 KB each: three hours at one a second. After that
-many, progress and phases are merged into the last waiting event of their kind."""
+"""Events kept while the journal cannot be written, at about 1 KB each: three hours at one per second. Beyond that,
+progress and phases are merged into the last waiting event of their kind.
+"""
 APART_S = ((16 << 20, 1.0), (48 << 20, 10.0), (1 << 62, 60.0))
-"""Seconds between journaled reports of a repeating event, up to a journal's size. Progress makes 20 MB on the first day (250 bytes a
-second; at worst 86 MB, with 32 minima each), 2 MB on each day of the next two weeks, and 0.4 MB after that. So do phases and checkpoints."""
+"""Seconds between journaled reports of a repeating event, up to a journal size. Progress adds 20 MB on the first day (250 bytes a
+second; 86 MB at worst, with 32 minima each), 2 MB a day for the next two weeks, then 0.4 MB a day. So do phases and checkpoints.
+"""
 LEAST_SNAPSHOT_BYTES = 1 << 16
-"""A shorter journal is folded as fast as its snapshot is read."""
+"""A shorter journal can be folded as fast as its snapshot can be read."""
 
 
 class Ledger:
     """A node's journal and state. Only the keeper that holds the lock may have one.
 
-    `redactor` removes secrets from each event before it is written and folded, so that a replay gives the same state.
+    `redactor` removes secrets from each event before it is written and folded, so a replay yields the same state.
 
     Attributes:
         state: the fold of all events so far.
         adopted: whether another keeper started this journal.
-        trouble: why events are waiting in memory, empty while they are being written.
+        trouble: why events are waiting in memory; empty while they can be written.
 
     Raises:
         OSError: the journal cannot be opened.
@@ -73,19 +75,19 @@ class Ledger:
 
     @property
     def apart_s(self) -> float:
-        """Minimum seconds between two reports of a repeating event. Grows with the journal. The newest report counts."""
+        """Minimum seconds between reports of a repeating event. Grows with the journal. Only the latest report counts."""
         size = self.size
         return next(apart_s for below, apart_s in APART_S if size < below)
 
     def astray(self) -> str:
-        """Return where the journal is if the run's folder was moved or deleted, or "" if it is in place."""
+        """Return what happened to the journal if the run's folder was moved or deleted, or "" if it is in place."""
         return self._journal.astray()
 
     def emit(self, event: ev.Event, *, durable: bool = False) -> None:
-        """Journal an event, then fold it. If the disk is full or its server unreachable, write the event later, in order.
+        """Journal an event, then fold it. If the disk is full or its server is unreachable, write it later, in order.
 
         Raises:
-            OSError: the journal is closed, and another process may be writing it.
+            OSError: the journal is closed, so another process may be writing to it.
         """
         if self._closed:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
@@ -98,7 +100,7 @@ class Ledger:
             self._write_snapshot(size)
 
     def _write_snapshot(self, size: int) -> None:
-        """Write a snapshot of a journal of `size` bytes if all events are written. If there is none, readers are just slower."""
+        """Snapshot a journal of `size` bytes if every event has been written. Without a snapshot, readers are just slower."""
         if not self._unwritten:
             with contextlib.suppress(OSError):
                 write_snapshot(self._path, self.state, inode=self._journal.inode, offset=size)
@@ -117,7 +119,7 @@ class Ledger:
         self._unwritten.append((event, durable))
 
     def flush(self) -> None:
-        """Write the events that could not be written before."""
+        """Write the events that could not be written earlier."""
         while self._unwritten:
             try:
                 self._journal.append(self._unwritten[0][0], durable=self._unwritten[0][1])
@@ -185,7 +187,7 @@ class RunContext:
 def opening(
     context: RunContext, keeper: ProcessId, findings: tuple[Finding, ...] = (), *, continued_by: str = ""
 ) -> Iterator[ev.Event]:
-    """Yield the events of a keeper that starts on a run: new, adopted, or `continued_by` a person."""
+    """Yield the opening events for a keeper on a run that is new, adopted, or `continued_by` a person."""
     record, job, now = context.record, context.record.job, context.clock.wall()
     adopted = context.ledger.adopted
     if not adopted:
@@ -219,7 +221,7 @@ def opening(
 
 
 def world_size_of(job: JobSpec) -> int | None:
-    """Return the number of ranks in the whole job from the arguments to the user's own launcher, or None if unknown."""
+    """Return the whole job's number of ranks, from the arguments to the user's own launcher, or None if unknown."""
     if job.batch is not None and job.batch.ranks_known:
         return job.batch.world_size
     if job.world_size is not None:

@@ -1,4 +1,4 @@
-"""The sensors of one attempt: its logs, its telemetry, GPUs and processes, all onto one queue.
+"""The sensors of one attempt (logs, telemetry, GPUs and processes), all feeding a single queue.
 
 The collector knows the attempt's files but not the run's state.
 """
@@ -35,7 +35,7 @@ OWN_SIGNAL = (b"Received Signals.SIG", b"death signal")
 
 
 class Collector:
-    """Started once, given ranks as they appear, and stopped once its `logs` are read to their end."""
+    """Started once, given ranks as they appear, and stopped once its `logs` have been read to the end."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Collector:
         self._sensors.start()
 
     def know(self, view: AttemptState) -> None:
-        """Use what an earlier keeper had found."""
+        """Load what an earlier keeper had found."""
         for rank in view.ranks.values():
             fact = RankStarted(
                 t=0.0,
@@ -107,7 +107,7 @@ class Collector:
                 self.logs.follow(LogKey(name, LogKind.RANK, origin), str(self._paths.root / name))
 
     def look(self) -> None:
-        """Follow new files of telemetry and measurements."""
+        """Follow new telemetry and measurement files."""
         if not self._paths.telemetry.is_dir():
             return
         for path in self._paths.telemetry.glob("*.jsonl"):
@@ -118,7 +118,7 @@ class Collector:
                     self.logs.follow(key, str(path))
 
     def agent_is_ending(self) -> bool:
-        """Check whether torchrun has logged that it is ending its workers because one failed (not for a signal)."""
+        """Check whether torchrun has logged that it is stopping its workers because one failed (not because of a signal)."""
         return self._agent_ending.is_set()
 
     def stop(self) -> None:
@@ -149,7 +149,7 @@ OWN = "stoker"
 
 
 class Sensors:
-    """The samplers of one attempt: started once, given processes to watch, ended by the stop event."""
+    """The samplers of one attempt: started once, given processes to watch, and stopped by the stop event."""
 
     def __init__(
         self,
@@ -180,12 +180,12 @@ class Sensors:
         self._host.start()
 
     def join(self) -> None:
-        """Wait for the threads. Abandon a thread that hangs in a driver (it is a daemon)."""
+        """Wait for the threads. A thread that hangs in a driver is abandoned (it is a daemon)."""
         self._gpus.join(JOIN_S)
         self._host.join(JOIN_S)
 
     def watch(self, key: str, process: ProcessId) -> None:
-        """Sample a rank's process from now on."""
+        """Start sampling a rank's process."""
         self._processes = {**self._processes, key: process}
 
     def _on_gpus(self, samples: Sequence[GpuSample]) -> None:
@@ -218,7 +218,7 @@ class Sensors:
 
 
 def gpu_values(sample: GpuSample, use: Use | None = None) -> dict[str, float | None]:
-    """Return a GPU's values by series name, with the processes that use it, if known."""
+    """Return a GPU's values keyed by series name, including its use by processes if known."""
     clock_hz = sample.sm_clock_hz
     return {
         "util_ratio": sample.util_ratio,
@@ -237,7 +237,7 @@ def gpu_values(sample: GpuSample, use: Use | None = None) -> dict[str, float | N
 
 
 def machine_values(sample: HostSample) -> dict[str, float | None]:
-    """Return the machine's values by series name."""
+    """Return the machine's values keyed by series name."""
     fills = {disk.path: disk.used_ratio for disk in sample.disks}
     others = [ratio for path, ratio in fills.items() if path != SHM]
     free = [disk.available_bytes for disk in sample.disks if disk.path != SHM]
@@ -259,7 +259,7 @@ def machine_values(sample: HostSample) -> dict[str, float | None]:
 
 
 def own_values(sample: ProcessSample | None) -> dict[str, float | None]:
-    """Return the keeper's own usage: its share of all cores, and its memory in bytes."""
+    """Return the keeper's own usage: its share of all cores and its memory in bytes."""
     if sample is None or not sample.alive:
         return {}
     ratio = sample.cpu_ratio
@@ -279,14 +279,14 @@ GIB = float(1 << 30)
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Compute processes of one GPU: the run's own and others. Memory is None if the driver reports none."""
+    """A GPU's compute processes, split into the run's own and others. Memory is None if the driver reports none."""
 
     index: int
     own: tuple[GpuProcess, ...]
     others: tuple[GpuProcess, ...]
 
     def values(self) -> dict[str, float | None]:
-        """Return the values by series name. `others_pid` is the other process with the most memory."""
+        """Return the values keyed by series name. `others_pid` is the other process that uses the most memory."""
         values: dict[str, float | None] = {
             "own_memory_bytes": _sum(self.own),
             "others_memory_bytes": _sum(self.others),
@@ -296,7 +296,7 @@ class Use:
         return values
 
     def advice(self) -> str | None:
-        """Return a line on who shares a GPU with the run, or None if no other use is large enough."""
+        """Return a line saying who shares a GPU with the run, or None if nobody else uses enough of it to matter."""
         if not self.own or (_sum(self.others) or 0) < WORTH_SAYING_BYTES:
             return None
         greatest = max(self.others, key=_held)
@@ -311,14 +311,14 @@ class Use:
 
 
 class OtherGpuUsers:
-    """Separates a GPU's processes. The run's own are watched, or below a watched process or this keeper."""
+    """Separates a GPU's processes into own and others. Own ones are watched or descend from a watched one or the keeper."""
 
     def __init__(self) -> None:
         self._own: dict[int, frozenset[int]] = {}  # by GPU, at its last sample: an orphaned rank still counts
         self._can_tell = pids_are_the_drivers()
 
     def use(self, sample: GpuSample, watched: Collection[int]) -> Use | None:
-        """Return a GPU's usage, or None if the driver lists no processes or its pids are from a different namespace (a container)."""
+        """Return a GPU's usage, or None if the driver lists no processes or its pids belong to another namespace (a container)."""
         if not self._can_tell or sample.processes is None:
             return None
         index, family = sample.device.index, frozenset([*watched, os.getpid()])
@@ -329,7 +329,7 @@ class OtherGpuUsers:
 
 
 def _descends(pid: int, family: frozenset[int]) -> bool:
-    """Check whether a process is in the family or descends from it."""
+    """Check whether a process belongs to the family or descends from it."""
     at: int | None = pid
     for _ in range(DEEPEST):
         if at is None or at <= 1 or at in family:

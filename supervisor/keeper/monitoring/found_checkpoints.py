@@ -1,6 +1,6 @@
-"""Find checkpoints that a script does not report, in the background, and journal them once complete.
+"""Finds checkpoints that a script does not report, in the background, and journals them once complete.
 
-A save that was measured in a process belongs to this run. Folders are searched only if nothing is measured (``--no-instrument``) or no
+A save measured in a process belongs to this run. Folders are searched only if nothing is measured (``--no-instrument``) or no
 measured save was complete at the end. The search skips checkpoints that another run on this machine may have written.
 """
 
@@ -37,26 +37,27 @@ from supervisor.sources.checkpoint_layouts import (
 )
 
 LOOK_EVERY_S, SEARCH_EVERY_S, REWRITTEN_S = 1.0, 60.0, 60.0
-"""Seconds between two checks while saves are measured, between two searches while none are, and between two reports of a file that is
-rewritten repeatedly."""
+"""Seconds between checks while saves are measured, between searches while none are, and between reports of a file that is rewritten
+repeatedly.
+"""
 LAST_LOOK_S = 10.0
-"""Seconds that the end of an attempt waits for a file server. After a step, a restart needs a checkpoint."""
+"""Seconds to wait for a file server when an attempt ends. Once a step has run, a restart needs a checkpoint."""
 CLOSE_S = 2.0
 SETTLE_S = 1.0
-"""File systems round timestamps to as much as a second. The attempt's start is by the keeper's clock."""
+"""File systems round timestamps by up to a second. The attempt's start time comes from the keeper's clock."""
 STAMP_S = 0.02
 SAVED_S = 5.0
-"""A file written this many seconds after the measured save was written by another process."""
+"""A file written more than this many seconds after the measured save was written by another process."""
 READ_S = 1.0
-"""A log line is read at most this many seconds after it was written."""
+"""A log line is read within this many seconds of being written."""
 STEPS_TAIL_BYTES = 4 << 20
 MOST_SAVED = 32
-"""How many paths of measured saves to keep, counted from the newest."""
+"""How many of the latest measured save paths to keep."""
 OWN_FOLDER_DEPTH = 2
-"""A script leaves files and checkpoint folders in its working folder. Deeper folders belong to other programs."""
+"""A script leaves files and checkpoint folders in its working directory. Deeper folders belong to other programs."""
 MOST_FOUND = 200
 NEWEST_RUNS = 50
-"""How many of the newest runs are checked for training at the same time."""
+"""How many of the latest runs to check for training at the same time."""
 
 
 # -- which run a checkpoint belongs to, if only its folder can tell ---------------------------------
@@ -64,19 +65,19 @@ NEWEST_RUNS = 50
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Where a run writes: its working folder, and the folders, files and name prefixes in its settings."""
+    """Where a run writes: its working directory, plus the folders, files and name prefixes in its settings."""
 
     named: tuple[Path, ...]
     cwd: Path
 
     @classmethod
     def of(cls, job: JobSpec) -> Outputs:
-        """Return the outputs of a job. A usual output folder counts if the job's arguments mention it."""
+        """Return a job's outputs. A common output folder counts only if the job's arguments mention it."""
         named = (*(name for name in job.outputs if name not in USUAL_OUTPUTS), *job.output_prefixes)
         return cls(tuple(absolute(job, name) for name in dict.fromkeys(named)), Path(job.cwd))
 
     def claims(self, path: str) -> bool:
-        """Check whether a setting covers this path: a folder above it, or a prefix of one of its parts."""
+        """Check whether a setting covers this path, either as a folder above it or as a prefix of one of its parts."""
         parts = os.path.relpath(path, self.cwd).split("/")
         return any(
             is_below(path, setting) or any(_bears(part, setting.name) for part in parts)
@@ -96,11 +97,11 @@ class ConcurrentRun(NamedTuple):
 
 
 Others: TypeAlias = Callable[[float], Sequence[ConcurrentRun]]
-"""Returns the runs that trained since a time (wall seconds)."""
+"""Returns the runs that have trained since a given time (wall seconds)."""
 
 
 def concurrent_runs(run: RunPaths, since_t: float, env: Mapping[str, str]) -> list[ConcurrentRun]:
-    """Return this machine's other runs with an attempt that had not ended at `since_t` (wall time)."""
+    """Return this machine's other runs that still had an unfinished attempt at `since_t` (wall time)."""
     found = []
     for other in known_runs(run.root.parent, env)[:NEWEST_RUNS]:
         node = other.node()
@@ -119,9 +120,9 @@ def concurrent_runs(run: RunPaths, since_t: float, env: Mapping[str, str]) -> li
 
 
 def search(job: JobSpec, since_t: float, others: Others) -> tuple[list[FoundCheckpoint], str | None]:
-    """Return this run's complete checkpoints, oldest first, and the run that may have written one that was left out.
+    """Return this run's complete checkpoints, oldest first, and the run that may have written a skipped one.
 
-    Search the places in the job's settings. If they are empty, search where scripts usually write, too.
+    Search the locations in the job's settings and, if those are empty, the places where scripts usually write.
     """
     mine, ranks = Outputs.of(job), ranks_of(job)
     found: dict[str, FoundCheckpoint] = {}
@@ -154,7 +155,7 @@ def search(job: JobSpec, since_t: float, others: Others) -> tuple[list[FoundChec
 
 
 def is_too_far(job: JobSpec, state: RunState, found: FoundCheckpoint) -> bool:
-    """Check whether an unclaimed checkpoint is from a different training, because its step is far beyond this run's.
+    """Check whether an unclaimed checkpoint comes from a different training run, because its step is far beyond this run's.
 
     An attempt may restart its count from 0, and a checkpoint may be written before the next logged step or count micro-batches.
     """
@@ -177,7 +178,7 @@ def ranks_of(job: JobSpec) -> int | None:
 
 
 def shown_path(job: JobSpec, path: str) -> str:
-    """Return a path as the job's script would write it: relative if it is below the script's folder."""
+    """Return a path as the job's script would write it: relative if it is under the script's folder."""
     name = os.path.relpath(path, job.cwd)
     shown = path if name.startswith("..") else name
     return shown if shown.isprintable() else ascii(shown)
@@ -189,7 +190,7 @@ def absolute(job: JobSpec, name: str) -> Path:
 
 
 def is_below(path: str, folder: Path) -> bool:
-    """Check whether a path is this folder or inside it, even through links."""
+    """Check whether a path is this folder or inside it, following links."""
     real, above = os.path.realpath(path), os.path.realpath(folder)
     return os.path.commonpath((real, above)) == above
 
@@ -208,15 +209,15 @@ def _age(found: FoundCheckpoint) -> tuple[float, int]:
 
 
 class FoundCheckpoints:
-    """Finds the checkpoints of one attempt after another. Used by the keeper's only thread.
+    """Finds the checkpoints of successive attempts. Used only by the keeper's single thread.
 
     Args:
         job: the job that is running.
-        clock: gives the run's wall time.
+        clock: supplies the run's wall time.
         emit: journals an event.
-        series: the samples of this node, which give the step at a time, or None without samples.
-        others: returns the runs that trained since a time.
-        measured: the optimizer steps of the live attempt.
+        series: this node's samples, which give the step at a certain time, or None if there are no samples.
+        others: returns the runs that have trained since a given time.
+        measured: the live attempt's optimizer steps.
     """
 
     def __init__(
@@ -231,7 +232,7 @@ class FoundCheckpoints:
         self._job, self._clock, self._emit, self._series = job, clock, emit, series
         self._others, self._measured = others, measured
         self._saved: dict[str, tuple[float, int | None]] = {}
-        """The time of each path's save, and the number of steps of the process at that time."""
+        """When each path was saved, and how many steps its process had counted by then."""
         self._is_measured = self._is_new = self._warned = False
         self._looker: Background[tuple[list[FoundCheckpoint], str | None]] = Background("stoker-checkpoints")
         self._journalled: set[tuple[str, int | None, float]] = set()
@@ -239,7 +240,7 @@ class FoundCheckpoints:
         self._last_look = clock.mono()
 
     def hear(self, seen: Observation) -> None:
-        """Record a path that a process in this run saved, wherever it is, to be checked later."""
+        """Record a path that one of the run's processes saved, wherever it is, to be checked later."""
         if not isinstance(seen, FactSeen):
             return
         self._is_measured = True
@@ -256,7 +257,7 @@ class FoundCheckpoints:
             del self._saved[next(iter(self._saved))]
 
     def look(self, state: RunState) -> None:
-        """Check new measured saves, or folders once a minute if nothing is measured. Journal complete checkpoints. Call at each tick."""
+        """Journal complete checkpoints among new measured saves or, if nothing is measured, in folders once a minute. Call each tick."""
         self._take(self._looker.poll(), state)
         now, wait_s = self._clock.mono(), LOOK_EVERY_S if self._is_new else SEARCH_EVERY_S
         is_due = now >= self._last_look + wait_s and (self._is_new or not self._is_measured)
@@ -264,7 +265,7 @@ class FoundCheckpoints:
             self._last_look = now
 
     def finish(self, state: RunState) -> None:
-        """Find the checkpoints that an ended attempt left, because the next attempt may start from one."""
+        """Find the checkpoints that an ended attempt left behind, because the next attempt may start from one."""
         self._taken.clear()
         if self._looker.busy:  # the search started before the end
             self._take(self._looker.poll(LAST_LOOK_S), state)
@@ -296,7 +297,7 @@ class FoundCheckpoints:
     def _find(
         self, since_t: float, until_t: float, saved: Mapping[str, tuple[float, int | None]], *, searches: bool
     ) -> tuple[list[FoundCheckpoint], str | None]:
-        """Find measured saves, or else checkpoints in folders, and any run that may share them. Runs in the search thread."""
+        """Find measured saves, or else checkpoints in folders, plus any run that may share them. Runs in the search thread."""
         found: dict[str, FoundCheckpoint] = {}  # by path with links resolved
         for path, (saved_t, counted) in saved.items():
             one = whole_saved(path, since_t, saved_t + SAVED_S, ranks=ranks_of(self._job))
@@ -354,9 +355,10 @@ class FoundCheckpoints:
         return any(known.written_t in {None, one.t} for known in journalled)
 
     def _step_of(self, one: FoundCheckpoint, state: RunState) -> tuple[int, bool]:
-        """Return a checkpoint's step by its name, its process's count or the steps logged around it; True if by time.
+        """Return a checkpoint's step, from its name, its process's count or log times, and whether it came from log times.
 
-        If the script logs steps, its own counter gives the step. A log that begins with 0 or 1 shows where the script starts to count,
+        If the script logs steps, its own counter gives the step. A log that starts at 0 or 1 shows where the script starts
+        counting,
         and its steps around the save show that it counts optimizer steps.
         """
         if one.step is not None:
@@ -378,7 +380,7 @@ class FoundCheckpoints:
 
 
 def logged_steps(series: Path | None) -> list[tuple[float, float]]:
-    """Return the wall time and step of the newest samples that have a step, in order of arrival."""
+    """Return the wall time and step of the latest samples that have a step, in order of arrival."""
     if series is None:
         return []
     reader = SeriesReader(series, METRICS)
@@ -388,12 +390,12 @@ def logged_steps(series: Path | None) -> list[tuple[float, float]]:
 
 
 def step_at(t: float, steps: Sequence[tuple[float, float]]) -> int | None:
-    """Return the newest step seen up to a given time, or None."""
+    """Return the latest step seen by the given time, or None."""
     return next((int(n) for seen_t, n in reversed(steps) if seen_t <= t), None)
 
 
 def _is_between(step: int, t: float, steps: Sequence[tuple[float, float]]) -> bool:
-    """Check whether a step lies between the steps seen before and after a time, which may be `READ_S` late."""
+    """Check whether a step lies between those seen before and after a time, which may be `READ_S` late."""
     before = [int(n) for seen_t, n in steps if seen_t <= t]
     if not before:
         return False

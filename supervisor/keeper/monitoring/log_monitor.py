@@ -1,6 +1,6 @@
-"""Turns growing logs into observations: the scanner yields evidence, and the readers yield metrics.
+"""Turns growing logs into observations: the scanner yields evidence and the readers yield metrics.
 
-The tail thread does all parsing and passes on only small objects.
+The tail thread does all the parsing and passes on only small objects.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class LogKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LogKey:
-    """Identifies a log. Verdicts and evidence refer to the log by `name`."""
+    """Identifies a log. Verdicts and evidence refer to it by `name`."""
 
     name: str
     kind: LogKind
@@ -175,7 +175,7 @@ class LogWatch:
         self._rank_reported = False
 
     def follow(self, key: LogKey, path: str, *, ended: bool = False) -> None:
-        """Follow a file, once. It may not exist yet. `ended` means that it was fully written earlier, even if it grows."""
+        """Follow a file, once. It may not exist yet. If `ended`, the file was fully written earlier, even if it grows."""
         if key.name not in self._keys:
             self._keys[key.name] = key
             self._before[key.name] = self._arrivals.end_of(key.name) if self._arrivals is not None else 0
@@ -198,11 +198,11 @@ class LogWatch:
         return list(self._paths)
 
     def backlog(self) -> Backlog:
-        """Return how much of the logs was read. Works after `close`, too."""
+        """Return how much of the logs has been read. Also works after `close`."""
         return self._tailer.backlog()
 
     def finish(self) -> None:
-        """Ask for everything up to the current end to be read, and return at once (see `finished`)."""
+        """Ask for everything up to the current end to be read, and return immediately (see `finished`)."""
         self._drain = self._tailer.ask_drain(self._scan_waiting)
 
     @property
@@ -344,7 +344,7 @@ class LogWatch:
         return self._line_clocks[name]
 
     def _samples_wanted(self, key: LogKey) -> int:
-        """Return how many samples to keep from a batch in a backlog."""
+        """Return how many samples to keep from each batch of a backlog."""
         size, _ = self._standing.get(key.name, (0, 0.0))
         if not 0 < size < sys.maxsize:
             return BACKLOG_SAMPLES
@@ -391,7 +391,7 @@ class LogWatch:
     def _hints(
         self, key: LogKey, batch: Batch, now: float, told: set[int] | None
     ) -> Iterator[tuple[int, StepHint]]:
-        """Yield bar states redrawn after a line, with offsets. `told` restricts the lines to those that end at its offsets."""
+        """Yield progress bar states redrawn after a line, with offsets. `told` limits this to lines ending at its offsets."""
         place, before, told_before = self._wiped.pop(key.name, ((0, 0), b"", None))
         if place != (batch.generation, batch.offset):
             before = b""
@@ -424,7 +424,7 @@ class LogWatch:
 
 
 def _line_ends(batch: Batch) -> dict[int, int]:
-    """Return the offsets of the newlines of a batch's lines, by line number."""
+    """Return the newline offset of each line in a batch, keyed by line number."""
     begins = [line.offset for line in batch.lines[1:]]
     last = batch.offset + batch.data.rfind(b"\n")
     return {
@@ -433,13 +433,13 @@ def _line_ends(batch: Batch) -> dict[int, int]:
 
 
 Row: TypeAlias = tuple[int, Columns, int, float | None]
-"""A line's index, its columns of numbers, the row in these columns, and its loss."""
+"""A line's index, its number columns, its row in those columns, and its loss."""
 
 
 def turns(rows: Sequence[Row]) -> set[int]:
-    """Return the indices of rows without a loss whose epoch or total differs from the row before, and of the rows just before them.
+    """Return the indices of rows without a loss whose epoch or total differs from the previous row's, and of those previous rows.
 
-    These rows show which epoch the rows below belong to, and that a bar with a different total is not the training's.
+    These rows show which epoch the following rows belong to, and that a bar with a different total is not the training bar.
     """
     found: set[int] = set()
     before: tuple[float | None, ...] | None = None
@@ -459,7 +459,7 @@ def turns(rows: Sequence[Row]) -> set[int]:
 
 
 def last_of_each(rows: Sequence[Row]) -> set[int]:
-    """Return the indices of the rows with the last value of each number, which charts show as current."""
+    """Return the indices of the rows with the last value of each metric, which charts show as the current one."""
     found: set[int] = set()
     known: set[str] = set()
     lasts = sorted({id(columns): place for place, (_, columns, *_) in enumerate(rows)}.values())
@@ -476,9 +476,9 @@ def last_of_each(rows: Sequence[Row]) -> set[int]:
 
 
 def thinned(losses: Sequence[float | None], wanted: int = BACKLOG_SAMPLES) -> list[int]:
-    """Return the indices of about `wanted` samples of a backlog by their losses: per stretch the minimum, the maximum, the first nan or inf, and the last.
+    """Return the indices of about `wanted` backlog samples: per stretch, the minimum and maximum loss, the first NaN or Inf, and the last sample.
 
-    A log of a gigabyte has millions of samples. Storing all of them would take more space than the log.
+    A one-gigabyte log has millions of samples. Storing them all would take more space than the log.
     """
     stretch = 3 * len(losses) // wanted + 1
     kept: list[int] = []
@@ -495,17 +495,17 @@ def thinned(losses: Sequence[float | None], wanted: int = BACKLOG_SAMPLES) -> li
 # -- after the processes have exited ---------------------------------------------------------------
 
 QUIET_S = 2.0
-"""A log that a process still has open counts as ended after this many seconds without output."""
+"""A log that a process still has open counts as finished after this many seconds without output."""
 WRITTEN_S = 60.0
-"""A log that keeps growing is read to its end after this many seconds."""
+"""After this many seconds, a log that keeps growing is read only up to its current end."""
 LOOK_AGAIN_S = 0.5
-"""Seconds between searches for writers. Each walks /proc: 0.1 s on a machine with thousands of processes."""
+"""Seconds between searches for writers. Each walks /proc, which takes 0.1 s on a machine with thousands of processes."""
 
 
 class LastReading:
-    """Reads logs to their end after their processes have exited. One thread calls `look` until it returns True.
+    """Reads logs to the end after their processes have exited. A single thread calls `look` until it returns True.
 
-    If a process outlives the job and keeps a log open (a tracker's uploader), the log is read until it falls silent.
+    If a process such as a tracker's uploader outlives the job with a log open, the log is read until it falls silent.
     """
 
     def __init__(self, logs: LogWatch, clock: Clock) -> None:
@@ -520,11 +520,11 @@ class LastReading:
 
     @property
     def took_s(self) -> float:
-        """Seconds since the reading began."""
+        """Seconds since reading began."""
         return self._clock.mono() - self._began
 
     def hurry(self) -> None:
-        """Do not wait for processes that still have a log open."""
+        """Stop waiting for processes that still have a log open."""
         self._waits = False
 
     def look(self) -> bool:

@@ -1,7 +1,9 @@
-"""The instrumentation's records of the current attempt: its batch, rates and times, and steps for a script that prints none.
+"""The current attempt's instrumentation records: its batch, rates and times, and steps for a script that prints none.
 
-For the batch, samples and times the process is authoritative, so its values replace those in logs. For the step the script's own counter
-is authoritative if printed, because checkpoints are named by it. Counted steps are used only if the logs show no step for
+For the batch, samples and times, the process is authoritative, so its values replace those from logs. For the step, the script's
+own
+counter is authoritative if printed, because checkpoints are named after it. Counted steps are used only if the logs show no step
+for
 `SILENT_S`. The trainer's own telemetry is never replaced.
 """
 
@@ -41,23 +43,23 @@ from supervisor.sources.telemetry import step_values
 from supervisor.text.redact import redact_argv
 
 LOOK_S, MOST_LOOK_S = 0.5, 300.0
-"""Seconds between two derivations, which take up to 55 ms and may journal 5 KB. Each one doubles the time to the next."""
+"""Seconds between derivations, each of which takes up to 55 ms and may journal 5 KB. The interval doubles every time."""
 SILENT_S: Final = 20.0
-"""Seconds from the first step. A script that logs steps has logged one by then."""
+"""Seconds after the first step. A script that logs steps has logged one by then."""
 MOST_STEPS: Final = 4096
 LATE_S: Final = 2.0
-"""How many seconds the delay may vary between a log line and the next count, which comes once a second."""
+"""Seconds by which the delay between a log line and the next count may vary. Counts come once a second."""
 OPEN_STEPS: Final = 20
 """After this many steps, unknown values are journaled as unknown."""
 
 
 class MeasuredFacts:
-    """Used by the keeper's only thread. `emit` writes an event; `observe` takes a step as if it came from a log.
+    """Used only by the keeper's single thread. `emit` writes an event; `observe` takes a step as if it came from a log.
 
     Attributes:
-        group_timeout_s: the longest process-group timeout that the job sets, or that the ranks were measured to request, if it is
-            above PyTorch's default.
-        steps: wall time and step of the newest counted steps, empty if the script logs its own.
+        group_timeout_s: the longest process-group timeout that the job sets or the ranks were measured to request, if it exceeds
+            PyTorch's default.
+        steps: wall time and step of the latest counted steps; empty if the script logs its own.
     """
 
     def __init__(
@@ -71,7 +73,7 @@ class MeasuredFacts:
         self.begin(0, None)
 
     def begin(self, attempt: int, job: JobSpec | None, *, adopted: RunState | None = None) -> None:
-        """Begin an attempt, or one `adopted` in the given state. Journaled values are not written again."""
+        """Begin an attempt, possibly one `adopted` in the given state. Values already journaled are not written again."""
         self._attempt, self._local_world = attempt, job.nproc_per_node if job is not None else None
         self.group_timeout_s = job.group_timeout_s if job is not None else None
         self._named = job.knobs if job is not None and job.knobs.declared else Knobs()
@@ -86,16 +88,16 @@ class MeasuredFacts:
         self._first_step_at: float | None = None
         self.steps: deque[tuple[float, float]] = deque(maxlen=MOST_STEPS)
         self._before = 0 if attempt == 1 else None
-        """Steps of earlier attempts, from the count in an optimizer's state, which continues across attempts."""
+        """Steps of earlier attempts, from the count in the optimizer's state, which continues across attempts."""
         self._held: deque[tuple[dict[str, Any], StepSeen]] = deque(maxlen=MOST_STEPS)
-        """Counted steps, held until the logs have shown no step for long enough."""
+        """Counted steps, held back until the logs have gone long enough without showing a step."""
         self._values: dict[int, dict[str, float]] = {}
-        """The newest values of each rank."""
+        """Each rank's latest values."""
         self._adopted_t = adopted.last_t if adopted is not None else None
         self._ratio = StepRatio(self._journalled.logged_step if self._journalled is not None else None)
 
     def hear(self, seen: Observation) -> Observation:
-        """Use a record, or note that a log or the trainer's telemetry has steps. Return a log's step with the measured values."""
+        """Process a record, or note that a log or the trainer's telemetry has steps. Return log steps with measured values."""
         if isinstance(seen, StepSeen) and "step" in seen.values:
             if not self.logs_steps:
                 self._values.clear()  # times of the optimizer's steps
@@ -114,11 +116,11 @@ class MeasuredFacts:
         return seen
 
     def step_after(self, counted: int) -> int | None:
-        """Return the training's optimizer steps after a process has counted `counted` in this attempt, or None if unknown."""
+        """Return the training's optimizer step after a process has counted `counted` in this attempt, or None if unknown."""
         return None if self._before is None else self._before + counted
 
     def look(self, state: RunState, *, is_over: bool = False) -> None:
-        """Journal the batch once it is certain, and again when it changes. `is_over` means that no more records will come."""
+        """Journal the batch once it is known for certain and when it changes. If `is_over`, no more records will arrive."""
         now, condition = self._clock.mono(), state.condition
         begins = isinstance(condition, Running) and condition.phase in {ev.Phase.RENDEZVOUS, ev.Phase.LOADING}
         if begins and self._first_step_at is not None and not self.logs_steps:
@@ -159,7 +161,7 @@ class MeasuredFacts:
         self._emit(event)
 
     def _take_values(self, seen: FactSeen) -> None:
-        """Use a rank's measured values to complete a log with steps, or to replace a log that has none."""
+        """Use a rank's measured values to complete the steps in a log, or to stand in for a log that has none."""
         record, now = seen.record, self._clock.mono()
         counted, in_state = record.get("step"), record.get("optimizer_step")
         values = self._values.setdefault(seen.rank, {})
@@ -185,7 +187,7 @@ class MeasuredFacts:
             self._observe(Sampled(seen.t, RANKS, str(seen.rank), {**values}))
 
     def _release(self) -> None:
-        """Pass on the steps that were held back, because the script logs none."""
+        """Pass on the steps that were held back, now that the script is known to log none."""
         if self._held and not self.logs_steps and not self._is_silent:
             # Journal this now, so that an adopting keeper knows it.
             self._is_silent, self._next_look = True, 0.0
@@ -255,7 +257,7 @@ class MeasuredFacts:
         )
 
     def _words(self, settings: MeasuredSettings, resume: str | None) -> dict[str, tuple[str, ...]]:
-        """Return all spellings of each setting that a plan may change: ``-b 16`` equals ``--batch-size 16``."""
+        """Return all spellings of each setting that a plan may change; ``-b 16`` equals ``--batch-size 16``."""
         named = self._named
         total = settings.total[0] if settings.total is not None else None
         own = {settings.setting, settings.accumulation, total, resume}
@@ -276,7 +278,7 @@ def _candidates(settings: MeasuredSettings) -> Iterator[str]:
 
 
 def _confirmed_step(state: RunState) -> int | None:
-    """Return the step of the checkpoint that the newest attempt loaded, or None if only the time is known."""
+    """Return the step of the checkpoint that the latest attempt loaded, or None if unknown or only derived from a time."""
     view = state.attempt
     if view is None or view.confirmed is None or view.confirmed.resume is None:
         return None
@@ -285,20 +287,20 @@ def _confirmed_step(state: RunState) -> int | None:
 
 
 class StepRatio:
-    """How many optimizer steps the script's own counter counts as one, or None if unknown.
+    """How many optimizer steps make up one step of the script's own counter, or None if unknown.
 
-    Both counters are compared over windows of time, and two consecutive windows must agree.
+    The two counters are compared over time windows, and two consecutive windows must agree.
     """
 
     def __init__(self, value: float | None) -> None:
         self.value = value
         self._logged: tuple[float, float] | None = None
         self._first: tuple[float, float, float] | None = None
-        """The start of a window: wall time, and both counters."""
+        """The start of a window: wall time and both counters."""
         self._candidate: float | None = None
 
     def log(self, t: float, step: float) -> None:
-        """Record a logged step at `t` (wall seconds). Between two counts, the first one is used."""
+        """Record a logged step at `t` (wall seconds). If several arrive between two counts, the first is used."""
         self._logged = self._logged or (t, step)
 
     def count(self, t: float, step: float) -> None:
@@ -333,7 +335,7 @@ CONFIRMED: Final = "confirmed"
 
 
 class PlanCheck:
-    """Compares the first steps of each restarted attempt with its plan, once. Used by the keeper's only thread."""
+    """Compares the first steps of each restarted attempt with its plan, once. Used only by the keeper's single thread."""
 
     def __init__(
         self, record: RunFile, emit: Callable[[ev.Event], None], clock: Clock, env: Mapping[str, str]
@@ -341,14 +343,14 @@ class PlanCheck:
         self._record, self._emit, self._clock, self._env = record, emit, clock, env
         self._confirmed: Path | None = None
         self._saved: set[str] = set()
-        """Checkpoints that an earlier attempt was measured to save. Loading one of them would be measured, too."""
+        """Checkpoints that an earlier attempt was measured to save. Loading one would be measured too."""
 
     def begin(self, number: int, paths: AttemptPaths) -> None:
         """Begin a new attempt."""
         self._confirmed = paths.telemetry / CONFIRMED if number > 1 else None
 
     def look(self, facts: Facts, state: RunState) -> None:
-        """Journal once what the first steps show, and let saves proceed if they match the plan."""
+        """Journal once what the first steps show, and allow saves if they match the plan."""
         view = state.attempt
         if self._confirmed is None or view is None or view.differs is not None:
             self._saved |= set(map(os.path.realpath, facts.saved))
@@ -416,7 +418,7 @@ def changed_batch(state: RunState, view: AttemptState) -> BatchSpec | None:
 def _other(
     planned: BatchSpec, facts: Facts, micro: int | None, agreed: int | None
 ) -> tuple[Unread | None, int, str] | None:
-    """Return the setting that differs, its measured value and a description, or None while the plan holds."""
+    """Return the setting that differs, its measured value and a description, or None as long as the plan holds."""
     if micro is not None and micro != planned.micro_batch_per_rank:
         return Unread.MICRO, micro, f"micro-batch {micro}"
     if agreed is not None and agreed != planned.accumulation_steps:
@@ -428,7 +430,7 @@ def _other(
 
 
 def _why(facts: Facts, knob: str | None, number: int | None) -> str:
-    """Explain why the setting did not have the planned value, if known."""
+    """Explain why the setting did not have the planned value, if the reason is known."""
     if knob is None:
         return ""
     mine = [setting for setting in facts.seen if is_named(setting, knob)]

@@ -1,4 +1,4 @@
-"""What sensors report to the keeper: small frozen records on one queue. The trainer's telemetry becomes such records, too."""
+"""What sensors report to the keeper: small frozen records on one queue. Trainer telemetry is turned into the same records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from supervisor.sources.telemetry import TelemetryKind, TelemetryRecord, parse_t
 
 LOSSES = frozenset({"loss", "val_loss"})
 MAX_LINE_BYTES = 1 << 16
-"""The longest line of telemetry that is parsed."""
+"""The longest telemetry line that is parsed."""
 RECEIVE_S = 0.1
 """Time to spend on observations per pass of a loop, in seconds. A flood of lines must not delay a stop or a request."""
 NOT_METRICS = frozenset({"memory_cap_bytes", "memory_limit_bytes"})
@@ -26,13 +26,18 @@ ReportedEvent: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class StepSeen:
-    """Metrics of one log line or telemetry record. `values`: canonical name to number, in base units.
+    """Metrics from one log line or telemetry record. `values` maps canonical names to numbers in base units.
 
-    `rank` is None if unknown. `from_telemetry`: from the trainer's telemetry, which is exact; log lines count only without telemetry.
-    `drawn`: a state of a progress bar. `bar`: a bar on its own line. `joined`: the step comes from another line or a bar. `begins`: the
-    bar has not counted anything yet, so its step is only where it starts (tqdm draws ``0/30`` before a resumed job jumps to 11).
-    `log`: the name of the log. `headed`: the epoch comes from a heading above. `evaluates`: the line is of an evaluation.
-    `plain_time`: the line does not show how many steps its time covers. `measured`: values of the instrumentation, which take precedence.
+    `rank` is None if unknown. `from_telemetry` marks the trainer's own telemetry, which is exact; log lines count only without
+    it.
+    `drawn` marks a progress bar's state, `bar` a bar on its own line, `joined` a step taken from another line or a bar. If
+    `begins`, the
+    bar has not counted anything yet, so its step is only its starting point (tqdm draws ``0/30`` before a resumed job jumps to
+    11).
+    `log` is the log's name. `headed` means the epoch comes from a heading above, `evaluates` that the line is about an
+    evaluation, and
+    `plain_time` that the line does not say how many steps its time covers. `measured` has instrumentation values, which take
+    precedence.
     `again` means that an earlier keeper had read this line.
     """
 
@@ -54,9 +59,9 @@ class StepSeen:
 
 @dataclass(frozen=True, slots=True)
 class StepHint:
-    """The state of a bar that was wiped for a line and redrawn: the step at which the line was written.
+    """The state of a progress bar that was wiped for a line and redrawn: the step at which the line was written.
 
-    `log` names the bar's log. `below` means that the line is right above. If not, it is in a different log or comes later.
+    `log` names the bar's log. `below` means the line is right above the bar; if not, it is in another log or comes later.
     """
 
     t: float
@@ -68,7 +73,7 @@ class StepHint:
 
 @dataclass(frozen=True, slots=True)
 class LinesSeen:
-    """The newest lines, or part of a line, from one read of a rank's log. `again` means that an earlier keeper read them."""
+    """The latest lines, or part of a line, from one read of a rank's log. `again` means an earlier keeper had read them."""
 
     t: float
     log: str
@@ -78,7 +83,7 @@ class LinesSeen:
 
 @dataclass(frozen=True, slots=True)
 class FactSeen:
-    """A record of the instrumentation in a rank's process (docs/telemetry.md)."""
+    """An instrumentation record from a rank's process (docs/telemetry.md)."""
 
     t: float
     rank: int
@@ -100,7 +105,7 @@ class Reported:
 
 @dataclass(frozen=True, slots=True)
 class RankGone:
-    """A rank's process ended. `exit_code` is negative for a signal, and None if the launcher reaped the process first."""
+    """A rank's process exited. `exit_code` is negative for a signal, and None if the launcher reaped the process first."""
 
     t: float
     local_rank: int
@@ -109,7 +114,7 @@ class RankGone:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """Sensor readings: stream of run.series, key, values (None: unavailable)."""
+    """Sensor readings: the stream (see run.series), the key, and the values (None if unavailable)."""
 
     t: float
     stream: str
@@ -143,7 +148,7 @@ def is_telemetry(seen: Observation) -> bool:
 
 
 def from_telemetry(line: bytes, *, rank: int | None, clock: Clock) -> Iterator[Observation]:
-    """Yield the observations in one line of telemetry (see docs/telemetry.md) from the file of `rank`."""
+    """Yield the observations in one telemetry line (see docs/telemetry.md) from the file for `rank`."""
     record = parse_telemetry(line) if len(line) <= MAX_LINE_BYTES else None
     if record is None:
         return

@@ -1,7 +1,8 @@
-"""Identifies the first failing rank once its process has ended, long before the launcher's end and the verdict.
+"""Identifies the first failing rank once its process has exited, long before the launcher exits and the verdict is in.
 
-An error in a log is not a failure, because scripts also print exceptions that they handled. The exit code of the rank's process shows
-that the rank failed, and the last error that it wrote shows why.
+An error in a log is not a failure, because scripts also print exceptions that they handled. The exit code of the rank's process
+shows
+that the rank failed, and the last error it wrote shows why.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from supervisor.run.state import AttemptState, RunState
 from supervisor.sources.processes import ExitWatch, ProcessId, exit_code_of, is_alive
 
 FRESH_S = 15.0
-"""An older error does not explain an exit. atexit functions, such as uploads of trackers, run before a process ends."""
+"""An older error does not explain an exit. atexit functions, such as tracker uploads, run before a process exits."""
 STEP_AFTER_S = 0.5
-"""A step logged this much later than an error shows that the script handled the error."""
+"""A step logged this many seconds after an error shows that the script handled the error."""
 
 
 class RankFailures:
-    """Finds the first failing rank of one attempt after another. Used by the keeper's only thread."""
+    """Finds the first failing rank of each successive attempt. Used only by the keeper's single thread."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -30,10 +31,10 @@ class RankFailures:
     def begin(self) -> None:
         """Begin a new attempt."""
         self._errors: dict[int | None, tuple[float, ev.EvidenceSeen]] = {}
-        """For each rank (None: unknown), when its recent errors began, and the newest of them."""
+        """For each rank (None if unknown), when its recent errors began and the latest of them."""
 
     def observe(self, seen: Observation) -> None:
-        """Record an error that a rank logged, or a step after it."""
+        """Record an error that a rank logged, or a step that follows one."""
         if isinstance(seen, Reported) and isinstance(error := seen.event, ev.EvidenceSeen):
             began_t, _ = self._errors.get(error.rank, (float("-inf"), error))
             self._errors[error.rank] = (began_t if error.t - began_t <= FRESH_S else error.t), error
@@ -43,7 +44,7 @@ class RankFailures:
                     del self._errors[rank]
 
     def look(self, view: AttemptState) -> ev.RankFailing | None:
-        """Return the failing rank whose errors began first. Return None if there is none or it was already returned."""
+        """Return the failing rank whose errors began first, or None if there is none or it was already returned."""
         if view.failing is not None:
             return None
         now = self._clock.wall()
@@ -74,15 +75,15 @@ class RankFailures:
 # -- the ranks of a job that stoker did not start ------------------------------------------------------
 
 SETTLE_S = 3.0
-"""Errors read within this time of the start may be of any age, so they do not explain a process's end."""
+"""Errors read this soon after startup (in seconds) may be of any age, so they do not explain a process's exit."""
 CODE_WAIT_S = 0.2
 
 
 class RankEnds:
-    """Reports how the watched processes end, and each failure at once, as for a run that stoker started.
+    """Reports how the watched processes exit, and each failure as it happens, as for a run that stoker started.
 
     Args:
-        processes: the ranks' processes by rank.
+        processes: the ranks' processes, with their ranks.
         put: receives observations from another thread, for `observe`.
         emit: journals an event.
     """
@@ -107,18 +108,18 @@ class RankEnds:
 
     @property
     def codes(self) -> Mapping[int, int]:
-        """Exit codes by rank, for ranks whose end was seen before their parent reaped them."""
+        """Exit codes keyed by rank, for ranks whose exit was seen before their parent reaped them."""
         return self._codes
 
     def observe(self, seen: Observation) -> None:
-        """Process a relevant observation."""
+        """Process an observation if it is relevant."""
         if isinstance(seen, RankGone) and seen.exit_code is not None:
             self._codes[seen.local_rank] = seen.exit_code
         elif not isinstance(seen, Reported) or self._clock.mono() >= self._settled:
             self._failures.observe(seen)
 
     def look(self, state: RunState) -> None:
-        """Journal ranks that ended or failed."""
+        """Journal the ranks that have exited or failed."""
         view = state.attempt
         if view is None or not self._processes:
             return

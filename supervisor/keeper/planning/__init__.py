@@ -1,1 +1,1 @@
-"""The steps after an attempt: its verdict, the decision, the next launch."""
+"""What happens after an attempt: its verdict, the decision, the next launch."""

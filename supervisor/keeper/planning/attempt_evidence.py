@@ -1,4 +1,4 @@
-"""Collect the evidence that an attempt left on all nodes, and give the verdict on the attempt.
+"""Collects the evidence that an attempt left on all nodes and reaches a verdict on the attempt.
 
 Opens the files whose bytes `diagnosis` reads in chunks.
 """
@@ -50,13 +50,13 @@ COUNT_BYTES = 1 << 24
 EXIT_BYTES = 4096
 MACHINE_TAIL_BYTES = 1 << 20
 AT_ONCE_S = 0.05
-"""Seconds that the loop waits for a verdict. A verdict on a small log takes milliseconds."""
+"""Seconds the loop waits for a verdict. A verdict on a small log takes milliseconds."""
 DRIVER_S = 5.0
 """Seconds to wait for the driver, which may never respond after a GPU failure."""
 XID = re.compile(r"gpu_xid_(\d+)_(\d+)")
 
 CUT_OFF: Final = "cut_off"
-"""Code of a follower's advisory that node 0's machine did not respond after an attempt had failed."""
+"""Code of a follower's advisory that node 0's machine did not respond after an attempt failed."""
 _OF_THE_NETWORK: Final = frozenset(
     {FailureClass.NCCL_TIMEOUT, FailureClass.NCCL_ERROR, FailureClass.RENDEZVOUS}
 )
@@ -65,7 +65,7 @@ _LABEL = re.compile(r"node(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class NodeAttempt:
-    """An attempt on one node: its folder, and its state in that node's journal."""
+    """An attempt on one node: its folder and its state in that node's journal."""
 
     number: int
     node: NodePaths
@@ -74,18 +74,18 @@ class NodeAttempt:
 
     @property
     def name(self) -> str:
-        """The node as shown on the screen: ``1 (gpu07)``."""
+        """The node as displayed, such as ``1 (gpu07)``."""
         return f"{self.number} ({self.state.host})" if self.state.host else str(self.number)
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether the node could not reach node 0 after the attempt had failed there."""
+        """Whether the node could not reach node 0 after the attempt failed there."""
         code = f"{CUT_OFF}_{self.view.number}"
         return any(advisory.code == code for advisory in self.state.advisories)
 
 
 def diagnose_attempt(context: RunContext, number: int, engine: Engine, *, whole: bool = True) -> Verdict:
-    """Return the verdict on attempt `number` from all nodes' evidence. Unless `whole`, skip the middle of large logs."""
+    """Return the verdict on attempt `number` from all nodes' evidence. If not `whole`, skip the middle of large logs."""
     nodes = {0: (context.node, context.ledger.state)}
     for other in context.others:
         nodes[other] = context.run.node(other), read_state(context.run.node(other).journal)
@@ -198,7 +198,7 @@ def _machine_samples(one: NodeAttempt) -> list[dict[str, float]]:
 
 
 def _raised(paths: AttemptPaths) -> dict[int, str]:
-    """Return the class of the exception that ended each rank's script, from its process's last record."""
+    """Return the class of the exception that terminated each rank's script, from its process's last record."""
     found = {}
     for path in paths.telemetry.glob("measured*.jsonl"):
         try:
@@ -213,7 +213,7 @@ def _raised(paths: AttemptPaths) -> dict[int, str]:
 
 
 def _chunks(path: Path, *, whole: bool) -> Iterator[bytes]:
-    """Yield a log in chunks. Unless `whole`, yield only both ends of a large log, with the newlines between for line numbers."""
+    """Yield a log in chunks. If not `whole`, yield a large log's head and tail and, for line numbers, the newlines between."""
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
@@ -228,7 +228,7 @@ def _chunks(path: Path, *, whole: bool) -> Iterator[bytes]:
 
 
 def with_node(verdict: Verdict, attempts: Sequence[NodeAttempt]) -> Verdict:
-    """Return the verdict with its rank's node, as shown on the screen, if there are several nodes."""
+    """If there are several nodes, return the verdict with the name of its rank's node, as displayed."""
     if len(attempts) == 1:
         return verdict
     named = _LABEL.fullmatch(verdict.node or "")
@@ -264,7 +264,7 @@ def memory_point_of(view: AttemptState, batch: BatchSpec | None) -> MemoryPoint 
 def trial_of(
     node: NodePaths, view: AttemptState, batch: BatchSpec | None, point: MemoryPoint | None
 ) -> MemoryTrial | None:
-    """Return attempt `view` as a trial, or None if its batch is unknown or it neither stepped nor hit OOM."""
+    """Return attempt `view` as a trial, or None if its batch is unknown or it neither stepped nor ran out of memory."""
     if batch is None or view.verdict is None:
         return None
     micro = batch.micro_batch_per_rank
@@ -289,7 +289,7 @@ def trial_of(
 
 
 def _peak(node: NodePaths, attempt: int) -> tuple[Measure, int | None, int | None]:
-    """Return the most memory that any rank used, from the most exact measurement available."""
+    """Return the most memory that any rank used, based on the most precise measurement available."""
     most: dict[Measure, float] = {}
     total: float | None = None
     for values in highest(node.series, RANKS, attempt).values():
@@ -308,7 +308,7 @@ def _peak(node: NodePaths, attempt: int) -> tuple[Measure, int | None, int | Non
 
 
 def known_trials(record_job: JobSpec, state: RunState, env: Mapping[str, str]) -> tuple[MemoryTrial, ...]:
-    """Return the trials from earlier runs of this kind, this run's probes and its attempts, oldest first."""
+    """Return the trials from earlier runs of this kind and from this run's probes and attempts, oldest first."""
     kind = _kind(record_job)
     earlier = (
         [line.trial for line in recall_memory(kind, env, but_run=state.run_id)] if kind is not None else []
@@ -334,9 +334,9 @@ def _kind(job: JobSpec) -> JobKind | None:
 
 
 class BackgroundVerdict:
-    """Makes one verdict at a time in a thread, and waits for it if the log is small. Used by the keeper's only thread.
+    """Computes one verdict at a time in a thread, waiting for it if the log is small. Used only by the keeper's thread.
 
-    `judge` makes the verdict on an attempt in that thread. If its second argument is false, it skips large logs' middles.
+    `judge` computes an attempt's verdict in that thread. If its second argument is false, it skips large logs' middles.
     """
 
     def __init__(self, judge: Callable[[int, bool], Verdict]) -> None:
@@ -346,11 +346,11 @@ class BackgroundVerdict:
 
     @property
     def busy(self) -> bool:
-        """Whether a verdict is being made in the thread."""
+        """Whether a verdict is being computed in the thread."""
         return self._making.busy
 
     def look(self, number: int, *, whole: bool) -> Verdict | None:
-        """Return the verdict once it is made. The first call starts it. An earlier verdict finishes first."""
+        """Return the verdict once it is ready. The first call starts it, but an earlier verdict finishes first."""
         wait_s = 0.0
         if not self._making.busy:
             self._wanted, wait_s = (number, whole), AT_ONCE_S
@@ -362,5 +362,5 @@ class BackgroundVerdict:
         return verdict if verdict is not None else self._judge(number, whole)
 
     def at_once(self, number: int) -> Verdict:
-        """Return the verdict on both ends of the logs, blocking until it is made."""
+        """Compute the verdict from the logs' heads and tails, blocking until it is ready."""
         return self._judge(number, False)

@@ -1,4 +1,4 @@
-"""Asks policy for the decision after the newest attempt, with the run's history as input."""
+"""Asks policy for a decision after the latest attempt, passing it the run's history."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ from supervisor.sources.checkpoint_layouts import find_checkpoints, has_checkpoi
 def decide_next(
     record: RunFile, state: RunState, *, env: Mapping[str, str], watched: bool = False
 ) -> Decision:
-    """Return policy's decision after the newest attempt. `watched` says whether the run is open on a screen."""
+    """Return policy's decision after the latest attempt. `watched` says whether anyone is viewing the run."""
     return decide(replace(policy_input(record, state, env=env), watched=watched))
 
 
 def needs_smaller_batch(record: RunFile, state: RunState, view: AttemptState) -> bool:
-    """Check whether an attempt ran out of memory or ran the wrong batch, and stoker cannot change the batch."""
+    """Check whether an attempt ran out of memory or ran with the wrong batch and stoker cannot change the batch."""
     knobs = state.answered_job(record.job).knobs
     return (view.failure in OUT_OF_MEMORY or view.refuted) and not knobs.can_change_batch
 
@@ -65,9 +65,9 @@ def question_after(record: RunFile, state: RunState, number: int) -> BatchQuesti
 def next_answer(
     record: RunFile, state: RunState, env: Mapping[str, str], t: float, *, tries: bool = False
 ) -> BatchAnswered | None:
-    """Return the answer about the batch from an earlier run of the script, or None if a person must be asked.
+    """Return the batch answer from an earlier run of the script, or None if a person must be asked.
 
-    `tries`: if unknown, return an answer to try without risk of loss; the first steps confirm or refute it.
+    With `tries`, an unknown answer is replaced by one that is safe to try; the first steps confirm or refute it.
     """
     question, seen = batch_question(record.job, state), state.measured
     if question is None or seen is None:
@@ -85,7 +85,7 @@ def next_answer(
 
 
 def _loses_nothing(record: RunFile, state: RunState, seen: BatchMeasured) -> bool:
-    """Check whether a restart from scratch loses nothing, with no step made and no checkpoint loaded or in the output."""
+    """Check whether restarting from scratch loses nothing: no step taken, and no checkpoint loaded or among the outputs."""
     job, now = state.answered_job(record.job), next_job(record.job, state)
     has_stepped = any(a.stepped for a in state.attempts)
     is_unseen = "no_step" in seen.how.get("accumulation", "")
@@ -99,9 +99,9 @@ def _loses_nothing(record: RunFile, state: RunState, seen: BatchMeasured) -> boo
 def policy_input(
     record: RunFile, state: RunState, *, env: Mapping[str, str], on_disk: bool = True
 ) -> PolicyInput:
-    """Return everything that policy considers after the newest attempt of `state`.
+    """Return everything that policy considers after the latest attempt in `state`.
 
-    `on_disk`: include what is on disk now; False when an old decision is explained.
+    `on_disk` includes what is on disk now; it is False when an old decision is being explained.
     """
     job, now = state.answered_job(record.job), next_job(record.job, state)
     arguments = now.job.entry_args
@@ -147,7 +147,7 @@ def policy_input(
 
 
 def _was_measured(record: RunFile, state: RunState, env: Mapping[str, str]) -> bool:
-    """Check whether a process of the newest attempt was instrumented. The first one creates a folder."""
+    """Check whether a process of the latest attempt was instrumented. The first such process creates a folder."""
     if record.path is None:
         return False
     now = next_job(record.job, undecided(state))
@@ -158,7 +158,7 @@ def _was_measured(record: RunFile, state: RunState, env: Mapping[str, str]) -> b
 
 
 def _code_hidden_by(job: JobSpec) -> str:
-    """Return a clause on why a command's program hides its exit code, or "" if its text shows no reason."""
+    """Return a clause saying why a command's program hides its exit code, or "" if its text shows no reason."""
     name, text = script_of(job)
     where = name or "the command"
     if job.has_own_code:
@@ -169,13 +169,13 @@ def _code_hidden_by(job: JobSpec) -> str:
 
 
 def _loader(job: JobSpec, arguments: tuple[str, ...]) -> LoaderKnobs:
-    """Return the DataLoader's settings in the current command line, or else those in the original one."""
+    """Return the DataLoader settings from the current command line, or else from the original one."""
     now = find_loader(arguments)
     return now if now.workers is not None else job.loader
 
 
 def _missed_text(view: AttemptState, state: RunState) -> str:
-    """Describe how an attempt failed to resume or ran a different batch, and whether a copy exists. "" if it ran as planned."""
+    """Describe how an attempt failed to resume or ran a different batch and if a copy exists; "" if it ran as planned."""
     missed, differs = view.missed, view.differs
     if missed is None and (differs is None or not differs.of_resume):
         return differs.text if differs is not None else ""

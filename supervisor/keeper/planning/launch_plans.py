@@ -1,7 +1,7 @@
-"""Make the next launch plan from the job and the journal, with all changes so far, and start the attempt.
+"""Makes the next launch plan from the job and the journal, including all changes so far, and starts the attempt.
 
-Every plan is derived from run.json and the folded state, so a keeper that adopts a run makes
-exactly the plan that the dead keeper would have made.
+Every plan is derived from run.json and the folded state, so a keeper that adopts a run makes exactly the
+plan that the dead keeper would have made.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ LR_SCALING = "--lr_scaling"
 
 
 class BadChange(Refused):
-    """A person requested an impossible change. The message is one line."""
+    """A person requested an impossible change. The message is a single line."""
 
 
 def plan_next(
@@ -125,10 +125,10 @@ def next_launch(
 
 
 def batch_on(now: NextJob, nodes: int) -> BatchSpec | None:
-    """Return the batch for this many nodes, with the same global batch as on all nodes.
+    """Return the batch for this many nodes, keeping the global batch that all nodes together would have.
 
     Raises:
-        JobError: fewer nodes would change, or might change, the global batch.
+        JobError: using fewer nodes would change, or might change, the global batch.
     """
     job, batch = now.job, now.current_batch
     if nodes == job.most_nodes:
@@ -205,7 +205,7 @@ def plan_launch(
 def requested_change(
     record: RunFile, state: RunState, args: RequestArgs, env: Mapping[str, str] | None = None
 ) -> SpecChange:
-    """Return the changes of a person's restart, merged with those of a restart that was about to start.
+    """Return the changes for a restart that a person requested, merged with those of a restart that was about to start.
 
     Raises:
         BadChange: the micro-batch does not divide the global batch, the script's setting is unknown, or the
@@ -243,9 +243,9 @@ def requested_change(
 
 
 def _with_pending(change: SpecChange, pending: SpecChange, state: RunState, now: NextJob) -> SpecChange:
-    """Add the change of a restart that is waiting or that a person stopped to edit. The edited text contained it.
+    """Add the change from a restart that is pending or that a person stopped to edit. The edited text contained it.
 
-    Other parts (variables, a copy of a config) stay unless the user set them. Typed arguments with a different batch win.
+    Other parts (variables, a config copy) stay unless the user set them. Typed arguments with a different batch win.
     """
     if not isinstance(state.condition, (Backoff, HeldOpen)):
         return change
@@ -269,7 +269,7 @@ def _require_batch(
 
 
 def continuing(record: RunFile, state: RunState, env: Mapping[str, str], by: str) -> Decision:
-    """Return a user's restart of a halted run, with the changes that policy had planned or would have planned."""
+    """Return a user's restart of a halted run, with the changes that policy planned or would have planned."""
     view, reason, change = state.attempts[-1], f"{by} continued it", SpecChange()
     decided = view.decision
     restarts = decided is not None and decided.kind is DecisionKind.RESTART
@@ -288,7 +288,7 @@ def continuing(record: RunFile, state: RunState, env: Mapping[str, str], by: str
 def plan_continued(
     record: RunFile, state: RunState, run: RunPaths, env: Mapping[str, str], by: str
 ) -> tuple[LaunchPlan, str]:
-    """Return the plan of the attempt that would start if `by` continued the run, and the reason for its changes.
+    """Return the plan for the attempt that would start if `by` continued the run and the reason for its changes.
 
     Raises:
         JobError: the plan cannot be made, for example because a secret is unknown here.
@@ -324,7 +324,7 @@ def write_plan(paths: AttemptPaths, plan: LaunchPlan) -> None:
 def planned_change(
     record: RunFile, state: RunState, run: RunPaths, node: NodePaths, env: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Return the changes from the newest launch to the next as a diff, empty if there are none or there is no plan."""
+    """Return a diff from the latest launch to the next one; empty if nothing changes or there is no plan."""
     values: dict[str, Scalar] = {}
     try:
         plan = plan_next(record, state, run, node.attempt(len(state.attempts) + 1), env)
@@ -340,7 +340,7 @@ def planned_change(
 
 
 def script_hash(job: JobSpec) -> str | None:
-    """Return a short hash of the script if it is a single file, to detect edits between attempts."""
+    """Return a short hash of the script, used to detect edits between attempts. None unless it is a single file."""
     words = (job.entry, *job.entry_args) if job.entry_kind is EntryKind.COMMAND else ()
     named = next((word for word in words if word.endswith((".py", ".sh"))), None)
     script = job.entry if job.entry_kind is EntryKind.SCRIPT else named
@@ -354,13 +354,13 @@ def script_hash(job: JobSpec) -> str | None:
 
 
 def script_was_edited(state: RunState) -> bool:
-    """Check whether the script was edited between the newest attempt and the one before."""
+    """Check whether the script was edited between the latest attempt and the one before it."""
     hashes = [view.script_hash for view in state.attempts if view.script_hash]
     return len(hashes) >= 2 and hashes[-1] != hashes[-2]
 
 
 def spawn_verdict(message: str, *, disk_full: bool = False, killed: bool = False) -> Verdict:
-    """Return the verdict on a launch that never started. `killed` means by a signal, so the command is not at fault."""
+    """Return the verdict on a launch that never started. If `killed` (by a signal), the command is not at fault."""
     failure, action = FailureClass.USAGE_ERROR, Action.STOP
     if disk_full:
         failure, action = FailureClass.DISK_FULL, Action.WAIT_DISK
@@ -386,7 +386,7 @@ def spawn_verdict(message: str, *, disk_full: bool = False, killed: bool = False
 
 
 class StillAlive(Exception):  # noqa: N818 - a state of affairs, not an error
-    """Processes from an earlier attempt are alive, so no new attempt may start. The message is one line."""
+    """Processes from an earlier attempt are alive, so no new attempt may start. The message is a single line."""
 
 
 class Launching:
@@ -434,7 +434,7 @@ class Launching:
         return self._start(number, launch, missed)
 
     def _missed(self, number: int, last: int) -> Child | None:
-        """Return this attempt if it is already running. A keeper that died with a full disk did not journal it.
+        """Return this attempt if it is already running. A keeper that died with a full disk never journaled it.
 
         Raises:
             StillAlive: attempt `last` is still alive.

@@ -41,7 +41,7 @@ from supervisor.sources.machine import disk_fill
 
 POLL_S = 0.25
 LOOK_S = 0.5
-"""Seconds that the loop waits for an answer. NVML and the disk normally answer within milliseconds."""
+"""Seconds the loop waits for an answer. NVML and the disk normally answer within milliseconds."""
 CLOSE_S = 2.0
 # Driver contexts of some 100 MiB come and go. NVRx uses the same figure (nvidia-resiliency-ext).
 SLACK_BYTES = 512 << 20
@@ -51,7 +51,7 @@ ROOM_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A condition that is not met yet. If `fatal`, a launch is pointless until it is met. If not, launch after the wait."""
+    """A condition that is not met yet. If `fatal`, launching without it is pointless; if not, launch after the wait."""
 
     precondition: Precondition
     text: str
@@ -59,10 +59,10 @@ class Missing:
 
 
 class ReadinessCheck:
-    """Used by the keeper's only thread while a launch is due. Keeps no state that an adopting keeper needs.
+    """Used only by the keeper's thread while a launch is due. Keeps no state that an adopting keeper needs.
 
     Attributes:
-        refusal: why a launch is pointless, once the wait has ended; empty before.
+        refusal: why a launch is pointless, once the wait is over; empty before that.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class ReadinessCheck:
         self.refusal = ""
 
     def ready(self, state: st.RunState, backoff: st.Backoff) -> bool:
-        """Check whether the next launch may begin now, at most every `POLL_S` seconds."""
+        """Check whether the next launch may begin now. The check runs at most once every `POLL_S` seconds."""
         self.refusal = ""  # from an earlier wait, after which the user may have made room
         decision, attempt = backoff.decision, backoff.attempt
         if not decision.show_first:
@@ -107,7 +107,7 @@ class ReadinessCheck:
         return True
 
     def close(self) -> None:
-        """Wait briefly for a check in progress."""
+        """Wait briefly for any check in progress."""
         self._looker.close(CLOSE_S)
 
     def _find(self, wanted: tuple[Precondition, ...], state: st.RunState, attempt: int) -> Missing | None:
@@ -129,7 +129,7 @@ def missing(
     env: Mapping[str, str],
     gpus: Callable[[], list[GpuSample]] | None = None,
 ) -> Missing | None:
-    """Return the first of `preconditions` that is not met now, or None."""
+    """Return the first of `preconditions` that is not currently met, or None."""
     for precondition in preconditions:
         found: Missing | None = None
         match precondition:
@@ -160,7 +160,7 @@ def _gpu_memory(
     env: Mapping[str, str],
     read: Callable[[], list[GpuSample]],
 ) -> Missing | None:
-    """Return what is missing until the dead ranks' memory is free. Ignore memory that other processes use."""
+    """Return what must still happen before the dead ranks' memory is free. Memory used by other processes is ignored."""
     samples = read()
     if not samples or not state.attempts:
         return None
@@ -190,7 +190,7 @@ def _gpu_memory(
 
 
 def _is_new(pid: int, since_t: float | None) -> bool:
-    """Check whether a process began after the launch. If that is unknown, the process counts as new."""
+    """Check whether a process started after the launch. If that is unknown, the process counts as new."""
     try:
         return since_t is None or os.stat(f"/proc/{pid}").st_mtime >= since_t
     except OSError:
@@ -198,7 +198,7 @@ def _is_new(pid: int, since_t: float | None) -> bool:
 
 
 def _disk(state: RunState, node: NodePaths) -> Missing | None:
-    """Check that the disk has room for logs, and for one more checkpoint if its size is known. Return what is missing."""
+    """Check that the disk has room for logs and, if its size is known, one more checkpoint. Return what is missing."""
     wanted = {str(node.root): ROOM_BYTES}
     if state.checkpoint is not None:
         folder = os.path.dirname(os.path.abspath(state.checkpoint.path))
@@ -212,7 +212,7 @@ def _disk(state: RunState, node: NodePaths) -> Missing | None:
 
 
 def _checkpoint_bytes(saved: CheckpointCommitted) -> int:
-    """Return the size of one checkpoint, even if its path is a folder that holds several."""
+    """Return the size of a single checkpoint, even if its path is a folder that contains several."""
     try:
         return sum(
             os.stat(file).st_size for file in files_of(saved.path, saved.layout, saved.number).values()
@@ -232,17 +232,17 @@ def _checkpoint_bytes(saved: CheckpointCommitted) -> int:
 
 KEPT_NAME: Final = ".stoker-kept-"
 FICLONE: Final = 0x40049409
-"""The Linux ioctl that makes a file share the blocks of another: Btrfs, XFS, bcachefs, and overlays on these."""
+"""The Linux ioctl that makes two files share blocks: on Btrfs, XFS, bcachefs, and overlays on top of these."""
 COPY_WAIT_S: Final = 0.5
-"""Seconds that the keeper's loop waits for a copy. A reflink takes milliseconds."""
+"""Seconds the keeper's loop waits for a copy. A reflink takes milliseconds."""
 MOST_S: Final = 600.0
-"""Seconds until a copy is abandoned. At 2 GB/s, 1 TB takes 500 s, and no training happens meanwhile."""
+"""Seconds before a copy is abandoned. At 2 GB/s, 1 TB takes 500 s, and no training happens in the meantime."""
 CHUNK_BYTES: Final = 16 << 20
 REMOVE_S: Final = 2.0
 
 
 class KeptCopies:
-    """Makes the copies in their own thread, and removes them. Only the keeper's thread calls this class."""
+    """Makes checkpoint copies in a thread of their own and removes them. Only the keeper's thread calls this class."""
 
     def __init__(self, context: RunContext) -> None:
         self._context, self._ledger, self._clock = context, context.ledger, context.clock
@@ -252,7 +252,7 @@ class KeptCopies:
         self._done_for: tuple[int, Decision] | None = None
 
     def ready(self, backoff: Backoff) -> bool:
-        """Check whether the next attempt may launch: its checkpoint has a copy, or will have none. Poll until True."""
+        """Check whether the next attempt may launch, because its checkpoint has a copy or will get none. Poll until True."""
         state = self._ledger.state
         number = len(state.attempts) + 1
         if self._done_for == (number, backoff.decision):
@@ -276,7 +276,7 @@ class KeptCopies:
         return True
 
     def release(self, *, over: bool = False) -> None:
-        """Remove copies that the journal no longer mentions, and changed copies once a newer checkpoint exists or the run is `over`."""
+        """Remove copies the journal no longer mentions, and modified copies once a newer checkpoint exists or the run is `over`."""
         state, folder = self._ledger.state, self._context.node.attempt(1).root.parent
         drop_copies(state, over=over)
         kept = {one.copy for one in state.kept}
@@ -285,12 +285,12 @@ class KeptCopies:
                 within(REMOVE_S, partial(_remove, copy), "stoker-remove")
 
     def close(self) -> None:
-        """Abandon the copy in progress."""
+        """Abandon any copy in progress."""
         self._given_up.set()
         self._copier.close(REMOVE_S)
 
     def _keep(self, state: RunState, number: int) -> ev.CheckpointKept | None:
-        """Copy the checkpoint, in the copier's thread. Return None if there is no checkpoint or a copy exists."""
+        """Copy the checkpoint, in the copier's thread. Return None if there is no checkpoint or it already has a copy."""
         context, now = self._context, next_job(self._context.record.job, state)
         try:
             saved = resume_point(context.record, state, context.run, now, context.env).checkpoint
@@ -309,7 +309,7 @@ class KeptCopies:
         return ev.CheckpointKept(t=t, attempt=number, step=step, path=path, copy=copy, why=why)
 
     def _copied(self, saved: ev.CheckpointCommitted, target: Path) -> str:
-        """Copy the checkpoint. Return why the copy failed, or "" if it succeeded."""
+        """Copy the checkpoint. Return why that failed, or "" if it succeeded."""
         try:
             files = files_of(saved.path, saved.layout, saved.number)
             needed = sum(os.stat(file).st_size for file in files.values())
@@ -335,7 +335,7 @@ class KeptCopies:
 
 
 def _shares_blocks(source: IO[bytes], made: IO[bytes]) -> bool:
-    """Make a file share another file's blocks. Return False if the file system does not support sharing."""
+    """Make a file share another file's blocks. Return False if the file system does not support that."""
     try:
         fcntl.ioctl(made.fileno(), FICLONE, source.fileno())
     except OSError:
@@ -354,15 +354,15 @@ def _remove(path: Path) -> None:
 
 
 RANKS_WAIT_S: Final = 10.0
-"""Seconds that torchrun may need on a busy machine until node 0 listens and the other nodes have found it."""
+"""Seconds torchrun may need on a busy machine before node 0 listens and the other nodes have found it."""
 PROBE_EVERY_S: Final = 5.0
 CODE: Final = "rendezvous"
 
 
 class RendezvousWatch:
-    """Probes the rendezvous while an attempt has no rank here, and journals each reason for a failure once.
+    """Probes the rendezvous while an attempt has no ranks here, and journals each kind of failure once.
 
-    Only a second refusal in a row counts, because node 0 may be about to listen or to end.
+    Only a second consecutive refusal counts, because node 0 may be about to listen or to exit.
     """
 
     def __init__(self, clock: Clock, emit: Callable[[ev.Event], None]) -> None:
@@ -374,7 +374,7 @@ class RendezvousWatch:
         self._refused = False
 
     def look(self, view: st.AttemptState | None, where: tuple[str, int] | None) -> None:
-        """Probe if due. Call often. `where`: see `meeting_point`."""
+        """Probe if due. Call this often. For `where`, see `meeting_point`."""
         if view is None or where is None or view.started_t is None:
             return
         if any(rank.pid for rank in view.ranks.values()):
@@ -404,12 +404,12 @@ class RendezvousWatch:
             self._probe.start(lambda: why_not(*where))
 
     def close(self) -> None:
-        """Wait for a probe in progress."""
+        """Wait for any probe in progress."""
         self._probe.close(CONNECT_S)
 
 
 def meeting_point(job: JobSpec, order: Order | None) -> tuple[str, int] | None:
-    """Return where torchrun's store listens on node 0, or None if unknown."""
+    """Return the address where torchrun's store listens on node 0, or None if unknown."""
     host, port = endpoint_of(job)
     if host:
         return host, port or ENDPOINT_PORT

@@ -1,9 +1,12 @@
-"""Decides where the next attempt continues and how, by checking the journal and the disk at each launch.
+"""Decides where and how the next attempt continues, by checking the journal and the disk at each launch.
 
-transformers' Trainer from 4.36 to 5.1 takes the micro-batch of a resumed run from the checkpoint's `trainer_state.json`, regardless of its
-arguments (issue 43708). After a change from 8 x 2 to 4 x 4 it continues as 8 x 4, with twice the global batch. With these versions, a run
-with a different micro-batch resumes from a modified copy of the checkpoint: hard links except for that file, in a folder that the Trainer's
-own rotation does not see.
+The transformers Trainer, from 4.36 to 5.1, takes a resumed run's micro-batch from the checkpoint's `trainer_state.json`,
+regardless of its
+arguments (issue 43708). After a change from 8 x 2 to 4 x 4 it continues as 8 x 4, doubling the global batch. With these versions,
+a run
+with a different micro-batch resumes from a modified copy of the checkpoint: hard links to everything but that file, in a folder
+that the
+Trainer's own rotation does not see.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ from supervisor.sources.checkpoint_layouts import TRANSFORMERS, whole_at
 log = logging.getLogger("stoker.keeper")
 
 LOOK_S = 10.0
-"""How long to wait for a file server, in seconds. A checkpoint that does not show up in time is not used."""
+"""Seconds to wait for a file server. A checkpoint that does not show up in time is not used."""
 TRAINER_STATE: Final = "trainer_state.json"
 # Hidden, and unlike transformers' `checkpoint-*`, so that no program mistakes the copy for a checkpoint.
 COPY_NAME: Final = ".stoker-resume-"
@@ -56,7 +59,7 @@ class ResumePoint(NamedTuple):
     Attributes:
         settings: the settings that make the script continue.
         switch: whether the resume flag is set, in the form that `build_plan` expects.
-        copy: a changed copy of the checkpoint, made before the launch.
+        copy: a modified copy of the checkpoint, made before the launch.
         checkpoint: the checkpoint to continue from, if any.
     """
 
@@ -67,7 +70,7 @@ class ResumePoint(NamedTuple):
 
 
 def usable_checkpoint(job: JobSpec, checkpoints: Sequence[CheckpointCommitted]) -> CheckpointCommitted | None:
-    """Return the newest checkpoint that still exists. Trust a trainer's report, but check a found checkpoint again.
+    """Return the latest checkpoint that still exists. A trainer's report is trusted; a found checkpoint is checked again.
 
     The failure may have left the checkpoint half overwritten, or a rotation may have removed it.
     """
@@ -82,7 +85,7 @@ def usable_checkpoint(job: JobSpec, checkpoints: Sequence[CheckpointCommitted]) 
 
 
 def start_checkpoint(job: JobSpec, arguments: tuple[str, ...]) -> CheckpointCommitted | None:
-    """Return the checkpoint that the command line itself resumes from, if complete and of a known layout."""
+    """Return the checkpoint that the command line itself resumes from, if it is complete and has a known layout."""
     given = given_start(arguments, job.knobs.starts)
     if given is None:
         return None
@@ -103,7 +106,7 @@ def start_checkpoint(job: JobSpec, arguments: tuple[str, ...]) -> CheckpointComm
 
 
 def why_not_now(job: JobSpec) -> str:
-    """Return why a person's resume flag cannot be set yet, or "" if it can."""
+    """Return why the resume flag that a person named cannot be set yet, or "" if it can."""
     knobs, value = job.knobs, job.knobs.resume_value
     is_path = "/" in value or os.path.splitext(value)[1].lower() in {".pt", ".pth", ".ckpt", ".tar", ".bin"}
     if knobs.resume is None or not knobs.resume_is_named or not is_path:
@@ -116,14 +119,14 @@ def why_not_now(job: JobSpec) -> str:
 def resume_point(
     record: RunFile, state: RunState, run: RunPaths, now: NextJob, env: Mapping[str, str]
 ) -> ResumePoint:
-    """Return where the next attempt after those in `state` continues.
+    """Return where the attempt after those in `state` continues.
 
     Args:
         record: the job.
         state: the run so far.
-        run: the folder of the run.
-        now: the job of the next attempt.
-        env: the environment that the user gave.
+        run: the run's folder.
+        now: the job for the next attempt.
+        env: the environment that the user provided.
 
     Raises:
         NotResumableError: the script would continue with a different batch, which stoker cannot prevent.
@@ -162,7 +165,7 @@ def resume_point(
 def _without_checkpoint(
     state: RunState, job: JobSpec, arguments: tuple[str, ...], begins_at: CheckpointCommitted | None
 ) -> bool | None:
-    """Decide whether to set the resume flag if there is no usable checkpoint. None leaves the flag to the caller.
+    """Decide whether to set the resume flag when there is no usable checkpoint. None leaves the flag to the caller.
 
     Raises:
         NotResumableError: the script would start over and lose its steps, which the user did not ask for.
@@ -182,7 +185,7 @@ def _without_checkpoint(
 
 
 def _at_checkpoint(state: RunState, knobs: Knobs, newest: CheckpointCommitted) -> ResumePoint:
-    """Return how to make the script continue from its newest usable checkpoint."""
+    """Return how to make the script continue from its latest usable checkpoint."""
     if knobs.self_resuming and knobs.resume_path is None:
         return ResumePoint(checkpoint=newest)
     if knobs.resume is not None and (_passed_over(state, newest) and _path_flag(knobs)):
@@ -198,7 +201,7 @@ def _at_checkpoint(state: RunState, knobs: Knobs, newest: CheckpointCommitted) -
 
 
 def number_of(checkpoint: CheckpointCommitted | None) -> int | None:
-    """Return the value for a flag that expects a checkpoint's step: the number in its name, or the trainer's step."""
+    """Return the value for a flag that takes a checkpoint's step: the number in its name, or else the trainer's step."""
     if checkpoint is None or checkpoint.number is not None:
         return checkpoint.number if checkpoint is not None else None
     return None if checkpoint.step_by_time else checkpoint.step
@@ -210,7 +213,7 @@ def can_go_on(knobs: Knobs, newest: CheckpointCommitted | None) -> bool:
 
 
 def _path_flag(knobs: Knobs) -> str | None:
-    """Return the flag that accepts a checkpoint's path, even if it usually gets a word for the newest."""
+    """Return the flag that accepts a checkpoint path, even if it usually gets a keyword for the latest checkpoint."""
     if knobs.resume_path is not None or knobs.resume is None:
         return knobs.resume_path
     return knobs.resume if knobs.resume_value and takes_path(knobs.resume) else None
@@ -219,7 +222,7 @@ def _path_flag(knobs: Knobs) -> str | None:
 def _passed_over(
     state: RunState, newest: CheckpointCommitted | None, *, on_disk: bool = True
 ) -> list[CheckpointCommitted]:
-    """Return the unusable checkpoints that a script loading its newest one would use instead of `newest`."""
+    """Return the unusable checkpoints that a script loading its latest one would pick instead of `newest`."""
     after = (newest.step, newest.t) if newest is not None else (-1, -math.inf)
     bad = {one.path: one for one in state.checkpoints if state.unsound(one)}.values()
     later = [one for one in bad if one.step > after[0] or one.t > after[1]]
@@ -229,7 +232,7 @@ def _passed_over(
 def unsound_text(
     job: JobSpec, state: RunState, newest: CheckpointCommitted | None, *, on_disk: bool = True
 ) -> str:
-    """Explain why a restart would continue with NaN or Inf and what to move away; "" if an option picks a checkpoint."""
+    """Explain why a restart would continue with NaN or Inf and what to move away. "" if an option selects the checkpoint."""
     knobs, losses = job.knobs, [a.lost_at for a in state.attempts if a.lost_at is not None]
     finds_own = (knobs.self_resuming or knobs.resume is not None) and _path_flag(knobs) is None
     bad = _passed_over(state, newest, on_disk=on_disk)
@@ -262,7 +265,7 @@ def batch_refusal(
 
 
 def _takes_old_batch(version: str) -> bool:
-    """Check whether this version of transformers takes the micro-batch from the checkpoint over its arguments."""
+    """Check whether this transformers version takes the micro-batch from the checkpoint rather than its arguments."""
     found = re.match(r"(\d+)\.(\d+)", version)
     return found is None or OVERRIDES_BATCH_FROM <= (int(found[1]), int(found[2])) < OVERRIDES_BATCH_UNTIL
 
@@ -280,7 +283,7 @@ def _plan_copy(
     batch: BatchSpec,
     env: Mapping[str, str],
 ) -> tuple[str, CheckpointCopy] | None:
-    """Return the flag and the changed copy that a resume with `batch` needs, or None if none is needed."""
+    """Return the flag and the modified copy needed to resume with `batch`, or None if no copy is needed."""
     held = _held_batch(newest)
     before = next((view.shown_batch for view in state.attempts if view.number == newest.attempt), None)
     if held is None or before is None or before.micro_batch_per_rank == batch.micro_batch_per_rank:
@@ -313,7 +316,7 @@ def _plan_copy(
 
 
 def _held_batch(checkpoint: CheckpointCommitted) -> int | None:
-    """Return the micro-batch in the state of a Trainer's checkpoint, or None for any other checkpoint."""
+    """Return the micro-batch stored in a Trainer checkpoint's state, or None for any other checkpoint."""
     if checkpoint.layout not in {TRANSFORMERS, ""}:
         return None
     try:
@@ -325,7 +328,7 @@ def _held_batch(checkpoint: CheckpointCommitted) -> int | None:
 
 
 def _can_link(source: str, parent: str) -> bool:
-    """Check whether `source` files can be hard-linked into `parent` or the nearest existing folder above. Write nothing."""
+    """Check whether `source` can be hard-linked into `parent` or its nearest existing ancestor, without writing anything."""
     place = Path(parent)
     while not place.is_dir() and place != place.parent:
         place = place.parent
@@ -336,10 +339,10 @@ def _can_link(source: str, parent: str) -> bool:
 
 
 def make_copy(copy: CheckpointCopy) -> None:
-    """Make the changed copy from hard links and a new file for the state.
+    """Make the modified copy out of hard links and a new state file.
 
     Raises:
-        NotResumableError: the copy cannot be made; no part of it is left.
+        NotResumableError: the copy cannot be made; no part of it is left behind.
     """
     target = Path(copy.target)
     shutil.rmtree(target, ignore_errors=True)
@@ -364,7 +367,7 @@ def _link(source: str, target: str) -> None:
 
 
 def drop_copies(state: RunState, *, over: bool = False) -> None:
-    """Remove copies that are not needed now: a newer checkpoint was committed, or the run is `over`."""
+    """Remove copies that are no longer needed because a newer checkpoint was committed or the run is `over`."""
     for view in state.attempts:
         copy = view.resume_copy
         if copy is None or not os.path.basename(copy).startswith(COPY_NAME):

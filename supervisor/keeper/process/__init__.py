@@ -1,1 +1,1 @@
-"""Launches processes, finds them again, and ends them."""
+"""Launches processes, finds them again, and stops them."""

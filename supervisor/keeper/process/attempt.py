@@ -1,8 +1,8 @@
-"""One live attempt: its processes, its ranks, and its stop sequence.
+"""A live attempt: its processes, its ranks, and its stop sequence.
 
 The keeper calls `watch` a few times a second and gets events. Nothing here blocks, writes the journal or decides. A
-process belongs to the attempt by the launcher above it or by the run's mark (see `members`), and is identified by
-pid and start time. No other process is ever signaled. A rank is a process with LOCAL_RANK in its environment.
+process belongs to the attempt if it is below its launcher or has the run's mark (see `members`). Pid and start time
+identify it. No other process is ever signaled. A rank is a process with LOCAL_RANK in its environment.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from supervisor.sources.processes import (
 )
 
 SEARCH_INTERVAL_S, TREE_INTERVAL_S = 0.2, 2.0
-"""Seconds between searches for processes. The second applies once all ranks are found, or if their number is unknown."""
+"""Seconds between process searches. The second applies once all ranks are found or if their number is unknown."""
 CODE_WAIT_S = 0.1
 SETTLE_S = 0.5
-"""Seconds that a command's leftovers may take to end on their own. Data workers notice their parent's end."""
+"""Seconds a command's leftovers get to exit on their own. Data workers notice when their parent exits."""
 FINAL = frozenset({ev.StopWhy.REQUEST, ev.StopWhy.SIGNAL, ev.StopWhy.REQUEUE})
-"""Stops after which no attempt is started."""
+"""Stops after which no new attempt is started."""
 _NOT_ASKED = frozenset(
     {ev.StopWhy.RANK_DIED, ev.StopWhy.HANG, ev.StopWhy.NOT_RESUMED, ev.StopWhy.PLAN_DIFFERS}
 )
@@ -45,7 +45,7 @@ _NOT_ASKED = frozenset(
 
 
 class LiveAttempt:
-    """A spawned or adopted attempt, until its last process is gone."""
+    """A spawned or adopted attempt, until its last process has exited."""
 
     def __init__(
         self,
@@ -57,9 +57,9 @@ class LiveAttempt:
         job: JobSpec,
         ends: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`ends()`: whether the agent's log shows that the agent is ending its workers because one failed.
+        """`ends()` tells whether the agent's log shows that the agent is stopping its workers because one failed.
 
-        `exit_codes` of ranks, by local rank, are filled in by the code that waits for their processes. `run_dir`: the
+        `exit_codes`, keyed by local rank, is filled in by the code that waits for the ranks' processes. `run_dir` is the
         run's directory as passed to its processes.
         """
         self.number, self.child = number, child
@@ -86,7 +86,7 @@ class LiveAttempt:
         self._orphans_asked = self._given_up = self._over = False
 
     def know(self, view: AttemptState) -> None:
-        """Use what an earlier keeper learned about the ranks, for the ranks known to belong to the run."""
+        """Use what an earlier keeper learned about the ranks, for the ranks that verifiably belong to the run."""
         reported = {
             local_rank: ProcessId(rank.pid, rank.start_time)
             for local_rank, rank in view.ranks.items()
@@ -108,32 +108,32 @@ class LiveAttempt:
         return self.child.paths
 
     def alive(self) -> list[ProcessId]:
-        """Return every known live process of the attempt: the command, its ranks, their children."""
+        """Return every known live process of the attempt: the command, its ranks, and their children."""
         return [process for process in self._members.values() if is_alive(process)]
 
     def is_over(self) -> bool:
-        """Check whether the command has ended with no live process left, or no stop step is left.
+        """Check whether the command has exited and left no live process, or no stop step is left to try.
 
-        After an exit with 0 on its own, remaining processes are left alone: a tracker's uploader, a server.
+        After the command exits with 0 on its own, remaining processes (a tracker's uploader, a server) are left alone.
         """
         return self._over
 
     def ended_well(self) -> bool:
-        """Check whether the command exited with 0 on its own. What remains of it is then left alone."""
+        """Check whether the command exited with 0 on its own. Whatever remains of it is then left alone."""
         self._look_for_exit()
         return self.exit is not None and self.exit.exit_code == 0 and self.stop_sequence is None
 
     def _look_for_exit(self) -> None:
-        """Record that the command has exited, and when. Its remaining processes then have `SETTLE_S`."""
+        """Record that the command has exited, and when. Its remaining processes then get `SETTLE_S`."""
         if self.exit is None and (exit_status := self.child.poll()) is not None:
             self.exit, self._exit_mono = exit_status, self._clock.mono()
             self._next_search = self._exit_mono
 
     def stop(self, why: ev.StopWhy, by: str, *, grace_s: float, now: bool = False) -> ev.StopIntended | None:
-        """Begin ending the attempt. Return the intent as an event, to be journaled before the first action.
+        """Begin stopping the attempt. Return the intent as an event, to be journaled before the first action.
 
-        A second call with `now` hurries the first. A person's stop replaces the keeper's own, which may
-        have been meant for a restart. Return None if nothing changes, or if the command has exited with 0.
+        A second call with `now` hurries the first along. A person's stop replaces the keeper's own, which may have
+        been meant for a restart. Return None if nothing changes or the command has exited with 0.
         """
         if self.ended_well():
             return None
@@ -165,7 +165,7 @@ class LiveAttempt:
         )
 
     def watch(self) -> list[ev.Event]:
-        """Check once. Return new events."""
+        """Run one check and return any new events."""
         self._look_for_exit()
         now = self._clock.mono()
         facts = self._search(now)
@@ -181,7 +181,7 @@ class LiveAttempt:
     # -- which processes belong to the attempt -----------------------------------------------------
 
     def _search(self, now: float) -> list[ev.Event]:
-        """Find processes below the launcher and, while the attempt is ending, anywhere by the run's mark."""
+        """Find processes below the launcher and, while the attempt is stopping, any process with the run's mark."""
         if now < self._next_search:
             return []
         ending = self.exit is not None or self.stop_sequence is not None
@@ -268,7 +268,7 @@ class LiveAttempt:
     # -- how the attempt ends --------------------------------------------------------------------
 
     def _crash(self, now: float) -> list[ev.Event]:
-        """After a rank died and torchrun is ending the others, end them in `death_grace_s`, not 30 s."""
+        """Once a rank has died and torchrun is stopping the others, kill those after `death_grace_s` instead of 30 s."""
         if self.exit is not None or not self._ends():
             return []
         if self._crash_deadline is None:
@@ -284,7 +284,7 @@ class LiveAttempt:
         return [intent]
 
     def _leftovers(self, now: float) -> list[ev.Event]:
-        """Stop the processes that a failed command left behind, as torchrun would have done."""
+        """Stop the processes left behind by a failed command, as torchrun would have done."""
         if self.exit is None or self.exit.exit_code == 0 or not self.alive() or not self._settled(now):
             return []
         return [self._stop_peers()]
@@ -378,17 +378,17 @@ class LiveAttempt:
 # time. `tick` decides the step and the keeper carries it out.
 
 ASK_SHARE = 0.5
-"""The part of the grace that a trainer gets to act on its stop file before SIGTERM repeats the request."""
+"""Fraction of the grace period a trainer gets to act on its stop file before SIGTERM repeats the request."""
 
 KILL_WAIT_S = 5.0
-"""Seconds that a SIGKILLed process may take. In uninterruptible sleep (a hung GPU or NIC) it never ends."""
+"""Seconds a process may take to die after SIGKILL. In uninterruptible sleep (a hung GPU or NIC), it never does."""
 
 
 @dataclass(slots=True)
 class StopSequence:
-    """One stop, from its intent to its end. Times are monotonic seconds.
+    """A single stop, from its intent to its completion. Times are in monotonic seconds.
 
-    `can_ask` means that the trainer is known to check its stop file, `now` to skip straight to SIGKILL.
+    `can_ask` means that the trainer is known to check its stop file; `now` means skipping straight to SIGKILL.
     """
 
     why: StopWhy
@@ -401,7 +401,7 @@ class StopSequence:
     step_since: float = 0.0
 
     def tick(self, clock_s: float, *, alive: bool) -> StopStep | None:
-        """Return the step to take now, or None. Call often while `alive`, and never after."""
+        """Return the step to take now, or None. Call this often while `alive`, and never afterwards."""
         if not alive:
             return None
         wanted = self._wanted(clock_s)
@@ -411,7 +411,7 @@ class StopSequence:
         return wanted
 
     def hurry(self) -> None:
-        """Make the request more urgent: SIGKILL on the next tick."""
+        """Make the request more urgent, with SIGKILL on the next tick."""
         self.now = True
 
     def _wanted(self, clock_s: float) -> StopStep | None:

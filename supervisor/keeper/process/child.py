@@ -1,7 +1,7 @@
-"""One launched process tree: spawned or adopted, watched by pid and start time, signaled, reaped.
+"""A launched process tree: spawned or adopted, watched by pid and start time, signaled, and reaped.
 
-The keeper need not be the parent. An adopted tree is watched in the same way, through the identity of
-its processes and the exit file that the tiny launcher writes.
+The keeper need not be its parent. An adopted tree is watched in the same way, through the identities of its
+processes and the exit file that the tiny launcher writes.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ SPAWN_DEADLINE_S = 10.0
 REAP_S = 2.0
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 WRITE_S = 60.0
-"""Seconds that a launcher may take to write the exit status: fsync waits for a checkpoint's gigabytes."""
+"""Seconds a launcher may take to write the exit status, because fsync waits for a checkpoint's gigabytes."""
 NOBODY = ProcessId(0, -1.0)
-"""A placeholder for a process that was never seen alive, or that may not belong to the run."""
+"""Placeholder for a process that was never seen alive or may not belong to the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExitStatus:
-    """How the launched command ended. `exit_code`: None if it was not recorded. `t`: when, in wall seconds."""
+    """How the launched command exited. `exit_code` is None if it was not recorded. `t` is the time, in wall seconds."""
 
     exit_code: int | None
     error: str | None = None
@@ -59,7 +59,7 @@ class ExitStatus:
 
 
 class SpawnError(Exception):
-    """The command did not start. The message is one line. `disk_full`, `killed` (the launcher): the cause."""
+    """The command did not start. The message is one line; `disk_full` and `killed` (the launcher) give the cause."""
 
     def __init__(self, message: str, *, disk_full: bool = False, killed: bool = False) -> None:
         super().__init__(message)
@@ -67,11 +67,11 @@ class SpawnError(Exception):
 
 
 class Child:
-    """A launched command. Made by `spawn` or `adopt`.
+    """A launched command, created by `spawn` or `adopt`.
 
     Attributes:
         pid: the command; `NOBODY` if it was never seen, or is alive but may not belong to the run.
-        launcher: the tiny launcher above it, which adopts the command's orphans; `NOBODY` likewise.
+        launcher: the tiny launcher above it, which adopts the command's orphans; likewise possibly `NOBODY`.
     """
 
     def __init__(self, paths: AttemptPaths, pid: ProcessId, launcher: ProcessId = NOBODY) -> None:
@@ -80,7 +80,7 @@ class Child:
         self._reaped: ExitStatus | None = None
 
     def poll(self) -> ExitStatus | None:
-        """Return the exit status once the command has ended, or None."""
+        """Return the exit status once the command has exited, or None before that."""
         status = read_exit(self.paths) or self._reaped
         if status is not None:
             return status
@@ -112,7 +112,7 @@ class Child:
         return descendants(self.pid) if is_alive(self.pid) else []
 
     def release(self) -> None:
-        """Shut down the launcher, once the exit status is known and no process below the launcher is awaited."""
+        """Shut down the launcher once the exit status is known and no process below it is still awaited."""
         send_signal(self.launcher)
         deadline = time.monotonic() + REAP_S  # a launcher that hangs on a dead disk exits on its own later
         while is_alive(self.launcher) and time.monotonic() < deadline:
@@ -121,7 +121,7 @@ class Child:
 
 
 def started(child: Child, number: int, now: float) -> ev.AttemptStarted:
-    """Return the event for a started attempt. `now`: wall seconds."""
+    """Return the event for a started attempt. `now` is in wall seconds."""
     return ev.AttemptStarted(t=now, attempt=number, pid=child.pid.pid, start_time=child.pid.start_time)
 
 
@@ -185,10 +185,10 @@ def spawn(plan: LaunchPlan, paths: AttemptPaths, env: Mapping[str, str]) -> Chil
 
 
 def adopt(paths: AttemptPaths, run_dir: str, *, wait_s: float = 0.0) -> Child | None:
-    """Return the child that an earlier keeper spawned here, dead or alive, or None if it did not start.
+    """Return the child that an earlier keeper spawned here, dead or alive, or None if it was never started.
 
-    The pid file may be copied or forged. Trust it only for processes with the run's mark, or whose parent is
-    a launcher with the mark. `wait_s` says how long to wait for a launcher that may have just started.
+    The pid file may be copied or forged, so it is trusted only for processes that have the run's mark or whose parent
+    is a launcher with the mark. `wait_s` is how long to wait for a launcher that may have just started.
     """
     deadline = time.monotonic() + wait_s
     while True:
@@ -207,23 +207,23 @@ def adopt(paths: AttemptPaths, run_dir: str, *, wait_s: float = 0.0) -> Child | 
 
 
 def read_pid(paths: AttemptPaths) -> ProcessId | None:
-    """Return the identity of the launched command, from the launcher's pid file."""
+    """Return the identity of the launched command, as recorded in the launcher's pid file."""
     return _identity(_read_json(paths.root / "pid") or {})
 
 
 def read_launcher(paths: AttemptPaths) -> ProcessId | None:
-    """Return the identity of the launcher itself, from its pid file."""
+    """Return the identity of the launcher itself, as recorded in its pid file."""
     return _identity(_read_json(paths.root / "pid") or {}, "launcher_")
 
 
 def alive_of(run_dir: str, paths: AttemptPaths) -> tuple[ProcessId, ...]:
-    """Return the run's live processes, excluding its newest attempt's launcher, which exits with them."""
+    """Return the run's live processes, except for its latest attempt's launcher, which exits with them."""
     launcher = read_launcher(paths)
     return find_members(run_dir, launchers=[launcher] if launcher is not None else []).ours
 
 
 def end_all(run_dir: str, paths: AttemptPaths, within_s: float = REAP_S) -> tuple[ProcessId, ...]:
-    """Kill all processes of an attempt, including unrecorded ones. Return those left after `within_s`."""
+    """Kill all processes of an attempt, including unrecorded ones. Return those still alive after `within_s`."""
     deadline = time.monotonic() + within_s
     while (alive := alive_of(run_dir, paths)) and time.monotonic() < deadline:
         kill_all([*alive])
@@ -232,7 +232,7 @@ def end_all(run_dir: str, paths: AttemptPaths, within_s: float = REAP_S) -> tupl
 
 
 def read_exit(paths: AttemptPaths) -> ExitStatus | None:
-    """Return the exit status that the launcher recorded, or None."""
+    """Return the exit status recorded by the launcher, or None."""
     record = _read_json(paths.exit)
     if record is None:
         return None
@@ -246,12 +246,12 @@ def read_exit(paths: AttemptPaths) -> ExitStatus | None:
 
 
 def kill_all(pids: list[ProcessId], number: signal.Signals = signal.SIGKILL) -> list[ProcessId]:
-    """Signal the processes in `pids` that still exist under their identity. Return those reached."""
+    """Signal those processes in `pids` that still exist under the same identity. Return the ones reached."""
     return [pid for pid in pids if send_signal(pid, number)]
 
 
 def raise_open_files_limit() -> None:
-    """Raise the keeper's soft limit on open files to the hard limit. Children inherit the limit."""
+    """Raise the keeper's soft limit on open files to the hard limit. Child processes inherit it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -266,9 +266,9 @@ def own_identity() -> ProcessId:
 
 @contextlib.contextmanager
 def _blocked_signals() -> Iterator[None]:
-    """Block the signals that the launcher ignores until it does so. It inherits this mask and then lifts it.
+    """Block the signals that the launcher ignores until it does so. The launcher inherits this mask and then lifts it.
 
-    scancel and service managers signal all processes at once. A launcher that is still loading would die and fail the launch.
+    scancel and service managers signal all processes at once. A launcher still loading would die, failing the launch.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)
     try:
@@ -278,13 +278,13 @@ def _blocked_signals() -> Iterator[None]:
 
 
 def _reap(launcher: subprocess.Popen[bytes]) -> None:
-    """Reap a launcher that started nothing. A launcher that hangs on a dead disk exits on its own later."""
+    """Reap a launcher that started nothing. One that hangs on a dead disk exits on its own later."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         launcher.wait(timeout=REAP_S)
 
 
 def _first_line(launcher: subprocess.Popen[bytes]) -> dict[str, object]:
-    """Return the launcher's report on its start, or nothing if it died before that or takes too long."""
+    """Return the launcher's startup report; empty if it died before sending one or takes too long."""
     assert launcher.stdout is not None, "spawn makes it a pipe"
     line = b""
     with launcher.stdout as pipe:

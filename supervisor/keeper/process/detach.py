@@ -36,7 +36,7 @@ sys.exit(importlib.import_module(sys.argv[1]).main(sys.argv[2:]))
 
 
 class KeeperDidNotStart(Exception):  # noqa: N818 - a state of affairs, not an error
-    """The detached keeper did not take its lock. The message is one line, with the log to read."""
+    """The detached keeper did not take its lock. The message is a single line that names the log to read."""
 
 
 def start_detached(
@@ -52,12 +52,12 @@ def start_detached(
     """Start a keeper on `run` in its own session. Return its pid once it holds the lock.
 
     `entry` is the module whose `main` is called with the run's folder: the keeper alone, or together with
-    other code. `record` goes through a pipe, because the copy on disk has no secrets and the keeper must use
-    exactly what was checked. The keeper journals the `findings` of pre-flight. `continued_by`: see `Keeper`.
-    `meanwhile` is called during the start.
+    other code. `record` is sent through a pipe, because the copy on disk has no secrets and the keeper must use
+    exactly what was checked. The keeper journals the pre-flight `findings`. For `continued_by`, see `Keeper`.
+    `meanwhile` is called while the keeper starts.
 
     Raises:
-        KeeperDidNotStart: the keeper ended, or took more than `START_DEADLINE_S`.
+        KeeperDidNotStart: the keeper exited or took longer than `START_DEADLINE_S`.
         OSError: the run directory cannot be written.
     """
     paths = run.node(record.node)
@@ -94,7 +94,7 @@ def start_detached(
 
 
 def handover(record: RunFile, findings: Sequence[Finding], continued_by: str = "") -> bytes:
-    """Return the pipe's content, one item per line: the job, pre-flight's findings, who continues the run."""
+    """Return the pipe's content, one item per line: the job, the pre-flight findings, and who is continuing the run."""
     return b"\n".join(map(msgspec.json.encode, (record, tuple(findings), continued_by)))
 
 
@@ -113,7 +113,7 @@ def taken_over(data: bytes) -> tuple[RunFile, tuple[Finding, ...], str]:
 
 
 def teardown_warning(env: Mapping[str, str]) -> str | None:
-    """Explain why a detached process would end with its session, or return None if no reason is known."""
+    """Explain why a detached process would be killed along with its session, or return None if no reason is known."""
     if (why := scheduler_of(env).detach_warning) is not None:
         return why
     try:

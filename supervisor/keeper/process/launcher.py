@@ -2,17 +2,17 @@
 
 Run as a file, isolated (``python -I -S launcher.py EXIT PID LOG -- CMD...``), standard library only. It
 starts CMD with stdout and stderr appended to LOG, writes ``PID`` (CMD's pid and start_ticks, and the
-launcher's own) and, when CMD ends, ``EXIT`` ({exit_code, t}; negative for a signal), both by rename. It also
-writes the content of ``PID``, or {error, errno} if nothing started, to its own stdout as one line. This works
-even if the disk is full. It ignores the signals that a closing terminal or a cluster's step teardown
-sends to every process, because its last job is to record how CMD ended. CMD gets the default handlers.
+launcher's own) and, when CMD exits, ``EXIT`` ({exit_code, t}; negative for a signal), both by rename. It also
+writes the content of ``PID``, or {error, errno} if nothing started, to its own stdout as one line, which works
+even if the disk is full. It ignores the signals that a closing terminal or a cluster's step teardown sends
+to every process, because its last job is to record how CMD exited. CMD gets the default handlers.
 
-The launcher is a child subreaper: a process below CMD whose parent dies becomes the launcher's child, not
-init's. The keeper can then find it by its parent chain, whatever its session and environment. After ``EXIT``
-is written, the launcher stays until the last of these processes is gone, or until the keeper ends it.
+The launcher is a child subreaper: when the parent of a process below CMD dies, the process is reparented to
+the launcher, not to init, so the keeper can find it by its parent chain, whatever its session and environment.
+Once ``EXIT`` is written, the launcher stays until the last of these processes is gone or the keeper stops it.
 
 If the folder of ``EXIT`` was deleted or moved, the launcher exits at once, and its own exit code is CMD's
-(254: a signal, or 254 and above).
+(254 for a signal, or for 254 and above).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.
 
 
 def main(argv: list[str]) -> int:
-    """Start CMD, wait, record its end. Return its exit code (or `NO_NUMBER`) once that is on disk with no orphan left, or not writable."""
+    """Start CMD, wait, and record its exit. Return its code (or `NO_NUMBER`) once that is on disk with no orphan left, or unwritable."""
     exit_path, pid_path, log_path = argv[:3]
     command = argv[4:]
     code = 0
@@ -112,7 +112,7 @@ def _become_subreaper() -> None:
 
 
 def _boot_id() -> str | None:
-    """Return this boot's id, outside which pids and start times mean nothing. None if unknown."""
+    """Return the current boot's id, outside which pids and start times mean nothing, or None if unknown."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -121,13 +121,13 @@ def _boot_id() -> str | None:
 
 
 def _start_ticks(pid: int) -> int:
-    """Return field 22 of /proc/PID/stat, counted after the last ')', as a name may contain anything."""
+    """Return field 22 of /proc/PID/stat, counting from the last ')' because a process name may contain anything."""
     with open(f"/proc/{pid}/stat", "rb") as file:
         return int(file.read().rpartition(b")")[2].split()[19])
 
 
 def _reserve(path: str) -> None:
-    """Reserve space for the exit status now, so that a command that fills the disk cannot lose it."""
+    """Reserve space for the exit status now, so a command that fills the disk cannot cause its loss."""
     with contextlib.suppress(OSError):
         fd = os.open(f"{path}.part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         with open(fd, "wb") as file:

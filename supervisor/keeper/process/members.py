@@ -1,15 +1,20 @@
 """Determines which processes belong to a run.
 
-A process belongs to the run by one of two signs that no file can forge:
+A process belongs to the run if it shows one of two signs, neither of which a file can forge:
 
-- the *mark*: the process was started with ``STOKER_RUN_DIR`` set to this run's directory (children inherit it). In a run on several
-  nodes, ``STOKER_NODE_DIR`` is set to this node's folder as well, because two nodes of a test or a cluster may share one machine.
-- the *parent chain*: the process descends from another process of the run or from the launcher. The launcher is a child subreaper, so
-  children of a dead parent become the launcher's (prctl(2), PR_SET_CHILD_SUBREAPER).
+- the *mark*: the process was started with ``STOKER_RUN_DIR`` set to this run's directory (children inherit it). In a multi-node
+run,
+  ``STOKER_NODE_DIR`` is also set to this node's folder, because two nodes of a test or a cluster may share one machine.
+- the *parent chain*: the process descends from another process of the run or from the launcher. The launcher is a child
+subreaper, so
+  the children of a dead parent are reparented to it (prctl(2), PR_SET_CHILD_SUBREAPER).
 
-A pid and start time in a journal or a pid file prove nothing, because a forged or copied folder may list any process. If only a file
-lists a live process whose environment cannot be read (setproctitle overwrites it), the process is *unknown*: shown, never signaled,
-and no reason to delay a launch. A ``stoker run`` inside a job keeps its processes: they and its keeper are *nested* and left alone.
+A pid and start time in a journal or a pid file prove nothing, because a forged or copied folder may list any process. If only a
+file
+lists a live process whose environment cannot be read (setproctitle overwrites it), the process is *unknown*: shown, never
+signaled,
+and no reason to delay a launch. A ``stoker run`` inside a job keeps its processes: they and its keeper are *nested* and left
+alone.
 """
 
 from __future__ import annotations
@@ -39,7 +44,7 @@ LOCK_NAME = "keeper.lock"
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """Live processes: the run's `ours`, parents before children. For `nested` and `unknown`, see above."""
+    """Live processes. `ours` are the run's, parents before children; for `nested` and `unknown`, see above."""
 
     ours: tuple[ProcessId, ...] = ()
     nested: tuple[ProcessId, ...] = ()
@@ -53,13 +58,13 @@ def find_members(
     recorded: Iterable[ProcessId] = (),
     launchers: Iterable[ProcessId] = (),
 ) -> Members:
-    """Check every process of this machine once.
+    """Check every process on this machine once.
 
     Args:
-        run_dir: the run's directory, as passed to its processes; for a run on several nodes, this node's folder in it.
-        started: processes that this process started, or their known descendants. They count without a mark.
+        run_dir: the run's directory, as passed to its processes; for a multi-node run, this node's folder in it.
+        started: processes that this process started, or their known descendants. They count even without a mark.
         recorded: processes that only a file mentions.
-        launchers: stoker's own helpers above its launches. Processes below them count, the helpers do not.
+        launchers: stoker's own helpers above its launches. Processes below them count; the helpers do not.
     """
     table = process_table()
     marks = _marks(table)
@@ -84,7 +89,7 @@ def find_members(
 
 
 def label_of(process: ProcessId) -> str:
-    """Return ``12 python3`` as one line that is safe on a terminal, because a process can choose any name."""
+    """Return a label such as ``12 python3``: one line, safe for a terminal, because a process can choose any name."""
     return f"{process.pid} {command_of(process.pid) or ''}".rstrip()
 
 
@@ -94,7 +99,7 @@ def is_marked(mark: str | None, run_dir: str) -> bool:
 
 
 def bears_mark(process: ProcessId, run_dir: str) -> bool:
-    """Check whether this one process was started for the run in `run_dir`."""
+    """Check whether this particular process was started for the run in `run_dir`."""
     return is_marked(_mark_of(process.pid), run_dir)
 
 
@@ -105,9 +110,9 @@ def mark_in(env: Mapping[str, str]) -> str:
 
 
 def _marks(table: Mapping[int, ProcessStat]) -> dict[int, str]:
-    """Return the mark of each process of the current user that has one, by pid.
+    """Return the mark of each of the current user's processes that has one, keyed by pid.
 
-    Any user can set the environment of a process, and root can read all of them.
+    Other users are skipped because any user can set a process's environment and root can read all of them.
     """
     found = {
         pid: _mark_of(pid)
@@ -130,7 +135,7 @@ def _is_there(process: ProcessId, table: Mapping[int, ProcessStat]) -> bool:
 def _nested(
     found: Mapping[int, ProcessId], marks: Mapping[int, str], run_dir: str, table: Mapping[int, ProcessStat]
 ) -> dict[int, ProcessId]:
-    """Return other runs' keepers among `found`, the processes they launched, and all descendants."""
+    """Return any other runs' keepers in `found`, the processes they launched, and all descendants."""
     tops = []
     for pid, process in found.items():
         is_other = pid in marks and not is_marked(marks[pid], run_dir)
@@ -147,7 +152,7 @@ def _nested(
 
 
 def pids_are_the_drivers() -> bool:
-    """Check whether pids here match those that NVML and CUDA's messages contain."""
+    """Check whether pids here match the ones reported by NVML and in CUDA's messages."""
     try:
         return os.readlink("/proc/self/ns/pid") == _FIRST_PID_NAMESPACE
     except OSError:

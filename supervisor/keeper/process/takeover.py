@@ -1,8 +1,8 @@
-"""Examines whether a run may be adopted or continued. Other modules do the work.
+"""Examines whether a run may be adopted or continued. Other modules do the actual work.
 
-To adopt is to start a keeper for live processes. To continue is to start the next attempt when none can be
-alive. Both need a folder that the user owns (`run.ownership`). A folder's claims about processes count only
-if the processes confirm it (`members`).
+Adopting means starting a keeper for live processes. Continuing means starting the next attempt when no process can
+be alive. Both require a folder that the user owns (`run.ownership`). A folder's claims about processes count
+only if the processes confirm them (`members`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BETWEEN = (st.Ended, st.DiagnosedAs, st.Backoff, st.HeldOpen)
 
 
 class NotAdopted(Exception):  # noqa: N818 - a state of affairs, not an error
-    """A run cannot be adopted. The message has the reasons, one per line."""
+    """A run cannot be adopted. The message gives the reasons, one per line."""
 
     def __init__(self, reasons: Iterable[str]) -> None:
         self.reasons = tuple(reasons)
@@ -48,10 +48,10 @@ class NotAdopted(Exception):  # noqa: N818 - a state of affairs, not an error
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """Reasons not to start a keeper on a run's folder. `doubts` are questions for the user, asked one by one.
+    """Reasons not to start a keeper on a run's folder. `doubts` are questions for the user, asked one at a time.
 
-    `listen_to` is the host where a keeper that is invisible here might still run. `slurm_job` is the SLURM job
-    that it ran in. `record` is the job, or None if the folder cannot be trusted.
+    `listen_to` is the host where a keeper that is invisible from here might still be running, and `slurm_job` is
+    the SLURM job it ran in. `record` is the job, or None if the folder cannot be trusted.
     """
 
     refusals: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class Continuation:
 
 
 def recorded_processes(node: NodePaths, state: st.RunState) -> list[ProcessId]:
-    """Return the processes that the journal and pid files contain, unverified."""
+    """Return the processes listed in the journal and the pid files, unverified."""
     named = [(view.pid, view.start_time) for view in state.attempts]
     named += [(rank.pid, rank.start_time) for view in state.attempts for rank in view.ranks.values()]
     found = [ProcessId(pid, start_time) for pid, start_time in named if pid and start_time is not None]
@@ -77,7 +77,7 @@ def recorded_processes(node: NodePaths, state: st.RunState) -> list[ProcessId]:
 
 
 def examine_adoption(run: RunPaths) -> tuple[Offer, RunFile | None]:
-    """Check whether a new keeper may adopt the live processes of a run, and list what it would do."""
+    """Check whether a new keeper may adopt a run's live processes, and list what it would do."""
     found = _examine(run)
     record, state, again = found.record, found.state, f"`stoker continue {run.run_id}`"
     refusals, actions = found.refusals, tuple[str, ...]()
@@ -103,7 +103,7 @@ def examine_adoption(run: RunPaths) -> tuple[Offer, RunFile | None]:
 
 
 def adopt(run: RunPaths, env: Mapping[str, str], *, entry: str) -> None:
-    """Start a keeper for the live processes of a run, if no reason forbids it. `entry`: see `start_detached`.
+    """Start a keeper for a run's live processes, if nothing rules it out. For `entry`, see `start_detached`.
 
     Raises:
         NotAdopted: the run may not be adopted.
@@ -136,7 +136,7 @@ def _actions(record: RunFile, state: st.RunState, members: Members) -> Iterator[
 
 
 def examine_continuation(run: RunPaths) -> Continuation:
-    """Check whether the next attempt of a run may start, because none of its processes can be alive."""
+    """Check whether a run's next attempt may start, because none of its processes can be alive."""
     found = _examine(run)
     record, state = found.record, found.state
     if found.refusals or record is None:
@@ -176,7 +176,7 @@ def _continued_elsewhere(found: Continuation) -> Continuation:
 def other_host_with_keeper(
     run: RunPaths, watch_s: float | None = None, sleep: Callable[[float], object] = time.sleep
 ) -> str:
-    """Return the host that wrote during the watch, or "". Use only the local clock: clocks of two machines differ."""
+    """Return the host that wrote during the watch, or "". Uses only the local clock, because two machines' clocks differ."""
     end = time.monotonic() + (WATCH_S if watch_s is None else watch_s)
     before = _marks(run)
     while time.monotonic() < end:
@@ -191,7 +191,7 @@ def other_host_with_keeper(
 
 
 def _marks(run: RunPaths) -> dict[Path, tuple[int, int, int]]:
-    """Return the time and size of a keeper's files. Open each one, or a file server's answer may be cached."""
+    """Return the time and size of a keeper's files. Each is opened, because a file server's answer may be cached."""
     node = run.node()
     found: dict[Path, tuple[int, int, int]] = {}
     for path in (node.lock, node.journal, node.log, *node.series.glob("*.jsonl")):
@@ -202,7 +202,7 @@ def _marks(run: RunPaths) -> dict[Path, tuple[int, int, int]]:
 
 
 def _examine(run: RunPaths) -> Continuation:
-    """Return the job and state of a run in the user's own folder that has no keeper, or else refusals."""
+    """Return the job and state of a run that has no keeper and whose folder is the user's own, or else refusals."""
     folder = check_folder(run)
     warnings = folder.warnings
     if folder.refusals:
@@ -239,7 +239,7 @@ def _members(run: RunPaths, record: RunFile, state: st.RunState) -> Members:
 
 
 def _named(processes: Iterable[ProcessId]) -> str:
-    """Return ``pids 12 (python3), 13 (pt_main_thread)``, with only the first few of many."""
+    """Return a list such as ``pids 12 (python3), 13 (pt_main_thread)``, naming only the first few of many."""
     pids = [process.pid for process in processes]
     words = ", ".join(f"{pid} ({command_of(pid) or '?'})" for pid in pids[:MAX_PIDS])
     more = f" and {len(pids) - MAX_PIDS} more" if len(pids) > MAX_PIDS else ""

@@ -1,8 +1,10 @@
 """Writes observations to the run directory: samples to series, events to the journal at a limited rate.
 
-Hundreds of steps may arrive per second. The journal gets at most one `Progress` a second, and fewer once it is large. Each has the newest
-values, with every minimum of the loss since the previous one. Phases, checkpoints and the backlog's progress are limited likewise. An
-adopting keeper reads the logs again from their start. Samples that were recorded before are recognized by their step and dropped here.
+Hundreds of steps may arrive per second. The journal gets at most one `Progress` a second, and fewer once it is large. Each has
+the latest
+values, plus every loss minimum since the previous one. Phases, checkpoints and backlog progress are limited likewise. An adopting
+keeper
+rereads the logs from the start. Samples recorded before are recognized by their step and dropped here.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ PROGRESS_FIELDS = frozenset(MEASURED)
 OF_STEP = frozenset({"step", "epoch_step", "epoch_steps"})
 WHOLE = OF_STEP | {"total_steps"}
 POSITION = WHOLE | {"epoch", "total_epochs"}
-"""The values that show how far the job is."""
+"""The values that show how far along the job is."""
 PROGRESS_INTERVAL_S = 1.0
 MAX_EVIDENCE = 20
 MAX_ADVISORIES = 20
@@ -56,13 +58,13 @@ SPEAKER_WAIT_S = 2.0
 MAX_EARLY = 1000
 BEHIND_BYTES = 1 << 20
 BEHIND_S = 1.0
-"""Reading is behind if at least this many bytes are unread for at least this long. Less is just fresh output."""
+"""Reading is behind if at least this many bytes stay unread for at least this long. Less is just fresh output."""
 log = logging.getLogger("stoker.keeper")
 
 
 @dataclass(slots=True)
 class _Newest:
-    """The newest event of a kind that is journaled at a limited rate."""
+    """The latest event of a kind that is journaled at a limited rate."""
 
     waiting: ev.PhaseChanged | ev.CheckpointCommitted | None = None
     written: float = float("-inf")
@@ -70,12 +72,15 @@ class _Newest:
 
 @dataclass(slots=True)
 class _Memory:
-    """The state of recording within one attempt.
+    """The recording state within one attempt.
 
-    `pending`: progress that is not journaled yet, with the `minima` of the loss since the last one. `not_finite` and the two after it:
-    the first loss that is nan or inf, how many followed, and whether the first and the next finite loss were journaled. `speaker`: the
-    rank whose values count for the job, since `speaker_since`. `early` holds its samples while rank 0 may merely be late, because the
-    ranks' logs are not read at the same time. `phases_until` and `checkpoints_until`: the end of what an earlier keeper journaled.
+    `pending` is progress not journaled yet, with the loss `minima` since the last report. `not_finite` and the two fields after
+    it
+    hold the first NaN or Inf loss, how many followed, and whether it and the next finite loss were journaled. `speaker` is the
+    rank whose values count for the job, since `speaker_since`. `early` holds its samples while rank 0 may merely be late, because
+    the
+    ranks' logs are not read at the same time. `phases_until` and `checkpoints_until` say how far an earlier keeper's journal
+    goes.
     """
 
     attempt: int = 0
@@ -113,11 +118,12 @@ class _Memory:
 
 
 class Recorder:
-    """Writes what was observed in the current attempt. One per keeper, used by its only thread.
+    """Writes what was observed in the current attempt. One per keeper, used only by its thread.
 
-    `backlog()`: how much of the attempt's logs was read; None if nothing is being read. `redact` removes secrets like the
-    journal does, so that evidence recorded by an earlier keeper is recognized by its text. `apart_s()`: the current minimum seconds
-    between events of one kind. `only_watches`: no decision depends on steps, so the first step of a resumed job's bar counts.
+    `backlog()` returns how much of the attempt's logs has been read, or None if nothing is being read. `redact` removes secrets
+    as the journal does, so evidence recorded by an earlier keeper is recognized by its text. `apart_s()` is the current minimum
+    gap (seconds) between events of one kind. If `only_watches`, no decision needs steps, so a resumed job's first bar step
+    counts.
     """
 
     def __init__(
@@ -140,7 +146,7 @@ class Recorder:
         self._sense = StepSense()
 
     def begin(self, attempt: int, *, adopted: RunState | None = None) -> None:
-        """Begin a new attempt, or one `adopted` in the given state. What is on disk is not written again."""
+        """Begin a new attempt, or one `adopted` in the given state. Anything already on disk is not written again."""
         self._m = m = _Memory(attempt)
         self._sense.begin()
         view = adopted.attempt if adopted is not None else None
@@ -161,7 +167,7 @@ class Recorder:
         self._recall(view)
 
     def record(self, seen: Observation) -> None:
-        """Write one observation."""
+        """Record one observation."""
         match seen:
             case StepSeen(from_telemetry=True):
                 self._step(seen)
@@ -219,7 +225,7 @@ class Recorder:
                 assert_never(unreachable)
 
     def tick(self) -> None:
-        """Write what has waited long enough: samples for their step, events for their time."""
+        """Write whatever has waited long enough: samples for their step, events for their time."""
         m, now = self._m, self._clock.mono()
         for newest in (m.phases, m.saved):
             self._emit_newest(newest, self._apart_s())
@@ -237,13 +243,13 @@ class Recorder:
         self._emit_progress(0.0)
 
     def flush(self) -> None:
-        """Write everything that is still waiting."""
+        """Write everything that is still pending."""
         self._flush_progress()
         for newest in (self._m.phases, self._m.saved):
             self._emit_newest(newest, 0.0)
 
     def close(self) -> None:
-        """Write everything that is waiting, and close the series."""
+        """Write everything that is pending and close the series."""
         self.flush()
         try:
             self._series.close()
@@ -326,7 +332,7 @@ class Recorder:
         return self._clock.mono() - m.speaker_since >= SPEAKER_WAIT_S or len(m.early) >= MAX_EARLY
 
     def _report_early(self) -> None:
-        """Use the samples from a different rank, because rank 0 logged nothing in time."""
+        """Use another rank's samples, because rank 0 logged nothing in time."""
         early, self._m.early = self._m.early, []
         for seen in early:
             self._report_step(seen)
@@ -344,9 +350,9 @@ class Recorder:
         return step is None or seen.joined or known is None or step > known
 
     def _note_least(self, step: float | None, loss: float | None) -> None:
-        """Keep each new minimum of the loss. The journal has only the newest value, and a later attempt may repeat some of these steps.
+        """Keep each new minimum of the loss. The journal has only the latest value, and a later attempt may repeat some of these steps.
 
-        A loss without a step belongs to the newest step.
+        A loss without a step belongs to the latest step.
         """
         m = self._m
         at = m.least_step
@@ -358,7 +364,7 @@ class Recorder:
             m.minima.append((at, loss))
 
     def _note_loss(self, seen: StepSeen) -> None:
-        """Journal the attempt's first loss that is nan or inf, and the first finite loss after it."""
+        """Journal the attempt's first NaN or Inf loss and the first finite loss after it."""
         m, loss, step = self._m, seen.values.get("loss"), seen.values.get("step")
         if loss is None:
             return
@@ -380,7 +386,7 @@ class Recorder:
             self._emit(m.not_finite)
 
     def _add_progress(self, seen: StepSeen) -> None:
-        """Merge a sample into the waiting progress. An attempt's first step shows where it continues, so it does not wait."""
+        """Merge a sample into the pending progress. An attempt's first step shows where it continues, so it does not wait."""
         m = self._m
         m.has_loss = m.has_loss or "loss" in seen.values
         # Once the training has logged a loss, the counter of an evaluation does not show the training's position.
@@ -398,7 +404,7 @@ class Recorder:
         self._emit_progress(0.0 if is_first else self._apart_s())
 
     def _recall(self, view: AttemptState) -> None:
-        """Read how far an earlier keeper wrote this attempt's samples, and journal the steps that it did not get to."""
+        """Find out how far an earlier keeper wrote this attempt's samples, and journal the steps it did not get to."""
         m, told = self._m, view.last_step if view.last_step is not None else -math.inf
         untold: list[Sample] = []
         for stream in (METRICS, RANKS):

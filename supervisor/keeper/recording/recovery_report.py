@@ -1,4 +1,4 @@
-"""Report on a failure and its restart: memory, changes, time lost, and whether the training is the same as before."""
+"""Reports on a failure and its restart: memory, changes, lost time, and whether the training is still the same."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from supervisor.run.state import AttemptState, RunState
 
 BLAMED = "instrument_off"
 LEAST_STEPS = FitSettings().steps
-"""Caches and the last shapes of a compiled graph appear only some steps after the first."""
+"""Caches and the last shapes of a compiled graph show up only several steps after the first."""
 
 
 class RecoveryReport:
-    """Emits the events of a recovery. Called by the keeper's only thread."""
+    """Emits the events of a recovery. Called only by the keeper's thread."""
 
     def __init__(self, context: RunContext) -> None:
         self._context, self._record, self._node = context, context.record, context.node
@@ -37,7 +37,7 @@ class RecoveryReport:
         self._comparison = ResumeComparison(context)
 
     def measure(self, state: RunState) -> None:
-        """Record whether the newest attempt was the same training and whether its micro-batch fit, for the next plan and for later runs."""
+        """Record whether the latest attempt was the same training and whether its micro-batch fit, for the next plan and for later runs."""
         self._comparison.look(state, final=True)
         self._say_blame(state)
         view, job, now = state.attempts[-1], self._record.job, self._clock.wall()
@@ -55,7 +55,7 @@ class RecoveryReport:
                 self._context.advise(view.number, advice.code, advice.text)
 
     def say_change(self, state: RunState) -> None:
-        """Journal what the next launch changes, before the launch."""
+        """Before a launch, journal what it changes."""
         context = self._context
         lines = plans.planned_change(context.record, state, context.run, context.node, context.env)
         if lines:
@@ -77,7 +77,7 @@ class RecoveryReport:
         self._comparison.look(state)
 
     def _say_blame(self, state: RunState) -> None:
-        """Report that an attempt gets further without stoker's measurements, and start later runs of the script without them."""
+        """Report that an attempt gets further without stoker's measurements, and turn them off for later runs of the script."""
         trial = unmeasured_trial(state)
         if self._blamed or trial is None or trial[1] is not state.attempt or not got_further(*trial):
             return
@@ -96,21 +96,21 @@ class RecoveryReport:
 
 LOOK_EVERY_S: Final = 1.0
 NEW_ROWS: Final = 20
-"""The final comparison uses all steps that were trained twice, and this many new ones."""
+"""The final comparison uses all steps that were trained twice, plus this many new ones."""
 MOST_ROWS: Final = 80
-"""This many steps of a long overlap are enough."""
+"""For a long overlap, this many steps are enough."""
 MOST_KEPT: Final = 6_000
-"""How many of the newest steps to keep of a long training, because they may be trained twice."""
+"""How many of the latest steps of a long training run to keep, because they may be trained again."""
 TAIL_BYTES: Final = 16 << 20
 MOST_IN_A_SECOND: Final = 2_000
-"""4 MiB hold about 20,000 samples, so a read with fewer reached the end."""
+"""4 MiB hold about 20,000 samples, so a read that returns fewer than this has reached the end."""
 
 MEASURED: Final = frozenset({"loss", "lr", "grad_norm"})
 """A step without any of these was not trained, or had none of its values logged."""
 
 
 class ResumeComparison:
-    """Judges each attempt in turn, from its first logged step on. Only the keeper's thread calls it."""
+    """Judges each attempt in turn, starting with its first logged step. Called only by the keeper's thread."""
 
     def __init__(self, context: RunContext) -> None:
         self._node, self._record = context.node, context.record
@@ -119,7 +119,7 @@ class ResumeComparison:
         self._next_look = -math.inf
 
     def look(self, state: RunState, *, final: bool = False) -> None:
-        """Judge the newest attempt once its log has enough steps. `final` means that no more will come."""
+        """Judge the latest attempt once its log has enough steps. If `final`, no more will come."""
         view, now = state.attempt, self._clock.mono()
         if (
             view is None
@@ -164,9 +164,9 @@ class ResumeComparison:
             )
 
     def _began_below(self, state: RunState, view: AttemptState, tables: _Tables) -> int | None:
-        """Return the step at which an attempt began without loading a checkpoint, if it is below the checkpoint's.
+        """Return the step at which an attempt began without loading a checkpoint, if it is below the checkpoint's step.
 
-        Reported once a run. A person who then restarts the run knows that the script counts its steps from 0.
+        Reported once per run. A person who then restarts the run knows that the script counts its steps from 0.
         """
         at, job = view.resume_at, state.answered_job(self._record.job)
         loaded = view.resumed_step is not None or (view.confirmed is not None and view.confirmed.resume)
@@ -184,7 +184,7 @@ class ResumeComparison:
         return None if began and finds_own else began
 
     def _restart(self, state: RunState, view: AttemptState, tables: _Tables) -> Restart:
-        """Return what is known about the restart that began the attempt."""
+        """Return what is known about the restart with which the attempt began."""
         earlier = [a for a in state.attempts if a.number < view.number and a.first_step is not None]
         before = earlier[-1] if earlier else None
         saved = next((c for c in reversed(state.checkpoints) if c.attempt < view.number), None)
@@ -202,7 +202,7 @@ class ResumeComparison:
 
 
 class _Tables:
-    """The logged steps of an attempt and of earlier ones. If several earlier ones trained a step, the newest counts."""
+    """The logged steps of an attempt and of earlier ones. If several earlier ones trained a step, the latest one counts."""
 
     def __init__(self, folder: Path, attempt: int) -> None:
         self.attempt, self.done = attempt, False
@@ -216,12 +216,12 @@ class _Tables:
 
     @property
     def totals(self) -> tuple[int, int] | None:
-        """The total steps that the script reports, before and after."""
+        """The total steps reported by the script, before and after."""
         old, new = self._totals.get(False), self._totals.get(True)
         return (old, new) if old is not None and new is not None else None
 
     def read(self, *, final: bool) -> bool:
-        """Read what was logged since the last call, at most 4 MiB unless `final`. Return True at the end."""
+        """Read what was logged since the last call, at most 4 MiB unless `final`. Return True once there is nothing more."""
         while samples := self._reader.read():
             self._take(samples)
             if not final:

@@ -1,12 +1,14 @@
-"""Finds the step of a log's sample if the sample's own line does not contain it.
+"""Finds the step for a sample whose own log line does not contain it.
 
 Three logging habits make the step ambiguous:
 
-- The numbers are on one line and the step is on a separate bar. transformers.Trainer writes ``{'loss': …}`` to stdout; its tqdm bar on
-  stderr is wiped before and redrawn after. The state drawn after a wipe (a `StepHint`) is exact; others may lag by tqdm's mininterval.
-- A counter restarts with each epoch: Lightning's ``Epoch 3:  40%|…| 4/10`` is step 34. Keras heads each bar with a line
-  ``Epoch 2/3``, and a bare ``for batch in tqdm(loader)`` shows no epoch.
-- A second bar for an evaluation runs inside the first. Its counter is not the training's.
+- The numbers are on one line and the step is on a separate bar. transformers.Trainer writes ``{'loss': …}`` to stdout; its tqdm
+bar on
+  stderr is wiped before and redrawn after. The state drawn after a wipe (a `StepHint`) is exact; others may lag by tqdm's
+  mininterval.
+- A counter restarts every epoch: Lightning's ``Epoch 3:  40%|…| 4/10`` is step 34. Keras puts a line ``Epoch 2/3`` above
+  each bar, and a bare ``for batch in tqdm(loader)`` shows no epoch.
+- A second bar, for an evaluation, runs inside the first. Its counter is not the training's.
 """
 
 from __future__ import annotations
@@ -33,14 +35,14 @@ STEP_TIME = "step_time_s"
 HEADING = frozenset({EPOCH, "total_epochs"})
 BAR_ONLY = frozenset({"step", "total_steps", "eta_s", STEP_TIME})
 LOSSES_BESIDE = 2
-"""No training losses are printed beside an evaluation's bar. This many of them show that another training began."""
+"""No training losses are printed during an evaluation's bar. This many show that another training has begun."""
 SAME_TOTAL = 0.25
-"""Epochs of one training differ by less in length. A counter of the whole training counts at least twice as far."""
+"""Epochs of one training run differ in length by less. A counter for the whole training goes at least twice as far."""
 MAX_COUNTERS = 16
 
 
 class _Position(NamedTuple):
-    """The state of a counter. `behind`: the steps of its earlier passes, or how many epochs its label lags."""
+    """A counter's state. `behind` is the number of steps in its earlier passes, or how many epochs its label lags."""
 
     behind: float
     step: float
@@ -48,12 +50,12 @@ class _Position(NamedTuple):
     epoch: float | None = None
 
     def begins_again(self, step: float, total: float) -> bool:
-        """Check whether a counter that was full began a new pass, because it is in its first half. A late rank's is near its end."""
+        """Check whether a full counter began a new pass: it is now in its first half. A late rank's counter is near its end."""
         return self.step >= self.total and step <= total / 2
 
 
 class _Waiting(NamedTuple):
-    """A sample that has no step, with its arrival time and the newest step at that time."""
+    """A sample without a step, with its arrival time and the latest step at that time."""
 
     seen: StepSeen
     since: float
@@ -62,35 +64,35 @@ class _Waiting(NamedTuple):
 
 @dataclass(slots=True)
 class _Rank:
-    """The state of one rank's lines."""
+    """The state of a single rank's lines."""
 
     waiting: deque[_Waiting] = field(default_factory=deque)
     hints: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MAX_WAITING))
-    """When a bar was redrawn for a line that was not read yet, and the bar's step."""
+    """When a bar was redrawn for a line that has not been read yet and the step it showed."""
     has_hints: bool = False
     below: set[str] = field(default_factory=set)
-    """Logs in which the bar is redrawn below its lines."""
+    """Logs whose bar is redrawn below their lines."""
     step: float | None = None
     has_bar: bool = False
     bar_total: float | None = None
     losses_beside: int | None = None
-    """Losses since a shorter bar was drawn, or None if the training's bar came last."""
+    """Losses since a shorter bar was drawn, or None if the training bar was drawn last."""
     begins_again: bool = False
-    """Whether the counter has no total and no epoch and restarts with each epoch."""
+    """Whether the counter has neither a total nor an epoch and restarts every epoch."""
     heading: dict[str, float] = field(default_factory=dict)
     thinned: bool = False
-    """Whether some lines of a long log were skipped, so that passes cannot be counted."""
+    """Whether some lines of a long log were skipped, which makes it impossible to count passes."""
     positions: dict[float, _Position] = field(default_factory=dict)
 
 
 class StepSense:
-    """Adds steps to the samples of a run's logs, attempt by attempt. Remembers how its counters behave."""
+    """Adds steps to the samples from a run's logs, attempt by attempt. Remembers how the counters behave."""
 
     def __init__(self) -> None:
         self._ranks: dict[int | None, _Rank] = {}
         self._first_epoch: float | None = None
         self._in_epoch: dict[float, bool] = {}
-        """Whether a counter's steps count from the start of each epoch. The totals tell the counters apart."""
+        """Whether a counter's steps start over each epoch. Counters are distinguished by their totals."""
         self._earlier: frozenset[float] = frozenset()
 
     def begin(self) -> None:
@@ -99,7 +101,7 @@ class StepSense:
         self._earlier = frozenset(self._in_epoch)
 
     def take(self, seen: StepSeen, now: float) -> Iterator[StepSeen]:
-        """Process one sample. Yield completed samples in the order they were printed."""
+        """Process one sample. Yield completed samples in the order in which they were printed."""
         rank = self._ranks.setdefault(seen.rank, _Rank())
         if "step" not in seen.values:
             if rank.losses_beside is not None and "loss" in seen.values:
@@ -130,7 +132,7 @@ class StepSense:
         yield replace(seen, values=values)
 
     def hint(self, hint: StepHint, now: float) -> Iterator[StepSeen]:
-        """Use the state of a bar that was redrawn after a line. The hint is not a sample."""
+        """Use the state of a bar that was redrawn after a line. The hint itself is not a sample."""
         rank = self._ranks.setdefault(hint.rank, _Rank())
         rank.has_bar = True
         if _is_second_bar(rank, hint.values):
@@ -155,7 +157,7 @@ class StepSense:
             rank.hints.append((now, rank.step))  # the hint's line is read, or written to this log, later
 
     def due(self, now: float, *, final: bool = False) -> Iterator[StepSeen]:
-        """Yield samples that have waited long enough and were not followed by a redrawn bar."""
+        """Yield samples that have waited long enough without being followed by a redrawn bar."""
         for rank in self._ranks.values():
             wait_s = WAIT_AGAIN_S if rank.has_hints else WAIT_S
             while rank.waiting and (final or now - rank.waiting[0].since >= wait_s):
@@ -185,9 +187,9 @@ class StepSense:
     # -- counters that restart with each epoch -----------------------------------------------------
 
     def _count_on(self, rank: _Rank, values: dict[str, float]) -> dict[str, float]:
-        """Return the values with a step that continues over the epochs, once the counter was seen to restart.
+        """Return the values with a step that keeps counting across epochs, once the counter was seen to restart.
 
-        The total then covers all epochs, and is unknown if their number is. The logged values stay as
+        The total then covers all epochs, and is unknown if the number of epochs is. The logged values are kept as
         ``epoch_step`` and ``epoch_steps``.
         """
         step, total = values["step"], values.get("total_steps")
@@ -212,7 +214,7 @@ class StepSense:
         return _moved(values, before * total, max(epochs, before + 1) * total if epochs is not None else None)
 
     def _passes(self, rank: _Rank, step: float, total: float) -> float:
-        """Return the steps of the earlier passes of a counter that shows no epoch."""
+        """Return the number of steps in the earlier passes of a counter that shows no epoch."""
         counter = self._counter(total)
         last = rank.positions.get(counter)
         behind = 0.0
@@ -222,7 +224,7 @@ class StepSense:
         return behind
 
     def _epochs(self, rank: _Rank, epoch: float, step: float, total: float) -> float | None:
-        """Return the number of earlier epochs, or None while the counter may cover the whole training."""
+        """Return the number of earlier epochs, or None as long as the counter may cover the whole training."""
         if self._first_epoch is None or epoch < self._first_epoch:
             self._first_epoch = epoch if epoch in {0, 1} else 0
         counter = self._counter(total)
@@ -241,7 +243,7 @@ class StepSense:
         return epoch - self._first_epoch + behind if self._in_epoch[counter] else None
 
     def _counter(self, total: float) -> float:
-        """Find the counter with about this total, because one epoch may be longer than the last."""
+        """Find the counter with approximately this total, because one epoch may be longer than the last."""
         known = next((one for one in self._in_epoch if abs(one - total) <= one * SAME_TOTAL), None)
         if known is not None:
             return known
@@ -253,7 +255,7 @@ class StepSense:
 
 
 def _moved(values: dict[str, float], behind: float, total: float | None) -> dict[str, float]:
-    """Return the values at a different step. Drop the remaining time, which is the pass's and not the training's."""
+    """Return the values moved to a different step. The remaining time is dropped, because it covers only this pass."""
     kept = {name: value for name, value in values.items() if name not in {"eta_s", "total_steps"}}
     kept |= {"epoch_step": values["step"], "epoch_steps": values["total_steps"]}
     kept["step"] = behind + values["step"]
@@ -261,14 +263,14 @@ def _moved(values: dict[str, float], behind: float, total: float | None) -> dict
 
 
 def _overtaken(rank: _Rank, log: str) -> Iterator[StepSeen]:
-    """Yield waiting samples whose step the next loss of their log already has. Later, they would seem the newest."""
+    """Yield waiting samples whose step the next loss in their log already has. Later, they would pass for the latest."""
     while rank.waiting and log and rank.waiting[0].seen.log == log:
         one = rank.waiting.popleft()
         yield _at(one.seen, one.before)
 
 
 def _is_second_bar(rank: _Rank, values: dict[str, float]) -> bool:
-    """Check whether this bar is not the training's: it is shorter and shows only its progress."""
+    """Check whether this bar is not the training bar, because it is shorter and shows nothing but its progress."""
     total = values.get("total_steps")
     if total is None:
         return False

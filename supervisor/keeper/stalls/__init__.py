@@ -1,1 +1,1 @@
-"""Flags silences, investigates them, and ends those that are hangs."""
+"""Flags silences, investigates them, and stops the attempt if a silence is a hang."""

@@ -1,7 +1,7 @@
-"""Follows a flagged silence: its rounds of stacks, why it is not ended, and the countdown before its end.
+"""Follows a flagged silence: its rounds of stacks, why the attempt is not stopped, and the countdown until it is.
 
-This module gathers the values for the rules (`policy.health.ending`), then journals and carries out the rulings. A silence ends on
-its own, is ended, or is kept by a person. A keeper that adopts the run continues where the previous keeper stopped.
+Gathers the values for the rules (`policy.health.ending`), then journals and carries out their rulings. A silence ends on
+its own, is ended, or is kept by a person. A keeper that adopts the run continues where the previous one stopped.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from supervisor.run.state import AttemptState
 
 ROUND_GAP_S = 3.0
 LONGEST_GAP_S = 300.0
-"""The longest interval between inconclusive rounds. Intervals double, because each round writes a file."""
+"""The longest interval between inconclusive rounds, in seconds. Intervals double, because each round writes a file."""
 CONFIRM_S = 5.0
-"""The last round of stacks is taken this many seconds before the end, or halfway through a shorter countdown, so that it is recent."""
+"""The last round of stacks is taken this many seconds before the stop, or halfway through a shorter countdown, so it is recent."""
 KEPT_ROUNDS = 8
-"""How many of the last in a series of identical stack rounds are kept, besides the first."""
+"""How many of the last identical stack rounds in a row are kept, besides the first."""
 
 
 @dataclass(frozen=True, slots=True)
 class HangContext:
-    """What the watch needs from the keeper. `group_timeout_s` is the process groups' timeout, if longer than PyTorch's default."""
+    """What the watch needs from the keeper. `group_timeout_s` is the process-group timeout, if longer than PyTorch's default."""
 
     watched: Callable[[], bool] = lambda: False
     can_resume: Callable[[], bool] = lambda: False
@@ -42,10 +42,10 @@ class HangContext:
 
 
 class HangWatch:
-    """Follows one flagged silence after another. `say` gives advice, no more often than its quota allows."""
+    """Follows one flagged silence after another. `say` gives advice, but no more often than its quota allows."""
 
     _countdown: tuple[float, float] | None
-    """The end, and the time from which a round of stacks must still look the same, in monotonic seconds."""
+    """The deadline, and the time from which a round of stacks must still look the same, in monotonic seconds."""
     _kept: bool
 
     def __init__(
@@ -67,7 +67,7 @@ class HangWatch:
         self._clear()
 
     def adopt(self, view: AttemptState, read_again: float) -> None:
-        """Take over a silence from an earlier keeper. `read_again` is when this keeper has reread the logs."""
+        """Take over a silence from an earlier keeper. `read_again` is when this keeper will have reread the logs."""
         self._kept = view.kept is not None
         if (counting := view.countdown) is not None:
             # The countdown is kept, but this keeper first takes two rounds of its own.
@@ -76,7 +76,7 @@ class HangWatch:
             self._count_down(left_s, counting.text, counting.rule)
 
     def flag(self, watch: StallWatch, limit: Threshold, now: float) -> None:
-        """Journal a silence that exceeded the threshold of a stall, and take its stacks."""
+        """Journal a silence that exceeded the stall threshold and start taking stacks."""
         wall, stalled_s = self._clock.wall(), watch.stalled_s(now)
         act_s = watch.asked_s()
         if act_s is None and limit.act_s is not None:
@@ -102,12 +102,12 @@ class HangWatch:
         self._emit(ev.StallEnded(t=self._clock.wall(), attempt=self._attempt, stalled_s=stalled_s))
 
     def keep_waiting(self, by: str) -> None:
-        """Do not end this silence, because a person chose to keep waiting."""
+        """Let this silence continue, because a person chose to keep waiting."""
         self._countdown, self._kept = None, True
         self._emit(ev.HangKept(t=self._clock.wall(), attempt=self._attempt, by=by))
 
     def look(self, watch: StallWatch, limit: Threshold, taken: Round | None, now: float) -> bool:
-        """Check a continuing silence. Return True to end the attempt. `taken` is a round that just finished."""
+        """Check an ongoing silence. Return True if the attempt should be stopped. `taken` is a round that just finished."""
         if taken is not None and taken.mono >= watch.last_sign:  # otherwise it belongs to an earlier silence
             self._keep(watch, limit, taken)
         silence = self._silence(watch, limit, now)
@@ -169,7 +169,7 @@ class HangWatch:
         )
 
     def _late(self, newest: Round) -> tuple[LateRank, ...]:
-        """Return the ranks that others wait for, or if all seem to wait, those that may be in the backward pass."""
+        """Return the ranks the others wait for or, if all seem to wait, those that may be in the backward pass."""
         late = [place for rank in newest.absent if (place := newest.stacks.place_of(rank)) is not None]
         if not late:
             outside = [place for place in newest.stacks.places if place.kind is not Kind.PEERS]
@@ -181,7 +181,7 @@ class HangWatch:
         return tuple(LateRank(p.rank, p.kind, p.where, computes=p.rank in busy) for p in late)
 
     def _computes(self, place: RankPlace) -> bool:
-        """Check whether a rank used its CPU between the two compared rounds, or was seen running."""
+        """Check whether a rank used its CPU between the two compared rounds or was seen running."""
         newest = self._rounds[-1]
         apart = [r for r in self._rounds if newest.mono - r.mono >= self._settings.rounds_apart_s]
         before = apart[-1] if apart else self._rounds[0]
@@ -198,7 +198,7 @@ class HangWatch:
             self._next_round = now + self._gap_s
 
     def _keep(self, watch: StallWatch, limit: Threshold, taken: Round) -> None:
-        """Keep one more round. Give advice once the stacks show more than a long step."""
+        """Store another round. Give advice once the stacks show that this is more than a long step."""
         before = self._rounds[-1] if self._rounds else None
         self._changed = ""
         if before is not None and not alike(before.stacks, taken.stacks):
@@ -224,7 +224,7 @@ class HangWatch:
     # -- carrying out a ruling -------------------------------------------------------------------
 
     def _wait(self, ruling: Wait, silence: Silence, now: float) -> None:
-        """Do not end the silence for now. Report each reason once, and take more stacks in time."""
+        """Let the silence continue for now. Report each reason once, and take more stacks in time."""
         due = silence.act_s is not None and silence.silent_s >= silence.act_s
         if self._countdown is not None and not ruling.passing:
             self._countdown = None
@@ -263,7 +263,7 @@ class HangWatch:
                 self._gap_s = min(2 * self._gap_s, LONGEST_GAP_S)
 
     def _act(self, ruling: Act, silence: Silence, now: float) -> bool:
-        """Count down, take one more round of stacks, then end the attempt."""
+        """Count down, take one more round of stacks, then stop the attempt."""
         newest = self._rounds[-1] if self._rounds else None
         text = newest.stacks.text if newest is not None else "could not take any stacks"
         if self._countdown is None:

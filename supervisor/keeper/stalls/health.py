@@ -1,6 +1,6 @@
-"""The health of a live attempt: stalls and hangs, stragglers, early signs. Health advises; the keeper's loop acts.
+"""The health of a live attempt: stalls and hangs, stragglers, early signs. Health only advises; the keeper's loop acts.
 
-It receives what the sensors saw and is updated at every tick of the loop. Paces and earlier advice outlive an attempt.
+Receives sensor observations and is updated on every tick of the loop. Paces and earlier advice outlive an attempt.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from supervisor.run.state import AttemptState, RunState
 from supervisor.sources.checkpoint_layouts import tree_bytes
 
 READ_AGAIN_S = 3.0
-"""An adopting keeper reads the logs again, so what it sees in its first seconds happened earlier."""
+"""An adopting keeper rereads the logs, so whatever it sees in its first seconds happened earlier."""
 LOG_STEP_GAP_S = 0.05
 """Steps in one batch of a log are read at the same moment, so only gaps between batches count."""
 AWAY_S = 2.0
 RESET_STEPS = 10
-"""Ranks are never this many steps apart, so a counter that falls by more restarts with each epoch."""
+"""Ranks are never this many steps apart, so a counter that drops by more restarts every epoch."""
 STRAGGLER_INTERVAL_S = 10.0
 
 
 class Health:
-    """Follows one attempt after another.
+    """Follows successive attempts.
 
-    `targets` returns the processes whose stacks can be taken now, or None while no rank is known. `around`
-    holds the other values that decide whether to end a silent attempt.
+    `targets` returns the processes whose stacks can be taken now, or None as long as no rank is known. `around`
+    holds the other values that decide whether to stop a silent attempt.
     """
 
     _flagged_before: ev.StallFlagged | None
@@ -80,7 +80,7 @@ class Health:
         self._reset(0)
 
     def begin(self, attempt: int, *, adopted: RunState | None = None) -> None:
-        """Begin a new attempt, or continue one `adopted` in the given state."""
+        """Begin a new attempt, or continue one that was `adopted` in the given state."""
         now = self._clock.mono()
         self._reset(attempt)
         self._watch = StallWatch(self._paces, self._settings, started=now)
@@ -97,21 +97,21 @@ class Health:
             self._slow = view.slow_rank.rank
 
     def end(self) -> None:
-        """Stop checking, because the attempt has ended. A round in progress finishes on its own."""
+        """Stop checking, because the attempt has ended. Any round in progress finishes on its own."""
         self._watch = None
 
     @property
     def working(self) -> bool:
-        """Whether stacks are being taken now."""
+        """Whether stacks are currently being taken."""
         return self._stacks.working
 
     def close(self) -> None:
-        """Wait for rounds in progress."""
+        """Wait for any rounds in progress."""
         self._watch = None
         self._stacks.close()
 
     def observe(self, seen: Observation) -> None:
-        """Process what a sensor saw."""
+        """Process a sensor observation."""
         watch = self._watch
         if watch is None:
             return
@@ -136,7 +136,7 @@ class Health:
             self._watch.progress(self._mono(checkpoint.written_t or checkpoint.t))
 
     def tick(self) -> bool:
-        """Check the silence. Return True if the attempt hangs and must end."""
+        """Check for silence. Return True if the attempt hangs and must be stopped."""
         watch = self._watch
         if watch is None:
             return False
@@ -162,11 +162,11 @@ class Health:
         return self._hangs.look(watch, watch.flagged, taken, now)
 
     def keep_waiting(self, by: str) -> None:
-        """Do not end this silence, because a person chose to keep waiting."""
+        """Let this silence continue, because a person chose to keep waiting."""
         self._hangs.keep_waiting(by)
 
     def stacks_now(self) -> BackgroundTask[Round, str] | None:
-        """Begin a round that a user requested. The task returns the artifact's name. Return None if no rank is known."""
+        """Start a round that a user requested. The task returns the artifact's name. Return None if no rank is known."""
         return self._stacks.ask()
 
     # -- the memory of an attempt ----------------------------------------------------------------
@@ -252,7 +252,7 @@ class Health:
                 pass
 
     def _is_progress_of(self, rank: int | None) -> bool:
-        """Check whether this rank's phases count for the attempt: rank 0's, or those of the first rank that reported one."""
+        """Check whether this rank's phases count for the attempt: those of rank 0 or of the first rank to report any."""
         if rank in {None, 0}:
             self._speaker = 0
         elif self._speaker is None:

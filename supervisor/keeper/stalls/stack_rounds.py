@@ -1,6 +1,6 @@
-"""A round of stacks: all ranks side by side in groups, with NCCL's and PyTorch's reports, as an artifact.
+"""A round of stacks: all ranks side by side in groups, with NCCL and PyTorch reports, saved as an artifact.
 
-Rounds are taken one at a time in their own thread: py-spy may need seconds and stops each process for a moment.
+Rounds are taken one at a time in their own thread, because py-spy may need seconds and briefly stops each process.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ _LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """The processes to inspect, and where to write the round.
+    """The processes to inspect and where to write the round.
 
-    `ranks`: by global rank. `attempt_root` is the attempt's folder. `env` is the job's environment. `since_t`: wall time
-    of the attempt's start; older dumps belong to other runs.
+    `ranks` is keyed by global rank. `attempt_root` is the attempt's folder. `env` is the job's environment. `since_t` is
+    the wall time at which the attempt started; older dumps belong to other runs.
     """
 
     attempt: int
@@ -70,10 +70,11 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The result of a round. `mono` is its time, by the keeper's clock. `lines` is the artifact's line of each rank's own frame, 1-based.
+    """The result of a round. `mono` is its time on the keeper's clock. `lines` gives the 1-based artifact line of each rank's own frame.
 
-    `cpu_s`: CPU seconds that each rank's process has used. `here` and `world`: the ranks on this node and in the job, according to the
-    ranks' environment.
+    `cpu_s` is the CPU time that each rank's process has used, in seconds. `here` and `world` are the numbers of ranks on this
+    node and
+    in the job, according to the ranks' environment.
     """
 
     mono: float
@@ -90,15 +91,15 @@ class Round:
 
     @property
     def odd(self) -> tuple[int, ...]:
-        """The ranks that keep the others waiting, according to the stacks, or else to NCCL or the flight recorder."""
+        """The ranks that keep the others waiting, according to the stacks or else to NCCL or the flight recorder."""
         return self.stacks.odd or self.absent
 
     @property
     def shows_a_wait(self) -> bool:
-        """Whether this round alone shows that the others wait for a rank that does not run, or that all wait.
+        """Whether this round alone shows that the others wait for a rank that is not running, or that all ranks wait.
 
-        A rank that computes while the others wait may be in a long step, for example after the sequences became longer. Only a second
-        round can tell a long step from an endless loop.
+        A rank that computes while the others wait may be in a long step, for example after sequences got longer. Only a second
+        round can distinguish a long step from an endless loop.
         """
         if self.absent:
             return True
@@ -107,13 +108,13 @@ class Round:
 
     @property
     def line_at(self) -> str | None:
-        """The code line of the first rank that keeps the others waiting."""
+        """The line of code where the first rank that keeps the others waiting is."""
         place = self.stacks.place_of(self.odd[0]) if self.odd else None
         return place.line_at if place is not None else None
 
     @property
     def groups(self) -> tuple[ev.RanksAt, ...]:
-        """The ranks grouped by what they do, for the journal. Ranks that keep the others waiting come first."""
+        """The ranks grouped by what they are doing, for the journal. Ranks that keep the others waiting come first."""
         odd, lines = set(self.odd), self.lines or {}
         found = sorted(self.stacks.groups, key=lambda group: not odd.issuperset(group.ranks))
         if self.artifact is None:
@@ -125,7 +126,7 @@ class Round:
 
 
 def take_round(targets: Targets, clock: Clock) -> Round:
-    """Take stacks, NCCL's counts and flight-recorder dumps of all ranks, and write them to artifacts/."""
+    """Take stacks, NCCL counts and flight-recorder dumps of all ranks, and write them to artifacts/."""
     order = sorted(targets.ranks)
     processes = [targets.ranks[rank] for rank in order]
     taken = collect_stacks(
@@ -203,8 +204,8 @@ def write_stacks(
 ) -> tuple[str | None, dict[int, int]]:
     """Write a round: `head`, then `stacks` by rank, then `extra`.
 
-    Return the file's name relative to the run directory (None if it was not written), and for each rank the
-    1-based line of the innermost frame in the user's code, or else of the innermost frame.
+    Return the file's name relative to the run directory (None if it was not written) and, for each rank, the 1-based
+    line of the innermost frame in the user's code, or else of the innermost frame overall.
     """
     parts = [head, ""]
     lines: dict[int, int] = {}
