@@ -1,12 +1,14 @@
-"""What later runs of a script remember, in ``$XDG_STATE_HOME/stoker``: a person's answers, and the batches that fit.
+"""What stoker remembers for later runs of a script, in ``$XDG_STATE_HOME/stoker``: a person's answers and the batches that fit.
 
-``answers.jsonl`` has one line per answer about the batch, the exit code or the resume of a script, and lists scripts that got further
-without stoker's measurements. The key is the script's text and the question, so an edited script or another question is asked about
-again. An answer is always one of the values that the question lists, so the file's content cannot set anything else. The file is
-replaced as a whole. If two answers are given at the same moment, one may be lost and is asked for again.
+``answers.jsonl`` has one line per answer about a script's batch, exit code or resume, and lists scripts that got further
+without stoker's measurements. The key is the script's text and the question, so an edited script or a different question prompts
+the
+user again. An answer is always one of the values that the question lists, so the file's content cannot set anything else. The
+file
+is replaced as a whole. If two answers are given at the same moment, one may be lost, and its question is asked again.
 
-``memory.jsonl`` has one line per attempt. The key is the script, the flags that shape the model, the GPU type and the number of ranks,
-since the same micro-batch then needs the same memory. Results are proposed and used in plans, never silently.
+``memory.jsonl`` has one line per attempt. The key is the script, the flags that shape the model, the GPU type and the number of
+ranks, since the same micro-batch then needs the same memory. Results are proposed and used in plans, but never silently.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ _Time = Annotated[float, msgspec.Meta(ge=0, le=4e9)]
 
 
 class AnswerLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One recorded answer. `script` is a hash of its text, `question` a `BatchQuestion.key`, and `t` in wall seconds."""
+    """A recorded answer. `script` is a hash of its text, `question` a `BatchQuestion.key`, and `t` wall-clock seconds."""
 
     script: str
     question: str
@@ -81,7 +83,7 @@ def remember_answer(line: AnswerLine, env: Mapping[str, str]) -> None:
 
 
 def recall_answer(script: str, question: str, env: Mapping[str, str]) -> AnswerLine | None:
-    """Return the newest answer to a question about a script, or None."""
+    """Return the latest answer to a question about a script, or None."""
     known = [
         line for line in _read(state_home(env) / FILE) if (line.script, line.question) == (script, question)
     ]
@@ -89,24 +91,24 @@ def recall_answer(script: str, question: str, env: Mapping[str, str]) -> AnswerL
 
 
 def recalled(question: BatchQuestion, env: Mapping[str, str]) -> AnswerGiven | None:
-    """Return the recorded answer to this question, with its day."""
+    """Return the recorded answer to this question, with its date, or None."""
     known = recall_answer(question.script, question.key, env) if question.script else None
     return AnswerGiven(question, known.value, day_of(known.t)) if known is not None else None
 
 
 def day_of(t: float) -> str:
-    """Return a time in wall seconds as a date."""
+    """Format a wall-clock time in seconds as a date."""
     return time.strftime("%Y-%m-%d", time.localtime(t))
 
 
 def exit_code_question(job: JobSpec) -> BatchQuestion:
-    """Ask whether exit code 0 of this job's script means success whatever its logs show. Without a file, the command line is the script."""
+    """Ask whether this script's exit code 0 means success whatever its logs show. Without a file, the command line is the script."""
     answer = BatchAnswer("trust", refusal="from now on, exit code 0 of this script counts as a success")
     return BatchQuestion(Unread.EXIT_CODE, "", None, (answer,), _hash_of(job))
 
 
 def resume_question(job: JobSpec, candidates: Sequence[str] = ()) -> BatchQuestion:
-    """Ask how this job's script resumes. `candidates`: settings that may take a checkpoint, in the form of `--resume-knob`."""
+    """Ask how this job's script resumes. `candidates` are settings that may take a checkpoint, as in `--resume-knob`."""
     values = [*candidates[: MAX_RESUME_ANSWERS - 1], BY_ITSELF, NEVER][:MAX_RESUME_ANSWERS]
     restarts, begins = "restart from the newest checkpoint", "a restart begins at step 0, so it waits for you"
     answers = tuple(BatchAnswer(value, refusal=begins if value == NEVER else restarts) for value in values)
@@ -114,7 +116,7 @@ def resume_question(job: JobSpec, candidates: Sequence[str] = ()) -> BatchQuesti
 
 
 def batch_question(job: JobSpec, state: RunState) -> BatchQuestion | None:
-    """Ask what the measurements leave open about the batch. `job`: as it was started."""
+    """Return the question that the measurements leave open about the batch, if any. `job` is the job as it was started."""
     if job.entry_kind is EntryKind.TRAINER or state.measured is None:
         return None
     seen = state.measured.settings.answered(state.values_answered)
@@ -122,7 +124,7 @@ def batch_question(job: JobSpec, state: RunState) -> BatchQuestion | None:
 
 
 def keep_answers(state: RunState, env: Mapping[str, str], now: float, *, wrong: Unread | None = None) -> None:
-    """Record batch answers that an attempt's steps confirmed, for later runs, or forget the answer that they show to be `wrong`.
+    """Record for later runs the batch answers that an attempt's steps confirmed, or forget the one they proved `wrong`.
 
     Raises:
         OSError: the file cannot be written.
@@ -135,12 +137,12 @@ def keep_answers(state: RunState, env: Mapping[str, str], now: float, *, wrong: 
 
 
 def is_resume_answer(value: str) -> bool:
-    """Check whether `resume_question` can list a recorded answer: a keyword, or the name of a setting."""
+    """Check whether a recorded answer is one that `resume_question` can list: a keyword or the name of a setting."""
     return value in {BY_ITSELF, NEVER} or _SETTING.fullmatch(value) is not None
 
 
 def remember_unmeasured(job: JobSpec, env: Mapping[str, str], now: float) -> None:
-    """Record that later runs of this job's script start without stoker's measurements.
+    """Record that later runs of this job's script should start without stoker's measurements.
 
     Raises:
         OSError: the file cannot be written.
@@ -159,7 +161,7 @@ def _hash_of(job: JobSpec) -> str:
 
 
 def script_of(job: JobSpec) -> tuple[str, str]:
-    """Return the name and text of the script that a job starts, or if it is not a file, "" and the command's words."""
+    """Return the name and text of the script that a job starts, or "" and the command's words if it is not a file."""
     words = (job.entry, *job.entry_args)
     launch = read_launch(words) if job.entry_kind is EntryKind.COMMAND else Launch(script=job.entry)
     is_module = job.entry_kind is EntryKind.MODULE or launch.module is not None
@@ -185,7 +187,7 @@ def _read(path: Path) -> list[AnswerLine]:
 
 MEMORY_FILE = "memory.jsonl"
 MEMORY_BYTES = 4 << 20
-"""Some 15,000 lines, read in 40 ms. There are a few runs a day, so older lines are about another script version."""
+"""About 15,000 lines, read in 40 ms. At a few runs a day, older lines come from a different version of the script."""
 
 
 class JobKind(msgspec.Struct, frozen=True):
@@ -198,7 +200,7 @@ class JobKind(msgspec.Struct, frozen=True):
 
 
 class MemoryLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One recorded trial. `t` is in wall seconds, and `run` is the run's id."""
+    """A recorded trial. `t` is in wall-clock seconds, and `run` is the run's id."""
 
     kind: JobKind
     trial: MemoryTrial
@@ -208,7 +210,7 @@ class MemoryLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def flags_hash(words: Iterable[str]) -> str:
-    """Return a short hash of the words that shape a model. The words may be secret and are not stored."""
+    """Return a short hash of the words that shape a model. The words may be secret, so they are not stored."""
     return hashlib.sha256("\0".join(words).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 

@@ -1,7 +1,7 @@
-"""When each byte of a log arrived: the arrival index of an attempt, written by its keeper's tailer beside the logs.
+"""Records when each byte of a log arrived. The keeper's tailer writes this index for each attempt, next to the logs.
 
-``arrivals.jsonl`` has one line for each batch that the tailer read: the log's path within the attempt's folder, where the batch
-ends, and the two checks of the file between which it was written. Views order lines of several logs by it.
+``arrivals.jsonl`` has one line for each batch that the tailer read: the log's path within the attempt's folder, the end of the
+batch, and the times of the two checks between which it was written. Views use the index to order lines from several logs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ READ_BYTES = 64 << 20
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """Bytes of `log` up to the offset `end` were written between `since` and `t`, wall seconds."""
+    """Bytes of `log`, up to the offset `end`, that were written between `since` and `t` (wall-clock seconds)."""
 
     log: str
     end: int
@@ -40,18 +40,18 @@ _DECODER = msgspec.json.Decoder(Arrival)
 
 
 class Arrivals:
-    """The batches of one log, in order. One thread adds batches, and any thread may read them."""
+    """The batches of one log, in order. One thread adds batches; any thread may read them."""
 
     def __init__(self) -> None:
         self.batches: list[Arrival] = []
 
     @property
     def end(self) -> int:
-        """How many bytes have a known time."""
+        """The number of bytes whose arrival time is known."""
         return self.batches[-1].end if self.batches else 0
 
     def add(self, batch: Arrival) -> bool:
-        """Append a batch, unless its bytes are known. Return whether it was appended."""
+        """Append a batch unless its bytes are already covered. Return whether it was appended."""
         last = self.batches[-1] if self.batches else None
         if batch.end <= self.end or not batch.since <= batch.t or (last is not None and batch.t < last.t):
             return False
@@ -63,7 +63,7 @@ class Arrivals:
         return True
 
     def time_of(self, offset: int) -> float:
-        """Return when all bytes before `offset` had arrived, assuming that a batch arrives at a steady rate."""
+        """Return when all bytes before `offset` had arrived, assuming that each batch arrived at a steady rate."""
         batches = self.batches
         at = min(bisect_left(batches, offset, key=attrgetter("end")), len(batches) - 1)
         batch, begin = batches[at], batches[at - 1].end if at else 0
@@ -71,7 +71,7 @@ class Arrivals:
         return batch.since + (batch.t - batch.since) * share
 
     def offset_at(self, t: float) -> int:
-        """Return how many bytes had arrived at `t`."""
+        """Return how many bytes had arrived by `t`."""
         batches = self.batches
         at = bisect_right(batches, t, key=attrgetter("t"))
         begin = batches[at - 1].end if at else 0
@@ -82,14 +82,14 @@ class Arrivals:
 
 
 def _merged(batches: list[Arrival]) -> Iterator[Arrival]:
-    """Merge every two neighbors into one."""
+    """Merge each pair of neighboring batches into one."""
     for at in range(0, len(batches), 2):
         first, last = batches[at], batches[min(at + 1, len(batches) - 1)]
         yield msgspec.structs.replace(last, since=first.since)
 
 
 class ArrivalReader:
-    """Follows the arrival index of an attempt. `logs`: by absolute path."""
+    """Follows an attempt's arrival index. `logs` is keyed by absolute path."""
 
     def __init__(self, attempt: AttemptPaths) -> None:
         self.logs: dict[str, Arrivals] = {}
@@ -126,7 +126,7 @@ class ArrivalReader:
 
 
 class ArrivalWriter:
-    """Writes the index of an attempt, one batch after another. After a failed write, it writes no more."""
+    """Writes an attempt's arrival index, batch by batch. After a failed write, it writes nothing more."""
 
     def __init__(self, attempt: AttemptPaths) -> None:
         self._path = attempt.arrivals
@@ -140,11 +140,11 @@ class ArrivalWriter:
             self._open()
 
     def end_of(self, log: str) -> int:
-        """Return how many bytes of a log are in the index."""
+        """Return how many bytes of a log the index covers."""
         return self._logs[log].end if log in self._logs else 0
 
     def note(self, log: str, end: int, since: float, t: float) -> None:
-        """Record that `log` has `end` bytes at `t`, and had fewer at `since`."""
+        """Record that `log` had `end` bytes at `t` and fewer at `since`."""
         batch = Arrival(log, end, since, t)
         if not self._logs.setdefault(log, Arrivals()).add(batch) or self._fd < 0:
             return

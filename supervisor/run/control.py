@@ -1,11 +1,12 @@
-"""What a screen writes to ``control/`` for the keeper: requests, and a sign that a person is watching.
+"""What viewers write to ``control/`` for the keeper: requests, and a sign that a person is watching.
 
-A request is a file ``control/<id>.json``, written by rename, so that the keeper never sees half of it. An event answers the request
-(`request_done`, `request_refused`), and the file is removed. The file's owner is the sender: the run's user, or root. A sender in
-the file is only informative.
+A request is a file, ``control/<id>.json``, put in place by a rename so the keeper never sees half of it. An event answers the
+request (`request_done`, `request_refused`), and the file is removed. The file's owner is the sender: the run's user, or root.
+A sender named in the file is only informational.
 
-``control/viewer-<pid>@<host>`` is the heartbeat of a screen that may send requests. It is removed when the screen is left. A file that no
-longer changes does not count.
+``control/viewer-<pid>@<host>`` is the heartbeat of a viewer that may send requests. It is removed when the viewer exits. A file
+that
+has stopped changing does not count.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ ROOT = 0
 
 
 class RequestArgs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Arguments of RESTART_WITH, NOTE and ANSWER. `argv` are the script's arguments. `offered`: apply the change that the hold proposes."""
+    """Arguments of RESTART_WITH, NOTE and ANSWER. `argv` is the script's arguments. `offered` applies the change the hold proposes."""
 
     micro_batch: int | None = None
     argv: tuple[str, ...] | None = None
@@ -49,7 +50,7 @@ class Requester(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One request. With `if_attempt`, it is refused as stale if that attempt is not current."""
+    """A request. If `if_attempt` is set and is not the current attempt, the request is refused as stale."""
 
     id: str
     kind: RequestKind
@@ -67,7 +68,7 @@ class BadRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def new_id() -> str:
-    """Return an id that sorts by time: 16 hex digits of nanoseconds and 8 random ones."""
+    """Return an id that sorts by time: 16 hex digits of nanoseconds followed by 8 random ones."""
     import secrets  # loads OpenSSL, so only when a request is made
 
     return f"{time.time_ns():016x}{secrets.token_hex(4)}"
@@ -76,10 +77,10 @@ def new_id() -> str:
 def send(
     control: Path, kind: RequestKind, *, if_attempt: int | None = None, args: RequestArgs | None = None
 ) -> str:
-    """Write a request. Return its id, which the journal's answer refers to. Views and commands call `ownership.ask` instead.
+    """Write a request and return its id, which the journal's answer refers to. Views and commands use `ownership.ask`.
 
     Raises:
-        OSError: the folder is gone, not writable for this user, or a link to another.
+        OSError: the folder is gone, is not writable by this user, or is a link to another one.
     """
     try:
         user = getpass.getuser()
@@ -108,7 +109,7 @@ def send(
 
 
 def pending(control: Path) -> list[Request | BadRequest]:
-    """Return pending requests, oldest first. A file that is not a valid request becomes a `BadRequest`."""
+    """Return pending requests, oldest first. A file that is not a valid request is returned as a `BadRequest`."""
     try:
         names = sorted(name for name in os.listdir(control) if name.endswith(".json") and name[0] != ".")
     except OSError:
@@ -151,14 +152,14 @@ _PREFIX = "viewer-"
 
 
 def presence_of(control: Path) -> Heartbeat:
-    """Return this screen's heartbeat. A screen that cannot write here cannot send requests, either."""
+    """Return this viewer's heartbeat. A viewer that cannot write here cannot send requests either."""
     host = socket.gethostname().replace("/", "_")
     path = control / f"{_PREFIX}{os.getpid()}@{host}"
     return Heartbeat(path, "viewer", every_s=REFRESH_S, mode=0o644)
 
 
 class Viewers:
-    """The keeper's side: the heartbeats of the screens. Times are monotonic seconds."""
+    """The keeper's side of the viewers' heartbeats. Times are monotonic seconds."""
 
     def __init__(self, control: Path) -> None:
         self._control = control
@@ -166,7 +167,7 @@ class Viewers:
         self._due = float("-inf")
 
     def look(self, now: float) -> None:
-        """Read the files, at most once a second."""
+        """Read the heartbeat files, at most once a second."""
         if now < self._due:
             return
         self._due = now + LOOK_S
@@ -179,5 +180,5 @@ class Viewers:
             pulse.look(now)
 
     def watched(self, now: float) -> bool:
-        """Check whether any screen's file changed within the last `STALE_S`."""
+        """Check whether any viewer's file has changed within the last `STALE_S` seconds."""
         return any(pulse.lives(now, STALE_S) for pulse in self._pulses.values())

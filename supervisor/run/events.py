@@ -1,8 +1,8 @@
 """The closed set of events in a journal.
 
-One JSON object per line: ``{"kind": ..., "v": 1, "t": wall seconds, ...}``. The keeper of one node writes an event once and
-never changes it. Events contain kinds and values. Views supply the words, except for reasons and titles: policy and
-diagnosis write them. Samples (GPU, host, per-step metrics) are not events but go to ``series/``. Log lines stay in the
+One JSON object per line: ``{"kind": ..., "v": 1, "t": wall seconds, ...}``. One node's keeper writes each event once and
+never changes it. Events contain kinds and values. Views supply the wording, except for reasons and titles, which policy and
+diagnosis write. Samples (GPU, host, per-step metrics) are not events and go to ``series/``. Log lines stay in the
 files that torchrun wrote. docs/run-directory.md explains the fields.
 
 `t` is wall time, used for display and for merging nodes. Within a node, events are ordered by line.
@@ -44,7 +44,7 @@ class Phase(StrEnum):
 
 
 class StopWhy(StrEnum):
-    """Why stoker ended an attempt. Journaled before the first signal is sent."""
+    """Why stoker stopped an attempt. Journaled before the first signal is sent."""
 
     REQUEST = "request"  # a person asked, through control/
     SIGNAL = "signal"  # the keeper got SIGTERM or Ctrl-C
@@ -95,20 +95,20 @@ class RequestKind(StrEnum):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_defaults=True):
-    """Base of all events, which are its subclasses. `t`: wall-clock seconds since the epoch."""
+    """Base class of all events. `t` is wall-clock seconds since the epoch."""
 
     t: float
     v: int = SCHEMA_VERSION
 
 
 class AttemptEvent(Event, frozen=True, kw_only=True):
-    """Base of the events about one attempt."""
+    """Base class of events about a single attempt."""
 
     attempt: int
 
 
 class RunStarted(Event, frozen=True, kw_only=True, tag="run_started"):
-    """The first line of a journal. `mode` is "launched" or "observed" (a keeper without a child)."""
+    """The first line of a journal. `mode` is "launched", or "observed" for a keeper without a child process."""
 
     run_id: str
     name: str
@@ -120,9 +120,9 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="run_started"):
 
 
 class KeeperStarted(Event, frozen=True, kw_only=True, tag="keeper_started"):
-    """A keeper took the lock. `adopted` means that it took over from a dead keeper. `host` is set for all but the first keeper.
+    """A keeper took the lock. `adopted` means it took over from a dead keeper. `host` is set for every keeper but the first.
 
-    `boot_id` identifies the machine's boot, because pids and start times mean nothing across boots.
+    `boot_id` identifies the machine's boot, because pids and start times are meaningless across boots.
     """
 
     pid: int
@@ -149,7 +149,7 @@ class PreflightFound(Event, frozen=True, kw_only=True, tag="preflight_found"):
 
 
 class GpuFound(Event, frozen=True, kw_only=True, tag="gpu_found"):
-    """A GPU with samples in the `gpu` series, by its NVML index. None: not reported by the driver."""
+    """A GPU sampled in the `gpu` series, identified by its NVML index. None means the driver did not report the value."""
 
     index: int
     uuid: str | None = None
@@ -195,7 +195,7 @@ class PhaseChanged(AttemptEvent, frozen=True, kw_only=True, tag="phase_changed")
 
 
 class TrainerReady(AttemptEvent, frozen=True, kw_only=True, tag="trainer_ready"):
-    """A trainer's telemetry before its first forward. `memory_base_bytes`: in use by then."""
+    """Telemetry that a trainer sent before its first forward pass. `memory_base_bytes` is the memory in use by then."""
 
     resumed_step: int | None = None
     memory_base_bytes: int | None = None
@@ -204,15 +204,23 @@ class TrainerReady(AttemptEvent, frozen=True, kw_only=True, tag="trainer_ready")
 class BatchMeasured(AttemptEvent, frozen=True, kw_only=True, tag="batch_measured"):
     """The batch as measured by the instrumentation. Written again when an answer changes. None means unknown.
 
-    `micro_batch`: samples of one forward of one rank; with `unit` "tokens", its maximum tokens. `accumulation`: micro-batches per step. `setting` is the option, variable or key of
-    the micro-batch, and `scope`, what it counts (``per_rank``, ``global``). `accumulation_setting` is a name, ``derived`` (it follows from a global batch) or ``none``. `how`: the
-    rule behind each answer. `candidates`: settings to ask about, if several fit. `counts_accumulation`: `setting` is the total of a step. `accumulation_counts_ranks`: the setting
-    for the accumulation counts the passes of all ranks. `total_setting` and `total`: the basis of a derived accumulation. `refusal`: why the batch would not be changed after out of
-    memory; `help`: what would allow it. `sequence_length` in tokens, and `sample_shape`, of one sample, if all are alike. `planned_steps`: optimizer steps of the whole training.
-    `logged_step`: optimizer steps in one step of the counter that the script prints. `counts_steps`: the script prints no step, so optimizer steps are shown. `argv`: the whole
-    command line of rank 0; `words`: all words of its settings. `resume`, `resume_setting`, `resume_how`, `resume_candidates`: how the script resumes; see
-    `job.knobs.resume_settings.ResumeWay`. `asks` and `answers`: what a person can answer, and the result of each answer. `has_loaded`: a checkpoint or a pretrained model was
-    loaded. `outputs`: folders in the settings for outputs.
+    `micro_batch` is the number of samples in one forward pass of one rank, or if `unit` is "tokens", the maximum number of
+    tokens. `accumulation` is micro-batches per step.
+    `setting` is the option, variable or key of the micro-batch, and `scope` is what it counts (``per_rank``, ``global``).
+    `accumulation_setting` is a name, ``derived`` (it follows
+    from a global batch) or ``none``. `how` gives the rule behind each answer. `candidates` are settings to ask about if several
+    fit. `counts_accumulation` means that `setting` is the
+    total for a step, and `accumulation_counts_ranks` that the accumulation setting counts the passes of all ranks.
+    `total_setting` and `total` are the basis of a derived accumulation.
+    `refusal` says why the batch would not be changed after running out of memory, and `help` what would allow it.
+    `sequence_length` (in tokens) and `sample_shape` describe one sample,
+    if all are alike. `planned_steps` is the optimizer steps of the whole training, and `logged_step` those in one step of the
+    counter that the script prints. `counts_steps` means that
+    the script prints no step, so optimizer steps are shown. `argv` is rank 0's whole command line, and `words` all words of its
+    settings. `resume`, `resume_setting`, `resume_how` and
+    `resume_candidates` say how the script resumes; see `job.knobs.resume_settings.ResumeWay`. `asks` and `answers` are what a
+    person can answer and the result of each answer.
+    `has_loaded` means that a checkpoint or a pretrained model was loaded. `outputs` are the folders named in output settings.
     """
 
     micro_batch: int | None = None
@@ -249,7 +257,7 @@ class BatchMeasured(AttemptEvent, frozen=True, kw_only=True, tag="batch_measured
 
     @property
     def settings(self) -> MeasuredSettings:
-        """The measurements in the form that `job` uses."""
+        """The measurements, in the form that `job` uses."""
         total = (self.total_setting, self.total) if self.total_setting and self.total else None
         return MeasuredSettings(
             batch=self.batch,
@@ -284,7 +292,7 @@ class PlanConfirmed(AttemptEvent, frozen=True, kw_only=True, tag="plan_confirmed
 
 
 class PlanDiffers(AttemptEvent, frozen=True, kw_only=True, tag="plan_differs"):
-    """The first steps of a restart did not match the plan, so the attempt is ended. `of_resume`: the checkpoint differed, not the batch."""
+    """A restart's first steps did not match the plan, so the attempt is stopped. If `of_resume`, the checkpoint differed, not the batch."""
 
     planned: str
     measured: str
@@ -301,11 +309,13 @@ class PlanDiffers(AttemptEvent, frozen=True, kw_only=True, tag="plan_differs"):
 
 
 class Progress(AttemptEvent, frozen=True, kw_only=True, tag="progress"):
-    """Progress, at most once a second. Any field may be unknown. `minima`: step and loss of each running minimum since the previous event.
+    """Progress, at most once a second. Any field may be unknown. `minima` is the step and loss of each running minimum since the last event.
 
     `total_steps` is 0 if the total known so far turned out to belong to another counter.
-    `epoch_step` and `epoch_steps` are what a log prints if its counter restarts with each epoch; `step` then counts across epochs.
-    `lag_bytes`: how many of the `log_bytes` are unread. Set only while reading is behind, and then reported at least every 10 s.
+    `epoch_step` and `epoch_steps` are what a log prints if its counter restarts with each epoch; `step` then counts across
+    epochs.
+    `lag_bytes` is how many of the `log_bytes` are unread. It is set only while reading lags, and then reported at least every 10
+    s.
     """
 
     step: int | None = None
@@ -343,7 +353,7 @@ class CheckpointCommitted(AttemptEvent, frozen=True, kw_only=True, tag="checkpoi
 
 
 class CheckpointKept(AttemptEvent, frozen=True, kw_only=True, tag="checkpoint_kept"):
-    """Before a launch, the checkpoint that `attempt` will resume from was copied to `copy` (absolute path), or was not because of `why`."""
+    """Before a launch, the checkpoint that `attempt` resumes from was copied to `copy` (an absolute path), or was not, for the reason `why`."""
 
     step: int
     path: str
@@ -352,7 +362,7 @@ class CheckpointKept(AttemptEvent, frozen=True, kw_only=True, tag="checkpoint_ke
 
 
 class ResumeMissed(AttemptEvent, frozen=True, kw_only=True, tag="resume_missed"):
-    """The attempt should have resumed from `step` but started below it, at `began`, so it is ended."""
+    """The attempt should have resumed from `step` but started earlier, at `began`, so it is stopped."""
 
     step: int
     began: int
@@ -371,21 +381,21 @@ class EvidenceSeen(AttemptEvent, frozen=True, kw_only=True, tag="evidence_seen")
 
 
 class RankExited(AttemptEvent, frozen=True, kw_only=True, tag="rank_exited"):
-    """A worker process ended. `exit_code` is negative for a signal, None if unknown."""
+    """A worker process exited. `exit_code` is negative for a signal and None if unknown."""
 
     local_rank: int
     exit_code: int | None = None
 
 
 class FailureSign(StrEnum):
-    """The sign that a rank is failing while its attempt is still running."""
+    """How stoker knows that a rank is failing while its attempt is still running."""
 
     EXITING = "exiting"  # the rank wrote an error, and its interpreter is shutting down
     GONE = "gone"  # the rank's process ended with an error or by a signal
 
 
 class RankFailing(AttemptEvent, frozen=True, kw_only=True, tag="rank_failing"):
-    """The first failing rank of an attempt, reported before the launcher ends and before the verdict."""
+    """The first rank to fail in an attempt, reported before the launcher exits and before the verdict."""
 
     local_rank: int
     sign: FailureSign
@@ -402,7 +412,7 @@ CTRL_C = "Ctrl-C"
 
 
 class StopIntended(AttemptEvent, frozen=True, kw_only=True, tag="stop_intended"):
-    """stoker is about to end the attempt, so what follows is not a crash."""
+    """stoker is about to stop the attempt, so what follows is not a crash."""
 
     why: StopWhy
     by: str
@@ -410,7 +420,7 @@ class StopIntended(AttemptEvent, frozen=True, kw_only=True, tag="stop_intended")
 
 
 class StopStepTaken(AttemptEvent, frozen=True, kw_only=True, tag="stop_rung"):
-    """A step of the stop sequence was taken. `pids` are the processes it applied to. `uninterruptible`: those stuck in the kernel."""
+    """A step of the stop sequence was taken. `pids` are the affected processes, and `uninterruptible` those stuck in the kernel."""
 
     step: StopStep = msgspec.field(name="rung")
     pids: tuple[int, ...] = ()
@@ -418,7 +428,7 @@ class StopStepTaken(AttemptEvent, frozen=True, kw_only=True, tag="stop_rung"):
 
     @property
     def labels(self) -> str:
-        """The pids, with a mark for each process that is stuck in the kernel."""
+        """The pids, marking any process that is stuck in the kernel."""
         return ", ".join(f"{pid} (state D)" if pid in self.uninterruptible else str(pid) for pid in self.pids)
 
 
@@ -431,7 +441,7 @@ class LeftWhy(StrEnum):
 
 
 class LeftProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that is still running. `command` is its kernel name, at most 15 bytes."""
+    """A process that is still running. `command` is its name in the kernel, at most 15 bytes."""
 
     pid: int
     command: str = ""
@@ -451,9 +461,9 @@ class ProcessesGone(AttemptEvent, frozen=True, kw_only=True, tag="processes_gone
 
 
 class AttemptEnded(AttemptEvent, frozen=True, kw_only=True, tag="attempt_ended"):
-    """The launcher and all its ranks have exited, and their logs were read. `exit_code` is the launcher's, negative for a signal.
+    """The launcher and all its ranks exited, and their logs were read. `exit_code` is the launcher's, negative for a signal.
 
-    `memory_kills`: processes in the keeper's control group that the kernel OOM-killed during the attempt.
+    `memory_kills` is how many processes in the keeper's cgroup the kernel OOM-killed during the attempt.
     """
 
     exit_code: int | None
@@ -466,10 +476,11 @@ class AttemptEnded(AttemptEvent, frozen=True, kw_only=True, tag="attempt_ended")
 
 
 class LogsDated(AttemptEvent, frozen=True, kw_only=True, tag="logs_dated"):
-    """When a watched job began and ended, by the timestamps in its logs. None: the lines have no timestamps.
+    """When a watched job began and ended, according to the timestamps in its logs. None means the lines have none.
 
-    `over` means that the job had ended before stoker attached. If `copied`, its mtime is a copy's and `over_t` its last timestamp.
-    `day_guessed` means that the time of day is right, but the date is a guess.
+    `over` means that the job had ended before stoker attached. If `copied`, the mtime is a copy's and `over_t` the last
+    timestamp.
+    `day_guessed` means that the time of day is right but the date is a guess.
     """
 
     began_t: float | None
@@ -480,20 +491,20 @@ class LogsDated(AttemptEvent, frozen=True, kw_only=True, tag="logs_dated"):
 
 
 class LogQuiet(AttemptEvent, frozen=True, kw_only=True, tag="log_quiet"):
-    """A watched log has not grown since `since_t` (wall seconds), and nothing shows that its job has ended. None: it is growing."""
+    """A watched log has not grown since `since_t` (wall seconds), but nothing shows that its job has ended. None: it is growing."""
 
     since_t: float | None = None
 
 
 class Diagnosed(AttemptEvent, frozen=True, kw_only=True, tag="diagnosed"):
-    """The verdict on an attempt. `provisional`: given at the first death, before all logs were read."""
+    """The verdict on an attempt. If `provisional`, it was given at the first death, before all logs had been read."""
 
     verdict: Verdict
     provisional: bool = False
 
 
 class Decided(AttemptEvent, frozen=True, kw_only=True, tag="decided"):
-    """The decision of policy, or of the person in `by`, after an attempt."""
+    """The decision after an attempt, made by policy or by the person in `by`."""
 
     decision: Decision
     by: str = "policy"
@@ -532,11 +543,11 @@ class RequestRefused(Event, frozen=True, kw_only=True, tag="request_refused"):
 
 
 ON_OOM = "oom_"
-"""Prefix of the codes of advisories on what an out-of-memory failure would do (`restarts`, `ends`)."""
+"""Prefix for the codes of advisories that say what an out-of-memory failure would do (`restarts`, `ends`)."""
 
 
 class Advisory(AttemptEvent, frozen=True, kw_only=True, tag="advisory"):
-    """Advice on a healthy run. Each `code` is reported once."""
+    """Advice about a healthy run. Each `code` is reported only once."""
 
     code: str
     text: str
@@ -553,7 +564,7 @@ class SlowRankFound(AttemptEvent, frozen=True, kw_only=True, tag="slow_rank_foun
 
 
 class LossNotFinite(AttemptEvent, frozen=True, kw_only=True, tag="loss_not_finite"):
-    """The loss became nan, inf or -inf (`value`) at `step`. Journaled once per attempt, the first time. `last` is the loss before that."""
+    """The loss became nan, inf or -inf (`value`) at `step`. Journaled only once per attempt, the first time. `last` is the loss before."""
 
     value: str
     step: int | None = None
@@ -562,7 +573,7 @@ class LossNotFinite(AttemptEvent, frozen=True, kw_only=True, tag="loss_not_finit
 
 
 class LossFinite(AttemptEvent, frozen=True, kw_only=True, tag="loss_finite"):
-    """The loss is finite again at `step`, for the first time after `LossNotFinite`."""
+    """The loss is finite again at `step`, for the first time since `LossNotFinite`."""
 
     loss: float
     step: int | None = None
@@ -572,7 +583,7 @@ _LOSS_RENAMED = "loss_renamed_"
 
 
 def renamed_loss(advisory: Advisory) -> tuple[int, str] | None:
-    """Return the step from which the log prints its loss under a new name, and the name, or None if not."""
+    """Return the step from which the log prints its loss under a new name, and that name, or None if it does not."""
     if not advisory.code.startswith(_LOSS_RENAMED):
         return None
     step, _, name = advisory.code.removeprefix(_LOSS_RENAMED).partition("_")
@@ -580,7 +591,7 @@ def renamed_loss(advisory: Advisory) -> tuple[int, str] | None:
 
 
 class NodeSight(StrEnum):
-    """What the leader saw of a different node's keeper."""
+    """What the leader saw of another node's keeper."""
 
     JOINED = "joined"
     SILENT = "silent"  # no heartbeat, but training may well continue there
@@ -602,7 +613,7 @@ class NodeSeen(Event, frozen=True, kw_only=True, tag="node_seen"):
 
 
 def on_node(node: int, by: str) -> str:
-    """Return node 0's words for a user who stopped the run from a different node."""
+    """Return how node 0 refers to a user who stopped the run from another node."""
     return f"node {node}: {by}"
 
 
@@ -614,7 +625,7 @@ class NoteAdded(Event, frozen=True, kw_only=True, tag="note_added"):
 
 
 class RunEnded(Event, frozen=True, kw_only=True, tag="run_ended"):
-    """The run has ended, with its outcome and the exit code of `--no-ui`. More events follow only if it continues."""
+    """The run has ended, with its outcome and the exit code of `--no-ui`. More events follow only if it is continued."""
 
     outcome: Outcome
     exit_code: int
@@ -625,16 +636,17 @@ class RunEnded(Event, frozen=True, kw_only=True, tag="run_ended"):
 
 
 class StacksProbed(AttemptEvent, frozen=True, kw_only=True, tag="stacks_probed"):
-    """The source of the ranks' stacks, and why no better source was available. Only in older journals."""
+    """Where the ranks' stacks came from, and why no better source was available. Found only in older journals."""
 
     source: str
     note: str = ""
 
 
 class StallFlagged(AttemptEvent, frozen=True, kw_only=True, tag="stall_flagged"):
-    """No progress since `since` for longer than this phase of this run normally takes. No action was taken yet.
+    """No progress since `since`, which is longer than normal for this phase of this run. No action has been taken yet.
 
-    `act_s`: the length at which it would be ended; None: never. `pace_s`: the 99th percentile, 0 if only a person's limit is known.
+    `act_s` is how long it may last before it is ended (None: forever). `pace_s` is the 99th percentile (0: only a person's
+    limit).
     """
 
     since: float
@@ -648,8 +660,8 @@ class StallFlagged(AttemptEvent, frozen=True, kw_only=True, tag="stall_flagged")
 class RanksAt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Ranks that were doing the same thing at the same line when stacks were taken.
 
-    `doing` is a value of `diagnosis.hang.stack_groups.Doing`. `what`: ``in all_reduce``. `line_at` is the user's
-    own line. `lines` is the 1-based line of that frame in the artifact, for each rank.
+    `doing` is a value of `diagnosis.hang.stack_groups.Doing`, and `what` is e.g. ``in all_reduce``. `line_at` is the
+    user's own line. `lines` is the 1-based line of that frame in the artifact, for each rank.
     """
 
     ranks: tuple[int, ...]
@@ -660,9 +672,10 @@ class RanksAt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StacksTaken(AttemptEvent, frozen=True, kw_only=True, tag="stacks_taken"):
-    """A round of stacks of all ranks. `text`: what they do, in one line. `odd`: those that keep the others waiting.
+    """A round of stacks from all ranks. `text` is a one-line summary. `odd` are the ranks that keep the others waiting.
 
-    `artifact`: the text of all stacks, relative to the run directory. `groups`: the ranks by activity; only the first of very many.
+    `artifact` is the text of all stacks, relative to the run directory. `groups` are the ranks by activity (the first ones if
+    many).
     """
 
     text: str
@@ -675,13 +688,13 @@ class StacksTaken(AttemptEvent, frozen=True, kw_only=True, tag="stacks_taken"):
 
 
 class StallEnded(AttemptEvent, frozen=True, kw_only=True, tag="stall_ended"):
-    """A flagged stall ended on its own, because the run progresses again."""
+    """A flagged stall ended on its own because the run is making progress again."""
 
     stalled_s: float
 
 
 class OnlyFlagged(AttemptEvent, frozen=True, kw_only=True, tag="only_flagged"):
-    """Why a flagged stall is not ended for now: the `rule` of `policy.health.ending`, and `why` in words. Journaled when it changes."""
+    """Why a flagged stall is not ended for now: the `rule` of `policy.health.ending`, and `why` in words. Journaled on every change."""
 
     rule: str
     why: str
@@ -689,7 +702,7 @@ class OnlyFlagged(AttemptEvent, frozen=True, kw_only=True, tag="only_flagged"):
 
 
 class HangCountdown(AttemptEvent, frozen=True, kw_only=True, tag="hang_countdown"):
-    """The stall is a hang by all rules. The attempt is ended at wall time `until`, `left_s` from now, unless a person keeps waiting."""
+    """Every rule says the stall is a hang. The attempt is stopped at wall time `until`, in `left_s`, unless a person keeps waiting."""
 
     until: float
     left_s: float
@@ -698,20 +711,20 @@ class HangCountdown(AttemptEvent, frozen=True, kw_only=True, tag="hang_countdown
 
 
 class HangWithdrawn(AttemptEvent, frozen=True, kw_only=True, tag="hang_withdrawn"):
-    """A countdown was canceled because a rule now forbids ending the attempt; see `OnlyFlagged`."""
+    """A countdown was canceled because a rule now forbids stopping the attempt; see `OnlyFlagged`."""
 
     rule: str
     why: str
 
 
 class HangKept(AttemptEvent, frozen=True, kw_only=True, tag="hang_kept"):
-    """A person chose to keep waiting, so this stall is never ended."""
+    """A person chose to keep waiting, so this stall will never be ended."""
 
     by: str
 
 
 class HangFound(AttemptEvent, frozen=True, kw_only=True, tag="hang_found"):
-    """The stall is a hang, so the attempt is ended. Journaled just before the intent to stop. `line`: in `artifact`, of the first odd rank."""
+    """The stall is a hang, so the attempt is stopped. Journaled just before the intent to stop. `line` is the first odd rank's in `artifact`."""
 
     waited_s: float
     act_s: float
@@ -726,7 +739,7 @@ class HangFound(AttemptEvent, frozen=True, kw_only=True, tag="hang_found"):
 
 
 class ClockSet(Event, frozen=True, kw_only=True, tag="clock_set"):
-    """The machine's clock was set and is now `ahead_s` ahead of this keeper's event times, which continue as if it was not set."""
+    """The machine's clock was set and is now `ahead_s` ahead of this keeper's event times, which continue as if it were not."""
 
     ahead_s: float
 
@@ -741,19 +754,19 @@ class MemoryMeasured(AttemptEvent, frozen=True, kw_only=True, tag="memory_measur
 
 
 class ChangePlanned(AttemptEvent, frozen=True, kw_only=True, tag="change_planned"):
-    """A diff between the previous launch and the next one: lines that begin with "-" or "+". Secrets are redacted."""
+    """The diff between the previous launch and the next one, as lines that begin with "-" or "+". Secrets are redacted."""
 
     lines: tuple[str, ...]
 
 
 class BatchAsked(AttemptEvent, frozen=True, kw_only=True, tag="batch_asked"):
-    """A question about an unreadable value of the batch, for a restart with a smaller one."""
+    """A question about a batch value that could not be read, asked so that a restart can use a smaller batch."""
 
     question: BatchQuestion
 
 
 class BatchAnswered(Event, frozen=True, kw_only=True, tag="batch_answered"):
-    """An answer and who gave it. `batch`: that of the attempts so far, by this answer. `trial` is the number of this try if no person answered."""
+    """An answer and who gave it. `batch` is the batch so far, according to the answer. `trial` is this try's number if no person answered."""
 
     question: BatchQuestion
     value: str
@@ -764,21 +777,21 @@ class BatchAnswered(Event, frozen=True, kw_only=True, tag="batch_answered"):
 
 
 class WaitingFor(AttemptEvent, frozen=True, kw_only=True, tag="waiting_for"):
-    """The next launch waits for a precondition. `text` is the precondition, and what blocks it."""
+    """The next launch is waiting for a precondition. `text` names it and says what is blocking it."""
 
     precondition: Precondition = msgspec.field(name="proof")
     text: str
 
 
 class LaunchCleared(AttemptEvent, frozen=True, kw_only=True, tag="launch_cleared"):
-    """All preconditions of the next launch were met, or the wait timed out."""
+    """All preconditions for the next launch were met, or the wait timed out."""
 
     waited_s: float
     text: str = ""
 
 
 class Recovered(AttemptEvent, frozen=True, kw_only=True, tag="recovered"):
-    """The time from a failure to the next completed step. `attempt` made the step, and `after` is the attempt that failed."""
+    """The time from a failure to the next completed step, which `attempt` made. `after` is the attempt that failed."""
 
     after: int
     total_s: float
@@ -820,7 +833,7 @@ class ProbeEnded(Event, frozen=True, kw_only=True, tag="probe_ended"):
 
 
 class BatchFitted(Event, frozen=True, kw_only=True, tag="batch_fitted"):
-    """The result of the probes. The first launch uses `batch`, or the job's own batch if it is None."""
+    """The outcome of the probes. The first launch uses `batch`, or the job's own batch if `batch` is None."""
 
     probes: int
     batch: BatchSpec | None
@@ -833,5 +846,5 @@ KINDS: tuple[type[Event], ...] = tuple(
 
 
 def is_share_of_epochs(share: float, epoch: float, epochs: float) -> bool:
-    """Check whether a share of steps can be the training's, given its epoch (from 0 or 1). A counter of one epoch has another share."""
+    """Check whether a fraction of steps can be the training's, given its epoch (from 0 or 1). A per-epoch counter would not fit."""
     return abs(share - epoch / epochs) <= 1.5 / epochs

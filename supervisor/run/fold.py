@@ -1,4 +1,4 @@
-"""The fold: how each event changes the state. Pure, with no clock, file or thread."""
+"""The fold: how each event changes the state. Pure, with no clock, files or threads."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NO_STALL: dict[str, object] = {"stall": None, "only_flagged": None, "countdown"
 def fold(state: st.RunState, event: ev.Event) -> st.RunState:
     """Return the state after `event`.
 
-    Events that contradict the state are applied as far as they make sense. The fold never raises, because a reader may open
+    Events that contradict the state are applied as far as possible. The fold never raises, because a reader may open
     a truncated journal.
     """
     moment = moment_of(event, state)
@@ -46,7 +46,7 @@ def fold(state: st.RunState, event: ev.Event) -> st.RunState:
 
 
 def replay(events: Iterable[ev.Event], state: st.RunState | None = None) -> st.RunState:
-    """Return the state after all of `events`, from `state` or from nothing.
+    """Return the state after all of `events`, starting from `state` or from an empty one.
 
     Consecutive progress events, nearly all of a long journal, are folded together, which takes a third of the time.
     """
@@ -63,13 +63,13 @@ def replay(events: Iterable[ev.Event], state: st.RunState | None = None) -> st.R
 
 
 def _edit(s: st.RunState, number: int, **changes: object) -> st.RunState:
-    """Return the state with fields of attempt `number` changed. An unknown attempt changes nothing."""
+    """Return the state with some fields of attempt `number` changed. An unknown attempt changes nothing."""
     attempts = tuple(replace(a, **changes) if a.number == number else a for a in s.attempts)
     return replace(s, attempts=attempts)
 
 
 def _given(event: ev.Event, *names: str) -> dict[str, Any]:
-    """Return the given fields of an event that have a value."""
+    """Return the named fields of an event, leaving out those without a value."""
     return {name: value for name in names if (value := getattr(event, name)) is not None}
 
 
@@ -114,7 +114,7 @@ _OURS_AFTER_A_FAILURE = frozenset({ev.StopWhy.RANK_DIED, ev.StopWhy.HANG})
 
 
 def _with_failure(s: st.RunState, event: ev.AttemptEvent) -> st.RunState:
-    """Date an attempt's failure by its first sign, from which a recovery is timed."""
+    """Date an attempt's failure by its first sign, which is where recovery time is measured from."""
     found = s.find(event.attempt)
     if found is None or found.failed_t is not None or getattr(event, "exit_code", 1) == 0:
         return s
@@ -155,7 +155,7 @@ def _evidence_seen(s: st.RunState, event: ev.EvidenceSeen) -> st.RunState:
 
 
 def _progress(s: st.RunState, *news: ev.Progress) -> st.RunState:
-    """Fold progress events of one attempt, oldest first. Fold them together, because copying the state takes most of the time."""
+    """Fold one attempt's progress events, oldest first. Fold them together, because copying the state takes most of the time."""
     number, found = news[0].attempt, s.find(news[0].attempt)
     merged, total, best, best_step = (
         merge_progress(s.progress, *news),
@@ -199,14 +199,14 @@ def _progress(s: st.RunState, *news: ev.Progress) -> st.RunState:
 
 
 def _total_after(event: ev.Progress, known: int | None) -> int | None:
-    """Return the total after an event. A step beyond the known total shows that it was an epoch's."""
+    """Return the total after an event. A step beyond the known total shows that the total was only an epoch's."""
     if event.total_steps is not None:
         return event.total_steps or None
     return None if known is not None and event.step is not None and event.step > known else known
 
 
 def merge_progress(old: ev.Progress | None, *news: ev.Progress) -> ev.Progress:
-    """Merge progress of one attempt: later values win, and values that are not repeated stay. How far logs are read does not count."""
+    """Merge one attempt's progress: later values win, and values not repeated persist. How far logs have been read is ignored."""
     if old is None or old.attempt != news[0].attempt:
         old, *rest = news
     else:
@@ -331,7 +331,7 @@ def _held(s: st.RunState, event: ev.Held) -> st.RunState:
 
 
 def _batch_answered(s: st.RunState, event: ev.BatchAnswered) -> st.RunState:
-    """Set the answer's batch for attempts whose batch was unknown. Replace an earlier answer."""
+    """Apply an answer's batch to the attempts whose batch was unknown, replacing any earlier answer."""
     what = event.question.what
     # The previous setting's scope tells nothing about this setting.
     gone = {what, Unread.SCOPE} if what is Unread.MICRO else {what}
@@ -344,7 +344,7 @@ def _batch_answered(s: st.RunState, event: ev.BatchAnswered) -> st.RunState:
 
 
 def _plan_differs(s: st.RunState, event: ev.PlanDiffers) -> st.RunState:
-    """Drop an answer if the attempt that used it did not have the planned batch."""
+    """Drop an answer if the attempt that used it did not run the planned batch."""
     s = _edit(s, event.attempt, differs=event)
     given = s.answers.get(event.wrong) if event.wrong is not None else None
     if given is None:
@@ -383,7 +383,7 @@ Change: TypeAlias = Callable[[st.RunState, Any], st.RunState]
 
 
 def _nothing(s: st.RunState, _event: ev.Event) -> st.RunState:
-    """Change nothing. The event may still be on the timeline."""
+    """Change nothing. The event may still appear on the timeline."""
     return s
 
 
@@ -394,7 +394,7 @@ def _answered(s: st.RunState, event: ev.RequestDone | ev.RequestRefused) -> st.R
 
 
 def _kept_as(field: str, **others: object) -> Change:
-    """Return a change that stores a kind's newest event in this field, and sets `others`."""
+    """Return a change that stores the latest event of a kind in `field` and sets `others`."""
     return lambda s, event: _edit(s, event.attempt, **{field: event}, **others)
 
 
@@ -465,4 +465,4 @@ CHANGES: Mapping[type[ev.Event], Change] = {
     ev.NoteAdded: _nothing,
     ev.RunEnded: _run_ended,
 }
-"""How each kind of event changes the state. `run.timeline` decides what the event adds to the timeline."""
+"""How each kind of event changes the state. `run.timeline` decides what the event contributes to the timeline."""

@@ -1,7 +1,7 @@
-"""The index of runs, which finds a run by path, id, part of an id or name, or the newest run.
+"""The run index, which finds a run by path, id, part of an id or name, or finds the newest run.
 
-Every run of this user has a line in ``$XDG_STATE_HOME/stoker/index.jsonl``: {path, run_id, t, name, note, note_t}. A run that was renamed,
-or given a note after its end, has another line. The last line with a name or a note counts.
+Every run of this user has a line in ``$XDG_STATE_HOME/stoker/index.jsonl``: {path, run_id, t, name, note, note_t}. A run that was
+renamed, or given a note after it ended, has another line. The last line with a name or a note wins.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from supervisor.run.regular import Mark, mark_of, read_regular
 INDEX = "index.jsonl"
 LEAST_BYTES = 1 << 16
 LEAST_FILES = 40
-"""By its first step, a run with one rank has some 30 files and folders of 20 KB."""
+"""By its first step, a single-rank run has about 30 files and folders, 20 KB in total."""
 LEAST_PART = 3  # the fewest characters of an id that select a run to stop, continue or rename
 MAX_NAME = 80
 MAX_NOTE = 400
@@ -53,11 +53,11 @@ ANIMALS = tuple(
 
 
 class RunNotFound(JobError):  # noqa: N818 - a state of affairs, not an error
-    """No run, or more than one, has this name. The message is one line for the user."""
+    """No run matches, or more than one does. The message is a single line for the user."""
 
 
 class IndexLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One known run."""
+    """An entry for one known run."""
 
     path: str
     run_id: str
@@ -78,10 +78,10 @@ def runs_dir(flag: str | None, env: Mapping[str, str]) -> Path:
 
 
 def claim(parent: Path, now: float | None = None) -> RunPaths:
-    """Create a run directory by mkdir, so that two starts in one second get two folders. Its path contains no links.
+    """Create a run directory with mkdir, so two starts in the same second get two folders. Its path contains no links.
 
     Raises:
-        OSError: the folder cannot be written, or a run's first files do not fit.
+        OSError: the folder cannot be written, or has no room for a run's first files.
     """
     import secrets  # loads OpenSSL, which reading a run does not need
 
@@ -100,7 +100,7 @@ def claim(parent: Path, now: float | None = None) -> RunPaths:
 
 
 def _look_for_room(folder: Path) -> None:
-    """Raise OSError if a run would lack space, inodes or quota from the start, because it would run without a record."""
+    """Raise OSError if a run would lack space, inodes or quota from the start, since it would leave no record."""
     import tempfile
 
     entries = os.statvfs(folder)
@@ -123,22 +123,22 @@ def link_latest(run: RunPaths) -> None:
 
 
 def register(run: RunPaths, name: str, env: Mapping[str, str]) -> None:
-    """List a run by its absolute path. If the index cannot be written, the run is still found in its folder."""
+    """List a run under its absolute path. If the index cannot be written, the run can still be found in its folder."""
     _add_line(run, env, t=time.time(), name=name)
 
 
 def give_name(run: RunPaths, name: str, env: Mapping[str, str]) -> str:
-    """Rename a run in this user's index only, and not in its folder. Return the name as stored.
+    """Rename a run in this user's index only, not in its folder. Return the name as stored.
 
     Raises:
-        ValueError: the name is empty once it is one printable line.
+        ValueError: the name is empty once reduced to one printable line.
         OSError: the index cannot be written.
     """
     return _give(run, "name", _one_line(name)[:MAX_NAME], env)
 
 
 def give_note(run: RunPaths, note: str, env: Mapping[str, str]) -> str:
-    """Add a note to a run that has no keeper to journal it. Otherwise like `give_name`."""
+    """Add a note to a run that has no keeper to journal it. Otherwise works like `give_name`."""
     return _give(run, "note", _one_line(note)[:MAX_NOTE], env, note_t=time.time())
 
 
@@ -153,14 +153,14 @@ def _give(run: RunPaths, what: str, kept: str, env: Mapping[str, str], note_t: f
 def _add_line(
     run: RunPaths, env: Mapping[str, str], *, t: float, name: str = "", note: str = "", note_t: float = 0.0
 ) -> OSError | None:
-    """Append a line about a run to the index. Return the error if it cannot be written."""
+    """Append a line about a run to the index. Return the error if that fails."""
     path = str(run.root.absolute())
     line = IndexLine(path=path, run_id=run.run_id, name=name, t=t, note=note, note_t=note_t)
     return append_line(state_home(env) / INDEX, line, follows=True)
 
 
 def _one_line(text: str) -> str:
-    """Return text as one printable line, with secrets removed."""
+    """Return text as a single printable line with secrets removed."""
     from supervisor.text.decode import strip_escapes  # not needed to find a run
     from supervisor.text.redact import redact_text
 
@@ -168,17 +168,17 @@ def _one_line(text: str) -> str:
 
 
 def listed_names(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the newest name of each run in the index, by its folder with links resolved."""
+    """Return the latest name of each run in the index, keyed by its folder with links resolved."""
     return {line.path: line.name for line in _index_lines(env) if line.name}
 
 
 def listed_notes(env: Mapping[str, str]) -> dict[str, tuple[float, str]]:
-    """Return the time and text of each run's newest note in the index, by its folder with links resolved."""
+    """Return the time and text of each indexed run's latest note, keyed by its folder with links resolved."""
     return {line.path: (line.note_t, line.note) for line in _index_lines(env) if line.note}
 
 
 def known_runs(runs: Path, env: Mapping[str, str], *, elsewhere: bool = True) -> list[RunPaths]:
-    """Return the existing runs below `runs` and, unless `elsewhere` is False, in the index, newest first."""
+    """Return the existing runs under `runs` and, if `elsewhere` is true, those in the index, newest first."""
     found: dict[str, float] = {}
     for entry in os.scandir(runs.resolve()) if runs.is_dir() else ():
         if entry.is_dir(follow_symlinks=False) and is_run_directory(entry.path):
@@ -192,7 +192,7 @@ def known_runs(runs: Path, env: Mapping[str, str], *, elsewhere: bool = True) ->
 
 
 def _start_t(path: str | Path) -> float:
-    """Return when a run was started, by run.json, which is written once. The folder's time changes later."""
+    """Return when a run started, taken from run.json, which is written only once. The folder's own mtime changes later."""
     try:
         return os.stat(RunPaths(Path(path)).run_json).st_mtime
     except OSError:
@@ -202,14 +202,16 @@ def _start_t(path: str | Path) -> float:
 def find_run(
     text: str | None, runs: Path, env: Mapping[str, str], *, elsewhere: bool = True, acting: bool = False
 ) -> RunPaths:
-    """Return the run that `text` selects: a path, an id, a unique part of one, or the newest run by name.
+    """Return the run that `text` selects: a path, an id, a unique part of an id, or the newest run with that name.
 
-    None: the newest live run, else the newest. Runs under `runs` come before those elsewhere. `elsewhere` False: a run outside of
-    `runs` is found only by its path, which has a slash. `acting`: part of an id selects only runs under `runs`, and needs
-    `LEAST_PART` characters.
+    None selects the newest live run, or else the newest. Runs under `runs` take precedence. If `elsewhere` is false, a run
+    outside
+    `runs` is found only by its path, which contains a slash. If `acting` is true, part of an id selects only runs under `runs`
+    and
+    must have at least `LEAST_PART` characters.
 
     Raises:
-        RunNotFound: no run, or several.
+        RunNotFound: no run matches, or several do.
     """
     if text is not None and not text.strip():  # an unset variable does not mean the newest run
         raise RunNotFound("an empty name: say which run, `stoker runs` lists them")
@@ -248,7 +250,7 @@ def find_run(
 
 
 def runs_of(words: str, runs: Path, env: Mapping[str, str]) -> list[RunPaths]:
-    """Return the run that all the words together identify, or else one run per word.
+    """Return the one run that all the words together identify, or else one run per word.
 
     Raises:
         RunNotFound: a word matches no run, or several.
@@ -262,13 +264,13 @@ def runs_of(words: str, runs: Path, env: Mapping[str, str]) -> list[RunPaths]:
 
 
 def named_runs(name: str, known: list[RunPaths], env: Mapping[str, str]) -> list[RunPaths]:
-    """Return the runs in `known` with exactly this name, in the same order."""
+    """Return the runs in `known` that have exactly this name, in the same order."""
     names = listed_names(env)
     return [r for r in known if (names.get(str(r.root)) or _recorded_name(r)) == name]
 
 
 def _nearest(text: str, known: list[RunPaths], env: Mapping[str, str]) -> str | None:
-    """Return the id of the run whose id, words or name is most similar to the typed text, or None."""
+    """Return the id of the run whose id, words or name most resembles the typed text, or None if none is close."""
     import difflib  # only once a run is not found
 
     listed = listed_names(env)
@@ -281,7 +283,7 @@ def _nearest(text: str, known: list[RunPaths], env: Mapping[str, str]) -> str | 
 
 
 def _recorded_name(run: RunPaths) -> str | None:
-    """Return a run's name from its own record, for a run that was moved here or listed by a different user."""
+    """Return the name in a run's own record, for a run that was moved here or listed by a different user."""
     from supervisor.run.runfile import BadRunFile, read_run_file
 
     try:
@@ -291,13 +293,13 @@ def _recorded_name(run: RunPaths) -> str | None:
 
 
 def those_under(known: list[RunPaths], runs: Path) -> list[RunPaths]:
-    """Return the runs in `known` that are in this folder of runs."""
+    """Return the runs in `known` that are directly inside `runs`."""
     place, real = os.path.realpath(runs), cache(os.path.realpath)
     return [run for run in known if real(os.path.dirname(run.root)) == place]
 
 
 def _index_lines(env: Mapping[str, str]) -> tuple[IndexLine, ...]:
-    """Return the lines of the index, with links in paths resolved. The file is read again if it changed."""
+    """Return the lines of the index, with links in paths resolved. The file is reread if it has changed."""
     path = str(state_home(env) / INDEX)
     return _lines_in(path, mark_of(path))
 

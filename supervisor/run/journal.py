@@ -1,11 +1,12 @@
-"""The journal: an append-only file of events, one JSON object per line, one writer.
+"""The journal: an append-only file of events, one JSON object per line, with a single writer.
 
 The writer appends whole lines with a single write(2). The reader reads by offset and leaves an incomplete line for the next call.
-It skips and counts lines of unknown kinds or schema versions, so that an older viewer can open a newer run. A line whose `v` is
+It skips and counts lines of unknown kinds or schema versions, so an older viewer can open a newer run. A line whose `v` is
 newer than this version makes the run read-only.
 
-Next to a journal is a snapshot: the state after a prefix of the journal, from which a reader continues. It only saves time. If it
-is damaged, folded by a different version or made from other bytes, the reader ignores it and reads the journal from its start.
+Next to a journal is a snapshot: the state after a prefix of the journal, from which a reader can continue. It only saves time. If
+    it
+is damaged, or was folded by a different version or from other bytes, the reader ignores it and reads the journal from the start.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ T = TypeVar("T", bound=Event)
 
 
 def without_secrets(event: T, redactor: Redactor) -> T:
-    """Return the event with secrets removed from its text, as it is written."""
+    """Return the event with secrets removed from its text, just as it is written."""
     data = msgspec.to_builtins(event)
     shown = redactor.data(data)
     return event if shown == data else msgspec.convert(shown, type(event))
@@ -46,19 +47,19 @@ def without_secrets(event: T, redactor: Redactor) -> T:
 
 FALLOC_FL_KEEP_SIZE = 1  # linux/falloc.h
 RESERVED_BYTES = 256 * 1024
-"""Reserved for the journal beyond its end. A run on a full disk writes some hundred events of 200 bytes an hour."""
+"""Reserved past the end of the journal. On a full disk, a run writes about a hundred events of 200 bytes an hour."""
 MAX_LINE_BYTES = 1 << 24
-"""The most to read from a journal at once. A longer line was not written by stoker."""
+"""The most to read from a journal at once. stoker never writes a line longer than this."""
 
 
 WAITS_FOR_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 """After these errors the open file still works, so it is not reopened."""
 SNAPSHOT_EVERY = 1 << 20
-"""The part after a snapshot is folded in at most 50 ms, which a list of many runs can afford."""
+"""Folding the part after a snapshot takes at most 50 ms, which a list of many runs can afford."""
 MOST_SNAPSHOT_BYTES = 16 << 20
 SEALED_BYTES = 1 << 16
 TAIL_BYTES = 4 << 20
-"""Read in 0.3 s. Also how much of a long journal is printed for a person who follows a run line by line."""
+"""Takes 0.3 s to read. Also how much of a long journal is printed for someone following a run line by line."""
 _EVENT: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Union[events.KINDS])  # noqa: UP007 - made of what there is
 """Shared by all readers, because creating a decoder takes longer than reading a short journal."""
 
@@ -66,18 +67,18 @@ _EVENT: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Union[events.KINDS]) 
 class JournalWriter:
     """Appends events to one journal. Only the keeper that holds the lock may have one.
 
-    The file itself is locked, too, so that there is no second writer even if ``keeper.lock`` was removed.
+    The file itself is locked too, so there is no second writer even if ``keeper.lock`` was removed.
 
-    Space beyond the end of the file is reserved where the filesystem supports it (fallocate(2) with FALLOC_FL_KEEP_SIZE), so that
+    Where the filesystem supports it (fallocate(2) with FALLOC_FL_KEEP_SIZE), space is reserved past the end of the file, so
     a job that fills the disk does not stop the journal.
 
-    A keeper that died in the middle of a line leaves half of the line. The writer ends that line first.
+    A keeper that died in the middle of a line leaves half of it behind. The writer terminates that line first.
 
     Attributes:
         inode: the file's inode, even if its name now refers to another file.
 
     Raises:
-        OSError: the journal cannot be written, or another process is writing it (EWOULDBLOCK).
+        OSError: the journal cannot be written, or another process is writing to it (EWOULDBLOCK).
     """
 
     def __init__(self, path: Path) -> None:
@@ -94,15 +95,15 @@ class JournalWriter:
 
     @property
     def size(self) -> int:
-        """The bytes in the file."""
+        """The size of the file in bytes."""
         return os.fstat(self._fd).st_size
 
     def append(self, event: Event, *, durable: bool = False) -> None:
-        """Write one event. With `durable` it is on disk when this returns.
+        """Write one event. If `durable` is true, it is on disk when this returns.
 
         Raises:
             OSError: the disk is full, read-only or unreachable, or the file is gone. The next call removes
-                any part of the event, and reopens the file if that may help.
+                any partially written event, and reopens the file if that may help.
         """
         if self._closed:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF), str(self._path))
@@ -134,7 +135,7 @@ class JournalWriter:
     def astray(self) -> str:
         """Describe in a few words how the journal was deleted or moved away, or return "" if it was not.
 
-        Return "" while a file server does not answer, because silence is not a deletion.
+        Return "" while a file server is not responding, because silence does not mean deletion.
         """
         try:
             if os.stat(self._path).st_ino == os.fstat(self._fd).st_ino:
@@ -166,10 +167,10 @@ class JournalWriter:
         return size > 0 and _read_at(self._path, size - 1, 1) != b"\n"
 
     def _recover(self) -> None:
-        """Reopen the file after a failed write if that may help, and remove any part of the line.
+        """Reopen the file after a failed write if that may help, and remove any part of the line that was written.
 
         Raises:
-            OSError: the file is missing, or another file is in its place.
+            OSError: the file is missing, or another file has taken its place.
         """
         if self._reopens:
             self._reopen()
@@ -180,7 +181,7 @@ class JournalWriter:
         self._torn = self._is_torn()
 
     def _reopen(self) -> None:
-        """Reopen the same file, because a restarted file server does not know old descriptors (ESTALE)."""
+        """Reopen the same file, because a restarted file server does not recognize old descriptors (ESTALE)."""
         fd = private(self._path, os.O_WRONLY | os.O_APPEND)  # never create it elsewhere
         if os.fstat(fd).st_ino != self.inode:
             os.close(fd)
@@ -209,10 +210,10 @@ def _read_at(path: Path, offset: int, most: int) -> bytes:
 
 
 class JournalReader:
-    """Reads events as they are appended. Cheap to call often: a call without news costs one fstat."""
+    """Reads events as they are appended. Cheap to poll: when nothing is new, a call costs one fstat."""
 
     def __init__(self, path: Path, start: Callable[[BinaryIO], int] = lambda _: 0) -> None:
-        """`start` returns the offset to read a new or replaced journal from."""
+        """`start` returns the offset from which to read a new or replaced journal."""
         self._path = path
         self._start = start
         self._offset = 0
@@ -222,7 +223,7 @@ class JournalReader:
 
     @property
     def offset(self) -> int:
-        """How many bytes have been read."""
+        """The number of bytes read so far."""
         return self._offset
 
     def read(self, *, limit_bytes: int = MAX_LINE_BYTES) -> list[Event]:
@@ -250,7 +251,7 @@ class JournalReader:
         return list(self.decode(data[:end]))
 
     def decode(self, data: bytes) -> Iterator[Event]:
-        """Yield the events of whole lines. Count lines that are not events."""
+        """Yield the events in complete lines. Lines that are not events are counted."""
         for line in data.split(b"\n"):
             if not line.strip():
                 continue
@@ -268,7 +269,7 @@ class JournalReader:
 
 
 class _Snapshot(msgspec.Struct, frozen=True):
-    """The state after the first `offset` bytes of a journal. `seal`: a checksum of these bytes. `code`: the version that folded them."""
+    """The state after the first `offset` bytes of a journal. `seal` is a checksum of those bytes, `code` the version that folded them."""
 
     code: str
     offset: int
@@ -277,10 +278,10 @@ class _Snapshot(msgspec.Struct, frozen=True):
 
 
 def write_snapshot(path: Path, state: RunState, *, inode: int, offset: int) -> None:
-    """Write the `state` of the first `offset` bytes of a journal next to it. Only its writer may.
+    """Write `state`, the fold of a journal's first `offset` bytes, next to the journal. Only its writer may do so.
 
     Raises:
-        OSError: the snapshot cannot be written, or `path` no longer has `inode`. An older one stays.
+        OSError: the snapshot cannot be written, or `path` no longer has `inode`. An older snapshot stays.
     """
     with open_regular(path) as file:
         if os.fstat(file.fileno()).st_ino != inode:
@@ -293,7 +294,7 @@ def write_snapshot(path: Path, state: RunState, *, inode: int, offset: int) -> N
 
 @cache
 def folded_by() -> str:
-    """Return this version and a checksum of the modules that make a state. Two checkouts of one version may fold differently."""
+    """Return this version and a checksum of the modules that build a state. Two checkouts of one version may fold differently."""
     checksum = 0
     with contextlib.suppress(OSError):
         for module in (events, folding, records, state, timeline):
@@ -302,7 +303,7 @@ def folded_by() -> str:
 
 
 def _seal(file: BinaryIO, offset: int) -> int:
-    """Return a checksum of a journal's first bytes and the last ones before `offset`. All 150 MB would take 0.3 s."""
+    """Return a checksum of a journal's first bytes and of those just before `offset`. All 150 MB would take 0.3 s."""
     checksum = 0
     for start in (0, max(offset - SEALED_BYTES, 0)):
         file.seek(start)
@@ -311,14 +312,14 @@ def _seal(file: BinaryIO, offset: int) -> int:
 
 
 class StateReader:
-    """A journal folded as it grows. Every view has one.
+    """A journal that is folded as it grows. Every view has one.
 
-    `tail_first`: a long journal without a snapshot is folded in pieces of `TAIL_BYTES`, one per `refresh`. Until the end,
-    `state` has only the run's identity and `journal_read`, and only the last piece's events are returned.
+    If `tail_first`, a long journal without a snapshot is folded in pieces of `TAIL_BYTES`, one per `refresh`. Until that
+    is done, `state` has only the run's identity and `journal_read`, and only the last piece's events are returned.
 
     Attributes:
-        state: the fold of the events read.
-        left_out: no `refresh` returns the events in this many first bytes of the journal (counted with `tail_first`).
+        state: the fold of the events read so far.
+        left_out: the size of the journal's prefix whose events no `refresh` returns (counted with `tail_first`).
     """
 
     def __init__(self, path: Path, *, tail_first: bool = False) -> None:
@@ -330,13 +331,13 @@ class StateReader:
 
     @property
     def offset(self) -> int:
-        """How many bytes of the journal were read."""
+        """The number of journal bytes read so far."""
         return self._reader.offset
 
     def refresh(self, *, limit_bytes: int = MAX_LINE_BYTES) -> list[Event]:
-        """Fold what was appended since the last call, at most this many bytes. Return these events.
+        """Fold what was appended since the last call, up to `limit_bytes`, and return the new events.
 
-        With `tail_first` the first call on a journal with a snapshot also returns the last events before it.
+        If `tail_first` is true, the first call on a journal with a snapshot also returns the last events before it.
         """
         most, began = TAIL_BYTES if self._tail_first else limit_bytes, self._reader.offset
         news = self._reader.read(limit_bytes=min(limit_bytes, most))
@@ -359,7 +360,7 @@ class StateReader:
         return [*tail, *news]
 
     def _begin(self, file: BinaryIO) -> int:
-        """Return where to start reading an unread or replaced journal."""
+        """Return the offset from which to read an unread or replaced journal."""
         self.state = self._folded = RunState()
         self.left_out = self._behind_to = 0
         size = os.fstat(file.fileno()).st_size
@@ -407,14 +408,14 @@ def _version_of(line: bytes) -> int:
 
 
 def facts_in(path: Path) -> Iterator[Event]:
-    """Yield every event of a journal, from its start to its present end."""
+    """Yield every event in a journal, from its start to its current end."""
     reader = JournalReader(path)
     while news := reader.read():
         yield from news
 
 
 def read_state(path: Path) -> RunState:
-    """Return the state of a journal, read once."""
+    """Read a journal once and return its state."""
     reader = StateReader(path)
     while reader.refresh():
         pass

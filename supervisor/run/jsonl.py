@@ -1,4 +1,4 @@
-"""Decode JSON files, and append and read files of JSON lines only as whole lines."""
+"""Decodes JSON files, and appends to and reads JSON Lines files in whole lines only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PACKER: Final = msgspec.msgpack.Encoder()
 
 
 def bounded(value: T) -> T:
-    """The decoded value, if every integer in it fits into 64 bits: a step of 400 digits cannot even become a float.
+    """Return the decoded value if all its integers fit in 64 bits. A step of 400 digits cannot even become a float.
 
     Raises:
         OverflowError: an integer does not fit.
@@ -30,7 +30,7 @@ def bounded(value: T) -> T:
 
 
 def decoded_file(path: str | os.PathLike[str], kind: type[T], most_bytes: int = -1) -> T | None:
-    """Return the decoded content of a regular JSON file, reading at most `most_bytes`, or None if it is missing or invalid."""
+    """Decode a regular JSON file, reading at most `most_bytes`. Return None if the file is missing or invalid."""
     try:
         return bounded(msgspec.json.decode(read_regular(path, most_bytes), type=kind))
     except (OSError, *NOT_DECODED):
@@ -38,10 +38,10 @@ def decoded_file(path: str | os.PathLike[str], kind: type[T], most_bytes: int = 
 
 
 def append_line(path: Path, *records: msgspec.Struct, follows: bool = False) -> OSError | None:
-    """Append a line per record to a file owned by the user, creating its folder if needed. Return the error if that fails.
+    """Append one line per record to a file owned by the user, creating its folder if needed. Return the error if that fails.
 
-    It is one write of whole lines, even after a torn line, so several processes may append at once. A link (unless `follows`), a
-    pipe or another user's file is left alone, as no run depends on these files.
+    Whole lines go out in a single write, even after a torn line, so several processes may append at once. A link (unless
+    `follows`), a pipe or another user's file is left alone, since no run depends on these files.
     """
     try:
         # A link to itself stays a link, and is refused.

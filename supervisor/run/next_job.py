@@ -1,4 +1,4 @@
-"""The job of the next attempt: the changes of all restarts so far, folded. Later changes win."""
+"""The job for the next attempt: the changes from all restarts so far, folded together. Later changes win."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from supervisor.text.redact import redact_text
 
 @dataclass(frozen=True, slots=True)
 class NextJob:
-    """The job of the next attempt.
+    """The job for the next attempt.
 
     Attributes:
-        job: the job with the arguments that a person last typed, and the batch that they give.
+        job: the job with the arguments that a person last typed and the batch that results from them.
         batch: the batch that replaces the job's own, or None.
-        env: additional variables.
-        set_args: additional (flag, value) pairs; an empty value makes a switch.
+        env: additional environment variables.
+        set_args: additional (flag, value) pairs; an empty value means a bare flag.
         from_scratch: whether the attempt starts from scratch.
-        raise_open_files: whether the soft limit on open files is raised to the hard limit.
-        start_typed_after: the attempt after which a person typed another checkpoint to start from, or None.
+        raise_open_files: whether to raise the soft limit on open files to the hard limit.
+        start_typed_after: the attempt after which a person typed a different checkpoint to start from, or None.
         is_typed: whether a person edited the arguments.
     """
 
@@ -53,7 +53,7 @@ class NextJob:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The script's arguments for the next launch, excluding those that make it resume, which are decided at launch."""
+        """The script's arguments for the next launch, except those that make it resume, which are decided at launch."""
         args = self.job.entry_args
         for name, value in self._pairs():
             if is_argument(name) and not self.resumes(name):
@@ -61,7 +61,7 @@ class NextJob:
         return args
 
     def resumes(self, name: str) -> bool:
-        """Check whether a setting determines what to resume from."""
+        """Check whether a setting determines what the script resumes from."""
         knobs = self.job.knobs
         return name in {knobs.resume, knobs.resume_path, knobs.resume_step} or takes_path(name)
 
@@ -78,7 +78,7 @@ class NextJob:
             return ()
 
     def after(self, change: SpecChange, attempt: int) -> NextJob:
-        """Return the job with one more change, which was decided after `attempt`."""
+        """Return the job with one more change applied, which was decided after `attempt`."""
         now = self if change.argv is None else self._typed(change.argv, attempt)
         return replace(
             now,
@@ -109,10 +109,10 @@ class NextJob:
         )
 
     def typed_batch(self, argv: tuple[str, ...]) -> BatchSpec | None:
-        """Return the batch of the next attempt with typed arguments, or None if they change it unreadably.
+        """Return the next attempt's batch with the typed arguments, or None if they change it in a way that cannot be read.
 
         Raises:
-            JobError: the typed numbers do not divide.
+            JobError: the typed numbers do not divide evenly.
         """
         knobs, now = self.job.knobs, self.current_batch
         names = (knobs.batch, knobs.accumulation, knobs.global_batch, *(name for name, _ in knobs.same))
@@ -131,7 +131,7 @@ class NextJob:
 
 
 def unmeasured_trial(state: RunState) -> tuple[AttemptState, AttemptState] | None:
-    """Return the attempt after which policy restarted with measurements off, and the attempt that has them off, or None."""
+    """Return the attempt that policy restarted with measurements off and the attempt that ran without them, or None."""
     for before, after in pairwise(state.attempts):
         change = before.decision.change if before.decision is not None else None
         if change is not None and NOT_MEASURED in change.env and before.decided_by == "policy":
@@ -140,7 +140,7 @@ def unmeasured_trial(state: RunState) -> tuple[AttemptState, AttemptState] | Non
 
 
 def got_further(before: AttemptState, after: AttemptState) -> bool:
-    """Check whether an attempt made a step beyond the previous attempt's, or ended well."""
+    """Check whether an attempt got past the last step of the one before it, or finished successfully."""
     if after.last_step is not None and (before.last_step is None or after.last_step > before.last_step):
         return True
     is_healthy = after.verdict is not None and after.verdict.failure is FailureClass.HEALTHY
@@ -155,7 +155,7 @@ def _ended_alike(before: AttemptState, after: AttemptState) -> bool:
 
 
 def undecided(state: RunState) -> RunState:
-    """Return `state` without the decision after its newest attempt, so `next_job` gives that attempt's job."""
+    """Return `state` without the decision after its latest attempt, so `next_job` yields that attempt's job."""
     return structs.replace(
         state,
         attempts=tuple(
@@ -165,7 +165,7 @@ def undecided(state: RunState) -> RunState:
 
 
 def next_job(job: JobSpec, state: RunState) -> NextJob:
-    """Return `job` as the attempt after those in `state` will run it."""
+    """Return `job` as it will run in the attempt that follows those in `state`."""
     job = state.answered_job(job)
     now = NextJob(job, state.fitted.batch if state.fitted is not None else None)
     trial = unmeasured_trial(state)
@@ -180,7 +180,7 @@ def next_job(job: JobSpec, state: RunState) -> NextJob:
 
 
 def declared_again(state: RunState, job: JobSpec) -> str:
-    """Return the command that starts a run again with the options that would have let it restart after out of memory, or "".
+    """Return the command that reruns a run with the options it lacked to restart after running out of memory, or "".
 
     Safe to print: secrets are hidden and there are no control characters.
     """

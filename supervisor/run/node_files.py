@@ -1,13 +1,16 @@
 """How the keepers of a multi-node run communicate: through files in the run directory, each with one writer.
 
-Node 0 leads. It writes *orders*, numbered from 1: start an attempt, end it, end the run. Every other node writes a *report* on its
-newest attempt, and every keeper has a *heartbeat*. docs/nodes.md explains why there cannot be two leaders, or two attempts at once.
+Node 0 leads. It writes *orders*, numbered from 1: start an attempt, stop it, end the run. Every other node writes a *report* on
+its
+latest attempt, and every keeper has a *heartbeat*. docs/nodes.md explains why there cannot be two leaders, or two attempts at
+once.
 
 This relies on the following properties of NFS:
 
-- link(2) to an existing name fails on every client, so only one leader can take the number of an order.
-- rename(2) replaces a file atomically: a reader that opens the name gets the old file or the new one. A cached old file is detected
-  at open(2) (close-to-open consistency).
+- link(2) to an existing name fails on every client, so only one leader can claim an order's number.
+- rename(2) replaces a file atomically: a reader that opens the name gets either the old file or the new one. A stale cached file
+is
+  detected at open(2) (close-to-open consistency).
 - A file that is written in place is refreshed at open(2) without rereading the directory. Heartbeats rely on this.
 """
 
@@ -31,7 +34,7 @@ from supervisor.run.records import Decision, Verdict
 
 LEADER: Final = 0
 CONTINUED_WITHIN_S: Final = 30.0
-"""How long a node that joins a finished run waits for node 0 to continue it (at most `node_timeout_s`), as both may be starting."""
+"""How long a node joining a finished run waits for node 0 to continue it (at most `node_timeout_s`). Both may be starting up."""
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 _MOST_BYTES: Final = 1 << 22
 
@@ -47,7 +50,7 @@ class Want(StrEnum):
 class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What all nodes share in one attempt. Each node applies it to its own job.
 
-    `nodes` are the nodes that take part, in rank order. `args` are the script's arguments, if a person edited them.
+    `nodes` are the participating nodes, in rank order. `args` are the script's arguments, if a person edited them.
     """
 
     nodes: tuple[int, ...]
@@ -64,9 +67,9 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One order. `leader` is the keeper that gave it; see `new_session`. `launch` is set only for `Want.RUN`.
+    """An order. `leader` is the keeper that gave it; see `new_session`. `launch` is set only for `Want.RUN`.
 
-    `why` and `by`: for a requested stop. `verdict` and `decision`: for this attempt, once known.
+    `why` and `by` describe a requested stop. `verdict` and `decision` are this attempt's, once known.
     """
 
     seq: int
@@ -85,7 +88,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NodePhase(StrEnum):
-    """The phase of a node, by its own report."""
+    """A node's phase, as the node itself reports it."""
 
     READY = "ready"  # no process of the run is alive there
     RUNNING = "running"
@@ -94,9 +97,9 @@ class NodePhase(StrEnum):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A node's report. `session` is its keeper; see `new_session`. `seq` is the newest order that it has read.
+    """A node's report. `session` is its keeper; see `new_session`. `seq` is the latest order that it has read.
 
-    `exit_code` is its launcher's, in `attempt`. `stop` says why a signal stopped it there. `by` is the sender.
+    `exit_code` is its launcher's in `attempt`. `stop` says why a signal stopped it there, and `by` who sent the signal.
     """
 
     node: int
@@ -113,7 +116,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Superseded(Exception):  # noqa: N818 - a state of affairs, not an error
-    """Another keeper gave the order with this number, so that keeper leads."""
+    """Another keeper gave the order with this number, so that keeper now leads."""
 
 
 def new_session() -> str:
@@ -128,12 +131,12 @@ class Orders:
     """The leader's side: gives orders with unique numbers.
 
     Attributes:
-        newest: the newest order, from any keeper.
-        newest_run: the newest order that starts an attempt.
+        newest: the latest order, from any keeper.
+        newest_run: the latest order that starts an attempt.
     """
 
     def __init__(self, node: NodePaths, session: str) -> None:
-        """`node`: node 0's folder.
+        """`node` is node 0's folder.
 
         Raises:
             OSError: the folder cannot be written or read.
@@ -146,10 +149,10 @@ class Orders:
         self.newest_run = self._newest_run(numbers)
 
     def give(self, order: Order) -> Order:
-        """Publish an order under the next number. Return the order with its number.
+        """Publish an order under the next number, and return it with that number.
 
         Raises:
-            Superseded: another keeper took the number, so it leads.
+            Superseded: another keeper took the number, so that keeper leads.
             OSError: the folder cannot be written.
         """
         numbered = msgspec.structs.replace(order, seq=self._seq + 1, leader=self._session)
@@ -163,7 +166,7 @@ class Orders:
         return numbered
 
     def take_part(self, number: int) -> tuple[int, ...] | None:
-        """Return the nodes that attempt `number` was ordered for, or None if it was not ordered yet."""
+        """Return the nodes that attempt `number` was ordered for, or None if it has not been ordered yet."""
         order = self.newest_run
         return order.launch.nodes if order is not None and order.launch and order.attempt == number else None
 
@@ -186,7 +189,7 @@ class Orders:
 
 
 def read_order(node: NodePaths) -> Order | None:
-    """Return the newest order in node 0's folder, or None if there is none or it cannot be read now."""
+    """Return the latest order in node 0's folder, or None if there is none or it cannot be read right now."""
     return decoded_file(node.order, Order, _MOST_BYTES)
 
 
@@ -203,7 +206,7 @@ def write_report(node: NodePaths, report: Report) -> None:
 
 
 def read_report(node: NodePaths) -> Report | None:
-    """Return a node's report, or None if there is none or it cannot be read now."""
+    """Return a node's report, or None if there is none or it cannot be read right now."""
     return decoded_file(node.report, Report, _MOST_BYTES)
 
 
@@ -211,7 +214,7 @@ def read_report(node: NodePaths) -> Report | None:
 
 
 def create(path: Path, data: bytes) -> bool:
-    """Create a file with this content atomically. Return False if the name already exists.
+    """Create a file with this content atomically. Return False if the name is already taken.
 
     Raises:
         OSError: the file cannot be written.
@@ -233,7 +236,7 @@ def create(path: Path, data: bytes) -> bool:
 
 
 def _create_without_link(path: Path, data: bytes) -> bool:
-    """Create a file without hard links. The name is taken only once, but a reader may first see half of the file."""
+    """Create a file without using hard links. The name can be taken only once, but a reader may briefly see half a file."""
     try:
         with open(path, "xb", opener=private) as file:
             file.write(data)

@@ -1,10 +1,11 @@
 """Who holds a run, who owns its directory, and whether the directory is still where it was created.
 
-A keeper holds ``keeper.lock`` by flock, which the kernel releases whenever the holder dies. The pid and start time in the file are for
-display, and distinguish a live keeper from a recycled pid on another host.
+A keeper holds ``keeper.lock`` with flock, which the kernel releases whenever the holder dies. The pid and start time in the file
+are
+for display, and distinguish a live keeper from a recycled pid on another host.
 
-A folder can claim anything about itself: any user can write or copy one, or place one where others will read it. Reading a folder
-needs no trust. A request is written only if a live keeper is at the path in run.json. A new keeper is started only on a folder
+A folder can claim anything about itself: any user can write or copy one, or put one where others will read it. Reading a folder
+requires no trust. A request is written only if a live keeper is at the path in run.json. A new keeper is started only in a folder
 that belongs to its user from top to bottom. Reasons to refuse are returned as data, one line each.
 """
 
@@ -36,7 +37,7 @@ TRY_AGAIN_S = 0.03
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """The last process to take the lock. `start_time`: seconds since boot."""
+    """The last process to take the lock. `start_time` is in seconds since boot."""
 
     pid: int
     start_time: float
@@ -53,11 +54,11 @@ class LockTaken(Exception):  # noqa: N818 - a state of affairs, not an error
 
 
 class KeeperLock:
-    """A lock held from construction to `release`.
+    """A lock held from construction until `release`.
 
     Args:
         path: the lock file.
-        start_time: the start of this process, in seconds since boot.
+        start_time: when this process started, in seconds since boot.
 
     Raises:
         LockTaken: another keeper holds the lock.
@@ -88,7 +89,7 @@ class KeeperLock:
             self._fd = -1
 
     def show_life(self) -> None:
-        """Touch the file, to show hosts that flock does not reach that a keeper is alive."""
+        """Touch the file to show hosts beyond the reach of flock that a keeper is alive."""
         with contextlib.suppress(OSError):
             os.utime(self._fd)
 
@@ -99,7 +100,7 @@ def read_holder(path: Path) -> Holder | None:
 
 
 def holder_here(path: Path) -> Holder | None:
-    """Return the last process that wrote the lock file, if it was on this host."""
+    """Return the last process that wrote the lock file, or None if that was on another host."""
     holder = read_holder(path)
     return holder if holder is not None and holder.host == socket.gethostname() else None
 
@@ -107,7 +108,7 @@ def holder_here(path: Path) -> Holder | None:
 def keeper_is_alive(path: Path) -> bool:
     """Check whether a keeper holds the lock (on this host, or wherever the filesystem's flock reaches).
 
-    A copy made of hard links shares the lock with its original, so use `has_keeper` to ask about a run.
+    A copy made with hard links shares the lock with its original, so use `has_keeper` to ask about a run.
     """
     try:
         # The path may be a pipe, or a link to another run's lock.
@@ -133,12 +134,12 @@ NO_PATH = "run.json does not say where the run was started (an older stoker wrot
 
 
 class NotRequested(Exception):  # noqa: N818 - a state of affairs, not an error
-    """A request was not sent. The message is one line."""
+    """A request was not sent. The message is a single line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Reasons not to act on a run (`refusals`), what the user should know (`warnings`), what acting would do (`actions`). One line each."""
+    """Why not to act on a run (`refusals`), what the user should know (`warnings`), and what acting would do (`actions`), one line each."""
 
     refusals: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -147,9 +148,9 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a run directory is, and where it was created according to run.json (None if not recorded).
+    """Where a run directory is now, and where run.json says it was created (None if not recorded).
 
-    `schema` is the schema of run.json.
+    `schema` is run.json's schema version.
     """
 
     real: str
@@ -158,7 +159,7 @@ class Place:
 
     @property
     def is_copy(self) -> bool:
-        """Whether this folder was copied or moved from the place where the run was started."""
+        """Whether this folder was copied or moved from where the run was started."""
         return self.recorded is not None and self.real != self.recorded
 
     @property
@@ -177,9 +178,9 @@ class _Recorded(msgspec.Struct, frozen=True):
 
 
 def newer_notice(place: Place, journal_version: int | None) -> str:
-    """Return the notice for a run that a newer stoker wrote, which is read-only here, or "" for any other run.
+    """Return the notice for a run written by a newer stoker, which is read-only here, or "" for any other run.
 
-    `journal_version` is the highest schema version of its events, or None if this version can read them all.
+    `journal_version` is the highest schema version among its events, or None if this version can read them all.
     """
     found = f"run.json has schema {place.schema}" if place.schema > RUN_SCHEMA else ""
     if journal_version is not None:
@@ -188,14 +189,14 @@ def newer_notice(place: Place, journal_version: int | None) -> str:
 
 
 def newer_refusal(run: RunPaths, place: Place) -> str:
-    """Return that notice after reading the journal, as the reason not to send a request or start a keeper."""
+    """Read the journal and return `newer_notice` as the reason not to send a request or start a keeper."""
     from supervisor.run.journal import read_state
 
     return newer_notice(place, read_state(run.node().journal).newer_version)
 
 
 def place_of(run: RunPaths) -> Place:
-    """Return where a run is and where it was created. Cheap, because only the path in run.json is decoded."""
+    """Return where a run is and where it was created. This is cheap, because only the path in run.json is decoded."""
     real = os.path.realpath(run.root)
     record = decoded_file(Path(real, run.run_json.name), _Recorded)
     return Place(real, None) if record is None else Place(real, record.path, record.schema)
@@ -216,11 +217,11 @@ def ask(
     if_attempt: int | None = None,
     args: RequestArgs | None = None,
 ) -> str:
-    """Send a request to the keeper of a run. Return its id. The only way from a view or a command to a keeper.
+    """Send a request to a run's keeper and return its id. Views and commands reach a keeper only through this.
 
     Raises:
         NotRequested: no live keeper would receive the request.
-        OSError: the folder is gone, not writable for this user, or a link.
+        OSError: the folder is gone, is not writable by this user, or is a link.
     """
     place = place_of(run)
     if place.is_copy:
@@ -235,7 +236,7 @@ def ask(
 
 
 def check_folder(run: RunPaths) -> Offer:
-    """Check whether a keeper may be started on this folder: it was not moved, and only its user can write."""
+    """Check whether a keeper may be started in this folder: it was not moved, and only its user can write to it."""
     place = place_of(run)
     if place.is_copy:
         return Offer((place.refusal,))
@@ -248,7 +249,7 @@ def check_folder(run: RunPaths) -> Offer:
 
 
 def _first_against(root: Path) -> str:
-    """Return the reason against the first of the run's files that is not the user's own, or ""."""
+    """Return the reason to refuse the first of the run's files that is not the user's own, or "" if all are."""
     try:
         found = (_against(path, is_folder=is_folder) for path, is_folder in ((root, True), *_parts(root)))
         return next(filter(None, found), "")
@@ -257,7 +258,7 @@ def _first_against(root: Path) -> str:
 
 
 def _parts(root: Path) -> Iterator[tuple[Path, bool]]:
-    """Yield everything that a keeper reads or writes, and whether it is a folder."""
+    """Yield every path that a keeper reads or writes, and whether it is a folder."""
     run = RunPaths(root)
     yield run.run_json, False
     yield from ((path, True) for path in (run.control, run.artifacts, root / "nodes") if _is_there(path))
@@ -290,7 +291,7 @@ def _is_there(path: Path) -> bool:
 
 
 def _against(path: Path, *, is_folder: bool) -> str:
-    """Return the reason to refuse one file or folder, or ""."""
+    """Return the reason to refuse a file or folder, or "" if there is none."""
     try:
         info = path.lstat()
     except OSError as error:
@@ -307,7 +308,7 @@ def _against(path: Path, *, is_folder: bool) -> str:
 
 
 def _above(root: Path) -> tuple[list[str], list[str]]:
-    """Report in which parent folders other users could replace the run: refusals, and at most one warning."""
+    """Find parent folders in which other users could replace the run. Return refusals, and at most one warning."""
     refusals: list[str] = []
     warnings: list[str] = []
     for folder in root.parents:

@@ -5,7 +5,7 @@ Layout (docs/run-directory.md)::
     <runs>/<run-id>/            mode 0700
       run.json  control/  artifacts/
       nodes/<k>/events.jsonl  state.json  series/  attempts/<n>/  keeper.lock  keeper.log
-      nodes/<k>/heartbeat  report.json      in a run on several nodes; node 0: also orders/<seq>.json, order.json
+      nodes/<k>/heartbeat  report.json      multi-node runs only; node 0 also has orders/<seq>.json, order.json
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from supervisor.text.patterns import Lazy
 
 RUN_SCHEMA = 1
-"""Schema of run.json. Raised when an older stoker could no longer handle a run correctly."""
+"""Schema version of run.json. Bumped when an older stoker could no longer handle a run correctly."""
 THROWN = "thrown"
 _NODE = r"nodes/\d+/(probes/\d+/)?"
 _ATTEMPT = r"nodes/\d+/((probes/\d+/)?attempts|probes)/\d+/"
@@ -47,7 +47,7 @@ class _Folder:
 
 
 class _Below:
-    """An attribute of a folder: the path of this name in it."""
+    """A folder attribute that gives the path of this name inside the folder."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -79,7 +79,7 @@ class AttemptPaths(_Folder):
         return dict(sorted(found.items()))
 
     def logs(self) -> list[Path]:
-        """Return the agent's log and both streams of each rank with a folder. Some may not exist."""
+        """Return the agent's log and both streams of every rank that has a folder. Some may not exist."""
         ranks = self.rank_folders().values()
         return [
             self.agent_log,
@@ -106,7 +106,7 @@ class NodePaths(_Folder):
         return AttemptPaths(self.root / "attempts" / str(number))
 
     def probe(self, number: int) -> NodePaths:
-        """Return the files of a short launch before the first attempt, counted from 1: a journal and one attempt."""
+        """Return the files of a probe (a short launch before the first attempt), counted from 1: a journal and one attempt."""
         return NodePaths(self.root / "probes" / str(number))
 
 
@@ -127,7 +127,7 @@ class RunPaths(_Folder):
         return NodePaths(self.root / "nodes" / str(number))
 
     def nodes(self) -> list[int]:
-        """Return the numbers of the nodes that wrote here."""
+        """Return the numbers of the nodes that have written to this run."""
         folder = self.root / "nodes"
         if not folder.is_dir():
             return []
@@ -135,7 +135,7 @@ class RunPaths(_Folder):
 
 
 def xdg_home(env: Mapping[str, str], kind: str, below_home: str) -> str:
-    """Return the user's XDG folder of a kind (``STATE``, ``CONFIG``, ``CACHE``). Ignore a relative path, as specified."""
+    """Return the user's XDG folder of a kind (``STATE``, ``CONFIG``, ``CACHE``). Relative paths are ignored, as specified."""
     named = env.get(f"XDG_{kind}_HOME", "")
     return (
         named
@@ -145,14 +145,14 @@ def xdg_home(env: Mapping[str, str], kind: str, below_home: str) -> str:
 
 
 def is_run_directory(path: str | Path) -> bool:
-    """Check whether a keeper wrote a journal below `path`."""
+    """Check whether a keeper has written a journal under `path`."""
     if os.path.isfile(f"{path}/nodes/0/events.jsonl"):  # not a pipe, which would block the reader
         return True
     return any(journal.is_file() for journal in Path(path).glob("nodes/*/events.jsonl"))
 
 
 def make_private(folder: Path, mode: int = 0o700) -> None:
-    """Create a folder and its missing parents, accessible only to the owner whatever the umask is, or with a wider `mode`.
+    """Create a folder and its missing parents, accessible only to the owner (or as `mode` says) whatever the umask.
 
     Raises:
         OSError: the folder cannot be created.
@@ -174,7 +174,7 @@ def make_own(folder: Path) -> None:
 
 
 def private(path: str | Path, flags: int, mode: int = 0o600) -> int:
-    """Open a file that only the owner may read, whatever the umask is. Raise OSError for a link."""
+    """Open a file that only its owner may read, whatever the umask. Raise OSError for a link."""
     return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
 
 
@@ -191,7 +191,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Replace a file's content atomically. On failure the old content stays.
+    """Replace a file's content atomically. If that fails, the old content stays.
 
     Raises:
         OSError: the file cannot be written.

@@ -1,6 +1,6 @@
-"""The records in events: failures, verdicts, decisions, findings.
+"""The records that events carry: failures, verdicts, decisions, findings.
 
-Plain frozen dataclasses and string enums, with no import of msgspec. `diagnosis`, `policy` and `preflight` make these records,
+Plain frozen dataclasses and string enums, without msgspec. `diagnosis`, `policy` and `preflight` create these records,
 `run.events` carries them, and views show them.
 """
 
@@ -14,7 +14,7 @@ from supervisor.job.batch import BatchChange
 
 
 class FailureClass(StrEnum):
-    """The kind of failure that ended a run. One closed set, shared by every package."""
+    """The kind of failure that ended a run. Every package shares this one closed set."""
 
     CUDA_OOM = "cuda_oom"
     HOST_OOM = "host_oom"
@@ -63,7 +63,7 @@ SURE_ENOUGH = 0.8
 
 
 class Reason(StrEnum):
-    """Closed refinements of a few classes. Every other class has none."""
+    """Refinements of a few classes, as a closed set. The other classes have none."""
 
     # host_oom
     ALLOCATOR = "allocator"
@@ -93,7 +93,7 @@ class Reason(StrEnum):
 
 
 class Action(StrEnum):
-    """What a verdict suggests. Only `policy` decides what is done."""
+    """What a verdict suggests. Only `policy` decides what is actually done."""
 
     NONE = "none"
     REDUCE_BATCH = "reduce_batch"
@@ -113,7 +113,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """The log line that caused the failure. `line` is 1-based, counted by newlines after decoding."""
+    """The log line that caused the failure. `line` is 1-based and counts newlines after decoding."""
 
     path: str
     line: int | None
@@ -124,7 +124,7 @@ class Cause:
 class Consequence:
     """A failure that followed from the cause. It is shown separately and never acted on.
 
-    `what` is a better description than its class, if there is one; see `words`.
+    `what` is a better description than the class, if there is one; see `words`.
     """
 
     failure: FailureClass
@@ -136,7 +136,7 @@ class Consequence:
 
     @property
     def words(self) -> str:
-        """The text to show instead of the class."""
+        """The text that is shown: `what` if it is set, otherwise the class."""
         return self.what or self.failure.value.replace("_", " ")
 
 
@@ -149,9 +149,9 @@ SURELY_OVER = 0.95
 class Verdict:
     """Why an attempt ended. This record is the wire schema of ``stoker diagnose --json``.
 
-    `rank` is the rank that failed first, or None if ranks failed alike (then `ranks` lists them)
-    or the rank is unknown. `confidence` is in [0, 1] and calibrated on the corpus. `signature` is the id of a user's
-    own signature that decided the verdict, or "".
+    `rank` is the rank that failed first, or None if it is unknown or several ranks failed alike (`ranks` then
+    lists them). `confidence` is in [0, 1] and calibrated on the corpus. `signature` is the id of the user's own
+    signature that decided the verdict, or "".
     """
 
     failure: FailureClass
@@ -171,7 +171,7 @@ class Verdict:
 
     @property
     def is_plain_error(self) -> bool:
-        """Whether to hide the confidence, because the program's message explains it, or a person stopped it."""
+        """Whether to hide the confidence because the program's own message explains the failure or a person stopped it."""
         stopped = self.failure is FailureClass.TERMINATED and self.reason is Reason.USER
         return (stopped or self.failure in PLAIN_ERRORS) and self.confidence >= SURE_ENOUGH
 
@@ -187,7 +187,7 @@ class Verdict:
 
     @property
     def shows_end(self) -> bool:
-        """Whether the verdict shows that the job ended: a failure, or a logged success. Steps alone do not."""
+        """Whether the verdict shows that the job ended, with a failure or a logged success. Steps alone do not show that."""
         if self.failure is FailureClass.HEALTHY:
             return self.confidence >= SURELY_OVER
         return self.failure is not FailureClass.UNKNOWN
@@ -207,11 +207,11 @@ class DecisionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SpecChange:
-    """What the next attempt does differently. If all fields are empty, relaunch unchanged.
+    """What the next attempt does differently. If every field is empty, the job is relaunched unchanged.
 
-    `set_args`: (flag, value) pairs for the script; an empty value makes a switch. `argv` replaces everything
-    after the script. `raise_open_files`: raise the soft limit on open files to the hard limit.
-    `nproc_per_node`: ranks on this node, if a GPU is excluded.
+    `set_args` holds (flag, value) pairs for the script; an empty value means a bare flag. `argv` replaces everything
+    after the script. `raise_open_files` raises the soft limit on open files to the hard limit.
+    `nproc_per_node` is the number of ranks on this node when a GPU is excluded.
     """
 
     batch: BatchChange | None = None
@@ -225,7 +225,7 @@ class SpecChange:
 
 
 class Precondition(StrEnum):
-    """A condition of the next launch."""
+    """A condition that must be met before the next launch."""
 
     GPU_MEMORY = "gpu_memory"  # the dead ranks' GPU memory is free again
     PORT = "port"  # the chosen port is free
@@ -236,8 +236,8 @@ class Precondition(StrEnum):
 class Decision:
     """Policy's decision. `change` is set for RESTART, and for HOLD if a change could be proposed.
 
-    `show_first` must hold before the launch, which waits at most `wait_s` seconds for it. `asks` is an answer about the
-    batch would let policy plan a smaller one.
+    `show_first` must be met before the launch, which waits for it for at most `wait_s` seconds. `asks` means that an
+    answer could change the decision, for example by letting policy plan a smaller batch.
     """
 
     kind: DecisionKind
@@ -260,7 +260,7 @@ class Sameness(StrEnum):
 
 
 class Difference(StrEnum):
-    """The measured value of a resumed attempt that differs from the earlier training."""
+    """The measured value that differs between a resumed attempt and the earlier training."""
 
     STEP = "step"
     LEARNING_RATE = "learning_rate"
@@ -279,7 +279,7 @@ class Difference(StrEnum):
 
 
 class FindingLevel(StrEnum):
-    """Severity of a pre-flight finding. REFUSE ends the start with exit code 3."""
+    """Severity of a pre-flight finding. REFUSE aborts the start with exit code 3."""
 
     OK = "ok"
     INFO = "info"

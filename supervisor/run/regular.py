@@ -1,7 +1,7 @@
-"""Opens files that any user may have placed: only regular files, and without blocking.
+"""Opens files that any user may have put there: regular files only, and without blocking.
 
-A pipe named ``error.json``, ``exit`` or ``control/x.json`` would block its reader forever, a device may do anything when it is
-opened, and files in /proc look regular but may never end (/proc/kmsg). Only the input that a person named may be a pipe. Every
+A pipe named ``error.json``, ``exit`` or ``control/x.json`` would block its reader forever, a device may do anything when
+opened, and files in /proc look regular but may never end (/proc/kmsg). Only input that a person named may be a pipe. Every
 other file in a folder that stoker reads is opened here.
 """
 
@@ -15,11 +15,11 @@ from typing import BinaryIO, Final, TypeAlias
 FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 Mark: TypeAlias = tuple[int, int, int]
-"""Inode, size and mtime (nanoseconds) of a file. While they stay the same, the file is not read again."""
+"""A file's inode, size and mtime (nanoseconds). While they stay the same, the file is not read again."""
 
 
 def mark_of(path: str | os.PathLike[str]) -> Mark | None:
-    """Return the mark of a file, or None if it does not exist."""
+    """Return a file's mark, or None if the file does not exist."""
     try:
         found = os.stat(path)
     except OSError:
@@ -44,7 +44,7 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def read_regular(path: str | os.PathLike[str], most: int = -1) -> bytes:
-    """Return the bytes of a regular file, at most `most`.
+    """Return the contents of a regular file, up to `most` bytes.
 
     Raises:
         OSError: see `open_regular`.

@@ -1,7 +1,7 @@
 """run.json: the resolved job, written once before the first launch and never changed.
 
 Secrets in the job's own environment delta are written as `REDACTED`. A keeper that adopts the run takes
-the secrets from its own environment, where they have the same names.
+those values from its own environment, where they have the same names.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ SAMPLE_INTERVAL_S = 1.0
 
 
 class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How the keeper of this run behaves.
+    """How this run's keeper behaves.
 
-    An `interactive` keeper may wait for the user, and waits before a restart. With `checks`, it runs the first start's checks.
-    `shared`: keepers on several nodes share the run directory; this one belongs to the job's `node_rank`.
+    An `interactive` keeper may wait for the user, and pauses before a restart. With `checks`, it runs the first start's checks.
+    `shared` means that keepers on several nodes share the run directory; this one belongs to the job's `node_rank`.
     """
 
     interactive: bool = False
@@ -35,7 +35,7 @@ class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
 class RunFile(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a keeper needs to supervise a run.
 
-    `path` is the run directory as it was created, with links resolved. `uid`: who created it. None in files of older versions.
+    `path` (with links resolved) and `uid` say where the run directory was created and by whom. They are None in older files.
     """
 
     run_id: str
@@ -67,7 +67,7 @@ class _Schema(msgspec.Struct, frozen=True):
 
 
 class BadRunFile(Exception):  # noqa: N818 - named for what it is
-    """run.json is missing or cannot be read. The message is one line."""
+    """run.json is missing or cannot be read. The message is a single line."""
 
 
 def write_run_file(path: Path, record: RunFile) -> None:
@@ -83,7 +83,7 @@ def read_run_file(path: Path) -> RunFile:
     """Read run.json.
 
     Raises:
-        BadRunFile: the file is missing, incomplete or with a different schema.
+        BadRunFile: the file is missing, incomplete or has a different schema.
     """
     try:
         data = read_regular(path)
@@ -95,10 +95,10 @@ def read_run_file(path: Path) -> RunFile:
 
 
 def read_run_stream(data: bytes, *, name: str = "stdin") -> RunFile:
-    """Return the record in `data`.
+    """Decode the record in `data`.
 
     Raises:
-        BadRunFile: the record is incomplete or with a different schema.
+        BadRunFile: the record is incomplete or has a different schema.
     """
     try:
         # Check the schema first, because a newer file may have other fields.

@@ -1,14 +1,14 @@
-"""Samples: append-only JSON lines, one file per stream, with one-minute roll-ups beside them.
+"""Samples: append-only JSON lines, one file per stream, with one-minute roll-ups alongside.
 
-``series/<stream>.jsonl`` contains ``{"t": wall, "k": key, ...values}``: `k` is the measured thing
+``series/<stream>.jsonl`` contains ``{"t": wall, "k": key, ...values}``, where `k` is what was measured
 ("0" for GPU 0 or rank 0, "job" for the run). ``series/<stream>.1m.jsonl`` contains, for each minute and key,
-``{"t": minute, "k": key, "v": {name: [min, mean, max, count]}}``, so that a run of seven days opens at once.
+``{"t": minute, "k": key, "v": {name: [min, mean, max, count]}}``, so a seven-day run opens instantly.
 
-A file that has grown to `SEGMENT_BYTES` replaces ``<stream>.0.jsonl``, and a new file is begun. The newest
-64 to 128 MiB of samples are therefore kept, and only the minutes of older ones. A run takes at most 1 GiB for
-its samples, however long it is (100 steps a second of 64 ranks would make 50 GB a day).
+When a file reaches `SEGMENT_BYTES`, it replaces ``<stream>.0.jsonl`` and a new file is started. This keeps the
+latest 64 to 128 MiB of samples, and only the minutes of older ones. A run's samples take at most 1 GiB, however
+long it runs (100 steps a second on 64 ranks would make 50 GB a day).
 
-Streams: `metrics` (step, loss, lr, ... of the run, with `a` the attempt and `r` the rank),
+Streams: `metrics` (the run's step, loss, lr, ..., with the attempt as `a` and the rank as `r`),
 `gpu` (util_ratio, memory_used_bytes, ...), `host` (cpu_ratio, rss_bytes, ... of a rank or the machine).
 """
 
@@ -33,30 +33,30 @@ HOST = "host"
 RANKS = "ranks"
 STREAMS = (METRICS, GPU, HOST, RANKS)
 JOB_KEY = "job"
-"""The key of samples of the whole job."""
+"""The key for samples of the whole job."""
 MACHINE_KEY = "machine"
-"""In the stream `host`: the key of the machine itself."""
+"""The key for the machine itself in the `host` stream."""
 NET_RECEIVED, NET_SENT = "net_rx_bytes_per_s.", "net_tx_bytes_per_s."
-"""In the machine's samples, the prefixes of the name of an interface or an RDMA port."""
+"""In the machine's samples, the prefixes before the name of a network interface or RDMA port."""
 # In samples of a log that was read after it was written: the timestamp of the line (in its clock's seconds), or null.
 # `t` is then when the line was read, and tells nothing about how long anything took.
 LINE_T = "line_t"
 # In samples of a log that was read later and of which only some are kept: the sample's number among all.
 READING = "reading"
 CONTEXT = frozenset((LINE_T, READING))
-"""Values that tell where a sample was found and measure nothing."""
+"""Values that say where a sample was found and do not measure anything."""
 ROLLUP_S = 60.0
 SEGMENT_BYTES = 64 << 20
 NEWEST_BYTES = 4 << 20
 SKIM_BYTES = 8 << 10
 _STALE = frozenset((errno.ESTALE, errno.EIO, errno.EBADF))
-"""Holds a minute of 64 ranks or GPUs at 10 Hz, some 100 bytes a sample, many times over."""
+"""Errors that make a descriptor useless because the file server was restarted."""
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One sample: `t` wall seconds, `k` what was measured, `a` the attempt, `v` name to number.
+    """A sample: `t` is in wall-clock seconds, `k` is what was measured, `a` the attempt, and `v` maps names to numbers.
 
-    `odd` are the words (nan, inf, -inf) for values that are not finite, which JSON cannot represent.
+    `odd` holds the words (nan, inf, -inf) for values that are not finite, which JSON cannot represent.
     """
 
     t: float
@@ -67,7 +67,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Rollup(msgspec.Struct, frozen=True, kw_only=True):
-    """One minute of one key: name to (min, mean, max, count)."""
+    """One minute of one key, as a mapping from name to (min, mean, max, count)."""
 
     t: float
     k: str
@@ -76,7 +76,7 @@ class Rollup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SeriesWriter:
-    """Appends samples of all streams. One writer per node."""
+    """Appends samples to all streams. There is one writer per node."""
 
     def __init__(self, folder: Path, *, segment_bytes: int = SEGMENT_BYTES) -> None:
         self._folder = folder
@@ -89,7 +89,7 @@ class SeriesWriter:
     def append(
         self, stream: str, t: float, key: str, attempt: int, values: Mapping[str, float | None]
     ) -> None:
-        """Write one sample. Write NaN and infinities as null, with the word in `odd`, and leave them out of roll-ups.
+        """Write one sample. NaN and infinities are written as null, with the word in `odd`, and left out of roll-ups.
 
         Raises:
             OSError: the disk is full or the folder is gone.
@@ -111,7 +111,7 @@ class SeriesWriter:
         minute.add(values)
 
     def close(self) -> None:
-        """Write the open minutes and close the files."""
+        """Write the unfinished minutes and close the files."""
         try:
             for (stream, key), minute in self._minutes.items():
                 self._roll(stream, key, minute)
@@ -174,7 +174,7 @@ class _Minute:
 
 
 class SeriesReader:
-    """Reads one stream as it grows, by offset, from its older file into its newer one. An incomplete last line waits."""
+    """Reads a stream by offset as it grows, from its older file into its newer one. An incomplete last line is left."""
 
     def __init__(self, folder: Path, stream: str) -> None:
         name = f"{stream}.jsonl"
@@ -184,18 +184,18 @@ class SeriesReader:
 
     @property
     def is_thinned(self) -> bool:
-        """Whether only minutes may be left of the oldest samples."""
+        """Whether only one-minute roll-ups may be left of the oldest samples."""
         return self._older.exists()
 
     def read(self, *, limit_bytes: int = 1 << 22) -> list[Sample]:
-        """Return the samples since the last call, at most `limit_bytes` of them, or [] if there are none."""
+        """Return the samples since the last call, reading at most `limit_bytes`, or [] if there are none."""
         data = self._read(limit_bytes)
         end = data.rfind(b"\n") + 1
         self._offset += end
         return list(decoded(self._decoder, data[:end]))
 
     def seek_tail(self, tail_bytes: int) -> bool:
-        """Start about `tail_bytes` before the end, at a whole line. Return False if the stream was never longer."""
+        """Start about `tail_bytes` before the end, at a whole line. Return False if the stream was never that long."""
         new, old = _inode_and_size(self._path), _inode_and_size(self._older)
         here = new if new[1] > tail_bytes or not old[0] else old
         start = new[1] - tail_bytes if here is new else max(old[1] - (tail_bytes - new[1]), 0)
@@ -206,7 +206,7 @@ class SeriesReader:
         return True
 
     def before(self, limit_bytes: int) -> Iterator[Sample]:
-        """Yield about `limit_bytes` before the position that `seek_tail` chose, in small, even pieces."""
+        """Yield about `limit_bytes` of samples from before the position `seek_tail` chose, in small, evenly spaced pieces."""
         old = _inode_and_size(self._older)
         parts = [(self._older, old[1])] if old[0] and old[0] != self._inode else []
         parts.append((self._older if self._inode == old[0] else self._path, self._offset))
@@ -233,16 +233,16 @@ class SeriesReader:
 
 
 def read_rollups(folder: Path, stream: str) -> list[Rollup]:
-    """Return a stream's finished minutes, oldest first, or [] if there are none."""
+    """Return a stream's completed minutes, oldest first, or [] if there are none."""
     name = f"{stream}.1m.jsonl"
     data = b"\n".join(_read_from(folder / part, 0, 1 << 28) for part in (_older(name), name))
     return list(decoded(msgspec.json.Decoder(Rollup), data[: data.rfind(b"\n") + 1]))
 
 
 def highest(folder: Path, stream: str, attempt: int) -> dict[str, dict[str, float]]:
-    """Return the maximum of each value of an attempt, by key, from finished minutes and the newest samples.
+    """Return each value's maximum in an attempt, by sample key, from completed minutes and the latest samples.
 
-    An attempt of days has millions of samples, and the result is needed between a failure and the next launch.
+    An attempt of several days has millions of samples, and the result is needed between a failure and the next launch.
     """
     found: dict[str, dict[str, float]] = {}
     for rollup in read_rollups(folder, stream):
@@ -258,7 +258,7 @@ def highest(folder: Path, stream: str, attempt: int) -> dict[str, dict[str, floa
 
 
 def at_first(folder: Path, stream: str, attempt: int, name: str) -> dict[str, float]:
-    """Return the minimum of a value in the attempt's first minute, by key, or else its first sample."""
+    """Return a value's minimum in the attempt's first minute, or else its first sample, for each sample key."""
     found: dict[str, float] = {}
     for rollup in read_rollups(folder, stream):
         if rollup.a == attempt and name in rollup.v:

@@ -1,7 +1,7 @@
 """The run's state as a pure fold of its journal: ``state = fold(state, event)``.
 
-A run's condition is a type with its own payload (`Condition`), kept beside everything that happened to each attempt.
-Replaying a journal gives exactly the live state, because the keeper has no other state.
+A run's condition is a type with its own payload (`Condition`), kept alongside everything that happened to each attempt.
+Replaying a journal reproduces the live state exactly, because the keeper has no other state.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MAX_ANSWERED = 256
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of the parts of a state: frozen, compared by value."""
+    """Base class for the parts of a state: frozen and compared by value."""
 
 
 class Preflight(Part, frozen=True, kw_only=True, tag="preflight"):
@@ -58,7 +58,7 @@ class Running(Part, frozen=True, kw_only=True, tag="running"):
 
 
 class Stopping(Part, frozen=True, kw_only=True, tag="stopping"):
-    """stoker is ending the attempt. `step` is the latest step of the stop sequence."""
+    """stoker is stopping the attempt. `step` is the latest step of the stop sequence."""
 
     attempt: int
     why: ev.StopWhy
@@ -67,14 +67,14 @@ class Stopping(Part, frozen=True, kw_only=True, tag="stopping"):
 
 
 class Ended(Part, frozen=True, kw_only=True, tag="ended"):
-    """The attempt's processes have exited. It has no verdict yet, and its logs may still be being read (`AttemptState.reads_on`)."""
+    """The attempt's processes have exited. It has no verdict yet, and its logs may not be fully read (`AttemptState.reads_on`)."""
 
     attempt: int
     exit_code: int | None
 
 
 class DiagnosedAs(Part, frozen=True, kw_only=True, tag="diagnosed"):
-    """The attempt has a verdict, but policy has not decided yet, or its decision was not carried out yet."""
+    """The attempt has a verdict, but policy has not decided yet or its decision has not been carried out."""
 
     attempt: int
     verdict: Verdict
@@ -90,7 +90,7 @@ class Backoff(Part, frozen=True, kw_only=True, tag="backoff"):
 
 
 class HeldOpen(Part, frozen=True, kw_only=True, tag="held"):
-    """The run waits for a person. `decision.change` is the proposed change, if any."""
+    """The run is waiting for a person. `decision.change` is the proposed change, if any."""
 
     attempt: int
     reason: str
@@ -112,7 +112,7 @@ Condition: TypeAlias = (
 
 
 class RankState(Part, frozen=True, kw_only=True):
-    """What the journal contains about one worker on this node."""
+    """What the journal says about one worker on this node."""
 
     local_rank: int
     rank: int | None = None
@@ -127,19 +127,25 @@ class RankState(Part, frozen=True, kw_only=True):
 class AttemptState(Part, frozen=True, kw_only=True):
     """One attempt, from its plan to the decision after it.
 
-    `found_over` means that it had ended before the observer attached. `started_t` is then from timestamps in its logs, if any.
-    `day_guessed` means that the date of `started_t` is a guess. `stamped_t` is the last timestamp of a log that was copied.
-    `log_checked`: whether its watched logs were checked for growth. `quiet_since`: they have not grown since then (wall seconds), and
-    nothing shows that the job has ended.
-    `gone_t`: when its processes had exited, if reading their logs took longer. `failed_t`: the first sign of its failure, until the run ends. `log_read_bytes` and `log_size_bytes`: set if not all was read.
-    `node_exits`: exit codes of the launchers on other nodes, by node.
-    `stall` is set while there is no progress, with `only_flagged` (why it is not ended), `countdown` (when it will be) and `kept` (who chose
-    to wait). `stacks` is the newest round; `hang` is why the attempt was ended, if it was. `failing` is its first rank known to fail;
-    cleared if that rank ends well or steps continue. `slow_rank` is the newest report of a slow rank.
-    `not_finite` and `finite_again`: where its loss first became nan or inf, and where it was first finite again.
-    `missed` means that it started below the checkpoint it should have resumed from. `measured` is its measured batch. `confirmed` or `differs`:
-    whether its first steps matched the plan; neither if nothing was measured.
-    `step_at_evidence` is its last step when the newest matching log line was journaled.
+    `found_over` means that it had ended before the observer attached. `started_t` is then taken from timestamps in its logs, if
+    any.
+    `day_guessed` means that the date of `started_t` is a guess. `stamped_t` is the last timestamp in a log that was copied.
+    `log_checked` says whether its watched logs were checked for growth. `quiet_since` is when they stopped growing (wall-clock
+    seconds),
+    although nothing shows that the job has ended.
+    `gone_t` is when its processes had exited, if reading the logs took longer. `failed_t` is the first sign of failure, until the
+    run ends. `log_read_bytes` and `log_size_bytes` are set if not all was read.
+    `node_exits` holds the exit codes of the launchers on other nodes, keyed by node.
+    `stall` is set while there is no progress, with `only_flagged` (why it is not ended), `countdown` (when it will be) and `kept`
+    (who chose
+    to wait). `stacks` is the latest round. `hang` is why the attempt was stopped as a hang, if it was. `failing` is the first
+    rank known to
+    fail; it is cleared if that rank ends well or steps continue. `slow_rank` is the latest report of a slow rank.
+    `not_finite` and `finite_again` say where its loss first became nan or inf, and where it was first finite again.
+    `missed` means that it started below the checkpoint it should have resumed from. `measured` is its measured batch. `confirmed`
+    or `differs`
+    says whether its first steps matched the plan; neither is set if nothing was measured.
+    `step_at_evidence` is its last step when the latest matching log line was journaled.
     """
 
     number: int
@@ -222,7 +228,7 @@ class AttemptState(Part, frozen=True, kw_only=True):
 
     @property
     def job_exit_code(self) -> int | None:
-        """The launcher's exit code or, if this is 0, that of a different node whose launcher failed."""
+        """The launcher's exit code or, if that is 0, the exit code of another node whose launcher failed."""
         failed = (code for code in self.node_exits.values() if code != 0)
         return next(failed, 0) if self.exit_code == 0 else self.exit_code
 
@@ -233,7 +239,7 @@ class AttemptState(Part, frozen=True, kw_only=True):
 
     @property
     def ended_on_request(self) -> bool:
-        """Whether the attempt was stopped on request and had no failure of its own, so nothing needs a fix."""
+        """Whether the attempt was stopped on request and did not fail by itself, so nothing needs fixing."""
         if self.stop is None or self.stop.why not in REQUESTED_STOPS:
             return False
         verdict = self.verdict
@@ -250,7 +256,7 @@ class AttemptState(Part, frozen=True, kw_only=True):
 
     @property
     def stepped(self) -> bool:
-        """Whether a completed step is known."""
+        """Whether the attempt is known to have completed a step."""
         return self.first_step is not None or self.last_step is not None
 
     @property
@@ -265,7 +271,7 @@ class AttemptState(Part, frozen=True, kw_only=True):
 
     @property
     def lost_at(self) -> int | None:
-        """The step from which the loss stayed nan or inf to the end, or None if it did not, or the step is unknown."""
+        """The step at which the loss became NaN or Inf for good, or None if it never did or the step is unknown."""
         lost = self.not_finite
         return lost.step if lost is not None and self.finite_again is None else None
 
@@ -273,8 +279,9 @@ class AttemptState(Part, frozen=True, kw_only=True):
     def begins_at(self) -> float:
         """The first step of this attempt, or infinity while unknown.
 
-        A script that prints every hundredth step prints its first one late. The step that it resumed from is more exact. After a
-        later step, so is the checkpoint that it should have resumed from.
+        A script that prints every hundredth step is late to print its first. The step it resumed from is more exact, and so is
+        the
+        checkpoint it should have resumed from, once a later step has been seen.
         """
         known = [] if self.first_step is None else [self.first_step]
         known += [] if self.resumed_step is None else [self.resumed_step + 1]
@@ -283,12 +290,12 @@ class AttemptState(Part, frozen=True, kw_only=True):
 
     @property
     def went_on(self) -> bool:
-        """Whether the first step came after the checkpoint that the attempt should have resumed from."""
+        """Whether the attempt's first step came after the checkpoint it should have resumed from."""
         return self.resume_at is not None and self.first_step is not None and self.first_step > self.resume_at
 
 
 class Tone(StrEnum):
-    """The color of a moment."""
+    """The color of a timeline entry."""
 
     INFO = "info"
     GOOD = "good"
@@ -312,7 +319,7 @@ class Moment(Part, frozen=True, kw_only=True):
 
 _POLICY = frozenset({"", "policy"})
 A_PIPE = "a pipe"
-"""The source of a watched run that is read from a pipe, which begins when its writer does."""
+"""The source of a watched run that is read from a pipe. Such a run begins when the pipe's writer does."""
 
 
 class RunState(Part, frozen=True, kw_only=True):
@@ -367,7 +374,7 @@ class RunState(Part, frozen=True, kw_only=True):
 
     @property
     def attempt(self) -> AttemptState | None:
-        """The newest attempt, or None before the first launch."""
+        """The latest attempt, or None before the first launch."""
         return self.attempts[-1] if self.attempts else None
 
     @property
@@ -379,12 +386,12 @@ class RunState(Part, frozen=True, kw_only=True):
 
     @property
     def sound_checkpoints(self) -> tuple[ev.CheckpointCommitted, ...]:
-        """The checkpoints that a restart can resume from, oldest first; only the newest of an overwritten path."""
+        """The checkpoints that a restart can resume from, oldest first. If a path was overwritten, only its newest one counts."""
         newest = {saved.path: saved for saved in self.checkpoints}
         return tuple(c for c in self.checkpoints if newest[c.path] is c and not self.unsound(c))
 
     def unsound(self, saved: ev.CheckpointCommitted) -> bool:
-        """Check whether a restart must not resume from it: its attempt had not resumed or had a wrong batch, its loss was nan, or it failed to load later."""
+        """Check whether a restart must not resume from `saved`: its attempt had not resumed or had a wrong batch, its loss was NaN, or it later failed to load."""
         own = self.find(saved.attempt)
         if own is not None:
             is_lost = own.lost_at is not None and saved.step >= own.lost_at
@@ -400,11 +407,11 @@ class RunState(Part, frozen=True, kw_only=True):
 
     @property
     def last_step(self) -> int | None:
-        """The last step of the newest attempt that made one."""
+        """The last step of the latest attempt that completed one."""
         return next((a.last_step for a in reversed(self.attempts) if a.last_step is not None), None)
 
     def same_failure(self, verdict: Verdict | None, number: int) -> tuple[int, ...]:
-        """Return the attempts other than `number` with the same failure as `verdict`."""
+        """Return the numbers of the attempts other than `number` that have the same failure as `verdict`."""
         mark = verdict.fingerprint if verdict is not None else ""
         judged = [a for a in self.attempts if mark and a.verdict is not None and a.number != number]
         return tuple(a.number for a in judged if a.verdict is not None and a.verdict.fingerprint == mark)
@@ -414,7 +421,7 @@ class RunState(Part, frozen=True, kw_only=True):
         return next((a for a in reversed(self.attempts) if a.number == number), None)
 
     def answered_job(self, job: JobSpec) -> JobSpec:
-        """Return the job, completed by measurements and a person's answers about its batch and resume."""
+        """Return the job, completed with measurements and with a person's answers about its batch and resume."""
         if (measured := self.measured) is not None:
             job = with_measured(job, measured.settings.answered(self.values_answered))
         knobs = with_answered_resume(job.knobs, self.values_answered.get(Unread.RESUME, ""))
@@ -424,24 +431,24 @@ class RunState(Part, frozen=True, kw_only=True):
 
     @property
     def planned_steps(self) -> int | None:
-        """The total steps of the training: declared, logged, or from a measured setting (for display only)."""
+        """The training's total number of steps, whether declared, logged or taken from a measured setting (for display only)."""
         seen = self.attempt.measured if self.attempt is not None else None
         planned = seen.planned_steps if seen is not None else None
         return self.total_steps or (planned if planned and planned >= (self.last_step or 0) else None)
 
     @property
     def values_answered(self) -> dict[str, str]:
-        """The answers, by question."""
+        """The answers, keyed by question."""
         return {what: given.value for what, given in self.answers.items()}
 
     @property
     def answer(self) -> ev.BatchAnswered | None:
-        """The newest answer about the batch."""
+        """The latest answer about the batch."""
         return next((given for what, given in reversed(self.answers.items()) if what in OF_BATCH), None)
 
     @property
     def measured(self) -> ev.BatchMeasured | None:
-        """What was measured before any change of the batch: in the first attempt with a complete measurement, or else in the first."""
+        """What was measured before any batch change, in the first attempt with a complete measurement or else in the first with any."""
         found: list[ev.BatchMeasured] = []
         for attempt in self.attempts:
             found += [attempt.measured] if attempt.measured is not None else []
@@ -451,13 +458,13 @@ class RunState(Part, frozen=True, kw_only=True):
 
     @property
     def resume_measured(self) -> ev.BatchMeasured | None:
-        """The newest measurement that shows how the script resumes."""
+        """The latest measurement that shows how the script resumes."""
         measured = (a.measured for a in reversed(self.attempts))
         return next((seen for seen in measured if seen is not None and seen.resume is not None), None)
 
     @property
     def open_question(self) -> BatchQuestion | None:
-        """The question that a person can answer now, while the run trains or waits. An answer can be changed until the restart begins."""
+        """The question that a person can answer now, while the run trains or waits. Answers can be changed until the restart begins."""
         attempt, asked = self.attempt, self.asked
         if attempt is None or asked is None or asked.attempt != attempt.number:
             return None
@@ -472,7 +479,7 @@ class RunState(Part, frozen=True, kw_only=True):
 
     @property
     def failed_for(self) -> FailureClass | None:
-        """The failure of a run that waits for a person, or was stopped while it waited, or None for any other run."""
+        """The failure of a run that is waiting for a person or was stopped while waiting, or None for any other run."""
         condition, attempt = self.condition, self.attempt
         if attempt is None or self.mode == "observed":
             return None
@@ -482,7 +489,7 @@ class RunState(Part, frozen=True, kw_only=True):
 
     @property
     def cuts(self) -> dict[int, float]:
-        """By attempt, the step from which a later attempt repeated its work. Attempts that were not repeated are absent."""
+        """The step from which each attempt's work was redone by a later one, keyed by attempt. Others are omitted."""
         found: dict[int, float] = {}
         least = math.inf
         for attempt in reversed(self.attempts):
@@ -492,21 +499,21 @@ class RunState(Part, frozen=True, kw_only=True):
         return found
 
     def now(self, wall: float) -> float:
-        """Convert wall time to the scale of the run's events, because the clock may have been set."""
+        """Convert wall time to the time scale of the run's events, because the clock may have been set."""
         return wall - self.clock_ahead_s
 
     @property
     def began_t(self) -> float | None:
-        """When the job began, for a watched job according to its logs or processes. None if only the time of attaching is known."""
+        """When the job began; for a watched job, according to its logs or processes. None if only the attach time is known."""
         attempt = self.attempt
         if self.mode != "observed" or attempt is None or self.source == A_PIPE:
             return self.started_t
         return attempt.started_t if attempt.started_t != attempt.planned_t else None
 
     def elapsed_s(self, now: float, *, has_keeper: bool) -> float | None:
-        """Return the seconds that the attempts took until `now`, or None if unknown.
+        """Return the seconds that the attempts have taken until `now`, or None if unknown.
 
-        Time between attempts and time spent waiting for a person do not count, nor does time without a keeper.
+        Time between attempts, time spent waiting for a person and time without a keeper do not count.
         """
         attempt, began_t = self.attempt, self.began_t
         ends = [self.ended_t] if attempt is None else [attempt.ended_t, attempt.gone_t, attempt.quiet_since]
@@ -524,19 +531,19 @@ class RunState(Part, frozen=True, kw_only=True):
 
     @property
     def waited_s(self) -> float:
-        """The total seconds between the end of an attempt and the next launch."""
+        """The total seconds spent between the end of an attempt and the next launch."""
         pairs = pairwise(self.attempts)
         return sum(b.planned_t - a.ended_t for a, b in pairs if a.ended_t is not None)
 
     @property
     def is_end_unseen(self) -> bool:
-        """Whether a watched job's end is unknown: its log breaks off, or its exit status could not be seen."""
+        """Whether it is unknown how a watched job ended: its log breaks off, or its exit status could not be seen."""
         verdict = self.attempt.verdict if self.attempt is not None else None
         return self.mode == "observed" and (verdict is None or not verdict.shows_end)
 
     @property
     def memory_trials(self) -> tuple[MemoryTrial, ...]:
-        """The micro-batches that fit and those that ran out of memory, in probes and then in attempts."""
+        """The micro-batches that fit and those that ran out of memory, first from probes and then from attempts."""
         probes = [MemoryTrial(p.micro_batch, fitted=p.fitted) for p in self.probes if p.fitted is not None]
         return (*probes, *(view.trial for view in self.attempts if view.trial is not None))
 

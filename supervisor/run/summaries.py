@@ -1,8 +1,8 @@
-"""The data of each run for lists, cached in ``.index`` next to the runs, so that a finished run is folded only once.
+"""Per-run summaries for run lists, cached in ``.index`` next to the runs so that a finished run is folded only once.
 
-A line counts only while the run's journal has the mark stored in the line. A keeper adds its run's line
-when it ends, and a reader adds missing lines. Each write appends whole lines, so that several processes may
-write at once. A damaged line is skipped and its run folded again. A file of another user is ignored.
+An entry is valid only while its stored mark matches the run's journal. A keeper adds its run's entry
+when it exits, and a reader adds missing ones. Each write appends whole lines, so several processes may
+write at once. A damaged entry is skipped and its run is folded again. A file owned by another user is ignored.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ from supervisor.text.redact import redact_argv
 
 INDEX = ".index"
 FORMAT = 1
-"""Raised when lists show something new from the same state."""
+"""Bumped when lists show something new from the same state."""
 FEW_LINES = 64
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What lists show about a run.
 
-    `mark`: of its journal, taken before reading it. `script`, `arguments`: as given, secrets hidden; None if run.json cannot be read.
-    `given`: the name that a person gave it at its start. `again`: the command that starts it with what it lacked; see `declared_again`.
+    `mark` is its journal's, taken before reading it. `script` (None if run.json cannot be read) and `arguments` are as given,
+    secrets hidden.
+    `given` is the name a person gave it at its start. `again` is the command that starts it with what it lacked; see
+    `declared_again`.
     """
 
     run_id: str
@@ -59,7 +61,7 @@ def name_given(job: JobSpec | None) -> str:
 
 
 def summary_of(run: RunPaths, mark: Mark, state: RunState) -> Summary:
-    """Return the summary of a run by its folded journal and its run.json."""
+    """Summarize a run from its folded journal and its run.json."""
     found = Summary(run_id=run.run_id, mark=mark, state=state, format=_format())
     try:
         job = read_run_file(run.run_json).job
@@ -71,7 +73,7 @@ def summary_of(run: RunPaths, mark: Mark, state: RunState) -> Summary:
 
 
 def _listed(whole: Summary) -> Summary:
-    """Return the summary with only the newest note, and without growing data that no list shows."""
+    """Return the summary with only the latest note, and without ever-growing data that no list shows."""
     notes = [moment for moment in whole.state.timeline if moment.kind == "note_added"]
     bare: dict[str, object] = dict.fromkeys(("findings", "checkpoints", "kept", "advisories"), ())
     attempts = tuple(map(_listed_attempt, whole.state.attempts))
@@ -92,14 +94,14 @@ def _listed_attempt(attempt: AttemptState) -> AttemptState:
 
 
 class RunIndex:
-    """The cached summaries, read once per folder. Summaries that cannot be read or written are left out."""
+    """Cached summaries, read once per folder. Summaries that cannot be read or written are left out."""
 
     def __init__(self) -> None:
         self._kept: dict[str, dict[str, Summary]] = {}  # by folder and run
         self._new: dict[str, list[Summary]] = {}
 
     def find(self, run: RunPaths, mark: Mark | None) -> Summary | None:
-        """Return the cached summary of a run, if its journal has not changed since."""
+        """Return a run's cached summary if its journal has not changed since."""
         folder = os.path.dirname(run.root)
         if folder not in self._kept:
             self._kept[folder] = {}
@@ -118,7 +120,7 @@ class RunIndex:
             self._new[folder] = [kept[run_id] for run_id in kept.keys() & there]
 
     def add(self, run: RunPaths, summary: Summary) -> Summary:
-        """Cache the summary of a run without a keeper, from the next `save` on. Return the cached one."""
+        """Cache the summary of a run without a keeper, as of the next `save`. Return the summary as cached."""
         kept = _listed(summary)
         self._new.setdefault(os.path.dirname(run.root), []).append(kept)
         return kept
@@ -131,7 +133,7 @@ class RunIndex:
 
 
 def remember(node: NodePaths, state: RunState) -> None:
-    """Cache the summary of a finished run with this state, unless the run was only watched."""
+    """Cache a finished run's summary with this state, unless the run was only watched."""
     run, mark = RunPaths(node.root.parent.parent), mark_of(node.journal)
     if node == run.node() and mark is not None and state.is_over and state.mode == "launched":
         append_line(run.root.parent / INDEX, _listed(summary_of(run, mark, state)))

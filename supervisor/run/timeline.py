@@ -19,7 +19,7 @@ from supervisor.run.state import REQUESTED_STOPS, AttemptState, Moment, RunState
 from supervisor.text.lines import read_amounts
 
 POLICY = "policy"
-"""`events.Decided.by` of decisions that no person made."""
+"""The value of `events.Decided.by` for decisions that no person made."""
 EVIDENCE_CHARS = 160
 
 _Values: TypeAlias = dict[str, str | int | float | None]
@@ -70,7 +70,7 @@ _TONES: Mapping[type[ev.Event], Tone] = {
 
 
 def moment_of(event: ev.Event, state: RunState) -> Moment | None:
-    """Return an event's entry in the timeline, or None for most events. `state`: before the event."""
+    """Return an event's timeline entry, or None, which is the case for most events. `state` is from before the event."""
     tone = _TONES.get(type(event))
     shown = (tone, {}) if tone is not None else _shown(event, state)
     if shown is None:
@@ -155,14 +155,14 @@ def _shown(event: ev.Event, state: RunState) -> _Shown | None:
 
 
 def _written_t(event: ev.CheckpointCommitted, state: RunState) -> float:
-    """Return when a checkpoint was written, if that was during its attempt. It may be found much later."""
+    """Return when a checkpoint was written, if that was during its attempt. It may have been found much later."""
     attempt = state.find(event.attempt)
     written_t = state.now(event.written_t) if event.written_t is not None else event.t
     return written_t if attempt is not None and attempt.planned_t <= written_t <= event.t else event.t
 
 
 def question_values(question: BatchQuestion) -> _Values:
-    """Return the values for the sentence of a question."""
+    """Return the values to fill in for the sentence of a question."""
     number = question.number
     if question.what is Unread.SCOPE:
         return {"knob": question.knob, "number": number}
@@ -175,7 +175,7 @@ def question_values(question: BatchQuestion) -> _Values:
 
 
 def answer_values(question: BatchQuestion, value: str) -> _Values:
-    """Return the values for the sentence of an answer."""
+    """Return the values to fill in for the sentence of an answer."""
     if question.what is Unread.SCOPE:
         return {"number": question.number, "scope": value}
     if value == IN_CODE:
@@ -194,9 +194,9 @@ def _launch(event: ev.LaunchIntended, state: RunState) -> _Shown:
 
 
 def changed_arguments(before: AttemptState, after: ev.LaunchIntended | AttemptState) -> str:
-    """Return the settings that differ later: ``--lr 1e-2 → 3e-3, + --bf16, − --fused``, or "" if none do.
+    """Return the settings that changed, such as ``--lr 1e-2 → 3e-3, + --bf16, − --fused``, or "" if none did.
 
-    Leave out the resume, the launcher's own flags, and paths that differ only in the attempt's number.
+    Leaves out the resume, the launcher's own flags, and paths that differ only in the attempt's number.
     """
     resumed = {word for attempt in (before, after) for word in (attempt.resume or "").split()[:1]}
     parts = []

@@ -1,6 +1,6 @@
-"""Deletes a run so that the deletion can be undone: the run moves to ``<runs>/.trash/``.
+"""Deletes a run in a way that can be undone, by moving it to ``<runs>/.trash/``.
 
-It is removed permanently when another run is deleted at least a week later.
+It is removed for good when another run is deleted at least a week later.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ KEPT_S = 7 * 86_400.0
 
 
 class StillLives(ValueError):  # noqa: N818 - a state of affairs, not an error
-    """The run may still have processes. The message is one line."""
+    """The run may still have live processes. The message is a single line."""
 
 
 def why_alive(run: RunPaths, state: RunState) -> str:
-    """Explain in one line why a run may still have processes, or return "" if it has none."""
+    """Explain in one line why a run may still have live processes, or return "" if it has none."""
     if any(has_keeper(run, node) for node in run.nodes()):
         return f"{run.run_id} has a live supervisor process: stop it first"
     if state.mode == "launched" and state.attempts and not state.is_over:
@@ -34,11 +34,11 @@ def why_alive(run: RunPaths, state: RunState) -> str:
 
 
 def throw_away(run: RunPaths, *, in_place: bool = False) -> RunPaths:
-    """Move a run to the trash next to it. Return its new place. `in_place`: if the disk is too full for that, remove it permanently.
+    """Move a run to the trash next to it and return its new path. If the disk is too full, `in_place` removes it permanently.
 
     Raises:
         StillLives: a keeper holds the run, or its ranks may still be running without one.
-        OSError: the run cannot be moved, for example because its folder is another user's.
+        OSError: the run cannot be moved, for example because another user owns its folder.
     """
     if why := why_alive(run, read_state(run.node().journal)):
         raise StillLives(why)
@@ -72,7 +72,7 @@ def bring_back(thrown: RunPaths) -> RunPaths:
 
 
 def empty(runs: Path, now: float | None = None) -> int:
-    """Remove runs that were deleted more than a week ago. Return how many. Touch only run directories."""
+    """Remove runs that were deleted more than a week ago and return how many. Only run directories are touched."""
     now = time.time() if now is None else now
     count = 0
     try:
