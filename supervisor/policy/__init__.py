@@ -1,7 +1,7 @@
-"""Decides what to do after an attempt: verdict, history and budgets in, one decision with its reason out.
+"""Decides what to do after an attempt: takes the verdict, history and budgets and returns one decision with its reason.
 
-Pure. `rules` has one rule per failure class, `changes` makes a rule's change, and `decide` applies them. A headless run is never held.
-It fails instead (exit code 1, or 4 if a budget is used up).
+Pure. `rules` holds one rule per failure class, `changes` builds the change a rule calls for, and `decide` applies them.
+A headless run is never held. It fails instead (exit code 1, or 4 if a budget is used up).
 """
 
 from supervisor.policy.decide import (

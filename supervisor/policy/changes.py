@@ -1,4 +1,4 @@
-"""The change that a rule makes to the next attempt, with the line that describes it."""
+"""The changes that rules make to the next attempt, and the line that describes each one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from supervisor.run.records import Action, Reason, SpecChange
 
 
 def change_for(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str]:
-    """Return the change that the rule makes, with its line, or None with the reason."""
+    """Return the change that `rule` makes and a line describing it, or None and the reason why there is none."""
     match rule.answer:
         case Answer.SHRINK:
             return _smaller(history, rule)
@@ -101,7 +101,7 @@ def _smaller(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str]:
 
 
 def offer_for(history: PolicyInput, rule: Rule) -> SpecChange:
-    """Return a plan for the user to accept if policy makes none, because the global batch would shrink."""
+    """Return a plan for the user to accept when policy makes none because the global batch would shrink."""
     batch, knobs = history.now.shown_batch, history.knobs
     known = knobs.batch is not None and knobs.batch_scope is not KnobScope.UNKNOWN
     if rule.answer is not Answer.SHRINK or batch is None or not known or knobs.can_change_batch:
@@ -122,7 +122,7 @@ SHARED: Final = 2
 def fewer_workers(
     loader: LoaderKnobs, changes: Iterable[SpecChange], most: int
 ) -> tuple[SpecChange, str] | None:
-    """Return the change that halves the DataLoader's workers, with its line, or None if halved `most` times."""
+    """Return a change that halves the DataLoader workers and a line describing it, or None after `most` halvings."""
     if loader.workers is None:
         return None
     name, first = loader.workers

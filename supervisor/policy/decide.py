@@ -1,4 +1,4 @@
-"""Applies the rules: what stopped the attempt, whether a restart is allowed, and whether its budget lasts."""
+"""Applies the rules: works out what stopped the attempt, whether a restart is allowed, and whether budget remains."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ UNCHANGED: Final = SpecChange()
 
 
 def decide(history: PolicyInput) -> Decision:
-    """Decide what follows the newest attempt of `history`.
+    """Decide what to do after the latest attempt in `history`.
 
     Raises:
-        ValueError: `history` has no attempt.
+        ValueError: `history` has no attempts.
     """
     if not history.attempts:
         raise ValueError("nothing has ended yet: there is nothing to decide")
@@ -75,7 +75,7 @@ def decide(history: PolicyInput) -> Decision:
 
 
 def _ended_unsurely(history: PolicyInput, failure: FailureClass) -> Decision | None:
-    """Decide after an abort at exit, or a lost exit status without a known cause, by whether the work was done."""
+    """After an abort at exit, or a lost exit status of unknown cause, decide by whether the work was done. Otherwise None."""
     now, verdict = history.now, history.now.verdict
     at_exit = verdict is not None and (failure, verdict.reason) == (FailureClass.WORKER_CRASH, Reason.AT_EXIT)
     is_lost = now.job_exit_code is None and failure in {FailureClass.UNKNOWN, FailureClass.HEALTHY}
@@ -93,7 +93,7 @@ def _ended_unsurely(history: PolicyInput, failure: FailureClass) -> Decision | N
 
 
 def _ended_with_zero(history: PolicyInput, verdict: Verdict | None) -> Decision | None:
-    """Return the decision after exit code 0, usually success, or None if its failure's rule decides."""
+    """Return the decision after exit code 0 (usually success), or None to leave it to the failure's rule."""
     failure, reason = (verdict.failure, verdict.reason) if verdict else (FailureClass.HEALTHY, None)
     if failure is FailureClass.NAN_LOSS:
         return Decision(DecisionKind.FAIL, "finished, but the loss is NaN or Inf", exit_code=EXIT_FAILED)
@@ -115,7 +115,7 @@ def _ended_with_zero(history: PolicyInput, verdict: Verdict | None) -> Decision 
 
 
 def _how_it_failed(history: PolicyInput, failure: FailureClass) -> str:
-    """Return ``rank 1 ended with an exception at step 7 of 20; the pipe in train.sh hides the exit code``."""
+    """Return text such as ``rank 1 ended with an exception at step 7 of 20; the pipe in train.sh hides the exit code``."""
     now, verdict = history.now, history.now.verdict
     who = "a process" if verdict is None or verdict.rank is None else f"rank {verdict.rank}"
     crashed = failure in {FailureClass.WORKER_CRASH, FailureClass.HOST_OOM}
@@ -126,9 +126,9 @@ def _how_it_failed(history: PolicyInput, failure: FailureClass) -> str:
 
 
 def change_asked_for(history: PolicyInput) -> tuple[SpecChange, str] | None:
-    """Return the change that avoids the newest failure, and why, for a person who restarts the run, or None.
+    """Return a change that avoids the latest failure when a person restarts the run, and the reason for it, or None.
 
-    Ignore what forbids a restart without a person: the budget, and checkpoints that it might overwrite.
+    Ignores whatever forbids an automatic restart: the budget, and checkpoints that the restart might overwrite.
     """
     rule = _rule(history, history.now.verdict)
     if rule.answer in {Answer.STOP, Answer.HOLD, Answer.REQUEUE}:
@@ -184,7 +184,7 @@ def _not_as_planned(history: PolicyInput) -> Decision:
 
 
 def _trial_over(history: PolicyInput) -> Decision:
-    """Decide after a trial that the keeper ended, because it made its steps or its time ran out."""
+    """Decide after the keeper stopped a trial because its steps were done or its time ran out."""
     trial, now = history.trial or TrialSettings(), history.now
     seen = steps_seen(now.first_step, now.last_step)
     if seen >= trial.steps:
@@ -259,17 +259,17 @@ def _restart_or_not(history: PolicyInput, failure: FailureClass, rule: Rule) -> 
 
 
 def _can_ask(history: PolicyInput) -> bool:
-    """Check whether an answer could let a restart resume: no way to resume is known or ruled out."""
+    """Check whether an answer could let a restart resume, because no way to resume has been found or ruled out."""
     knobs = history.knobs
     is_known = knobs.starts or knobs.resume_step is not None or knobs.cannot_resume or knobs.self_resuming
     return not is_known and not history.retry.restart_from_scratch
 
 
 def _unmeasured_first(history: PolicyInput, failure: FailureClass, rule: Rule) -> Decision | None:
-    """Decide if an attempt ended for no known cause before the run's first step. Return None if the rule decides.
+    """Decide if an attempt failed for no known cause before the run's first step. Return None to let the rule decide.
 
-    The attempt is restarted without stoker's measurements, once per run and outside of all budgets. If that
-    restart is not allowed, or failed in the same way, the rule applies and its line mentions this.
+    The attempt is restarted without stoker's measurements, once per run and at no cost to any budget. If that
+    restart is not allowed, or failed in the same way, the rule applies and its line says so.
     """
     verdict, before = history.now.verdict, history.attempts[-2:-1]
     if verdict is None or not _is_causeless(verdict) or any(a.stepped for a in history.attempts):
@@ -298,7 +298,7 @@ def _unmeasured_first(history: PolicyInput, failure: FailureClass, rule: Rule) -
 
 
 def _is_causeless(verdict: Verdict) -> bool:
-    """Check that only the end is known: an exit code, or a signal that the process raised itself."""
+    """Check whether nothing is known but how the process died: an exit code, or a signal that it raised itself."""
     match verdict.failure, verdict.reason:
         case _ if verdict.signature:  # the user knows the cause
             return False
@@ -311,9 +311,9 @@ def _is_causeless(verdict: Verdict) -> bool:
 
 
 def _flapping(history: PolicyInput, rule: Rule) -> str | None:
-    """Return why the run restarts too often, regardless of progress, or None if it does not.
+    """Explain why the run is restarting too often, progress or not. Return None if it is not.
 
-    Plans that change the job have their own limit and do not count.
+    Restarts that change the job have their own limit and do not count.
     """
     if rule.answer is Answer.SHRINK or history.now.ended_t is None:
         return None
@@ -335,7 +335,7 @@ def _flapping(history: PolicyInput, rule: Rule) -> str | None:
 
 
 def _lost_again(history: PolicyInput) -> str | None:
-    """Return why the run does not go back a second time after a NaN or Inf loss, or None the first time."""
+    """Explain why the run does not go back again after another NaN or Inf loss, or return None the first time."""
     again = lost_at(history.now)
     since = itertools.takewhile(lambda a: not a.by_person, reversed(history.attempts[:-1]))
     if again is None or all(lost_at(a) is None for a in since):
@@ -344,7 +344,7 @@ def _lost_again(history: PolicyInput) -> str | None:
 
 
 def _spent(history: PolicyInput, failure: FailureClass, rule: Rule) -> str | None:
-    """Return why the budget is spent, or None while it lasts."""
+    """Explain why the budget is spent, or return None if some is left."""
     same_class = alike_since_progress(history, failure)
     if rule.max_times is not None and len(same_class) >= rule.max_times:
         return (
@@ -361,7 +361,7 @@ def _spent(history: PolicyInput, failure: FailureClass, rule: Rule) -> str | Non
 
 
 def _forbidden(history: PolicyInput, rule: Rule) -> str | None:
-    """Return why a restart needs a person, or None if it does not."""
+    """Explain why a restart needs a person, or return None if it does not."""
     now = history.now
     if rule.requires_progress and not any(a.stepped for a in history.attempts):
         return rule.advice_if_not_restarted
@@ -379,7 +379,7 @@ def _forbidden(history: PolicyInput, rule: Rule) -> str | None:
 
 
 def _why_not_resumed(history: PolicyInput) -> str:
-    """Return what is missing for a restart to continue, and what to type for it."""
+    """Explain what a restart would need in order to resume, and what to type to supply it."""
     knobs, found = history.knobs, history.newest_checkpoint
     flag, switch = knobs.resume_path, knobs.resume or knobs.resume_step
     if history.not_now:
@@ -435,7 +435,7 @@ def _times(count: int) -> str:
 # -- budgets ------------------------------------------------------------------------------------------------
 
 HAS_OWN_COUNT: Final = frozenset((Answer.SHRINK, Answer.NEW_PORT, Answer.UNMEASURED))
-"""Answers that ``--max-retries`` does not limit, unless it is 0."""
+"""Answers that ``--max-retries`` limits only if it is 0."""
 
 
 def is_unchanged(change: SpecChange) -> bool:
@@ -444,13 +444,13 @@ def is_unchanged(change: SpecChange) -> bool:
 
 
 def alike_since_progress(history: PolicyInput, failure: FailureClass) -> list[AttemptState]:
-    """Return the attempts since the last progress that were restarted after this failure class."""
+    """Return the attempts since the last progress that were restarted for this failure class."""
     past = restarts_since_progress(history)
     return [a for a in past if a.verdict is not None and a.verdict.failure is failure]
 
 
 def counted_retries(history: PolicyInput) -> list[AttemptState]:
-    """Return the attempts since the last progress that count for ``--max-retries``: restarts of the unchanged job."""
+    """Return the attempts since the last progress that count toward ``--max-retries`` (restarts of the unchanged job)."""
     return [
         a
         for a in restarts_since_progress(history)

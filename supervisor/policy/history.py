@@ -1,4 +1,4 @@
-"""The input of policy: the attempts so far, and what else the keeper knows."""
+"""Policy's input: the attempts so far, and whatever else the keeper knows."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ FIRST_STEP: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class PolicyInput:
-    """The inputs of `decide`. `attempts` ends with the attempt that just ended.
+    """Inputs to `decide`. The last of `attempts` is the one that just ended.
 
     Attributes:
         attempts: all attempts, oldest first.
-        missed: how the newest attempt failed to resume, or ran a batch other than planned, as a clause.
-        steps_seen: whether a step of any attempt would have been seen: by telemetry, or by a step or a bar in the log.
+        missed: a clause saying how the latest attempt failed to resume, or ran a batch other than the planned one.
+        steps_seen: whether a step of any attempt would have been seen: by telemetry, or as a step or progress bar in the log.
         retry: the user's limits.
-        knobs: the settings of the script that can be changed.
-        interactive: a person may watch, so failures are held and restarts wait `INTERACTIVE_DELAY_S`.
-        watched: the run is open on a screen, so a change of the run waits `CHANGED_DELAY_S`.
+        knobs: the script's settings that can be changed.
+        interactive: whether a person may be watching, so failures are held and restarts wait `INTERACTIVE_DELAY_S`.
+        watched: whether the run is open in a viewer, so a change to the run waits `CHANGED_DELAY_S`.
         total_steps: the last step, if known.
         final_checkpoint: whether a final checkpoint was committed.
-        memory: the memory figures in the newest failure's message, if it had enough of them.
-        port_named: a person chose the port, so it never changes.
-        leads: this node may change the port (one machine, or node 0).
-        in_batch_job: a scheduler that can requeue the run started it (`cluster.scheduler`). SIGTERM then means "requeue me" if a
-            checkpoint was committed.
+        memory: the memory figures from the latest failure's message, if it contained enough of them.
+        port_named: whether a person chose the port, in which case it never changes.
+        leads: whether this node may change the port (a single machine, or node 0).
+        in_batch_job: whether a scheduler that can requeue the run started it (`cluster.scheduler`). SIGTERM then means
+            "requeue me" if a checkpoint was committed.
         trials: what earlier attempts, and earlier runs of the same kind, showed about each micro-batch.
-        loader: the DataLoader's settings in the original command line.
-        newest_checkpoint: the newest committed checkpoint, in the form that a flag for a path takes.
-        newest_number: the number of that checkpoint, in the form that a flag for a step takes.
+        loader: the DataLoader settings in the original command line.
+        newest_checkpoint: the newest committed checkpoint, in the form that a path flag takes.
+        newest_number: that checkpoint's number, in the form that a step flag takes.
         not_now: why a person's resume flag cannot be set yet.
-        old_batch: why a resume with a different micro-batch would continue with the old one, empty if it would not.
+        old_batch: why a resume with a different micro-batch would keep using the old one, or empty if it would not.
         given_start: the flag and value that tell the script what to start from (``--resume c2.pt``).
-        question: whether a person can be asked about the batch, because the measurements left something open.
-        unsound: the unusable checkpoints that a script searching for its newest one would load, as a clause.
+        question: whether a person can be asked about the batch because the measurements left something open.
+        unsound: a clause naming the unusable checkpoints that a script looking for its newest one would load.
         trial: set if the run is a trial, which is never restarted.
-        measured: whether stoker's measurements were active in the newest attempt's processes.
-        code_hidden_by: what hides the program's exit code from stoker, as a clause.
-        jitter: a number in [0, 1) that spreads the back-off of many runs.
+        measured: whether stoker's measurements were active in the latest attempt's processes.
+        code_hidden_by: a clause saying what hides the program's exit code from stoker.
+        jitter: a number in [0, 1) that spreads out the backoff of many runs.
     """
 
     attempts: tuple[AttemptState, ...]
@@ -90,31 +90,31 @@ class PolicyInput:
 
     @property
     def resume_known(self) -> bool:
-        """Whether a restart can continue from a checkpoint: the script finds one, or can be given a known one."""
+        """Whether a restart can resume from a checkpoint, because the script finds one or can be given a known one."""
         return not self.not_now and is_resume_known(self.knobs, self.newest_checkpoint, self.newest_number)
 
     @property
     def finished(self) -> bool:
-        """Whether the newest attempt did all the work: its last step is the total, or a final checkpoint."""
+        """Whether the latest attempt did all the work, judging by its last step or a final checkpoint."""
         last, total = self.now.last_step, self.total_steps
         return self.final_checkpoint or (last is not None and total is not None and last >= total)
 
     @property
     def may_blame_measurements(self) -> bool:
-        """Whether measurements were active in the newest attempt, and no earlier restart left them out."""
+        """Whether measurements were active in the latest attempt and no earlier restart left them out."""
         return self.measured and not any(is_unmeasured(a.decision) for a in self.attempts)
 
     @property
     def changes(self) -> tuple[SpecChange, ...]:
-        """Every change decided so far."""
+        """All changes decided so far."""
         decided = (a.decision.change for a in self.attempts if a.decision is not None)
         return tuple(change for change in decided if change is not None)
 
 
 def is_resume_known(knobs: Knobs, newest_checkpoint: str | None, newest_number: int | None = None) -> bool:
-    """Check whether a restart can continue: the script finds its checkpoint, or a flag and a checkpoint exist.
+    """Check whether a restart can resume: the script finds its own checkpoint, or a flag and a checkpoint exist.
 
-    A flag that means "the newest" is set without a known checkpoint only if a person chose it or the first launch had it.
+    Without a known checkpoint, a flag that means "the newest" is set only if a person chose it or the first launch had it.
     """
     if knobs.self_resuming or knobs.resume_is_set:
         return True
@@ -125,10 +125,10 @@ def is_resume_known(knobs: Knobs, newest_checkpoint: str | None, newest_number: 
 
 
 def restarts_since_progress(history: PolicyInput) -> tuple[AttemptState, ...]:
-    """Return the attempts after which policy restarted since there was last progress, oldest first.
+    """Return the attempts that policy restarted since the last progress, oldest first.
 
-    Progress is a step beyond all earlier ones, or a newer committed checkpoint. An attempt that made progress is the first of the
-    new window. A restart without stoker's measurements does not count for any budget.
+    Progress is a step beyond all earlier ones or a newer committed checkpoint. An attempt that made progress opens the
+    new window. A restart without stoker's measurements does not count against any budget.
     """
     start = 0
     farthest = newest = -1
@@ -156,12 +156,12 @@ def is_unmeasured(decision: Decision | None) -> bool:
 
 
 def has_trained(attempt: AttemptState) -> bool:
-    """Check whether a restart from the beginning would lose work: more than the first step was made."""
+    """Check whether a restart from the beginning would lose work, meaning that more than the first step was completed."""
     return attempt.stepped and (attempt.last_step is None or attempt.last_step > FIRST_STEP)
 
 
 def lost_at(attempt: AttemptState) -> int | None:
-    """Return the first step whose loss was NaN or Inf. A script may end before it logs this loss."""
+    """Return the first step with a NaN or Inf loss. A script may exit before it logs that loss."""
     refused = attempt.verdict is not None and attempt.verdict.failure is FailureClass.NAN_LOSS
     if attempt.lost_at is not None or not refused or attempt.last_step is None:
         return attempt.lost_at

@@ -1,4 +1,4 @@
-"""Policy's rules as sentences, for the pages made from them and for ``stoker troubleshoot``, and the budget of a restart."""
+"""Puts policy's rules and a restart's budget into words, for the generated pages and for ``stoker troubleshoot``."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ WORDS: Final = MappingProxyType(
 
 
 def rules_about(failure: FailureClass) -> list[tuple[str, str]]:
-    """Return the reason (empty for the class itself) and the sentence of each rule of a class."""
+    """Return a reason and a sentence for each of a class's rules. The reason is empty for the class itself."""
     own = [(reason.value, sentence(rule)) for (of, reason), rule in REASON_RULES.items() if of is failure]
     return [("", sentence(RULES[failure])), *own]
 
 
 def sentence(rule: Rule) -> str:
-    """Describe one rule: its action, how often it applies, and what it waits for first."""
+    """Describe a rule: what it does, how often it applies, and what it waits for first."""
     what = WORDS[rule.answer]
     what = what[0].upper() + what[1:]
     if rule.answer in {Answer.STOP, Answer.HOLD}:
@@ -54,7 +54,7 @@ def sentence(rule: Rule) -> str:
 
 
 def budget_text(history: PolicyInput, decision: Decision) -> str | None:
-    """Describe a restart's budget, and how much is used afterward, or None for any other decision."""
+    """Describe a restart's budget and how much of it will be used, or return None for any other decision."""
     verdict = history.now.verdict
     if decision.kind is not DecisionKind.RESTART or verdict is None:
         return None

@@ -38,11 +38,11 @@ class Answer(StrEnum):
 class Rule:
     """The answer to one failure class.
 
-    `max_times` says how often it restarts without progress; None: only ``--max-retries`` limits it.
+    `max_times` limits how often it restarts without progress. If it is None, only ``--max-retries`` does.
     `only_before_first_step` means that the class only occurs before the first step, so nothing can be lost.
-    `advice_if_not_restarted` is the advice to a person if there is no restart, or no further one.
-    `held_unwatched` says whether a held run waits even without a dashboard. False if only an edit helps.
-    `show_first`: what the next launch waits for, at most `wait_s` seconds.
+    `advice_if_not_restarted` is what a person is told if there is no restart, or no further one.
+    `held_unwatched` says whether a held run waits even without a dashboard. It is false if only an edit helps.
+    `show_first` lists what the next launch waits for, for at most `wait_s` seconds.
     """
 
     answer: Answer
@@ -89,7 +89,7 @@ UNMEASURED: Final = Rule(
     max_times=1,
     advice_if_not_restarted="--no-instrument shows whether stoker's measurements are the cause",
 )
-"""Also the first answer if an attempt ended before its first step without a known cause (`decide`)."""
+"""Also tried first when an attempt ended before its first step for no known cause (`decide`)."""
 
 RULES: Final = MappingProxyType(
     {
@@ -194,7 +194,7 @@ def rule_for(
     overrides: tuple[ClassOverride, ...] = (),
     signature: str = "",
 ) -> Rule:
-    """Return the rule for a class, changed by the user's ``[policy.<class>]`` or their `signature`'s action."""
+    """Return the rule for a class, adjusted by the user's ``[policy.<class>]`` or by their `signature`'s action."""
     rule = RULES[failure]
     if reason is not None:
         rule = REASON_RULES.get((failure, reason), rule)
@@ -224,6 +224,6 @@ def rule_for(
 def override_for(
     failure: FailureClass, overrides: tuple[ClassOverride, ...], signature: str = ""
 ) -> ClassOverride | None:
-    """Return the user's table for their own signature, or else for the class, if there is one."""
+    """Return the user's override for their own signature, or failing that for the class, if there is one."""
     named = {o.failure: o for o in reversed(overrides)}
     return (named.get(signature_key(signature)) if signature else None) or named.get(failure.value)

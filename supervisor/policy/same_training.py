@@ -1,9 +1,13 @@
 """Judges whether a resumed attempt continues the same training, from the values of the steps that were trained twice (pure).
 
-A step that was trained twice should have seen the same samples with the same weights. The values that both attempts reported for the step are
-compared in order: where the attempt began, learning rate, loss, gradient norm. The first difference is reported. Whether the batch is the planned
-one is measured in the processes (`keeper.monitoring.measured_facts`). Losses differ by float noise (1e-6 to 1e-3 of the loss) or by dropout, so only
-their mean over several steps counts against a resume, and only if it is higher. Another order of the data looks like dropout. If the difference would not show, the answer is `unknown`.
+A step that was trained twice should have seen the same samples with the same weights. The values that both attempts reported for
+it are compared
+in this order: where the attempt began, learning rate, loss, gradient norm. The first difference is reported. Whether the batch
+    matches the plan is
+measured in the processes (`keeper.monitoring.measured_facts`). Losses differ because of float noise (1e-6 to 1e-3 of the loss) or
+dropout, so only
+their mean over several steps counts against a resume, and only if it is higher. A different data order looks like dropout. If a
+difference would not show, the answer is `unknown`.
 """
 
 from __future__ import annotations
@@ -18,33 +22,33 @@ from typing import Final, TypeAlias
 from supervisor.run.records import Difference, Sameness
 
 Table: TypeAlias = Mapping[int, Mapping[str, float]]
-"""Measured values by step, under the names of the series `metrics`."""
+"""Measured values, keyed by step and then by name, as in the `metrics` series."""
 
 LEAST_ROWS: Final = 4
 LEAST_PAIRS: Final = 3
 LEAST_LOSSES: Final = 8
 """The mean of fewer losses does not count against a resume."""
 WINDOW: Final = 24
-"""A wrong start shows in its first steps. SGD with a high learning rate has caught up after ten."""
+"""A wrong start shows in the first steps. SGD with a high learning rate catches up within ten."""
 SURE: Final = 4.5
-"""Standard errors of the mean. Correct restarts with dropout reached 2.8, wrong weights 4 to 40."""
+"""In standard errors of the mean. Correct restarts with dropout reached 2.8, wrong weights 4 to 40."""
 HIDDEN_RATIO: Final = 1.25
-"""If noise could hide 1.25 times the loss, the weights may differ."""
+"""If noise could hide a loss 1.25 times as high, the weights may differ."""
 DOUBTFUL: Final = 2.0
-"""If losses are higher by two standard errors, the weights may differ, too."""
+"""If losses are two standard errors higher, the weights may differ too."""
 LEAST_NOISE: Final = 0.02
-"""Gaps that agree within 2 % do so by chance, or drift apart once the weights diverge."""
+"""Gaps within 2 % of each other agree by chance, or drift apart once the weights diverge."""
 LOSS_RATIO: Final = 1.1
 NORM_RATIO: Final = 1.28
-"""The smallest wrong weight of an accumulation is 4/3, from one micro-batch of three."""
+"""The smallest error from wrong accumulation weights is 4/3, when it affects one micro-batch of three."""
 RATE_SHARE: Final = 1e-3
-"""A learning rate is usually printed with three digits."""
+"""Learning rates are usually printed with three digits."""
 SAME_SHARE: Final = 2e-3
 EXACT: Final = 1e-3
-"""Float noise: the median difference of the losses as a share of the loss, and of the gradient norms as a logarithm. bfloat16 gives 5e-4."""
+"""Float noise, as the median difference: relative for the losses, logarithmic for the gradient norms. bfloat16 gives 5e-4."""
 SEEN_PAIRS: Final = 14
 SEEN_SHARE: Final = 0.7
-"""Losses of the same samples differ by less than 0.7 of their variation from step to step, losses of others by 1.4 times it."""
+"""Losses on the same samples differ by less than 0.7 of their step-to-step variation, on other samples by 1.4 times it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +56,10 @@ class Restart:
     """What is known about a restart.
 
     Attributes:
-        resumes_at: the step of the checkpoint that it should load, or None if unknown.
+        resumes_at: the step of the checkpoint it should load, or None if unknown.
         expected: whether it should load a checkpoint.
-        accumulates_otherwise: whether it makes another number of micro-batches per step.
-        total_steps: the number of steps that the script reports, before and after.
+        accumulates_otherwise: whether it uses a different number of micro-batches per step.
+        total_steps: the number of steps the script reports, before and after.
     """
 
     resumes_at: int | None = None
@@ -94,9 +98,9 @@ def _unknown(text: str) -> Judgement:
 
 
 def began_below(before: Table, after: Table, at: int) -> int | None:
-    """Return the step after which an attempt began that should continue from step `at` of `before`, or None if not below.
+    """Return the step after which an attempt began if that is below `at`, where it should have resumed, or None if not.
 
-    One logged step proves nothing, because an evaluation before the training is step 0. The first must be below `at` by a logging
+    One logged step proves nothing, because an evaluation before training is step 0. The first must be below `at` by a logging
     interval, and by at least 2, because a checkpoint's number may be one ahead of the log.
     """
     first = sorted(after)[:2]
@@ -141,9 +145,10 @@ def _learning_rate(before: Table, after: Table) -> Judgement | None:
 
 
 def _weights(before: Table, after: Table) -> Judgement | None:
-    """Check whether the loss or the gradient norm differs in the first steps, and return the difference.
+    """Return how the loss or the gradient norm of the first steps differs, or None if neither does.
 
-    A lower loss may be a running mean that restarts with each attempt. Another gradient norm comes from an accumulated loss that is not
+    A lower loss may be a running mean that restarts with each attempt. A different gradient norm means that an accumulated loss
+    is not
     divided, or is divided twice.
     """
     losses, text = _pairs(before, after, "loss"), ""
@@ -161,7 +166,7 @@ def _weights(before: Table, after: Table) -> Judgement | None:
 
 
 def _ratio(pairs: Sequence[tuple[int, float, float]], bound: float) -> float | None:
-    """Return the mean ratio of the first steps to before, or None if it is within `bound` and the noise."""
+    """Return the mean ratio of the first steps to the earlier values, or None if it is within `bound` and the noise."""
     gaps = _log_gaps(pairs)
     if len(gaps) < LEAST_LOSSES:
         return None
@@ -174,7 +179,7 @@ def _ratio(pairs: Sequence[tuple[int, float, float]], bound: float) -> float | N
 
 
 def _agreement(before: Table, after: Table) -> Judgement:
-    """Describe how close the values are if none differs, and whether a different data order would show."""
+    """Describe how closely the values agree if none differs, and whether a different data order would show."""
     pairs = _pairs(before, after, "loss")
     if len(pairs) < LEAST_PAIRS:
         return _unknown(
@@ -194,13 +199,13 @@ def _agreement(before: Table, after: Table) -> Judgement:
 
 
 def _is_exact(before: Table, after: Table) -> bool:
-    """Check whether the gradients are as before. Then weights and samples are, too, whatever the loss averages."""
+    """Check whether the gradients are the same as before. If so, weights and samples are too, whatever the loss averages."""
     gaps = _log_gaps(_pairs(before, after, "grad_norm"))
     return len(gaps) >= LEAST_PAIRS and median(map(abs, gaps)) <= EXACT
 
 
 def _is_hidden(pairs: Sequence[tuple[int, float, float]]) -> bool:
-    """Check whether the losses of steps trained twice could come from other weights, or a different data order."""
+    """Check whether the losses of steps trained twice could hide different weights or a different data order."""
     if sum(b > 0 and a > 0 for _, b, a in pairs) < SEEN_PAIRS:
         return True
     gaps, levels = _log_gaps(pairs, len(pairs)), [math.log(b) for _, b, _ in pairs if b > 0]
@@ -212,19 +217,19 @@ def _is_hidden(pairs: Sequence[tuple[int, float, float]]) -> bool:
 
 
 def _interval(table: Table) -> int:
-    """Return the number of steps from one measured step to the next."""
+    """Return the typical number of steps from one measurement to the next."""
     gaps = [b - a for a, b in itertools.pairwise(sorted(table))]
     return max(int(median(gaps)), 1) if gaps else 1
 
 
 def _column(table: Table, name: str) -> dict[int, float]:
-    """Return a value by step, excluding NaN and values whose square is not finite."""
+    """Return one value, keyed by step, leaving out NaN and values whose square is not finite."""
     found = {step: table[step].get(name, math.nan) for step in sorted(table)}
     return {step: value for step, value in found.items() if abs(value) < 1e100}
 
 
 def _pairs(before: Table, after: Table, name: str) -> list[tuple[int, float, float]]:
-    """Return step, value before and value after, for the steps that have both."""
+    """Return (step, value before, value after) for each step that has both values."""
     old, new = _column(before, name), _column(after, name)
     return [(step, old[step], new[step]) for step in sorted(old.keys() & new.keys())]
 
@@ -235,5 +240,5 @@ def _log_gaps(pairs: Sequence[tuple[int, float, float]], most: int = WINDOW) -> 
 
 
 def _step_noise(values: Sequence[float]) -> float:
-    """Return the standard deviation of a value around its trend, from differences of adjacent steps."""
+    """Estimate a value's standard deviation around its trend from the differences between adjacent steps."""
     return stdev([b - a for a, b in itertools.pairwise(values)]) / math.sqrt(2)

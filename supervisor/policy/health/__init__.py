@@ -1,4 +1,5 @@
-"""Health of a run: its usual pace, stalls, slow ranks, and early signs of trouble.
+"""Tracks the health of a run: its usual pace, stalls, slow ranks and early signs of trouble.
 
-Pure: numbers in, warnings out. Health is a second axis beside the run's states. No code here ends a run; the keeper asks `ending`.
+Pure: numbers in, warnings out. Health is a second axis beside the run's states. No code here stops a run; the keeper asks
+    `ending`.
 """

@@ -1,7 +1,7 @@
-"""Early signs of what is likely to end or slow down this run, from its numbers alone.
+"""Spots early signs of what is likely to stop or slow down this run, from its numbers alone.
 
-Every rule needs more than one reading, because a healthy run shows each sign once in a while. The advice is that of the usual
-troubleshooting lists: more data workers, pinned memory, a lower learning rate, clipping, free disk space.
+Every rule needs more than one reading, because a healthy run shows each sign once in a while. The advice is what the usual
+troubleshooting lists say: more data workers, pinned memory, a lower learning rate, clipping, free disk space.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A piece of advice. `code` is its kind. `rank` is the rank that it is about, or None for the whole job."""
+    """A piece of advice. `code` is its kind. `rank` is the rank it concerns, or None for the whole job."""
 
     code: str
     text: str
@@ -53,22 +53,23 @@ class Advice:
 
 
 class Creep:
-    """Readings of one level: at most `POINTS`, `SPACING_S` apart.
+    """Readings of one level, taken at least `SPACING_S` apart. At most `POINTS` are kept.
 
-    A level creeps if each third of its readings is entirely above the third before. A caching allocator's memory rises in steps and
-    then stays level, whereas a leak keeps rising.
+    A level creeps if each third of its readings lies entirely above the previous third. A caching allocator's memory rises in
+    steps
+    and then levels off, whereas a leak keeps rising.
     """
 
     def __init__(self) -> None:
         self._points: deque[tuple[float, float]] = deque(maxlen=POINTS)
 
     def add(self, t: float, value: float) -> None:
-        """Add one reading at `t` seconds."""
+        """Add a reading taken at `t` seconds."""
         if not self._points or t - self._points[-1][0] >= SPACING_S:
             self._points.append((t, value))
 
     def full_in_s(self, limit: float) -> float | None:
-        """Return the seconds until the level reaches `limit` at its slope, or None if it is steady or too new."""
+        """Extrapolate the seconds until the level reaches `limit`. Return None if it is steady or has too few readings."""
         if len(self._points) < POINTS // 2:
             return None
         points = list(self._points)
@@ -87,11 +88,11 @@ class Creep:
 
 MEMORY_UNEXPECTED = "memory_unexpected"
 MUCH_OFF = 0.25
-"""A share of the expected memory. Caches, a context and fragmentation account for some 10 %."""
+"""As a fraction of the expected memory. Caches, a context and fragmentation account for about 10 %."""
 
 
 def unexpected_memory(trial: MemoryTrial, expected_bytes: int) -> Advice | None:
-    """Compare an attempt's GPU memory with what its configuration expects. Return None if they are close."""
+    """Compare an attempt's GPU memory with what its configuration predicts. Return None if they are close."""
     peak, room = trial.peak_bytes, trial.capacity_bytes
     if peak is None or trial.measure is Measure.RESIDENT or abs(peak / expected_bytes - 1) <= MUCH_OFF:
         return None
@@ -107,7 +108,7 @@ def unexpected_memory(trial: MemoryTrial, expected_bytes: int) -> Advice | None:
 
 
 SPIKES = {"loss": ("loss_spike", 2.0), "grad_norm": ("grad_spike", 10.0)}
-"""For each value: the code of the advice, and the multiple of the usual value that counts as a spike."""
+"""For each value, the advice code and the multiple of the usual value that counts as a spike."""
 
 
 def _spike_text(name: str, value: float, usual: float) -> str:
@@ -121,13 +122,13 @@ def _spike_text(name: str, value: float, usual: float) -> str:
 
 @dataclass(slots=True)
 class _Spike:
-    """The usual values, and how many steps in a row were far above them."""
+    """The usual values of a metric, and how many steps in a row have been far above them."""
 
     usual: deque[float] = field(default_factory=lambda: deque(maxlen=64))
     high: int = 0
 
     def lasts(self, value: float, factor: float) -> float | None:
-        """Count a step. Return the usual value once enough steps in a row were far above it, by ratio and by spread."""
+        """Count a step. Once enough steps in a row are far above the usual value, in ratio and in spread, return that value."""
         if not math.isfinite(value):  # a failure, not a spike
             self.high = 0
             return None
@@ -164,12 +165,12 @@ class EarlySigns:
         self._not_saved: tuple[float, int | None, str] | None = None
 
     def complaint(self, rank: int | None, t: float, failure: FailureClass, line: str) -> None:
-        """Record a line in a live log with a cause of failure. `t` is in seconds on the same clock as for `step`."""
+        """Record a line from a live log that names a cause of failure. `t` is in seconds on the same clock as in `step`."""
         if failure is FailureClass.DISK_FULL or _NOT_SAVED.search(line):
             self._not_saved = self._not_saved or (t, rank, line)
 
     def step(self, rank: int | None, t: float, values: Mapping[str, float]) -> Iterator[Advice]:
-        """Process a step's numbers by their canonical names. `t`: seconds of any clock."""
+        """Process a step's numbers, keyed by canonical name. `t` is in seconds on any clock."""
         if self._not_saved is not None:
             seen, whose, line = self._not_saved
             # A failed save that ends a run is its verdict. If the script went on, a later failure would lose more.
@@ -190,7 +191,7 @@ class EarlySigns:
         yield from self._data(values)
 
     def gpu(self, index: str, t: float, values: Mapping[str, float | None]) -> Iterator[Advice]:
-        """Process a GPU's reading, by the names of the series."""
+        """Process one GPU reading, given as values keyed by series name."""
         known = self._gpus.setdefault(index, _Gpu())
         used, total = values.get("memory_used_bytes"), values.get("memory_total_bytes")
         if used is not None and total:
@@ -207,7 +208,7 @@ class EarlySigns:
             known.util.append(util)
 
     def machine(self, t: float, values: Mapping[str, float | None]) -> Iterator[Advice]:
-        """Process the machine's reading, by the names of the series."""
+        """Process one reading for the whole machine, given as values keyed by series name."""
         used = values.get("cgroup_used_bytes") or values.get("memory_used_bytes")
         limit = values.get("cgroup_limit_bytes") or values.get("memory_total_bytes")
         if used is not None and limit:

@@ -1,8 +1,11 @@
-"""Whether a flagged silence may be ended: named rules in order, each of which can forbid it.
+"""Decides whether an attempt whose silence was flagged may be stopped. Named rules apply in order, and each can forbid it.
 
-Ending a healthy attempt loses work, and usually nobody is watching. A real hang that is only flagged costs time, and PyTorch's own
-timeout ends it eventually. Anything unknown therefore counts against ending. A person who sets a limit accepts the risk, so only time
-and one round of stacks are needed then. This module is pure: values go in, a ruling comes out, and the journal has the ruling's rule.
+Stopping a healthy attempt loses work, and usually nobody is watching. A real hang that is only flagged costs time, and PyTorch's
+own
+timeout stops it eventually. Anything unknown therefore counts against stopping. A person who sets a limit accepts the risk, so
+only
+the time and one round of stacks are needed then. Pure: values go in, a ruling comes out, and the journal records the ruling's
+rule.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from supervisor.job.spec import HangSettings
 
 @dataclass(frozen=True, slots=True)
 class LateRank:
-    """A rank that the others wait for. `where` is like ``in read() at data.py:41``. `computes` means that the rank uses its CPU."""
+    """A rank that the others wait for. `where` is e.g. ``in read() at data.py:41``. `computes` means that it is using its CPU."""
 
     rank: int
     kind: Kind
@@ -26,13 +29,13 @@ class LateRank:
 
     @property
     def may_be_ended(self) -> bool:
-        """Whether the rank's stack shows nothing that would finish on its own in a healthy job."""
+        """Whether the rank's stack shows nothing that would finish by itself in a healthy job."""
         unknown_but_busy = self.computes and self.kind in {Kind.UNKNOWN, Kind.LOCK, Kind.PEERS}
         return BY_KIND[self.kind].may_end or unknown_but_busy
 
     @property
     def words(self) -> str:
-        """``rank 1 sleeps in sleep() at train.py:30``, or ``rank 1 is waiting for data at train.py:30``."""
+        """Text such as ``rank 1 sleeps in sleep() at train.py:30`` or ``rank 1 is waiting for data at train.py:30``."""
         kind = Kind.RUNS if self.computes and self.may_be_ended else self.kind
         does = BY_KIND[kind].words if self.where.startswith("in ") else "is"
         return f"rank {self.rank} {does} {self.where}"
@@ -40,24 +43,24 @@ class LateRank:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """The inputs of the rules. Times are in seconds.
+    """Inputs to the rules. Times are in seconds.
 
     Attributes:
-        settings: the limits, and whether a person allows ending hangs.
-        silent_s: time without new output; if a person set the limit, time without progress.
-        act_s: the silence after which it may be ended, from pace, settings and earlier silences, or from a person; None: never.
-        asked: a person set that limit, so what the ranks do does not matter.
+        settings: the limits, and whether a person allows hangs to be ended.
+        silent_s: time since the last new output, or since the last progress if a person set the limit.
+        act_s: the silence after which it may be ended, from pace, settings and earlier silences or set by a person. None: never.
+        asked: whether a person set that limit, in which case it does not matter what the ranks are doing.
         group_timeout_s: the timeout of the job's process groups, if it is longer than PyTorch's default.
         stepped: whether this attempt has completed a step.
         kept: whether a person chose to keep waiting.
-        blind: what is known about each rank without a Python stack.
-        seen, here, world: ranks in the newest round of stacks (0: no round yet), on this node, in the job; None: unknown.
-        waiting: whether some rank waits for others, in a collective or in DDP's backward pass.
-        late: the ranks that others wait for.
-        alike_s: the time between the first and the last of the identical rounds, or 0 if there is only one.
-        changed: how the newest round differs from the one before, in words, empty if it does not.
-        watched: whether a screen that can act is open.
-        can_resume: whether a restart would continue from a checkpoint, or may start from scratch.
+        blind: what is known about each rank that has no Python stack.
+        seen, here, world: ranks in the latest round of stacks (0 if none yet), on this node, in the job. None: unknown.
+        waiting: whether any rank waits for others, in a collective or in DDP's backward pass.
+        late: the ranks that the others are waiting for.
+        alike_s: time between the first and last of the identical rounds, or 0 if there is only one.
+        changed: how the latest round differs from the previous one, in words, or empty if it does not.
+        watched: whether a viewer that can act is open.
+        can_resume: whether a restart would continue from a checkpoint or may start from scratch.
     """
 
     settings: HangSettings
@@ -85,22 +88,22 @@ class Silence:
 
     @property
     def computing(self) -> tuple[LateRank, ...]:
-        """Late ranks that compute."""
+        """Late ranks that are busy computing."""
         return tuple(late for late in self.late if late.computes)
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """The silence may be ended. `rule` gives the reason."""
+    """The silent attempt may be stopped. `rule` is the reason."""
 
     rule: str
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A reason not to end a silent attempt. The rule applies until the silence has lasted `until_s` (None: no limit).
+    """A reason not to stop a silent attempt. It applies until the silence has lasted `until_s` (None: indefinitely).
 
-    `reported` tells whether to notify the user, `passing` whether another round of stacks may settle the question.
+    `reported` says whether to notify the user, and `passing` whether another round of stacks may settle the question.
     """
 
     rule: str
@@ -117,7 +120,7 @@ def _first(late: tuple[LateRank, ...]) -> str:
 
 
 LOOK_S: Final = 30.0
-"""Seconds to wait for stacks after a person's limit. Before the first step there may be no rank to inspect."""
+"""Seconds to wait for stacks once a person's limit has passed. Before the first step there may be no rank to inspect."""
 UNWATCHED_WHY: Final = (
     "nobody watches, and how the script resumes is not known: --end-hangs would end it, "
     "and --resume-knob FLAG let it continue"
@@ -125,7 +128,7 @@ UNWATCHED_WHY: Final = (
 
 
 def _shows_life(s: Silence) -> Wait | None:
-    """Apply the rules about what was seen. The first rule that holds forbids ending, at any length."""
+    """Apply the rules about what was observed. The first one that matches forbids stopping, however long the silence."""
     if s.act_s is None:
         return Wait("switched_off", "act_s is 0: nothing is ended", reported=False)
     if s.kept:
@@ -149,7 +152,7 @@ def _shows_life(s: Silence) -> Wait | None:
 
 
 def _is_too_early(s: Silence) -> Wait | None:
-    """Apply the rules about the length, and about viewers, if what was seen does not forbid ending."""
+    """Apply the rules about duration and viewers, once nothing that was observed forbids stopping."""
     act_s, group_s = s.act_s or 0.0, s.group_timeout_s or 0.0
     if s.silent_s < act_s:
         return _too_short(s.silent_s, act_s)
@@ -167,7 +170,7 @@ def _is_too_early(s: Silence) -> Wait | None:
 
 
 def _forbidden_though_asked(s: Silence) -> Wait | None:
-    """Apply the rules for a limit set by a person: only the time and one round of stacks are needed."""
+    """Apply the rules for a limit set by a person, which require only the time and one round of stacks."""
     act_s = s.act_s or 0.0
     if s.kept:
         return _KEPT

@@ -1,22 +1,30 @@
-"""When missing progress is flagged as a stall (with stacks), and how long a stall must last before it may be ended as a hang (`ending`).
+"""Decides when a lack of progress is flagged as a stall (with stacks), and when a stall may be ended as a hang (`ending`).
 
-There are two clocks. *Progress* is a completed step or epoch, a committed checkpoint, a change of the reported phase, or an
-evaluation's own counter that goes up (``12/50``). *Output* is progress, or a line that is news, which a heartbeat is not. A rank's own
-CPU time counts for neither clock, because a rank that waits in NCCL spins on a core.
+There are two clocks. *Progress* is a completed step or epoch, a committed checkpoint, a change in the reported phase, or an
+evaluation counter that goes up (``12/50``). *Output* is progress, or a line that is news, which a heartbeat is not. A rank's own
+CPU time counts for neither clock, because a rank waiting in NCCL spins on a core.
 
-- A stall is *flagged* after max(flag_s, 3 x pace) without progress. A line that is news restarts this time, within limits. New or early
-  words (an evaluation's prose) do so until max(300 s, 10 x pace) after the last progress. Repeated words (an evaluation's lines, or a
-  rank that reports a wait) do so until 5 times the flag's own time. Only new words end a stall that was flagged already. The first
-  evaluation, save or compilation that a line announces has no known pace, so its limit is 60 s.
+- A stall is *flagged* after max(flag_s, 3 x pace) without progress. A line that is news restarts this timer, within limits. New
+or
+  early words (an evaluation's prose) do so until max(300 s, 10 x pace) after the last progress. Repeated words (an evaluation's
+  lines,
+  or a rank reporting that it waits) do so until 5 times the flag's own time. Once a stall is flagged, only new words clear it.
+  The
+  first evaluation, save or compilation that a line announces has no known pace, so its limit is 60 s.
 - A stall may be *ended* after max(act_s, 10 x pace, 3 x the longest silence that the run recovered from) without output.
-- With both ``--end-hangs`` and ``--hang-timeout S``, it is ended after S seconds without progress, from the first completed step on.
-  In an evaluation, a checkpoint or a compilation (reported, announced by a line, or seen in the stacks) the limit is max(S, 3 x the
-  longest such phase so far), or 600 s the first time. ``--start-timeout`` counts from the launch to the first step.
+- With both ``--end-hangs`` and ``--hang-timeout S``, it is ended after S seconds without progress, starting at the first
+completed
+  step. During an evaluation, checkpoint or compilation (reported, announced by a line, or visible in the stacks) the limit is
+  max(S,
+  3 x the longest such phase so far), or 600 s the first time. ``--start-timeout`` runs from the launch to the first step.
 - With fewer than five gaps between steps there is no pace, and nothing is flagged. A false alarm is worse than a late one.
 
-Each line is reduced to its *template*: its words without digits. A template is familiar in a log once it was printed both before and
-after a step, and its usual interval is the average time between two of these lines. A familiar template is news only if it comes more
-than twice as often as usual, or within half its interval after the last step. One evaluation thus does not make the next one familiar.
+Each line is reduced to its *template*: its words without digits. A template becomes familiar in a log once it has been printed
+    both
+before and after a step. Its usual interval is the average time between two such lines. A familiar template is news only if it
+comes
+more than twice as often as usual, or within half its interval after the last step. One evaluation thus does not make the next
+familiar.
 """
 
 from __future__ import annotations
@@ -34,10 +42,10 @@ from supervisor.run.events import Phase
 
 TEMPLATE_BYTES: Final = 300
 MOST_TEMPLATES: Final = 4096
-"""For all logs of an attempt. In prose every line is a new template, so unfamiliar ones are dropped first."""
+"""Across all logs of an attempt. In prose, every line is a new template, so unfamiliar ones are dropped first."""
 FASTER: Final = 2.0
 SPARE: Final = 2.0
-"""A familiar template may come this many times as often as usual, plus this many lines for uneven batches."""
+"""A familiar template may come `FASTER` times as often as usual, plus `SPARE` lines to allow for uneven batches."""
 
 _DIGITS = b"0123456789"
 # A date, a version or a path does not match.
@@ -68,7 +76,7 @@ _STANDS_IN: Final = (
 
 
 class Printed(NamedTuple):
-    """A line of a log. `template` is a hash of its words. `counter`: ``12/50``, if shown. `phase` is the phase it announces."""
+    """A log line. `template` is a hash of its words, `counter` is its ``12/50``, if any, and `phase` the phase it announces."""
 
     template: int
     counter: tuple[int, int] | None = None
@@ -76,7 +84,7 @@ class Printed(NamedTuple):
 
 
 class News(IntEnum):
-    """What a line shows about a run that completes no step, from the weakest."""
+    """What a line says about a run that is completing no steps, from weakest to strongest."""
 
     NONE = 0  # comes as often as while steps completed
     REPEATED = 1  # comes more often than while steps completed: lines of an evaluation, or a waiting rank
@@ -86,7 +94,7 @@ class News(IntEnum):
 
 
 def printed(raw: bytes) -> Printed:
-    """Reduce a line to its template, its counter and the phase that it announces."""
+    """Reduce a line to its template, its counter and the phase it announces."""
     head = raw[:TEMPLATE_BYTES].lower()
     found = _COUNTER.search(head) if b"/" in head or b" of " in head else None
     counter = (int(found[1]), int(found[2])) if found is not None else None
@@ -103,15 +111,16 @@ def printed(raw: bytes) -> Printed:
 
 
 def phase_in_stack(mark: str) -> Phase | None:
-    """Return the phase that a stack (``function@file:line`` joined by bars) shows, or None if a step or unknown."""
+    """Infer the phase from a stack (``function@file:line`` joined by bars), or return None if it is a step or unknown."""
     return next((phase for phase, stands_in in _STANDS_IN if stands_in.search(mark)), None)
 
 
 class _Template:
-    """The history of a template in one log. Times are in seconds. `step` says how many steps had completed at its last line.
+    """A template's history in one log. Times are in seconds. `step` is how many steps had completed when its last line was printed.
 
-    `gaps`, `gaps_s`: the number and total length of the gaps between its lines that contain a step. `count`: lines since the newest
-    of these gaps, which ended at `since`. `counted` is the total of its counter, and its highest value.
+    `gaps` and `gaps_s` are the number and total length of the gaps between its lines that contain a step. `count` is the number
+    of
+    lines since the latest of these gaps, which ended at `since`. `counted` is its counter's total and the highest value so far.
     """
 
     def __init__(self, now: float, step: int) -> None:
@@ -122,7 +131,7 @@ class _Template:
 
 
 class Output:
-    """The lines of one attempt."""
+    """Tracks which log lines of one attempt are news."""
 
     def __init__(self) -> None:
         self._templates: dict[tuple[str, int], _Template] = {}
@@ -133,7 +142,7 @@ class Output:
         self._steps, self._step_at = self._steps + 1, now
 
     def news(self, log: str, line: Printed, now: float) -> News:
-        """Decide what kind of news a line of a log is."""
+        """Decide what kind of news a log line is, if any."""
         key = (log, line.template)
         known = self._templates.get(key)
         if known is None:
@@ -158,7 +167,7 @@ class Output:
 
     @staticmethod
     def _went_up(known: _Template, counter: tuple[int, int] | None) -> bool:
-        """Check whether a counter exceeds its highest value so far. A number that goes up and down is just a reading."""
+        """Check whether a counter exceeds its previous high. A number that goes up and down is just a reading."""
         if counter is None:
             return False
         done, total = counter
@@ -169,7 +178,7 @@ class Output:
 
 KEPT = 1024
 MIN_GAPS = 5
-"""Fewer gaps tell little, because the first two or three are warm-up."""
+"""Fewer gaps say little, because the first two or three are warm-up."""
 
 
 class Stage(StrEnum):
@@ -183,10 +192,10 @@ class Stage(StrEnum):
 
 
 class Paces:
-    """The newest durations of each stage over all attempts, and the silences that ended on their own.
+    """Recent durations of each stage across all attempts, and the silences that ended on their own.
 
     Attributes:
-        forgiven_s: the longest flagged silence of a stage that ended on its own; an equal one is not flagged.
+        forgiven_s: per stage, the longest flagged silence that ended on its own; an equal one is not flagged.
         returned_s: the longest silence, flagged or not, from which the run recovered.
     """
 
@@ -197,13 +206,13 @@ class Paces:
         self.returned_s = 0.0
 
     def add(self, stage: Stage, duration_s: float) -> None:
-        """Add one duration of a stage."""
+        """Record how long a stage took."""
         if duration_s >= 0:
             self._durations[stage].append(duration_s)
             self._p99_s.pop(stage, None)
 
     def p99_s(self, stage: Stage) -> float | None:
-        """Return the stage's 99th percentile, or None. Phases are rare, so one earlier length counts as a pace."""
+        """Return the stage's 99th percentile, or None. Phases are rare, so a single earlier one is enough for a pace."""
         if stage not in self._p99_s:  # asked for at each line that is news
             known = sorted(self._durations[stage])
             enough = len(known) >= (MIN_GAPS if stage is Stage.STEP else 1)
@@ -219,10 +228,11 @@ _PHASE_STAGES = {
     Phase.CHECKPOINTING: Stage.CHECKPOINT,
 }
 AGAIN_FACTOR = 2.0
-"""After a stall ends on its own, the next in its stage is flagged only if it is this many times longer."""
+"""After a stall ends on its own, the next one in its stage is flagged only if it lasts this many times longer."""
 PATIENT_FACTOR = 5.0
-"""Ending waits this many times longer where paces tell least. A start that loads a checkpoint or compiles may take far longer than
-the one before."""
+"""Stalls are given this many times longer in stages whose pace says the least. A start that loads a checkpoint or compiles
+may take far longer than the one before.
+"""
 _PATIENT = frozenset((Stage.START, Stage.COMPILE))
 FRESH_S, FRESH_FACTOR = 300.0, 10.0
 REPEATED_FACTOR = 5.0
@@ -234,7 +244,7 @@ MOVED_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """How long a stall may last now. `pace_s` is the 99th percentile behind it (0: only a person's limit). `act_s` None: never ended."""
+    """Current limits on a stall. `pace_s` is the 99th percentile behind them (0: only a person's limit). If `act_s` is None, never end it."""
 
     stage: Stage
     pace_s: float
@@ -244,10 +254,10 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """Running totals of activity in the ranks' helper processes and on disks. Only differences are meaningful.
+    """Running totals of activity in the ranks' helper processes and on disk. Only differences are meaningful.
 
-    `child_cpu_s`: CPU seconds of the ranks' own children (data workers, compilers). `io_bytes`: bytes that
-    the ranks and those children read and wrote by system calls, and sent over TCP.
+    `child_cpu_s` is the CPU seconds used by the ranks' own children (data workers, compilers). `io_bytes` is the bytes
+    that the ranks and those children read and wrote through system calls and sent over TCP.
     """
 
     child_cpu_s: float = 0.0
@@ -255,15 +265,15 @@ class Activity:
 
 
 class StallWatch:
-    """Follows one attempt's progress and output. Times are monotonic seconds of one clock.
+    """Follows one attempt's progress and output. Times are monotonic seconds on a single clock.
 
-    `paces` outlives the attempt. The next attempt starts with its paces, including silences that ended.
+    `paces` outlives the attempt, so the next one starts with its paces and with the silences that ended.
 
     Attributes:
-        phase: the phase of the attempt, as far as it is reported.
+        phase: the attempt's phase, as far as it has been reported.
         stepped: whether this attempt has completed a step.
-        flagged: the threshold that was exceeded, while the stall lasts.
-        last_sign: when the time to the flag began. Stacks from before that belong to an earlier stall.
+        flagged: the threshold that was exceeded, for as long as the stall lasts.
+        last_sign: when the timer for the flag was started. Stacks from before then belong to an earlier stall.
     """
 
     flagged: Threshold | None
@@ -300,7 +310,7 @@ class StallWatch:
         self.progress(now)
 
     def enter(self, phase: Phase, now: float) -> None:
-        """Enter another phase that the attempt reports, and add the duration of the previous phase."""
+        """Enter a newly reported phase and record how long the previous one took."""
         if phase is self.phase:
             return
         stage = _PHASE_STAGES.get(self.phase)
@@ -311,20 +321,20 @@ class StallWatch:
         self.progress(now)
 
     def progress(self, now: float) -> None:
-        """Count progress at `now`: a step, an epoch, a checkpoint, a part of an evaluation."""
+        """Count progress at `now`: a step, an epoch, a checkpoint, or part of an evaluation."""
         if now > self._progress:
             self._progress = now
             self._speak(now)
             self._hold(now)
 
     def announce(self, phase: Phase, since: float | None = None) -> None:
-        """Record an unreported phase that a line or the stacks show until the next step. `since` None: since the last progress."""
+        """Note an unreported phase that a line or the stacks show, until the next step. `since` defaults to the last progress."""
         stage = _PHASE_STAGES.get(phase)
         if self.stepped and stage is not None and self._announced is None:
             self._announced = stage, since if since is not None else self._progress
 
     def printed(self, log: str, lines: Iterable[Printed], now: float) -> None:
-        """Judge lines that a rank wrote to its log."""
+        """Process lines that a rank wrote to its log."""
         for line in lines:
             if line.phase is not None:
                 self.announce(line.phase, now)
@@ -350,25 +360,25 @@ class StallWatch:
             self._output.step(self._launched)
 
     def finish(self, *, done: bool) -> None:
-        """Set whether the last step is done. What follows (a last save, an upload) has no pace."""
+        """Set whether the last step is done. Whatever follows (a final save, an upload) has no pace."""
         self._finished = done
 
     def resume(self, last_sign: float) -> None:
-        """Restore what an earlier keeper had seen of a training that has stepped."""
+        """Restore what an earlier keeper had observed of a job that has already completed a step."""
         self.phase, self.stepped = Phase.STEPPING, True
         self._progress = self._news = self.last_sign = last_sign
 
     def stalled_s(self, now: float) -> float:
-        """Return the seconds without progress, or since the launch if the first step has a limit."""
+        """Return the seconds since the last progress, or since launch while waiting for a first step that has a time limit."""
         waits = not self.stepped and self._settings.start_timeout_s > 0
         return max(0.0, now - (self._launched if waits else self._progress))
 
     def silent_s(self, now: float) -> float:
-        """Return the seconds without progress and without output that is news."""
+        """Return the seconds since the last progress or newsworthy output."""
         return max(0.0, now - self._news)
 
     def asked_s(self) -> float | None:
-        """Return how long a person allows no progress now, or None if the default rules decide."""
+        """Return how long a person currently allows the run to go without progress, or None if the default rules apply."""
         settings = self._settings
         if not self.stepped:
             return settings.start_timeout_s or None
@@ -409,7 +419,7 @@ class StallWatch:
         return Threshold(stage, pace, flag, max(act, flag))
 
     def flag(self, now: float) -> Threshold | None:
-        """Return the threshold that the stall has just exceeded, once, or None."""
+        """Return the threshold that the stall has just exceeded, or None. Each stall is reported only once."""
         if self.flagged is not None:
             return None
         limit = self.threshold()
@@ -419,7 +429,7 @@ class StallWatch:
         return limit
 
     def ended_s(self) -> float | None:
-        """Return the duration of a flagged stall that ended on its own, once."""
+        """Return the duration of a flagged stall that has ended on its own, or None. It is returned only once."""
         over, self._over_s = self._over_s, None
         return over
 
@@ -429,14 +439,14 @@ class StallWatch:
         return stage if self.stepped or stage is Stage.COMPILE else Stage.START
 
     def _speak(self, now: float) -> None:
-        """Note output that is news. The run recovered from a silence, so later silences may be as long."""
+        """Note output that is news. The run recovered from a silence, so later silences may last as long."""
         if now > self._news:
             if self.stepped:
                 self._paces.returned_s = max(self._paces.returned_s, now - self._news)
             self._news = now
 
     def _hold(self, now: float) -> None:
-        """Restart the time to the flag, and end a flagged stall."""
+        """Restart the timer for the flag, and clear a flagged stall."""
         waits = not self.stepped and self._settings.start_timeout_s > 0
         if now <= self.last_sign or waits:
             return
@@ -449,10 +459,10 @@ class StallWatch:
 
 
 def moved(before: Activity, after: Activity) -> bool:
-    """Check whether helpers or disks worked between two rounds: on data, compiled kernels or a checkpoint.
+    """Check whether helpers or disks worked between two rounds, on data, compiled kernels or a checkpoint.
 
-    A rank's own CPU time does not count (see above). Idle ranks write some kilobytes (heartbeats of NCCL and of the
-    store), and a waiting data worker uses a few milliseconds.
+    A rank's own CPU time does not count (see above). Idle ranks write a few kilobytes (NCCL and store heartbeats), and
+    a waiting data worker uses a few milliseconds.
     """
     return (
         after.child_cpu_s - before.child_cpu_s >= MOVED_CPU_S

@@ -1,8 +1,10 @@
-"""Finds the rank that slows the others down, although all ranks look equally slow.
+"""Finds the rank that slows the others down, even though all ranks look equally slow.
 
-With DDP every rank's step takes as long as the slowest one's, because the others wait for it in the gradient exchange. Printed step
-times therefore do not tell the ranks apart. What counts is the time that a rank spends before the exchange: its wait for data, and the
-time between its steps according to telemetry. For a script without telemetry, the instrumentation measures this time in each rank.
+With DDP, every rank's step takes as long as the slowest rank's, because the others wait for it in the gradient exchange. Printed
+step
+times therefore cannot tell the ranks apart. What counts is the time a rank spends before the exchange: its wait for data, and the
+time between its steps according to telemetry. For a script without telemetry, the instrumentation measures this time in each
+rank.
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ from supervisor.policy.health.early_signs import Advice
 WINDOW, LEAST = 30, 10
 """How many of a rank's newest rows are compared, and how many each rank must have."""
 SHARE = 0.2
-"""A rank is slow if it alone costs this share of every step."""
+"""A rank is slow if it alone accounts for this fraction of every step."""
 NAMED_SHARE = 0.15
-"""The share for a rank that is already reported as slow, so that the report does not come and go."""
+"""The fraction for a rank that is already reported as slow. It is lower, so the report does not come and go."""
 MET = 0.8
 """Ranks that wait for each other have steps of about the same length."""
 
@@ -54,11 +56,11 @@ class Stragglers:
         self._last[rank] = t, number
 
     def pause(self) -> None:
-        """Ignore the next gap, because something else came between two steps (an evaluation, a checkpoint)."""
+        """Skip the next gap, because something else (an evaluation, a checkpoint) came between two steps."""
         self._last.clear()
 
     def measured(self, rank: int, values: Mapping[str, float | None]) -> None:
-        """Add what the instrumentation measured of a rank's steps: their time, and the rank's own part of it."""
+        """Add what the instrumentation measured for a rank's steps: how long they took and the rank's own share of that."""
         step_s, data_s = values.get("step_time_s"), values.get("data_wait_s")
         own_s = values.get("compute_s", data_s)
         if step_s is not None and own_s is not None:
@@ -68,7 +70,7 @@ class Stragglers:
         self._rows.setdefault(rank, deque(maxlen=WINDOW)).append((step_s, own_s, data_s))
 
     def find(self) -> SlowRank | None:
-        """Return the one rank that the others wait for, with the likely reason, or None."""
+        """Return the one rank that the others wait for and the likely reason, or None."""
         found = self._slowest()
         self._named = found.rank if found is not None else None
         return found
