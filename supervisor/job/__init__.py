@@ -1,1 +1,1 @@
-"""Defines the job to run as data. Pure."""
+"""Defines the job to run as plain data. Pure."""

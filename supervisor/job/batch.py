@@ -1,8 +1,7 @@
 """Batch arithmetic: micro-batch x accumulation x world size = global batch.
 
-One optimizer step sees one global batch, which stays constant when the micro-batch
-shrinks, because accumulation grows. All arithmetic on batches in stoker is in
-this module.
+Each optimizer step processes one global batch. When the micro-batch shrinks, accumulation grows, so the
+global batch stays constant. All of stoker's batch arithmetic lives in this module.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ class BatchUnit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BatchSpec:
-    """A batch that divides: every field is positive and the product is exact.
+    """A batch that divides evenly: every field is positive and the product is exact.
 
-    `micro_batch_per_rank` is in samples. `global_batch` is in `unit`. With ``unit=TOKENS`` a sample counts
-    `tokens_per_sample` tokens. If `ranks_known` is False, only micro-batch and accumulation are known, and
-    the number of ranks is not. `world_size` is then 1, and `global_batch` is one rank's share of a step.
+    `micro_batch_per_rank` is in samples, `global_batch` in `unit`. With ``unit=TOKENS``, each sample counts as
+    `tokens_per_sample` tokens. If `ranks_known` is False, only the micro-batch and the accumulation are known;
+    `world_size` is then 1, and `global_batch` is one rank's share of a step.
     """
 
     micro_batch_per_rank: int
@@ -43,14 +42,14 @@ class BatchSpec:
 
     @property
     def global_batch(self) -> int:
-        """The samples or tokens in one optimizer step."""
+        """The number of samples or tokens in one optimizer step."""
         samples = self.micro_batch_per_rank * self.accumulation_steps * self.world_size
         return samples * (self.tokens_per_sample if self.unit is BatchUnit.TOKENS else 1)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchChange:
-    """A planned change. Before and after have the same global batch unless the user requested otherwise."""
+    """A planned batch change. The global batch stays the same unless the user requested otherwise."""
 
     before: BatchSpec
     after: BatchSpec
@@ -63,14 +62,14 @@ class BatchChange:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPoint:
-    """One failed allocation. At `micro_batch`, at least `allocated + tried` bytes would have been needed.
+    """A failed allocation: `micro_batch` would have needed at least `allocated + tried` bytes.
 
     Attributes:
-        micro_batch: samples on a rank at once when the allocation failed.
-        allocated_bytes: bytes that the rank held at that moment.
-        tried_bytes: bytes in the allocation that failed.
-        capacity_bytes: bytes that the rank may hold in total (device memory, cgroup limit or cap).
-        base_bytes: bytes held before the first forward pass, independent of the batch, or 0 if unknown.
+        micro_batch: number of samples the rank was processing at once when the allocation failed.
+        allocated_bytes: bytes the rank had already allocated at that moment.
+        tried_bytes: size of the allocation that failed.
+        capacity_bytes: total bytes the rank may allocate (device memory, cgroup limit or cap).
+        base_bytes: bytes allocated before the first forward pass, independent of the batch, or 0 if unknown.
     """
 
     micro_batch: int
@@ -89,14 +88,14 @@ def resolve(
     unit: BatchUnit = BatchUnit.SAMPLES,
     tokens_per_sample: int = 1,
 ) -> BatchSpec:
-    """Complete a batch from the given numbers, or refuse a batch that does not divide.
+    """Complete a batch from the numbers given, or refuse it if it does not divide evenly.
 
-    `global_batch` is in `unit`. With only a micro-batch, accumulation is 1. With only a global batch,
-    the micro-batch is the largest possible (accumulation 1, or as given).
+    `global_batch` is in `unit`. If only a micro-batch is given, accumulation is 1. If only a global batch is
+    given, the micro-batch is as large as possible (with accumulation 1, or the given accumulation).
 
     Raises:
-        JobError: a number is not positive, nothing is given, or the product is not exact. The message
-            has the numbers and the nearest values that work.
+        JobError: a number is not positive, no batch size is given, or the product is not exact. The message shows
+            the numbers and the nearest values that work.
     """
     tokens = tokens_per_sample if unit is BatchUnit.TOKENS else 1
     for what, number in (
@@ -140,7 +139,7 @@ def resolve(
 
 
 def candidates(spec: BatchSpec) -> tuple[int, ...]:
-    """Return every micro-batch that keeps `spec`'s global batch exact, largest first."""
+    """Return every micro-batch that preserves `spec`'s global batch exactly, largest first."""
     return tuple(reversed(divisors(spec.micro_batch_per_rank * spec.accumulation_steps)))
 
 
@@ -148,7 +147,7 @@ def with_micro_batch(spec: BatchSpec, micro_batch: int, suggested: int | None = 
     """Return `spec` with a different micro-batch and the same global batch.
 
     Raises:
-        JobError: `micro_batch` does not divide a rank's step. The message lists valid values and `suggested`.
+        JobError: `micro_batch` does not divide a rank's samples per step. Lists values that do, `suggested` first.
     """
     per_rank = spec.micro_batch_per_rank * spec.accumulation_steps
     if micro_batch < 1 or per_rank % micro_batch:
@@ -161,10 +160,10 @@ def with_micro_batch(spec: BatchSpec, micro_batch: int, suggested: int | None = 
 
 
 def with_world_size(spec: BatchSpec, world_size: int) -> BatchSpec:
-    """Return `spec` on a different number of ranks, with the same global batch and no larger micro-batch.
+    """Return `spec` for a different number of ranks, with the same global batch and no larger micro-batch.
 
     Raises:
-        JobError: the ranks cannot share a step evenly, or their number is unknown.
+        JobError: the ranks cannot split a step evenly, or the current number of ranks is unknown.
     """
     samples = spec.micro_batch_per_rank * spec.accumulation_steps * spec.world_size
     if not spec.ranks_known:
@@ -191,12 +190,12 @@ def describe(spec: BatchSpec) -> str:
 
 
 def factors(spec: BatchSpec) -> str:
-    """Format one rank's part of a step, such as ``micro-batch 8 × accumulation 4``."""
+    """Format one rank's share of a step, such as ``micro-batch 8 × accumulation 4``."""
     return f"micro-batch {spec.micro_batch_per_rank} × accumulation {spec.accumulation_steps}"
 
 
 def describe_change(change: BatchChange) -> str:
-    """Format a change in one line: ``micro-batch 16 → 8, accumulation 2 → 4, global batch 64 unchanged``."""
+    """Format a change on one line, such as ``micro-batch 16 → 8, accumulation 2 → 4, global batch 64 unchanged``."""
     before, after = change.before, change.after
     parts = [
         _moved("micro-batch", before.micro_batch_per_rank, after.micro_batch_per_rank),
@@ -231,13 +230,13 @@ def _unit(spec: BatchSpec) -> str:
 
 
 def divisors(number: int) -> list[int]:
-    """Return all divisors, smallest first. Beyond 10**12, surely a typo, return only those up to 10**6 and partners."""
+    """Return all divisors, ascending. Above 10**12, surely a typo, return only those up to 10**6 and their cofactors."""
     small = [d for d in range(1, min(isqrt(number), MOST_TRIED) + 1) if number % d == 0]
     return small + [number // d for d in reversed(small) if d * d != number]
 
 
 def _named(values: list[int], wanted: int, suggested: int | None = None) -> str:
-    """List the few most helpful values: the suggested one first, then the nearest at or below `wanted`, else the smallest above."""
+    """List the few most helpful values: `suggested`, then the nearest at or below `wanted`, or else the smallest above it."""
     below = [v for v in reversed(values) if v <= wanted]
     shown = below[:NAMED_VALUES] or values[:NAMED_VALUES]
     if suggested in values:

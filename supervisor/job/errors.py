@@ -1,10 +1,10 @@
-"""Defines the only error of this package: a job that cannot be run as requested."""
+"""Defines this package's only kind of error: a job that cannot be run as requested."""
 
 from __future__ import annotations
 
 
 class JobError(Exception):
-    """A job that cannot be run as requested. One line per fault. Exit code 2 (usage) or 3 (refused)."""
+    """A job cannot be run as requested. Has one line per problem. The exit code is 2 (usage) or 3 (refused)."""
 
     def __init__(self, *lines: str, exit_code: int = 2) -> None:
         self.lines = lines
@@ -14,4 +14,4 @@ class JobError(Exception):
 
 
 class NotResumableError(JobError):
-    """The job would continue with a batch other than planned. One line."""
+    """The job would continue with a different batch than planned. The message is a single line."""

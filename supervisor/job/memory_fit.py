@@ -1,7 +1,7 @@
-"""Predicts the micro-batch that fits, from measurements if possible, or else step by step.
+"""Predicts the largest micro-batch that fits, from measurements if possible, or else step by step.
 
-What is known has three grades, best first: a line through two or more measured micro-batches, the numbers of
-one failed allocation (`batch.MemoryPoint`), or only the fact that a micro-batch failed.
+The prediction uses the best information available: a line through two or more measured micro-batches, then the
+numbers from a single failed allocation (`batch.MemoryPoint`), then only the fact that a micro-batch failed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ALLOCATED: Final = re.compile(rf"{_SIZE} is allocated by PyTorch")
 
 
 class Measure(StrEnum):
-    """What a peak measures. Peaks of different kinds never form one line."""
+    """What a memory peak measures. Peaks of different kinds are never combined in one line."""
 
     ALLOCATOR = "allocator"  # PyTorch's allocator on a GPU
     DEVICE = "device"  # the whole GPU, as reported by NVML, including contexts and other processes
@@ -42,16 +42,16 @@ class Measure(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MemoryTrial:
-    """The result of one attempt, probe or earlier run for one micro-batch.
+    """The result of an attempt, probe or earlier run with a given micro-batch.
 
     Attributes:
-        micro_batch: samples on a rank at once.
-        fitted: True if memory sufficed, False if it ran out.
-        peak_bytes: the most that a rank held. If it did not fit, what it held plus what it tried to allocate,
-            which is a lower bound. None if not measured.
+        micro_batch: the number of samples on a rank at once.
+        fitted: True if there was enough memory, False if it ran out.
+        peak_bytes: the most memory a rank used. If it ran out, what it had plus what it tried to allocate, which
+            is a lower bound. None if not measured.
         capacity_bytes: the memory available to a rank, or None if unknown.
         measure: what `peak_bytes` counts.
-        base_bytes: bytes held before the first forward pass, or 0 if unknown.
+        base_bytes: bytes allocated before the first forward pass, or 0 if unknown.
     """
 
     micro_batch: int
@@ -64,7 +64,7 @@ class MemoryTrial:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Bytes = `at_zero` + `per_sample` x micro-batch, by least squares through `points` micro-batches or from one that failed."""
+    """Linear memory: bytes = `at_zero` + `per_sample` x micro-batch, least squares over `points` of them or from one failure."""
 
     at_zero: float
     per_sample: float
@@ -72,7 +72,7 @@ class Line:
     capacity_bytes: int
 
     def predicted_bytes(self, micro_batch: int) -> float:
-        """Return the bytes that a rank would hold."""
+        """Return how many bytes a rank is predicted to use."""
         return self.at_zero + self.per_sample * micro_batch
 
     def fits(self, micro_batch: int) -> bool:
@@ -81,11 +81,11 @@ class Line:
 
 
 def line_through(trials: Iterable[MemoryTrial]) -> Line | None:
-    """Return the line through two or more micro-batches of one measure, by the highest peak of each.
+    """Fit a line to two or more micro-batches with the same measure, using the highest peak of each.
 
-    At least one must have fitted. Failures only show how far they got, the whole card each time, so a line
-    through failures is flat (96 and 48 of a real run on an H100 predicted 75 GiB for 12, which needed 24).
-    None without such a line, or if memory does not grow with the micro-batch and so is not what was measured.
+    At least one must have fitted: a failure only shows how far it got, the whole card every time, so a line through
+    failures is flat (in a real H100 run, 96 and 48 predicted 75 GiB for 12, which needed 24). Returns None without
+    such a line, or if memory does not grow with the micro-batch and so is not what was measured.
     """
     known = [t for t in trials if t.peak_bytes is not None]
     for measure in Measure:
@@ -108,7 +108,7 @@ def line_through(trials: Iterable[MemoryTrial]) -> Line | None:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The next batch, and how it was chosen, in a few words."""
+    """The next batch and, in a few words, how it was chosen."""
 
     batch: BatchSpec
     how: str
@@ -122,19 +122,19 @@ def choose_smaller(
     *,
     smaller_global: bool = False,
 ) -> Choice | None:
-    """Return the micro-batch to try after `spec` ran out of memory, with the same global batch.
+    """Choose the micro-batch to try after `spec` ran out of memory, keeping the global batch.
 
     Args:
         spec: the batch that failed.
         point: the numbers in the failure's message, if complete.
-        trials: every attempt of this run and of earlier runs of the same kind.
-        minimum: the smallest allowed micro-batch.
-        smaller_global: keep the accumulation, not the global batch. Half of the micro-batch then need not
-            divide it: 7 becomes 3, not 1, which breaks batch norm.
+        trials: every attempt in this run and in earlier runs of the same kind.
+        minimum: the smallest micro-batch allowed.
+        smaller_global: keep the accumulation instead of the global batch. The micro-batch can then be halved
+            without dividing evenly: 7 becomes 3, not 1, which would break batch norm.
 
     Returns:
-        The largest smaller divisor predicted to fit. If a prediction leaves nothing (a base that alone is
-        too large is usually a wrong measurement) or nothing is known, the next one that divides the current
+        The largest smaller divisor predicted to fit. If nothing is known, or no divisor is predicted to fit (a
+        base that alone is too large is usually a wrong measurement), the next one that divides the current
         micro-batch. None if no divisor of at least `minimum` is left.
     """
     half = spec.micro_batch_per_rank // 2
@@ -158,7 +158,7 @@ def choose_smaller(
 def _known_to_fit(
     open_: Sequence[int], point: MemoryPoint | None, trials: Sequence[MemoryTrial]
 ) -> tuple[int, str] | None:
-    """Return the largest micro-batch that fitted before or that a line, measured or from a failure, predicts to fit."""
+    """Return the largest micro-batch that has fitted before or that a measured line or a failure predicts to fit."""
     fitted = max((t.micro_batch for t in trials if t.fitted and t.micro_batch in open_), default=None)
     line = line_through(trials)
     if line is None and fitted is None and point is not None:
@@ -174,7 +174,7 @@ def _known_to_fit(
 
 
 def _open_values(spec: BatchSpec, trials: Sequence[MemoryTrial], minimum: int, half: int) -> list[int]:
-    """Return the micro-batches to choose from, largest first. `half` need not divide the batch. 0: none."""
+    """Return the micro-batches to choose from, largest first. `half` need not divide the batch. Pass 0 to leave it out."""
     smaller = [m for m in candidates(spec) if minimum <= m < spec.micro_batch_per_rank]
     if not spec.ranks_known:
         # Only these keep an accumulation over all ranks, or a batch divided among ranks, whole.
@@ -186,15 +186,15 @@ def _open_values(spec: BatchSpec, trials: Sequence[MemoryTrial], minimum: int, h
 
 
 def size(count: float) -> str:
-    """Format bytes for display."""
+    """Format a number of bytes for display."""
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
 
 
 def memory_point(text: str, micro_batch: int, *, base_bytes: int = 0) -> MemoryPoint | None:
-    """Return the memory point in a CUDA out-of-memory message, or None if numbers are missing.
+    """Parse a CUDA out-of-memory message. Return None if numbers are missing.
 
-    The capacity is the memory available to this process: what it holds plus what is free (others may use the
-    device), or its allowed fraction if set. The message's format is that of torch 2.1 to 2.13.
+    The capacity is the memory available to this process: what it has plus what is free (others may use the
+    device), or its allowed fraction if one is set. The message format is that of torch 2.1 to 2.13.
     """
     tried, allocated, total = (_bytes(p, text) for p in (_TRIED, _ALLOCATED, _TOTAL))
     if tried is None or allocated is None or total is None or micro_batch < 1:

@@ -1,6 +1,6 @@
-"""Defines the keys of job files and product settings: type, meaning, unit, default, values, flag, section.
+"""Defines the keys of job files and product settings: type, meaning, unit, default, values, flag and section.
 
-Flags, their help, `config explain` and the reference page come from this table. `Setting.held` checks a value from any source.
+Generates flags, their help, `config explain` and the reference page. `Setting.held` checks values from any source.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class KeyType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The allowed numbers for a setting. `open_low`, `open_high`: the bound itself is excluded."""
+    """The numbers allowed for a setting. If `open_low` or `open_high` is true, the bound itself is excluded."""
 
     low: float
     high: float | None = None
@@ -42,7 +42,7 @@ class Range:
 
     @property
     def words(self) -> str:
-        """The range in words that follow "must be"."""
+        """The range in words, worded to follow "must be"."""
         low = f"above {self.low:g}" if self.open_low else f"at least {self.low:g}"
         if self.high is None:
             return low
@@ -63,10 +63,10 @@ _SWITCH_WORDS: Final = {"yes": True, "on": True, "no": False, "off": False}
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting.
+    """A setting.
 
-    With `default` None, nothing is assumed. `section` is the part of the trainer's help that starts here.
-    `flag` is the flag of `stoker run`, with a placeholder for its value (``--grace S``), empty if there is none.
+    If `default` is None, nothing is assumed. `section` is the section of the trainer's help that starts here.
+    `flag` is the `stoker run` flag with a placeholder for its value (``--grace S``), or empty if there is none.
     """
 
     kind: KeyType
@@ -85,7 +85,7 @@ class Setting:
         return f"{self.kind.value}, {self.range.words}" if self.range is not None else self.kind.value
 
     def held(self, name: str, value: object) -> int | float | str | bool:
-        """Convert a value from a file, a variable or a flag to its type and check its choices and range.
+        """Convert a value from a file, variable or flag to the setting's type, and check its choices and range.
 
         Raises:
             JobError: the value is invalid. The message calls the setting `name`.
@@ -115,7 +115,7 @@ class Setting:
 
 
 def _number(text: str) -> int | float | str:
-    """Convert text as Python does, including `.5`, `1_000` and `+3`, which msgspec refuses."""
+    """Parse a number as Python does, including `.5`, `1_000` and `+3`, which msgspec rejects."""
     for read in (int, float):
         with contextlib.suppress(ValueError):
             return read(text)
@@ -142,12 +142,12 @@ _UNITS: Final = {
 
 
 def unit_of(name: str) -> str:
-    """Return the unit of a setting's number, based on its name, empty if there is none."""
+    """Return the unit of a setting's number, judging by its name, or an empty string if it has none."""
     return next((unit for end, unit in _UNITS.items() if name.endswith(end)), "")
 
 
 def shown(value: object) -> str:
-    """Format a value as the user reads and writes it: true, 16, 0.001, or a dash for none."""
+    """Format a value as the user reads and writes it: true, 16, 0.001, or a dash if there is none."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
@@ -246,7 +246,7 @@ CLASS_KEYS: Final[dict[str, Setting]] = {
     "delay_s": Setting(_F, "wait before such a restart", range=_NATURAL),
     "wait_s": Setting(_F, "maximum wait for the conditions in show_first", range=_NATURAL),
 }
-"""The keys of a ``[policy.<class>]`` table besides ``show_first``."""
+"""The keys allowed in a ``[policy.<class>]`` table besides ``show_first``."""
 # The conditions for the next launch (`run.records.Precondition`), a list under ``show_first``.
 PRECONDITIONS: Final = ("gpu_memory", "port", "disk")
 METRIC_KEYS: Final = {"name": Setting(_T, "name of the metric"), "regex": Setting(_T, "pattern of the line, with the number in a group")}

@@ -1,4 +1,4 @@
-"""Defines JobSpec: the job, resolved and frozen before anything starts."""
+"""Defines JobSpec: a job, fully resolved and frozen before anything starts."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Final
 from supervisor.job.batch import BatchChange, BatchSpec
 
 NAMED: Final = "named"
-"""`Knobs.resumes` of a flag that the user named."""
+"""The value of `Knobs.resumes` for a flag that the user named."""
 NAMED_UNSEEN: Final = "named without a value"
-"""`Knobs.resumes` of a flag that the user named without a value. Whether the flag takes one is unknown."""
+"""The value of `Knobs.resumes` for a flag that the user named without a value. Whether the flag takes a value is unknown."""
 BY_ITSELF, NEVER = "itself", "never"
 IN_CODE = "code"
-"""Answers on how a script resumes, besides the name of a setting."""
+"""Answers that are not a setting's name: the script resumes by itself, it never does, or the code decides."""
 RESTARTS = "restarts"
-"""An answer on how a script counts steps: from 0 at each start, not on from the checkpoint."""
+"""An answer about how a script counts steps: from 0 at each start, rather than on from the checkpoint."""
 
 
 class EntryKind(StrEnum):
@@ -46,7 +46,7 @@ class AccumulationCounts(StrEnum):
 
 
 class Unread(StrEnum):
-    """A property of the script that could not be read and that the user can supply."""
+    """Something about the script that could not be read and that the user can supply."""
 
     SCOPE = "scope"  # what the batch setting counts
     MICRO = "micro"  # which setting sets the micro-batch
@@ -61,7 +61,7 @@ OF_BATCH: Final = frozenset({Unread.SCOPE, Unread.MICRO, Unread.ACCUMULATION})
 
 @dataclass(frozen=True, slots=True)
 class FoundNumber:
-    """A batch number found in a setting: ``micro``, ``accumulation`` or ``total``, and where it was read."""
+    """A batch number found in a setting (``micro``, ``accumulation`` or ``total``), and where it was read."""
 
     what: str
     value: int | None
@@ -70,18 +70,22 @@ class FoundNumber:
 
 @dataclass(frozen=True, slots=True)
 class Knobs:
-    """The script's settings for batch, accumulation and resume, in the script's own spelling.
+    """The script's settings for batch, accumulation and resuming, in the script's own spelling.
 
-    A name is the whole flag (``--batch_size``), or a bare key (``train.batch_size``) that is set as ``key=value``. None: unknown, so never changed automatically. `global_batch` is a flag for the
-    global batch: a script with this flag derives its accumulation, so a smaller micro-batch needs no accumulation flag. `resume_value` is the value of the resume flag (``auto`` for the bundled
-    trainer), empty for a switch. `declared`: the user named the settings, or they are the bundled trainer's. `resume_path` is a flag for the path of a checkpoint, used if one was found. `resume`
-    takes precedence.
+    A name is a whole flag (``--batch_size``) or a bare key (``train.batch_size``), set as ``key=value``. None means
+    unknown, so never changed automatically. `global_batch` is a flag from which the script derives its accumulation,
+    so a smaller micro-batch needs no accumulation flag. `resume_value` is the resume flag's value (``auto`` for the
+    bundled trainer), empty for a switch. `resume_path` is a flag for the path of a checkpoint, if one was found;
+    `resume` takes precedence. `declared` settings were named by the user or are the bundled trainer's.
 
-    `paired`: batch and accumulation are two factors of the global batch, whatever the batch counts, so one is halved if the other is doubled. `same`: further settings with the same number, as
-    (name, ``micro`` or ``accumulation``), which change together. A number in that place is the value to set, because the setting would change otherwise. `refusal`: why the batch cannot change at
-    the same global batch, and `help`: what would allow the change. `found`: the numbers, and where each was read. `self_resuming`: the script finds its newest checkpoint on its own. If the script
-    also has a `resume_path`, that flag takes precedence. `resumes`: how that was determined, in words for the user. `resume_step`: a flag for the number in the checkpoint's name.
-    `cannot_resume`: the script has no way to resume. `unsafe`: why a smaller micro-batch would change the training, whatever is measured.
+    `paired` means batch and accumulation are two factors of the global batch, whatever the batch counts: one is halved
+    when the other is doubled. `same` lists settings with the same number, as (name, ``micro`` or ``accumulation``),
+    that change together; a number in that position is set, because the setting would change otherwise. `refusal` says
+    why the batch cannot change at the same global batch, `help` what would allow it. `found` has the numbers and where
+    each was read. `self_resuming` means the script finds its newest checkpoint, though any `resume_path` takes
+    precedence; `resumes` tells the user how that was determined. `resume_step` is a flag for the number in the
+    checkpoint's name. `cannot_resume` means there is no way to resume. `unsafe` says why a smaller micro-batch would
+    change the training, whatever is measured.
     """
 
     batch: str | None = None
@@ -105,7 +109,7 @@ class Knobs:
     unsafe: str = field(default="", compare=False)
 
     def number(self, what: str) -> FoundNumber | None:
-        """Return one of the numbers in `found`."""
+        """Return one of the numbers in `found`, or None if it is not there."""
         return next((n for n in self.found if n.what == what), None)
 
     @property
@@ -115,12 +119,12 @@ class Knobs:
 
     @property
     def starts(self) -> frozenset[str]:
-        """The flags by which the user can choose the checkpoint to start from."""
+        """The flags with which the user can choose the checkpoint to start from."""
         return frozenset(() if self.start is None else (self.start,))
 
     @property
     def resume_is_set(self) -> bool:
-        """Whether the resume flag needs no known checkpoint, because the user named or set it or it is the bundled trainer's."""
+        """Whether the resume flag works before a checkpoint is known: the user named or set it, or it is the bundled trainer's."""
         return self.resume is not None and (
             self.resume_is_named or self.resumes in {"", "command line", "config"}
         )
@@ -132,14 +136,14 @@ class Knobs:
 
     @property
     def keeps_global_batch(self) -> bool:
-        """Whether a smaller micro-batch can keep the global batch, by a flag or by the script itself."""
+        """Whether a smaller micro-batch can keep the global batch, either through a flag or because the script does so."""
         if self.batch_scope is KnobScope.GLOBAL and not self.paired:
             return self.accumulation is not None
         return self.batch is not None and (self.accumulation is not None or self.global_batch is not None)
 
     @property
     def can_change_batch(self) -> bool:
-        """Whether the micro-batch may be changed automatically, because names and scope are known."""
+        """Whether the micro-batch may be changed automatically because the names and the scope are known."""
         if self.refusal:
             return False
         if self.paired:
@@ -160,13 +164,13 @@ _DECLARED_BY: Final[dict[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class BatchAnswer:
-    """One answer to a `BatchQuestion`.
+    """A possible answer to a `BatchQuestion`.
 
     Attributes:
         value: a scope, the name of a setting, or `IN_CODE`.
-        change: what an out-of-memory failure would then change. Without an accumulation, the global batch shrinks.
+        change: what would change after running out of memory. Without accumulation, the global batch shrinks.
         refusal: why nothing could change even then, or the next question.
-        number: the value of the setting.
+        number: the setting's value.
     """
 
     value: str
@@ -177,16 +181,16 @@ class BatchAnswer:
 
 @dataclass(frozen=True, slots=True)
 class BatchQuestion:
-    """A question that measurements leave open, or that only the user can answer, with the result of each answer.
+    """A question that measurements leave open or that only the user can answer, with the result of each answer.
 
     Attributes:
-        what: the subject.
-        knob: the setting in question, empty if the question is which of several settings applies.
-        number: the value of this setting, or the value that one of several settings gives: samples per rank and
+        what: what the question is about.
+        knob: the setting in question, or empty if the question is which of several settings applies.
+        number: that setting's value, or the value that one of several settings must have: samples per rank and
             step, or passes per step.
         answers: all possible answers.
-        script: hash of the script, empty if it could not be read, in which case no answer is saved.
-        ranks, passes: properties of the measured batch, as far as known.
+        script: hash of the script, or empty if the script could not be read, in which case no answer is saved.
+        ranks, passes: properties of the measured batch, where known.
     """
 
     what: Unread
@@ -205,14 +209,14 @@ class BatchQuestion:
         return f"{self.what.value} {self.knob} {'|'.join(answer.value for answer in self.answers)}"
 
     def flag(self, value: str) -> str:
-        """Return the command-line words that answer the question permanently."""
+        """Return the command-line words that would answer the question permanently."""
         declared = _DECLARED_BY.get(value, _DECLARED_BY[self.what])
         return declared + ("" if self.what is Unread.EXIT_CODE or value in _DECLARED_BY else f" {value}")
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerGiven:
-    """The user's answer from an earlier run, and the day it was given."""
+    """The user's answer from an earlier run and the day it was given."""
 
     question: BatchQuestion
     value: str
@@ -221,24 +225,24 @@ class AnswerGiven:
 
 @dataclass(frozen=True, slots=True)
 class LoaderKnobs:
-    """The setting for a script's DataLoader workers as (name, current value), or None if unknown."""
+    """A script's setting for DataLoader workers, as (name, current value), or None if unknown."""
 
     workers: tuple[str, int] | None = None
 
 
 def signature_key(signature: str) -> str:
-    """Return the key for a user's signature among the overrides, which also have failure classes as keys."""
+    """Return the key for a user's signature in the overrides, which are also keyed by failure class."""
     return f"signature:{signature}"
 
 
 @dataclass(frozen=True, slots=True)
 class ClassOverride:
-    """A user's ``[policy.<class>]`` table. None keeps the value of the built-in rule.
+    """A user's ``[policy.<class>]`` table. None keeps the built-in rule's value.
 
     For a ``[[signature]]`` with an action, `failure` is the `signature_key` of its id.
 
-    `change` is an answer of the policy that changes the job (shrink, fewer_workers, ...), or ``none``.
-    `show_first` and `wait_s`: the conditions for the next launch, and how long to wait for them.
+    `change` is a policy answer that changes the job (shrink, fewer_workers, ...), or ``none``. `show_first` are
+    the conditions for the next launch, and `wait_s` is how long to wait for them.
     """
 
     failure: str
@@ -252,10 +256,10 @@ class ClassOverride:
 
 @dataclass(frozen=True, slots=True)
 class OwnSignature:
-    """A user's ``[[signature]]`` table, which describes a failure in this user's logs.
+    """A user's ``[[signature]]`` table, which describes a failure in that user's logs.
 
-    `failure` is a failure class. `title` is the user's own name for a failure outside of all classes. `role`: cause,
-    consequence or advice (which masks the line). `start`: expected before or after the first step. Empty: at any time.
+    `failure` is a failure class, `title` the user's name for one outside all classes, and `role` cause, consequence or
+    advice (which masks the line). `start` says if it is expected before or after the first step; empty is any time.
     """
 
     id: str
@@ -268,7 +272,7 @@ class OwnSignature:
 
 @dataclass(frozen=True, slots=True)
 class RetrySettings:
-    """The user's limits on automatic restarts: ``[policy]``. `setting_keys` describes each field."""
+    """The user's limits on automatic restarts (``[policy]``). `setting_keys` describes each field."""
 
     enabled: bool = True
     max_retries: int = 3
@@ -284,7 +288,7 @@ class RetrySettings:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long the keeper waits, in seconds: ``[policy]``. `death_grace_s` is for the peers of a rank that died."""
+    """How long the keeper waits, in seconds (``[policy]``). `death_grace_s` is for the peers of a rank that died."""
 
     grace_s: float = 30.0
     death_grace_s: float = 5.0
@@ -294,12 +298,12 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class HangSettings:
-    """When missing progress is a stall, and when the attempt is ended: ``[hang]``. `setting_keys` describes each field.
+    """When a lack of progress counts as a stall, and when the attempt is stopped (``[hang]``). Fields: `setting_keys`.
 
-    A stall is flagged after max(`flag_s`, `flag_factor` x pace), where pace is the 99th percentile of this phase's earlier
-    intervals in this run. The attempt is ended at the earliest after max(`act_s`, `act_factor` x pace, `return_factor` x
-    the longest silence that the run recovered from), and only if all rules in `policy.health.ending` allow it. Without a
-    known pace, neither happens. `act_given` is the user set `act_s`. With `end_hangs`, it then counts missing progress only.
+    A stall is flagged after max(`flag_s`, `flag_factor` x pace), where pace is the 99th percentile of this phase's
+    earlier intervals in this run. The attempt is stopped after at least max(`act_s`, `act_factor` x pace,
+    `return_factor` x the longest silence the run recovered from), if all rules in `policy.health.ending` agree.
+    Without a pace, neither happens. If `act_given` (by the user) and `end_hangs`, no progress for `act_s` suffices.
     """
 
     enabled: bool = True
@@ -319,21 +323,21 @@ class HangSettings:
 
     @property
     def ends_by_progress(self) -> bool:
-        """Whether `act_s` seconds without progress suffice to end an attempt that has completed a step."""
+        """Whether `act_s` seconds without progress are enough to stop an attempt that has completed a step."""
         return self.end_hangs and self.act_given and self.act_s > 0
 
 
 LEAST_FIT_STEPS: Final = 3
-"""The fewest steps that reveal a probe's memory. Optimizer states first exist during the second step."""
+"""The fewest steps that reveal a probe's memory use. Optimizer state first exists during the second step."""
 
 
 @dataclass(frozen=True, slots=True)
 class FitSettings:
-    """``--fit-batch``: probing launches before the first attempt find the largest micro-batch that fits.
+    """``--fit-batch``: find the largest micro-batch that fits, with probe launches before the first attempt.
 
-    A probe has fitted after `steps` completed steps, or when it succeeds. It is ended after `timeout_s` seconds at the
-    latest, and has then fitted if it made `LEAST_FIT_STEPS`. Optimizer states exist after the first step, but caches,
-    buckets and a compiled graph's last shapes only appear some steps later. Three steps gave too many false fits.
+    A probe fits after `steps` completed steps, or if it succeeds. Stopped after at most `timeout_s` seconds, it still
+    fits if it completed `LEAST_FIT_STEPS`. Optimizer state exists after the first step, but caches, buckets and a
+    compiled graph's last shapes appear only some steps later. Three steps gave too many false fits.
     """
 
     steps: int = 10
@@ -341,12 +345,12 @@ class FitSettings:
 
 
 BEYOND_STEPS: Final = 10
-"""The multiple of its own step limit at which a script clearly ignores it, so that its trial is stopped."""
+"""The multiple of its own step limit at which a script is clearly ignoring it, so its trial is stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrialKnob:
-    """A setting changed by a trial: its name, new value, and old value (None: the script's own default)."""
+    """A setting changed by a trial: its name, its new value, and its old value (None for the script's default)."""
 
     name: str
     value: str
@@ -357,9 +361,9 @@ class TrialKnob:
 class TrialSettings:
     """``--trial``: one rank, a few steps, no restart.
 
-    If a setting stops the script after `steps` (`ends_itself`), the trial ends on its own. Otherwise it is
-    stopped after `steps`. A trial is ended after `timeout_s` seconds at most. `args` are the script's
-    own arguments and `flags` torchrun's, for the command of the real run. `knobs` are the changed arguments.
+    If a setting stops the script after `steps` (`ends_itself`), the trial finishes on its own. Otherwise, it is
+    stopped after `steps`. Either way, it is stopped after at most `timeout_s` seconds. `args` are the script's
+    own arguments and `flags` are torchrun's, both for the real run's command. `knobs` are the changed arguments.
     """
 
     steps: int = 20
@@ -370,34 +374,34 @@ class TrialSettings:
     flags: tuple[str, ...] = ()
 
     def is_over(self, first: int | None, last: int | None, age_s: float) -> bool:
-        """Check whether to end the trial now, given its first and newest step and the seconds since launch."""
+        """Check whether to stop the trial now, given its first and latest step and the seconds since launch."""
         most = self.steps * BEYOND_STEPS if self.ends_itself else self.steps
         return steps_seen(first, last) >= most or age_s > self.timeout_s
 
 
 def steps_seen(first: int | None, last: int | None) -> int:
-    """Count the steps from the first to the newest, inclusive."""
+    """Count the steps from the first to the latest, inclusive."""
     return 0 if first is None or last is None else max(last - first + 1, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """One job, with everything needed to plan its launches.
+    """A job, with everything needed to plan its launches.
 
-    `entry` is a path, a module name or (COMMAND) the program. `entry_args` are the words after it, unchanged.
-    `torchrun_flags` are launcher flags that stoker does not own, already in the form ``--flag=value``. `master_port` is
-    set only if the user chose it. Otherwise stoker may change the port. `metric_rules` are the user's own (name, regex)
-    pairs for metrics in logs. `set_knobs` are (knob, value) pairs that every launch sets besides `entry_args`: knobs in
-    config files and in the environment. `world_size`: ranks of the whole job, or None if unknown, for example if a
-    launcher after ``--`` hides the number. `outputs` says where a third-party script may write checkpoints, as it spells
-    the path. `output_prefixes`: those that its arguments give (in run.json of earlier versions, some are in only one of
-    the two). `group_timeout_s` is the timeout of the bundled trainer's process groups, if longer than PyTorch's default.
-    `answered` is an answer from an earlier run that is used here. `instrument` means that the job's processes are measured from
-    inside. The bundled trainer sends its own reports. `expected_memory_bytes` is the most GPU memory per rank that the
-    configuration expects, or None if the configuration has no figure or was changed. `env` is the user's own
-    environment changes (from config or --env). `origins` has a row for each source (flag, env, file, default) of each
-    setting. The last row of a setting is in effect and overrides the rows before it. `given` are the command-line flags
-    that set nothing in the job, as words.
+    `entry` is a path, a module name or (for COMMAND) the program. `entry_args` are the words after it, unchanged.
+    `torchrun_flags` are launcher flags that stoker does not own, already in the form ``--flag=value``. `master_port`
+    is set only if the user chose it; otherwise, stoker may change the port. `metric_rules` are the user's own (name,
+    regex) pairs for metrics in logs. `set_knobs` are (knob, value) pairs that every launch sets in addition to
+    `entry_args`: knobs in config files and in the environment. `world_size` is the number of ranks in the whole job,
+    or None if unknown, for example because a launcher after ``--`` hides it. `outputs` lists where a third-party
+    script may write checkpoints, in the script's spelling. `output_prefixes` are the ones given in its arguments (in a
+    run.json from earlier versions, some are in only one of the two). `group_timeout_s` is the timeout of the bundled
+    trainer's process groups, if longer than PyTorch's default. `answered` is an answer from an earlier run that is
+    used here. `instrument` means that the job's processes are measured from inside. The bundled trainer sends its own
+    reports. `expected_memory_bytes` is the most GPU memory per rank that the configuration expects, or None if the
+    configuration has no figure or was changed. `env` has the user's own environment changes (from config or --env).
+    `origins` has a row for every source (flag, env, file, default) of every setting. A setting's last row is in effect
+    and overrides the rows before it. `given` has the command-line flags that set nothing in the job, as words.
     """
 
     name: str
@@ -445,17 +449,17 @@ class JobSpec:
 
     @property
     def several_nodes(self) -> bool:
-        """Whether more than one machine takes part or may take part."""
+        """Whether more than one machine takes part or might take part."""
         return self.nnodes not in {"1", "1:1"}
 
     @property
     def least_nodes(self) -> int:
-        """The number of nodes, or the minimum of MIN:MAX."""
+        """The number of nodes, or the minimum if it is given as MIN:MAX."""
         return int(self.nnodes.partition(":")[0])
 
     @property
     def most_nodes(self) -> int:
-        """The number of nodes, or the maximum of MIN:MAX."""
+        """The number of nodes, or the maximum if it is given as MIN:MAX."""
         return int(self.nnodes.rpartition(":")[2])
 
     @property
@@ -465,7 +469,7 @@ class JobSpec:
         return direct or self.entry_kind is not EntryKind.COMMAND
 
     def sources(self, setting: str) -> list[tuple[str, str]]:
-        """Return each source of a setting as (value, origin). The last is in effect and overrides others."""
+        """Return each source of a setting as (value, origin). The last one is in effect and overrides the others."""
         return [(value, origin) for name, value, origin in self.origins if name == setting]
 
     @property

@@ -1,1 +1,1 @@
-"""Reads the command lines of stoker, torchrun, other launchers and the script."""
+"""Parses the command lines of stoker, torchrun, other launchers and the training script."""

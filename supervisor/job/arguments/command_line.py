@@ -1,8 +1,8 @@
-"""Reads a command line: its settings and its launch (launchers, number of ranks, script).
+"""Parses a command line into its settings and its launch (launchers, number of ranks, script).
 
-Settings are found and set in the forms ``--name value``, ``--name=value``, ``-n value``, ``key=value`` and
-``KEY.NAME value``. The launchers are torchrun and its older spellings, accelerate, deepspeed, composer, srun
-and mpirun, also chained. A missing number of ranks stays unknown until measured and is never assumed to be 1.
+Settings may be spelled ``--name value``, ``--name=value``, ``-n value``, ``key=value`` or ``KEY.NAME value``. The
+launchers are torchrun and its older spellings, accelerate, deepspeed, composer, srun and mpirun, which may be
+chained. If the number of ranks is not given, it stays unknown until measured; it is never assumed to be 1.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PAIRED = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z0-9_]+)+ .*|([A-Za-z_]\w*(\.\w+)+|[
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A command line's ``--name value``, ``--name=value``, ``-n value``, ``key=value`` or yacs' ``TRAIN.LR value``."""
+    """A setting: ``--name value``, ``--name=value``, ``-n value``, ``key=value`` or yacs-style ``TRAIN.LR value``."""
 
     name: str
     value: str | None
@@ -29,11 +29,11 @@ class Setting:
 
 
 def set_value(args: Sequence[str], name: str, value: str) -> tuple[str, ...]:
-    """Set one flag in `args`: in place with the user's spelling, or else appended as ``--name=value``.
+    """Set a flag in `args`: in place, in the user's spelling, or else appended as ``--name=value``.
 
-    An empty value makes a switch. A name without dashes is a ``key=value`` setting. If a flag is given twice, argparse
-    uses the last one, so all are set. A ``key=value`` setting whose value contains an equals sign (Lightning's
-    ``epoch=3-step=40.ckpt``) is quoted, because Hydra accepts no second equals sign outside of quotes.
+    An empty value means a bare switch; a name without dashes is a ``key=value`` setting. Every occurrence is set,
+    because argparse uses the last. A ``key=value`` setting whose value has an equals sign (Lightning's
+    ``epoch=3-step=40.ckpt``) is quoted, because Hydra rejects a second one outside quotes.
     """
     if not name.startswith("-") and "=" in value and not _is_quoted(value):
         value = f'"{value}"' if "'" in value else f"'{value}'"
@@ -69,14 +69,14 @@ def value_of(args: Sequence[str], name: str) -> str | None:
 
 
 def values_of(args: Sequence[str], name: str) -> list[str | None]:
-    """Return every value of a flag in `args`, in order, or None for a switch."""
+    """Return every value given for a flag in `args`, in order. A bare switch has the value None."""
     return _values_of(tuple(args)).get(_spelled(name), [])
 
 
 def differing(*lines: Sequence[str]) -> list[tuple[str, tuple[str | None, ...]]]:
-    """Return the settings that differ between command lines: name as first written, value in each line.
+    """Return the settings that differ between command lines: the name as first written and its value on each line.
 
-    None: missing in this line. Empty: a switch. All values of a repeated setting count.
+    A value is None if missing and empty for a bare switch. If a setting is repeated, all of its values are compared.
     """
     names: dict[str, str] = {}
     for name in (name for args in lines for name in names_of(args)):
@@ -91,7 +91,7 @@ def differing(*lines: Sequence[str]) -> list[tuple[str, tuple[str | None, ...]]]
 
 
 def settings_of(args: Sequence[str]) -> Sequence[Setting]:
-    """Return every setting of a command line, in order. Skip words that are neither a flag nor ``key=value``."""
+    """Return every setting on a command line, in order, skipping words that are neither flags nor ``key=value``."""
     return _settings_of(tuple(args))
 
 
@@ -134,14 +134,14 @@ def _values_of(args: tuple[str, ...]) -> dict[str, list[str | None]]:
 
 
 def _spelled(name: str) -> str:
-    """Normalize a name. Users of argparse mix dashes and underscores within a name, but not at its start."""
+    """Normalize a name. argparse users mix dashes and underscores inside a name, but not at its start."""
     return name.lstrip("+").replace("_", "-")
 
 
 _TORCHRUN: Final = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
 _ACCELERATE: Final = frozenset({"accelerate", "accelerate-launch", "accelerate.commands.launch"})
 _FREE: Final = frozenset({"srun", "mpirun", "mpiexec", "mpirun.openmpi", "mpiexec.hydra"})
-"""Launchers of any program, for which ``-m`` is a flag of their own."""
+"""Launchers that can run any program, so ``-m`` is one of their own flags."""
 # Each launcher's flags for the number of ranks. A count computed from several flags is treated as unknown.
 _COUNTS: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(_TORCHRUN, ("--nproc-per-node",)),
@@ -172,8 +172,8 @@ _MACHINES: Final = ("--num_machines", "--num_nodes", "--nnodes", "--hostfile", "
 class Launch:
     """How a command line starts its ranks, and the program it runs.
 
-    `launcher` is the innermost launcher. `ranks`: of the whole job, or None if not given. `machines` is a launcher's flags list
-    machines, or ask for more than one. `args_at` is the index of the script's first argument.
+    `launcher` is the innermost one; `ranks` is the whole job's rank count, or None if not given. `machines` is True if
+    a launcher's flags list machines or ask for several. `args_at` is the index of the script's first argument.
     """
 
     launcher: str = ""
@@ -186,12 +186,12 @@ class Launch:
 
     @property
     def name(self) -> str:
-        """The program's name: a console program or module in full, a script without its folder."""
+        """The program's name: a console program or module in full, or a script without its folder."""
         return self.program or self.module or posixpath.basename(self.script or "")
 
     @property
     def several(self) -> str:
-        """Why it may start more than one rank, in words for the user, empty if it starts one."""
+        """Why the launch may start more than one rank, worded for the user, or empty if it starts only one."""
         if self.machines:
             return "names machines"
         if self.ranks is None:
@@ -200,7 +200,7 @@ class Launch:
 
 
 def read_launch(command: Sequence[str]) -> Launch:
-    """Read a command line, program and arguments. In a chain of launchers, the innermost starts the ranks."""
+    """Parse a command line (program and arguments). In a chain of launchers, the innermost one starts the ranks."""
     words = list(command)
     launcher, at = "", 0
     ranks: int | None = None
@@ -233,12 +233,12 @@ _CONTAINERS: Final = {
 
 
 def container_options(words: Sequence[str], folders: Sequence[str], variables: Sequence[str]) -> str:
-    """Return the options that a container's command needs for measuring inside it, or nothing if there is no container.
+    """Return the container options needed to measure inside a container, or an empty string if there is none.
 
     Args:
-        words: program and arguments.
-        folders: folders to mount at the same paths, the first one writable.
-        variables: variables to pass on. apptainer passes all by default.
+        words: the program and its arguments.
+        folders: folders to mount at the same paths; only the first is writable.
+        variables: environment variables to pass on. apptainer passes all of them by default.
     """
     for at, word in enumerate(words):
         name = posixpath.basename(word)
@@ -256,7 +256,7 @@ def _is_python(word: str) -> bool:
 
 
 def _program(words: Sequence[str], at: int) -> str:
-    """Return the program at this word, or the module for ``python -m torch.distributed.run``."""
+    """Return the program at this word, or the module in the case of ``python -m torch.distributed.run``."""
     if _is_python(words[at]):
         return words[at + 2] if words[at + 1 : at + 2] == ["-m"] and at + 2 < len(words) else ""
     return posixpath.basename(words[at])
@@ -267,7 +267,7 @@ def _is_assignment(word: str) -> bool:
 
 
 def _after_wrapper(words: Sequence[str], at: int) -> int:
-    """Return the index of the next program, after the wrapper's own flags and values."""
+    """Return the index of the program that a wrapper runs, past the wrapper's own flags and their values."""
     for index in range(at + 1, len(words)):
         word = words[index]
         if _is_python(word) or _is_assignment(word) or posixpath.basename(word) in _WRAPPERS | _COUNTS.keys():
@@ -276,7 +276,7 @@ def _after_wrapper(words: Sequence[str], at: int) -> int:
 
 
 def _own_flags(words: Sequence[str], at: int, *, free: bool) -> tuple[int, bool]:
-    """Return the end of a launcher's own flags, and whether a module follows."""
+    """Return the index just past a launcher's own flags, and whether a module follows."""
     as_module = False
     while at < len(words):
         word = words[at]
@@ -295,21 +295,21 @@ def _own_flags(words: Sequence[str], at: int, *, free: bool) -> tuple[int, bool]
 
 
 def _takes_nothing(ahead: Sequence[str]) -> bool:
-    """Check whether the word after a flag is another flag or a program, and not the flag's value."""
+    """Check whether a flag takes no value because the next word is another flag or a program."""
     if not ahead or ahead[0].startswith("-"):
         return bool(ahead)
     return ahead[0].endswith(".py") or _is_python(ahead[0]) or posixpath.basename(ahead[0]) in _COUNTS
 
 
 def _joined(word: str) -> bool:
-    """Check for a short flag with its value in the same word: ``-n4``."""
+    """Check for a short flag with its value attached, such as ``-n4``."""
     return re.fullmatch(r"-[a-zA-Z]\d+", word) is not None
 
 
 def _what(
     words: Sequence[str], at: int, *, as_module: bool, launched: bool
 ) -> tuple[str | None, str | None, str | None, int]:
-    """Return script, module or console program, and the index of its arguments."""
+    """Identify the script, module or console program, and the index of its first argument."""
     if at >= len(words):
         return None, None, None, len(words)
     word = words[at]
@@ -332,7 +332,7 @@ def _names_machines(flags: Sequence[str]) -> bool:
 
 
 def _count(name: str, flags: Sequence[str]) -> int | None:
-    """Return the number of ranks that a launcher starts, or None unless a single flag gives it."""
+    """Return the number of ranks a launcher starts, or None if no single flag gives it."""
     if _names_machines(flags) or {"--cpu", "--use_cpu", "--use-cpu"} & set(flags):
         return None
     for flag in _COUNTS[name]:

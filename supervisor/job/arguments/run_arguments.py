@@ -1,10 +1,10 @@
-"""Reads ``stoker run [flags] (SCRIPT | -m MODULE | -- CMD...) [args]`` into data.
+"""Parses ``stoker run [flags] (SCRIPT | -m MODULE | -- CMD...) [args]`` into data.
 
-Flags of stoker and torchrun come before the script. With ``--config`` and no script, job-file keys are flags
-too. Words after the script are left untouched.
+Flags for stoker and torchrun come before the script; everything after it is left untouched. With ``--config`` and
+no script, job-file keys are also accepted as flags.
 
-The parser, the help text and the environment names (STOKER_<NAME>, PET_<NAME>) come from two tables. A flag that sets a job-file key
-takes its help, type and choices from the key (`setting_keys`). torchrun's table follows `torch/distributed/run.py` of torch 2.13.
+Two tables define the parser, the help and environment names (STOKER_<NAME>, PET_<NAME>). Job-file flags take help,
+type and choices from `setting_keys`. The torchrun table follows `torch/distributed/run.py` in torch 2.13.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from supervisor.job.spec import EntryKind
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag. `name` has dashes, but the underscore spelling is accepted too.
+    """A command-line flag. `name` is spelled with dashes, but underscores are accepted too.
 
-    `setting` is the equivalent dotted key of a job file, empty if there is none. `choices` limits the values.
-    A `repeatable` flag keeps every value, other flags only the last.
+    `setting` is the equivalent dotted job-file key, or empty if there is none. `choices` restricts the values. A
+    `repeatable` flag keeps every value; any other flag keeps only the last.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Flag:
 
     @property
     def key(self) -> str:
-        """The name without leading dashes, with words joined by underscores."""
+        """The flag's name without leading dashes, with its words joined by underscores."""
         return self.name.removeprefix("--").replace("-", "_")
 
 
@@ -60,7 +60,7 @@ _GROUPS: Final = {
 
 
 def _of_settings() -> Iterable[Flag]:
-    """Yield the flags that set job-file keys, in the order of their table."""
+    """Yield the flags that set job-file keys, in table order."""
     for key, setting in SETTINGS.items():
         if setting.flag:
             name, _, metavar = setting.flag.partition(" ")
@@ -135,7 +135,7 @@ OWNED: Final[dict[str, str]] = {
 
 
 def by_spelling(flags: Iterable[Flag]) -> dict[str, Flag]:
-    """Map every accepted spelling to its flag: dashes, underscores, the short form."""
+    """Map every accepted spelling (dashes, underscores, short form) to its flag."""
     table: dict[str, Flag] = {}
     for flag in flags:
         table[flag.name] = flag
@@ -152,14 +152,14 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def help_text(flags: Iterable[Flag], group: str) -> str:
-    """Return aligned help lines for a group of flags. Omit flags that have no help text."""
+    """Return aligned help lines for a group of flags, skipping flags that have no help text."""
     rows = [(f"{f.name} {f.metavar}".rstrip(), explained(f)) for f in flags if f.group == group and f.help]
     width = max((len(left) for left, _ in rows), default=0)
     return "\n".join(f"  {left:<{width}}  {right}" for left, right in rows)
 
 
 def explained(flag: Flag) -> str:
-    """Return a flag's help, plus its choices if the help does not list them."""
+    """Return a flag's help, followed by its choices unless the help already lists them."""
     named = all(choice in flag.help for choice in flag.choices)
     return flag.help if named else f"{flag.help} ({', '.join(flag.choices)})"
 
@@ -173,11 +173,11 @@ _FALSE: Final = frozenset({"0", "false", "no", "off", ""})
 
 @dataclass(frozen=True, slots=True)
 class ParsedRun:
-    """A command line as data, parsed but not looked up.
+    """A parsed command line, before anything has been looked up.
 
-    `stoker` and `torchrun` hold (key, value) pairs in the given order. Keys have underscores, and a switch
-    has the value ``"true"``. `spec_keys` are job-file keys given as flags. `from_env` lists the `torchrun`
-    keys that came from PET_* variables.
+    `stoker` and `torchrun` are (key, value) pairs in the order given. Keys use underscores, and a switch has the
+    value ``"true"``. `spec_keys` are job-file keys given as flags. `from_env` lists the `torchrun` keys that were
+    set by PET_* variables.
     """
 
     entry_kind: EntryKind | None = None
@@ -191,11 +191,11 @@ class ParsedRun:
     help: bool = False
 
     def flag(self, key: str) -> str | None:
-        """Return the last value of one of stoker's own flags, by key (``max_retries``)."""
+        """Return the last value given for one of stoker's own flags, looked up by key (``max_retries``)."""
         return next((v for k, v in reversed(self.stoker) if k == key), None)
 
     def flags(self, key: str) -> tuple[str, ...]:
-        """Return every value of a repeatable flag."""
+        """Return every value given for a repeatable flag."""
         return tuple(v for k, v in self.stoker if k == key)
 
     def switch(self, key: str) -> bool:
@@ -203,7 +203,7 @@ class ParsedRun:
         return self.flag(key) == "true"
 
     def launcher(self, key: str) -> str | None:
-        """Return the value of a torchrun flag, by key (``nproc_per_node``)."""
+        """Return the value given for a torchrun flag, looked up by key (``nproc_per_node``)."""
         return next((v for k, v in reversed(self.torchrun) if k == key), None)
 
 
@@ -214,16 +214,16 @@ def parse_run_argv(
     spec_keys: Collection[str] = (),
     more_own: Sequence[Flag] = (),
 ) -> ParsedRun:
-    """Read the arguments of ``stoker run``.
+    """Parse the arguments of ``stoker run``.
 
     Args:
         argv: the words after ``stoker run``.
-        env: the environment, read only for PET_* (torchrun's own defaults).
-        spec_keys: job-file keys that are allowed as flags with ``--config`` and no script.
-        more_own: flags of another command that also takes these.
+        env: the environment, read only for PET_* variables (torchrun's own defaults).
+        spec_keys: job-file keys that are accepted as flags when ``--config`` is given without a script.
+        more_own: the flags of another command that also accepts these.
 
     Raises:
-        JobError: an unknown flag (the message has the nearest name), a missing or ill-typed value.
+        JobError: a flag is unknown (the message suggests the nearest name), or a value is missing or ill-typed.
     """
     reader = _Reader(argv, spec_keys, more_own)
     kind, rest = reader.read_flags()
@@ -249,7 +249,7 @@ def parse_run_argv(
 
 
 class _Reader:
-    """Walks through the arguments once. Each call needs a new instance."""
+    """A single-pass reader of the arguments. Create a new instance for each call."""
 
     def __init__(self, argv: Sequence[str], spec_keys: Collection[str], more_own: Sequence[Flag]) -> None:
         self.left = list(reversed(argv))
@@ -266,7 +266,7 @@ class _Reader:
         self.help = False
 
     def read_flags(self) -> tuple[EntryKind | None, list[str]]:
-        """Read everything before the script or command, and return what to run, with its arguments."""
+        """Read everything before the script or command. Return what to run and its arguments."""
         while self.left:
             word = self.left.pop()
             if word in HELP:
@@ -282,7 +282,7 @@ class _Reader:
         return None, []
 
     def require_fitting(self, kind: EntryKind | None, rest: Sequence[str]) -> None:
-        """Refuse flags that mean nothing for this kind of job."""
+        """Reject flags that have no meaning for this kind of job."""
         if kind is None and "module" in dict(self.torchrun):
             raise JobError("-m needs the name of a module: stoker run -m package.module")
         if kind is not None and self.spec:
@@ -295,7 +295,7 @@ class _Reader:
             raise JobError(f"{name} has no effect on a command after `--`: put it into the command itself")
 
     def read_variables(self, env: Mapping[str, str]) -> frozenset[str]:
-        """Fill in PET_* variables as torchrun does. A flag overrides its variable. Return the flags set by variables."""
+        """Apply PET_* variables as torchrun does, unless the flag itself was given. Return the flags set this way."""
         given = {key for key, _ in self.torchrun}
         found: set[str] = set()
         for flag in TORCHRUN_FLAGS:
@@ -329,7 +329,7 @@ class _Reader:
             self._take(flag, _switch_value(flag, value) if joined else "true", own=name in self.own)
 
     def _take(self, flag: Flag, value: str, *, own: bool) -> None:
-        """Keep a value, or refuse one of the wrong type or out of range, in one line."""
+        """Store a value. If it has the wrong type or is out of range, refuse it with a one-line error."""
         if flag.setting in SETTINGS:
             SETTINGS[flag.setting].held(flag.name, value)
         elif flag.kind is KeyType.INT:
@@ -348,7 +348,7 @@ class _Reader:
             self.stoker.insert(0, ("max_retries", value))
 
     def _other(self, name: str, value: str | None) -> None:
-        """Take a job-file key. Raises JobError for any other name."""
+        """Accept a job-file key as a flag. Raises JobError for any other name."""
         key = name.removeprefix("--").replace("-", "_")
         if name.startswith("--") and key in self.spec_keys:
             if value is None:  # a bare key is a switch, unless a possible value follows
@@ -377,10 +377,10 @@ def _switch_value(flag: Flag, value: str) -> str:
 
 
 def check_nproc(value: str) -> None:
-    """Refuse values that torchrun would only refuse after loading torch.
+    """Reject values that torchrun would reject only after loading torch.
 
     Raises:
-        JobError: neither a whole number from 1 to `MOST_RANKS` nor auto, gpu, cpu, xpu.
+        JobError: the value is neither a whole number from 1 to `MOST_RANKS` nor one of auto, gpu, cpu and xpu.
     """
     if value in {"auto", "gpu", "cpu", "xpu"}:
         return

@@ -1,1 +1,1 @@
-"""Reads and checks job files and product settings, and resolves them to one spec."""
+"""Reads and validates job files and product settings, and resolves them into a single spec."""

@@ -1,4 +1,4 @@
-"""Explains a setting or a variable of the job: its meaning, value, origin, and overridden values."""
+"""Explains a job's setting or variable: its meaning, value and origin, and the values it overrides."""
 
 from __future__ import annotations
 
@@ -80,14 +80,14 @@ def explain(
 
 
 def setting_of(key: str, classes: Collection[str] = ()) -> Setting | None:
-    """Return the setting for a key spelled as in the tables."""
+    """Return the setting for a key spelled as in the tables, or None if there is none."""
     section, _, last = key.rpartition(".")
     of_class = section.partition(".")[0] == "policy" and section.partition(".")[2] in classes
     return SETTINGS.get(key) or TRAINER_KEYS.get(key) or (CLASS_KEYS.get(last) if of_class else None)
 
 
 def other_names(key: str) -> tuple[str, ...]:
-    """Return a setting's other names on the command line, in variables and in a trainer's job file."""
+    """Return a setting's other names: on the command line, as variables, and in a trainer's job file."""
     return tuple(name for name, meant in _names() if meant == key)
 
 
@@ -106,7 +106,7 @@ def _of_variable(name: str, spec: JobSpec, env: Mapping[str, str]) -> list[Sourc
 
 
 def _key_of(name: str) -> str:
-    """Return the key for a name, or the name itself if it is not one of ours."""
+    """Return the key that a name refers to, or the name itself if it is not one of ours."""
     word = name.replace("-", "_").lstrip("_") if name.startswith("--") else name
     if word in SETTINGS or word in TRAINER_KEYS:
         return word
@@ -118,7 +118,7 @@ def _key_of(name: str) -> str:
 
 
 def _names() -> Iterator[tuple[str, str]]:
-    """Yield (another name, key) for every setting."""
+    """Yield (alternative name, key) pairs for all settings."""
     for flag in STOKER_FLAGS:
         yield from _of_flag(flag, ("STOKER_",))
     for flag in TORCHRUN_FLAGS:

@@ -1,7 +1,7 @@
-"""Reads settings files: a job file as a mapping, a script's config file by dotted key. Nothing in them is executed.
+"""Reads a job file as a mapping, or a script's config file keyed by dotted name. Never executes their contents.
 
-A job file is TOML, YAML or ``.py`` with assignments of literals and of arithmetic on numbers only. Every error is one
-line with the file and, if known, the line number.
+A job file is TOML, YAML, or a ``.py`` file that contains only assignments of literals and numeric arithmetic.
+Every error is a single line that names the file and, if known, the line number.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _LONG_KEY: Final = rf"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[
 
 
 def parse_config(name: str, data: bytes) -> dict[str, Any]:
-    """Read a job file in the format of its suffix.
+    """Parse a job file in the format that its suffix indicates.
 
-    Values are str, int, float, bool, None, and lists and string-keyed mappings of them.
+    Values are str, int, float, bool, None, or lists and string-keyed mappings of these.
 
     Raises:
-        JobError: unknown suffix, syntax error, duplicate key, not a mapping, code that is not a constant.
+        JobError: unknown suffix, invalid syntax, duplicate key, not a mapping, or code that is not constant.
     """
     if len(data) > MAX_BYTES:
         raise JobError(f"{name}: {len(data)} bytes is too large for a job file (at most {MAX_BYTES})")
@@ -66,7 +66,7 @@ _KEY: Final = re.compile(r"""([ \t]*)(?:"([^"]+)"|'([^']+)'|([\w.-]+))[ \t]*[=:]
 
 @lru_cache(maxsize=4)
 def _lines(text: str) -> Mapping[str, int]:
-    """Return the 1-based line of each key, by its dotted name and by its last part."""
+    """Return the 1-based line number of each key, under both its dotted name and its last part."""
     found: dict[str, int] = {}
     # In TOML, the table. In YAML and .py, the keys that enclose this line, by indentation.
     table, outer = "", [(-1, "")]
@@ -89,18 +89,18 @@ def _lines(text: str) -> Mapping[str, int]:
 
 
 def line_of(text: str, key: str) -> int | None:
-    """Return the 1-based line that sets `key`, else the line of its table, else the line of a key with this name."""
+    """Return the 1-based line that sets `key`, or else the line of its table, or of any key with the same last part."""
     lines = _lines(text)
     table, _, last = key.rpartition(".")
     return lines.get(key) or (lines.get(table) if table else None) or lines.get(last)
 
 
 def toml_values(text: str) -> dict[str, Any]:
-    """Parse a TOML text of at most `MAX_BYTES`, within a second.
+    """Parse TOML text of at most `MAX_BYTES`, in under a second.
 
     Raises:
-        ValueError: the text is not TOML, or has a key with too many parts.
-        RecursionError: the text is nested beyond the stack.
+        ValueError: the text is not valid TOML, or a key has too many parts.
+        RecursionError: the text is nested too deeply for the stack.
     """
     import tomllib
 
@@ -114,7 +114,7 @@ def _yaml(name: str, text: str) -> dict[str, Any]:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """The safe loader, which also refuses duplicate keys."""
+        """A safe loader that also rejects duplicate keys."""
 
     def mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[str, Any]:
         seen: set[str] = set()
@@ -191,10 +191,10 @@ _OPERATORS: Final = {
 
 
 def _constant(node: ast.expr, known: Mapping[str, Any]) -> Any:
-    """Return the value of a literal, of an earlier name, or of arithmetic on them.
+    """Evaluate a literal, a previously assigned name, or arithmetic on these.
 
     Raises:
-        ValueError, ArithmeticError, TypeError, RecursionError: the node is something else, or too large.
+        ValueError, ArithmeticError, TypeError, RecursionError: the node is anything else, or is too large.
     """
     match node:
         case ast.Name(id=key) if key in known:
@@ -215,9 +215,9 @@ def _number(value: object) -> int | float:
 
 
 def _require_plain(name: str, values: Mapping[str, Any]) -> None:
-    """Refuse values in TOML or YAML that a setting cannot have: dates, bytes, sets, endless nesting.
+    """Reject TOML or YAML values that no setting can have, such as dates, bytes, sets or endless nesting.
 
-    Items are counted because aliases (YAML) and names (.py) let a short file describe a huge value.
+    Items are counted because YAML aliases and ``.py`` names let a short file describe a huge value.
     """
     waiting: list[tuple[str, Any, int]] = [(key, value, 0) for key, value in values.items()]
     seen = 0
@@ -237,7 +237,7 @@ def _require_plain(name: str, values: Mapping[str, Any]) -> None:
 
 
 def config_words(args: Sequence[str]) -> tuple[str, ...]:
-    """Return the words of a command line, or values in them, whose suffix is that of a config file."""
+    """Return the command-line words, or values within them, that have the suffix of a config file."""
     found = []
     for word in args:
         value = word.partition("=")[2] if "=" in word else word
@@ -247,7 +247,7 @@ def config_words(args: Sequence[str]) -> tuple[str, ...]:
 
 
 def read_values(name: str, text: str) -> dict[str, Scalar]:
-    """Return every scalar of a config file by its dotted key, empty if the file is unreadable."""
+    """Return every scalar in a config file, keyed by dotted name, or nothing if the file cannot be parsed."""
     try:
         if name.lower().endswith(".json"):
             if len(text) > MAX_BYTES:

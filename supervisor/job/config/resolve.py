@@ -1,4 +1,4 @@
-"""Resolves the parsed command line, files and environment into one frozen JobSpec."""
+"""Resolves the parsed command line, files and environment into a single frozen JobSpec."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ _OF_ONE_START: Final = frozenset(("config", "run_dir", "dry_run", "show_config",
 
 @dataclass(frozen=True, slots=True)
 class JobInputs:
-    """The inputs for resolving a job. The caller has opened the files and counted the devices.
+    """The inputs for resolving a job. The caller has already opened the files and counted the devices.
 
-    `read` opens a file below `cwd` that has a declared key.
-    `failure_classes` are the possible names in ``[policy.<class>]``.
+    `read` opens a file under `cwd` that contains a declared key. `failure_classes` lists the names allowed in
+    ``[policy.<class>]``.
     """
 
     parsed: ParsedRun
@@ -75,10 +75,10 @@ class JobInputs:
 
 
 def resolve_job(inputs: JobInputs) -> JobSpec:
-    """Resolve one job.
+    """Resolve a job.
 
     Raises:
-        JobError: nothing to run, an unknown key, a value of the wrong type, a batch that does not divide.
+        JobError: nothing to run, an unknown key, a value of the wrong type, or a batch that does not divide evenly.
     """
     look = _look(inputs)
     kind, entry, args = _entry(look)
@@ -126,23 +126,23 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
 
 
 def _table(look: Resolver, kind: type[Any], table: str) -> dict[str, Any]:
-    """Return the non-empty fields of a record that are settings in a table, with their values."""
+    """Look up the fields of a record class that are settings in `table`, leaving out those without a value."""
     keys = {field.name: f"{table}.{field.name}" for field in fields(kind)}
     held = {name: look.get(key) for name, key in keys.items() if key in SETTINGS}
     return {name: value for name, value in held.items() if value is not None}
 
 
 def resolve_retry(inputs: JobInputs) -> RetrySettings:
-    """Return only the limits on restarts, as `resolve_job` would resolve them.
+    """Resolve only the restart limits, exactly as `resolve_job` would.
 
     Raises:
-        JobError: an unknown key or a value of the wrong type.
+        JobError: a key is unknown or a value has the wrong type.
     """
     return _retry(_look(inputs))
 
 
 def _given(look: Resolver) -> Iterator[str]:
-    """Yield command-line flags that no setting records, as words. Flags that apply to one start or none are left out."""
+    """Yield the command-line flags, as words, that no setting records. Omits one-start flags and switches that are off."""
     noted = {origin for _, _, origin in look.origins}
     for key, value in dict(look.parsed.stoker).items():
         name = f"--{key.replace('_', '-')}"
@@ -151,7 +151,7 @@ def _given(look: Resolver) -> Iterator[str]:
 
 
 def screen_settings(inputs: JobInputs) -> tuple[tuple[str, str, str], ...]:
-    """Return the settings outside of jobs, for the screen and runs, as rows like `JobSpec.origins`.
+    """Return the settings that belong to no job (for the TUI and for all runs), as rows like `JobSpec.origins`.
 
     Raises:
         JobError: a value is not allowed.
@@ -175,7 +175,7 @@ def _look(inputs: JobInputs) -> Resolver:
 
 
 def _entry(look: Resolver) -> tuple[EntryKind, str, tuple[str, ...]]:
-    """Return what to run and its arguments: from the command line, else the job file, else the bundled trainer."""
+    """Determine what to run and its arguments: from the command line, else the job file, else the bundled trainer."""
     parsed, job = look.parsed, look.layers[0]
     script, module = job.settings.get("run.script"), job.settings.get("run.module")
     if parsed.entry_kind is not None and parsed.entry is not None:
@@ -202,7 +202,7 @@ def _entry(look: Resolver) -> tuple[EntryKind, str, tuple[str, ...]]:
 
 
 def _require_fitting(parsed: ParsedRun, job: FileSettings, key: str) -> None:
-    """Refuse a job file with two things to run, or with trainer keys beside a script or module."""
+    """Reject a job file that names two things to run, or that mixes trainer keys with a script or module."""
     if {"run.script", "run.module"} <= job.settings.keys():
         raise JobError(f"{job.file.name}: [run] names both a script and a module; keep one")
     own = [name for name in (*job.trainer, *(name for name, _ in parsed.spec_keys)) if name not in FLAT]
@@ -223,9 +223,9 @@ def _nproc(value: str, inputs: JobInputs) -> int:
 
 
 def _nodes(value: str, *, shared: bool) -> int | None:
-    """Return the number of nodes, or None for an elastic range, whose world size is unknown in advance.
+    """Return the number of nodes, or None for an elastic range, whose world size is not known in advance.
 
-    In a run directory shared by all nodes, a range counts as its maximum. The number is settled before each launch.
+    If all nodes share a run directory, a range counts as its maximum, and the number is settled before each launch.
     """
     match = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", value)
     if match is None or int(match[1]) < 1 or (match[2] and int(match[2]) < int(match[1])):
@@ -241,7 +241,7 @@ def _on_first_gpu(
     look: Resolver,
     why: str,
 ) -> tuple[dict[str, Any], tuple[str, ...], tuple[tuple[str, str], ...]]:
-    """Return settings, torchrun flags and environment for one rank on this machine's first visible GPU, if there is one."""
+    """Return settings, torchrun flags and environment for a single rank on this machine's first visible GPU, if any."""
     if why == "--single-gpu":
         look.note("run.single_gpu", "true", f"flag {why}")
     look.note("run.nproc_per_node", 1, why)
@@ -287,7 +287,7 @@ def _default_name(kind: EntryKind, entry: str, job_file: ConfigFile | None) -> s
 
 
 def _launcher_flags(parsed: ParsedRun) -> tuple[str, ...]:
-    """Return the torchrun flags that neither stoker owns nor JobSpec has a field for, as ``--flag=value``."""
+    """Return, as ``--flag=value``, the torchrun flags that stoker does not own and JobSpec has no field for."""
     fields = {"nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port"}
     flags = []
     for key, value in dict(parsed.torchrun).items():
@@ -378,7 +378,7 @@ def _with_trainer(spec: JobSpec, look: Resolver, world: int | None) -> JobSpec:
 
 
 def _trainer_values(look: Resolver) -> tuple[dict[str, Any], set[str]]:
-    """Return the trainer keys that were set, and those whose value comes from the file."""
+    """Return the trainer keys that were set, and which of them take their value from the job file."""
     job = look.layers[0]
     values = dict(job.trainer)
     for key, value in values.items():
@@ -406,7 +406,7 @@ _TAKES_MEMORY: Final = frozenset(
     ("depth", "model_dim", "head_dim", "vocab_size", "tie_embeddings", "gradient_checkpointing", "compile",
      "device_batch_size", "max_seq_len", "dtype", "mixed_precision", "shard", "ema_decay", "device")
 )  # fmt: skip
-"""The trainer keys that change how much memory a rank needs."""
+"""Trainer keys that affect how much memory a rank needs."""
 
 
 def _trainer_args(values: Mapping[str, Any]) -> tuple[str, ...]:

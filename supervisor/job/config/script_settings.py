@@ -1,7 +1,7 @@
-"""Finds a script's batch and resume settings: the declared ones, otherwise those on the command line with conventional names.
+"""Finds a script's batch and resume settings: declared, or conventionally named on the command line.
 
-No source, shell script or config file is read, except for a key that the user declared (``FILE#key``). Anything still unknown is
-measured once the script runs (`measured`). If measuring does not settle it, the user is asked.
+No source file, shell script or config file is read unless the user declared a key in it (``FILE#key``). Whatever
+is still unknown is measured once the script runs (`measured`). If that does not settle it, the user is asked.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ def with_knobs(
     gpus: int = 0,
     alone: str = "",
 ) -> JobSpec:
-    """Return `spec` with the script's settings and batch, ``--micro-batch`` and ``--global-batch`` applied.
+    """Return `spec` with the script's settings and batch, after applying ``--micro-batch`` and ``--global-batch``.
 
     Args:
         spec: the job so far.
-        look: the settings.
+        look: looks up the settings.
         world: the total number of ranks, if known.
-        read: opens a file by its name on the command line, for files with a declared key.
+        read: opens a file, named as on the command line, that contains a declared key.
         gpus: the number of GPUs visible to the job.
-        alone: the flag that requests one rank, empty if there is none.
+        alone: the flag that requests a single rank, or empty if there is none.
 
     Raises:
-        JobError: a requested batch cannot be set or does not divide; a command starts several ranks although
-            one was requested.
+        JobError: a requested batch cannot be set or does not divide evenly, or a command starts several ranks
+            although a single one was requested.
     """
     opened = read or (lambda _: None)
     given, unit, tokens = _declared_knobs(look)
@@ -132,7 +132,7 @@ def with_knobs(
 
 
 def _note_origins(look: Resolver, knobs: Knobs) -> None:
-    """Record in the settings which knobs are used, and whether the user named them."""
+    """Record in the settings which knobs are used and whether the user named them."""
     origin = "declared" if knobs.declared else "found on the command line"
     used = {"batch": knobs.batch, "accumulation": knobs.accumulation, "global batch": knobs.global_batch}
     for label, name in {**used, "resume": knobs.start}.items():
@@ -141,7 +141,7 @@ def _note_origins(look: Resolver, knobs: Knobs) -> None:
 
 
 def _rank_batch(knobs: Knobs, wanted: int) -> str:
-    """Return the setting of a rank's batch. Raises JobError if it is unknown."""
+    """Return the name of the setting for a rank's batch. Raises JobError if it is unknown."""
     if knobs.batch is None:
         raise JobError(f"--micro-batch {wanted} cannot be set: {kn.why_not_changeable(knobs)}")
     if knobs.batch_scope is not KnobScope.PER_RANK:
@@ -151,7 +151,7 @@ def _rank_batch(knobs: Knobs, wanted: int) -> str:
 
 
 def _require_one_rank(spec: JobSpec, launch: Launch, flag: str) -> None:
-    """Refuse a command or script that would start several ranks. Stoker only controls its own torchrun."""
+    """Refuse a command or script that would start several ranks, because stoker controls only its own torchrun."""
     for setting in settings_of(spec.entry_args):
         if _is_of_ranks(setting) and (as_number(setting.value) or 1) > 1:
             raise JobError(f"{flag} wants one rank, and {setting.name} says {setting.value}: say 1")
@@ -161,7 +161,7 @@ def _require_one_rank(spec: JobSpec, launch: Launch, flag: str) -> None:
 
 
 def _world(spec: JobSpec, look: Resolver, world: int | None, launch: Launch, gpus: int) -> int | None:
-    """Return the job's number of ranks, if known. A declared 1 counts unless the launcher contradicts it."""
+    """Return the job's number of ranks, if known. A declared 1 is trusted unless the launcher contradicts it."""
     declared = launch.ranks in {None, 1} and look.is_given("run.nproc_per_node")
     if spec.entry_kind is not EntryKind.COMMAND or declared:
         return world
@@ -175,7 +175,7 @@ def _world(spec: JobSpec, look: Resolver, world: int | None, launch: Launch, gpu
 def _declared_values(
     given: Knobs, env: Mapping[str, str], read: Callable[[str], str | None]
 ) -> dict[str, Scalar]:
-    """Return the values of declared names that are variables or file keys, as far as they are readable."""
+    """Return the values of declared names that refer to variables or file keys, where they can be read."""
     found: dict[str, Scalar] = {}
     for name in (given.batch, given.accumulation, given.global_batch):
         if name is None or is_argument(name):
@@ -198,9 +198,9 @@ def _batch(
     spelt_out: bool,
     may_shrink: bool,
 ) -> tuple[BatchSpec | None, Knobs, tuple[str, ...]]:
-    """Return the batch's numbers, if known. Note contradictions, or raise them if the user gave the numbers.
+    """Work out the batch, if possible. Note contradictions, or raise them if the user gave the numbers.
 
-    `may_shrink` means that the user named the batch or lets it shrink, so a missing setting means no accumulation.
+    If the user named the batch or lets it shrink (`may_shrink`), no accumulation setting means no accumulation.
     """
     batch: BatchSpec | None = None
     if knobs.refusal and knobs.accumulation is None and not may_shrink:
@@ -224,7 +224,7 @@ def _batch(
 
 
 def _without_smaller_global(knobs: Knobs, instead: str) -> Knobs:
-    """Replace the flag in a refusal's help, which would not help here, by the remedy `instead`."""
+    """Replace the flag that a refusal suggests, which would not help here, with the remedy `instead`."""
     if not knobs.help.startswith(SMALLER_GLOBAL):
         return knobs
     why = knobs.refusal.replace(f" ({knobs.help})", f" ({instead})" if instead else "")
@@ -232,7 +232,7 @@ def _without_smaller_global(knobs: Knobs, instead: str) -> Knobs:
 
 
 def _set_knob(args: tuple[str, ...], others: dict[str, str], name: str, value: str) -> tuple[str, ...]:
-    """Set a knob from the first launch on and return the arguments. A non-argument goes to `others`."""
+    """Set a knob for the first and all later launches and return the arguments. A non-argument knob goes to `others`."""
     if is_argument(name):
         return set_value(args, name, value)
     others[name] = value
@@ -264,7 +264,7 @@ def _declared_knobs(look: Resolver) -> tuple[Knobs, BatchUnit | None, int]:
 
 
 def _launch(spec: JobSpec) -> tuple[Launch, int]:
-    """Return the job's program and the index of the script's own arguments in `entry_args`."""
+    """Return the job's program and the index in `entry_args` where the script's own arguments start."""
     match spec.entry_kind:
         case EntryKind.SCRIPT:
             return Launch(script=spec.entry), 0
@@ -279,7 +279,7 @@ def _launch(spec: JobSpec) -> tuple[Launch, int]:
 _OWN_RANKS: Final = re.compile(
     r"^[-+]{0,2}(trainer\.)?(devices|gpus|ngpus?|num_gpus|num_devices|nproc|multiprocessing_distributed|world_size|nprocs)$"
 )
-"""Settings by which a script itself takes devices or starts ranks. Lightning refuses more than torchrun started."""
+"""Settings with which a script itself claims devices or starts ranks. Lightning refuses to use more than torchrun started."""
 
 
 def _is_of_ranks(setting: Argument) -> bool:
@@ -287,7 +287,7 @@ def _is_of_ranks(setting: Argument) -> bool:
 
 
 def is_plain_python(spec: JobSpec) -> bool:
-    """Check whether a command runs a Python script directly, so that its process is the job's only rank."""
+    """Check whether a command runs a Python script directly, making its process the job's only rank."""
     is_python = re.fullmatch(r"python[\d.]*", posixpath.basename(spec.entry)) is not None
     return spec.entry_kind is EntryKind.COMMAND and is_python and "-m" not in spec.entry_args[:2]
 
@@ -305,14 +305,14 @@ _OF_OTHERS: Final = frozenset(
 
 
 def named_values(args: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the settings of a command line that have a value."""
+    """Return the settings on a command line that have a value."""
     return [(setting.name, setting.value) for setting in settings_of(args) if setting.value is not None]
 
 
 def _with_few_steps(
     trial: TrialSettings, args: tuple[str, ...], own: Sequence[tuple[str, str]], program: str | None
 ) -> TrialSettings:
-    """Change the setting for the steps in `trial`, if one is known. The script then ends on its own."""
+    """Limit the script's own step setting to the trial's steps, if one is known, so the script stops by itself."""
     trial = replace(trial, args=args)
     found = _steps(own, program)
     if found is None:
@@ -327,13 +327,13 @@ def _with_few_steps(
 
 
 def total_steps(settings: Sequence[tuple[str, str]], program: str | None = None) -> int | None:
-    """Return the total training steps from the settings, or None unless exactly one setting means them."""
+    """Return the total number of training steps, or None unless exactly one setting specifies it."""
     found = _steps(settings, program)
     return as_number(found[1]) if found is not None else None
 
 
 def trial_notes(trial: TrialSettings | None) -> tuple[str, ...]:
-    """Describe for the user what the trial changes and how it ends."""
+    """Describe for the user what the trial changes and how it stops."""
     if trial is None:
         return ()
     changed = [
@@ -346,7 +346,7 @@ def trial_notes(trial: TrialSettings | None) -> tuple[str, ...]:
 
 
 def _steps(settings: Sequence[tuple[str, str]], program: str | None) -> tuple[str, str | None] | None:
-    """Return the setting that ends the training: the framework's (value None if not given), else the only one with a clear name."""
+    """Return the setting that limits training steps: the framework's (value None if not given), or the only clear name."""
     row = find_convention([name for name, _ in settings], program)
     named = STEP_NAMES if row is None or row.steps is None else frozenset((last_part(row.steps),))
     found = {

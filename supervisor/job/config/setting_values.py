@@ -1,6 +1,6 @@
-"""Checks job files and product settings key by key, and converts values from any source.
+"""Validates job files and product settings key by key, and converts values from any source.
 
-The first source that has a setting wins: flag > STOKER_* > PET_* > job file > project > user > default.
+The first source that provides a setting wins: flag > STOKER_* > PET_* > job file > project > user > default.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class ConfigFile:
     is_preset: bool = False
 
     def at(self, key: str) -> str:
-        """Return the position of a key: the file's name, and the line if known."""
+        """Return where a key is set: the file's name, plus the line if known."""
         line = line_of(self.text, key)
         return f"{self.name}:{line}" if line else self.name
 
     def error(self, key: str, what: str) -> JobError:
-        """Return a one-line error at `key`."""
+        """Return a one-line error that points to `key`."""
         return JobError(f"{self.at(key)}: {what}")
 
     def unknown(self, key: str, known: Iterable[str]) -> JobError:
@@ -60,33 +60,33 @@ class ConfigFile:
         return self.error(key, f"unknown key {key!r}: {hint}")
 
     def converted(self, key: str, setting: Setting, value: object) -> int | float | str | bool:
-        """Convert a value to the type of its setting. Raises JobError."""
+        """Convert a value to the type of its setting, or raise JobError."""
         try:
             return setting.held(key, value)
         except JobError as error:
             raise self.error(key, error.message) from None
 
     def table(self, key: str, value: object) -> Mapping[str, Any]:
-        """Return a value that must be a table. Raises JobError."""
+        """Return a value that must be a table, or raise JobError if it is not one."""
         if not isinstance(value, dict):
             raise self.error(key, f"{key} is a table of settings, got {value!r}")
         return value
 
     def held(self, where: str, table: Mapping[str, Any], known: Mapping[str, Setting]) -> dict[str, Any]:
-        """Convert each value of a table that may only have `known` keys. Raises JobError."""
+        """Convert each value in a table. Raises JobError for an invalid value or a key that is not in `known`."""
         for key in table:
             if key not in known:
                 raise self.unknown(f"{where}.{key}", [f"{where}.{each}" for each in known])
         return {key: self.converted(f"{where}.{key}", known[key], value) for key, value in table.items()}
 
     def tables(self, key: str, value: object, known: Mapping[str, Setting]) -> list[dict[str, Any]]:
-        """Convert a list of tables that may only have `known` keys. Raises JobError."""
+        """Convert a list of tables. Raises JobError for an invalid value or a key that is not in `known`."""
         if not isinstance(value, list) or not all(isinstance(table, dict) for table in value):
             raise self.error(key, f"{key} is a list of tables: [[{key}]] with {', '.join(known)}")
         return [self.held(key, table, known) for table in value]
 
     def pattern(self, what: str, regex: str) -> re.Pattern[str]:
-        """Compile a regular expression from the file. Raises JobError."""
+        """Compile a regular expression from the file. Raises JobError if it is not acceptable."""
         try:
             return compile_linear(regex)
         except ValueError as error:
@@ -117,7 +117,7 @@ class FileSettings:
 
 
 def spec_key_names() -> frozenset[str]:
-    """Return the names allowed as flags beside ``--config``: trainer keys and aliases, flat launch keys."""
+    """Return the names allowed as flags alongside ``--config``: trainer keys, their aliases and flat launch keys."""
     own = {flag.key for flag in (*STOKER_FLAGS, *TORCHRUN_FLAGS)}
     return frozenset((set(TRAINER_KEYS) | set(ALIASES) | set(FLAT)) - own)
 
@@ -147,7 +147,7 @@ def check_file(
 
 
 class _Checked:
-    """The valid contents of one settings file, by the fields of `FileSettings`. Used for one call."""
+    """Collects the valid contents of one settings file, keyed by `FileSettings` field. For a single call."""
 
     def __init__(self, file: ConfigFile, known_classes: frozenset[str], is_job: bool) -> None:
         self.file, self.known_classes, self.is_job = file, known_classes, is_job
@@ -155,7 +155,7 @@ class _Checked:
         self.found: dict[str, Any] = {"settings": {}, "trainer": {}, "classes": {}, "spelt": {}}
 
     def attempt(self, take: Callable[..., None], *what: object) -> None:
-        """Take a key, or record its error, so that all errors of a file are reported together."""
+        """Process a key or record its error, so all of a file's errors can be reported together."""
         try:
             take(*what)
         except JobError as error:
@@ -208,7 +208,7 @@ class _Checked:
 
 
 def _metric_rules(file: ConfigFile, value: object) -> tuple[tuple[str, str], ...]:
-    """Return the ``[[metrics]]`` tables as (name, regex with one group)."""
+    """Return the ``[[metrics]]`` tables as (name, regex) pairs. A regex must contain a group for the number."""
     rules = []
     for table in file.tables(METRICS, value, METRIC_KEYS):
         if len(table) < len(METRIC_KEYS):
@@ -233,7 +233,7 @@ _NAMED_CLASS = "code_error"
 def own_signatures(
     file: ConfigFile, value: object, classes: frozenset[str]
 ) -> tuple[tuple[OwnSignature, ClassOverride | None], ...]:
-    """Return the ``[[signature]]`` tables, each with the policy's response.
+    """Return the ``[[signature]]`` tables, each with the policy override it calls for, if any.
 
     Raises:
         JobError: a key is unknown or missing, or has an invalid value.
@@ -255,7 +255,7 @@ def own_signatures(
 def nearest_signatures(
     by_file: Iterable[Iterable[tuple[OwnSignature, ClassOverride | None]]],
 ) -> dict[OwnSignature, ClassOverride | None]:
-    """Merge the signatures of several files, nearest first, with policy's responses. Each id comes from the nearest file."""
+    """Merge signatures and policy overrides from several files, nearest first. For a duplicate id, the nearest file wins."""
     found: dict[str, tuple[OwnSignature, ClassOverride | None]] = {}
     for pairs in by_file:
         for signature, override in pairs:
@@ -283,7 +283,7 @@ def _own_signature(file: ConfigFile, table: Mapping[str, str]) -> OwnSignature:
 def _own_override(
     file: ConfigFile, name: str, action: str | None, recurs: str | None
 ) -> ClassOverride | None:
-    """Return policy's response: the action, or one by whether the failure recurs (no: one restart, yes: none)."""
+    """Return the policy override: the given action, or else one restart if the failure does not recur and none if it does."""
     if action == "restart" and recurs == "yes":
         what = f"signature {name!r}: it recurs, so that a restart would meet it again: hold or stop"
         raise file.error("action", what)
@@ -298,9 +298,9 @@ def _own_override(
 
 @dataclass(slots=True)
 class Resolver:
-    """Looks up a setting in all layers and records each layer that sets it, with the position.
+    """Looks up a setting in all layers and records every layer that sets it, and where.
 
-    In `origins`, a setting's last row is the effective one. It overrode the rows before it, lowest layer first.
+    In `origins`, a setting's last row is in effect. It overrides the earlier rows, which start at the lowest layer.
     """
 
     parsed: ParsedRun
@@ -326,7 +326,7 @@ class Resolver:
         return value
 
     def note(self, key: str, value: object, origin: str) -> None:
-        """Record a value, which overrides earlier values of the same setting."""
+        """Record a value that overrides earlier values of the same setting."""
         self.origins.append((key, str(value), origin))
 
     def put(self, key: str, value: Any, switch: str) -> Any:
@@ -335,11 +335,11 @@ class Resolver:
         return value
 
     def is_given(self, key: str) -> bool:
-        """Check whether any source sets a setting that was looked up."""
+        """Check whether a setting that was looked up came from any source other than its default."""
         return any(name == key and origin != "default" for name, _, origin in self.origins)
 
     def _sources(self, key: str) -> Iterator[tuple[Any, str]]:
-        """Yield each source of a setting, in the order of the module docstring, with None if it lacks one."""
+        """Yield the value (None if unset) and origin for each source, in the order given in the module docstring."""
         own, launcher, parsed = _OWN_FLAGS.get(key), _LAUNCHER_FLAGS.get(key), self.parsed
         given = parsed.launcher(launcher.key) if launcher is not None else None
         by_variable = launcher is not None and launcher.key in parsed.from_env

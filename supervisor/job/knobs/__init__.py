@@ -1,1 +1,1 @@
-"""Finds a third-party script's settings for batch, checkpoints and data loader, and where they are set."""
+"""Finds a third-party script's batch, checkpoint and data loader settings, and where each one is set."""

@@ -1,7 +1,7 @@
-"""Conventions visible in a command line: frameworks, data loaders, timeouts of process groups.
+"""Conventions recognizable from a command line: frameworks, data loaders, process group timeouts.
 
-A framework's row applies if the program or the given names belong to the framework. The user's declaration
-overrides a row, and a contradicting measurement overrides both.
+A framework's row applies if the program or the given setting names belong to that framework. A declaration by
+the user overrides a row, and a measurement that contradicts them overrides both.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from supervisor.job.spec import LoaderKnobs
 
 @dataclass(frozen=True, slots=True)
 class Convention:
-    """One framework.
+    """The conventions of one framework.
 
     Attributes:
-        name: as shown to the user.
-        programs: its console programs and modules (prefixes, if they end in a dot).
-        given: regular expressions, each of which must match a setting of the command line.
-        accumulation: the framework's own setting. With it, a plain batch size is never split into pieces.
-        resume_flag: the flag for a checkpoint.
-        resume_word: a command-line word that the script needs to accept `resume_flag`.
+        name: the name shown to the user.
+        programs: its console programs and modules (prefixes if they end in a dot).
+        given: regular expressions, each of which must match a setting on the command line.
+        accumulation: the framework's own setting. When it is used, a plain batch size is never split into pieces.
+        resume_flag: the flag that takes a checkpoint.
+        resume_word: a word that the command line must contain for the script to accept `resume_flag`.
         steps: the setting for the number of optimizer steps.
-        unsafe: settings with which another micro-batch would change the training, with the reason.
+        unsafe: settings under which a different micro-batch would change the training, each with the reason.
     """
 
     name: str
@@ -77,11 +77,11 @@ CONVENTIONS: Final[tuple[Convention, ...]] = (
 
 
 def find_convention(names: Sequence[str], program: str | None) -> Convention | None:
-    """Return the first row that applies.
+    """Return the first convention that applies, or None.
 
     Args:
-        names: settings of the command line.
-        program: the console program or module.
+        names: the names of the settings on the command line.
+        program: the console program or module, if any.
     """
     for row in CONVENTIONS:
         if program and any(program == p or (p.endswith(".") and program.startswith(p)) for p in row.programs):
@@ -92,7 +92,7 @@ def find_convention(names: Sequence[str], program: str | None) -> Convention | N
 
 
 def find_loader(args: Sequence[str]) -> LoaderKnobs:
-    """Return a command line's setting for the number of DataLoader workers, which cost host memory."""
+    """Return the command-line setting for the number of DataLoader workers, which use up host memory."""
     for setting in settings_of(args):
         text = value_of(args, setting.name) or ""
         if words_of(setting.name)[-1:] == ("workers",) and text.isascii() and text.isdigit():
@@ -101,11 +101,11 @@ def find_loader(args: Sequence[str]) -> LoaderKnobs:
 
 
 NCCL_DEFAULT_TIMEOUT_S: Final = 600.0
-"""NCCL's default (torch/distributed/constants.py, 2.2 and later). gloo's is 1800 s. Less makes no difference."""
+"""NCCL's default timeout (torch/distributed/constants.py, 2.2+). gloo's is 1800 s. Shorter ones make no difference."""
 
 
 def longer_than_usual(seconds: object) -> float | None:
-    """Return `seconds` if it is a number above PyTorch's default, or None otherwise."""
+    """Return `seconds` as a float if it is a number above PyTorch's default timeout, or None otherwise."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float | str):
         return None
     try:

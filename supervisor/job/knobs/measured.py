@@ -1,8 +1,8 @@
-"""Derives a batch and its settings from measurements in the training processes.
+"""Infers a batch and its settings from measurements taken in the training processes.
 
-The records are those of ``measured<rank>.jsonl`` (docs/telemetry.md). A number is measured, asked for or
-refused, never guessed. A setting is identified by value and name together, because the number of heads may
-have the same value, and an overridden setting may have the same name.
+The records come from ``measured<rank>.jsonl`` (docs/telemetry.md). A number is measured, asked for or
+refused, but never guessed. A setting must match in both value and name, because the number of heads may have
+the same value, and a setting that was overridden may have the same name.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class Why(StrEnum):
     LOADER = "loader"
     """The training loader's batch size."""
     FED = "fed"
-    """The loader has no batch size, but each of its batches had this size."""
+    """The loader has no batch size, but all of its batches had this size."""
     PIECES = "pieces"
-    """The loop splits a loader's batch, with one backward pass per piece."""
+    """The loop splits each of the loader's batches, with one backward pass per piece."""
     FIRST_DIMENSION = "first_dimension"
-    """Without a loader: the first dimension of the model's input has a batch setting's value."""
+    """There is no loader, and the first dimension of the model's input equals a batch setting."""
     SECOND_DIMENSION = "second_dimension"
     BATCHES = "batches"
     """Batches drawn between two optimizer steps."""
@@ -69,26 +69,26 @@ class Why(StrEnum):
     """The loader's call mentions the setting."""
     NAME_AND_VALUE = "name_and_value"
     DERIVED = "derived"
-    """The accumulation follows from a total, which stays the same."""
+    """The accumulation follows from a total that stays the same."""
     NO_ACCUMULATION = "no_accumulation"
-    """No setting accumulates, so only the micro-batch can change, and the global batch with it."""
+    """No setting controls accumulation, so changing the micro-batch also changes the global batch."""
     DECLARED = "declared"
     """The user named the setting."""
     SEVERAL = "several"
-    """Several settings have a fitting name and value."""
+    """Several settings match in both name and value."""
     SEVERAL_LOADERS = "several_loaders"
     BY_NAME = "by_name"
-    """The name fits, but no complete step has shown the value."""
+    """The name fits, but no complete step has confirmed the value."""
     BY_VALUE = "by_value"
-    """The value fits, but the name is inconclusive."""
+    """The value matches, but the name is inconclusive."""
     ARITHMETIC = "arithmetic"
     """The loader's call computes the size from these settings."""
     SCOPE = "scope"
-    """The value is micro-batch times ranks and also micro-batch times accumulation, which are equal."""
+    """The value could be micro-batch times ranks or micro-batch times accumulation, which are equal."""
     GLOBAL_VARIABLE = "global_variable"
-    """A variable of the script has the value, but its source was not seen."""
+    """A variable in the script has this value, but where it came from was not seen."""
     UNCONFIRMED = "unconfirmed"
-    """A step has several backward passes, and no loader or setting explains them."""
+    """A step has several backward passes that no loader or setting explains."""
     NOTHING_SEEN = "nothing_seen"
     UNKNOWN_SHAPE = "unknown_shape"
     NO_STEP = "no_step"
@@ -96,17 +96,17 @@ class Why(StrEnum):
     CHANGING = "changing"
     RANKS_DIFFER = "ranks_differ"
     FIXED_IN_CODE = "fixed_in_code"
-    """No setting seen has the value."""
+    """None of the observed settings has this value."""
     WITHOUT_BATCH = "without_batch"
     """The value to compare with is unknown."""
 
 
 UNSEEN = frozenset({Why.NO_STEP, Why.TOO_FEW_STEPS})
-"""Too few steps have shown the accumulation."""
+"""The reasons that apply while too few steps have shown the accumulation."""
 
 
 DERIVED, NONE = "derived", "none"
-"""Values that replace the name of an accumulation setting."""
+"""Values used in place of an accumulation setting's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +167,10 @@ class _Numbers:
     local_world: int | None
     length: int | None
     uncut: int | None = None
-    """The loader's batch if the loop splits it. A setting with this value sets this batch, whatever the micro-batch."""
+    """The loader's batch if the loop splits it. A setting with this value sets it, whatever the micro-batch is."""
 
     def scope(self, value: int | None) -> KnobScope | None:
-        """Return what a setting with this value counts, if it sets the micro-batch."""
+        """Return what a setting with this value counts, or None if it does not set the micro-batch."""
         if value is None or self.micro is None or value == self.uncut:
             return None
         if value == self.micro:
@@ -180,7 +180,7 @@ class _Numbers:
         return KnobScope.PER_NODE if value == self.micro * (self.local_world or 1) else None
 
     def is_whole(self, value: int | None) -> bool:
-        """Check whether `value` is the size of one optimizer step, on all ranks or one, in samples or tokens."""
+        """Check whether `value` is the size of one optimizer step, on all ranks or a single one, in samples or tokens."""
         if value is None or self.micro is None or self.times is None:
             return False
         on_rank = self.micro * self.times
@@ -189,7 +189,7 @@ class _Numbers:
 
     @property
     def accumulations(self) -> set[int]:
-        """The possible values of an accumulation setting: the passes of one rank or of all ranks."""
+        """The possible values of an accumulation setting, which may count passes on one rank or on all ranks."""
         return {self.times, self.times * (self.world or 1)} if self.times is not None else set()
 
     def counted(self, setting: Setting) -> KnobScope:
@@ -197,12 +197,12 @@ class _Numbers:
         return KnobScope.PER_RANK if setting.number == self.times else KnobScope.GLOBAL
 
     def is_unclear(self, value: int | None) -> bool:
-        """Check whether `value` may be micro-batch times ranks or, with equally many passes, a rank's whole step."""
+        """Check whether `value` could be either micro-batch times ranks or one rank's whole step, which are equal."""
         world = self.world or 1
         return world > 1 and world == self.times and self.micro is not None and value == self.micro * world
 
     def is_global(self, value: int | None) -> bool:
-        """Check whether `value` is the number of samples in one optimizer step on all ranks."""
+        """Check whether `value` is the number of samples in one optimizer step across all ranks."""
         if value is None or self.micro is None or self.times is None or self.world is None:
             return False
         return value == self.micro * self.times * self.world and value != self.uncut
@@ -215,8 +215,8 @@ def measured_batch(
 
     Args:
         facts: the measurements of one attempt.
-        local_world_size: ranks on a node, if no rank reports the number.
-        named: settings declared by the user, used if their values fit.
+        local_world_size: the number of ranks per node, used if no rank reports it.
+        named: settings declared by the user, used if their values match.
     """
     given = named or Knobs()
     settings, ranks = facts.settings, facts.ranks
@@ -254,14 +254,14 @@ def _agreed(of_ranks: Sequence[Derivation]) -> Derivation:
 
 
 def _cut(settings: Sequence[Setting], uncut: int | None) -> list[Setting]:
-    """Return settings that match the batch a rank loads before its loop splits the batch into pieces."""
+    """Return the settings that match the batch a rank loads before its loop splits it into pieces."""
     return [s for s in settings if s.is_input and _fit(s) and uncut is not None and s.number == uncut]
 
 
 def first_steps(facts: Facts, *, accumulates: bool) -> tuple[int | None, int | None, int | None]:
-    """Return the micro-batch, the newest complete step's passes, and the passes of `STEPS_THAT_AGREE` steps, None if unknown.
+    """Return the micro-batch, the latest complete step's passes, and the passes `STEPS_THAT_AGREE` steps agree on.
 
-    `accumulates` means that the backward passes of an earlier attempt were its accumulation.
+    Each is None if unknown. `accumulates` means that an earlier attempt's backward passes proved to be accumulation.
     """
     rank = next(iter(facts.ranks), None)
     if rank is None:
@@ -290,12 +290,12 @@ def _refused(why: Why) -> Derivation:
 
 
 def _open(why: Why, candidates: Sequence[Setting]) -> Derivation:
-    """Leave the answer open for a question if there are candidates, and refuse otherwise."""
+    """Leave it to a question if there are candidates; otherwise, refuse."""
     return _asked(why, candidates) if candidates else _refused(why)
 
 
 def _fit(setting: Setting) -> BatchName:
-    """Return how well a setting's name, or a long option for the setting, fits the training batch."""
+    """Return how well a setting's name, or a long option that sets it, fits the training batch."""
     fits = [batch_name(setting.name), *(batch_name(word) for word in setting.words if word.startswith("--"))]
     return max(fits)
 
@@ -321,9 +321,9 @@ def _micro_batch(rank: Rank, settings: Sequence[Setting]) -> Derivation:
 
 
 def _micro_by_name(rank: Rank, settings: Sequence[Setting]) -> Derivation:
-    """Derive the micro-batch if there is no loader: the first or second dimension (after time) that equals a batch setting.
+    """Infer the micro-batch from a batch setting that equals an input's first dimension (second, if the first is time).
 
-    Only the first input of the last forward before a backward pass counts, as one-sample rollouts may precede.
+    Without a loader, uses the last forward's first input before a backward; single-sample rollouts may precede it.
     """
     named = [setting for setting in settings if setting.number is not None and _fit(setting)]
     sizes = {setting.number for setting in named}
@@ -340,7 +340,7 @@ def _micro_by_name(rank: Rank, settings: Sequence[Setting]) -> Derivation:
 
 
 def _joins_loaders(rank: Rank, loader: Loader) -> bool:
-    """Check whether the model gets batches of several loaders, alternating or joined (labeled and unlabeled)."""
+    """Check whether the model's batches come from several loaders, alternating or joined (labeled and unlabeled)."""
     others = [other for other in rank.loaders.values() if other is not loader]
     in_turns = (o for o in others if o.batch_size != loader.batch_size and 2 * o.forwards > loader.forwards)
     if any(in_turns):
@@ -371,7 +371,7 @@ def _accumulation(
 
 
 def _length(rank: Rank, micro: int | None) -> int | None:
-    """Return the dimension beside the micro-batch in token-id input, or None for packed or doubled rows."""
+    """Return the dimension next to the micro-batch in token-id input, or None if rows are packed or doubled."""
     if rank.shape not in rank.token_ids:
         return None
     rows, columns = rank.shape
@@ -398,27 +398,27 @@ def _setting_of(numbers: _Numbers, settings: Sequence[Setting], loader: Loader |
 
 
 def _fitting(numbers: _Numbers, named: Sequence[Setting]) -> list[Setting]:
-    """Return settings whose value gives the micro-batch on a rank, a node or all ranks, else the whole step's."""
+    """Return the settings whose value gives the micro-batch on a rank, a node or all ranks, or else a whole step."""
     direct = [s for s in named if numbers.scope(s.number) is not None]
     return direct or [s for s in named if numbers.is_global(s.number)]
 
 
 def _in_call(text: str, settings: Sequence[Setting]) -> list[Setting]:
-    """Return the settings in the text of the loader's call. For ``cfg.TRAIN.BATCH``, prefer settings of that section."""
+    """Return the settings mentioned in the loader's call. For ``cfg.TRAIN.BATCH``, prefer those in that section."""
     names = attributes_in(text)
     found = [s for s in settings if s.number is not None and last_part(s.name) in names]
     return [s for s in found if "." in s.name and is_path_in(s.name, text)] or found
 
 
 def _of_other_names(numbers: _Numbers, settings: Sequence[Setting]) -> list[Setting]:
-    """Return settings with a fitting value and an inconclusive name, which only serve for a question."""
+    """Return settings with a matching value but an inconclusive name. They are only good enough to ask about."""
     return [s for s in settings if numbers.scope(s.number) is not None and not _fit(s) and _may_be_batch(s)]
 
 
 def _not_given(text: str, fits: Sequence[Setting], others: Sequence[Setting]) -> Derivation:
-    """Return the result if no option, environment variable or key has a fitting name and value.
+    """Return the result when no option, environment variable or key matches in both name and value.
 
-    A constant in the loader's call belongs to the code. Any other variable may be set by an executed configuration.
+    A constant in the loader's call belongs to the code. Any other variable may come from a config that runs as code.
     """
     if not fits:
         return _asked(Why.BY_VALUE, others) if others else _refused(Why.FIXED_IN_CODE)
@@ -427,7 +427,7 @@ def _not_given(text: str, fits: Sequence[Setting], others: Sequence[Setting]) ->
 
 
 def is_named(setting: Setting, name: str) -> bool:
-    """Check whether `name`, spelled as the user does, refers to this setting."""
+    """Check whether `name`, in the user's spelling, refers to this setting."""
     if name.startswith(ENV) != (setting.by == "env"):
         return False
     if place_of(name) is Place.FILE:  # spelled as in the command, or with its last folders only
@@ -456,7 +456,7 @@ def _named_batch(numbers: _Numbers, settings: Sequence[Setting], named: Knobs) -
 def _named_accumulation(
     numbers: _Numbers, settings: Sequence[Setting], named: Knobs, why: Why
 ) -> Derivation | None:
-    """Return the setting named for the accumulation. Use its value until enough steps show it (`why`)."""
+    """Return the setting the user named for accumulation. Its own value counts until enough steps show it (see `why`)."""
     mine = [s for s in settings if named.accumulation is not None and is_named(s, named.accumulation)]
     if not mine or (numbers.times is None and (why not in UNSEEN or mine[0].number is None)):
         return None
@@ -469,7 +469,7 @@ def _named_accumulation(
 
 
 def _best(numbers: _Numbers, given: Sequence[Setting], others: Sequence[Setting], why: Why) -> Derivation:
-    """Return the setting whose name fits best among those with a fitting value, or else a question."""
+    """Return the setting with the best-fitting name among those whose value matches, or else a question."""
     first = given[0]
     best = [s for s in given if _fit(s) == _fit(first) or _fit(first) <= BatchName.BARE]
     scope = numbers.scope(first.number) or KnobScope.GLOBAL
@@ -486,7 +486,7 @@ def _best(numbers: _Numbers, given: Sequence[Setting], others: Sequence[Setting]
 
 
 def _is_total(setting: Setting, numbers: _Numbers, settings: Sequence[Setting]) -> bool:
-    """Check whether the batch setting includes the accumulation, as DeepSpeed's `train_batch_size` does."""
+    """Check whether the batch setting already includes accumulation, as DeepSpeed's `train_batch_size` does."""
     by_deepspeed = last_part(setting.name) == "train_batch_size" and any(
         s.by == "deepspeed" for s in settings
     )
@@ -494,7 +494,7 @@ def _is_total(setting: Setting, numbers: _Numbers, settings: Sequence[Setting]) 
 
 
 def _may_be_batch(setting: Setting) -> bool:
-    """Check whether to ask if this setting is the batch size although its name does not suggest so."""
+    """Check whether to ask if this setting is the batch size, even though its name does not suggest it."""
     says_other = is_accumulation(setting.name) or is_other(setting.name)
     return setting.is_input and setting.by != "env" and not says_other
 
@@ -515,7 +515,7 @@ def _accumulation_setting(
 
 
 def _without_accumulation(numbers: _Numbers, others: Sequence[Setting]) -> Derivation:
-    """Return the result if no name accumulates: a total that implies it, another setting with its value, or none."""
+    """Return the result if no setting is named for accumulation: a total implying it, another setting with its value, or none."""
     several = numbers.times != 1
     wholes = [s for s in others if numbers.is_whole(s.number) and (_fit(s) or is_tokens(s.name))]
     if (several and wholes) or any(is_total(s.name) for s in wholes):

@@ -1,7 +1,7 @@
-"""Completes a job with its measurements: settings and batch, or why the batch cannot be changed.
+"""Completes a job with what was measured: its settings and batch, or why the batch cannot be changed.
 
-Declared values take precedence over measured ones, and measured values over conventions. If a declaration contradicts the measured
-batch, the batch is not changed and the reason is shown.
+Declared values take precedence over measured ones, and measured values over conventions. If a declaration
+contradicts the measured batch, the batch is left alone and the reason is shown.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from supervisor.job.spec import AccumulationCounts, EntryKind, FoundNumber, JobS
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSettings:
-    """The measurements of an attempt, as in the journal. Names are spelled as in `knobs.setting_names`.
+    """An attempt's measurements, as stored in the journal. Names are spelled as in `knobs.setting_names`.
 
     Attributes:
         batch: the batch, if all of its parts are known.
-        setting: the setting of the micro-batch.
+        setting: the setting that controls the micro-batch.
         scope: what `setting` counts.
-        counts_accumulation: `setting` is the total of an optimizer step.
-        accumulation: the setting of the accumulation: a name, `DERIVED`, `NONE`, or None if unknown.
-        accumulation_counts_ranks: `accumulation` counts the passes of all ranks.
-        total: for a derived accumulation, the setting that stays unchanged, and its value. Or `setting`, if it is a rank's whole step.
-        refusal: why the batch cannot be changed, and `help` what would allow it, empty if it can be changed.
-        asks: what the user may answer, and `answers` the result of each answer.
-        micro, passes, ranks: parts of the batch, as far as known.
+        counts_accumulation: whether `setting` is the total for an optimizer step.
+        accumulation: the setting for accumulation: a name, `DERIVED`, `NONE`, or None if unknown.
+        accumulation_counts_ranks: whether `accumulation` counts the passes on all ranks.
+        total: for derived accumulation, the fixed setting and its value, else `setting` if it covers a rank's step.
+        refusal: why the batch cannot be changed; `help` says what would allow it. Empty if it can be changed.
+        asks: the question for the user; `answers` has the result of each possible answer.
+        micro, passes, ranks: the parts of the batch that are known.
     """
 
     batch: BatchSpec | None = None
@@ -49,7 +49,7 @@ class MeasuredSettings:
     ranks: int | None = None
 
     def answered(self, known: Mapping[str, str]) -> MeasuredSettings:
-        """Return the settings with the `known` answers, by question. Each answer opens the next question."""
+        """Return the settings after applying the `known` answers, keyed by question. Each answer may lead to another question."""
         value = known.get(self.asks or "")
         then = next((one.then for one in self.answers if one.value == value), None)
         return then.answered(known) if then is not None else self
@@ -57,7 +57,7 @@ class MeasuredSettings:
 
 @dataclass(frozen=True, slots=True)
 class OpenAnswer:
-    """One answer to an open question: a setting's name with its `number`, a scope or `IN_CODE`. `then` is the result."""
+    """An answer to an open question: a setting with value `number`, a scope, or `IN_CODE`. `then` is the answer's result."""
 
     value: str
     number: int | None
@@ -69,8 +69,8 @@ class RankProcess:
     """A rank's process in the first attempt, needed to apply a plan in the next attempt's processes.
 
     Attributes:
-        argv: its whole command line, with secrets masked, empty if unknown.
-        words: for each spelled setting name, all words that set it.
+        argv: its full command line with secrets masked, or empty if unknown.
+        words: all the words that set a setting, keyed by the setting's name as spelled.
     """
 
     argv: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ class RankProcess:
 
 
 def with_measured(job: JobSpec, seen: MeasuredSettings) -> JobSpec:
-    """Return `job` with the measurements, unless the user declared otherwise."""
+    """Return `job` with the measurements applied, unless the user declared otherwise."""
     seen = _on_one_rank(seen)
     given, measured = job.knobs, seen.batch
     if job.entry_kind is EntryKind.TRAINER or seen == MeasuredSettings():
@@ -99,7 +99,7 @@ def with_measured(job: JobSpec, seen: MeasuredSettings) -> JobSpec:
 
 
 def _on_one_rank(seen: MeasuredSettings) -> MeasuredSettings:
-    """Convert a rank's batch that the loop splits to that rank's whole step. Leave others unchanged."""
+    """If a rank's loop splits its batch, treat that batch as the rank's whole step. Leave others unchanged."""
     if not seen.counts_accumulation or seen.scope is not KnobScope.PER_RANK or seen.batch is None:
         return seen
     alone = replace(seen.batch, world_size=1, ranks_known=False)
@@ -144,7 +144,7 @@ def _scope(named: Knobs, seen: MeasuredSettings, batch: str | None) -> KnobScope
 
 
 def _refusal(given: Knobs, seen: MeasuredSettings, *, is_known: bool) -> tuple[str, str]:
-    """Return why the batch cannot change and what would help. `is_known`: setting, scope and size are known."""
+    """Return why the batch cannot change and what would help. `is_known` means the setting, its scope and size are known."""
     if given.unsafe:
         return given.unsafe, ""
     return (seen.refusal, seen.help) if is_known or seen.refusal else (given.refusal, given.help)
@@ -153,7 +153,7 @@ def _refusal(given: Knobs, seen: MeasuredSettings, *, is_known: bool) -> tuple[s
 def _found(
     seen: MeasuredSettings, batch: str | None, accumulation: str | None, scope: KnobScope, total: str | None
 ) -> tuple[FoundNumber, ...]:
-    """Return the values of the settings."""
+    """Return the current values of the settings."""
     now = seen.batch
     if now is None:
         return ()
@@ -183,7 +183,7 @@ _NO_ACCUMULATION = {
 
 
 def measured_settings(found: MeasuredBatch, named: Knobs) -> MeasuredSettings:
-    """Return the settings derived from an attempt's measurements, in the user's spelling where named."""
+    """Return the settings derived from an attempt's measurements, in the user's spelling where the user named them."""
     micro, scope, steps = found.micro.number, found.set_by.scope, _passes(found)
     setting, knob = found.set_by.setting, found.accumulated_by.setting
     total = next(iter(found.accumulated_by.candidates), None)
@@ -217,7 +217,7 @@ def _name(by: Derivation, named: str | None) -> str | None:
 
 
 def _passes(found: MeasuredBatch) -> int | None:
-    """Return the measured accumulation, or the value of the setting named for it until then."""
+    """Return the measured accumulation or, until there is one, the value of the setting named for it."""
     knob, steps = found.accumulated_by.setting, found.accumulated.number
     if steps is not None or knob is None or knob.number is None:
         return steps
@@ -226,7 +226,7 @@ def _passes(found: MeasuredBatch) -> int | None:
 
 
 def open_part(found: MeasuredBatch, named: Knobs) -> tuple[Unread | None, tuple[Setting, ...]]:
-    """Return what the user could answer first, and the settings in question."""
+    """Return the first open question for the user and the candidate settings it concerns."""
     if found.micro.number is None:
         return None, ()
     if found.set_by.setting is None:
@@ -239,13 +239,13 @@ def open_part(found: MeasuredBatch, named: Knobs) -> tuple[Unread | None, tuple[
 
 
 def fixed_in_code(seen: MeasuredSettings, found: MeasuredBatch) -> MeasuredSettings:
-    """Return `seen` updated for a user who answered that the missing setting is hard-coded."""
+    """Return `seen`, updated with the user's answer that the missing setting is hard-coded."""
     what = _made_accumulation(found) if found.set_by.setting is not None else _made_micro(found)
     return replace(seen, refusal=f"{what} is in the code, as you answered", help="")
 
 
 def _why_refused(found: MeasuredBatch) -> tuple[str, str]:
-    """Return why the batch cannot be changed, and what would allow it."""
+    """Return why the batch cannot be changed and what would allow it."""
     if found.micro.why is Why.NOTHING_SEEN:
         return "", ""
     if found.micro.number is None:
@@ -271,7 +271,7 @@ def _made_accumulation(found: MeasuredBatch) -> str:
 
 
 def _why_open(derivation: Derivation, made: str, found: MeasuredBatch) -> str:
-    """Explain why a setting is open. `made`: what the setting would control."""
+    """Explain why a setting is still undetermined. `made` names what the setting would control."""
     names = ", ".join(knob_name(candidate) for candidate in derivation.candidates)
     match derivation.why:
         case Why.DECLARED:

@@ -1,6 +1,6 @@
-"""Finds the settings of a script's batch: those that the user named, otherwise those on the command line with clear names.
+"""Finds a script's batch settings: those the user named, or else those clearly named on the command line.
 
-An ambiguous name is left open, with ways to settle it: a declaration, an answer, or the first measured step.
+An ambiguous name is left open, along with ways to settle it: a declaration, an answer, or the first measured step.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _DEEPSPEED: Final = re.compile(r"deepspeed|(^|\W|_)ds_?config", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A number on the command line with batch or accumulation in its name. `scope`: what a batch counts. None for an accumulation."""
+    """A numeric command-line setting named like batch or accumulation. `scope` is what a batch counts, None for accumulation."""
 
     name: str
     scope: KnobScope | None
@@ -51,7 +51,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class NoPlanError(Exception):
-    """Why there is no plan. `help`: what would settle the question. `batch` is the setting, if known."""
+    """No plan is possible. `why` is the reason, `help` what would settle it, and `batch` the setting, if known."""
 
     why: str
     help: str = ""
@@ -59,7 +59,7 @@ class NoPlanError(Exception):
 
 
 def scope_by_name(name: str) -> KnobScope | None:
-    """Return what a batch setting counts, according to its name, or None if it is not the training batch."""
+    """Return what a batch setting counts, judging by its name, or None if it is not the training batch."""
     if words_of(name) in {("batch", "size", "per", "node"), ("train", "batch", "size", "per", "node")}:
         return KnobScope.PER_NODE
     match batch_name(bare(name).lstrip("-+")):
@@ -80,12 +80,12 @@ def find_knobs(
     program: str | None = None,
     args_at: int = 0,
 ) -> Knobs:
-    """Return the settings of a script's batch and resume: as declared, else by conventional names on the command line.
+    """Find a script's batch and resume settings: as declared, or else by conventional names on the command line.
 
     Args:
         args: the words after the script.
-        declared: the names given by the user, used as they are.
-        elsewhere: the values of declared names in files and variables.
+        declared: the names given by the user, used as is.
+        elsewhere: the values of declared names that are set in files and variables.
         world: the total number of ranks, if known.
         program: the console program or module.
         args_at: the index of the script's first argument.
@@ -111,14 +111,14 @@ def find_knobs(
 
 
 def _unsafe(own: Sequence[str], row: Convention | None) -> str:
-    """Return why a smaller micro-batch would change the training, by a setting of its library, empty if none is on."""
+    """Return why a library setting makes a smaller micro-batch change the training, or "" if no such setting is on."""
     reasons = dict(row.unsafe) if row is not None else {}
     given = (s for s in settings_of(own) if (s.value or "true").lower() not in _OFF)
     return next((reasons[name] for s in given if (name := last_part(s.name)) in reasons), "")
 
 
 def _candidates(own: Sequence[str]) -> list[Candidate]:
-    """Return settings that may control batch or accumulation. If one is given twice, the last value counts."""
+    """Return settings that may control the batch or accumulation. If a setting is repeated, its last value counts."""
     found: dict[str, Candidate] = {}
     for setting in settings_of(own):
         name, number = setting.name, as_number(setting.value)
@@ -131,7 +131,7 @@ def _candidates(own: Sequence[str]) -> list[Candidate]:
 def _declared(
     batch: str, given: Knobs, found: Sequence[Candidate], args: Sequence[str], where: Mapping[str, Scalar]
 ) -> Knobs:
-    """Return the user's settings, completed by the scope in the name and the only given accumulation or total."""
+    """Return the user's settings, plus the scope that the name implies and the only accumulation or total given."""
     scope = given.batch_scope
     if scope is KnobScope.UNKNOWN:
         scope = scope_by_name(batch) or scope
@@ -156,7 +156,7 @@ def _declared(
 def _numbers_of(
     args: Sequence[str], where: Mapping[str, Scalar], *wanted: tuple[str, str | None]
 ) -> tuple[FoundNumber, ...]:
-    """Return each setting's current value and where it is set, or ``named`` if the value is unreadable."""
+    """Return each setting's current value and where it is set, or ``named`` if the value cannot be read."""
     found = []
     for what, name in wanted:
         number = number_of(args, name, where)
@@ -174,10 +174,10 @@ def _numbers_of(
 def _conventional(
     own: Sequence[str], row: Convention | None, found: Sequence[Candidate], given: Knobs, world: int | None
 ) -> Knobs:
-    """Return the settings on a command line that make up the batch, if their names alone are clear.
+    """Return the command-line settings that make up the batch, if their names alone are unambiguous.
 
     Raises:
-        NoPlanError: names and values leave the batch open.
+        NoPlanError: the names and values do not settle the batch.
     """
 
     def of(*scopes: KnobScope | None) -> list[Candidate]:
@@ -216,10 +216,10 @@ def _conventional(
 def _one(
     settings: Sequence[Candidate], what: str, flag: str, micro: Candidate | None = None
 ) -> Candidate | None:
-    """Return the only one of these settings, if any.
+    """Return the only one of these settings, or None if there are none.
 
     Raises:
-        NoPlanError: there are several.
+        NoPlanError: there is more than one.
     """
     if len(settings) > 1:
         names = " or ".join(f"{c.name} ({c.number})" for c in settings)
@@ -229,7 +229,7 @@ def _one(
 
 
 def _require_safe(own: Sequence[str], row: Convention | None, micro: Candidate) -> None:
-    """Refuse settings that tie the training to the micro-batch, or another place that may set its number."""
+    """Refuse settings that tie the training to the micro-batch, or another source that may also set its number."""
     if why := _unsafe(own, row):
         raise NoPlanError(why, "", micro.name)
     for setting in settings_of(own):
@@ -248,7 +248,7 @@ def _require_safe(own: Sequence[str], row: Convention | None, micro: Candidate) 
 def _pair(
     row: Convention | None, given: Knobs, world: int | None, micro: Candidate, steps: FoundNumber, name: str
 ) -> Knobs:
-    """Return two factors of the global batch. Only the accumulation `name` changes if it splits a total."""
+    """Return the batch and accumulation knobs as two factors. If accumulation splits a total, only its `name` is changed."""
     scope = given.batch_scope
     if scope is KnobScope.UNKNOWN:
         scope = micro.scope or scope

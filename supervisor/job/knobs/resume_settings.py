@@ -1,8 +1,8 @@
-"""Finds how a script resumes and where it writes checkpoints: from its command line, its loads, or the user's answer.
+"""Finds how a script resumes and where it writes checkpoints, from its command line, loads or the user's answer.
 
-`sources.checkpoint_layouts` finds the checkpoint to pass on. A load that did not happen cannot be measured,
-so a way is *measured* only if the script loaded or searched for a checkpoint. A setting with a checkpoint's
-name is *proposed*. The restart confirms either one (`resume_seen`).
+`sources.checkpoint_layouts` finds the checkpoint to pass on. A load that never happened cannot be measured,
+so a way to resume is *measured* only if the script loaded or searched for a checkpoint. A setting whose name
+suggests a checkpoint is *proposed*. Either one is confirmed by the restart (`resume_seen`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _OUTPUTS: Final = frozenset(
     }
 )  # fmt: skip
 ENDINGS: Final = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".tar")
-"""File endings of a checkpoint."""
+"""File suffixes used for checkpoints."""
 _SWITCHED: Final = frozenset({"true", "false", "yes", "no", "1", "0", "none", ""})
 # Names of settings for the newest checkpoint, and the values that scripts use for it.
 _RESUME_NAMES: Final = frozenset(
@@ -62,13 +62,13 @@ USUAL_OUTPUTS: Final = ("lightning_logs", "checkpoints", "outputs", "output", "t
 
 
 def with_resume(args: Sequence[str], row: Convention | None, given: Knobs, knobs: Knobs) -> Knobs:
-    """Return `knobs` with the resume settings on the command line.
+    """Return `knobs` with the resume settings found on the command line.
 
     Args:
         args: the words after the script.
-        row: the framework's conventions.
+        row: the framework's conventions, if it is known.
         given: the user's declarations.
-        knobs: the batch's knobs.
+        knobs: the batch knobs.
     """
     settings = settings_of(args)
     if given.resume:
@@ -85,7 +85,7 @@ def with_resume(args: Sequence[str], row: Convention | None, given: Knobs, knobs
 
 
 def _as_declared(knobs: Knobs, name: str, value: str) -> Knobs:
-    """Return `knobs` with the user's flag and `value`, where ``PATH`` and ``STEP`` mean the newest checkpoint."""
+    """Return `knobs` with the user's flag and `value`. ``PATH`` and ``STEP`` stand for the newest checkpoint."""
     if value.lower() in _PATH or (not value and not name.startswith("-")):
         return replace(knobs, resumes=NAMED, resume_path=name)
     if value.lower() in _STEP:
@@ -94,7 +94,7 @@ def _as_declared(knobs: Knobs, name: str, value: str) -> Knobs:
 
 
 def _given(settings: Sequence[Argument], knobs: Knobs) -> Knobs | None:
-    """Return `knobs` with the resume on the command line: a word for the newest checkpoint, else a path."""
+    """Return `knobs` with the resume setting on the command line: a word for the newest checkpoint, or else a path."""
     for setting in settings:
         is_newest = setting.value is None or setting.value.lower() in _NEWEST
         if is_newest and "_".join(words_of(setting.name)) in _RESUME_NAMES:
@@ -110,7 +110,7 @@ def _given(settings: Sequence[Argument], knobs: Knobs) -> Knobs | None:
 
 
 def _by_convention(args: Sequence[str], row: Convention | None, knobs: Knobs) -> Knobs:
-    """Return `knobs` with the framework's own resume."""
+    """Return `knobs` with the framework's own way to resume."""
     if row is None:
         return knobs
     save = value_of(args, "--save")
@@ -124,7 +124,7 @@ def _by_convention(args: Sequence[str], row: Convention | None, knobs: Knobs) ->
 
 
 def _turns_off(setting: Argument) -> bool:
-    """Check whether a setting turns resuming off: ``--no-resume``, ``--auto_resume=false``."""
+    """Check whether a setting turns resuming off, such as ``--no-resume`` or ``--auto_resume=false``."""
     on, words = (setting.value or "true").lower() not in _OFF, words_of(setting.name)
     if {"no", "resume"} <= set(words):
         return on
@@ -132,7 +132,7 @@ def _turns_off(setting: Argument) -> bool:
 
 
 def _by_itself(settings: Sequence[Argument], args: Sequence[str], row: Convention | None) -> str | None:
-    """Return in words why the script resumes on its own, or None if the command line does not tell."""
+    """Explain why the script resumes on its own, or return None if the command line does not say."""
     for setting in settings:
         words = words_of(setting.name)
         is_auto = {"auto", "resume"} <= set(words) and len(words) <= 4
@@ -149,7 +149,7 @@ def given_start(args: Sequence[str], flags: Collection[str] = ()) -> str | None:
 
     Args:
         args: the current words after the script.
-        flags: flags known to take a checkpoint's path, whatever their names.
+        flags: flags known to take a checkpoint path, whatever they are called.
     """
     given = [s for s in settings_of(args) if (s.name in flags or takes_path(s.name)) and s.value]
     found = next((s for s in reversed(given) if (s.value or "").lower() not in _SWITCHED), None)
@@ -164,7 +164,7 @@ _PATH_NAMES: Final = frozenset(
 
 
 def takes_path(name: str) -> bool:
-    """Check whether a setting's name is for the path of a checkpoint to continue from."""
+    """Check whether a setting's name suggests that it takes the path of a checkpoint to resume from."""
     # At the top or under a key of the training, not of a part (``model.first_stage.ckpt_path``).
     above = bare(name).lstrip("-+").lower().replace("-", "_").rpartition(".")[0]
     words = words_of(name)
@@ -177,7 +177,7 @@ _FOLDERS: Final = frozenset(("output", "output_path", "save_path"))
 
 
 def find_outputs(settings: Sequence[Argument]) -> tuple[str, ...]:
-    """Return the outputs given in the arguments, spelled as there: folders, files, file name prefixes."""
+    """Return the outputs named in the arguments, spelled as given there: folders, files and file name prefixes."""
     found: dict[str, None] = {}
     for setting in settings:
         word, value = _last_word(setting.name), setting.value or ""
@@ -195,7 +195,7 @@ def find_outputs(settings: Sequence[Argument]) -> tuple[str, ...]:
 
 
 def measured_outputs(settings: Iterable[Setting]) -> tuple[str, ...]:
-    """Return the output folders seen in settings, as absolute paths."""
+    """Return the output folders that appear in the settings, as absolute paths."""
     is_output = (s for s in settings if _last_word(s.name) in _OUTPUTS)
     values = (s.value for s in is_output if isinstance(s.value, str))
     return tuple(dict.fromkeys(value for value in values if posixpath.isabs(value)))
@@ -209,7 +209,7 @@ def _last_word(name: str) -> str:
 FLAG: Final = "flag"
 SELF: Final = "self"
 PATH: Final = "PATH"
-"""The value of a declared setting (``--resume=PATH``) that takes the path of the newest checkpoint."""
+"""A placeholder in a declared setting (``--resume=PATH``) for the path of the newest checkpoint."""
 _SWITCH: Final = "proposed: switch"
 _ANSWERED: Final = "as you answered"
 _WHY: Final = {
@@ -222,13 +222,13 @@ _WHY: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ResumeWay:
-    """How a script resumes, in the journal's fields `resume`, `resume_setting`, `resume_how` of `batch_measured`.
+    """How a script resumes, as recorded in `batch_measured` (`resume`, `resume_setting`, `resume_how`).
 
     Attributes:
         resume: `FLAG`, `SELF`, or None if unknown.
-        setting: with `FLAG`, the setting's knob name.
-        how: the certainty and the rule.
-        candidates: settings to ask about, in the form of `--resume-knob`.
+        setting: the setting's knob name, if `resume` is `FLAG`.
+        how: the certainty and the rule behind it.
+        candidates: settings to ask about, in `--resume-knob` format.
     """
 
     resume: str | None
@@ -238,7 +238,7 @@ class ResumeWay:
 
 
 def resume_way(facts: Facts) -> ResumeWay:
-    """Return how the script seems to resume. Only a restart that loads the saved checkpoint is proof."""
+    """Return how the script appears to resume. Only a restart that loads the saved checkpoint proves it."""
     settings = facts.settings
     if (option := next((s for s in settings if _is_loaded_from(s, facts)), None)) is not None:
         return ResumeWay(FLAG, knob_name(option), "measured: path_option")
@@ -254,9 +254,9 @@ def resume_way(facts: Facts) -> ResumeWay:
 
 
 def _is_loaded_from(setting: Setting, facts: Facts) -> bool:
-    """Check whether a setting's value is the loaded checkpoint.
+    """Check whether a setting's value is the checkpoint that was loaded.
 
-    With an unclear name, the value may be a pretrained model's weights or the output folder.
+    If the name is inconclusive, the value may be a pretrained model's weights or the output folder.
     """
     path, says_so = setting.value, is_resume(setting.name) > 0
     if not isinstance(path, str) or not (says_so or facts.restored):
@@ -265,7 +265,7 @@ def _is_loaded_from(setting: Setting, facts: Facts) -> bool:
 
 
 def knob_name(setting: Setting) -> str:
-    """Return a setting's knob name: its longest option word, ``env:NAME``, ``FILE#key``, or else its name."""
+    """Return a setting's knob name: its longest option, ``env:NAME``, ``FILE#key``, or else its own name."""
     if setting.by == "env":
         return f"env:{setting.name}"
     if setting.by in FILES and setting.file is not None:
@@ -279,9 +279,9 @@ def _declared(setting: Setting) -> str:
 
 
 def with_measured_resume(knobs: Knobs, resume: str | None, setting: str | None, how: str) -> Knobs:
-    """Return `knobs` with the measured way, unchanged if the user or the command line sets the resume.
+    """Return `knobs` with the measured way to resume, unless the user or the command line already sets it.
 
-    A framework's convention also overrides a proposed way. `resume`, `setting`, `how`: see `ResumeWay`.
+    A framework's convention also overrides a proposed way. See `ResumeWay` for `resume`, `setting` and `how`.
     """
     known = knobs.start is not None or knobs.self_resuming or knobs.resume_step is not None
     if resume is None or is_declared(knobs) or (known and how.startswith("proposed")):
@@ -299,7 +299,7 @@ def is_declared(knobs: Knobs) -> bool:
 
 
 def with_answered_resume(knobs: Knobs, answer: str) -> Knobs:
-    """Return `knobs` with the user's answer: `BY_ITSELF`, `NEVER`, or a setting as for `--resume-knob`."""
+    """Return `knobs` with the user's answer: `BY_ITSELF`, `NEVER`, or a setting in `--resume-knob` format."""
     return _with_way(knobs, answer, _ANSWERED) if answer else knobs
 
 
@@ -317,9 +317,9 @@ def _with_way(knobs: Knobs, way: str, why: str) -> Knobs:
 def resume_seen(
     facts: Facts, checkpoint: str, *, real: Callable[[str], str] = posixpath.normpath
 ) -> bool | None:
-    """Check whether an attempt loaded (part of) this checkpoint before its first step. None: still unknown.
+    """Check whether an attempt loaded (part of) this checkpoint before its first step. None if not known yet.
 
-    `real`: resolves links in a path, if the caller may access the disk.
+    `real` resolves links in a path, if the caller may access the disk.
     """
     wanted = real(checkpoint)
     for path in facts.loaded:

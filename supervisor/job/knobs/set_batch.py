@@ -1,4 +1,4 @@
-"""Reads a batch from a script's settings as numbers, and returns the settings that change it."""
+"""Reads a batch as numbers from a script's settings, and returns the settings that change it."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def batch_of(
     tokens_per_sample: int = 1,
     elsewhere: Mapping[str, Scalar] | None = None,
 ) -> BatchSpec | None:
-    """Return the batch of a third-party command line, or None if unknown.
+    """Return the batch that a third-party command line sets, or None if unknown.
 
     Args:
         args: the words after the script.
         knobs: the result of `find_knobs`.
-        world_size: the total number of ranks, or None if unknown, and not needed for a batch of two factors.
-        local_world_size: ranks on a node.
-        global_batch: the user's request, which overrides the script's own flags.
-        unit: unit of the global batch, if the user gave it, or else samples.
-        tokens_per_sample: with ``unit=TOKENS``.
-        elsewhere: the values of settings in config files and variables, by name.
+        world_size: the total number of ranks, or None if unknown. A batch of two factors does not need it.
+        local_world_size: the number of ranks per node.
+        global_batch: the global batch that the user requested, which overrides the script's own flags.
+        unit: the unit of the global batch, if the user gave one. Otherwise, it is in samples.
+        tokens_per_sample: used with ``unit=TOKENS``.
+        elsewhere: the values of settings in config files and variables, keyed by name.
 
     Raises:
-        JobError: the numbers are known and do not divide.
+        JobError: the numbers are known but do not divide evenly.
     """
     where = elsewhere or {}
     scope, is_derived = knobs.batch_scope, knobs.global_batch is not None and knobs.accumulation is None
@@ -74,7 +74,7 @@ def _of_rank(
     *,
     is_counted: bool,
 ) -> BatchSpec:
-    """Return a rank's micro-batch with accumulation or a total. `is_counted` means that the user declared the total's unit."""
+    """Return the batch from a rank's micro-batch and accumulation or a total. `is_counted`: the user gave the total's unit."""
     total = asked or number_of(args, knobs.global_batch, where, knobs, "total")
     is_derived = knobs.global_batch is not None and knobs.accumulation is None
     if is_derived and asked is None and (total is None or not is_counted):
@@ -86,13 +86,13 @@ def _of_rank(
 
 
 def _passes(args: Sequence[str], knobs: Knobs, where: Mapping[str, Scalar], asked: int | None) -> int | None:
-    """Return the accumulation. A requested global batch will set it, whatever it is now."""
+    """Return the accumulation. It need not be known if a requested global batch is going to set it."""
     is_set = knobs.accumulation is None or (asked is not None and knobs.batch_scope is not KnobScope.UNKNOWN)
     return number_of(args, knobs.accumulation, where, knobs, "accumulation") or (1 if is_set else None)
 
 
 def _rank_passes(knobs: Knobs, passes: int, world: int | None) -> int:
-    """Return one rank's part of the accumulation, as far as the number of ranks is known."""
+    """Return one rank's share of the accumulation, or all of it while the number of ranks is unknown."""
     if knobs.counts is not AccumulationCounts.ALL_RANKS or world is None:
         return passes
     why = f"{knobs.accumulation} {passes} counts all ranks and does not divide by {world} of them"
@@ -100,7 +100,7 @@ def _rank_passes(knobs: Knobs, passes: int, world: int | None) -> int:
 
 
 def _rank_share(knobs: Knobs, given: int, world: int, local: int) -> int:
-    """Return one rank's part of the batch setting, or all of it for a total that the accumulation splits."""
+    """Return one rank's share of the batch setting, or all of it if it is a total that the accumulation splits."""
     if knobs.batch_scope is KnobScope.PER_NODE:
         return _divided(given, local, f"{knobs.batch} {given} does not divide by the {local} ranks of a node")
     if knobs.batch_scope is KnobScope.GLOBAL and knobs.paired:
@@ -117,13 +117,13 @@ def _divided(number: int, by: int, why: str) -> int:
 def batch_values(
     knobs: Knobs, batch: BatchSpec, *, before: BatchSpec | None = None, local_world_size: int = 1
 ) -> tuple[tuple[str, str], ...]:
-    """Return the (knob, value) pairs that set the batch `batch`.
+    """Return the (knob, value) pairs that set `batch`.
 
-    Without an accumulation flag, only a change that keeps the accumulation of `before` is possible. The user
-    has then accepted a smaller global batch.
+    Without an accumulation flag, the only possible change is one that keeps the accumulation of `before`. The
+    user has then accepted a smaller global batch.
 
     Raises:
-        JobError: the knobs or their scope are unknown, so the requested batch cannot be set.
+        JobError: the requested batch cannot be set because the knobs or their scope are unknown.
     """
     same_steps = before is not None and before.accumulation_steps == batch.accumulation_steps
     accepted = same_steps and knobs.batch_scope is not KnobScope.UNKNOWN
@@ -145,7 +145,7 @@ def batch_values(
 
 
 def flag_value(knobs: Knobs, batch: BatchSpec, *, local_world_size: int = 1) -> int | None:
-    """Return the value of the script's batch flag for `batch`, or None if it is unknown what the flag counts."""
+    """Return the value that the script's batch flag needs for `batch`, or None if what the flag counts is unknown."""
     match knobs.batch_scope:
         case KnobScope.PER_RANK:
             return batch.micro_batch_per_rank
@@ -161,7 +161,7 @@ def flag_value(knobs: Knobs, batch: BatchSpec, *, local_world_size: int = 1) -> 
 
 
 def divided_flag(knobs: Knobs, batch: BatchSpec | None, *, local_world_size: int = 1) -> str:
-    """Format a flag that covers more than one rank's batch: ``--batch_size 32 (16 a rank)``, empty otherwise."""
+    """Format a flag that covers several ranks (``--batch_size 32 (16 a rank)``), or return an empty string."""
     if knobs.batch is None or batch is None:
         return ""
     value = flag_value(knobs, batch, local_world_size=local_world_size)
@@ -171,7 +171,7 @@ def divided_flag(knobs: Knobs, batch: BatchSpec | None, *, local_world_size: int
 
 
 def why_size_unknown(knobs: Knobs) -> tuple[str, str]:
-    """Return which number is missing and how to supply it, if only the names are known."""
+    """Return which number is missing and how to supply it when only the names are known."""
     for what, name in (("micro", knobs.batch), ("accumulation", knobs.accumulation)):
         number = knobs.number(what)
         if name is not None and (number is None or number.value is None):
@@ -180,7 +180,7 @@ def why_size_unknown(knobs: Knobs) -> tuple[str, str]:
 
 
 def why_not_changeable(knobs: Knobs) -> str:
-    """Tell the user in one line what is missing before a batch can be changed, and how to declare it."""
+    """Tell the user in one line what must be known before the batch can be changed, and how to declare it."""
     if knobs.refusal:
         hint = f" ({knobs.help})" if knobs.help and knobs.help not in knobs.refusal else ""
         return f"{knobs.refusal}{hint}"
@@ -199,7 +199,7 @@ def number_of(
     knobs: Knobs | None = None,
     what: str = "",
 ) -> int | None:
-    """Return the number of a setting, or the number found for it in `knobs`, or None if unknown."""
+    """Return a setting's number, falling back to the one recorded in `knobs`, or None if neither is known."""
     if name is None:
         return None
     number = as_number(value_of(args, name) if is_argument(name) else where.get(name))
@@ -211,7 +211,7 @@ def number_of(
 
 
 def as_number(value: Scalar) -> int | None:
-    """Return a positive whole number, also from ``1_000`` or ``1e6``, or None for anything else."""
+    """Return a positive whole number, accepting ``1_000`` and ``1e6``, or None for anything else."""
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, str):

@@ -1,8 +1,8 @@
-"""Reads the name of a setting: its place and its meaning.
+"""Interprets the name of a setting: where it is set and what it means.
 
-The name gives the place: ``--batch_size`` or ``train.batch_size`` on the command line, ``env:BATCH_SIZE``
-in the environment, ``conf/train.yaml#train.batch_size`` in a file given on the command line, and
-``--config=conf/train.yaml#train.batch_size`` in a file that a flag selects by default.
+The name says where the setting is: ``--batch_size`` or ``train.batch_size`` on the command line,
+``env:BATCH_SIZE`` in the environment, ``conf/train.yaml#train.batch_size`` in a file given on the command
+line, and ``--config=conf/train.yaml#train.batch_size`` in a file that a flag selects by default.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Place(StrEnum):
 
 
 def place_of(name: str) -> Place:
-    """Return the place of a setting with this name."""
+    """Return where a setting with this name is set."""
     if name.startswith(ENV):
         return Place.ENVIRONMENT
     file, hash_, _ = name.partition("#")
@@ -36,7 +36,7 @@ def place_of(name: str) -> Place:
 
 
 def bare(name: str) -> str:
-    """Return the setting's own name, excluding ``env:`` and the file."""
+    """Return the setting's own name, without ``env:`` or the file."""
     name = name.removeprefix(ENV)
     return name.partition("#")[2] if place_of(name) is Place.FILE else name
 
@@ -47,7 +47,7 @@ def is_argument(name: str) -> bool:
 
 
 def config_file(name: str) -> str:
-    """Return a config's file, excluding the flag that selects it by default."""
+    """Return the path of a config file, without the flag that selects it by default."""
     return name.partition("=")[2] if name.startswith("-") else name
 
 
@@ -79,11 +79,11 @@ _NO_RESUME: Final = _set(
 
 
 class BatchName(IntEnum):
-    """How well a name fits a micro-batch. Higher is better."""
+    """How well a name fits a micro-batch setting. Higher is better."""
 
     NONE = 0
     ODD = 1
-    """A batch word among the script's own words (`norm_batch`, `replay_batch_size`)."""
+    """The name combines a batch word with words of the script's own (`norm_batch`, `replay_batch_size`)."""
     BARE = 2
     TRAIN = 3
     ONE_RANK = 4
@@ -91,22 +91,22 @@ class BatchName(IntEnum):
 
 
 def words_in(name: str) -> tuple[str, ...]:
-    """Split a name into words: ``--trainBatchSize`` → train, batch, size."""
+    """Split a name into words, such as train, batch, size for ``--trainBatchSize``."""
     return tuple(word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name))
 
 
 def words_of(name: str) -> tuple[str, ...]:
-    """Return the words of a setting's last key: ``env:BATCH_SIZE``, ``conf.yaml#train.batch_size``."""
+    """Return the words in a setting's last key, as in ``env:BATCH_SIZE`` or ``conf.yaml#train.batch_size``."""
     return words_in(bare(name).rpartition(".")[2])
 
 
 def plain(name: str) -> str:
-    """Normalize a name's spelling across parsers: ``--batch-size`` and ``batch_size`` become the same."""
+    """Normalize a name's spelling across parsers, so that ``--batch-size`` and ``batch_size`` compare equal."""
     return name.lstrip("-+").replace("-", "_").lower()
 
 
 def last_part(name: str) -> str:
-    """Return the last key of a dotted name: ``trainer.batch_size`` → batch_size."""
+    """Return the last key of a dotted name, such as batch_size in ``trainer.batch_size``."""
     return plain(name).rpartition(".")[2]
 
 
@@ -127,12 +127,12 @@ def batch_name(name: str) -> BatchName:
 
 
 def is_total(name: str) -> bool:
-    """Check whether a batch setting's name suggests that it counts a whole step."""
+    """Check whether a batch setting's name suggests that it counts a whole optimizer step."""
     return not _TOTAL.isdisjoint(words_in(name))
 
 
 def is_accumulation(name: str) -> bool:
-    """Check whether `name` is for the number of passes in one optimizer step."""
+    """Check whether `name` refers to the number of passes in one optimizer step."""
     words = words_in(name)
     if _EVALUATION.intersection(words):
         return False
@@ -146,7 +146,7 @@ def is_accumulation(name: str) -> bool:
 
 
 def is_tokens(name: str) -> bool:
-    """Check whether `name` is a token budget for a batch."""
+    """Check whether `name` refers to a token budget for a batch."""
     words = set(words_in(name))
     return bool(words & {"token", "tokens"}) and not words & (
         _EVALUATION | {"new", "vocab", "id", "special", "num"}
@@ -154,13 +154,13 @@ def is_tokens(name: str) -> bool:
 
 
 def is_other(name: str) -> bool:
-    """Check whether `name` is clearly something else: steps, heads, workers, anything about evaluation."""
+    """Check whether `name` clearly means something else, such as steps, heads, workers or anything for evaluation."""
     other = not _NO_SIZE.isdisjoint(words_in(last_part(name))) or plain(name).endswith("workers")
     return other or not _EVALUATION.isdisjoint(words_in(name))
 
 
 def is_resume(name: str) -> int:
-    """Return how well `name` fits an option for a checkpoint. 0 means no fit. Higher is better."""
+    """Return how well `name` fits a checkpoint option. Higher is better, and 0 means it does not fit."""
     words = words_in(name)
     if _NO_RESUME.intersection(words):
         return 0
@@ -174,14 +174,14 @@ def is_resume(name: str) -> int:
 
 
 def says_resume(name: str) -> bool:
-    """Check whether a switch with this name resumes, and does not only concern checkpoints."""
+    """Check whether a switch with this name turns on resuming, rather than merely concerning checkpoints."""
     return not {"resume", "restore", "restart"}.isdisjoint(words_in(name))
 
 
 def attributes_in(expression: str) -> frozenset[str]:
-    """Return the attribute names in an expression: batch_size in ``args.batch_size // world``.
+    """Return the attribute names in an expression, such as batch_size in ``args.batch_size // world``.
 
-    Bare names are left out as variables of the loader's helper. Attributes of `self` may come from anywhere.
+    Skips bare names, local to the loader's helper, and attributes of `self`, which may come from anywhere.
     """
     found = re.findall(r"\b([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)", expression)
     return frozenset(
@@ -192,7 +192,7 @@ def attributes_in(expression: str) -> frozenset[str]:
 
 
 def is_path_in(name: str, expression: str) -> bool:
-    """Check whether `expression` has the whole path, as ``TRAIN.BATCH`` in ``cfg.TRAIN.BATCH // world``."""
+    """Check whether `expression` contains the whole path, such as ``TRAIN.BATCH`` in ``cfg.TRAIN.BATCH // world``."""
     return re.search(rf"\.{re.escape(plain(name))}\b", plain(expression)) is not None
 
 

@@ -1,4 +1,4 @@
-"""Collects what an attempt's processes measured: settings, loaders, shapes, steps, paths. Bounded in size."""
+"""Collects an attempt's measurements: settings, loaders, shapes, steps and paths. Bounded in size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 from supervisor.job.knobs.setting_names import last_part, plain
 
 STEPS_THAT_AGREE: Final = 3
-"""The number of steps in a row that must agree, because a warm-up may ramp the accumulation (1, 2, 4, 8)."""
+"""The number of consecutive steps that must agree, because a warm-up may ramp up accumulation (1, 2, 4, 8)."""
 MOST_SETTINGS: Final = 1000
 MOST_SHAPES: Final = 64
 MOST_LOADERS: Final = 40
@@ -19,7 +19,7 @@ MOST_PATHS: Final = 64
 MOST_CANDIDATES: Final = 6
 _EMBEDDED: Final = (["int64"], ["int32"])
 CLOSE_STEPS: Final = 4
-"""The first steps, recorded one by one with every batch and every forward (supervisor/instrument/training.py)."""
+"""How many first steps are recorded one by one, with every batch and forward pass (supervisor/instrument/training.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +27,15 @@ class Setting:
     """An option, variable or file key that the script read.
 
     Attributes:
-        by: its reader (argv, argparse, click, tyro, absl, fire, hydra, env, yaml, json, toml, deepspeed, main).
+        by: what read it (argv, argparse, click, tyro, absl, fire, hydra, env, yaml, json, toml, deepspeed, main).
         name: the full name, dotted if nested.
         words: the command-line words that set it.
-        value: a number, a truth value, an existing path, a word from a closed list, or None for the rest.
+        value: a number, a boolean, an existing path or a word from a closed list. None for anything else.
         type: the name of its Python type.
-        empty: the value is an empty text or None.
-        given: False if it has its default, or None if unknown.
-        file: the absolute path of its file.
-        shown: the same path as in the command, or else relative to the working folder.
+        empty: whether the value is an empty string or None.
+        given: False if it has its default value, or None if unknown.
+        file: the absolute path of the file it was read from.
+        shown: the same path as written in the command, or else relative to the working folder.
     """
 
     by: str
@@ -50,37 +50,37 @@ class Setting:
 
     @property
     def is_input(self) -> bool:
-        """Whether the user can set it, unlike a number computed by DeepSpeed or a variable that no word sets."""
+        """Whether the user can set it. Numbers computed by DeepSpeed and variables that no word sets are not inputs."""
         return self.by != "deepspeed" and (self.by != "main" or bool(self.words))
 
     @property
     def number(self) -> int | None:
-        """The value as a count, or None."""
+        """The value as a count, or None if it is not a positive integer."""
         return self.value if type(self.value) is int and self.value > 0 else None
 
 
 @dataclass(slots=True)
 class Loader:
-    """One DataLoader of a rank."""
+    """One of a rank's DataLoaders."""
 
     batch_size: int | None = None
     at: str | None = None
     text: str | None = None
     fed: Counter[tuple[int, ...]] = field(default_factory=Counter)
-    """The leading shapes of its batches, and how often each occurred."""
+    """The leading shapes of the loader's batches, and how often each occurred."""
     forwards: int = 0
     drawn: Counter[int] = field(default_factory=Counter)
-    """The number of batches per step, for the steps recorded one by one."""
+    """The number of batches drawn in each of the steps that are recorded individually."""
 
     @property
     def lead(self) -> int:
-        """The largest leading dimension of its batches, or 0 if no batch was drawn."""
+        """The largest leading dimension of the loader's batches, or 0 if no batch was drawn."""
         return max((shape[0] for shape in self.fed), default=0)
 
 
 @dataclass(slots=True)
 class _Count:
-    """A count per step. `agreed` is the newest value shared by enough consecutive steps."""
+    """A per-step count. `agreed` is the latest value shared by enough consecutive steps."""
 
     value: int = 0
     run: int = 0
@@ -99,29 +99,29 @@ class _Count:
 
 @dataclass(slots=True)
 class Rank:
-    """The measurements of one rank's process."""
+    """The measurements from one rank's process."""
 
     pid: int | None = None
     world_size: int | None = None
     local_world_size: int | None = None
-    """Ranks on this node, if the launcher reports the number."""
+    """The number of ranks on this node, if the launcher reports it."""
     loaders: dict[int, Loader] = field(default_factory=dict)
     forwards: Counter[tuple[int, ...]] = field(default_factory=Counter)
     before_backward: Counter[tuple[int, ...]] = field(default_factory=Counter)
-    """Shapes of the last forward before a backward pass, without a loader and after other forwards."""
+    """Shapes of the last forward pass before a backward pass, if no loader fed it and others came first."""
     token_ids: set[tuple[int, ...]] = field(default_factory=set)
-    """The two-dimensional input shapes of integer types that an embedding takes."""
+    """Two-dimensional integer input shapes that are passed to an embedding."""
     steps: int = 0
     batches: _Count = field(default_factory=_Count)
     draws: bool = False
-    """Whether batches are counted per step. Batches that a thread draws ahead are not."""
+    """Whether batches are counted per step. They are not if a thread draws them ahead of time."""
     backwards: _Count = field(default_factory=_Count)
     close_steps: int = 0
-    """The number of steps recorded one by one; `close_backwards` counts their backward passes."""
+    """The number of steps recorded individually. `close_backwards` counts their backward passes."""
     close_backwards: int = 0
 
     def add(self, kind: str, record: Mapping[str, object]) -> None:
-        """Add a record of this rank."""
+        """Add one of this rank's records."""
         match kind:
             case "phase":
                 self.world_size = _whole(record.get("world_size")) or self.world_size
@@ -170,12 +170,12 @@ class Rank:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The most frequent input shape of training forwards."""
+        """The most common input shape of the training's forward passes."""
         return self.forwards.most_common(1)[0][0] if self.forwards else ()
 
     @property
     def loader(self) -> Loader | None:
-        """The loader whose batches precede the training forwards, or None if its batches ran out long ago."""
+        """The loader whose batches precede the training's forward passes, or None if it ran out of batches long ago."""
         feeding = max(self.loaders.values(), key=lambda loader: loader.forwards, default=None)
         if feeding is None or 2 * feeding.forwards < self.forwards.total():
             return None
@@ -184,17 +184,17 @@ class Rank:
 
     @property
     def counts_batches(self) -> bool:
-        """Whether a loader with known batches per step feeds the rank. If not, only backward passes count."""
+        """Whether a loader with a known number of batches per step feeds the rank. If not, only backward passes count."""
         return self.draws and self.loader is not None
 
     @property
     def is_by_batches(self) -> bool:
-        """Whether each batch of the rank's loader is one pass."""
+        """Whether each batch from the rank's loader is one pass."""
         loader = self.loader
         return loader is not None and self.draws and not self.pieces(loader)
 
     def pieces(self, loader: Loader) -> int:
-        """Return how many pieces the loop makes of a batch of `loader`, one backward pass each, or 0 for none."""
+        """Return how many pieces, each with its own backward pass, the loop splits a batch from `loader` into, or 0 if unsplit."""
         lead = self.shape[0] if self.shape else 0
         if not lead or 2 * lead > loader.lead:
             return 0
@@ -203,11 +203,11 @@ class Rank:
 
 
 class Facts:
-    """The measurements of one attempt, record by record. Its size is bounded, however long the attempt runs.
+    """The measurements of one attempt, collected record by record. Bounded in size, however long the attempt runs.
 
     Args:
         command: the words of the job's command line.
-        cwd: the folder in which the job was started.
+        cwd: the folder the job was started in.
     """
 
     def __init__(self, command: Sequence[str] = (), cwd: str = "") -> None:
@@ -218,12 +218,12 @@ class Facts:
         self._settings: dict[tuple[str, str, str | None], Setting] = {}
         self.loaded: dict[str, None] = {}
         self.sought = False
-        """Whether the script searched for a checkpoint where it later saved one."""
+        """Whether the script searched for a checkpoint at a path where it later saved one."""
         self.restored = False
-        """Whether an optimizer's state was loaded before the first step."""
+        """Whether optimizer state was loaded before the first step."""
         self.saved: dict[str, None] = {}
         self.argv: tuple[str, ...] = ()
-        """The whole command line of the first rank that reported, with secrets masked."""
+        """The full command line of the first rank that reported, with secrets masked."""
 
     def add(self, record: Mapping[str, object]) -> None:
         """Add one decoded record. Unknown kinds and malformed values are ignored."""
@@ -282,23 +282,23 @@ class Facts:
 
     @property
     def seen(self) -> tuple[Setting, ...]:
-        """Each setting as often as a parser or a file reported it."""
+        """Every setting, once for each parser or file that reported it."""
         return tuple(self._settings.values())
 
     @property
     def settings(self) -> tuple[Setting, ...]:
-        """Each setting once."""
+        """Every setting, with duplicate reports merged."""
         return one_each(self._settings.values())
 
     @property
     def ranks(self) -> tuple[Rank, ...]:
-        """The ranks that reported, in order of rank."""
+        """The ranks that have reported, in rank order."""
         by_number = (rank for _, rank in sorted(self.by_rank.items()))
         return tuple(rank for rank in by_number if rank.pid is not None or rank.steps or rank.forwards)
 
     @property
     def world_size(self) -> int | None:
-        """The total number of ranks, including other nodes', as far as known. None before any report."""
+        """The total number of ranks known so far, including those on other nodes. None before any report."""
         ranks = self.ranks
         return max([len(ranks), *(rank.world_size or 0 for rank in ranks)]) or None
 
@@ -307,7 +307,7 @@ FILES: Final = frozenset(("yaml", "json", "toml"))
 
 
 def one_each(settings: Iterable[Setting]) -> tuple[Setting, ...]:
-    """Merge settings seen by several readers: a parser's result first, then a word of argv, the environment, a file, variables.
+    """Merge several readers' reports of a setting. Precedence: parser, word in argv, environment, file, variables.
 
     A command-line value replaces a file's. A library's own `default.yaml` is not a setting of this run.
     """

@@ -1,1 +1,1 @@
-"""Plans one launch as data, the changes of the next launch, and the guided start of a job."""
+"""Plans a launch as plain data, what changes in the next launch, and the guided start of a job."""

@@ -1,7 +1,7 @@
 """Builds the questions about a batch that measurements leave open, with the result of each answer.
 
-An answer equals the declaration that a flag makes (`--batch-knob`, `--batch-scope`, `--accumulation-knob`). The measurements are
-read again with it, so it is checked like any declared name. If nothing can be lost, an answer is tried instead of asked for.
+An answer acts like declaring the setting (`--batch-knob`, `--batch-scope`, `--accumulation-knob`): it is checked
+by evaluating the measurements again. If nothing can be lost, an answer is tried without asking.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from supervisor.job.launch.oom_plan import next_batch, oom_plan
 from supervisor.job.spec import IN_CODE, BatchAnswer, BatchQuestion, JobSpec, Knobs, KnobScope, Unread
 
 MOST_ANSWERS: Final = 3
-"""The number of answer keys on a card."""
+"""The maximum number of answer keys on a card."""
 MOST_TRIALS: Final = 2
 
 Derive: TypeAlias = Callable[[Knobs], MeasuredBatch]
-"""Derives the batch from an attempt's measurements and the declarations."""
+"""A function that derives the batch from an attempt's measurements, given the user's declarations."""
 
 
 def with_declared(given: Knobs, what: Unread, value: str) -> Knobs:
-    """Return the user's declarations plus the answer."""
+    """Return the user's declarations with the answer added."""
     match what:
         case Unread.SCOPE:
             return replace(given, batch_scope=KnobScope(value))
@@ -53,9 +53,9 @@ def asked_settings(
     *,
     answered: frozenset[Unread] = frozenset(),
 ) -> MeasuredSettings:
-    """Return the settings from an attempt's measurements, and with each answer to the first open question.
+    """Return an attempt's measured settings, with the result of each answer to the first open question.
 
-    `found` is the batch without an answer, if known. `answered`: questions with a tried answer, not asked again.
+    `found` is the batch without answers, if known. `answered` has questions with a tried answer, not asked again.
     """
     found = found or derive(named)
     seen, (what, candidates) = measured_settings(found, named), open_part(found, named)
@@ -86,13 +86,13 @@ def asked_settings(
 def question_of(
     job: JobSpec, seen: MeasuredSettings, wrong: Collection[str] = (), script: str = ""
 ) -> BatchQuestion | None:
-    """Return the question about a job whose attempt showed `seen`, or None if no answer would help.
+    """Return the question to ask about a job whose attempt showed `seen`, or None if no answer would help.
 
     Args:
-        job: the job as started.
+        job: the job as it was started.
         seen: the settings with the answers so far.
-        wrong: answers after which an attempt ran a batch other than planned.
-        script: hash of the job's script.
+        wrong: answers that led to an attempt with a batch other than planned.
+        script: the hash of the job's script.
     """
     if seen.asks is None:
         return None
@@ -107,7 +107,7 @@ def question_of(
 
 
 def _answer(job: JobSpec, one: OpenAnswer, *, is_wrong: bool) -> BatchAnswer:
-    """Return what running out of memory would then change (maybe the global batch), or why nothing would."""
+    """Return what a restart after OOM would change with this answer, maybe the global batch, or why nothing would change."""
     change, why = None, ""
     if is_wrong:
         why = "a restart with it had another batch than planned"
@@ -127,7 +127,7 @@ def _answer(job: JobSpec, one: OpenAnswer, *, is_wrong: bool) -> BatchAnswer:
 
 
 def to_try(seen: MeasuredSettings, wrong: Collection[str]) -> str | None:
-    """Return the answer that a restart may try before asking the user: the likeliest with a fitting name, or None without one."""
+    """Return the answer that a restart may try before asking the user, or None. It is the likeliest answer whose name fits."""
     if len(wrong) >= MOST_TRIALS or seen.asks in {None, Unread.SCOPE}:
         return None
     names = (one.value for one in seen.answers if one.value != IN_CODE and one.value not in wrong)

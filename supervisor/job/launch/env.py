@@ -1,4 +1,4 @@
-"""Lists a launch's changes to the environment, each with its reason. Nothing is set silently."""
+"""Lists the environment changes for a launch, each with its reason. Nothing is set silently."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WIRE_NAMES: Final = (
     "STOKER_CONFIRM",
 )
 APPLY: Final = "STOKER_APPLY"
-"""The variable with the plan that the instrumentation applies inside the ranks (instrument/settings.py)."""
+"""The variable that carries the plan for the instrumentation to apply inside the ranks (instrument/settings.py)."""
 _ALLOCATOR_NAMES: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
@@ -35,20 +35,20 @@ DEBUG_DISTRIBUTED: Final[Mapping[str, str]] = {
     "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
 }
-"""Variables to show how ranks meet and where a collective waits: NCCL's log, DDP's checks, the flight recorder.
+"""Variables that show how ranks connect and collectives wait: NCCL log, DDP checks, flight recorder (own tutorial).
 
-https://docs.pytorch.org/docs/stable/distributed.html#debugging-torch-distributed-applications, and PyTorch's flight recorder tutorial.
+See https://docs.pytorch.org/docs/stable/distributed.html#debugging-torch-distributed-applications
 """
 DETERMINISTIC: Final[Mapping[str, str]] = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "PYTHONHASHSEED": "0"}
-"""Variables that must be set before a process starts. The rest is up to the script: seeds, `torch.use_deterministic_algorithms`.
+"""Determinism variables needed at process start. Seeds and `torch.use_deterministic_algorithms` are up to the script.
 
-https://docs.pytorch.org/docs/stable/notes/randomness.html
+See https://docs.pytorch.org/docs/stable/notes/randomness.html
 """
 
 
 @dataclass(frozen=True, slots=True)
 class EnvChange:
-    """One change to the launch environment, and its reason. `value` None removes the variable."""
+    """A change to the launch environment and its reason. If `value` is None, the variable is removed."""
 
     name: str
     value: str | None
@@ -56,15 +56,15 @@ class EnvChange:
 
 
 INSTRUMENT: Final = str(Path(__file__).parents[2] / "instrument" / "on_path")
-"""The folder with the sitecustomize.py that measures inside a rank and registers Python's faulthandler there."""
+"""The folder whose sitecustomize.py measures inside a rank and registers Python's faulthandler there."""
 
 
 NOT_MEASURED: Final = ("STOKER_INSTRUMENT", "0")
-"""The variable and its value that turn off measuring in a process."""
+"""The variable, with its value, that turns off measuring in a process."""
 UNREACHED: Final = (
     "is set inside the job's processes, and --no-instrument or STOKER_INSTRUMENT=0 keeps stoker out of them"
 )
-"""The explanation for a setting that no word or variable of the launch reaches."""
+"""The explanation shown for a setting that none of the launch's words or variables can reach."""
 
 
 def environment(
@@ -74,7 +74,7 @@ def environment(
     wire: Mapping[str, str],
     extra: Mapping[str, str] | None = None,
 ) -> tuple[EnvChange, ...]:
-    """Return a launch's changes to the environment `base`, in display order: the last in `environment_layers` by name."""
+    """Return a launch's changes to environment `base`, in display order. A variable's last in `environment_layers` wins."""
     changes: dict[str, EnvChange] = {}
     for change in environment_layers(spec, base=base, wire=wire, extra=extra):
         changes.pop(change.name, None)
@@ -89,10 +89,10 @@ def environment_layers(
     wire: Mapping[str, str],
     extra: Mapping[str, str] | None = None,
 ) -> list[EnvChange]:
-    """Return every source's change to the environment `base`, lowest first. For each name, the last change is in effect.
+    """Return each source's changes to the environment `base`, lowest precedence first.
 
-    The sources are stoker's defaults and switches, the user's own, the wire, and `extra` (the plan of a
-    restart). A switch sets nothing that `base` already has.
+    For each name, the last change is in effect. The sources are stoker's defaults and switches, the user's own
+    changes, the wire, and `extra` (a restart's plan). A switch never overrides what `base` already has.
     """
     changes = [*_defaults(spec, base), *_asked_for(spec, base)]
     for name, value in spec.env:
@@ -116,7 +116,7 @@ def environment_layers(
 
 
 def _defaults(spec: JobSpec, base: Mapping[str, str]) -> Iterator[EnvChange]:
-    """Yield the variables that every launch sets unless the shell does."""
+    """Yield the variables that every launch sets unless the shell already does."""
     if "PYTHONUNBUFFERED" not in base:
         why = "else a rank's lines reach its file only when a buffer is full"
         yield EnvChange("PYTHONUNBUFFERED", "1", why)
@@ -132,7 +132,7 @@ def _defaults(spec: JobSpec, base: Mapping[str, str]) -> Iterator[EnvChange]:
 def _instrumentation(
     spec: JobSpec, base: Mapping[str, str], own: Mapping[str, str | None], extra: Mapping[str, str]
 ) -> Iterator[EnvChange]:
-    """Yield variables that load the instrumentation into the job's Python processes, and limit it."""
+    """Yield the variables that load the instrumentation into the job's Python processes and limit what it does."""
     seen = {name: value for name, value in {**base, **own, **extra}.items() if value}
     measures, handles = is_measured(spec, seen), spec.hang.faulthandler
     if not (measures or handles):
@@ -151,7 +151,7 @@ def _instrumentation(
 
 
 def _asked_for(spec: JobSpec, base: Mapping[str, str]) -> Iterator[EnvChange]:
-    """Yield variables for the job's settings and switches."""
+    """Yield the variables that the job's settings and switches require."""
     libraries = base.get("LD_LIBRARY_PATH")
     if not spec.libuv:
         why = "libuv = false: this PyTorch has no libuv; agent and workers need to know"
@@ -176,16 +176,16 @@ def _asked_for(spec: JobSpec, base: Mapping[str, str]) -> Iterator[EnvChange]:
 
 
 def is_measured(spec: JobSpec, env: Mapping[str, str]) -> bool:
-    """Check whether processes of a job with the environment `env` are measured from inside."""
+    """Check whether the processes of a job that runs with the environment `env` are measured from inside."""
     name, refusal = NOT_MEASURED
     return spec.instrument and spec.entry_kind is not EntryKind.TRAINER and env.get(name) != refusal
 
 
 def refuse_unreached(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
-    """Refuse to change the batch if a file's key sets it and the job's processes, with the environment `env`, are not measured.
+    """Refuse batch changes if a file's key sets the batch and the job's processes (environment `env`) are not measured.
 
     Raises:
-        JobError: the key must be set from the first launch on.
+        JobError: the key would have to be set from the first launch on.
     """
     if is_measured(spec, env):
         return spec

@@ -1,7 +1,7 @@
-"""The guided start: what is known about a folder and a script, the next question, and the resulting job file. Pure.
+"""The guided start: facts about a folder and a script, the next question, and the resulting job file. Pure.
 
-`cli/init.py` asks the questions and writes the file. It passes in what it found in the folder and on the machine, and a function
-that resolves a draft of the job.
+`cli/init.py` asks the questions and writes the file. It passes in what it found in the folder and on the
+machine, along with a function that resolves a draft of the job.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from supervisor.text.redact import redact, redact_argv, redact_text
 
 Setting: TypeAlias = str | int | float | bool
 MOST_SCRIPTS: Final = 9
-"""The number of scripts to choose from, so that one digit selects a script."""
+"""The maximum number of scripts to choose from, so that a single digit selects one."""
 
 _FLAG_NAME: Final = re.compile(r"-{0,2}\+{0,2}[A-Za-z_][\w.-]*(=\S*)?")
 # Settings files of the project and of a package. A job file with such a name would be read as settings.
@@ -34,7 +34,7 @@ _NAMED: Final = re.compile(r"train|tune|^(main|run)\.py$")
 
 
 class Topic(StrEnum):
-    """The topics of the questions, in order."""
+    """The topics to ask about, in order."""
 
     SCRIPT = "script"
     ARGUMENTS = "arguments"
@@ -48,7 +48,7 @@ class Topic(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One possible answer and its meaning."""
+    """A possible answer and what it means."""
 
     value: str
     text: str = ""
@@ -56,7 +56,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The next question. `default`: what an empty answer means. `options`: all answers, or the known ones."""
+    """The next question. `default` is used for an empty answer. `options` lists all possible answers, or as many as are known."""
 
     topic: Topic
     text: str
@@ -77,12 +77,12 @@ _KEYS: Final = {
     Topic.NODES: "run.nnodes",
     Topic.ADDRESS: "run.master_addr",
 }
-"""The job-file key that an answer sets."""
+"""The job-file key that each topic's answer sets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slurm:
-    """SLURM as seen from this shell. `job`: the number of its job, if any. `nodes`: the node count. `first`: the first node."""
+    """SLURM as seen from this shell. `job` is the shell's job ID, if any, `nodes` its node count, and `first` its first node."""
 
     job: str = ""
     nodes: int = 1
@@ -95,10 +95,10 @@ class Around:
 
     Attributes:
         scripts: Python files that may be training scripts, likeliest first.
-        gpus: number of GPUs visible to a job.
-        slurm: SLURM as seen from this shell, or None if it is missing.
-        files: names already in the folder.
-        python: the interpreter with torch that `stoker run` would use, in words, empty if none was found.
+        gpus: the number of GPUs visible to a job.
+        slurm: SLURM as seen from this shell, or None if it is not installed.
+        files: the names already taken in the folder.
+        python: a description of the interpreter with torch that `stoker run` would use, or empty if none was found.
     """
 
     scripts: tuple[str, ...] = ()
@@ -108,7 +108,7 @@ class Around:
     python: str = ""
 
     def lines(self) -> tuple[str, ...]:
-        """Return lines that tell the user about the machine."""
+        """Return lines that describe the machine to the user."""
         found = [f"GPUs here: {self.gpus}" if self.gpus else "no GPU is visible here: ranks run on the CPU"]
         if self.slurm is not None and self.slurm.job:
             found.append(f"SLURM job {self.slurm.job}, nodes: {self.slurm.nodes}")
@@ -120,9 +120,9 @@ class Around:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is known about the script before it runs. `lines`: label and text. `resume`: see `ResumePlan.how`.
+    """What is known about the script before it runs. `lines` are (label, text) pairs. For `resume`, see `ResumePlan.how`.
 
-    Unknown properties of its batch are measured once the script runs, and then asked.
+    Whatever is unknown about its batch is measured once it runs, and the user is asked only then.
     """
 
     lines: tuple[tuple[str, str], ...]
@@ -131,7 +131,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The decisions so far. `settings`: by dotted key in the job file. `decided`: topics without a question."""
+    """The decisions so far. `settings` is keyed by dotted job-file key. `decided` contains the topics that need no question."""
 
     settings: Mapping[str, Setting] = field(default_factory=dict)
     args: tuple[str, ...] = ()
@@ -145,7 +145,7 @@ class Choices:
 
     @property
     def entry(self) -> str:
-        """The script or module, empty if not chosen."""
+        """The script or module, or empty if none has been chosen."""
         return str(self.settings.get("run.script") or self.settings.get("run.module") or "")
 
     @property
@@ -155,7 +155,7 @@ class Choices:
 
 
 def likely_scripts(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the Python files that may train, likely names first, excluding tests and setup files.
+    """Return the Python files that may be training scripts, likely names first, without tests and setup files.
 
     Args:
         names: paths relative to the folder.
@@ -177,7 +177,7 @@ def slurm_of(env: Mapping[str, str], *, installed: bool) -> Slurm | None:
 
 
 def found_in(spec: JobSpec) -> Found:
-    """Describe the script's batch, out-of-memory handling, resume and outputs from a resolved draft."""
+    """Describe a resolved draft: the script's batch, out-of-memory handling, resume method and outputs."""
     batch, smaller, then, resume = four_lines(spec)
     where = f"looked for in {', '.join(spec.outputs)}" if spec.outputs else "not looked for"
     lines = (
@@ -191,10 +191,10 @@ def found_in(spec: JobSpec) -> Found:
 
 
 def choices_of(parsed: ParsedRun, file: str = "") -> Choices:
-    """Return the decisions on a command line of ``stoker run`` flags, stored under their job-file keys.
+    """Return the decisions that ``stoker run`` flags on a command line imply, stored under their job-file keys.
 
     Raises:
-        JobError: a flag has no key in a job file, or the job is a command.
+        JobError: a flag has no job-file key, or the job is a command.
     """
     if parsed.entry_kind is EntryKind.COMMAND:
         raise JobError(
@@ -223,7 +223,7 @@ def choices_of(parsed: ParsedRun, file: str = "") -> Choices:
 
 
 def _typed(key: str, value: str) -> Setting:
-    """Convert a value to its form in the job file. Raises JobError."""
+    """Convert a value to the type that it has in the job file, or raise JobError."""
     if key == "run.nproc_per_node":
         check_nproc(value)
     is_count = key in {"run.nproc_per_node", "run.nnodes"} and value.isdigit()
@@ -243,7 +243,7 @@ def with_file(choices: Choices, name: str) -> Choices:
 
 
 def _question(topic: Topic, around: Around, choices: Choices, found: Found) -> Question | None:
-    """Return the question on one topic, or None if there is nothing to ask."""
+    """Return the question about a topic, or None if there is nothing to ask."""
     slurm = around.slurm or Slurm()
     match topic:
         case Topic.SCRIPT:
@@ -274,7 +274,7 @@ def _question(topic: Topic, around: Around, choices: Choices, found: Found) -> Q
 
 
 def _free_name(entry: str, taken: frozenset[str]) -> str:
-    """Return ``train.toml``, or the first of ``train-2.toml``, … that is free."""
+    """Return the first free name among ``train.toml``, ``train-2.toml``, and so on."""
     stem = re.sub(r"\.py$", "", posixpath.basename(entry.replace("\\", "/"))) or "job"
     stem = re.sub(r"[^\w.-]", "-", stem).lstrip(".-") or "job"
     names = (f"{stem}{f'-{number}' if number > 1 else ''}.toml" for number in range(1, len(taken) + 4))
@@ -282,7 +282,7 @@ def _free_name(entry: str, taken: frozenset[str]) -> str:
 
 
 def answered(choices: Choices, question: Question, text: str) -> Choices:
-    """Return the choices after one answer. An empty answer means the default, a number an option.
+    """Return the choices after an answer: a number selects an option, and an empty answer means the default.
 
     Raises:
         JobError: the text does not answer this question.
@@ -318,7 +318,7 @@ _WANTED: Final = {
 
 
 def _resume_settings(given: str) -> dict[str, Setting]:
-    """Return the settings for an answer about resuming. Raises JobError."""
+    """Return the settings for an answer about resuming, or raise JobError if the answer is invalid."""
     known: dict[str, dict[str, Setting]] = {
         "wait": {},
         "scratch": {"policy.restart_from_scratch": True},
@@ -333,10 +333,10 @@ def _resume_settings(given: str) -> dict[str, Setting]:
 
 
 def job_file(choices: Choices) -> str:
-    """Return the text of the job file.
+    """Return the contents of the job file.
 
     Raises:
-        JobError: the file would contain a recognized secret.
+        JobError: the file would contain something recognized as a secret.
     """
     tables: dict[str, list[str]] = {}
     for key, value in choices.settings.items():
@@ -365,12 +365,12 @@ _ORDER: Final = ("run", "batch", "resume", "policy", "hang", "env")
 
 
 def _toml(value: Setting) -> str:
-    """Format a value in TOML. Basic strings are the same as in JSON, except DEL."""
+    """Format a value as TOML. Basic strings are the same as in JSON, except for DEL."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def command_of(choices: Choices, around: Around) -> str:
-    """Return the command that starts the job. On several machines, one for each, or SLURM's for all."""
+    """Return the command that starts the job; for several machines, one to run on each, or a SLURM command for all of them."""
     start = f"stoker run --config {shlex.quote(choices.file)}"
     if not choices.several:
         return start
@@ -380,11 +380,11 @@ def command_of(choices: Choices, around: Around) -> str:
 
 
 class GuidedStart:
-    """One guided start with its questions and decisions.
+    """A guided start: its questions and the decisions made so far.
 
     Args:
         around: what is known before the first question.
-        choices: the decisions on the command line.
+        choices: the decisions made on the command line.
         read: resolves a draft or raises JobError.
     """
 
@@ -404,10 +404,10 @@ class GuidedStart:
         return next((question for question in asked if question is not None), None)
 
     def take(self, text: str) -> None:
-        """Take an answer to the current question.
+        """Accept an answer to the current question.
 
         Raises:
-            JobError: the answer is invalid, or the job would not work with it. Nothing changes.
+            JobError: the answer is invalid, or the job would not work with it. In that case, nothing changes.
         """
         question = self.question()
         assert question is not None, "there is nothing to answer"
@@ -417,7 +417,7 @@ class GuidedStart:
         self.choices, self.found = choices, found
 
     def _require_possible(self, choices: Choices) -> None:
-        """Refuse choices whose file could not be written."""
+        """Refuse choices whose job file could not be written."""
         job_file(choices)
         if choices.file in self.around.files:
             raise JobError(f"{choices.file}: already exists; give another name with --out")

@@ -1,7 +1,7 @@
-"""Lists the changes to a job that ran out of memory. The dry run shows them, the start checks them, the restart applies them.
+"""Determines how a job changes after it runs out of memory.
 
-All three use the same arithmetic: `choose_smaller` picks the next micro-batch, `batch_values` its settings.
-Without memory numbers, as here, the next micro-batch is the largest that divides the current one.
+Dry run, start checks and restart share this arithmetic: `choose_smaller` picks the next micro-batch,
+`batch_values` its settings. Without memory figures, as here, it is the largest that divides the current one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_STEPS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class KnobChange:
-    """One setting before and after the change. `old` is None if the setting is not set yet."""
+    """A setting before and after a change. `old` is None if it is not set yet."""
 
     knob: str
     old: str | None
@@ -40,9 +40,9 @@ class KnobChange:
 
 @dataclass(frozen=True, slots=True)
 class ResumePlan:
-    """How the restart continues: ``flag`` (a setting), ``self`` (the script finds it), ``none`` (it cannot), ``unknown``.
+    """How a restart resumes: ``flag`` (a setting), ``self`` (the script does), ``none`` (it cannot) or ``unknown``.
 
-    With ``flag``, `value` None means the path of the newest checkpoint, once known. `source` says where it is from.
+    For ``flag``, a `value` of None is the newest checkpoint's path, once known. `source` says where this comes from.
     """
 
     how: str
@@ -67,7 +67,7 @@ class OomPlan:
 
 
 def resume_plan(knobs: Knobs) -> ResumePlan:
-    """Return how a restart after some steps would continue."""
+    """Return how a restart would continue once some steps have been completed."""
     if knobs.self_resuming:
         return ResumePlan("self", None, None, knobs.resumes or None)
     if knobs.resume is not None:
@@ -80,7 +80,7 @@ def resume_plan(knobs: Knobs) -> ResumePlan:
 
 
 def resume_words(resume: ResumePlan) -> str:
-    """Describe what a restart sets or waits for."""
+    """Describe what a restart sets in order to resume, or what it waits for."""
     match resume.how:
         case "self":
             return f"by itself ({resume.source})"
@@ -94,7 +94,7 @@ def resume_words(resume: ResumePlan) -> str:
 
 
 def oom_plan(spec: JobSpec, *, is_measured: bool = False) -> OomPlan:
-    """Return the response to an out-of-memory failure of the job as started, or once `is_measured`. Pure."""
+    """Return the response to running out of memory, for the job as started or once it `is_measured`. Pure."""
     knobs, batch, resume = spec.knobs, spec.batch, resume_plan(spec.knobs)
     later = is_measured_later(spec) and not is_measured
     # The user allowed it and enough is known, as in `policy.changes.offer_for`.
@@ -122,7 +122,7 @@ def oom_plan(spec: JobSpec, *, is_measured: bool = False) -> OomPlan:
 
 
 def missing_words(spec: JobSpec) -> tuple[str, ...]:
-    """Return the declarations, as typed, that a restart after running out of memory still needs, none if it restarts anyway."""
+    """Return the declarations, as typed, that a restart after OOM still needs. Empty if the job would restart anyway."""
     plan, knobs = oom_plan(spec, is_measured=True), spec.knobs
     words: list[str] = []
     if not plan.changes:
@@ -139,10 +139,10 @@ def missing_words(spec: JobSpec) -> tuple[str, ...]:
 
 
 def oom_notice(spec: JobSpec, *, waits: bool, tries: Sequence[str] = ()) -> tuple[str, bool]:
-    """Return the effect of running out of memory in one line, and whether the job restarts automatically.
+    """Return a one-line notice of what running out of memory would do, and whether the job would restart by itself.
 
-    `spec`: includes everything known so far. `waits` means that the run would ask the user in the end. `tries`:
-    settings in `spec` that a restart only tries, before the first step.
+    `spec` includes everything known so far. `waits` means that the run would ask the user as a last resort.
+    `tries` lists settings in `spec` that a restart would merely try, before the first step.
     """
     plan, missing = oom_plan(spec, is_measured=True), missing_words(spec)
     how = f"; {' '.join(missing)}" if missing else ""
@@ -164,13 +164,13 @@ def oom_notice(spec: JobSpec, *, waits: bool, tries: Sequence[str] = ()) -> tupl
 
 
 def next_batch(spec: JobSpec, batch: BatchSpec, *, smaller_global: bool) -> BatchSpec | None:
-    """Return the next smaller batch, or None if there is none. `smaller_global` keeps accumulation the same."""
+    """Return the next smaller batch, or None if there is none. `smaller_global` means to keep the accumulation."""
     choice = choose_smaller(batch, minimum=spec.retry.min_micro_batch, smaller_global=smaller_global)
     return choice.batch if choice is not None else None
 
 
 def is_measured_later(spec: JobSpec) -> bool:
-    """Check whether open questions about the batch will be settled once a step has been measured."""
+    """Check whether measuring a step will settle the open questions about the batch."""
     knobs = spec.knobs
     open_ = bool(knobs.help) if knobs.refusal else spec.batch is None or not knobs.can_change_batch
     return spec.instrument and spec.entry_kind is not EntryKind.TRAINER and open_
@@ -179,7 +179,7 @@ def is_measured_later(spec: JobSpec) -> bool:
 def _changes(
     spec: JobSpec, shown: BatchSpec | None, before: BatchSpec, batch: BatchSpec
 ) -> tuple[KnobChange, ...]:
-    """Return the settings that change from `before` to `batch`, or from the start values without `shown`."""
+    """Return the settings that change from `before` to `batch`. Old values are those for `shown`, or else the initial ones."""
     local = spec.nproc_per_node
     was = dict(batch_values(spec.knobs, shown, before=before, local_world_size=local)) if shown else None
     after = batch_values(spec.knobs, batch, before=before, local_world_size=local)
@@ -209,7 +209,7 @@ def _shown(name: str) -> str:
 
 
 def container_line(spec: JobSpec, plan: LaunchPlan) -> str:
-    """Return the options for measuring inside a container after ``--``, empty if there is none or if nothing is measured."""
+    """Return options for measuring inside a container started after ``--``. Empty if there is none or nothing is measured."""
     own = {change.name: change.value or "" for change in plan.env}
     variables = [name for name in own if name.startswith("STOKER_") or name == "PYTHONPATH"]
     if spec.entry_kind is not EntryKind.COMMAND or not spec.instrument or "PYTHONPATH" not in own:
@@ -219,7 +219,7 @@ def container_line(spec: JobSpec, plan: LaunchPlan) -> str:
 
 
 def answer(spec: JobSpec, plan: LaunchPlan) -> dict[str, Any]:
-    """Return the answer of ``stoker run --dry-run --json`` as plain data, secrets redacted (docs/dry-run.md)."""
+    """Return the output of ``stoker run --dry-run --json`` as plain data, with secrets redacted (docs/dry-run.md)."""
     return {
         "schema": SCHEMA,
         "argv": list(redact_argv(plan.argv)),
@@ -253,7 +253,7 @@ def _batch(spec: JobSpec) -> dict[str, Any]:
 
 
 def world_size(spec: JobSpec) -> int | None:
-    """Return the number of ranks of the whole job, or None if unknown."""
+    """Return the number of ranks in the whole job, or None if unknown."""
     if spec.batch is not None and spec.batch.ranks_known:
         return spec.batch.world_size
     return spec.world_size or None
@@ -281,7 +281,7 @@ def _on_oom(plan: OomPlan) -> dict[str, Any]:
 
 
 def four_lines(spec: JobSpec) -> tuple[str, str, str, str]:
-    """Describe the plan in four lines: the batch, its changes, the result, the resume."""
+    """Describe the plan in four lines: the batch, its first change, later changes, and how the job resumes."""
     plan = oom_plan(spec)
     how, batch_line = resume_words(plan.resume), _batch_line(spec)
     if plan.changes:
@@ -294,7 +294,7 @@ def four_lines(spec: JobSpec) -> tuple[str, str, str, str]:
 
 
 def _batch_line(spec: JobSpec) -> str:
-    """Describe the current values of the settings."""
+    """Describe the current values of the batch settings."""
     knobs = spec.knobs
     micro, steps, total = (knobs.number(number) for number in ("micro", "accumulation", "total"))
     world, unknown = world_size(spec), MEASURED_LATER if is_measured_later(spec) else "not known"

@@ -1,4 +1,4 @@
-"""Plans one launch as data and formats it as a command to paste, or as the command that starts the job again."""
+"""Plans a launch as data. Formats it as a command to paste, or as the command that starts the job again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _RENDEZVOUS: Final = ("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--stand
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCopy:
-    """A changed copy of a checkpoint to resume from: hard links, except for a state whose `field` is `after` instead of `before`."""
+    """A modified checkpoint copy to resume from: hard links, except a state whose `field` is `after` instead of `before`."""
 
     source: str
     target: str
@@ -42,12 +42,12 @@ class CheckpointCopy:
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """What one attempt executes: argv, environment changes with reasons, working directory, batch sizes.
+    """What an attempt executes: argv, environment changes with reasons, working directory and batch sizes.
 
-    `wire_env` (STOKER_RUN_DIR, ...) is part of `env`. `supervised_as` is "torchrun" if ranks run under torchrun with a --log-dir tree, "command" if the child's own
-    stdout/stderr are the only logs. `notes` describe which parts of the user's command line were replaced, and why. `port` is the plan's port on this machine, if
-    known. `port_named` tells whether the user chose the port. `copy` is a modified copy of the checkpoint to resume from, and must exist before the launch.
-    `resume_at` is the step of that checkpoint. `applied` lists the settings changed inside the ranks' processes, with their values.
+    `env` includes `wire_env` (STOKER_RUN_DIR, ...). `supervised_as` is "torchrun" for torchrun ranks with a --log-dir
+    tree, or "command" if the child's stdout and stderr are the only logs. `notes` say what was replaced in the user's
+    command, and why. `port` is the plan's port here, if known (`port_named`: the user chose it). `copy`, a modified
+    checkpoint of step `resume_at`, must exist before launch. `applied` has the values set inside ranks.
     """
 
     attempt: int
@@ -69,7 +69,7 @@ class LaunchPlan:
 
 
 def wants_port(spec: JobSpec) -> bool:
-    """Check whether `build_plan` needs a free port from the caller: one machine, torchrun, no port named."""
+    """Check whether the caller must pass a free port to `build_plan`: one machine, torchrun, no port named."""
     return (
         spec.entry_kind is not EntryKind.COMMAND
         and not spec.several_nodes
@@ -96,28 +96,28 @@ def build_plan(
     rank: RankProcess | None = None,
     confirm: bool = False,
 ) -> LaunchPlan:
-    """Plan one launch without any side effect.
+    """Plan a launch without side effects.
 
     Args:
         spec: the job.
-        attempt: the attempt's number, from 1.
-        interpreter: the path of the target's python.
-        run_dir: absolute path of the run directory.
-        attempt_dir: absolute path of this attempt's folder.
-        base_env: the environment to apply the changes to.
-        port: a free port, if `wants_port`. Without one, torchrun finds its own (--standalone).
-        trainer_main: absolute path of the bundled trainer's ``__main__.py`` (EntryKind.TRAINER).
+        attempt: the attempt number, starting from 1.
+        interpreter: the path of the target's Python.
+        run_dir: the absolute path of the run directory.
+        attempt_dir: the absolute path of this attempt's folder.
+        base_env: the environment that the changes apply to.
+        port: a free port, if `wants_port`. Without one, torchrun picks its own (--standalone).
+        trainer_main: the absolute path of the bundled trainer's ``__main__.py`` (EntryKind.TRAINER).
         batch: this attempt's batch, if it differs from the job's.
         env: variables added by policy or the user, over all attempts so far.
-        set_args: (flag, value) pairs added the same way. An empty value makes a switch.
-        resume: whether to resume; None means from attempt 2 on. Pass False for a start from scratch, and
-            while a job that names its own initial checkpoint has committed nothing.
-        node_dir: this node's folder in a run directory that several nodes share.
+        set_args: (flag, value) pairs added the same way. An empty value means a bare switch.
+        resume: whether to resume; None means from attempt 2 on. Pass False to start from scratch, or as long as a job
+            that names its own initial checkpoint has not committed anything.
+        node_dir: this node's folder in a run directory shared by several nodes.
         rank: a measured rank process. Settings that this launch's words cannot reach are changed inside the new ranks.
-        confirm: saves of this attempt wait until it trains as planned.
+        confirm: whether this attempt's saves wait until it is seen to train as planned.
 
     Raises:
-        JobError: the batch must change and its knobs are unknown.
+        JobError: the batch must change but its knobs are unknown.
         NotResumableError: the knobs cannot be set because nothing is measured.
     """
     args, effective = spec.entry_args, batch or spec.batch
@@ -176,10 +176,10 @@ def build_plan(
 def _reached(
     spec: JobSpec, pairs: list[tuple[str, str]], rank: RankProcess | None
 ) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Split the settings into those set by words of the launch and those set inside the ranks.
+    """Split the settings into those set by the launch's words and those set inside the ranks.
 
-    For a script that stoker starts, options are words. For another command, and for variables, it is unknown
-    what reaches the ranks. A file's key is set in each process that loads the file.
+    If stoker starts the script, options are words. For any other command, and for variables, it is unknown what
+    reaches the ranks. A key in a file is set in each process that loads the file.
     """
     if rank is None or not rank.argv:
         words = [pair for pair in pairs if place_of(pair[0]) is not Place.FILE]
@@ -195,7 +195,7 @@ def _reached(
 
 
 def applied_in(rank: RankProcess | None, pairs: Sequence[tuple[str, str]], cwd: str) -> dict[str, str]:
-    """Return the variables that carry a plan into the ranks: `APPLY` as JSON (instrument/settings.py), and its own."""
+    """Return the variables that carry a plan into ranks: `APPLY` as JSON (instrument/settings.py) and any that the plan sets."""
     if not pairs:
         return {}
     rank = rank or RankProcess()
@@ -249,7 +249,7 @@ def _entry(spec: JobSpec, trainer_main: str | None) -> tuple[str, ...]:
 def _resume(
     spec: JobSpec, chosen: Mapping[str, str], attempt: int, resume: bool | None
 ) -> tuple[str | None, list[tuple[str, str]]]:
-    """Return what this attempt resumes from, and the settings for that. `chosen`: set by policy or the user."""
+    """Return what this attempt resumes from and the settings for that. `chosen` has those set by policy or the user."""
     knobs = spec.knobs
     by_step = chosen.get(knobs.resume_step or "")
     if by_step is not None:
@@ -273,8 +273,8 @@ def _has(spec: JobSpec, flag: str) -> bool:
 def plan_as_shell(plan: LaunchPlan) -> str:
     """Format the plan as text to read and paste into a shell, with secrets hidden.
 
-    Every environment change is listed above the command with its reason. A secret variable is passed on from
-    the shell that runs the command.
+    Every environment change is listed above the command with its reason. The value of a secret variable comes
+    from the shell that runs the command.
     """
     lines = [f"# note: {printable(redact_text(note))}" for note in plan.notes]
     if plan.batch is not None:
@@ -324,9 +324,9 @@ def plan_as_record(plan: LaunchPlan) -> dict[str, Any]:
 
 
 def endpoint_of(job: JobSpec) -> tuple[str, int | None]:
-    """Return the host and port in ``--rdzv-endpoint``, split as torchrun does. ("", …) if not given, port None if invalid.
+    """Return the host ("" if not given) and port (None if invalid) in ``--rdzv-endpoint``, split as torchrun does.
 
-    torch/distributed/elastic/rendezvous/utils.py, parse_rendezvous_endpoint.
+    See parse_rendezvous_endpoint in torch/distributed/elastic/rendezvous/utils.py.
     """
     endpoint = endpoint_named(job)
     if endpoint.startswith("[") and endpoint.endswith("]"):
@@ -339,7 +339,7 @@ def endpoint_of(job: JobSpec) -> tuple[str, int | None]:
 
 
 def endpoint_named(job: JobSpec) -> str:
-    """Return ``--rdzv-endpoint`` as given, empty if not given."""
+    """Return the value of ``--rdzv-endpoint`` as given, or an empty string if it was not."""
     return next(
         (flag.removeprefix(_ENDPOINT) for flag in job.torchrun_flags if flag.startswith(_ENDPOINT)), ""
     ).strip()
@@ -353,12 +353,12 @@ _OWN_NAMES: Final = "STOKER_"
 def diff_lines(
     before: Mapping[str, Any], after: Mapping[str, Any], first_values: Mapping[str, object]
 ) -> tuple[str, ...]:
-    """Return the diff of two plans in the form of `plan_as_record`: "- old" and "+ new", arguments first.
+    """Return the diff of two plans in `plan_as_record` format, as "- old" and "+ new" lines, arguments first.
 
     Args:
-        before: the plan of the ended attempt.
+        before: the plan of the attempt that just finished.
         after: the plan of the next attempt.
-        first_values: the values of keys in the script's own config files, by setting name.
+        first_values: the values in the script's own config files, keyed by setting name.
     """
     lines: list[str] = []
 
@@ -401,15 +401,15 @@ _SAFE: Final = re.compile(r"[\w@%+=:,./<>…-]+")
 
 
 def real_command_of(job: JobSpec) -> str | None:
-    """Return the command of the real run behind a trial, or None if `command_of` returns none."""
+    """Return the command for the real run that a trial prepares, or None if `command_of` returns None."""
     rows = tuple(row for row in job.origins if not row[2].startswith("flag --trial"))
     return command_of(replace(job, origins=rows))
 
 
 def command_of(job: JobSpec, more: Sequence[str] = ()) -> str | None:
-    """Return ``stoker run --nproc-per-node 2 train.py --lr 3e-4`` with `more` flags, or None if no such command started the job.
+    """Return ``stoker run --nproc-per-node 2 train.py --lr 3e-4`` to start the job again, or None if no such command did.
 
-    Settings from files and from the environment are read again. A secret stays hidden, as recorded.
+    `more` flags are added, file and environment settings are read again, and secrets stay hidden, as recorded.
     """
     words = ["stoker", "run", *more]
     if job.config_path is not None:
