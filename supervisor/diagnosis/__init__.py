@@ -1,1 +1,1 @@
-"""Find why an attempt failed (pure): bytes, iterators and records in, one verdict out."""
+"""Determine why an attempt failed. Pure functions: bytes, iterators and records in, one verdict out."""

@@ -1,4 +1,4 @@
-"""Choose what to do next: the best action, and advice on this failure, the run's own values before general advice."""
+"""Choose the best next action and give advice on the failure, putting the run's own values before general advice."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ UNCOUNTED_KILL_ADVICE = (
 
 
 def action_for(failure: FailureClass, reason: Reason | None, text: str, job: JobEvidence) -> Action:
-    """Return the best action. Policy decides."""
+    """Return the recommended action. Policy makes the final decision."""
     match failure:
         case FailureClass.CUDA_OOM if is_fragmented(text) and not job.run_values.allocator_set:
             return Action.SET_ALLOCATOR
@@ -54,9 +54,9 @@ ONLY_SMALLER_ADVICE: Final = "A smaller batch would also be a smaller global bat
 def advice_for(
     failure: FailureClass, reason: Reason | None, text: str, job: JobEvidence, *, bare_kill: bool = False
 ) -> tuple[str, ...]:
-    """Return advice, the most specific first. `text` is the causing line and a few lines below.
+    """Return advice, most specific first. `text` is the line that shows the cause plus a few lines below it.
 
-    `bare_kill`: only a SIGKILL is known about the end.
+    If `bare_kill` is true, all that is known about the exit is a SIGKILL.
     """
     line = text.split("\n", 1)[0]
     own, replaces_general = _by_message(failure, text if failure is FailureClass.DDP_MISMATCH else line)
@@ -84,9 +84,9 @@ def advice_for(
 
 
 class _Row(NamedTuple):
-    """Advice on messages of some classes. `{0}`, `{1}` are the pattern's matched groups.
+    """Advice for messages in certain classes. `{0}` and `{1}` stand for the pattern's groups.
 
-    `alone`: the class's general advice would mislead (space helps no mount, login no host name). `more`: try later rows.
+    If `alone`, omit the class's misleading general advice (free space won't fix a mount). If `more`, try later rows.
     """
 
     classes: tuple[FailureClass, ...]
@@ -166,7 +166,7 @@ _ROWS: Final = (
 
 
 def _by_message(failure: FailureClass, text: str) -> tuple[list[str], bool]:
-    """Return the advice of the matching rows, and whether it replaces the general advice."""
+    """Return the advice from matching rows and whether it replaces the general advice."""
     found: list[str] = []
     alone = False
     for row in _ROWS:
@@ -180,7 +180,7 @@ def _by_message(failure: FailureClass, text: str) -> tuple[list[str], bool]:
 
 
 def is_mount_error(line: str) -> bool:
-    """Check whether a filesystem or its server failed, which has nothing to do with free space."""
+    """Check whether a filesystem or its server failed, a problem unrelated to free space."""
     return re.search(_MOUNT_ERROR, line) is not None
 
 
@@ -191,7 +191,7 @@ _FAILED_NODE = re.compile(
 
 
 def node_named(line: str) -> str | None:
-    """Return the node that failed, from the scheduler's line. A node after `ON` in a job's own line only ran its script."""
+    """Return the failed node from a scheduler's line. In the job's own line, a node after `ON` merely ran the script."""
     found = _FAILED_NODE.search(line)
     return (found[1] or found[2]).rstrip(".,:;") if found else None
 
@@ -200,7 +200,7 @@ def node_named(line: str) -> str | None:
 
 
 def _by_values(failure: FailureClass, reason: Reason | None, line: str, job: JobEvidence) -> list[str]:
-    """Return advice with values from the run and the machine's records."""
+    """Return advice that quotes values from the run and from the machine's records."""
     match failure:
         case FailureClass.CUDA_OOM:
             return _memory(line, job)
@@ -246,7 +246,7 @@ def _workers(failure: FailureClass, reason: Reason | None, line: str, job: JobEv
 
 
 def _misplaced(line: str, values: RunValues) -> list[str]:
-    """Explain a flag that the script rejected because it was meant for `stoker run`."""
+    """Explain that a flag rejected by the script was meant for `stoker run`."""
     refused = line.partition("error: ")[2] or line
     words = {word.partition("=")[0].strip("'\"`:,.") for word in refused.split()}
     return [
@@ -274,7 +274,7 @@ def _size(text: str, pattern: str) -> float | None:
 
 
 def is_fragmented(text: str) -> bool:
-    """Check whether a CUDA message shows far more memory reserved than allocated. If so, fix the allocator first."""
+    """Check whether a CUDA message shows far more memory reserved than allocated; if so, fix the allocator first."""
     tried = _size(text, "Tried to allocate SIZE")
     idle = _size(text, "SIZE is reserved by PyTorch but unallocated")
     if idle is None:
@@ -295,7 +295,7 @@ def _smaller_batch(text: str, values: RunValues) -> list[str]:
 
 
 def _next_micro_batch(text: str, values: RunValues) -> int | None:
-    """Return the next size that fits, by the message's numbers, at the same global batch, or None if it failed before."""
+    """Return the next smaller size that should fit at the same global batch, or None if that size already failed."""
     batch = values.batch
     if batch is None:
         return None

@@ -1,4 +1,4 @@
-"""The facts about one attempt, and the values that rules derive from them. Each is computed on first use."""
+"""Facts about a single attempt, plus values that the rules derive from them. Each is computed on first use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from supervisor.text.prefixes import split_prefix
 from supervisor.text.tracebacks import FRAME, HEAD, is_exception
 
 CRASH_LINES = 400
-"""How many lines at a log's end to search for a crash."""
+"""The number of lines at the tail of a log to search for a crash."""
 # The words of strsignal(3), which shells and launchers repeat, and of the kernel's log (show_signal_msg).
 _CRASH = Lazy(r"(?i)\b(?:seg(?:mentation )?fault|core dumped|bus error)\b")
 # Lines below the level of an error, as Python's logging and glog mark them.
@@ -48,9 +48,9 @@ _NO_ECHO = frozenset(
 
 
 class Root(NamedTuple):
-    """The chosen root: class, place and confidence.
+    """The chosen root cause: failure class, location and confidence.
 
-    `line` 0: no line shows it. `local_rank`: on its node, if `rank` is unknown. `shown_by` is the stacks or dumps behind it.
+    `line` is 0 if no line shows it. `local_rank` is set if `rank` is unknown. `shown_by`: the stacks or dumps behind it.
     """
 
     failure: FailureClass
@@ -67,13 +67,13 @@ class Root(NamedTuple):
     shown_by: SeenHang | SeenRecorder | None = None
 
     def of_rank(self, rank: int | None) -> Root:
-        """Return the same root with this rank, or with no known rank if None."""
+        """Return a copy of the root with this rank, or with no rank if None."""
         return self._replace(rank=rank, ranks=(rank,) if rank is not None else ())
 
 
 @dataclass(frozen=True)
 class Facts:
-    """One attempt: its evidence, scanned logs, launcher reports, and lines that may show the cause. Frozen, for cached values."""
+    """An attempt's evidence, scanned logs, launcher reports and possible cause lines. Frozen so values can be cached."""
 
     job: JobEvidence
     scans: tuple[SourceScan, ...]
@@ -86,13 +86,13 @@ class Facts:
 
     @cached_property
     def _reported(self) -> list[Candidate]:
-        """Candidates without the signals by which stoker ended a hang, because they have no other sender."""
+        """Candidates, minus the signals that stoker sent to stop a hang: no one else sent those."""
         ours = self.job.ended_for == "hang"
         return [item for item in self.candidates if not (ours and item.has(Trait.STOP_SIGNAL))]
 
     @cached_property
     def causes(self) -> list[Candidate]:
-        """Causes that are neither stops nor symptoms of something else."""
+        """Causes that are neither external stops nor symptoms of something else."""
         found = [
             item for item in self._reported if item.is_cause and item.failure is not FailureClass.TERMINATED
         ]
@@ -103,17 +103,17 @@ class Facts:
 
     @cached_property
     def stops(self) -> list[Candidate]:
-        """Reports of a stop from outside."""
+        """Reports that something outside the job stopped it."""
         return [item for item in self._reported if item.is_cause and item.failure is FailureClass.TERMINATED]
 
     @cached_property
     def consequences(self) -> list[Candidate]:
-        """Complaints of peers and similar lines."""
+        """Complaints from peers, and similar lines."""
         return [item for item in self._reported if not item.is_cause and item.strength >= Strength.TRACE]
 
     @cached_property
     def signal_deaths(self) -> list[Exit]:
-        """Deaths by a signal sent by neither the launcher (its TERM and KILL of survivors) nor the scheduler."""
+        """Deaths by signal that neither the launcher (TERM and KILL for survivors) nor the scheduler caused."""
         found = [
             item
             for item in self.launch.exits
@@ -124,7 +124,7 @@ class Facts:
         return sorted(found, key=lambda item: (item.summary, item.hit.source, item.hit.line))
 
     def _killed_with_its_step(self, item: Exit) -> bool:
-        """Check whether srun reports a task that it killed: for a canceled step, or after another task exited."""
+        """Check whether this is srun reporting a task it killed because its step was canceled or another task had exited."""
         if not item.hit.has(Trait.TASK_EXIT):
             return False
         stopped = any(stop.source == item.hit.source and stop.line <= item.hit.line for stop in self.stops)
@@ -134,7 +134,7 @@ class Facts:
     # -- causes ------------------------------------------------------------------------------------
 
     def _is_symptom(self, item: Candidate) -> bool:
-        """Check whether a cause is only a consequence of a different event in the logs."""
+        """Check whether a cause is merely a consequence of another event in the logs."""
         if item.soft and not self.died and self.any_progress:
             return True
         hits = self.scans[item.source].hits
@@ -154,7 +154,7 @@ class Facts:
         return item.has(Trait.ABORT) and self._is_explained_abort(item)
 
     def _is_explained_abort(self, item: Candidate) -> bool:
-        """Check whether SIGABRT followed a stated reason, or came from threads that an exception left behind."""
+        """Check whether a SIGABRT followed a stated reason or came from threads left behind by an exception."""
         return _ABORTED.search(item.text) is not None and any(
             (item.line <= other.line <= item.line + 3 and not other.has(Trait.ABORT))
             or (
@@ -168,7 +168,7 @@ class Facts:
         )
 
     def _is_stopped_loader(self, item: Candidate) -> bool:
-        """Check whether a data worker died from a job's final SIGTERM: another rank failed, or a launcher or a stop came first."""
+        """Check whether a data worker died of the final SIGTERM, set off by another rank's failure, the launcher or a stop."""
         alike = (one for one in self._reported if (one.source, one.rank) == (item.source, item.rank))
         if not any(one.line <= item.line and _LOADER_STOPPED.search(one.text) for one in alike):
             return False  # the loader's last words mention no signal
@@ -196,12 +196,12 @@ class Facts:
 
     @cached_property
     def best_cause(self) -> Candidate | None:
-        """The earliest of the causes that are not much weaker than the strongest."""
+        """The earliest cause whose strength is close to that of the strongest."""
         return _earliest_strong(self.causes)
 
     @cached_property
     def cause_before_stop(self) -> Candidate | None:
-        """The best cause, unless an earlier stop explains it."""
+        """The best cause, unless a preceding stop explains it."""
         root, stop = self.best_cause, self.firm_stop
         if root is None:
             return None
@@ -224,12 +224,12 @@ class Facts:
 
     @cached_property
     def firm_stop(self) -> Candidate | None:
-        """The first stop reported as received or requested."""
+        """The first stop that was reported as received or requested."""
         return next((item for item in self.stops if item.strength >= Strength.FIRM), None)
 
     @cached_property
     def stop_before_complaints(self) -> Candidate | None:
-        """The stop to report, if no peer complained before the first stop."""
+        """The stop to report, provided no peer complained before the first stop."""
         if not self.stops:
             return None
         # Pipes of a loader's own processes break as the other end stops, often before a report of the stop.
@@ -254,7 +254,7 @@ class Facts:
 
     @cached_property
     def died(self) -> bool:
-        """Whether any evidence shows that a process ended with a failure."""
+        """Whether there is any evidence that a process failed."""
         job = self.job
         if any(code != 0 for code in job.exit_codes.values()) or (job.launcher_exit or 0) != 0:
             return True
@@ -275,7 +275,7 @@ class Facts:
 
     @cached_property
     def unexplained_signal(self) -> Exit | None:
-        """The first death by a signal, unless all of them followed a stop."""
+        """The first death by signal, unless every such death came after a stop."""
         stop = self.firm_stop
         if stop is not None and all(item.hit.line > stop.line for item in self.signal_deaths):
             return None
@@ -283,7 +283,7 @@ class Facts:
 
     @cached_property
     def bad_exits(self) -> list[Exit]:
-        """Exits with their own code, torchrun's summary last. A shell's status belongs to no process."""
+        """Nonzero exits, with torchrun's summary last. A shell's exit status is excluded because it belongs to no process."""
         found = [
             item
             for item in self.launch.exits
@@ -295,12 +295,12 @@ class Facts:
 
     @cached_property
     def any_progress(self) -> bool:
-        """Whether training printed any line in the kept parts of the logs."""
+        """Whether the kept parts of the logs contain any training output."""
         return steps_seen(self.scans)
 
     @cached_property
     def mentions_crash(self) -> bool:
-        """Whether a line below the last step mentions a crash and matches no signature."""
+        """Whether a line after the last step mentions a crash but matches no signature."""
         for scan in self.scans:
             known = {hit.line for hit in scan.hits}
             last = max(*scan.steps, scan.tail_line + len(scan.tail) - CRASH_LINES, 0)
@@ -316,7 +316,7 @@ class Facts:
 
     @cached_property
     def breaks_off(self) -> bool:
-        """Whether a log ends inside a traceback without its exception, or in a helper thread's traceback with no end of training."""
+        """Whether a log stops mid-traceback, or at a helper thread's traceback without reporting that training finished."""
         if any(_ends_in_traceback(scan) for scan in self.scans):
             return True
         if self.good_end or self.job.launcher_exit == 0:
@@ -328,7 +328,7 @@ class Facts:
 
     @cached_property
     def good_end(self) -> bool:
-        """Whether a log reports the end of training."""
+        """Whether any log reports that training finished."""
         return any(
             closes_training(scan) or any(hit.has(Trait.GOOD_END) for hit in scan.hits) for scan in self.scans
         )
@@ -356,12 +356,12 @@ def _earliest_strong(causes: Sequence[Candidate]) -> Candidate | None:
 
 
 def _is_shell_tools(item: Candidate) -> bool:
-    """Check whether a batch script's tool complains about a file: the script continues. A full disk counts."""
+    """Check whether a batch script's tool complained about a file; the script then continues. A full disk counts."""
     return item.failure in _OF_FILES and _SHELL_TOOL.match(item.text) is not None
 
 
 def first_complaint(consequences: Sequence[Candidate]) -> Candidate | None:
-    """Return the complaint to report: a timeout, otherwise the first of the strongest."""
+    """Return the complaint to report: a timeout if there is one, otherwise the first of the strongest."""
     for item in consequences:
         if item.failure is FailureClass.NCCL_TIMEOUT and item.strength >= Strength.DECISIVE and not item.soft:
             return item  # peers' "connection closed" follows from a rank that timed out
@@ -373,7 +373,7 @@ def first_complaint(consequences: Sequence[Candidate]) -> Candidate | None:
 
 
 def _ends_in_traceback(scan: SourceScan) -> bool:
-    """Check whether the text ends in frames, with no later line that may give an exception."""
+    """Check whether the log stops at traceback frames, with no later line that could be the exception."""
     written = [text for line in scan.tail[-60:] if (text := split_prefix(line, scan.hosts)[1]).strip()]
     named = bool(written) and is_exception(written[-1]) and not is_closing(written[-1])
     framed = False
@@ -387,5 +387,5 @@ def _ends_in_traceback(scan: SourceScan) -> bool:
 
 
 def far_below(one: Candidate, other: Candidate) -> bool:
-    """Check whether a line is far below a given line, or in a different log."""
+    """Check whether `other` is far below `one` or in a different log."""
     return other.source != one.source or other.line - one.line > FAR_BELOW_LINES

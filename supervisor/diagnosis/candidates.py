@@ -1,8 +1,8 @@
-"""Turn hits into root candidates, and drop the errors that the job recovered from.
+"""Turn hits into root-cause candidates and drop errors that the job recovered from.
 
-A hit becomes a candidate unless it is quoted code or an echo. Frames and words choose its class. Three
-questions follow, in order. Does the line state that the program continued (a Python warning, "using … instead")? Do
-training's own lines follow, or a good end? Does the line only mention a failure that is raised elsewhere?
+Every hit becomes a candidate unless it is quoted code or an echo. Stack frames and wording determine its class.
+Three checks follow, in order. Does the line itself say that the program continued (a Python warning, "using …
+instead")? Is it followed by training output or a clean finish? Does it only mention a failure raised elsewhere?
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _KEPT_IN_WORKER = frozenset(
 
 
 class _Settled(NamedTuple):
-    """Class, reason and strength of a hit, and the line that shows them. `in_helper`: raised by a thread that ends alone."""
+    """A hit's class, reason, strength and evidence line. If `in_helper`, it came from a thread that died alone."""
 
     failure: FailureClass
     reason: Reason | None
@@ -87,12 +87,12 @@ class _Settled(NamedTuple):
 
 
 def steps_seen(scans: Sequence[SourceScan]) -> bool:
-    """Check whether any log shows lines of training itself."""
+    """Check whether any log contains output from the training loop itself."""
     return any(scan.drew_bars or scan.steps for scan in scans)
 
 
 def candidates_of(scans: Sequence[SourceScan]) -> list[Candidate]:
-    """Return all candidates of a job, log by log."""
+    """Return all of a job's candidates, one log after another."""
     made = []
     for scan in scans:
         # If a log collector labels every line INFO, the label does not describe the line.
@@ -108,10 +108,10 @@ def candidates_of(scans: Sequence[SourceScan]) -> list[Candidate]:
 
 
 def _without_context(found: list[Candidate]) -> list[Candidate]:
-    """Drop exceptions that only led to a later one in the same chain, which ended the process.
+    """Drop exceptions that merely led to a later one in the same chain, the one that ended the process.
 
-    A plain exception explains less than the one before it, for example when a full disk breaks a file being
-    closed. However, the program can do without an import whose failure was handled.
+    If the last one is a plain exception, it explains less than its predecessor, as when a full disk breaks a file
+    being closed. A failed import that was handled is still dropped, since the program can do without it.
     """
     raised = {(item.source, item.hit.line): item for item in found if item.is_cause and not item.soft}
     chained = ((item, raised.get((item.source, end_of_chain(item.hit) or 0))) for item in found)
@@ -131,7 +131,7 @@ def _without_context(found: list[Candidate]) -> list[Candidate]:
 
 
 def _is_no_report(hit: Hit, scans: Sequence[SourceScan]) -> bool:
-    """Check whether a line only quotes code, echoes or wraps a different line, or reports a handled exception."""
+    """Check whether a line only quotes code, echoes or wraps another line, or reports a handled exception."""
     if is_quoted_code(hit.text) or below_its_frame(hit) or is_echo(hit):
         return True
     wraps = hit.text.endswith(": Traceback (most recent call last):") or _OF_CELL.search(hit.text) is not None
@@ -173,7 +173,7 @@ def _candidate(hit: Hit, scans: Sequence[SourceScan], *, informs: bool) -> Candi
 
 
 def _settled(hit: Hit, scans: Sequence[SourceScan]) -> _Settled:
-    """Return a hit's class, which is its signature's unless the wrapped exception, frames or words show a different one."""
+    """Return a hit's class: its signature's, unless a wrapped exception, the frames or the wording indicate another."""
     signature = hit.signature
     plain = _Settled(signature.failure, signature.reason, signature.strength, hit.line, hit.text)
     if hit.has(Trait.WRAPS_INNER):
@@ -193,7 +193,7 @@ def _settled(hit: Hit, scans: Sequence[SourceScan]) -> _Settled:
 
 
 def _by_frames_or_words(hit: Hit, plain: _Settled) -> _Settled:
-    """Return a plain exception's class, from its words or else its frames."""
+    """Return the class of a plain exception, judging by its wording or, failing that, its frames."""
     by_frames = None if _OF_SOURCE.search(hit.text) else class_by_frames(frames_above(hit))
     by_words = _class_of_words(hit)
     if by_words is not None:
@@ -208,7 +208,7 @@ def _by_frames_or_words(hit: Hit, plain: _Settled) -> _Settled:
 
 
 def _class_of_words(hit: Hit) -> tuple[FailureClass, int] | None:
-    """Return the class from a plain exception's words, and their score, or None for the program's own exception types."""
+    """Return a class and score from a plain exception's wording, or None for the program's own exception types."""
     if not hit.has(Trait.GENERIC) or _OWN_TYPE.search(hit.text):
         return None
     if not hit.has(Trait.OPEN_TYPE) and not _ANY_TYPE.search(hit.text):
@@ -220,7 +220,7 @@ def _class_of_words(hit: Hit) -> tuple[FailureClass, int] | None:
 
 
 def _in_worker(line: int, text: str, hit: Hit, scans: Sequence[SourceScan]) -> _Settled:
-    """Return the class of a data worker's exception, based on the given line. Some keep their own class there."""
+    """Classify a data worker's exception, judging by the given line. Some exceptions keep their own class there."""
     inner = best_match(other for other in scans[hit.source].hits if other.line == line)
     if inner is not None and inner.signature.failure in _KEPT_IN_WORKER:
         found = inner.signature
@@ -229,7 +229,7 @@ def _in_worker(line: int, text: str, hit: Hit, scans: Sequence[SourceScan]) -> _
 
 
 def _is_soft(hit: Hit, settled: _Settled, *, informs: bool) -> bool:
-    """Check whether the line is a warning or a notice. `informs` means that a collector put INFO before each line."""
+    """Check whether the line is a warning or notice. If `informs`, a collector put INFO before every line."""
     if hit.has(Trait.FIRM):
         return False
     text = _INFORMS.sub(" ", hit.text) if informs else hit.text
@@ -244,7 +244,7 @@ def _is_soft(hit: Hit, settled: _Settled, *, informs: bool) -> bool:
 
 
 def _pipe_owner(hit: Hit) -> FailureClass | None:
-    """Return the owner of a broken pipe between Python's own processes: a data worker, or the program."""
+    """Return which side owned a broken pipe between Python's own processes: a data worker or the program."""
     paths = [frame.path for frame in frames_above(hit).frames]
     if not any("/multiprocessing/" in path for path in paths):
         return None
@@ -254,14 +254,14 @@ def _pipe_owner(hit: Hit) -> FailureClass | None:
 
 
 def _stamp(hit: Hit, scans: Sequence[SourceScan]) -> float | None:
-    """Return the time of a line, or of the nearest line with a time."""
+    """Return a line's timestamp, or that of a nearby line if it has none."""
     day_t = day_of(line for scan in scans for line in (*scan.head[:100], *scan.tail[-50:]))
     near = (hit.text, *reversed(hit.lines_before(40)), *hit.lines_after(12))
     return next((stamp for line in near if (stamp := when(line, day_t)) is not None), None)
 
 
 def in_order(found: list[Candidate]) -> list[Candidate]:
-    """Sort candidates in the job's order: by lines within one log, by time stamps across logs if all have them."""
+    """Sort candidates chronologically: by line within a log, and by timestamp across logs if every candidate has one."""
     sources = {item.hit.source for item in found}
     stamped = [item for item in found if item.order == item.order]
     if len(sources) > 1 and len(stamped) == len(found):
@@ -319,10 +319,10 @@ def without_recovered(
     """Return the candidates that may have caused the failure.
 
     Args:
-        found: all candidates, log by log.
+        found: all candidates, one log after another.
         scans: the scans of their logs.
         died: whether a process is known to have failed.
-        stepped: whether lines of training itself were seen.
+        stepped: whether any training output was found.
     """
     steps = [scan.tail_steps() for scan in scans]
     # A process ends only once, so it must have caught any exception type that it logged more than once.
@@ -341,13 +341,13 @@ def without_recovered(
 
 
 def _shows_trouble(found: Sequence[Candidate], scans: Sequence[SourceScan]) -> bool:
-    """Check whether an exception was raised, or any log shows a traceback or an ended process."""
+    """Check whether an exception was raised or any log shows a traceback or a dead process."""
     traits = {trait for scan in scans for hit in scan.hits for trait in hit.signature.traits}
     return not _TROUBLE.isdisjoint(traits) or any(_is_exception(item) and not item.soft for item in found)
 
 
 def _says_so(item: Candidate, died: bool) -> bool:
-    """Check whether the line itself states that the program continued."""
+    """Check whether the line itself says that the program continued."""
     if item.failure is not FailureClass.TERMINATED and _PYTHON_WARNING.search(item.text):
         return True
     if _INSTEAD.search(item.text[-80:]) and not _is_exception(item):
@@ -356,9 +356,9 @@ def _says_so(item: Candidate, died: bool) -> bool:
 
 
 def _gave_way(item: Candidate, found: Sequence[Candidate]) -> bool:
-    """Check whether a line only mentions or logs a failure raised elsewhere, and another exception was raised.
+    """Check whether a line only mentions or logs a failure raised elsewhere while another exception was raised.
 
-    A program that later ran out of memory can do without a failed import.
+    A failed import also counts if the program later ran out of memory, since it evidently did without the import.
     """
     if not item.is_cause:
         return False
@@ -376,7 +376,7 @@ def _gave_way(item: Candidate, found: Sequence[Candidate]) -> bool:
 
 
 def _is_another(mention: Candidate, raised: Candidate) -> bool:
-    """Check whether an exception below a mention differs, or is more exact about the same failure. Consequences are right below."""
+    """Check whether a later exception differs from a mention or describes it better. Consequences come right below."""
     if mention.failure is FailureClass.COMPILE_ERROR:
         return False  # compilers print, and their callers raise
     if raised.failure is mention.failure:
@@ -389,7 +389,7 @@ def _is_another(mention: Candidate, raised: Candidate) -> bool:
 
 
 def is_notice(item: Candidate) -> bool:
-    """Check for a line of a class that shows up as exceptions, but which is neither exception nor alarm."""
+    """Check whether a line is neither an exception nor an alarm, though its class normally appears as exceptions."""
     return _is_mention(item) and _ALARM.search(item.text) is None
 
 
@@ -400,17 +400,17 @@ def _is_mention(item: Candidate) -> bool:
 
 
 def _informed_on(item: Candidate, need: int = INFORMED_AFTER_NOTICE) -> bool:
-    """Check whether the program then logged other messages: a start before its first step, or a server."""
+    """Check whether the program went on to log other messages, as a server or a run still starting up would."""
     return sum(_INFORMS.search(line[:200]) is not None for line in item.hit.lines_after()) >= need
 
 
 def _by_whom(item: Candidate) -> tuple[int, Origin, str]:
-    """Return the source of an exception: the log, its rank and process, the exception's type."""
+    """Return where an exception came from: its log, its rank and process, and the exception type."""
     return item.source, item.hit.origin, item.text.split(":", 1)[0]
 
 
 def _is_exception(item: Candidate) -> bool:
-    """Check whether a line ends a traceback, by its layout or an exception's name."""
+    """Check whether a line ends a traceback, judging by its layout or an exception name."""
     return item.has(Trait.ENDS_TRACEBACK) or _EXCEPTION.match(item.text) is not None
 
 
@@ -418,7 +418,7 @@ def _is_exception(item: Candidate) -> bool:
 
 
 def without_swallowed(found: list[Candidate], raised: Mapping[int, str]) -> list[Candidate]:
-    """Drop exceptions that a script survived: its measurements show that another class ended it, and so does its log.
+    """Drop exceptions that a script survived, when measurements and the log agree that another class ended it.
 
     Keep the causes of that final exception: a full disk breaks the file being closed.
 
@@ -448,7 +448,7 @@ def without_swallowed(found: list[Candidate], raised: Mapping[int, str]) -> list
 
 
 def _recovered(item: Candidate, scan: SourceScan, steps: list[tuple[int, str]], died: bool) -> bool:
-    """Check whether the line or later lines show that the program continued, or that the run ended well."""
+    """Check whether this line or later ones show that the program continued or the run finished cleanly."""
     if _says_so(item, died) or (not died and _outlived(item)):
         return True
     if ends_well(scan, item.line):
@@ -473,7 +473,7 @@ def _recovered(item: Candidate, scan: SourceScan, steps: list[tuple[int, str]], 
 
 
 def _outlived(item: Candidate) -> bool:
-    """Check whether the program's bar or own words show that it continued."""
+    """Check whether the program's progress bar or its own messages show that it continued."""
     if not _is_exception(item):
         return not frames_above(item.hit).found and bar_states(item.hit.after) >= BAR_STATES
     if item.has(Trait.ENDS_TRACEBACK) and _informed_on(item):
@@ -484,7 +484,7 @@ def _outlived(item: Candidate) -> bool:
 
 
 def _steps_needed(item: Candidate, died: bool) -> tuple[int, bool]:
-    """Return how many later training lines prove recovery, and whether the process may still be dying."""
+    """Return how many later training lines prove recovery and whether the process may still be dying."""
     if item.has(Trait.MACHINE_WIDE) or item.failure is FailureClass.GPU_FAULT:
         return STEPS_ELSEWHERE, False
     if item.failure is FailureClass.TERMINATED:
@@ -507,7 +507,7 @@ def _steps_needed(item: Candidate, died: bool) -> tuple[int, bool]:
 
 
 def _went_on_to_next(item: Candidate, found: Sequence[Candidate], steps: list[tuple[int, str]]) -> bool:
-    """Check whether training continued until a later cause on the same rank, which then caused the failure."""
+    """Check whether training continued up to a later cause on the same rank, which then caused the failure instead."""
     if not item.is_cause or item.failure is FailureClass.TERMINATED or item.strength >= Strength.FATAL:
         return False
     later = [
@@ -523,10 +523,10 @@ def _went_on_to_next(item: Candidate, found: Sequence[Candidate], steps: list[tu
 
 
 def ends_well(scan: SourceScan, after_line: int) -> bool:
-    """Check whether the log shows a good end after a line, and no bad end after that.
+    """Check whether a clean finish follows a line, with no failed exit after that.
 
-    A script's closing line ("All done") counts only below some steps: a batch script's last `echo` comes after every failure. When an
-    exception closes the bars, each rank draws its bar once more. That is not a further step.
+    A script's closing line ("All done") counts only after some steps, because a batch script's last `echo` runs after any
+    failure. When an exception closes the progress bars, each rank redraws its bar once; that is not a new step.
     """
     ends = [hit for hit in scan.hits if hit.line > after_line]
     if not any(hit.has(Trait.GOOD_END) for hit in ends):

@@ -1,7 +1,7 @@
-"""The failure classes in words: title, meaning and advice for the user, and the words that identify a class in a line.
+"""User-facing text for each failure class (title, meaning, advice) and the words that identify a class in a line.
 
-The English sentences are the keys of their translations, so change both (`views/wording/lang/zh.toml`). The response to each class is
-defined by policy (`policy/rules.py`).
+The English sentences double as translation keys, so update both (`views/wording/lang/zh.toml`). Policy
+(`policy/rules.py`) defines the response to each class.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from supervisor.text.patterns import Lazy
 
 
 class ClassText(NamedTuple):
-    """The displayed texts of one class. `advice` is general. `advice.py` puts the run's own values first."""
+    """Display text for a failure class. `advice` is general; `advice.py` puts the run's own values first."""
 
     title: str
     action: Action
@@ -25,7 +25,7 @@ class ClassText(NamedTuple):
 
 @cache
 def class_texts() -> dict[FailureClass, ClassText]:
-    """Return the texts of all classes."""
+    """Return the display text for every class."""
     c, a = FailureClass, Action
     return {
         c.CUDA_OOM: ClassText(
@@ -271,7 +271,7 @@ def _table() -> tuple[tuple[FailureClass, int, tuple[str, ...]], ...]:
 
 
 def class_by_words(text: str, *, enough: int = ENOUGH) -> tuple[FailureClass, int] | None:
-    """Return the class whose words lead in a text, with its score, or None if none leads or scores `enough`."""
+    """Return the highest-scoring class for a text and its score, or None if there is a tie or it scores below `enough`."""
     opened = _CAMEL.sub(" ", _FOLDERS.sub("", before_hint(text) or text))
     words = f" {_BETWEEN.sub(' ', opened).strip().lower()} "
     scores: dict[FailureClass, int] = {}

@@ -1,4 +1,4 @@
-"""The inputs of a verdict: logs, exit codes, error files, and the machine's records."""
+"""Inputs to a verdict: logs, exit codes, error files and the machine's records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class LogSource(NamedTuple):
-    """One log. `chunks` is read in order, once. Compressed or UTF-16 bytes are fine. `path` is shown in a verdict."""
+    """A log. `chunks` is read once, in order; it may be compressed or UTF-16. `path` is shown in the verdict."""
 
     path: str
     chunks: Iterable[bytes]
@@ -23,7 +23,7 @@ class LogSource(NamedTuple):
 
 
 class MachineRecords(NamedTuple):
-    """The machine's records from the time of death. None means not checked, or not readable."""
+    """The machine's records from the time of death. None means unchecked or unreadable."""
 
     cgroup_oom_kills: int | None = None
     slurm_state: str | None = None
@@ -34,13 +34,13 @@ class MachineRecords(NamedTuple):
 
 
 class RunValues(NamedTuple):
-    """The run's own values, quoted in advice.
+    """The run's own values, for quoting in advice.
 
-    `batch` shows which smaller micro-batches keep the global one, `trials` which of them are known to fit or
-    fail (called only to suggest a batch). `user_of` returns the owner of a pid in a message. It is None if
-    pids here differ from the message's. `behind_entry`: flags of `stoker run` that came after `entry`, the
-    script, and so went to it. `keeps_global`: nothing known prevents a smaller micro-batch with the same
-    global batch. `divided_batch` is the batch flag with its value, if it covers more than one rank's batch.
+    `batch` determines which smaller micro-batches preserve the global batch; `trials` returns those known to fit or
+    fail, and is called only to suggest a batch. `user_of` returns the owner of a pid mentioned in a message, and is
+    None if pids here do not match the message's. `behind_entry` lists `stoker run` flags placed after `entry`, the
+    script, which received them instead. `keeps_global` is true if nothing rules out a smaller micro-batch at the
+    same global batch. `divided_batch` is the batch flag and its value, if it covers more than one rank's batch.
     """
 
     micro_batch: int | None = None
@@ -62,12 +62,12 @@ class RunValues(NamedTuple):
 
 
 class SeenHang(NamedTuple):
-    """The stacks of a live attempt that had stopped making progress.
+    """Stacks from a live attempt that had stopped making progress.
 
-    `ranks` are the ranks that kept the others waiting, empty if unknown. `path` and `line`: where their stack is
-    stored; line 0: nowhere. `groups`: all ranks by activity. `ended_for_it` means that the attempt was ended as a hang.
-    Otherwise it ended on its own, for example when waiting ranks timed out, or a person stopped it.
-    `silent_s` is the time from the last step to a person's stop.
+    `ranks` are the ranks that kept the others waiting, empty if unknown. `path` and `line` say where their stack is
+    stored; line 0 means nowhere. `groups` is all ranks grouped by activity. If `ended_for_it` is true, stoker stopped
+    the attempt as a hang; otherwise it exited on its own, for example when waiting ranks timed out, or a person
+    stopped it. `silent_s` is the time from the last step until a person stopped it.
     """
 
     ranks: tuple[int, ...]
@@ -83,9 +83,9 @@ class SeenHang(NamedTuple):
 class SeenRecorder(NamedTuple):
     """What a job's flight-recorder dumps show about a hanging collective.
 
-    `ranks` holds the ranks at fault and is empty if all reached the collective. `text` describes the collective
-    and its ranks. `path` is the dump from the first rank at fault, or else from any waiting rank. `at_start` says
-    whether the collective is the first in its group.
+    `ranks` contains the ranks at fault, and is empty if every rank reached the collective. `text` describes the
+    collective and its ranks. `path` is the dump from the first rank at fault or, failing that, any waiting rank.
+    If `at_start` is true, the collective is the first in its group.
     """
 
     ranks: tuple[int, ...]
@@ -95,34 +95,34 @@ class SeenRecorder(NamedTuple):
 
 
 class JobEvidence(NamedTuple):
-    """All evidence about one attempt. Only `logs` is required. Any other part may be empty.
+    """All evidence about an attempt. Only `logs` is required; anything else may be empty.
 
     Attributes:
         logs: the logs, in any order.
-        exit_codes: by global rank; negative for a signal.
+        exit_codes: exit codes keyed by global rank; negative for a signal.
         launcher_exit: the launcher's own exit code.
-        launcher_signal: the signal that ended the launcher itself, before stoker stopped it.
-        machine: kernel, cgroup, scheduler, disks.
-        stop_reason: why stoker stopped it, or None if it did not. stoker's own signals are then not a failure.
-        ended_for: the failure for which stoker ended the rest ("hang", "rank_died"); None if it did not. Signals reported in the
-            logs are then stoker's.
-        not_resumed: where it started instead of at its checkpoint, in words, if stoker ended it for that.
-        plan_differs: how its first steps differed from the plan, in words, if stoker ended it for that.
-        last_step: the last known completed step, from any source.
-        total_steps: the planned steps.
-        is_total_declared: whether a person declared that total; None: the log or the trainer reported a different one.
-        epochs: its epoch, and the planned number of epochs.
+        launcher_signal: the signal that killed the launcher itself, before stoker stopped it.
+        machine: kernel, cgroup, scheduler and disk records.
+        stop_reason: why stoker stopped it, or None if it did not. If set, stoker's own signals do not count as a failure.
+        ended_for: the failure that made stoker stop the remaining processes ("hang", "rank_died"), or None if it did not.
+            If set, signals reported in the logs are stoker's.
+        not_resumed: if stoker stopped it for not resuming at its checkpoint, where it started instead, in words.
+        plan_differs: if stoker stopped it because its first steps differed from the plan, how they differed, in words.
+        last_step: the last step known to have completed, from any source.
+        total_steps: the planned number of steps.
+        is_total_declared: whether a person declared that total; None if the log or trainer reported a different one.
+        epochs: the current epoch and the planned number of epochs.
         is_code_own: whether the exit code is the program's own, with no shell or remote launcher in between.
-        ended_t: when it ended, wall seconds, if a journal has it.
-        earlier_step: for an attempt without a step: the earlier attempt of the run that got furthest, and its step.
+        ended_t: when it finished, in wall-clock seconds, if recorded in a journal.
+        earlier_step: if this attempt made no step, the earlier attempt of the run that got furthest, and its step.
         final_checkpoint: whether a checkpoint of the last step was committed.
-        world_size: ranks in the job.
-        ranks_per_node: processes per node, to turn local ranks into global ones.
+        world_size: the number of ranks in the job.
+        ranks_per_node: processes per node, for converting local ranks to global ones.
         run_values: values for advice.
-        hang: the stacks before the attempt was ended as a hang, or ended on its own without progress.
+        hang: stacks from before the attempt was stopped as a hang, or exited on its own without progress.
         recorder: PyTorch's flight-recorder data about the hanging collective.
-        metric_rows: number of metric lines at the end of the logs, if nothing else shows training.
-        raised: by global rank, the class of the exception that ended its script, if the process was measured.
+        metric_rows: the number of metric lines at the tail of the logs, if nothing else shows training.
+        raised: the class of the exception that ended each measured process's script, keyed by global rank.
     """
 
     logs: tuple[LogSource, ...]

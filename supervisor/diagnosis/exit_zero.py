@@ -1,6 +1,6 @@
-"""Judge from the logs whether an exit code of 0 means success.
+"""Decide from the logs whether an exit code of 0 means success.
 
-A shell's pipe, ``|| true``, srun and pdsh exit with 0 whatever their program did, and a program may swallow its own failure. Three
+Shell pipes, ``|| true``, srun and pdsh exit with 0 whatever their program did, and a program may swallow its own failure. Three
 questions decide: do programs print this line routinely, did the program continue after it, and had it reached its planned end?
 """
 
@@ -64,7 +64,7 @@ _NAMED_STEP = Lazy(r"(?i)\b(?:step|iter(?:ation)?|update)s?\W{0,4}(\d{1,12})\b")
 
 
 class PlannedEnd(NamedTuple):
-    """The progress of training: `done` of `total` steps or epochs. `is_reached`: at most one logging interval was missing."""
+    """Training progress: `done` of `total` steps or epochs. `is_reached` allows for one missing logging interval."""
 
     unit: str
     done: int
@@ -73,7 +73,7 @@ class PlannedEnd(NamedTuple):
 
 
 def planned_end(facts: Facts) -> PlannedEnd | None:
-    """Return how far the training got, or None if the planned end of the whole training is unknown."""
+    """Return how far training got, or None if the planned end of the full training run is unknown."""
     job = facts.job
     if job.last_step is not None and job.total_steps:
         counter = rf"(?<![\d.:/])(\d{{1,12}})\s?(?:/|of)\s?{job.total_steps}(?![\d./])"
@@ -93,14 +93,14 @@ def planned_end(facts: Facts) -> PlannedEnd | None:
 
 
 class _Counted(NamedTuple):
-    """The highest value of a counter, and the largest gap between two values."""
+    """A counter's highest value and the largest gap between two of its values."""
 
     highest: int
     gap: int
 
 
 def _counted(scans: Iterable[SourceScan], counter: str, *, declared: bool | None) -> _Counted | None:
-    """Return the values of a counter in the logs, or None if its total may cover only a part of the training."""
+    """Summarize a counter's values in the logs. Return None if its total may cover only part of the training run."""
     pattern = re.compile(counter)
     highest, gaps, is_counted, is_whole = 0, [1], False, False
     for scan in scans:
@@ -119,7 +119,7 @@ def _counted(scans: Iterable[SourceScan], counter: str, *, declared: bool | None
 
 
 def reached_end(facts: Facts, root: Root) -> bool:
-    """Check whether the work was done: the planned end was reached, or an evaluation had results before a last, possibly handled, traceback."""
+    """Check whether the planned end was reached, or an evaluation got results before a last, possibly handled, traceback."""
     end = planned_end(facts)
     if end is not None or facts.job.last_step is not None:
         return end is not None and end.is_reached
@@ -132,7 +132,7 @@ def reached_end(facts: Facts, root: Root) -> bool:
 
 
 def says_end(facts: Facts) -> bool:
-    """Check whether the program reports its end, or was told to end. In a shell's output, a word such as *done* is no proof."""
+    """Check whether the program reports finishing or being told to stop. In shell output, a word like *done* proves nothing."""
     if any(item.failure is FailureClass.TERMINATED for item in facts.candidates):
         return True
     merged = not facts.job.is_code_own
@@ -144,7 +144,7 @@ def says_end(facts: Facts) -> bool:
 
 
 def standing(facts: Facts, root: Root) -> bool:
-    """Check for evidence of a failure after which the program did not continue."""
+    """Check for evidence of a failure that the program did not continue after."""
     if standing_exit(facts) is not None:
         return True
     end = planned_end(facts)
@@ -157,13 +157,13 @@ def standing(facts: Facts, root: Root) -> bool:
 
 
 def standing_exit(facts: Facts) -> Exit | None:
-    """Return a failed process's exit, by its exit code or a launcher's or shell's report, if nothing continued after it."""
+    """Return a failed process's exit, from its code or a launcher or shell report, if nothing continued afterwards."""
     bad = (item for item in facts.launch.exits if item.code != 0 and item.code not in STOP_SIGNALS)
     return next((item for item in bad if item.hit.source < 0 or not _continued(facts, item.hit)), None)
 
 
 def _is_evidence(item: Candidate, facts: Facts, is_missed: bool) -> bool:
-    """Check that programs do not print such a line routinely, and that it ended this one."""
+    """Check whether a line is one that programs do not print routinely and that ended this program."""
     above = frames_above(item.hit)
     in_thread = bool(above.frames) and above.frames[0].path.endswith("threading.py")
     if item.soft or above.ignored or in_thread or not (item.is_cause or item.failure in _SELDOM_PRINTED):
@@ -179,7 +179,7 @@ def _is_evidence(item: Candidate, facts: Facts, is_missed: bool) -> bool:
 
 
 def _begins_at_top(traceback: Frames) -> bool:
-    """Check whether a traceback begins at the top of a program, so that no function handled the exception."""
+    """Check whether a traceback starts at the top level of a program, meaning no function handled the exception."""
     frames = [frame for frame in traceback.frames if "runpy" not in frame.path]
     if not traceback.found or not frames:
         return len(frames) >= DEEP_FRAMES
@@ -188,7 +188,7 @@ def _begins_at_top(traceback: Frames) -> bool:
 
 
 def _continued(facts: Facts, hit: Hit) -> bool:
-    """Check whether a step, an epoch, a checkpoint, a metric or, in the program's own stream, a closing line follows."""
+    """Check whether a step, epoch, checkpoint, metric or (in the program's own stream) closing line follows."""
     scan = facts.scans[hit.source]
     below = [
         text
@@ -208,7 +208,7 @@ def _continued(facts: Facts, hit: Hit) -> bool:
 
 
 def _says_instead(scan: SourceScan, hit: Hit) -> bool:
-    """Check whether a program without training states right below an exception what it did instead."""
+    """Check whether a program that does no training says, right after an exception, what it did instead."""
     above = (text for number, text in scan.numbered_tail() if number <= hit.line)
     return (
         scan.first_line == 1  # no other job was cut off above it in the file

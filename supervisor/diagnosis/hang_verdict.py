@@ -1,7 +1,7 @@
-"""Judge a hang: find the rank that the others waited for, by their messages, stacks and flight-recorder dumps.
+"""Analyze a hang: find the rank the others were waiting for, from their messages, stacks and flight-recorder dumps.
 
-The rank that is elsewhere is the culprit. The ranks that wait for it in a collective are consequences. Stacks and dumps outweigh the
-log lines from the end of the hang.
+The rank that is elsewhere is the culprit; the ranks waiting for it in a collective are consequences. Stacks and
+dumps outweigh log lines written when the hang ended.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class HangPlace(NamedTuple):
-    """The frame where a process waits."""
+    """The frame in which a process is waiting."""
 
     source: int
     line: int
@@ -60,7 +60,7 @@ def _group_in(text: str) -> str:
 
 
 def _furthest_behind(complaints: Sequence[tuple[int, str]]) -> int | None:
-    """Return the only rank with its group's lowest collective number, if at least two ranks printed theirs."""
+    """Return the one rank with its group's lowest collective number, if at least two ranks printed theirs."""
     completed: defaultdict[str, dict[int, int]] = defaultdict(dict)
     timed_out: defaultdict[str, dict[int, int]] = defaultdict(dict)
     outstanding: dict[int, int] = {}
@@ -80,7 +80,7 @@ def _furthest_behind(complaints: Sequence[tuple[int, str]]) -> int | None:
 
 
 def _read_complaints(candidates: Sequence[Candidate]) -> tuple[list[int], list[tuple[int, str]]]:
-    """Return the ranks that messages report as awaited, and the complaints of ranks that wait."""
+    """Return the ranks that messages say others were waiting for, along with the complaints of the waiting ranks."""
     waited_for: list[int] = []
     complaints: list[tuple[int, str]] = []
     for item in candidates:
@@ -94,7 +94,7 @@ def _read_complaints(candidates: Sequence[Candidate]) -> tuple[list[int], list[t
 
 
 def lagging_rank(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) -> int | None:
-    """Return the rank that did not arrive: as the waiting ranks report, the only silent one, or the last."""
+    """Return the rank that never arrived: the one the waiting ranks name, the only silent one, or the last."""
     waited_for, complaints = _read_complaints(candidates)
     if waited_for:
         return max(set(waited_for), key=waited_for.count)
@@ -124,7 +124,7 @@ _IN_COLLECTIVE = Lazy(
 
 
 def hang_place(scans: Sequence[SourceScan], ranks: Ranks) -> HangPlace | None:
-    """Return the process that a logged stack dump shows outside any collective, else the first one dumped."""
+    """Return the first process that a logged stack dump shows outside a collective, or else the first one dumped."""
     first: HangPlace | None = None
     for scan in scans:
         for hit in scan.hits:
@@ -149,7 +149,7 @@ def hang_place(scans: Sequence[SourceScan], ranks: Ranks) -> HangPlace | None:
 
 
 def _waiting_frame(lines: Sequence[str], hosts: Collection[str]) -> tuple[int, str, bool] | None:
-    """Return the user's frame where the first thread waits, else its innermost: lines below its head, text, whether below a collective."""
+    """Return the first thread's waiting frame (the user's, else the innermost): lines below head, text, in a collective."""
     texts = [split_prefix(line, hosts)[1] for line in lines]
     thread = next(iter(parse_stack(["Thread 0", *texts])), None)
     pairs = zip(thread.at, thread.frames, strict=True) if thread is not None else ()
@@ -192,10 +192,10 @@ _WAITS = _MEETINGS | {"kernel"}
 
 
 def hang_by_stacks(facts: Facts, root: Root) -> Root | None:
-    """Return the root from the stacks, if the attempt was ended as a hang.
+    """Return the root cause according to the stacks, if the attempt was stopped as a hang.
 
-    A cause logged by a rank itself (an exception before it stopped responding) still wins. The hang is
-    then its symptom.
+    A cause that a rank logged itself, such as an exception before it stopped responding, takes precedence. The
+    hang is then a symptom.
     """
     seen = facts.job.hang
     if seen is None or not seen.ended_for_it:
@@ -208,9 +208,9 @@ def hang_by_stacks(facts: Facts, root: Root) -> Root | None:
 
 
 def timeout_by_stacks(facts: Facts, root: Root) -> Root | None:
-    """Return the ranks that timed-out ranks had waited for, from the stacks. The logs only suggest them.
+    """Return the ranks that timed-out ranks were waiting for, according to the stacks. The logs only suggest them.
 
-    With gloo there is no NCCL, so the class becomes a hang.
+    gloo does not involve NCCL, so with gloo the class becomes a hang.
     """
     seen = facts.job.hang
     if seen is None or seen.ended_for_it or not seen.path or root.failure not in _GIVEN_UP:
@@ -237,16 +237,16 @@ def _from_stacks(seen: SeenHang, root: Root) -> Root:
 
 
 def title_of_absent(ranks: Sequence[int], failure: FailureClass) -> str | None:
-    """Return the headline of a timeout whose absent ranks are known, or None for any other root."""
+    """Return the headline for a timeout whose absent ranks are known, or None for any other root cause."""
     if failure is not FailureClass.NCCL_TIMEOUT or not ranks:
         return None
     return f"A collective timed out: {ranks_named(ranks)} never joined it"
 
 
 def hang_by_recorder(facts: Facts, root: Root) -> Root | None:
-    """Return the missing ranks according to the dumps. The class and the line of a timeout stay.
+    """Return the ranks that are missing according to the dumps. A timeout keeps its class and line.
 
-    Dumps outweigh silence, a bare crash, a stop, or a wait. If the log itself reports its end, the dumps are from another time.
+    Dumps outweigh silence, a bare crash, a stop or a wait. If the log reports finishing, the dumps are from another time.
     """
     seen = facts.job.recorder
     if seen is None:
@@ -266,14 +266,14 @@ def hang_by_recorder(facts: Facts, root: Root) -> Root | None:
 
 
 def advice_by_recorder(seen: SeenRecorder, general: Sequence[str]) -> tuple[str, ...]:
-    """Return what the dumps show and what to check next, before the class's own advice."""
+    """Return what the dumps show and what to check next, followed by the class's own advice."""
     if not seen.ranks:
         return (ALL_IN_THE_FIRST if seen.at_start else ALL_IN_ONE, *general[1:])
     return (f"The flight recorder shows: {seen.text}.", *general)
 
 
 def waited(seen: SeenHang) -> tuple[Consequence, ...]:
-    """Return one consequence per waiting rank. Its wait follows from where the other ranks were."""
+    """Return one consequence per waiting rank, each of which waited because of where the other ranks were."""
     if not seen.ranks or not seen.path:
         return ()
     found: list[Consequence] = []
@@ -297,7 +297,7 @@ def waited(seen: SeenHang) -> tuple[Consequence, ...]:
 
 
 def advice_by_stacks(seen: SeenHang, general: Sequence[str]) -> tuple[str, ...]:
-    """Return what the stacks show and what to check next, replacing the class's request for stacks."""
+    """Return what the stacks show and what to check next, in place of the class's advice to collect stacks."""
     if not seen.groups:
         return tuple(general)
     first = next((group for group in seen.groups if set(group.ranks) <= set(seen.ranks)), None)

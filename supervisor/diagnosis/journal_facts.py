@@ -1,4 +1,4 @@
-"""Add the journal's record of an attempt to the evidence: exits, stops, steps, stacks, and the run's own values."""
+"""Add the journal's record of an attempt to the evidence: exits, stops, steps, stacks and the run's own values."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def with_journal_facts(
     spec: JobSpec | None = None,
     run_root: str = FROM_ATTEMPT,
 ) -> JobEvidence:
-    """Add the journals' record of one attempt: a (state, attempt) for each node. The first node leads.
+    """Add what the journals recorded about an attempt, as one (state, attempt) pair per node, the leader first.
 
-    `spec` is the resolved job, whose values advice quotes. `run_root` is the run directory, as shown in the verdict's paths.
+    `spec` is the resolved job, whose values advice quotes. `run_root` is the run directory as shown in the verdict's paths.
     """
     pairs = list(nodes)
     if not pairs:
@@ -76,25 +76,25 @@ def _launcher_exit(views: Sequence[AttemptState], known: int | None) -> int | No
 
 
 def _differs(view: AttemptState) -> PlanDiffers | None:
-    """Return how the attempt differed from its plan, if stoker ended it for that reason."""
+    """Return how the attempt differed from its plan, if that is why stoker stopped it."""
     return view.differs if view.stop is not None and view.stop.why is StopWhy.PLAN_DIFFERS else None
 
 
 def _ranks_of(view: AttemptState) -> int | None:
-    """Return how many ranks this attempt had. A job may restart with fewer."""
+    """Return the number of ranks in this attempt. A job may restart with fewer."""
     batch = view.shown_batch
     return batch.world_size if batch is not None and batch.ranks_known else None
 
 
 def _is_total_declared(state: RunState, spec: JobSpec | None) -> bool | None:
-    """Check whether a person declared the total; False if only arguments or counted epochs give it; None if it was reported."""
+    """Check whether a person declared the total. Return False if only arguments or epoch counts give it, None if reported."""
     if spec is not None and spec.total_steps == state.total_steps:
         return bool(spec.sources("run.total_steps"))
     return False if state.progress is not None and state.progress.epoch_steps is not None else None
 
 
 def _epochs(state: RunState, view: AttemptState) -> tuple[int, int] | None:
-    """Return the epoch of an attempt and the planned number of epochs, if its log prints both."""
+    """Return an attempt's epoch and the planned number of epochs, if its log prints both."""
     told = state.progress
     if told is None or told.attempt != view.number or told.epoch is None or not told.total_epochs:
         return None
@@ -102,7 +102,7 @@ def _epochs(state: RunState, view: AttemptState) -> tuple[int, int] | None:
 
 
 def _earlier_step(state: RunState, views: Sequence[AttemptState]) -> tuple[int, int] | None:
-    """Return the attempt and step that the run had reached before an attempt that made no step, or None if there is none."""
+    """Return the attempt and step the run had reached before an attempt that made no step, or None if there is none."""
     if any(own.last_step is not None for own in views):
         return None
     resumed = max((own.resumed_step for own in views if own.resumed_step is not None), default=-1)
@@ -128,21 +128,21 @@ def _not_resumed(view: AttemptState, differs: PlanDiffers | None) -> str:
 
 
 def _stops(views: Sequence[AttemptState]) -> tuple[str | None, str | None]:
-    """Return why stoker stopped the attempt, or else the failure that made stoker stop the remaining processes."""
+    """Return why stoker stopped the attempt or, failing that, the failure that made it stop the remaining processes."""
     stops = [own.stop.why for own in views if own.stop is not None]
     ours = next((why.value for why in stops if why in OUR_STOPS), None)
     return (ours, None) if ours is not None else (None, next((why.value for why in stops), None))
 
 
 def _launcher_signal(views: Sequence[AttemptState]) -> int | None:
-    """Return the signal that ended a launcher. Once stoker's stop begins, the signal may be stoker's."""
+    """Return the signal that killed a launcher. A signal that arrives after stoker began its own stop may be stoker's."""
     ended = (own for own in views if own.exit_code is not None and own.exit_code < 0)
     by_others = (own for own in ended if own.stop is None or (own.ended_t or own.stop.t) < own.stop.t)
     return next((-own.exit_code for own in by_others if own.exit_code is not None), None)
 
 
 def _with_kills(machine: MachineRecords, views: Sequence[AttemptState]) -> MachineRecords:
-    """Add the count of killed processes. A count of 0 needs every node's record, a kill only one."""
+    """Add the number of OOM kills. A count of 0 requires a record from every node; for a kill, one node is enough."""
     counted = [own.memory_kills for own in views if own.memory_kills is not None]
     if counted and (any(counted) or len(counted) == len(views)):
         return machine._replace(cgroup_oom_kills=sum(counted))
@@ -150,7 +150,7 @@ def _with_kills(machine: MachineRecords, views: Sequence[AttemptState]) -> Machi
 
 
 def _hang(views: Iterable[AttemptState], run_root: str) -> SeenHang | None:
-    """Return the hang that made stoker end the attempt. A hang that was only detected does not count."""
+    """Return the hang for which stoker stopped the attempt. A hang that was only detected does not count."""
     for view in views:
         found = view.hang
         if found is not None and view.stop is not None and view.stop.why is StopWhy.HANG:
@@ -161,7 +161,7 @@ def _hang(views: Iterable[AttemptState], run_root: str) -> SeenHang | None:
 
 
 def _silence(state: RunState, view: AttemptState, run_root: str) -> SeenHang | None:
-    """Return the newest stacks, if no step followed and they show which ranks kept the others waiting."""
+    """Return the latest stacks if no step followed and they show which ranks kept the others waiting."""
     taken, step = view.stacks, state.progress
     if taken is None or not taken.odd or not taken.groups:
         return None
@@ -190,7 +190,7 @@ def _silence(state: RunState, view: AttemptState, run_root: str) -> SeenHang | N
 def run_values_of(
     state: RunState, view: AttemptState, own_pids: Iterable[int], job: JobSpec | None
 ) -> RunValues:
-    """Return the run's settings during this attempt. If the job is unknown (an observed run), there are fewer."""
+    """Return the run's settings during this attempt. Fewer are available if the job is unknown (an observed run)."""
     batch = view.shown_batch
     values = RunValues(
         micro_batch=batch.micro_batch_per_rank if batch is not None else None,
@@ -217,7 +217,7 @@ def run_values_of(
 
 
 def _behind_entry(job: JobSpec) -> tuple[str, ...]:
-    """Return flags known to `stoker run` among the script's own arguments, as typed."""
+    """Return any `stoker run` flags that appear among the script's own arguments, as typed."""
     if job.entry_kind not in ("script", "module"):
         return ()
     known = by_spelling((*STOKER_FLAGS, *TORCHRUN_FLAGS))
@@ -225,7 +225,7 @@ def _behind_entry(job: JobSpec) -> tuple[str, ...]:
 
 
 def _allocator_set(state: RunState, view: AttemptState, job: JobSpec | None) -> bool:
-    """Check whether expandable segments were requested before: by the job, or by an earlier decision."""
+    """Check whether the job or an earlier decision has already requested expandable segments."""
     env = list(job.env) if job is not None else []
     for earlier in state.attempts:
         if (

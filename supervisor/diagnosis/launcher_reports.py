@@ -1,6 +1,7 @@
-"""Read the ends of processes from launcher reports, and find the rank of a line.
+"""Read process exits from launcher reports and determine which rank a line came from.
 
-Launchers: torchrun, DeepSpeed, Lightning, composer, mp.spawn, srun. Sources: torch/distributed/elastic/multiprocessing/{api,errors}.py, deepspeed/launcher/launch.py,
+Launchers: torchrun, DeepSpeed, Lightning, composer, mp.spawn, srun. Sources:
+    torch/distributed/elastic/multiprocessing/{api,errors}.py, deepspeed/launcher/launch.py,
 torch/multiprocessing/spawn.py, lightning's subprocess launchers, composer's launcher, srun.
 """
 
@@ -19,7 +20,7 @@ from supervisor.text.prefixes import NOWHERE, Origin, split_prefix
 
 
 class Exit(NamedTuple):
-    """The end of one process. `code` is negative for a signal. `summary` marks torchrun's closing box."""
+    """A process exit. `code` is negative for a signal. `summary` is true for torchrun's closing summary box."""
 
     code: int
     hit: Hit
@@ -32,7 +33,7 @@ class Exit(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """The launchers' reports. `root_rank`: torchrun's first observed failure; `sigtermed`: pids it stopped; `numbered`: nodes named by stoker."""
+    """Launcher reports. `root_rank`: torchrun's first failure; `sigtermed`: pids it stopped; `numbered`: stoker named the nodes."""
 
     exits: tuple[Exit, ...]
     root_rank: int | None
@@ -89,7 +90,7 @@ _SRUN_WORDS = {"Segmentation": 11, "Bus": 7, "Aborted": 6, "Killed": 9, "Illegal
 def read_launch(
     scans: Sequence[SourceScan], known_world: int | None = None, known_per_node: int | None = None
 ) -> Launch:
-    """Collect the launchers' reports in all logs. Sizes known from elsewhere take precedence."""
+    """Collect launcher reports from all logs. Sizes known from elsewhere take precedence."""
     hits = [hit for scan in scans for hit in scan.hits]
     exits = [item for hit in hits if (item := _exit(hit)) is not None]
     boxed = [item for item in exits if item.summary]
@@ -120,7 +121,7 @@ def _known_sizes(
     world: int | None,
     per_node: int | None,
 ) -> tuple[int | None, int | None]:
-    """Return processes per node and world size: known, printed, or as many as the only agent reports."""
+    """Return processes per node and world size: known, printed or, with a single agent, the number it reports."""
     # One agent signals the survivors of its group. The signaled and failed processes form the group.
     pids = {item.pid for item in exits if item.pid is not None} | sigtermed
     group = len(pids) if len(pids) > 1 else None
@@ -132,20 +133,20 @@ def _known_sizes(
 
 
 def _exit(hit: Hit) -> Exit | None:
-    """Return the exit that a launcher or srun reports in a line."""
+    """Return the exit that a launcher or srun reports on a line."""
     found = _launchers_exit(hit) if hit.has(Trait.LAUNCHER_REPORT) else None
     return _task_exit(hit) if found is None and hit.has(Trait.TASK_EXIT) else found
 
 
 def _signalled(hits: Sequence[Hit]) -> frozenset[int]:
-    """Return the processes that a launcher reports stopping."""
+    """Return the pids of the processes that a launcher reports stopping."""
     reports = (hit for hit in hits if hit.has(Trait.SIGNALS_PEERS))
     texts = (text for hit in reports for text in (hit.text, *hit.lines_after(24)))
     return frozenset(whole(found[1] or found[2]) for text in texts for found in _SIGNALLED.finditer(text))
 
 
 def _ranks_by_pid(scans: Sequence[SourceScan], exits: Sequence[Exit]) -> dict[int, int]:
-    """Return ranks by process id: first from exits, then from prefixes, then from Ray's own lines."""
+    """Map process IDs to ranks, using exits first, then line prefixes, then Ray's own lines."""
     by_pid = {item.pid: item.rank for item in exits if item.pid is not None and item.rank is not None}
     for scan in scans:
         for hit in scan.hits:
@@ -159,7 +160,7 @@ def _ranks_by_pid(scans: Sequence[SourceScan], exits: Sequence[Exit]) -> dict[in
 
 
 def with_known_exits(launch: Launch, codes: Mapping[int, int]) -> Launch:
-    """Add directly observed exit codes by global rank. If one rank failed on its own, the launcher caused the -15 of the others."""
+    """Add observed exit codes, keyed by global rank. If a rank failed on its own, the launcher caused the other -15 codes."""
     failed = any(code not in {0, -15} for code in codes.values())
     own = {rank: code for rank, code in codes.items() if code != 0 and not (failed and code == -15)}
     reported = {(item.rank, item.code) for item in launch.exits}
@@ -185,7 +186,7 @@ _SIZE_WORDS = ("proc", "node", "orld", "rank", "--gpus", "clients", "MEMBER")
 
 
 def _sizes(scans: Sequence[SourceScan]) -> tuple[int | None, int | None]:
-    """Return processes per node and world size, as printed by commands, banners and programs."""
+    """Return processes per node and world size, as printed in commands, banners and program output."""
     per_node = nodes = world = None
     for scan in scans:
         # A short log's head is also its tail.
@@ -207,7 +208,7 @@ def _size(match: re.Match[str] | None) -> int | None:
 
 
 def _launchers_exit(hit: Hit) -> Exit | None:
-    """Return the exit in a launcher's line. The first matching form counts."""
+    """Return the exit reported on a launcher's line. The first matching format wins."""
     if match := _SUMMARY.search(hit.text):
         return _torchrun_summary(match, hit)
     match = next((match for form in _EXITS if (match := form.search(hit.text))), None)
@@ -241,7 +242,7 @@ def _torchrun_summary(match: re.Match[str], hit: Hit) -> Exit:
 
 
 def _task_exit(hit: Hit) -> Exit | None:
-    """Return the exit in srun's report on one task, or in a trainer's own JSON event."""
+    """Return the exit from srun's report on a task or from a trainer's own JSON event."""
     if match := re.search(r"\btask (\d+): Exited with exit code (\d+)", hit.text):
         return Exit(whole(match[2]), hit, task=whole(match[1]))
     if match := re.search(r"\btasks? (\d+)([\d,-]*): ([A-Z][a-z]+)", hit.text):
@@ -300,7 +301,7 @@ def _first_number(patterns: Sequence[Lazy], text: str) -> int | None:
 
 
 def only_absent(world: int, present: Collection[int]) -> int | None:
-    """Return the one rank of a world that is not in `present`, or None if none or several are absent."""
+    """Return the one rank missing from `present`, or None if none or several are missing."""
     # A logged world size may be any number, so count ranks only if at most one can be absent.
     if world > len(present) + 1:
         return None
@@ -309,44 +310,44 @@ def only_absent(world: int, present: Collection[int]) -> int | None:
 
 
 def inline_rank(text: str) -> int | None:
-    """Return the rank that a line's own words give as its source."""
+    """Return the rank that a line's own text names as its source."""
     if "ank" not in text and "RANK" not in text and "device=TPU" not in text and not text.startswith("["):
         return None
     return _first_number(_INLINE, text)
 
 
 def _own_rank(text: str) -> int | None:
-    """Return the rank that PyTorch's C++ code gives as its own: ``[Rank 3] Watchdog caught …``."""
+    """Return the rank that PyTorch's C++ code names as its own, as in ``[Rank 3] Watchdog caught …``."""
     match = re.search(_OWN, text) if "Rank" in text else None
     return whole(match[1]) if match is not None else None
 
 
 def device_of(text: str) -> int | None:
-    """Return the visible CUDA device in a message: usually a local rank, never a global rank."""
+    """Return the visible CUDA device named in a message. It is usually a local rank, never a global one."""
     if not any(word in text for word in ("GPU", "NPU", "cuda", "NCCL WARN")):
         return None
     return _first_number(_DEVICES, text)
 
 
 def _pid_of(text: str) -> int | None:
-    """Return the process in a kernel, Ray or NCCL line."""
+    """Return the process ID in a line from the kernel, Ray or NCCL."""
     if not any(word in text for word in ("pid", "PID", "process ", "segfault", "NCCL", "Signal", "***")):
         return None
     return _first_number(_PIDS, text)
 
 
 def _place_of(origin: Origin) -> str | None:
-    """Return the node of a local rank by its prefix: its name, or the number of the task with its torchrun."""
+    """Return the node of a local rank, from its prefix: the node's name, or the number of the task that ran torchrun."""
     if origin.node is not None or origin.task is None:
         return origin.node
     return str(origin.task)
 
 
 class Ranks:
-    """Answers questions about ranks for one job.
+    """Resolves ranks for a job.
 
-    A local rank is mapped to a global one only by the job's own lines: a line with both, a launcher's report,
-    or a single node.
+    A local rank is mapped to a global rank only on evidence from the job itself: a line containing both, a
+    launcher's report, or a single node.
     """
 
     def __init__(self, scans: Sequence[SourceScan], launch: Launch) -> None:
@@ -374,7 +375,7 @@ class Ranks:
         }
 
     def _spans_nodes(self, launch: Launch, local_exits: Sequence[Exit]) -> bool:
-        """Check whether the job's lines or sizes show more than one node."""
+        """Check whether the job's output or sizes show more than one node."""
         return (
             any(base > 0 for bases in self._bases.values() for base in bases)
             or len(self._bases.keys() - {None}) > 1
@@ -385,7 +386,7 @@ class Ranks:
         )
 
     def _read_exits(self, launch: Launch) -> list[Exit]:
-        """Return the exits with local ranks, and note each node's first rank from launcher reports or the node size."""
+        """Return the exits with local ranks, noting each node's first rank from launcher reports or the node size."""
         local_exits = [item for item in launch.exits if item.local_rank is not None]
         for item in local_exits:
             self._task_is_rank = self._task_is_rank and item.hit.origin.task is None
@@ -398,7 +399,7 @@ class Ranks:
         return local_exits
 
     def _read(self, line: str, scan: SourceScan) -> None:
-        """Record the parts of a line's prefix: its rank, and the rank's node, task and process."""
+        """Record what a line's prefix says: the rank and that rank's node, task and process."""
         origin, rest = split_prefix(line, scan.hosts)
         origin = origin.over(Origin(local_rank=scan.origin.local_rank, node=scan.origin.node))
         if (known := _OF_AGENT.search(rest)) is not None:
@@ -423,7 +424,7 @@ class Ranks:
 
     @property
     def seen(self) -> frozenset[int]:
-        """All ranks with any output."""
+        """All ranks that produced any output."""
         return frozenset(self._seen)
 
     @property
@@ -432,18 +433,18 @@ class Ranks:
         return bool(self._seen or self._bases or self._tasks)
 
     def only_silent(self) -> int | None:
-        """Return the only rank without output, or None if there are several."""
+        """Return the only rank without output, or None if there is more than one."""
         world = self._launch.world_size or (max(self._seen, default=-1) + 1)
         return only_absent(world, self._seen) if world > 2 else None
 
     def only_speaker(self) -> int | None:
-        """Return the only rank in all prefixes, if there is no sign of other ranks."""
+        """Return the only rank that appears in any prefix, if nothing points to other ranks."""
         return min(self._seen) if len(self._seen) == 1 and (self._launch.world_size or 1) == 1 else None
 
     def from_local(self, local: int, place: str | None, *, failed: bool = True) -> int | None:
-        """Convert a local rank to a global rank, or None if the node's first rank is unknown.
+        """Convert a local rank to a global rank, or return None if the node's first rank is unknown.
 
-        `place`: see `_place_of`. `failed` means that the rank failed first, so it did not wait.
+        For `place`, see `_place_of`. If `failed` is true, the rank failed first, so it was not merely waiting.
         """
         everywhere = {base for of_place in self._bases.values() for base in of_place}
         bases = everywhere if place is None else self._bases[place]
@@ -461,18 +462,18 @@ class Ranks:
         return None if self.multi_node else local
 
     def of_prefix(self, hit: Hit, *, failed: bool = True) -> int | None:
-        """Return the rank in a line's own prefix, or implied by node and local rank. `failed`: see `from_local`."""
+        """Return the rank from a line's own prefix or implied by its node and local rank. For `failed`, see `from_local`."""
         origin = hit.origin
         if origin.rank is not None or origin.local_rank is None:
             return origin.rank
         return self.from_local(origin.local_rank, _place_of(origin), failed=failed)
 
     def from_task(self, task: int) -> int | None:
-        """Return a launcher's task number as a rank, if each task runs one process."""
+        """Interpret a launcher's task number as a rank, if each task runs a single process."""
         return task if self._task_is_rank else None
 
     def of(self, hit: Hit, failure: FailureClass) -> int | None:
-        """Return the rank of a hit, or None if unknown. The most reliable source comes first."""
+        """Return a hit's rank, or None if it is unknown. The most reliable source is tried first."""
         if hit.origin.rank is not None:
             # All ranks print a distributed checkpoint's report, which has the rank of the quoted traceback.
             quoted = frames_above(hit).quoted_rank
@@ -489,7 +490,7 @@ class Ranks:
         return None
 
     def _by_process(self, hit: Hit, _failure: FailureClass) -> int | None:
-        """Find the rank by the process in the line, or by the process that Ray mentions below."""
+        """Find the rank from the process named on the line or from one that Ray mentions below it."""
         by_ray = "raylet" in hit.text or "killed due to" in hit.text
         below = [_pid_of(line) for line in hit.lines_after(14)] if by_ray else []
         for pid in (_pid_of(hit.text), hit.origin.pid, *below):
@@ -503,7 +504,7 @@ class Ranks:
         return None
 
     def _by_task(self, hit: Hit, failure: FailureClass) -> int | None:
-        """Find the rank by the launcher's task in the prefix, or by srun's out-of-memory task below slurmstepd's line."""
+        """Find the rank from the launcher task in the prefix or from srun's out-of-memory line below slurmstepd's."""
         task = hit.origin.task if failure is not FailureClass.TERMINATED else None
         if task is None and hit.has(Trait.NAMES_TASK):
             below = (
@@ -513,7 +514,7 @@ class Ranks:
         return self.from_task(task) if task is not None else None
 
     def _by_device(self, hit: Hit, failure: FailureClass) -> int | None:
-        """Find the rank by the visible device in the message."""
+        """Find the rank from the visible device named in the message."""
         device = device_of(hit.text)
         if device is None and failure is FailureClass.NAN_LOSS:
             below = (device_of(line) for line in hit.lines_after(2)[:2])
@@ -521,18 +522,18 @@ class Ranks:
         return self.from_local(device, _place_of(hit.origin)) if device is not None else None
 
     def node_of(self, origin: Origin) -> str | None:
-        """Return the node in a prefix, or a task's number if each task is a node."""
+        """Return the node in a prefix, or the task number if each task is a node."""
         return origin.node if self._task_is_rank else _place_of(origin)
 
     def blamed(self) -> int | None:
-        """Return the rank that the launcher saw fail, if its report has just one or shows which was first."""
+        """Return the rank that the launcher saw fail, if its report lists only one or says which was first."""
         if self._launch.root_rank is not None:
             return self._launch.root_rank
         item = self.blamed_exit()
         return self.of_exit(item) if item is not None else None
 
     def blamed_exit(self) -> Exit | None:
-        """Return the launcher's report on the end of the failed process, if there is one."""
+        """Return the launcher's report of the failed process's exit, if any."""
         launch = self._launch
         own = [
             item
@@ -547,7 +548,7 @@ class Ranks:
         return next((item for item in own if item.local_rank is not None), None)
 
     def of_exit(self, item: Exit) -> int | None:
-        """Return the global rank of a process that ended."""
+        """Return the global rank of a process that exited."""
         if item.rank is not None:
             return item.rank
         if item.local_rank is not None:
@@ -574,7 +575,7 @@ _SIGNAL_WORDS = (
 
 
 def signal_of(text: str) -> str | None:
-    """Return the name of the signal in a line, or None if there is none."""
+    """Return the name of the signal mentioned on a line, or None if there is none."""
     if match := _SIGNAL_NAME.search(text):
         return match.group()
     for name, words in _SIGNAL_WORDS:

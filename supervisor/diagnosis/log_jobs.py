@@ -1,11 +1,11 @@
-"""Split a file with several consecutive jobs. The last start of a launcher or program counts.
+"""Split a file that contains several jobs in a row. Only the last launcher or program start counts.
 
-Users append to one file: `nohup … >> train.log`, a batch script that starts a program again, a launcher that
-restarts its processes. The end of an earlier job does not explain the last one.
+Users append to the same file: `nohup … >> train.log`, a batch script that starts a program again, a launcher
+that restarts its processes. How an earlier job ended says nothing about the last one.
 
-A job begins at a line that shells, schedulers and launchers print at its start (trait `job_start`), or at a
-launcher's restart after which training made steps, if a process had ended since the last start. For a single
-process, a job also begins between two uncaught exceptions or usage errors, each of which ended a program.
+A job begins at a line that shells, schedulers and launchers print on startup (trait `job_start`), or at a
+launcher's restart followed by training steps, provided a process had exited since the last start. For a single
+process, a job also begins between two uncaught exceptions or usage errors that each ended a program.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _NO_START = Lazy(
 
 
 def job_starts(scan: SourceScan, *, one_process: bool) -> list[int]:
-    """Return the numbers of the lines where later jobs begin, in order.
+    """Return the line numbers at which later jobs begin, in order.
 
-    A traceback ends a job of one process. With several, one process may print it while another starts.
+    In a single-process job, a traceback ends the job. With several processes, one may print it as another starts.
     """
     ending = _ENDED | {Trait.TRACEBACK} if one_process else _ENDED
     ends = [hit.line for hit in scan.hits if not ending.isdisjoint(hit.signature.traits)]
@@ -91,7 +91,7 @@ class _End(NamedTuple):
 
 
 def _end_of_program(hit: Hit) -> _End | None:
-    """Return the end in a main thread's uncaught exception, or in an argument parser's last words."""
+    """Return the exit shown by a main thread's uncaught exception or an argument parser's final error message."""
     if hit.has(Trait.USAGE_EXIT):
         return _End(hit, hit.line)
     if not hit.text.startswith("Traceback") or bar_went_on(hit.before, hit.after):
@@ -106,7 +106,7 @@ def _end_of_program(hit: Hit) -> _End | None:
 
 
 def parts_of(scan: SourceScan, starts: list[int]) -> list[SourceScan]:
-    """Return the scan of each job in a log."""
+    """Split a log's scan into one scan per job."""
     return [
         _part(scan, first, last)
         for first, last in zip(
@@ -116,7 +116,7 @@ def parts_of(scan: SourceScan, starts: list[int]) -> list[SourceScan]:
 
 
 def _part(scan: SourceScan, first: int, last: int) -> SourceScan:
-    """Return the same scan, restricted to these lines."""
+    """Return the scan restricted to these lines."""
 
     def without_earlier(hit: Hit) -> Hit:
         lines = hit.before.split(b"\n")

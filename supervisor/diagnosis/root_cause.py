@@ -1,8 +1,8 @@
-"""Turn a chosen line, exit or silence into the root cause: its rank, its confidence, and its fingerprint.
+"""Turn a chosen line, exit or silence into a root cause with its rank, confidence and fingerprint.
 
-The confidence is a line's strength, limited by the rest of the logs. One table has the limits, measured on
-public logs. A log's last line is seldom misread. The wrong readings were of earlier lines: a failure of
-another class was below, or the log continued for long (docs/generalisation.md, "What a verdict states").
+The confidence is the line's strength, capped according to the rest of the logs. A single table holds the caps,
+measured on public logs. A log's last line is seldom misread. The misreadings were of earlier lines: a failure
+of another class came later, or the log went on for long (docs/generalisation.md, "What a verdict states").
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _VOLATILE = (
 
 
 def plain_form(text: str) -> str:
-    """Return a message without time stamps, ranks, addresses, paths and numbers."""
+    """Strip timestamps, ranks, addresses, paths and numbers from a message."""
     for pattern, to in _VOLATILE:
         text = pattern.sub(to, text)
     return text.strip()[:300]
 
 
 def fingerprint(failure: FailureClass, reason: Reason | None, text: str) -> str:
-    """Return 16 hexadecimal digits that stay the same across attempts and runs of the same failure."""
+    """Return 16 hex digits that stay the same for the same failure across attempts and runs."""
     # FNV-1a, 64 bits. Importing hashlib costs more than this loop over 300 bytes.
     value = 0xCBF29CE484222325
     for byte in f"{failure}|{reason or ''}|{plain_form(text)}".encode():
@@ -71,7 +71,7 @@ _VAGUE = Lazy(
 
 
 class Ended(StrEnum):
-    """Evidence that a program failed."""
+    """How the evidence shows that a program failed."""
 
     TOLD = "told"  # an exit code, or a report of a launcher, scheduler or shell
     RAISED = "raised"  # an exception's traceback, a crash report
@@ -79,7 +79,7 @@ class Ended(StrEnum):
 
 
 def ended_by(facts: Facts) -> Ended:
-    """Return the strongest kind of evidence in all logs and records that a program failed."""
+    """Return the strongest kind of evidence, across all logs and records, that a program failed."""
     traits = frozenset(trait for scan in facts.scans for hit in scan.hits for trait in hit.signature.traits)
     codes = (
         facts.job.launcher_exit or 0,
@@ -92,7 +92,7 @@ def ended_by(facts: Facts) -> Ended:
 
 
 class Limit(NamedTuple):
-    """A kind of evidence and the highest confidence of a verdict based on it. `why` explains the limit to the user."""
+    """A kind of evidence and the maximum confidence of a verdict based on it. `why` explains the limit to the user."""
 
     name: str
     at_most: float
@@ -124,13 +124,13 @@ LIMITS = (
 
 
 def _is_of_a_library(item: Candidate) -> bool:
-    """Check whether a module defines an exception of unknown type. Python prints the module, except for the script's own."""
+    """Check whether an exception of unknown type comes from a module, which Python prints unless it is the script itself."""
     is_scripts_own = item.has(Trait.ENDS_TRACEBACK) and "." not in item.text.split(":", 1)[0]
     return item.has(Trait.OPEN_TYPE) and not is_scripts_own
 
 
 def limits_of(item: Candidate, peers: Sequence[Candidate], facts: Facts) -> list[Limit]:
-    """Return every limit on a line as evidence among its peers (other causes, or other stops), weakest first."""
+    """Return every confidence limit that applies to a line given its peers (other causes or stops), weakest first."""
     # Firm causes of other classes.
     rivals = [
         other
@@ -160,7 +160,7 @@ def limits_of(item: Candidate, peers: Sequence[Candidate], facts: Facts) -> list
 
 
 def _by_strength(item: Candidate, levels: Sequence[tuple[int, float]]) -> float:
-    """Return the value of the highest level that a line's strength reaches."""
+    """Return the value for the highest level that a line's strength reaches."""
     return next(value for at_least, value in levels if item.strength >= at_least)
 
 
@@ -176,7 +176,7 @@ _OF_NO_RANK = frozenset(
 
 
 def from_candidate(item: Candidate, peers: Sequence[Candidate], facts: Facts) -> Root:
-    """Build a root from a chosen line: its rank, or the ranks that failed alike."""
+    """Build a root cause from a chosen line, with its rank or all the ranks that failed the same way."""
     item = _own_line(item, peers)
     alike = [other for other in peers if other.failure is item.failure]
     limits = limits_of(item, peers, facts)
@@ -193,7 +193,7 @@ def from_candidate(item: Candidate, peers: Sequence[Candidate], facts: Facts) ->
 
 
 def _ranks_alike(alike: Sequence[Candidate], facts: Facts) -> tuple[int, ...]:
-    """Return all ranks, if all failed in the same way, or nothing if some did not, or only one is known."""
+    """Return all ranks if they all failed the same way; empty if some did not or only one is known."""
     named = {rank for other in alike if (rank := other.rank) is not None}
     world = facts.job.world_size or facts.launch.world_size or (max(facts.ranks.seen, default=-1) + 1 or None)
     all_failed = named >= set(facts.launch.failed_ranks) and (world is None or len(named) >= world)
@@ -215,7 +215,7 @@ def _rank_of(item: Candidate, alike: Sequence[Candidate], facts: Facts) -> int |
 
 
 def _own_line(item: Candidate, peers: Sequence[Candidate]) -> Candidate:
-    """Return the same words in the rank's own log, if the line is in a launcher's summary or comes a moment later."""
+    """Return the rank's own log line with the same text, if this one is a launcher's summary or came a moment later."""
     origin = item.hit.origin
     of_ranks = [other for other in peers if other.hit.origin.local_rank is not None]
     if origin.local_rank is not None:
@@ -234,7 +234,7 @@ def _own_line(item: Candidate, peers: Sequence[Candidate]) -> Candidate:
 
 
 def _rank_otherwise(item: Candidate, alike: Sequence[Candidate], facts: Facts) -> int | None:
-    """Return the rank of a line without one: from its peers, from the launcher, or the only silent rank."""
+    """Find the rank for a line that has none: from its peers, from the launcher, or the only silent rank."""
     if item.failure in (FailureClass.RENDEZVOUS, FailureClass.LIBUV):
         return facts.ranks.blamed()
     for other in alike:
@@ -257,7 +257,7 @@ def _rank_otherwise(item: Candidate, alike: Sequence[Candidate], facts: Facts) -
 
 
 def own_complaint(item: Candidate, consequences: Sequence[Candidate]) -> Candidate:
-    """Return the line to show for a complaint: the rank's own or, for a rendezvous, the exception below notices."""
+    """Return the line to show for a complaint: the rank's own or, for a rendezvous, the exception below any notices."""
     item = _own_line(item, consequences)
     if item.failure is not FailureClass.RENDEZVOUS or "Error" in item.text:
         return item
@@ -270,7 +270,7 @@ def own_complaint(item: Candidate, consequences: Sequence[Candidate]) -> Candida
 
 
 def from_complaint(item: Candidate, facts: Facts) -> Root:
-    """Build a root if only peers' complaints are known."""
+    """Build a root cause when peers' complaints are the only evidence."""
     rank = None
     if item.failure in (FailureClass.NCCL_TIMEOUT, FailureClass.HANG):
         rank = lagging_rank(facts.candidates, facts.launch, facts.ranks)
@@ -289,7 +289,7 @@ def from_complaint(item: Candidate, facts: Facts) -> Root:
 
 
 def with_local_rank(root: Root, facts: Facts) -> Root:
-    """Return the root with its node and local rank, if one process failed and its global rank is unknown."""
+    """Add the node and local rank to the root cause, if a single process failed and its global rank is unknown."""
     if root.ranks or root.local_rank is not None or root.chosen is None or root.failure in _OF_NO_RANK:
         return root
     origin, blamed = root.chosen.hit.origin, facts.ranks.blamed_exit()
@@ -308,7 +308,7 @@ def with_local_rank(root: Root, facts: Facts) -> Root:
 def from_exit(
     item: Exit, facts: Facts, failure: FailureClass = FailureClass.WORKER_CRASH, reason: Reason | None = None
 ) -> Root:
-    """Build a root from a process's end. Without a stated reason, its exit code decides (SIGKILL or other)."""
+    """Build a root cause from a process exit. If no reason is given, the exit code decides (SIGKILL or other)."""
     rank = facts.ranks.of_exit(item)
     if reason is None and failure is FailureClass.WORKER_CRASH:
         reason = Reason.SIGNAL

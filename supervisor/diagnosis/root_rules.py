@@ -1,11 +1,11 @@
-"""Find the root of a failure with one ordered table of named rules.
+"""Find the root cause of a failure with a single ordered table of named rules.
 
-The rules of the first stage read the logs. The first rule that applies gives the root. The earliest cause on the rank that failed
-first comes before all others. Peers' complaints, the launcher's own signals and aborts are consequences, and are the root only if
-no cause was found. If in doubt, the root is `unknown`.
+First-stage rules read the logs, and the first one that applies supplies the root cause. The earliest cause on the rank
+that failed first takes precedence over everything else. Peers' complaints and the launcher's own signals and aborts are
+consequences; they become the root only if no cause was found. When in doubt, the root is `unknown`.
 
-Each later stage has evidence from outside the logs. Its first rule that applies may correct the current root. A root weighs
-as much as the evidence behind it (`Weight`), and each rule states the highest weight that it outranks.
+Each later stage uses evidence from outside the logs, and its first applicable rule may correct the current root. A root
+weighs as much as the evidence behind it (`Weight`), and each rule states the highest weight that it outranks.
 `stoker diagnose --explain` prints the rules that fired, and the log rules that would also apply but yielded.
 """
 
@@ -61,7 +61,7 @@ SHM_FULL_SHARE = 0.98
 FULL_BYTES = 16 * 1024
 LAUNCHER_SIGNAL = 0.85
 NEARLY_DONE = 0.9
-"""Above this share, a script that prints every hundredth step may have had no step left to print."""
+"""Past this fraction, a script that prints only every hundredth step may have had nothing left to print."""
 # Xids that NVIDIA documents as hardware faults or as requiring a reset (docs.nvidia.com/deploy/xid-errors).
 _HARD_XIDS = frozenset((46, 48, 54, 61, 62, 64, 74, 79, 94, 95, 109, 110, 119, 120, 140, 143))
 # SIGHUP, SIGINT, SIGKILL, SIGTERM. torchrun needs little memory, so the kernel would kill a rank first.
@@ -76,7 +76,7 @@ _COMPLAINTS = frozenset((FailureClass.NCCL_ERROR, FailureClass.NCCL_TIMEOUT, Fai
 
 
 class Stage(IntEnum):
-    """The order of the rules."""
+    """The order in which rules apply."""
 
     LOGS = 0
     MACHINE = 1
@@ -88,7 +88,7 @@ class Stage(IntEnum):
 
 
 class Weight(IntEnum):
-    """How strong the evidence for a root cause is, weakest first."""
+    """The strength of the evidence for a root cause, weakest first."""
 
     SILENCE = 1  # no failure is reported, or its class is unknown
     EXIT = 2  # only the end of a process
@@ -97,7 +97,7 @@ class Weight(IntEnum):
 
 
 def weight_of(root: Root) -> Weight:
-    """Return how much a root weighs against other evidence."""
+    """Return a root cause's weight relative to other evidence."""
     if root.failure in _QUIET:
         return Weight.SILENCE
     if root.failure in _COMPLAINTS:
@@ -107,11 +107,12 @@ def weight_of(root: Root) -> Weight:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One way to find a root.
+    """A rule for finding the root cause.
 
-    `find` takes the facts and the current root and returns the new root, or None if the rule does not apply. `why` is one sentence
-    for the user. `confidence`: how sure the root is; None keeps `find`'s own. `outranks`: the highest weight of a root that it may
-    change. `is_fallback` means that the rule only states that no line shows a cause.
+    `find` takes the facts and the current root and returns a new root, or None if the rule does not apply. `why` is a
+    one-sentence
+    explanation for the user. `confidence` overrides `find`'s own confidence unless it is None. `outranks` is the highest root
+    weight that the rule may change. If `is_fallback` is true, the rule only states that no line shows a cause.
     """
 
     name: str
@@ -123,7 +124,7 @@ class Rule:
     is_fallback: bool = False
 
     def root(self, facts: Facts, so_far: Root) -> Root | None:
-        """Return the root by this rule, or None if the rule does not apply or changes nothing."""
+        """Return this rule's root, or None if the rule does not apply or changes nothing."""
         if weight_of(so_far) > self.outranks:
             return None
         found = self.find(facts, so_far)
@@ -188,7 +189,7 @@ def _fatal_signal(facts: Facts, _: Root) -> Root | None:
 
 
 def _silent_exit(facts: Facts, _: Root) -> Root | None:
-    """Find a process with an unusual exit code and no output, while its peers only report a lost connection."""
+    """Find a process that exited silently with an unusual code while its peers only report a lost connection."""
     if any(item.failure in _WAITING and not item.soft for item in facts.consequences):
         return None
     complaining = {item.rank for item in facts.consequences if not item.soft}
@@ -207,13 +208,13 @@ def _silent_exit(facts: Facts, _: Root) -> Root | None:
 
 
 def _stopped_before(facts: Facts, item: Exit) -> bool:
-    """Check whether a stop explains an exit. After SIGINT, KeyboardInterrupt is firm enough evidence."""
+    """Check whether a stop explains an exit. After SIGINT, a KeyboardInterrupt is strong enough evidence."""
     stop = facts.firm_stop or (next(iter(facts.stops), None) if item.code == -2 else None)
     return stop is not None and stop.line < item.hit.line
 
 
 def _bad_exit(facts: Facts, _: Root) -> Root | None:
-    """Find an unusual exit code, or a signal from outside. If a process ended on its own, the launcher sent that signal."""
+    """Find an unusual exit code or an external signal. If a process exited on its own, the launcher sent that signal."""
     usual = {1, *STOP_SIGNALS}
     own = any(item.code > 0 or item.code == -6 for item in facts.bad_exits)
     found = (
@@ -316,7 +317,7 @@ def _gpu_fault(facts: Facts, root: Root) -> Root | None:
 
 
 def _full_disk(facts: Facts, root: Root) -> Root | None:
-    """Blame a full disk if logs can no longer be written, and only an exit code or a broken pipe is known."""
+    """Blame a full disk if logs can no longer be written and the only evidence is an exit code or a broken pipe."""
     free_bytes = facts.job.machine.disk_free_bytes
     if free_bytes is None or free_bytes >= FULL_BYTES:
         return None
@@ -329,14 +330,14 @@ def _full_disk(facts: Facts, root: Root) -> Root | None:
 
 
 def _launcher_killed(facts: Facts, root: Root) -> Root | None:
-    """Blame the launcher's signal if a signal killed it, and the ranks only lost it or one another."""
+    """Blame the signal that killed the launcher, if the ranks only lost contact with it or with each other."""
     if weight_of(root) is Weight.EXIT or root.failure is FailureClass.NCCL_TIMEOUT:
         return None
     return by_launchers_signal(facts.job.launcher_signal)
 
 
 def by_launchers_signal(signal: int | None) -> Root | None:
-    """Return the root for the signal that ended the launcher."""
+    """Return the root cause for the signal that killed the launcher."""
     if signal is None:
         return None
     if signal in _FROM_OUTSIDE:
@@ -373,7 +374,7 @@ def _stopped_by_us(facts: Facts, root: Root) -> bool:
 
 
 def _node_never_came(facts: Facts, root: Root) -> Root | None:
-    """Blame the rendezvous if stoker ended the attempt because a node was gone, before any rank started."""
+    """Blame the rendezvous if stoker stopped the attempt because a node was gone before any rank had started."""
     job = facts.job
     if job.ended_for != _RANK_DIED or job.exit_codes or job.launcher_signal:
         return None
@@ -383,7 +384,7 @@ def _node_never_came(facts: Facts, root: Root) -> Root | None:
 
 
 def _made_no_step(facts: Facts, root: Root) -> Root | None:
-    """Doubt exit code 0 if the attempt made no step and was far from the end that an earlier attempt was training toward."""
+    """Doubt exit code 0 if the attempt made no step and an earlier attempt was still far from the planned end."""
     job = facts.job
     if root.failure is not FailureClass.HEALTHY or job.launcher_exit != 0 or job.final_checkpoint:
         return None
@@ -397,7 +398,7 @@ def _made_no_step(facts: Facts, root: Root) -> Root | None:
 
 
 def _shows_failure(root: Root) -> bool:
-    """Check whether the logs show a failure despite the exit code. A NaN loss needs no other evidence."""
+    """Check whether the logs show a failure despite the exit code. A NaN loss is excluded: it needs no other evidence."""
     return root.failure not in (*_QUIET, FailureClass.NAN_LOSS)
 
 
@@ -508,7 +509,7 @@ NOTHING = Root(FailureClass.UNKNOWN)
 
 
 class Decision(NamedTuple):
-    """The root, the log rule that found it first, the rules that corrected it, and the facts they used."""
+    """The root cause, the log rule that first found it, the rules that corrected it, and the facts they used."""
 
     root: Root
     rule: Rule
@@ -517,13 +518,13 @@ class Decision(NamedTuple):
     facts: Facts
 
     def yielded(self) -> list[Rule]:
-        """Return the log rules below the one that fired that would also apply, excluding fallbacks."""
+        """Return the log rules below the one that fired that would also have applied, excluding fallbacks."""
         later = RULES[RULES.index(self.rule) + 1 :]
         own = (rule for rule in later if rule.stage is Stage.LOGS and not rule.is_fallback)
         return [rule for rule in own if rule.root(self.facts, NOTHING) is not None]
 
     def limits(self) -> list[Limit]:
-        """Return the limits on the confidence in the chosen line, the weakest evidence first."""
+        """Return the limits on confidence in the chosen line, weakest evidence first."""
         item = self.first.chosen
         if item is None or not item.is_cause:
             return []
@@ -532,7 +533,7 @@ class Decision(NamedTuple):
 
 
 def decide(facts: Facts) -> Decision:
-    """Apply the rules, stage by stage."""
+    """Apply the rules stage by stage."""
     root, roots, fired = NOTHING, list[Root](), list[Rule]()
     job = facts.job
     has_evidence = {

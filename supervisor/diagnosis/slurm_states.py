@@ -1,4 +1,4 @@
-"""SLURM's job states: the one table of the states that end a job, and of their meaning.
+"""SLURM job states: the single table of the states that end a job and what they mean.
 
 Source: "JOB STATE CODES" in sacct(1) and squeue(1).
 """
@@ -31,7 +31,7 @@ _STATE_WORD = re.compile(r"(?<!\w)[A-Z_]+\+?(?!\w)")
 
 
 def state_in(text: str, *, by_sacct: bool) -> str | None:
-    """Return the first job state in a record of ``scontrol show job`` or ``sacct``, spelled out."""
+    """Return the first job state in output from ``scontrol show job`` or ``sacct``, spelled out."""
     if match := _SCONTROL.search(text):
         return match[1]
     if not by_sacct:

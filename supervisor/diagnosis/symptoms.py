@@ -1,7 +1,7 @@
-"""Find the failure classes for a symptom in a person's words or in a line of a log (pure).
+"""Map a symptom, given in a user's own words or as a log line, to failure classes. Pure functions.
 
-A line that a signature matches leads to that signature's class. Other words are looked up in the names and titles of the classes. A word
-counts less if more classes have it.
+If a signature matches the line, its class is returned. Otherwise, the words are looked up in the class names and titles. The
+more classes a word appears in, the less it counts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from supervisor.diagnosis.scan.signature_tables import Role, Signature
 from supervisor.run.records import FailureClass
 
 MOST_CHARACTERS: Final = 2000
-"""A symptom is a few words or a line. Longer text is a log, which `stoker diagnose` reads."""
+"""A symptom is a few words or a single line. Anything longer is a log, which is for `stoker diagnose`."""
 
 # Minimum score relative to the best for the symptom to mean another class too.
 NEAR: Final = 0.6
@@ -70,7 +70,7 @@ _WORD: Final = re.compile(r"[a-z0-9][a-z0-9+.-]*[a-z0-9]|[a-z0-9]")
 
 
 def samples_of(failure: FailureClass, known: Iterable[Signature], most: int) -> tuple[str, ...]:
-    """Return lines that identify a class, the firmest first."""
+    """Return sample lines that identify a class, firmest first."""
     lines = (
         one.samples[0].strip() for one in _firmest_first(known) if one.failure is failure and one.samples
     )
@@ -78,7 +78,7 @@ def samples_of(failure: FailureClass, known: Iterable[Signature], most: int) -> 
 
 
 def leads(symptom: str, known: Iterable[Signature]) -> tuple[FailureClass, ...]:
-    """Return a symptom's possible classes, best first. Several: any of them may be meant. None: no word is known."""
+    """Return the classes a symptom may refer to, best first. Several are alternatives; empty if no word is recognized."""
     symptom = symptom[:MOST_CHARACTERS]
     name = re.sub(r"[\s-]+", "_", symptom.strip().lower())
     if name in set(FailureClass):
@@ -99,7 +99,7 @@ def leads(symptom: str, known: Iterable[Signature]) -> tuple[FailureClass, ...]:
 
 
 def _firmest_first(known: Iterable[Signature]) -> list[Signature]:
-    """Return the causes, then the consequences, each with the firmest first."""
+    """Return the causes, then the consequences, each sorted firmest first."""
     shown = (one for one in known if one.role in (Role.CAUSE, Role.CONSEQUENCE) and one.failure in _CALLED_SO)
     return sorted(shown, key=lambda one: (one.role is not Role.CAUSE, -one.strength))
 
@@ -111,7 +111,7 @@ def is_slowness(symptom: str) -> bool:
 
 @cache
 def _table() -> dict[str, set[FailureClass]]:
-    """Map each word of the classes' names and titles to the classes that have it."""
+    """Map each word in the class names and titles to the classes that contain it."""
     table: dict[str, set[FailureClass]] = {}
     for failure, called in _CALLED_SO.items():
         for word in _words(f"{failure.value} {called} {class_texts()[failure].title}"):
@@ -129,7 +129,7 @@ def _words(text: str) -> list[str]:
 
 
 def _stem(word: str) -> str:
-    """Return a word's stem: hangs, hanging and hang are one word."""
+    """Return a word's stem, so that hangs, hanging and hang all count as the same word."""
     for ending in ("ing", "ies", "ed", "es", "s"):
         if word.endswith(ending) and len(word) - len(ending) >= 4:
             return word.removesuffix(ending)

@@ -1,7 +1,7 @@
-"""Build the verdict: which failure ended an attempt, on which rank, on which line, and its consequences.
+"""Build the verdict: which failure ended an attempt, on which rank and line, and with what consequences.
 
-The steps: scan the logs, turn the matched lines into candidates, drop recovered errors, decide by the table
-of rules (`root_rules`), and put the result in words.
+The steps are to scan the logs, turn matched lines into candidates, drop errors the job recovered from, apply
+the rule table (`root_rules`), and put the result into words.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _OUR_SIGNALS = {
 }
 
 NOT_RESUMED_SURE = 0.9
-"""Confidence that an attempt began below its checkpoint. Steps counted from 0 at each start look alike."""
+"""Confidence that an attempt started below its checkpoint. Step counts that always restart at 0 look the same."""
 LOADS_NOTHING = "Check which folder and flag the script loads its checkpoint from. The attempt's plan.json has the command."
 OVERRIDDEN = "Something overrides the setting. Name the one that makes the batch: --batch-knob NAME."
 # Maximum characters of log text in a verdict. Names and paths in advice come from it too.
@@ -76,7 +76,7 @@ MOST_ADVICE = 800
 
 
 class EarlierJob(NamedTuple):
-    """An earlier job in the same file as the judged one: its lines, from 1, and its own verdict."""
+    """An earlier job in the same file as the diagnosed one: its line range (1-based) and its own verdict."""
 
     first_line: int
     last_line: int
@@ -84,9 +84,9 @@ class EarlierJob(NamedTuple):
 
 
 class Examination(NamedTuple):
-    """A verdict with its derivation, for `stoker diagnose --explain`.
+    """A verdict and its derivation, for `stoker diagnose --explain`.
 
-    `facts`: all results. `decision` are the rules that fired. `earlier` are the jobs before the last one in the file.
+    `facts` contains all results, `decision` the rules that fired, and `earlier` the file's jobs before the last one.
     """
 
     verdict: Verdict
@@ -96,12 +96,12 @@ class Examination(NamedTuple):
 
 
 def diagnose(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Verdict:
-    """Judge one attempt. Each log is read once, or twice if it has several jobs. Memory does not grow with log size."""
+    """Diagnose an attempt. Each log is read once, or twice if it has several jobs. Memory does not grow with log size."""
     return examine(job, signatures, matcher).verdict
 
 
 def examine(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Examination:
-    """Judge like `diagnose`, and keep the derivation. In a log with several jobs, judge the last one."""
+    """Diagnose like `diagnose` but keep the derivation. If a log has several jobs, diagnose the last one."""
     scans = tuple(
         scan_source(log.path, log.origin, log.chunks, signatures, matcher, index)
         for index, log in enumerate(job.logs)
@@ -126,7 +126,7 @@ def examine(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Exami
 
 
 def with_metric_rows(found: Examination, rows: int) -> Examination:
-    """Judge the same job again, with the number of metric rows at the end of its logs."""
+    """Diagnose the same job again, given the number of metric rows at the tail of its logs."""
     job = found.facts.job._replace(metric_rows=rows)
     return _examined(replace(found.facts, job=job))._replace(earlier=found.earlier)
 
@@ -147,7 +147,7 @@ def _examined(facts: Facts) -> Examination:
 
 
 def _last_that_shows(found: list[Examination]) -> int:
-    """Return the index of the last job with content. An old launcher prints its banner and kills only at its end."""
+    """Return the index of the last job with content. An old launcher prints its banner and kill messages only on exit."""
     for place in reversed(range(1, len(found))):
         one = found[place]
         killed = any(hit.has(Trait.SIGNALS_PEERS) for hit in one.facts.scans[0].hits)
@@ -157,7 +157,7 @@ def _last_that_shows(found: list[Examination]) -> int:
 
 
 def _facts(job: JobEvidence, scans: tuple[SourceScan, ...], signatures: Signatures) -> Facts:
-    """Gather the results of the scans."""
+    """Derive the facts from the scans."""
     launch = read_launch(scans, job.world_size, job.ranks_per_node)
     if job.exit_codes:
         launch = with_known_exits(launch, job.exit_codes)
@@ -173,7 +173,7 @@ def _facts(job: JobEvidence, scans: tuple[SourceScan, ...], signatures: Signatur
 
 
 def _verdict(facts: Facts, root: Root) -> Verdict:
-    """Put the root and its consequences in words."""
+    """Put the root cause and its consequences into words."""
     job = facts.job
     sent_kill = _is_sent_kill(root, job)
     killed = _is_bare_kill(root) or sent_kill
@@ -216,7 +216,7 @@ def _with_hang(
     advice: tuple[str, ...],
     consequences: tuple[Consequence, ...],
 ) -> tuple[str, tuple[str, ...], tuple[Consequence, ...]]:
-    """Return a verdict's title, advice and consequences, adding details from stacks or dumps if it is about a hang."""
+    """Return a verdict's title, advice and consequences. For a hang, add details from the stacks or dumps."""
     if root.failure not in (FailureClass.NCCL_TIMEOUT, FailureClass.HANG):
         return title, advice, consequences
     title = title_of_absent(seen.ranks, root.failure) or title_of(root)
@@ -233,14 +233,14 @@ def is_rank_told(facts: Facts, root: Root) -> bool:
 
 
 def _cause(root: Root) -> Cause | None:
-    """Return the line that shows the root, if there is one."""
+    """Return the line that shows the root cause, if any."""
     if root.line <= 0 and not root.text:
         return None
     return Cause(root.path, root.line or None, redact_text(root.text.strip())[:MOST_CAUSE])
 
 
 def _message(root: Root) -> str:
-    """Return the root's line and, if it starts a message of several lines, the lines below."""
+    """Return the root cause's line and, if it starts a multi-line message, the lines below it."""
     if root.chosen is None:
         return root.text
     below = root.chosen.hit.after[:BELOW_BYTES].decode("utf-8", "replace")
@@ -248,7 +248,7 @@ def _message(root: Root) -> str:
 
 
 def _as_expected(item: Candidate, scans: tuple[SourceScan, ...]) -> bool:
-    """Check whether a user's signature matched at the expected time: before or after the first step."""
+    """Check whether a user's signature matched when it was supposed to: before or after the first step."""
     own = scans[item.source].steps
     stepped = own[0] < item.line if own else any(scan.steps for scan in scans)
     return stepped == (item.signature.start == "after_first_step")
@@ -275,7 +275,7 @@ def _consequences(facts: Facts, root: Root) -> tuple[Consequence, ...]:
 
 
 def _what_it_was(item: Candidate, job: JobEvidence) -> str:
-    """Return a few words for a consequence, or "" if its class is clear enough."""
+    """Describe a consequence in a few words. Return "" if its class is clear enough."""
     if item.has(Trait.STOP_SIGNAL):
         return _OUR_SIGNALS.get(job.ended_for or job.stop_reason or "", "")
     if item.has(Trait.LOST_CONNECTION) and item.failure is FailureClass.NCCL_ERROR:
@@ -312,7 +312,7 @@ MOUNT_FAILED = "A filesystem does not answer"
 
 
 def title_of_end(facts: Facts, root: Root) -> str | None:
-    """Return the headline for an end that no line shows: early, hung, a killed launcher, no step, or empty logs."""
+    """Return a headline for an exit no line shows: early, a hang, a killed launcher, no steps or empty logs."""
     job = facts.job
     if job.stop_reason is not None and root.reason is Reason.USER and (seen := job.hang) is not None:
         if seen.silent_s is None:
@@ -342,12 +342,12 @@ def _title_of_empty(scans: Sequence[SourceScan]) -> str | None:
 
 
 def _is_bare_kill(root: Root) -> bool:
-    """Check whether only a SIGKILL is known. Running out of host memory is then only the most likely cause."""
+    """Check whether all that is known is a SIGKILL, making host memory exhaustion only the most likely cause."""
     return root.failure is FailureClass.HOST_OOM and root.reason is Reason.KERNEL_KILL and root.chosen is None
 
 
 def _is_sent_kill(root: Root, job: JobEvidence) -> bool:
-    """Check whether the signal of a crash was SIGKILL, which no handler in the process can see."""
+    """Check whether a crash was due to SIGKILL, which no handler in the process can see."""
     if root.failure is not FailureClass.WORKER_CRASH or root.reason is not Reason.SIGNAL:
         return False
     named = signal_of(root.text)
@@ -357,7 +357,7 @@ def _is_sent_kill(root: Root, job: JobEvidence) -> bool:
 
 
 def title_of(root: Root, *, is_sent_kill: bool = False) -> str:
-    """Return one line with the rank or ranks, if known. `is_sent_kill` means that the signal was SIGKILL."""
+    """Return a one-line title with the rank or ranks, if known. If `is_sent_kill` is true, the signal was SIGKILL."""
     if _is_bare_kill(root):
         return f"{_who(root)} was killed (SIGKILL); most often memory ran out on the host"
     if is_sent_kill:
@@ -387,7 +387,7 @@ def title_of(root: Root, *, is_sent_kill: bool = False) -> str:
 
 
 def _named_by_itself(root: Root) -> str:
-    """Return an ordinary error's headline: its exception, the rank, its message, or "" if there is none."""
+    """Return an ordinary error's headline, made of its exception, rank and message, or "" if there is none."""
     text = redact_text(split_prefix(root.text)[1].strip())
     if root.failure is FailureClass.USAGE_ERROR:
         refused = _REFUSED.match(text)
@@ -404,7 +404,7 @@ def _shortened(message: str, most: int) -> str:
 
 
 def _is_named_by_others(root: Root) -> bool:
-    """Check whether the ranks that waited in a collective blamed this one. The rank itself did not fail."""
+    """Check whether ranks waiting in a collective blamed this rank, which did not fail itself."""
     if root.failure is not FailureClass.NCCL_TIMEOUT or root.rank is None or root.chosen is None:
         return False
     own = root.chosen.rank if root.chosen.rank is not None else inline_rank(root.text)
@@ -428,5 +428,5 @@ def _where(root: Root) -> str:
 
 
 def _local(root: Root) -> str:
-    """Return ``local rank 2 of node 1``."""
+    """Return the local rank in words, such as ``local rank 2 of node 1``."""
     return f"local rank {root.local_rank}" + (f" of node {root.node}" if root.node is not None else "")

@@ -1,1 +1,1 @@
-"""Read the stacks and flight-recorder dumps of waiting ranks."""
+"""Interpret stacks and flight-recorder dumps from waiting ranks."""

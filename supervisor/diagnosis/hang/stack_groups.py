@@ -1,8 +1,8 @@
-"""Show the activity of all ranks in one line: "7 ranks in all_reduce, rank 3 in read() at data.py:41".
+"""Summarize what all ranks are doing in one line: "7 ranks in all_reduce, rank 3 in read() at data.py:41".
 
-Ranks that wait for the others are all in a collective, or in the backward pass at DDP's reducer. The
-missing rank is elsewhere. If only /proc can be read, the system call and the kernel function of the main
-thread distinguish ranks, without a line.
+Ranks that are waiting for others are all in a collective, or in the backward pass at DDP's reducer. The missing
+rank is somewhere else. If only /proc is readable, ranks are distinguished by the main thread's system call and
+kernel function, without a source line.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _WAITING_CALLS = frozenset(
 
 
 class Doing(StrEnum):
-    """The activity of a rank's main thread. The journal stores its value."""
+    """What a rank's main thread is doing. The value is stored in the journal."""
 
     COLLECTIVE = "collective"
     BACKWARD = "backward"  # where ranks meet for DDP's gradients
@@ -81,10 +81,10 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class RankStack:
-    """The stack of one rank, as lines. `source`: "py-spy", "faulthandler", "proc" or "none".
+    """A rank's stack, as lines. `source` is "py-spy", "faulthandler", "proc" or "none".
 
-    `main_call` is its main thread's system call, as numbered in /proc. `for_ever` means that it waits there for a lock
-    without a time limit; None: unknown, or no lock.
+    `main_call` is the main thread's system call, numbered as in /proc. `for_ever` is true if the thread is waiting
+    there for a lock without a timeout, and None if that is unknown or there is no lock.
     """
 
     rank: int
@@ -97,9 +97,9 @@ class RankStack:
 
 @dataclass(frozen=True, slots=True)
 class RankPlace:
-    """The place of one rank. `line_at` is the user's own line. `mark` is equal for equal stacks.
+    """Where a rank is. `line_at` is the user's own line. `mark` is the same for identical stacks.
 
-    `kind`: what the rank waits for; UNKNOWN without a Python stack.
+    `kind` is what the rank is waiting for, or UNKNOWN without a Python stack.
     """
 
     rank: int
@@ -112,21 +112,21 @@ class RankPlace:
 
     @property
     def is_python(self) -> bool:
-        """Whether Python frames were seen."""
+        """Whether the stack contains Python frames."""
         return self.doing not in _WITHOUT_PYTHON
 
     @property
     def where(self) -> str:
-        """Such as ``in read() at data.py:41``."""
+        """The location in words, such as ``in read() at data.py:41``."""
         return where(self.what, self.line_at)
 
 
 @dataclass(frozen=True, slots=True)
 class StackRound:
-    """All ranks at one moment. `odd` are the ranks that keep the others waiting, according to the stacks.
+    """All ranks at a single moment. `odd` are the ranks that, according to the stacks, keep the others waiting.
 
-    `proves_hang` means that the stacks alone look like a deadlock. Some ranks wait for peers that do not come, or all
-    wait for each other. A single wait for a device or data proves no hang.
+    `proves_hang` means that the stacks alone look like a deadlock: some ranks await peers that never arrive, or
+    all are waiting for each other. A single rank waiting for a device or for data does not prove a hang.
     """
 
     places: tuple[RankPlace, ...]
@@ -136,7 +136,7 @@ class StackRound:
 
     @property
     def text(self) -> str:
-        """The groups in one line: first those that keep the others waiting, then by descending size."""
+        """The groups on one line: those that keep the others waiting come first, then the rest from largest to smallest."""
         odd = set(self.odd)
         ordered = sorted(self.groups, key=lambda group: not odd.issuperset(group.ranks))
         return ", ".join(f"{whose(group.ranks)} {where(group.what, group.line_at)}" for group in ordered)
@@ -147,7 +147,7 @@ class StackRound:
 
 
 def stack_round(stacks: Sequence[RankStack]) -> StackRound:
-    """Group the ranks by activity, and mark the odd ones out."""
+    """Group the ranks by activity and mark the odd ones out."""
     places = tuple(sorted((_place(stack) for stack in stacks), key=lambda place: place.rank))
     by_kind: dict[tuple[Doing, str, str | None], list[int]] = {}
     for place in places:
@@ -162,7 +162,7 @@ def stack_round(stacks: Sequence[RankStack]) -> StackRound:
 
 
 def alike(one: StackRound, other: StackRound) -> bool:
-    """Check whether every rank is at exactly the same place in both, and each place is known."""
+    """Check whether every rank is at exactly the same known location in both rounds."""
     if [place.rank for place in one.places] != [place.rank for place in other.places]:
         return False
     pairs = zip(one.places, other.places, strict=True)
@@ -231,7 +231,7 @@ def _place(stack: RankStack) -> RankPlace:
 
 
 def _called(frames: Sequence[Frame], own: Frame, call: str | None) -> str:
-    """Return what the user's line called: a library function, the system call of a built-in, or nothing."""
+    """Name what the user's line called: a library function, a built-in's system call, or else the user's own function."""
     at = frames.index(own)
     if at > 0:
         return f"{frames[at - 1].function}()"
@@ -258,7 +258,7 @@ def _doing(frames: Sequence[Frame]) -> tuple[Doing, str]:
 
 
 def _meeting(frame: Frame, *, innermost: bool) -> str | None:
-    """Return the meeting of ranks that a call belongs to, or None if there is none."""
+    """Return the synchronization point that a call belongs to, or None if it belongs to none."""
     distributed = "torch/distributed/" in frame.file
     if frame.name in _COLLECTIVES and distributed and _CHECKPOINT not in frame.file:
         return f"in {frame.name}"

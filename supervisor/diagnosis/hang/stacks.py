@@ -1,11 +1,11 @@
-"""Parse stacks of a Python process into frames, and find what its main thread waits for.
+"""Parse a Python process's stacks into frames and determine what its main thread is waiting for.
 
-py-spy dump: ``Thread 12 (idle): "MainThread"`` and below it ``    main (/job/train.py:19)``, innermost first.
+py-spy dump: ``Thread 12 (idle): "MainThread"``, followed by ``    main (/job/train.py:19)``, innermost first.
 faulthandler: ``Current thread 0x… (most recent call first):`` and ``  File "/job/train.py", line 19 in main``.
 
-The kind of wait comes from the frames called by the thread's own line, else from its system call. A silence is ended only if the late
-rank waits for something that will not come on its own. In a healthy job a pause, a slow disk or server, or a subprocess may each take
-long. A rank in such a wait is reported and never ended. Kinds outside the table count as such a wait.
+The kind of wait is derived from the frames called by the thread's own line or, failing that, its system call. A silent attempt is
+stopped only if the late rank is waiting for something that will never come on its own. In a healthy job, a pause, a slow disk or
+server, or a subprocess can take long, so a rank in such a wait, or one not in the table, is reported but never stopped.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MAX_FRAMES = 128
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One call: `file` as the tool printed it, `line` 1-based, None for a native frame."""
+    """A call. `file` is the path as the tool printed it; `line` is 1-based, or None for a native frame."""
 
     function: str
     file: str
@@ -43,12 +43,12 @@ class Frame:
 
     @property
     def name(self) -> str:
-        """The function's own name, which newer py-spy prefixes with its class."""
+        """The bare function name, without the class prefix that newer py-spy versions add."""
         return self.function.rpartition(".")[2]
 
     @property
     def is_library(self) -> bool:
-        """Whether it is installed code, not the user's own."""
+        """Whether the frame is in installed code rather than the user's own."""
         if _INSTALLED.search(self.file) is not None:
             return True
         first, _, rest = self.file.partition("/")
@@ -58,16 +58,16 @@ class Frame:
 
     @property
     def place(self) -> str:
-        """The last parts of the path, and the line: ``data/loader.py:41``."""
+        """The last components of the path plus the line number, such as ``data/loader.py:41``."""
         short = "/".join(self.file.rsplit("/", 2)[-2:]) if self.is_library else self.file.rsplit("/", 1)[-1]
         return short if self.line is None else f"{short}:{self.line}"
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadStack:
-    """One thread, innermost frame first. `idle` means that it waits in the kernel, None that the tool does not say.
+    """A thread, innermost frame first. `idle` is true if it is waiting in the kernel, None if the tool does not say.
 
-    `at` is the index of each frame's line among the parsed lines, from 0.
+    `at` is the 0-based index of each frame's line among the parsed lines.
     """
 
     frames: tuple[Frame, ...]
@@ -77,7 +77,7 @@ class ThreadStack:
 
 
 def parse_stack(lines: Sequence[str]) -> tuple[ThreadStack, ...]:
-    """Return the threads in the output of py-spy or faulthandler, or nothing for any other text."""
+    """Return the threads in py-spy or faulthandler output, or an empty tuple for any other text."""
     found: list[ThreadStack] = []
     is_main, idle, frames, at = False, None, list[Frame](), list[int]()
 
@@ -120,7 +120,7 @@ def whose(ranks: Sequence[int]) -> str:
 
 
 def where(what: str, line_at: str | None) -> str:
-    """Return ``in all_reduce at train.py:50``."""
+    """Describe where a group is, such as ``in all_reduce at train.py:50``."""
     return what if line_at is None else f"{what} at {line_at}"
 
 
@@ -141,7 +141,7 @@ CALL_NAMES: Final = MappingProxyType(
 
 
 class Kind(StrEnum):
-    """What a rank waits for, as a kind that decides whether the wait can end."""
+    """The kind of thing a rank is waiting for, which determines whether the wait can ever finish."""
 
     PEERS = "peers"
     SLEEP = "sleep"
@@ -159,9 +159,9 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """One kind. `words` is the rank's activity, for display. `may_end` means that the wait may be ended as a hang.
+    """A kind of wait. `words` describes it for display. If `may_end`, stoker may stop the attempt as a hang.
 
-    `files` is the code called by a rank's own line. `calls`: names of system calls.
+    `files` matches the code called by a rank's own line. `calls` contains system call names.
     """
 
     kind: Kind
@@ -172,7 +172,7 @@ class Waiting:
 
 
 def _modules(names: str) -> re.Pattern[str]:
-    """Return a pattern for the files of these modules and packages, in the form of `_module_file`."""
+    """Return a pattern that matches the files of these modules and packages, as formatted by `_module_file`."""
     listed = "|".join(re.escape(name) for name in names.split())
     return re.compile(rf"(?:<frozen )?(?:{listed})(?:\.py|/|>|\.)")
 
@@ -229,7 +229,7 @@ WAITINGS: Final = (
     Waiting(Kind.RUNS, "computes", may_end=True),
 )  # fmt: skip
 NAMELESS: Final = frozenset(("running", "219"))
-"""System calls that do not show what was called."""
+"""System calls that do not reveal what was called."""
 BY_KIND: Final = MappingProxyType({waiting.kind: waiting for waiting in WAITINGS})
 
 _ABOVE = re.compile(r".*(?:(?:site|dist)-packages|/python\d[.\d]*t?)/")
@@ -251,13 +251,13 @@ _IDLE_WORKERS: Final = frozenset(("_worker", "_feed"))
 def kind_of_wait(
     thread: ThreadStack, others: Sequence[ThreadStack], call: str | None, *, for_ever: bool | None
 ) -> Kind:
-    """Return what a thread outside any collective waits for.
+    """Return what a thread outside any collective is waiting for.
 
     Args:
         thread: the main thread.
         others: the process's other Python threads.
-        call: the main thread's system call, as numbered in /proc, or "running"; None: unknown.
-        for_ever: whether it waits for a lock without a time limit; None: unknown, or no lock.
+        call: the main thread's system call, numbered as in /proc, or "running"; None if unknown.
+        for_ever: whether it is waiting for a lock without a timeout; None if unknown or there is no lock.
     """
     called = called_frames(thread.frames)
     for frame in called:
@@ -280,9 +280,9 @@ def kind_of_wait(
 
 
 def hook_thread(others: Sequence[ThreadStack]) -> ThreadStack | None:
-    """Return the thread of an autograd callback into Python during the main thread's backward pass, or None if there is none.
+    """Return the thread in which autograd calls back into Python during the main thread's backward pass, or None.
 
-    autograd creates its own threads, one per device, so below a hook there is no frame of Python's threading.
+    autograd creates its own threads, one per device, so the bottom of a hook's stack has no Python threading frame.
     """
     return next((thread for thread in others if thread.frames[-1].name not in _BOTTOMS), None)
 
@@ -294,13 +294,13 @@ def called_frames(frames: Sequence[Frame]) -> Sequence[Frame]:
 
 
 def _module_file(frame: Frame) -> str:
-    """Return a library's file relative to its install folder: ``huggingface_hub/file_download.py``."""
+    """Return a library file's path relative to its install directory, such as ``huggingface_hub/file_download.py``."""
     above = _ABOVE.match(frame.file)
     return frame.file[above.end() :] if above is not None else frame.file
 
 
 def _is_idle(thread: ThreadStack) -> bool:
-    """Check whether a thread cannot release a lock, because it is locked itself or waits for work."""
+    """Check whether a thread cannot release a lock because it is blocked on one itself or waiting for work."""
     if any(_SERVICES.match(_module_file(frame)) for frame in thread.frames):
         return True
     first = thread.frames[0]

@@ -1,11 +1,11 @@
-"""Find the hanging collective and the missing ranks, from the ranks' flight-recorder dumps and NCCL's RAS report.
+"""Find the hanging collective and the missing ranks from flight-recorder dumps and NCCL's RAS report.
 
-Each rank numbers the collectives of a process group (`collective_seq_id`). A group is identified by name and description together,
-because Megatron creates many with one description, each with its own numbers. A rank keeps a group waiting if others wait in a
-collective that it never called, or if it did not finish one that others finished (its GPU stopped). Ranks that do so without
-waiting for others are at fault. All others only pass the wait on from group to group. Fields:
-torch/csrc/distributed/c10d/FlightRecorder.hpp (version 2.10), tools/flight_recorder in PyTorch. A report's lines are those of
-NCCL's src/ras/client_support.cc (2.24 to 2.28): a MISMATCH gives the number of ranks at each count, and lists the outliers.
+Each rank numbers the collectives in a process group (`collective_seq_id`). Groups are identified by both name and
+description, because Megatron creates many with the same description, each numbered separately. A rank keeps a group
+waiting if others are waiting in a collective it never called, or if it did not finish one that others finished (its GPU
+stopped). Such ranks are at fault unless they are themselves waiting for others; those merely pass the wait on from
+group to group. Fields: torch/csrc/distributed/c10d/FlightRecorder.hpp (version 2.10), tools/flight_recorder in PyTorch.
+RAS report lines: NCCL's src/ras/client_support.cc (2.24 to 2.28). A MISMATCH gives rank totals per count, and the outliers.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Collective:
     """A hanging collective.
 
     Attributes:
-        group: the group in words.
-        seq: the collective's number in that group.
+        group: a description of the group.
+        seq: the collective's number within that group.
         op: the kind of collective.
-        missing: the ranks at fault, empty if all ranks reached it.
-        came: the ranks that wait in it.
+        missing: the ranks at fault; empty if every rank reached it.
+        came: the ranks waiting in it.
         place: the user's line that called it, on a rank that reached it.
-        unfinished: the ranks at fault called it, but did not finish it as the others did.
-        instead: the other collective called instead, if any: by the ranks at fault, or in an even split by the rest.
+        unfinished: whether the ranks at fault did call it but, unlike the others, did not finish it.
+        instead: the other collective, if any, called instead by the ranks at fault (or, in an even split, the rest).
     """
 
     group: str
@@ -54,7 +54,7 @@ class Collective:
 
     @property
     def text(self) -> str:
-        """One line: ``all_reduce 412 of default_pg: rank 3 did not come``."""
+        """A one-line description, such as ``all_reduce 412 of default_pg: rank 3 did not come``."""
         who = ranks_named(self.missing)
         if self.instead and not self.missing:
             what = f"the ranks differ: {ranks_named(self.came)} called it, the rest {self.instead}"
@@ -69,21 +69,21 @@ class Collective:
 
 
 def ranks_at_fault(stuck: Iterable[Collective]) -> tuple[int, ...]:
-    """Return all ranks that missed one of these collectives."""
+    """Return every rank that is missing from at least one of these collectives."""
     return tuple(sorted({rank for item in stuck for rank in item.missing}))
 
 
 def stuck_text(stuck: Sequence[Collective]) -> str:
-    """Return the collectives in one line, or "" if there are none."""
+    """Describe the collectives on one line. Return "" if there are none."""
     more = f"; and {len(stuck) - MOST_SHOWN} more" if len(stuck) > MOST_SHOWN else ""
     return "; ".join(item.text for item in stuck[:MOST_SHOWN]) + more
 
 
 def stuck_collectives(dumps: Mapping[int, Mapping[str, Any]]) -> tuple[Collective, ...]:
-    """Return the hanging collectives, with the ranks at fault, or nothing if the dumps do not show them.
+    """Return the hanging collectives and the ranks at fault, or an empty tuple if the dumps do not show any.
 
-    `dumps` are by global rank. A rank without a dump, or with an empty one, counts as unknown. If a dump lacks
-    a group of which its rank is a recorded member, the rank does not wait there.
+    `dumps` is keyed by global rank. The state of a rank with no dump, or an empty one, is unknown. If a dump lacks
+    a group that lists its rank as a member, the rank is not waiting in that group.
     """
     groups = _groups(dumps)
     waiting = [group for group in groups.values() if group.pending]
@@ -106,7 +106,7 @@ def stuck_collectives(dumps: Mapping[int, Mapping[str, Any]]) -> tuple[Collectiv
 
 
 def _kept_waiting(waiting: Sequence[_Group], words: Mapping[GroupKey, str]) -> list[Collective]:
-    """Return the collectives whose missing ranks wait for no other rank, or did not finish an earlier one."""
+    """Return collectives whose missing ranks are not waiting for any other rank or did not finish an earlier one."""
     unfinished = {rank for group in waiting for rank in group.unfinished}
     behind = {rank for group in waiting for rank in group.behind}
     at_fault = unfinished | {
@@ -123,14 +123,14 @@ def _kept_waiting(waiting: Sequence[_Group], words: Mapping[GroupKey, str]) -> l
 
 
 class GroupKey(NamedTuple):
-    """The identity of a process group."""
+    """Identifies a process group."""
 
     name: str
     description: str
 
 
 class _Entry(NamedTuple):
-    """One collective of one rank."""
+    """A collective on a single rank."""
 
     op: str
     created_ns: int
@@ -139,7 +139,7 @@ class _Entry(NamedTuple):
 
 @dataclass(slots=True)
 class _Group:
-    """The dumps of one process group. `last` and `done`: each rank's last called and last finished collective."""
+    """Dumps for a process group. `last` and `done` map each rank to its last called and last finished collective."""
 
     key: GroupKey
     members: set[int] = field(default_factory=set)
@@ -155,7 +155,7 @@ class _Group:
     unfinished: set[int] = field(default_factory=set)
 
     def take_in(self, rank: int, seq: int, entry: Mapping[str, Any]) -> None:
-        """Record one collective that a rank called."""
+        """Record a collective that a rank called."""
         self.last[rank] = max(seq, self.last.get(rank, seq))
         if entry.get("state") == "completed" or entry.get("retired") is True:
             self.done[rank] = max(seq, self.done.get(rank, seq))
@@ -164,7 +164,7 @@ class _Group:
         self.pending[rank][seq] = _Entry(op, _whole(entry.get("time_created_ns")) or 0, _place(entry))
 
     def work_out_late(self, recorded: set[int], dumped: set[int]) -> None:
-        """Determine which ranks are late, after reading all dumps. `recorded` are the members listed in dumps."""
+        """Determine which ranks are late, once all dumps have been read. `recorded` holds the members listed in dumps."""
         self.members = set(self.last) | (recorded & dumped)
         self.unrecorded = not recorded <= dumped
         self.waited = tuple(sorted({seq for entries in self.pending.values() for seq in entries}))
@@ -173,21 +173,21 @@ class _Group:
         self.unfinished = {rank for rank in self.pending if self.left_by(rank) is not None}
 
     def missed_by(self, rank: int) -> int | None:
-        """Return the first collective that others wait in and that a rank never called."""
+        """Return the first collective that others are waiting in but this rank never called."""
         last = self.last.get(rank)
         if last is None:
             return self.waited[0] if self.waited else None
         return next((seq for seq in self.waited if seq > last), None)
 
     def left_by(self, rank: int) -> int | None:
-        """Return the first collective that others finished and that a rank called but did not finish."""
+        """Return the first collective that others finished and this rank called but did not finish."""
         own = self.pending.get(rank, {}).items()
         return min(
             (seq for seq, entry in own if seq <= self.finished and _BY_ALL.search(entry.op)), default=None
         )
 
     def waits_for(self, rank: int, stopped: set[int]) -> bool:
-        """Check whether a rank in this group waits for a rank that is missing or among `stopped`."""
+        """Check whether a rank in this group is waiting for a rank that is missing or in `stopped`."""
         own = self.pending.get(rank)
         if not own:
             return False
@@ -195,18 +195,18 @@ class _Group:
         return late or bool((self.members & stopped) - {rank})
 
     def all_wait(self) -> bool:
-        """Check whether all members of a group of several ranks wait in one collective, not for a rank."""
+        """Check whether all members of a multi-rank group are waiting in a collective rather than for a particular rank."""
         return len(self.members) > 1 and self.members == set(self.pending) and not self.unrecorded
 
     def waits_since_ns(self) -> int:
-        """Return when the earliest pending collective was called."""
+        """Return the time at which the earliest pending collective was called."""
         return min(
             (entry.created_ns for entries in self.pending.values() for entry in entries.values()), default=0
         )
 
 
 def _groups(dumps: Mapping[int, Mapping[str, Any]]) -> dict[GroupKey, _Group]:
-    """Return all groups in which a rank waits or called a collective, by key."""
+    """Return every group in which a rank called a collective or is waiting, keyed by group."""
     groups: dict[GroupKey, _Group] = {}
     with_p2p: set[GroupKey] = set()
     status: list[tuple[int, GroupKey, int, int]] = []
@@ -249,10 +249,10 @@ def _groups(dumps: Mapping[int, Mapping[str, Any]]) -> dict[GroupKey, _Group]:
 def _status(
     dump: Mapping[str, Any], config: Mapping[GroupKey, set[int]], numbers: Mapping[str, GroupKey]
 ) -> list[tuple[GroupKey, int, int]]:
-    """Return a rank's last called and last finished collective in each group, from `pg_status`.
+    """Return a rank's last called and last finished collective in each group, based on `pg_status`.
 
-    It uses the rank's own number of the group, which grows as groups are created, like the groups' names. A
-    dump of active work has only the numbers of waiting groups. The others follow from the order.
+    `pg_status` uses the rank's own group numbers, which increase in creation order, as do the group names. A dump
+    of active work only has the numbers of groups being waited in. The rest are inferred from that order.
     """
     found = dump.get("pg_status")
     if not isinstance(found, dict):
@@ -278,7 +278,7 @@ def _status(
 
 
 def _differing(group: _Group, words: str) -> Collective | None:
-    """Return the first number under which the ranks called different collectives."""
+    """Return the first collective number for which the ranks called different operations."""
     by_seq: dict[int, dict[int, _Entry]] = defaultdict(dict)
     for rank, entries in group.pending.items():
         for seq, entry in entries.items():
@@ -312,7 +312,7 @@ def _collective(group: _Group, words: str, ranks: Sequence[int]) -> Collective:
 
 
 def ranks_named(ranks: Sequence[int]) -> str:
-    """Return ``rank 3`` or ``ranks 1, 3``."""
+    """Format rank numbers as ``rank 3`` or ``ranks 1, 3``."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     return f"ranks {', '.join(map(str, ranks[:MOST_NAMED]))}" + (" …" if len(ranks) > MOST_NAMED else "")
@@ -330,7 +330,7 @@ def _place(entry: Mapping[str, Any]) -> str | None:
 
 
 def _config(dump: Mapping[str, Any]) -> dict[GroupKey, set[int]]:
-    """Return the members of each group of a rank. gloo records none."""
+    """Return the members of each of a rank's groups. gloo does not record any."""
     config = dump.get("pg_config")
     found: dict[GroupKey, set[int]] = {}
     for group in config.values() if isinstance(config, dict) else ():
@@ -341,7 +341,7 @@ def _config(dump: Mapping[str, Any]) -> dict[GroupKey, set[int]]:
 
 
 def _text(value: object, most: int = 80) -> str:
-    """Return a name or a number as text, or "" for other values, such as a list nested a thousand times."""
+    """Convert a name or number to text. Return "" for anything else, such as a list nested a thousand levels deep."""
     if isinstance(value, str):
         return value[:most]
     return str(value) if isinstance(value, int) and value.bit_length() < 200 else ""
@@ -360,7 +360,7 @@ _LISTED = re.compile(r"^\s+Rank (\d+) -- GPU")
 
 @dataclass(frozen=True, slots=True)
 class RasLag:
-    """Ranks of one communicator that launched fewer operations. `ranks` are ranks within that communicator."""
+    """Ranks that launched fewer operations than the rest of their communicator. `ranks` are local to the communicator."""
 
     ranks: tuple[int, ...]
     launched: int
@@ -369,13 +369,13 @@ class RasLag:
 
     @property
     def text(self) -> str:
-        """One line for display."""
+        """A one-line description for display."""
         what = self.operation or "collective"
         return f"NCCL: {ranks_named(self.ranks)} launched {what} {self.launched}, the others {self.others_launched}"
 
 
 def read_ras(text: str) -> tuple[RasLag, ...]:
-    """Return the ranks that are behind, by communicator, or nothing if all are even or this is not a report."""
+    """Return the lagging ranks in each communicator; empty if all are even or the text is not a RAS report."""
     sections: list[tuple[str | None, dict[int, list[int]]]] = [(None, {})]
     current: int | None = None
     for line in text.splitlines():

@@ -1,1 +1,1 @@
-"""Turn log bytes into hits: windows, signatures, tracebacks, unwrapped prefixes."""
+"""Turn log bytes into hits: windows, signatures, tracebacks and prefix unwrapping."""

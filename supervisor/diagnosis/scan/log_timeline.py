@@ -1,4 +1,4 @@
-"""Read time, progress and the end from a log: time stamps, step lines, gaps, a loss that stays NaN, closing messages."""
+"""Read times, progress and completion from a log: timestamps, step lines, gaps, lasting NaN loss, closing messages."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ LATEST_T: Final = 4070908800.0  # 2099: no stamp is later
 
 
 def when(text: str, day_t: float = SOME_DAY_T, *, bare_clock: bool = True) -> float | None:
-    """Return the time at the start of a line, as seconds in an unknown zone, or None if there is none.
+    """Return the time at the start of a line, as seconds in an unknown time zone, or None if there is none.
 
-    Seconds are whole: the order within a second is not used. SLURM prints a cancellation's time after the node's name.
+    Seconds are whole; order within a second is not used. SLURM prints a cancellation's time after the node name.
     """
     t = stamp_of(text, day_t, LATEST_T, bare_clock=bare_clock)
     if t is None and "CANCELLED AT " in text:
@@ -48,31 +48,31 @@ def when(text: str, day_t: float = SOME_DAY_T, *, bare_clock: bool = True) -> fl
 
 
 def day_of(lines: Iterable[str]) -> float:
-    """Return the day of the first line with a day and year, for reading stamps of other formats."""
+    """Return the day from the first line with a full date, for interpreting timestamps that lack one."""
     dates = (whole_date(line, LATEST_T) for line in lines)
     return next((t for t in dates if t is not None), SOME_DAY_T)
 
 
 def rows_of_one_form(lines: Iterable[str]) -> int:
-    """Count different lines that differ only in their numbers, for the most frequent form: rows, counters."""
+    """Count the distinct lines in the most common format (table rows, counters), ignoring differences in numbers."""
     forms = Counter(_NUMBER.sub("0", line).strip() for line in set(lines))
     return max((count for form, count in forms.items() if "0" in form), default=0)
 
 
 def is_bar(text: str) -> bool:
-    """Check whether a line contains a bar with a count."""
+    """Check whether a line contains a progress bar with a count."""
     return _BAR.search(text) is not None
 
 
 def progress_rows(lines: Sequence[str]) -> list[int]:
-    """Return the indices of training's own lines."""
+    """Return the indices of training output lines."""
     return [row for row, line in enumerate(lines) if is_progress(line)]
 
 
 def bar_went_on(before: bytes, after: bytes) -> bool:
-    """Check whether the last bar above a place continues below. A restarted program draws a new bar.
+    """Check whether the last progress bar before a position continues after it. A restarted program draws a new bar.
 
-    One more state may be drawn while an exception closes the bar.
+    The bar may be redrawn one more time as an exception closes it.
     """
     last = next(iter(reversed(_BAR_STATE.findall(before[-BAR_BYTES:]))), None)
     later = _BAR_STATE.findall(after.split(b"Traceback", 1)[0])
@@ -82,12 +82,12 @@ def bar_went_on(before: bytes, after: bytes) -> bool:
 
 
 def bar_states(data: bytes) -> int:
-    """Return how many bar states are drawn in a text."""
+    """Count the progress bar states drawn in the data."""
     return len(set(_BAR_STATE.findall(data)))
 
 
 def _goes_on_untimed(training: Sequence[int], stamped: Sequence[int]) -> bool:
-    """Check whether far more steps follow the last time before training's end than usually separate two times."""
+    """Check whether far more steps follow training's last timestamp than usually fall between two timestamps."""
     before = [row for row in stamped if training and row <= training[-1]]
     counts = [sum(1 for row in training if low < row <= high) for low, high in pairwise(before[-40:])]
     last = sum(1 for row in training if not before or row > before[-1])
@@ -95,7 +95,7 @@ def _goes_on_untimed(training: Sequence[int], stamped: Sequence[int]) -> bool:
 
 
 class Silence(NamedTuple):
-    """The largest gap after the last training line, compared with earlier gaps. All values are seconds."""
+    """The longest gap after the last training line, compared with earlier gaps. All values are in seconds."""
 
     gap_s: float
     median_s: float
@@ -103,7 +103,7 @@ class Silence(NamedTuple):
 
 
 def silence(lines: Sequence[str]) -> Silence | None:
-    """Return the last silence between two stamped lines of the tail, or None if stamps do not allow this."""
+    """Return the last silence between two timestamped lines in the tail, or None if the timestamps do not permit it."""
     stamps = _stamps(lines)
     if len(stamps) < 3:
         return None
@@ -124,7 +124,7 @@ def silence(lines: Sequence[str]) -> Silence | None:
 
 
 def _stamps(lines: Sequence[str]) -> list[tuple[int, float]]:
-    """Return the rows with a time, by one clock: a bare clock (a bar's, too) has no day, so dates replace it."""
+    """Return timestamped rows, all from one clock. Dates win over bare clocks (and progress bars), which have no day."""
     second = [[match.start() for match in _DATE.finditer(line[:200])][1:2] for line in lines]
     if sum(map(len, second)) >= DOUBLED_LINES:
         # A collector's time is when a line passed. The program's own time comes after it.
@@ -138,9 +138,9 @@ def _stamps(lines: Sequence[str]) -> list[tuple[int, float]]:
 
 
 def ends_in_nan(lines: Sequence[str]) -> int | None:
-    """Return the index of the first loss line from which all are nan, or None if the last loss is a number.
+    """Return the index of the loss line from which all losses are NaN, or None if the last loss is a number.
 
-    One or two nan losses may be a scaler's first steps, unless no step ever had a number.
+    One or two NaN losses may come from a gradient scaler's first steps, unless no step ever had a finite loss.
     """
     first: int | None = None
     count = 0
@@ -208,7 +208,7 @@ _DIGITS = re.compile(r"\d+")
 
 
 def is_closing(line: str) -> bool:
-    """Check whether a line reads like a script's closing words, anywhere in the log."""
+    """Check whether a line, wherever it is in the log, reads like a script's closing message."""
     if len(line) > MAX_CHARS:
         return False
     if _OF_TRAINING.search(line):
@@ -217,13 +217,13 @@ def is_closing(line: str) -> bool:
 
 
 def is_evaluation(step: str) -> bool:
-    """Check whether a line with a step is from an evaluation: held-out data comes before any training or loss."""
+    """Check whether a step line is from evaluation, meaning it mentions held-out data before any training or loss."""
     held_out = _EVALUATES.search(step)
     return held_out is not None and _NAMES_TRAINING.search(step[: held_out.start()]) is None
 
 
 def closes_training(scan: SourceScan) -> bool:
-    """Check whether the log ends by reporting the end of training. With the counter far below its total, "Done!" does not count."""
+    """Check whether the log closes with the end of training. If the counter is far below its total, "Done!" is not enough."""
     step, words = _last_words(scan)
     counts = [(int(found[1]), int(found[2])) for found in _COUNT.finditer(step)]
     if any(count < NEAR_TOTAL * total for count, total in counts):
@@ -232,9 +232,9 @@ def closes_training(scan: SourceScan) -> bool:
 
 
 def says_why_it_ends(scan: SourceScan, *, merged: bool) -> bool:
-    """Check whether lines below the last step report a deliberate end of training, despite its counters.
+    """Check whether lines after the last step report a deliberate end of training, despite its counters.
 
-    `merged` means that a shell's own lines are in the log, so a word for the end may be the shell's.
+    If `merged` is true, the log includes a shell's own lines, so a closing message may be the shell's.
     """
     return any(
         # The last step's checkpoint has the step's number. The saved model usually has none.
@@ -248,7 +248,7 @@ def says_why_it_ends(scan: SourceScan, *, merged: bool) -> bool:
 
 
 def _last_words(scan: SourceScan) -> tuple[str, list[str]]:
-    """Return training's last step, and the lines below whose form does not occur above."""
+    """Return training's last step and any later lines whose format does not occur earlier."""
     steps = [(number, text) for number, text in scan.tail_steps() if not is_evaluation(text)]
     if not steps:
         return "", []
@@ -262,5 +262,5 @@ def _last_words(scan: SourceScan) -> tuple[str, list[str]]:
 
 
 def form_of(line: str) -> str:
-    """Return a line without its numbers."""
+    """Return the line's format, with its numbers masked."""
     return " ".join(_DIGITS.sub("0", line).split())

@@ -1,4 +1,4 @@
-"""The result of scanning a log: matched lines, the traceback around each, and the lines of training itself."""
+"""Results of scanning a log: matched lines, the traceback around each, and training output."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ SHOWN_BYTES = 2000
 
 
 class Hit(NamedTuple):
-    """A line that a signature matches. `line` counts from 1. `before` and `after` are the raw bytes around it.
+    """A line that matches a signature. `line` is 1-based. `before` and `after` are the surrounding raw bytes.
 
-    `hosts` are the prefixes that are hosts in this log (see `text.prefixes.learn_hosts`).
+    `hosts` contains the prefixes that are host names in this log (see `text.prefixes.learn_hosts`).
     """
 
     signature: Signature
@@ -34,7 +34,7 @@ class Hit(NamedTuple):
 
     @property
     def rank(self) -> int | None:
-        """The global rank, if the line's own prefix gives it."""
+        """The global rank, if the line has it in its own prefix."""
         return self.origin.rank
 
     def has(self, trait: Trait) -> bool:
@@ -42,20 +42,22 @@ class Hit(NamedTuple):
         return trait in self.signature.traits
 
     def lines_before(self, count: int = 60) -> list[str]:
-        """Return clean lines before the hit, oldest first."""
+        """Return cleaned lines before the hit, oldest first."""
         return [clean(raw, SHOWN_BYTES) for raw in self.before.split(b"\n")[-count - 1 : -1]]
 
     def lines_after(self, count: int = 60) -> list[str]:
-        """Return clean lines after the hit."""
+        """Return cleaned lines after the hit."""
         return [clean(raw, SHOWN_BYTES) for raw in self.after.split(b"\n")[:count]]
 
 
 class SourceScan(NamedTuple):
-    """The scan of one log. `head` and `tail` are clean lines. `tail_line` is the number of the tail's first line.
+    """The scan of a log. `head` and `tail` are cleaned lines. `tail_line` is the line number at which the tail starts.
 
-    `lines` is the number of the last line, and `first_line` that of the first, if the log is a part of a file. `drew_bars`: whether the
-    kept lines contain a bar with a count, even a bar that was erased again. `steps` are the numbers of training's own lines among the kept
-    lines (`is_progress`), computed once because many rules need them.
+    `lines` is the last line's number, and `first_line` the first's, in case the log is only part of a file. `drew_bars` is true
+    if
+    the kept lines contain a progress bar with a count, even one that was later erased. `steps` contains the line numbers of
+    training
+    output (`is_progress`) in the kept lines, computed once because many rules need them.
     """
 
     path: str
@@ -72,29 +74,29 @@ class SourceScan(NamedTuple):
     steps: tuple[int, ...] = ()
 
     def edges(self) -> tuple[str, ...]:
-        """Return the kept lines: the head, and the tail if it does not contain the head."""
+        """Return the kept lines: the head plus the tail, or only the tail if it includes the head."""
         return self.tail if self.tail_line <= self.first_line else (*self.head, *self.tail)
 
     def numbered_tail(self) -> Iterable[tuple[int, str]]:
-        """Return the tail's lines with their numbers."""
+        """Return the tail's lines along with their line numbers."""
         return enumerate(self.tail, start=self.tail_line)
 
     def tail_steps(self) -> list[tuple[int, str]]:
-        """Return training's own lines in the tail, with their numbers."""
+        """Return the training output in the tail, with line numbers."""
         first = self.tail_line
         return [(number, self.tail[number - first]) for number in self.steps if number >= first]
 
     def step_lines(self) -> list[str]:
-        """Return training's own lines in the head and the tail, in order."""
+        """Return the training output in the head and tail, in order."""
         head = [self.head[number - self.first_line] for number in self.steps if number < self.tail_line]
         return [*head, *(text for _, text in self.tail_steps())]
 
 
 class Candidate(NamedTuple):
-    """A hit that may be the root, with its final class (see `candidates`).
+    """A hit that may be the root cause, with its final class (see `candidates`).
 
-    `order` is its position in the job's time, nan if no time is known. `line` and `text` may belong to an
-    exception that the hit only wraps. `soft` means that the line is only a warning.
+    `order` is its position in the job's timeline, or NaN if no time is known. `line` and `text` may belong to an
+    exception that the hit merely wraps. If `soft` is true, the line is only a warning.
     """
 
     failure: FailureClass
@@ -114,12 +116,12 @@ class Candidate(NamedTuple):
 
     @property
     def rank(self) -> int | None:
-        """The global rank, if the line's own prefix gives it."""
+        """The global rank, if the line has it in its own prefix."""
         return self.hit.origin.rank
 
     @property
     def source(self) -> int:
-        """The index of its log."""
+        """The index of the log that contains the candidate."""
         return self.hit.source
 
     def has(self, trait: Trait) -> bool:
@@ -127,7 +129,7 @@ class Candidate(NamedTuple):
         return trait in self.hit.signature.traits
 
     def lines_until(self, line: int) -> list[str]:
-        """Return the kept lines between it and a later line of the same log."""
+        """Return the kept lines between the candidate and a later line in the same log."""
         return self.hit.lines_after()[: max(line - self.line - 1, 0)]
 
 
@@ -155,15 +157,15 @@ _HINT = Lazy(r"\b(?:HINT|Hint|hint|TIP|Tip)S?: ")
 
 
 def before_hint(text: str) -> str:
-    """Return a line with the suggestion at its end removed."""
+    """Strip a trailing suggestion from a line."""
     found = _HINT.search(text)
     return text[: found.start()] if found else text
 
 
 def best_match(hits: Iterable[Hit]) -> Hit | None:
-    """Return the best of the hits in one line, for live use and for the verdict.
+    """Return the best of a line's hits, both for live use and for the verdict.
 
-    None if advice masks the line. A specific signature comes before a signature of any exception.
+    Returns None if advice masks the line. A specific signature beats one that matches any exception.
     """
     matches: list[Hit] = []
     hinting = False
@@ -184,14 +186,14 @@ def best_match(hits: Iterable[Hit]) -> Hit | None:
 
 
 def is_echo(hit: Hit) -> bool:
-    """Check whether a plain exception is only a launcher's report of a different exception."""
+    """Check whether a plain exception is merely a launcher's report of another exception."""
     if hit.has(Trait.ENDS_TRACEBACK) and (exited := _EXITED.match(hit.text)):
         return exited.group(1) in {None, "0", "None"}
     return hit.has(Trait.GENERIC) and _LAUNCHER_WORDS.search(hit.text) is not None
 
 
 def is_logged_as_warning(text: str) -> bool:
-    """Check whether a line states its own level, warning or lower."""
+    """Check whether a line states its own log level as warning or lower."""
     is_soft = _SOFT.search(text) is not None and _NOT_SOFT.search(text) is None
     return is_soft or _CALLED_WARNING.match(text) is not None
 
@@ -218,7 +220,7 @@ _PROGRESS = Lazy(
 
 
 def is_progress(text: str) -> bool:
-    """Check whether a line is training's own: a step, an epoch, a bar, but not from a scheduler, a tracker or a traceback."""
+    """Check whether a line is training output (step, epoch or bar), not from a scheduler, tracker or traceback."""
     if _PROGRESS.search(text.lower()) is None or "wandb: " in text[:40]:
         return False
     is_settings = (
@@ -228,7 +230,7 @@ def is_progress(text: str) -> bool:
 
 
 def went_on(after: Sequence[str], need: int = 3) -> bool:
-    """Check whether training's own lines follow: at least `need` different ones, or long alternating bars."""
+    """Check whether training output follows: at least `need` distinct lines, or progress bars that alternate for long."""
     seen: set[str] = set()
     changes, last = 0, ""
     for line in after:
@@ -284,16 +286,16 @@ UNCAUGHT = Signature(
     regex="",
     traits=frozenset((Trait.GENERIC, Trait.OPEN_TYPE, Trait.ENDS_TRACEBACK)),
 )
-"""The signature for a traceback's last line that no table matches."""
+"""The signature for a traceback's last line when no table matches it."""
 
 
 class Frames(NamedTuple):
     """The traceback above an exception line, outermost frame first.
 
-    Ranks: `spawn_rank` is torch.multiprocessing's process number, `announced` the one that a logger put right above,
-    `quoted_rank` the rank of a traceback quoted in a distributed checkpoint's report. `logged`: the program logged the
-    traceback as a notice or in a warning, or Python ignored it (`ignored`). `in_passing`: a message could not be logged,
-    or a notebook's callback failed. `caught` means that a logger printed it at some level, so the exception was caught.
+    `spawn_rank` is torch.multiprocessing's process number, `announced` the rank a logger printed just above, and
+    `quoted_rank` that of a traceback quoted in a distributed checkpoint's report. If `logged`, the program logged it as
+    a notice or in a warning, or Python ignored it (`ignored`). If `in_passing`, a message could not be logged or a
+    notebook callback failed. If `caught`, a logger printed it at some level, so the exception was caught.
     """
 
     found: bool
@@ -308,7 +310,7 @@ class Frames(NamedTuple):
 
 
 def frames_above(hit: Hit) -> Frames:
-    """Return the traceback that ends in this line or, for IPython's head with the exception, starts there."""
+    """Return the traceback that ends at this line or, if it is IPython's header with the exception, starts here."""
     lines = hit.lines_before(90)
     if NAMED_HEAD.match(hit.text):
         lines.append(hit.text)
@@ -338,19 +340,19 @@ def frames_above(hit: Hit) -> Frames:
 
 
 def _announced(lines: Sequence[str]) -> int | None:
-    """Return the rank that a logger or torch_xla prints above a traceback: ``[rank 1] ERROR uncaught``."""
+    """Return the rank that a logger or torch_xla prints above a traceback, as in ``[rank 1] ERROR uncaught``."""
     alarms = (line for line in reversed(lines) if _ALARM.search(line))
     match = next((match for line in alarms if (match := _RANK.search(line))), None)
     return whole(next(group for group in match.groups() if group)) if match is not None else None
 
 
 def was_handled(hit: Hit) -> bool:
-    """Check whether another exception was raised from this traceback's exception, or while handling it."""
+    """Check whether another exception was raised from this traceback's exception or while it was being handled."""
     return next(_chain(hit), None) is not None
 
 
 def end_of_chain(hit: Hit) -> int | None:
-    """Return the line of the last exception raised from this one, or while handling it, or None if there is none."""
+    """Return the line of the last exception raised from this one or while handling it, or None if there is none."""
     end = None
     for below, stop, head in _chain(hit):
         found = end_below(head, hit.after[stop + 1 :], hit.hosts)
@@ -359,7 +361,7 @@ def end_of_chain(hit: Hit) -> int | None:
 
 
 def _chain(hit: Hit) -> Iterator[tuple[int, int, str]]:
-    """Yield the heads of later tracebacks that are an exception's consequences: (lines below, stop, text)."""
+    """Yield headers of later tracebacks that an exception led to, as (lines below, stop, text)."""
     handled = False
     for below, _, stop, line in rows_of(hit.after) if b" above exception" in hit.after else ():
         if HEAD not in line:
@@ -372,7 +374,7 @@ def _chain(hit: Hit) -> Iterator[tuple[int, int, str]]:
 
 
 def last_exception_after(hit: Hit) -> tuple[int, str] | None:
-    """Return the exception line that ends the traceback quoted below a line: (lines below, text)."""
+    """Return the exception line that ends the traceback quoted below a line, as (lines below, text)."""
     for below, _, stop, line in rows_of(hit.after):
         if HEAD in line and split_prefix(line, hit.hosts)[0].agrees(hit.origin):
             end = end_below(line, hit.after[stop + 1 :], hit.hosts)
@@ -382,9 +384,9 @@ def last_exception_after(hit: Hit) -> tuple[int, str] | None:
 
 
 def in_helper(hit: Hit) -> bool:
-    """Check whether the exception is from a thread that only logs or passes data. It ends alone; the program continues.
+    """Check whether the exception is from a thread that only logs or passes data, so the program survives its death.
 
-    Such threads end together and mix their lines, so the lines above are examined as a whole.
+    Such threads die together and interleave their lines, so the lines above are searched as a whole.
     """
     seen = False
     for line in reversed(hit.lines_before(60)):
@@ -397,7 +399,7 @@ def in_helper(hit: Hit) -> bool:
 
 
 def is_quoted_code(text: str) -> bool:
-    """Check whether a line is source code quoted in a traceback. The program did not print its words."""
+    """Check whether a line is source code quoted in a traceback rather than text the program printed."""
     # IPython (core/ultratb.py) numbers the lines that it quotes: ``----> 5     raise …``, ``      4 model = …``.
     if match := re.match(r"(?:-+> ?| {1,6})\d{1,6}(?= )|\d{1,6}(?= {3,}\S)", text):
         text = text[match.end() :]
@@ -413,7 +415,7 @@ def is_quoted_code(text: str) -> bool:
 
 
 def below_its_frame(hit: Hit) -> bool:
-    """Check whether a line is the source of the frame above it."""
+    """Check whether a line is the source line belonging to the frame above it."""
     if not hit.text.startswith("    ") or not hit.before:
         return False
     above = split_prefix(hit.lines_before(1)[-1], hit.hosts)[1]
@@ -423,7 +425,7 @@ def below_its_frame(hit: Hit) -> bool:
 def raised_by_instrument(frames: Frames, text: str) -> bool:
     """Check whether stoker's measurements raised this. They call the observed code, so only the innermost frame counts.
 
-    An OSError is the system's answer to the observed code.
+    An OSError is the system's response to the observed code, so it is excluded.
     """
     inner = frames.frames[-1:]
     return any(_OF_INSTRUMENT.search(frame.path) for frame in inner) and "[Errno" not in text
@@ -449,7 +451,7 @@ _BY_INNERMOST_FRAME = (
 
 
 def class_by_frames(frames: Frames) -> FailureClass | None:
-    """Return the class from the code that raised, beyond a plain exception's type: the innermost with a rule."""
+    """Infer a plain exception's class from the code that raised it, using the innermost frame that has a rule."""
     # A wrapper around functions that are not to be compiled, or are already. It raises no exception itself.
     known = [frame for frame in frames.frames if not frame.path.endswith("torch/_dynamo/eval_frame.py")]
     for place, frame in enumerate(reversed(known)):

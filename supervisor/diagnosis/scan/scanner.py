@@ -1,7 +1,7 @@
-"""Scan a log's bytes once for the lines that match a signature, with their positions and surroundings.
+"""Scan a log's bytes once for lines that match a signature, recording their positions and surroundings.
 
-Memory stays constant: a window of about 256 KiB, the head and the tail of the log, and a bounded number of
-hits with a few kilobytes around each.
+Memory use is constant: a window of about 256 KiB, the head and tail of the log, and a bounded number of hits,
+each with a few kilobytes of context.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _BAR = re.compile(rb"\b[1-9]\d*/\d+ \[\d\d:\d\d")
 
 
 class _OpenTraceback(NamedTuple):
-    """A traceback whose end has not arrived: its head, the bytes of that line and those below. `in_line` means that it is one record on one line."""
+    """A traceback whose end has not arrived: its header, that line's bytes and those below. `in_line`: all in one record."""
 
     head: Hit
     line: bytes
@@ -61,7 +61,7 @@ class _OpenTraceback(NamedTuple):
 
 
 class SourceScanner:
-    """Scans one log as its bytes arrive (already plain: see `text.decode.plain_chunks`)."""
+    """Scans a log as its bytes arrive. The bytes must already be plain (see `text.decode.plain_chunks`)."""
 
     def __init__(
         self,
@@ -90,15 +90,15 @@ class SourceScanner:
         self._hosts: frozenset[str] | None = None
 
     def feed(self, data: bytes) -> list[Hit]:
-        """Take the next bytes. Return the hits in the lines that they complete."""
+        """Process the next bytes and return hits for the lines they complete."""
         return self._scan(self._cutter.feed(data))
 
     def finish(self) -> list[Hit]:
-        """Close the log and scan its partial last line."""
+        """Close the log and scan its incomplete last line."""
         return self._scan(self._cutter.finish())
 
     def result(self) -> SourceScan:
-        """Return all results. Call after `finish`."""
+        """Return the complete results. Call this after `finish`."""
         for hit in self._waiting:
             self._keep(hit)
         hits = [hit for first, last in self._kept.values() for hit in (*first, *last)]
@@ -138,7 +138,7 @@ class SourceScanner:
         return [] if window is None else self.digest(match_window(self._matcher.scan, window))
 
     def digest(self, matched: Matched) -> list[Hit]:
-        """Take the next matched window and return its hits. Do not mix with `feed`."""
+        """Process the next matched window and return its hits. Do not mix with `feed`."""
         window, text = matched.window.data, matched.text
         if len(self._head) < HEAD_BYTES:
             self._head += text[: HEAD_BYTES - len(self._head)]
@@ -161,7 +161,7 @@ class SourceScanner:
         return hits
 
     def _hits(self, text: bytes, matches: list[tuple[int, int]]) -> list[Hit]:
-        """Return the first hits of a signature, and for a flood the window's last few, to limit memory."""
+        """Return each signature's first hits and, in a flood, the window's last few, to bound memory."""
         hits: list[Hit] = []
         seen: set[tuple[int, int]] = set()
         left: dict[int, int] = {}
@@ -188,7 +188,7 @@ class SourceScanner:
         return hits
 
     def _keep_or_wait(self, hits: Iterable[Hit]) -> None:
-        """Keep hits. A hit without all the lines below waits for them."""
+        """Keep hits. A hit that does not yet have all its following lines is held until they arrive."""
         for hit in hits:
             if len(hit.after) >= AFTER_BYTES or len(self._waiting) >= MOST_WAITING:
                 self._keep(hit)
@@ -196,7 +196,7 @@ class SourceScanner:
                 self._waiting.append(hit)
 
     def _raised(self, hits: list[Hit]) -> list[Hit]:
-        """Return exceptions at the end of tracebacks that match no signature. Check open tracebacks again later."""
+        """Return exceptions that end tracebacks but match no signature. Tracebacks still open are checked again later."""
         known = {hit.line for hit in hits if hit.signature.role is not Role.CONFIRMATION}
         found: list[Hit] = []
         still: list[_OpenTraceback] = []
@@ -251,7 +251,7 @@ class SourceScanner:
         return hit
 
     def _confirmed(self, index: int, raw: bytes, end: int) -> str | None:
-        """Return the clean text of the line, or of the match's part between carriage returns."""
+        """Return the cleaned text of the line or, between carriage returns, the part that contains the match."""
         if b"\r" in raw:
             left = raw.rfind(b"\r", 0, max(end - 1, 0)) + 1
             right = raw.find(b"\r", end)
@@ -282,7 +282,7 @@ def scan_source(
     index: int = 0,
     first_line: int = 1,
 ) -> SourceScan:
-    """Scan one whole log in any encoding or packing."""
+    """Scan an entire log, whatever its encoding or compression."""
     scanner = SourceScanner(path, origin, signatures, matcher, index, first_line)
     results = match_windows(matcher, cut_windows(plain_chunks(chunks)))
     try:
@@ -296,8 +296,8 @@ def scan_source(
 class LiveScanner:
     """Scans many growing logs at once and reports causes as they appear.
 
-    Feed it a tailer's output. It keeps bounded state per source. `feed` returns only hits that may be a cause
-    or an outcome (roles cause and consequence), never advice lines.
+    Feed it a tailer's output. State per source is bounded. `feed` returns only hits that may be a cause or an
+    outcome (roles cause and consequence), never advice lines.
     """
 
     def __init__(self, signatures: Signatures, matcher: Matcher) -> None:
@@ -306,7 +306,7 @@ class LiveScanner:
         self._sources: dict[str, SourceScanner] = {}
 
     def feed(self, source: str, data: bytes, origin: Origin = NOWHERE) -> list[Hit]:
-        """Take the next bytes of a source (its path). `origin` gives its rank, at the first call."""
+        """Process the next bytes from a source (its path). `origin` provides its rank; it is used only on the first call."""
         scanner = self._sources.get(source)
         if scanner is None:
             scanner = SourceScanner(source, origin, self._signatures, self._matcher, len(self._sources))
@@ -314,12 +314,12 @@ class LiveScanner:
         return reportable(scanner.feed(data))
 
     def forget(self, source: str) -> None:
-        """Drop a source because its file was truncated, or its attempt ended."""
+        """Drop a source because its file was truncated or its attempt is over."""
         self._sources.pop(source, None)
 
 
 def reportable(hits: Iterable[Hit]) -> list[Hit]:
-    """Return the hits worth reporting at once: for each line the best one, as in the verdict."""
+    """Return the hits worth reporting right away: the best one per line, as in the verdict."""
     by_line: dict[tuple[int, int], list[Hit]] = {}
     for hit in hits:
         by_line.setdefault((hit.source, hit.line), []).append(hit)

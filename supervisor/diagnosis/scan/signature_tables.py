@@ -1,4 +1,4 @@
-r"""The signature tables: the texts of each failure, as data.
+r"""The signature tables: messages for each failure, as data.
 
 **How to add a failure signature** (five minutes):
 
@@ -11,17 +11,17 @@ r"""The signature tables: the texts of each failure, as data.
        strength = 84                       # 0 to 100, see `Strength`
        triggers = ["quota"]                # every sample contains one of these plain words
        regex = '''quota of \d+ bytes exceeded'''
-       must_not = "what it must not match, in words"         # optional
-       samples = ["OSError: quota of 500 bytes exceeded"]    # lines that it matches: its own test
-       near_misses = ["quota of 500 bytes set"]              # lines that it does not match
+       must_not = "a description of what it must not match"         # optional
+       samples = ["OSError: quota of 500 bytes exceeded"]    # lines it must match, used as its test
+       near_misses = ["quota of 500 bytes set"]              # lines it must not match
 
-   Optional keys: `reason` (a `Reason` of the class), `traits` (a list, see `Trait`), `lost` (whom the
+   Optional keys: `reason` (a `Reason` of the class), `traits` (a list, see `Trait`), `lost` (what the
    connection was lost to, for `lost_connection`). Patterns use the subset that Hyperscan, re2 and Python's
-   `re` share: no look-around, no back references, no possessive or named groups.
-2. Add an example to `tests/corpus/data/wordings.txt`, one line ``class|line as the program prints it``.
+   `re` share: no lookaround, no backreferences, no possessive or named groups.
+2. Add an example to `tests/corpus/data/wordings.txt`, on one line: ``class|line as the program prints it``.
 3. Run ``pytest tests/diagnosis/test_signatures.py tests/corpus -m 'not e2e'`` and ``make pages``.
 
-That test checks all tables. No code mentions a signature by id. A property that rules need beyond class, role
+The test checks every table. No code refers to a signature by ID. Any property that rules need beyond class, role
 and strength is a trait in the signature's table.
 """
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Role(StrEnum):
-    """The meaning of a matching line for the verdict."""
+    """What a matching line means for the verdict."""
 
     CAUSE = "cause"  # it may be the cause of the failure
     CONSEQUENCE = (
@@ -50,9 +50,9 @@ class Role(StrEnum):
 
 
 class Strength(IntEnum):
-    """Levels of a signature's strength: how much a matching line alone proves. The rules compare only with these.
+    """Levels of signature strength: how much a matching line proves on its own. Rules compare only against these.
 
-    Tables may give any number from 0 to 100. A line logged as a warning or lower loses `WARNING_COSTS`.
+    Tables may use any number from 0 to 100. A line logged as a warning or lower loses `WARNING_COSTS`.
     """
 
     TRACE = 20  # an event somewhere; a weaker consequence is only an echo
@@ -70,21 +70,21 @@ class Strength(IntEnum):
 
     @property
     def word(self) -> str:
-        """The lowercase word for display."""
+        """The lowercase name, for display."""
         return self.name.lower()
 
 
 WARNING_COSTS = 30
-"""The strength that a line logged as a warning or lower loses."""
+"""How much strength a line loses if it is logged as a warning or lower."""
 
 
 def strength_word(strength: int) -> str:
-    """Return the word for the highest level that a strength reaches."""
+    """Return the name of the highest level that a strength reaches."""
     return next((level.word for level in reversed(Strength) if strength >= level), "none")
 
 
 class Trait(StrEnum):
-    """Properties of a signature that rules need beyond its class, role and strength."""
+    """Signature properties that rules need beyond class, role and strength."""
 
     # Choice of its class.
     GENERIC = "generic"  # any Python exception: a signature that knows the message wins
@@ -132,7 +132,7 @@ class Trait(StrEnum):
 
 
 class Signature(NamedTuple):
-    """One wording. `strength` (0-100) is how much a match alone proves. `place` is its index in the set."""
+    """A wording to match. `strength` (0-100) is how much a match proves on its own. `place` is its index in the set."""
 
     place: int
     id: str
@@ -154,20 +154,20 @@ class Signature(NamedTuple):
 
 
 OWN = "own-"
-"""Prefix of the ids of users' own signatures."""
+"""Prefix for the IDs of users' own signatures."""
 # A user's own signature is certain about their logs. A consequence shows a failure, but not the first one.
 _OWN_STRENGTH = {Role.CAUSE: 100, Role.CONSEQUENCE: Strength.PLAIN, Role.ADVICE: 0}
 
 
 class Signatures(NamedTuple):
-    """A validated set. `digest` identifies its content, for caches."""
+    """A validated set of signatures. `digest` identifies its contents, for caching."""
 
     entries: tuple[Signature, ...]
     digest: str
 
 
 def digest_of(tables: Mapping[str, bytes]) -> str:
-    """Return a content hash of the raw tables, cheap enough for every start."""
+    """Return a content hash of the raw tables. Cheap enough to compute at every startup."""
     # The hash only distinguishes versions of the tables. Importing hashlib alone costs 2 ms.
     check = size = 0
     for name in sorted(tables):
@@ -177,9 +177,9 @@ def digest_of(tables: Mapping[str, bytes]) -> str:
 
 
 def parse_tables(tables: Mapping[str, bytes], own: Sequence[OwnSignature] = ()) -> Signatures:
-    """Read all tables, given as raw TOML by family name, and add the user's own (checked as settings).
+    """Parse all tables, given as raw TOML keyed by family, and add the user's own (already validated as settings).
 
-    `tests/diagnosis/test_signatures.py` checks our tables: the regular expressions that both engines share, samples, near-misses.
+    `tests/diagnosis/test_signatures.py` checks our tables: regular expressions that both engines support, samples, near misses.
     """
     import tomllib
 
@@ -192,7 +192,7 @@ def parse_tables(tables: Mapping[str, bytes], own: Sequence[OwnSignature] = ()) 
 
 
 def with_own(tables: Mapping[str, bytes], own: Sequence[OwnSignature]) -> dict[str, bytes]:
-    """Return the input of a digest: the tables, and the user's own signatures if there are any."""
+    """Return the input for a digest: the tables plus the user's own signatures, if any."""
     return {**tables, OWN: repr(list(own)).encode()} if own else dict(tables)
 
 
@@ -236,14 +236,14 @@ def _read(raw: Mapping[str, Any], family: str, place: int) -> Signature:
 
 
 def _needs_confirmation(regex: str) -> bool:
-    """Check whether the engine, which sees many lines at once, may match across lines or miss its anchors."""
+    """Check whether the engine, which sees many lines at once, could match across lines or miss anchors."""
     return (
         "[^" in regex or "\\s" in regex or "^" in regex.replace("[^", "") or "\\W" in regex or "\\D" in regex
     )
 
 
 def pack(signatures: Signatures) -> bytes:
-    """Return the parsed set as compact bytes, so that a start need not parse and check TOML again. Samples and notes are omitted."""
+    """Serialize the parsed set compactly, so startup can skip parsing and checking TOML. Samples and notes are omitted."""
     import json
 
     bare = {"triggers": (), "must_not": "", "samples": (), "near_misses": (), "family": ""}
@@ -255,7 +255,7 @@ def unpack(raw: bytes) -> Signatures:
     """Read the output of `pack`.
 
     Raises:
-        ValueError: the bytes are not a packed set.
+        ValueError: If the bytes are not a packed set.
     """
     import json
 

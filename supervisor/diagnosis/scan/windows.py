@@ -1,15 +1,15 @@
-"""Cut a log into windows of whole lines and find all signatures in each with one engine: the stateless part of a scan.
+"""Cut a log into windows of whole lines and match all signatures in each: the stateless part of a scan.
 
-The matches in a window depend only on its bytes, so windows may be matched ahead and in a different thread.
-`scanner` handles positions, surrounding lines and floods over the whole log, in order.
+The matches in a window depend only on its bytes, so windows may be matched ahead of time and in another thread.
+`scanner` handles positions, surrounding lines and floods across the whole log, in order.
 
-The engine is Hyperscan, or re2 on platforms without its wheel. Hyperscan's compiled form takes 130-230 ms to
-build and 0.3 ms to load. `dump` returns it for a cache.
+The engine is Hyperscan, or re2 on platforms without a Hyperscan wheel. Hyperscan's compiled form takes 130-230 ms
+to build and 0.3 ms to load. `dump` returns it for caching.
 
-Additions by log collectors are removed first: a prefix before each line, or a JSON object around it. A
-traceback's own lines have no prefix. If some do, the prefix comes from the collector or the launcher, in any
-form. Its parts with a rank or a node stay. So rules about tracebacks, anchors and indentation see lines as
-printed, and lines keep their numbers.
+Anything a log collector added is removed first: a prefix before each line, or a JSON object around it. A
+traceback's own lines have no prefix, so if some do, it comes from the collector or the launcher, in any format. The
+parts that identify a rank or node are kept. As a result, rules about tracebacks, anchors and indentation see lines
+as they were printed, and line numbers do not change.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ LARGE_WINDOW_BYTES = 1 << 20
 OVERLAP_BYTES = 512
 
 Find = Callable[[bytes], list[tuple[int, int]]]
-"""An engine's scan: the matches in a block of whole lines as (end offset, signature index), sorted."""
+"""Scan function of an engine: maps a block of whole lines to its sorted (end offset, signature index) matches."""
 
 
 Ahead = Callable[[Find, Iterable["Window"]], Generator["Matched", None, None]]
-"""Matches windows in order, by an engine's scan."""
+"""Matches windows in order, using an engine's scan function."""
 
 
 class Window(NamedTuple):
-    """Whole lines, or a piece of a very long line. `again`: bytes at its end that the next window repeats."""
+    """Whole lines, or a piece of a very long line. `again` is how many trailing bytes the next window repeats."""
 
     data: bytes
     again: int = 0
 
 
 class Matched(NamedTuple):
-    """A window, its text without escape codes and collectors' prefixes, and that text's matches as (end, index), sorted."""
+    """A window, its text without escape codes and collector prefixes, and that text's sorted (end, index) matches."""
 
     window: Window
     text: bytes
@@ -58,13 +58,13 @@ class Matched(NamedTuple):
 
 
 class Cutter:
-    """Cuts a stream at its newlines, and holds back at most a window's size."""
+    """Cuts a stream at newlines, holding back at most one window of data."""
 
     def __init__(self) -> None:
         self._open = b""
 
     def feed(self, data: bytes) -> Window | None:
-        """Take the next bytes and return the whole lines so far."""
+        """Process the next bytes and return the lines completed so far."""
         cut = data.rfind(b"\n") + 1
         if cut == 0:
             self._open = self._open + data if self._open else data
@@ -78,18 +78,18 @@ class Cutter:
         return Window(whole)
 
     def finish(self) -> Window | None:
-        """Close the stream and return its partial last line."""
+        """Close the stream and return its incomplete last line."""
         rest, self._open = self._open, b""
         return Window(rest) if rest else None
 
 
 def window_bytes(seen: int) -> int:
-    """Return how many bytes to read in one go, after `seen` bytes of the log."""
+    """Return how many bytes to read at a time once `seen` bytes of the log have been read."""
     return WINDOW_BYTES if seen < LARGE_LOG_BYTES else LARGE_WINDOW_BYTES
 
 
 def cut_windows(chunks: Iterable[bytes]) -> Iterator[Window]:
-    """Yield a whole log as windows. Small chunks are joined, so that the engine runs once per window."""
+    """Yield an entire log as windows. Small chunks are joined so the engine runs once per window."""
     cutter, parts, size, seen = Cutter(), list[bytes](), 0, 0
     for chunk in chunks:
         parts.append(chunk)
@@ -106,7 +106,7 @@ def cut_windows(chunks: Iterable[bytes]) -> Iterator[Window]:
 
 
 def match_window(find: Find, window: Window) -> Matched:
-    """Return the engine's matches in one window. This is a pure function."""
+    """Return the engine's matches in a window. This is a pure function."""
     data = window.data
     text = without_escapes(data)
     matches = find(text)
@@ -119,10 +119,10 @@ def match_window(find: Find, window: Window) -> Matched:
 
 
 def without_escapes(data: bytes) -> bytes:
-    """Remove what `text.decode.clean` removes from a line, except tabs and carriage returns: escape codes and invisible characters.
+    """Remove what `text.decode.clean` removes from a line, except tabs and carriage returns: escapes and invisible characters.
 
-    They occur even within words, from a coloring logger, a copied web page, or on purpose. The text that a
-    person reads counts.
+    They can occur even within words, whether from a coloring logger, a copied web page or on purpose. What matters is the
+    text that a person sees.
     """
     # A file with a hole is full of NUL, for which `re` takes 20 times as long.
     if any(control in data for control in _COMMON_CONTROLS):
@@ -160,17 +160,17 @@ _CSI = re.compile(
 
 
 class Matcher(Protocol):
-    """Finds all signatures in a block of whole lines. Several threads may scan at once."""
+    """Finds all signatures in a block of whole lines. Multiple threads may scan at the same time."""
 
     ahead: Ahead
-    """How to match the windows of a large log: `in_turn`, or in a thread (`sources.signature_files`)."""
+    """How to match the windows of a large log: one by one (`in_turn`) or in a thread (`sources.signature_files`)."""
 
     def scan(self, block: bytes) -> list[tuple[int, int]]:
-        """Return the matches in a block of whole lines as (end offset, signature index), sorted."""
+        """Return the matches in a block of whole lines as sorted (end offset, signature index) pairs."""
 
 
 def in_turn(find: Find, windows: Iterable[Window]) -> Generator[Matched, None, None]:
-    """Match one window after another."""
+    """Match windows one after another."""
     for window in windows:
         yield match_window(find, window)
 
@@ -193,7 +193,7 @@ def _for_bytes(regex: str) -> bytes:
 
 
 class HyperscanMatcher:
-    """All signatures in one Hyperscan database."""
+    """All signatures in a single Hyperscan database."""
 
     def __init__(self, database: Any) -> None:
         self.ahead: Ahead = in_turn
@@ -222,14 +222,14 @@ class HyperscanMatcher:
         return found
 
     def dump(self) -> bytes:
-        """Return the compiled database, for this machine and this version of Hyperscan."""
+        """Return the compiled database. It is specific to this machine and version of Hyperscan."""
         import hyperscan
 
         return bytes(hyperscan.dumpb(self._database))
 
 
 def engine_name() -> str:
-    """Return the engine of this installation with its version, as part of a cache's key."""
+    """Return the name and version of the installed engine, for use in a cache key."""
     try:
         import hyperscan
     except ImportError:
@@ -240,7 +240,7 @@ def engine_name() -> str:
 
 
 def compile_matcher(signatures: Signatures) -> Matcher:
-    """Build the engine from patterns."""
+    """Build a matcher from the signatures' patterns."""
     try:
         import hyperscan
     except ImportError:
@@ -258,7 +258,7 @@ def load_matcher(dumped: bytes) -> HyperscanMatcher:
     """Load the output of `HyperscanMatcher.dump`.
 
     Raises:
-        ValueError: the bytes are from a different version or are damaged.
+        ValueError: If the bytes are damaged or come from a different version.
     """
     import hyperscan
 
@@ -325,17 +325,17 @@ _SEPARATORS: Final = Lazy(r"[ \t]|(?<=[\]>|:])(?=[\[(\w])")
 
 
 def unwrapped_records(text: bytes) -> bytes:
-    """Return the same lines, with a collector's JSON records replaced by the program's output."""
+    """Return the same lines, with each JSON record from a collector replaced by the program's output."""
     return _without_records(text) if text[:2] == b'{"' or b'\n{"' in text else text
 
 
 def unwrapped(text: bytes) -> bytes:
-    """Return whole lines with a collector's additions removed, or the same object if there are none."""
+    """Strip a collector's additions from whole lines. Return the same object if there are none."""
     return _without_prefixes(unwrapped_records(text))
 
 
 class _Record(NamedTuple):
-    """A program's output in a collector's record, and the record's level."""
+    """A program's output, extracted from a collector's record, along with the record's level."""
 
     message: str
     level: str
@@ -362,7 +362,7 @@ def _without_records(text: bytes) -> bytes:
 
 
 def _record(raw: bytes) -> _Record | None:
-    """Parse one collector's record, or None for any other JSON."""
+    """Parse a collector's record. Return None for any other JSON."""
     import json
 
     try:
@@ -389,7 +389,7 @@ def _without_prefixes(text: bytes) -> bytes:
     known: dict[bytes, bytes] = {}
 
     def kept(match: re.Match[bytes]) -> bytes:
-        """Return the line's writer, followed by a mark if it is a warning. Prefixes that differ only in time share one lookup."""
+        """Return who wrote the line, with a marker if it is a warning. Prefixes that differ only in time share a lookup."""
         prefix, following = match.group(), match.string[match.end() : match.end() + 1]
         untimed = _CLOCK.sub(b"", prefix)
         who = known.get(untimed)
@@ -402,7 +402,7 @@ def _without_prefixes(text: bytes) -> bytes:
 
 
 def _shapes(text: bytes) -> list[bytes]:
-    """Return patterns of consecutive prefixes before lines that normally have none."""
+    """Return patterns for prefixes found on consecutive lines that normally have none."""
     found: dict[bytes, bool] = {}
     hosts: frozenset[str] | None = None
     for at, prefix, following in _looks(text):
@@ -416,7 +416,7 @@ def _shapes(text: bytes) -> list[bytes]:
 
 
 def _looks(text: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    """Yield positions of lines without their own prefix: (where, the text before, pattern of the next line)."""
+    """Yield lines that have no prefix of their own, as (position, text before it, pattern of the next line)."""
     for start, following in _CONTINUED:
         at = -1
         for _ in range(MOST_LOOKS):
@@ -441,12 +441,12 @@ def _hosts(text: bytes) -> frozenset[str]:
 
 
 def _is_new(prefix: bytes, hosts: frozenset[str]) -> bool:
-    """Check that the prefix is not a rank prefix, which needs no unwrapping."""
+    """Check that this is not a rank prefix, since those do not need unwrapping."""
     return split_prefix(prefix.decode("utf-8", "replace") + _ANY, hosts)[1] != _ANY
 
 
 def _shape(prefix: bytes) -> bytes:
-    """Return a prefix's pattern. Numbers may change from line to line, and so may the padding before them."""
+    """Return a pattern for a prefix, allowing numbers and the padding before them to vary from line to line."""
     parts = re.split(rb"([ \t]*\d+)", prefix)
     return b"".join(
         re.escape(part)
@@ -457,7 +457,7 @@ def _shape(prefix: bytes) -> bytes:
 
 
 def _goes_on(text: bytes, start: int, shape: bytes, following: bytes) -> bool:
-    """Check whether the line that belongs below has the same prefix. Other ranks may write in between."""
+    """Check whether the expected next line has the same prefix. Lines from other ranks may come in between."""
     belongs = re.compile(shape + following)
     for _ in range(8):
         start = text.find(b"\n", start) + 1
@@ -469,7 +469,7 @@ def _goes_on(text: bytes, start: int, shape: bytes, following: bytes) -> bool:
 
 
 def _who(prefix: str, hosts: frozenset[str]) -> str:
-    """Return the parts of a prefix that give a rank, a node or a worker."""
+    """Return the parts of a prefix that identify a rank, node or worker."""
     parts: list[str] = []
     rest = prefix
     while rest.strip():
