@@ -1,7 +1,9 @@
-"""Finds complete checkpoints of a third-party script in its folders by their layout. Nothing is unpickled.
+"""Finds a third-party script's complete checkpoints by recognizing their on-disk layout. Nothing is unpickled.
 
-Each function in `LAYOUTS` recognizes one layout, its step, and the last file written, which proves that the checkpoint is complete. `torch.save` writes a zip with its directory at the end
-(torch/serialization.py), so a valid zip was written completely. Older formats carry no such proof, so their files are only mentioned to the user.
+Each function in `LAYOUTS` recognizes one layout, its step, and the file written last, which proves that the checkpoint is
+complete. `torch.save` writes a zip archive with
+its directory at the end (torch/serialization.py), so a valid zip is a complete one. Older formats offer no such proof, so their
+files are only mentioned to the user.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ LIKE_CHECKPOINTS = (".pt", ".pth", ".ckpt", ".safetensors")
 TRANSFORMERS: Final = "transformers"
 PLAIN: Final = "torch.save"
 SAVED_DEPTH: Final = 3
-"""The maximum depth of a file within its checkpoint, such as Megatron's ``iter_0000100/mp_rank_00/model_optim_rng.pt``."""
+"""Maximum depth of a file within its checkpoint, as in Megatron's ``iter_0000100/mp_rank_00/model_optim_rng.pt``."""
 
 _HF_NAME = re.compile(r"checkpoint-(\d{1,12})")
 _WEIGHTS = re.compile(
@@ -64,9 +66,9 @@ _STATE_KEYS = re.compile(
 class FoundCheckpoint:
     """A complete checkpoint.
 
-    `path` is absolute and can be passed to a script. `t` is the wall time in seconds of the last part written.
-    `step` is None if the name has no step. `number` is the last number in the name, whatever it counts.
-    `counted` is the number of optimizer steps its process had done at a measured save.
+    `path` is absolute and can be passed to a script. `t` is the wall time, in seconds, of the last part
+    written. `step` is None if the name contains no step. `number` is the last number in the name, whatever it
+    counts. `counted` is the number of optimizer steps the process had taken at a measured save.
     """
 
     path: str
@@ -79,7 +81,7 @@ class FoundCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
-    """The entries of one folder. `ranks` is the number of ranks, if known."""
+    """A folder's entries. `ranks` is the number of ranks, if known."""
 
     path: str
     entries: dict[str, os.DirEntry[str]]
@@ -90,7 +92,7 @@ class _Listing:
         return os.path.basename(self.path)
 
     def written(self, name: str) -> float:
-        """Return when an entry was last changed."""
+        """Return when an entry was last modified."""
         return self.entries[name].stat(follow_symlinks=False).st_mtime
 
     def is_file(self, name: str) -> bool:
@@ -108,11 +110,11 @@ class _Listing:
         return os.path.join(self.path, *names)
 
     def checkpoint(self, layout: str, name: str, t: float, *, path: str = "") -> FoundCheckpoint:
-        """Return a checkpoint with the step found in `name`. Its path defaults to this folder."""
+        """Build a checkpoint, taking its step from `name`. The path defaults to this folder."""
         return FoundCheckpoint(path or self.path, _step_of(name), t, layout, _number_of(name))
 
     def text(self, name: str) -> str | None:
-        """Return the only line of a short text file."""
+        """Return the stripped text of a one-line file, or None if it is missing or too long."""
         if not self.is_file(name):
             return None
         with open_regular(self.inner(name)) as file:
@@ -150,7 +152,7 @@ def _transformers(here: _Listing, _file: str) -> FoundCheckpoint | None:
 
 
 def _accelerate(here: _Listing, _file: str) -> FoundCheckpoint | None:
-    """Recognize Accelerate. Ranks write random states last (accelerate/checkpointing.py, save_accelerator_state)."""
+    """Recognize Accelerate checkpoints. Ranks write RNG state last (accelerate/checkpointing.py, save_accelerator_state)."""
     states = here.matching(_RANDOM_STATES)
     numbers = sorted(int(match[1]) for name in states if (match := _RANDOM_STATES.fullmatch(name)))
     if not states or len(states) == len(here.entries) or numbers != list(range(len(numbers))):
@@ -166,9 +168,9 @@ def _accelerate(here: _Listing, _file: str) -> FoundCheckpoint | None:
 
 
 def _saved_by_one(here: _Listing, numbers: list[int]) -> bool:
-    """Check whether only the main process saved, with all that load_state needs. Other random states are optional.
+    """Check whether only the main process saved, and saved all that load_state needs. Other RNG states are optional.
 
-    diffusers' scripts call save_state on one process. Sharded states (FSDP, DeepSpeed) have no ``optimizer.bin``.
+    diffusers scripts call save_state on one process. Sharded states (FSDP, DeepSpeed) have no ``optimizer.bin``.
     """
     optimizers = here.matching(_OPTIMIZER)
     has_weights = any(
@@ -181,7 +183,7 @@ def _saved_by_one(here: _Listing, numbers: list[int]) -> bool:
 
 
 def _distributed(here: _Listing, _file: str) -> FoundCheckpoint | None:
-    """Recognize torch.distributed.checkpoint. Lightning's FSDP folders write `meta.pt` last."""
+    """Recognize a torch.distributed.checkpoint folder. In Lightning's FSDP folders, `meta.pt` is written last."""
     if not here.is_file(".metadata") or not any(name.endswith(".distcp") for name in here.entries):
         return None
     last = ".metadata"
@@ -202,7 +204,7 @@ def _names_a_folder(here: _Listing) -> bool:
 
 
 def _deepspeed(here: _Listing, _file: str) -> FoundCheckpoint | None:
-    """Recognize DeepSpeed. `latest` is written after all ranks have saved (deepspeed/runtime/engine.py)."""
+    """Recognize a DeepSpeed checkpoint. `latest` is written once all ranks have saved (deepspeed/runtime/engine.py)."""
     tag = here.text("latest")
     if not tag or "/" in tag or not here.is_dir(tag):
         return None
@@ -215,7 +217,7 @@ def _deepspeed(here: _Listing, _file: str) -> FoundCheckpoint | None:
 
 
 def _megatron(here: _Listing, _file: str) -> FoundCheckpoint | None:
-    """Recognize Megatron, whose tracker is written last (megatron/training/checkpointing.py)."""
+    """Recognize a Megatron checkpoint. The tracker file is written last (megatron/training/checkpointing.py)."""
     parsed = here.text("latest_checkpointed_iteration.txt")
     if parsed is None or not parsed.isdecimal() or len(parsed) > 12:
         return None
@@ -239,7 +241,7 @@ def _lightning(here: _Listing, file: str) -> FoundCheckpoint | None:
 
 
 def _plain(here: _Listing, file: str) -> FoundCheckpoint | None:
-    """Recognize a file that the script itself wrote with torch.save and that has more than weights."""
+    """Recognize a file that the script itself saved with torch.save and that contains more than just weights."""
     match = _PLAIN.fullmatch(file)
     if match is None or not _STATE_NAME.search(match["stem"]) or _NO_STATE_NAME.search(match["stem"]):
         return None
@@ -264,7 +266,7 @@ LAYOUTS: Final[tuple[Layout, ...]] = (
 
 
 HOLDERS: Final = frozenset(("DeepSpeed", "Megatron"))
-"""Layouts whose path is a folder of many checkpoints, with a file that points to the newest."""
+"""Layouts whose path is a folder holding many checkpoints and a file that points to the newest one."""
 
 
 def find_checkpoints(
@@ -275,11 +277,11 @@ def find_checkpoints(
     depth: int = MAX_DEPTH,
     most: int = MAX_FOUND,
 ) -> list[FoundCheckpoint]:
-    """Return the newest complete checkpoints below `folders` written since `since_t`, at most `most`, oldest first.
+    """Return up to `most` of the newest complete checkpoints under `folders` written since `since_t`, oldest first.
 
-    Symbolic links are not followed. Lightning's ``last.ckpt`` and most ``latest`` links point to files that
-    are found anyway. `ranks` is the number of ranks, if known. A layout with one file per rank is complete only
-    with all of them. Run directories are skipped, but not a script's own folders next to them in ``runs``.
+    Symbolic links are not followed; Lightning's ``last.ckpt`` and most ``latest`` links point to files that are
+    found anyway. `ranks` is the number of ranks, if known. A layout with one file per rank is complete only if
+    none is missing. Run directories are skipped, but a script's own folders next to them in ``runs`` are not.
     """
     left = [MAX_ENTRIES]
     found: dict[str, FoundCheckpoint] = {}
@@ -290,9 +292,9 @@ def find_checkpoints(
 
 
 def whole_at(path: str, *, ranks: int | None = None) -> FoundCheckpoint | None:
-    """Return the checkpoint at `path` in the form a script expects, or None if it is incomplete or of an unknown layout.
+    """Return the checkpoint at `path` (in the form a script expects), or None if it is incomplete or of unknown layout.
 
-    A file of `torch.save` may have any name, because the caller vouches for the format.
+    A file written by `torch.save` may have any name, because the caller vouches for its format.
     """
     path = os.path.abspath(path)
     is_folder, name = os.path.isdir(path), os.path.basename(path)
@@ -315,7 +317,7 @@ def _stem(name: str) -> str:
 def whole_saved(
     path: str, since_t: float, until_t: float, *, ranks: int | None = None
 ) -> FoundCheckpoint | None:
-    """Return the complete checkpoint of which a process saved all or part at `path`, or None if there is none.
+    """Return the complete checkpoint that a process saved, in whole or in part, at `path`, or None if there is none.
 
     In a folder layout, the last part is written after the save itself. A file belongs to the save if it was
     written by `until_t`, whatever its name.
@@ -334,9 +336,9 @@ def whole_saved(
 
 
 def files_of(path: str, layout: str = "", number: int | None = None) -> dict[str, str]:
-    """Return the files of one checkpoint by their names below `path`. A single file has an empty name.
+    """Return a checkpoint's files, keyed by their path relative to `path`. A single file has an empty key.
 
-    In a folder of many checkpoints, return those of `number` and the files beside them, such as the tracker.
+    In a folder holding many checkpoints, return the files of `number` and those beside them, such as the tracker.
     """
     if os.path.isfile(path):
         return {"": path}
@@ -350,7 +352,7 @@ def files_of(path: str, layout: str = "", number: int | None = None) -> dict[str
 
 
 def tree_bytes(path: Path) -> int | None:
-    """Return the bytes of a file, or of all files below a folder, or None if gone or too many to count."""
+    """Return the size in bytes of a file or of everything under a folder, or None if it is gone or has too many files."""
     total = count = 0
     try:
         if not path.is_dir():
@@ -367,7 +369,7 @@ def tree_bytes(path: Path) -> int | None:
 
 
 def has_checkpoint_names(folders: Iterable[Path]) -> bool:
-    """Check whether a file in or just below `folders` has a checkpoint's name. True if there are too many."""
+    """Check whether any file in or just below `folders` is named like a checkpoint. True if there are too many to check."""
     left = MAX_ENTRIES
     for folder in folders:
         for place, inner, names in os.walk(folder):
@@ -380,7 +382,7 @@ def has_checkpoint_names(folders: Iterable[Path]) -> bool:
 
 
 def is_zip(path: str) -> bool:
-    """Check whether a file is a complete zip. An unreadable file counts as incomplete."""
+    """Check whether a file is a complete zip archive. An unreadable file counts as incomplete."""
     try:
         return zipfile.is_zipfile(path)
     except OSError:
@@ -430,7 +432,7 @@ def _below(
 
 
 def _first(here: _Listing, file: str = "") -> FoundCheckpoint | None:
-    """Return the complete checkpoint in a folder, or in its `file`. Malformed means incomplete."""
+    """Return the complete checkpoint in a folder, or in `file` inside it, if any. A malformed one counts as incomplete."""
     for row in LAYOUTS:
         if (row.takes is None) == bool(file):
             with contextlib.suppress(OSError, ValueError, RecursionError):
@@ -457,7 +459,7 @@ def _number_of(name: str) -> int | None:
 
 
 def _has_training_state(path: str) -> bool:
-    """Check whether a torch.save file is complete and its pickle has the keys of a training state."""
+    """Check whether a torch.save file is complete and its pickle contains training-state keys."""
     try:
         with zipfile.ZipFile(path) as archive:
             inner = next((one for one in archive.infolist() if one.filename.endswith("data.pkl")), None)

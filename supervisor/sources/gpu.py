@@ -1,8 +1,8 @@
 """Reads NVIDIA GPUs through NVML: utilization, memory and its users, throttling, errors, lost GPUs.
 
-Only this file uses pynvml. A missing driver or library is a normal state, reported with a reason. A reading
+Only this file uses pynvml. A missing driver or library is a normal condition, reported with a reason. A reading
 that a card does not support is None, not 0. A GPU that fell off the bus is reported as lost, not omitted.
-NVML's "utilization" is the share of time in which any kernel ran, not how much of the GPU was in use.
+NVML's "utilization" is the fraction of time that any kernel was running, not how much of the GPU was in use.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ log = logging.getLogger("stoker.gpu")
 
 @dataclass(frozen=True, slots=True)
 class GpuDevice:
-    """The constant properties of a GPU. `index` follows NVML's PCI order. CUDA's order may differ, so match by `uuid`."""
+    """A GPU's constant properties. `index` follows NVML's PCI order; CUDA's order may differ, so match by `uuid`."""
 
     index: int
     uuid: str | None
@@ -52,7 +52,7 @@ class GpuDevice:
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """A compute process on a GPU. `pid` is the host's pid, which differs from the pid inside a container."""
+    """A compute process on a GPU. `pid` is the host's pid, which differs from the one inside a container."""
 
     pid: int
     memory_used_bytes: int | None
@@ -60,10 +60,12 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class GpuSample:
-    """One reading of one GPU, at wall time `t`. A reading is None if the card or driver does not report it.
+    """One reading of one GPU, taken at wall time `t`. A field is None if the card or driver does not report it.
 
-    Ratios are 0–1. `memory_util_ratio` is the share of time in which memory was read or written. `throttle` lists the active reasons for running slower than requested. `ecc_uncorrected`
-    counts errors since the driver was loaded. `lost` means that the GPU no longer responds, so all other readings are None.
+    Ratios are 0–1. `memory_util_ratio` is the fraction of time during which memory was being read or written. `throttle` lists
+    the active reasons for running slower
+    than requested. `ecc_uncorrected` counts errors since the driver was loaded. If `lost` is true, the GPU no longer responds and
+    all other readings are None.
     """
 
     t: float
@@ -83,7 +85,7 @@ class GpuSample:
 
     @property
     def throttle_bits(self) -> int | None:
-        """The reasons in `throttle` as NVML's own bits, or 0 for none. The power cap, normal under load, is left out."""
+        """The `throttle` reasons as NVML's own bits, or 0 if there are none. Omits the power cap, normal under load."""
         if self.throttle is None:
             return None
         return sum(bit for bit, name in _THROTTLE if name in self.throttle and name != "power_cap")
@@ -91,7 +93,7 @@ class GpuSample:
 
 @dataclass(frozen=True, slots=True)
 class GpuSurvey:
-    """One reading of NVML before a run. `cuda` is the newest CUDA that the driver supports, such as (12, 8)."""
+    """An NVML reading taken before a run. `cuda` is the latest CUDA version that the driver supports, such as (12, 8)."""
 
     samples: tuple[GpuSample, ...]
     driver: str | None
@@ -99,7 +101,7 @@ class GpuSurvey:
 
 
 class GpuNoteCode(StrEnum):
-    """Kinds of notes about the GPUs. Each is reported once."""
+    """Kinds of GPU notes. Each is reported once."""
 
     ABSENT = "gpu_absent"  # no driver, library or card: a normal state
     LOST = "gpu_lost"
@@ -111,7 +113,7 @@ class GpuNoteCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GpuNote:
-    """A GPU event. `index` is None if the event concerns all GPUs. `xid` is set only with code XID."""
+    """A GPU event. `index` is None if the event concerns all GPUs. `xid` is set only if `code` is XID."""
 
     t: float
     code: GpuNoteCode
@@ -121,7 +123,7 @@ class GpuNote:
 
 
 class NvmlUnavailableError(Exception):
-    """NVML is unusable here. The message gives the reason in one line."""
+    """Raised when NVML is unusable. The message is a one-line reason."""
 
 
 def load_nvml() -> Any:
@@ -141,10 +143,10 @@ class GpuReader:
     """Reads all GPUs on demand. Not thread-safe.
 
     Args:
-        on_note: receives notes.
+        on_note: called with each note.
 
     Raises:
-        NvmlUnavailableError: no library, driver or card.
+        NvmlUnavailableError: there is no library, driver or card.
     """
 
     def __init__(self, on_note: Callable[[GpuNote], None]) -> None:
@@ -171,13 +173,13 @@ class GpuReader:
         """Return one sample per GPU, in index order.
 
         Raises:
-            NvmlUnavailableError: the driver is gone (unloaded, updated).
+            NvmlUnavailableError: the driver is gone (unloaded or updated).
         """
         self._receive_xids()
         return [self._sample(device) for device in self.devices]
 
     def survey(self) -> GpuSurvey:
-        """Return one reading of all GPUs, with their constant properties.
+        """Return a single reading of all GPUs, along with their constant properties.
 
         Raises:
             NvmlUnavailableError: the driver is gone.
@@ -202,7 +204,7 @@ class GpuReader:
             log.debug("nvmlShutdown failed; the driver is gone")
 
     def _ask(self, index: int | None, function: str, *args: Any) -> Any:
-        """Call a function of NVML and return its answer, or None. Most calls go through this method.
+        """Call an NVML function and return its result, or None if it fails. Most calls go through this method.
 
         Raises:
             NvmlUnavailableError: NVML as a whole no longer works.
@@ -302,7 +304,7 @@ class GpuReader:
             self._on_note(GpuNote(t, GpuNoteCode.ECC, text, index))
 
     def _listen(self) -> None:
-        """Subscribe to Xid events. Without support, no events arrive."""
+        """Subscribe to Xid events. If they are not supported, none arrive."""
         self._events = self._ask(None, "nvmlEventSetCreate")
         if self._events is None:
             return
@@ -334,8 +336,8 @@ class GpuReader:
 class GpuSampler(PeriodicSampler):
     """A thread that reads all GPUs every `interval_s` and passes the samples on.
 
-    Without NVML, it reports one note (ABSENT) and ends. If the driver goes away later, it reports that once
-    and retries every half minute.
+    Without NVML, it reports a single note (ABSENT) and exits. If the driver goes away later, it reports that
+    once and retries every half minute.
     """
 
     def __init__(
@@ -356,7 +358,7 @@ class GpuSampler(PeriodicSampler):
         self._had_one = False
 
     def sample(self) -> float | None:
-        """Read all GPUs once and return the seconds until the next reading, or None if NVML is missing."""
+        """Read all GPUs once. Return the seconds until the next reading, or None if NVML is missing."""
         try:
             if self._reader is None:
                 self._reader = GpuReader(self._on_note)
@@ -380,7 +382,7 @@ class GpuSampler(PeriodicSampler):
 
 
 def survey_gpus() -> GpuSurvey | str:
-    """Return one survey of all GPUs of this machine, or the reason (one line) why there are none."""
+    """Survey all GPUs on this machine. If there are none, return a one-line reason instead."""
     try:
         reader = GpuReader(lambda _note: None)
         try:
@@ -392,16 +394,16 @@ def survey_gpus() -> GpuSurvey | str:
 
 
 def probe_gpus() -> tuple[GpuDevice, ...]:
-    """Return the GPUs of this machine."""
+    """Return the GPUs on this machine."""
     found = survey_gpus()
     return () if isinstance(found, str) else tuple(sample.device for sample in found.samples)
 
 
 def visible_devices(value: str | None, devices: Sequence[GpuDevice]) -> tuple[GpuDevice, ...] | None:
-    """Return the devices that CUDA_VISIBLE_DEVICES exposes to a process, in its order.
+    """Return the devices that CUDA_VISIBLE_DEVICES exposes to a process, in the order it lists them.
 
-    None if unknown (a MIG slice). Numbers are NVML's, which match CUDA's order only with
-    CUDA_DEVICE_ORDER=PCI_BUS_ID or identical cards. As in CUDA, the list ends at the first bad entry, and a
+    Return None if they are unknown (a MIG slice). Numbers are NVML indices, which match CUDA's order only with
+    CUDA_DEVICE_ORDER=PCI_BUS_ID or identical cards. As in CUDA, the list stops at the first bad entry, and a
     value that lists a GPU twice exposes none (torch/cuda/__init__.py, _parse_visible_devices).
     """
     if value is None:

@@ -1,7 +1,7 @@
-"""Reads what the kernel reports about memory: limits and kills of the control group (versions 1 and 2).
+"""Reads memory limits and OOM kill counts from the kernel's cgroup files (v1 and v2).
 
-The kernel's Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst describe the files. A kill by the
-group's limit leaves only exit -9 in a log. The counter read here confirms such a kill.
+The kernel's Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst document the files. When a process
+is OOM-killed for exceeding its cgroup limit, the log shows only exit code -9. The counter read here confirms it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _FILES = {
 
 @dataclass(frozen=True, slots=True)
 class CgroupMemory:
-    """Memory of a process's control group. `limit_bytes` is the tightest limit on the way up, or None.
+    """A process's cgroup memory. `limit_bytes` is the tightest limit on the way up the hierarchy, or None.
 
-    `used_bytes`: usage of the group with this limit, without the file pages that the kernel reclaims first if memory
-    runs short (inactive_file, as in docker and Kubernetes). Once a dataset was read, they fill any limit.
+    `used_bytes` is the usage of the cgroup with that limit, minus the file pages that the kernel reclaims first when
+    memory runs short (inactive_file, as in docker and Kubernetes). Once a dataset has been read, they fill any limit.
 
-    `oom_kills` counts the processes of the group killed for memory since the group was created. Only a rise
-    matters. `version`: 1 or 2.
+    `oom_kills` is the number of processes in the cgroup that were OOM-killed since it was created. Only an increase
+    matters. `version` is 1 or 2.
     """
 
     version: int
@@ -38,7 +38,7 @@ class CgroupMemory:
 
 
 def read_cgroup_memory(pid: int | None = None, root: str = "/") -> CgroupMemory | None:
-    """Read a process's memory group (by default our own). Return None if there is no group."""
+    """Read a process's memory cgroup (ours by default). Return None if it has none."""
     listing = _read(os.path.join(root, f"proc/{pid if pid is not None else 'self'}/cgroup"))
     unified = v1 = None
     for line in listing.splitlines():
@@ -58,7 +58,7 @@ def read_cgroup_memory(pid: int | None = None, root: str = "/") -> CgroupMemory 
 
 
 def memory_kills() -> int | None:
-    """Count the processes of our own group killed for memory since its creation. None if there is no counter."""
+    """Count the OOM kills in our own cgroup since it was created. Return None if there is no counter."""
     found = read_cgroup_memory()
     return found.oom_kills if found is not None else None
 

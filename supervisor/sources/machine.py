@@ -1,6 +1,6 @@
-"""Reads the machine and its processes by psutil: CPU, memory, threads, I/O, disk usage, and traffic per interface and RDMA port.
+"""Reads the machine and its processes via psutil: CPU, memory, threads, I/O, disk usage, and traffic per interface and RDMA port.
 
-RDMA ports have their own counters, because interface counters omit RDMA traffic.
+RDMA ports have their own counters, because interface counters do not include RDMA traffic.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ MOST_LINKS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class ProcessSample:
-    """One reading of one process. Ratios count cores: 1.0 is one busy core, and several cores exceed 1.0.
+    """One reading of one process. Ratios are in cores: 1.0 is one busy core, and several busy cores exceed 1.0.
 
-    `cpu_ratio` covers the time since the previous reading, so the first reading has None. The byte counters
-    start with the process and are readable only for the same user.
+    `cpu_ratio` covers the time since the previous reading, so it is None in the first one. The byte counters
+    start with the process and can be read only by the user who owns it.
     """
 
     t: float
@@ -48,7 +48,7 @@ class ProcessSample:
     write_bytes: int | None = None
 
     def values(self) -> dict[str, float | None]:
-        """Return the values by series name."""
+        """Return the values, keyed by series name."""
         return {
             "cpu_ratio": self.cpu_ratio,
             "rss_bytes": self.rss_bytes,
@@ -60,7 +60,7 @@ class ProcessSample:
 
 @dataclass(frozen=True, slots=True)
 class DiskFill:
-    """How full the filesystem under `path` is."""
+    """How full the filesystem containing `path` is."""
 
     path: str
     total_bytes: int
@@ -68,13 +68,13 @@ class DiskFill:
 
     @property
     def used_ratio(self) -> float:
-        """The share not available to an ordinary user, 0–1."""
+        """The fraction not available to an ordinary user, 0–1."""
         return 1.0 - self.available_bytes / self.total_bytes if self.total_bytes else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class LinkRate:
-    """One interface or RDMA port: bytes per second since the previous reading."""
+    """Traffic on an interface or RDMA port, in bytes per second since the previous reading."""
 
     name: str
     received_bytes_per_s: float
@@ -83,7 +83,7 @@ class LinkRate:
 
 @dataclass(frozen=True, slots=True)
 class HostSample:
-    """One reading of the machine. `cpu_ratio`: share of all cores, 0–1, since the previous reading."""
+    """One reading of the machine. `cpu_ratio` is the busy fraction of all cores since the previous reading, 0–1."""
 
     t: float
     cpu_ratio: float | None = None
@@ -107,7 +107,7 @@ class ProcessReader:
             self._psutil = psutil.Process(process.pid)
 
     def read(self) -> ProcessSample:
-        """Return one sample. `alive` is False if the process is gone, is a zombie, or never was this one."""
+        """Take a sample. `alive` is False if the process is gone, is a zombie, or was never this one."""
         now, t = time.monotonic(), time.time()
         gone = ProcessSample(t, self.key, self.process, alive=False)
         if self._psutil is None or not is_alive(self.process):
@@ -141,10 +141,10 @@ class ProcessReader:
 
 
 class LinkReader:
-    """Reads the traffic counters repeatedly. Not thread-safe.
+    """Reads traffic counters repeatedly. Not thread-safe.
 
     Args:
-        infiniband: the kernel's folder of RDMA devices.
+        infiniband: the kernel's directory of RDMA devices.
     """
 
     def __init__(self, infiniband: Path = INFINIBAND) -> None:
@@ -152,7 +152,7 @@ class LinkReader:
         self._before: tuple[float, dict[str, tuple[int, int]]] | None = None
 
     def read(self) -> tuple[LinkRate, ...]:
-        """Return the rates of the busiest links since boot, busiest first. The first reading has none."""
+        """Return current rates for the links with the most traffic since boot, busiest first. Empty on the first reading."""
         now, counts = time.monotonic(), dict(self._counts())
         before, self._before = self._before, (now, counts)
         if before is None or now <= before[0]:
@@ -190,7 +190,7 @@ class LinkReader:
 class HostReader:
     """Reads the machine repeatedly. Not thread-safe.
 
-    `disks`: folders whose filesystems to check. Unreadable ones are skipped.
+    `disks` lists folders whose filesystems are checked. Unreadable ones are skipped.
     """
 
     def __init__(self, disks: Sequence[str] = (SHM,)) -> None:
@@ -199,7 +199,7 @@ class HostReader:
         self._before: tuple[float, float] | None = None
 
     def read(self) -> HostSample:
-        """Return one sample."""
+        """Take a sample."""
         memory = psutil.virtual_memory()
         return HostSample(
             t=time.time(),
@@ -225,13 +225,13 @@ class HostReader:
 
 
 class HostSampler(PeriodicSampler):
-    """A thread that reads the machine and the ranks' processes every `interval_s`.
+    """A thread that reads the machine and the rank processes every `interval_s`.
 
     Args:
-        stop: ends the thread.
-        processes: returns the processes to read now, each with a key (the rank).
-        on_samples: receives the machine's sample and the process samples, in the order of `processes`.
-        disks: folders whose filesystems to check.
+        stop: stops the thread when set.
+        processes: returns the processes to read now, keyed by rank.
+        on_samples: receives the machine sample and the process samples, the latter in the order of `processes`.
+        disks: folders whose filesystems are checked.
         interval_s: seconds between readings.
     """
 
@@ -252,7 +252,7 @@ class HostSampler(PeriodicSampler):
         self._readers: dict[str, ProcessReader] = {}
 
     def sample(self) -> float:
-        """Read once and return the seconds until the next reading."""
+        """Take one reading and return the seconds until the next."""
         wanted = self._processes()
         known = {k: r for k, r in self._readers.items() if wanted.get(k) == r.process}
         self._readers = {
@@ -263,7 +263,7 @@ class HostSampler(PeriodicSampler):
 
 
 def disk_fill(path: str) -> DiskFill | None:
-    """Return how full the filesystem of `path` is, or None if it cannot be read."""
+    """Return how full the filesystem containing `path` is, or None if it cannot be read."""
     try:
         found = psutil.disk_usage(path)
     except OSError:

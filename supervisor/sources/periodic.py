@@ -1,4 +1,4 @@
-"""A thread that takes samples at intervals until the stop event is set."""
+"""A thread that samples periodically until the stop event is set."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class PeriodicSampler(ABC):
 
     @abstractmethod
     def sample(self) -> float | None:
-        """Take one round of samples and return the seconds until the next round. None ends the thread."""
+        """Take one round of samples. Return the seconds until the next round, or None to stop the thread."""
 
     def close(self) -> None:  # noqa: B027 - most samplers have nothing open
-        """Close resources. Called in the thread, at its end."""
+        """Close resources. Called on the sampler thread as it exits."""
 
     def start(self) -> None:
         """Start sampling."""
         self._thread.start()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the thread to end (set the stop event first). Return False if it did not."""
+        """Wait for the thread to exit (set the stop event first). Return False if it did not exit in time."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 

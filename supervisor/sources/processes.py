@@ -1,7 +1,7 @@
-"""Reads the identity, activity, open files and end of processes from /proc, by pid and start time.
+"""Reads the identity, activity, open files and exits of processes from /proc, keyed by pid and start time.
 
-The kernel recycles pids. A pid with its start time (field 22 of ``/proc/<pid>/stat``, proc(5)) identifies
-exactly one process until the next boot. No function in this module signals a bare pid.
+The kernel recycles pids. A pid and its start time (field 22 of ``/proc/<pid>/stat``, proc(5)) together
+identify exactly one process until the next boot. No function in this module signals a bare pid.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _COUNTED = frozenset((b"rchar", b"wchar", b"read_bytes"))
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
-    """Exactly one process. `start_time`: seconds since boot, to the kernel's tick (usually 10 ms)."""
+    """Identifies exactly one process. `start_time` is in seconds since boot, to the kernel's tick (usually 10 ms)."""
 
     pid: int
     start_time: float
@@ -35,7 +35,7 @@ class ProcessId:
 
 @dataclass(frozen=True, slots=True)
 class ProcessStat:
-    """The fields of /proc/<pid>/stat that are used here. `start_ticks`: clock ticks since boot."""
+    """The fields of /proc/<pid>/stat that are used here. `start_ticks` is in clock ticks since boot."""
 
     state: str
     parent: int
@@ -43,7 +43,7 @@ class ProcessStat:
 
     @property
     def is_dead(self) -> bool:
-        """Whether the process is a zombie, which only holds a pid and counts as dead."""
+        """Whether the process is a zombie, which merely occupies a pid and counts as dead."""
         return self.state in "ZXx"
 
     @property
@@ -53,38 +53,38 @@ class ProcessStat:
 
 
 def boot_id() -> str | None:
-    """Return the id of the current boot (random(4)). A pid and a start time identify a process only within one boot."""
+    """Return the id of the current boot (random(4)). A pid and start time identify a process only within one boot."""
     raw = read_proc("/proc/sys/kernel/random/boot_id", 64)
     return raw.decode("ascii", "replace").strip() if raw is not None else None
 
 
 def identify(pid: int) -> ProcessId | None:
-    """Return the identity of a live process, or None if no process has this pid. A zombie does not count."""
+    """Return the identity of a live process, or None if no live process has this pid. Zombies do not count."""
     stat = _read_stat(pid)
     return None if stat is None or stat.is_dead else ProcessId(pid, stat.start_time)
 
 
 def is_alive(process: ProcessId) -> bool:
-    """Check whether this very process is alive. A zombie or a later process with its pid does not count."""
+    """Check whether this exact process is alive. A zombie, or a later process that reuses the pid, does not count."""
     return identify(process.pid) == process
 
 
 def is_uninterruptible(process: ProcessId) -> bool:
-    """Check whether this very process is stuck in the kernel beyond signals (state D), on a GPU or a dead mount."""
+    """Check whether this exact process is stuck in the kernel, immune to signals (state D), on a GPU or a dead mount."""
     stat = _read_stat(process.pid)
     return stat is not None and stat.state == "D" and stat.start_time == process.start_time
 
 
 def process_table() -> dict[int, ProcessStat]:
-    """Return all processes of this machine by pid, including zombies."""
+    """Return all processes on this machine, keyed by pid, including zombies."""
     pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
     return {pid: stat for pid in pids if (stat := _read_stat(pid)) is not None}
 
 
 def descendants(process: ProcessId, table: Mapping[int, ProcessStat] | None = None) -> list[ProcessId]:
-    """Return the live children of `process`, their children, and so on, nearest first, each level by pid.
+    """Return the live descendants of `process`, nearest generation first, each generation sorted by pid.
 
-    Empty if the process is gone, as its children then have another parent. `table`: from an earlier read.
+    Empty if the process is gone, because its children then have another parent. `table` is a table read earlier.
     """
     table = process_table() if table is None else table
     root = table.get(process.pid)
@@ -107,19 +107,19 @@ def descendants(process: ProcessId, table: Mapping[int, ProcessStat] | None = No
 
 
 def parent_of(pid: int) -> int | None:
-    """Return the parent of a live process, or None if no live process has this pid."""
+    """Return the parent pid of a live process, or None if no live process has this pid."""
     stat = _read_stat(pid)
     return None if stat is None or stat.is_dead else stat.parent
 
 
 def command_of(pid: int) -> str | None:
-    """Return the kernel's name (first 15 bytes) for any user's process, or None if it is gone."""
+    """Return the kernel's name (first 15 bytes) for a process, whoever owns it, or None if it is gone."""
     raw = read_proc(f"/proc/{pid}/comm", 64)
     return raw.decode("utf-8", "replace").rstrip("\n") if raw else None
 
 
 def read_environ(process: ProcessId) -> dict[str, str]:
-    """Return the environment at the start of the process, empty if it is gone or belongs to another user.
+    """Return the environment the process started with. Empty if it is gone or belongs to another user.
 
     The environment is also empty for an instant between fork and exec, so retry later.
     """
@@ -131,7 +131,7 @@ def read_environ(process: ProcessId) -> dict[str, str]:
 
 
 def read_cmdline(process: ProcessId) -> list[str]:
-    """Return the process's argument vector, empty if it is gone or belongs to another user."""
+    """Return the process's argument vector. Empty if it is gone or belongs to another user."""
     raw = read_proc(f"/proc/{process.pid}/cmdline", _ENVIRON_CAP_BYTES)
     if raw is None or not is_alive(process):
         return []
@@ -139,7 +139,7 @@ def read_cmdline(process: ProcessId) -> list[str]:
 
 
 def owner_of(pid: int) -> int | None:
-    """Return the user id of a process, or None if it is gone."""
+    """Return the id of the user who owns a process, or None if it is gone."""
     try:
         return os.stat(f"/proc/{pid}").st_uid
     except OSError:
@@ -147,10 +147,10 @@ def owner_of(pid: int) -> int | None:
 
 
 def environment_value(pid: int, name: str) -> str | None:
-    """Return a variable of a process's initial environment, empty if it was not set.
+    """Return a variable from a process's initial environment, or "" if it was not set.
 
-    None if the environment is unavailable: the process belongs to another user, is gone, is just being started,
-    or has overwritten its environment, as setproctitle does for a longer title (Ray and vLLM rename workers so).
+    Return None if the environment is unavailable because the process belongs to another user, is gone, is just
+    starting, or has overwritten it, as setproctitle does for longer titles (Ray and vLLM rename workers this way).
     """
     raw = read_proc(f"/proc/{pid}/environ", _ENVIRON_CAP_BYTES)
     entries = [entry for entry in (raw or b"").split(b"\0") if b"=" in entry]
@@ -161,9 +161,9 @@ def environment_value(pid: int, name: str) -> str | None:
 
 
 def become_subreaper() -> bool:
-    """Make this process the new parent of every descendant whose own parent dies (prctl(2), Linux 3.4).
+    """Make this process adopt every descendant whose own parent dies (prctl(2), Linux 3.4).
 
-    Return False if the system does not support this. Orphans then go to init.
+    Return False if the system does not support this, in which case orphans go to init.
     """
     try:
         return bool(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
@@ -172,9 +172,9 @@ def become_subreaper() -> bool:
 
 
 def reap_child(process: ProcessId) -> int | None:
-    """Reap a dead child of this very process and return its exit code (negative for a signal).
+    """Reap this exact process, a dead child of ours, and return its exit code (negative for a signal).
 
-    None if the child is alive, already reaped, or not ours.
+    Return None if it is alive, already reaped, or not our child.
     """
     stat = _read_stat(process.pid)
     if (
@@ -192,10 +192,10 @@ def reap_child(process: ProcessId) -> int | None:
 
 
 def exit_code_of(process: ProcessId) -> int | None:
-    """Return a zombie's exit code (negative for a signal), whoever its parent is, or None once it is reaped.
+    """Return a zombie's exit code (negative for a signal), whoever its parent is, or None once it has been reaped.
 
-    Field 52 of ``/proc/<pid>/stat`` (Linux 3.5) is readable only by the process's own user. Other users read
-    0, so 0 counts only for our own processes.
+    Field 52 of ``/proc/<pid>/stat`` (Linux 3.5) is readable only by the user who owns the process. Other users
+    read 0, so 0 counts only for our own processes.
     """
     raw = read_proc(f"/proc/{process.pid}/stat", 4096)
     stat = _parse_stat(raw)
@@ -209,7 +209,7 @@ def exit_code_of(process: ProcessId) -> int | None:
 
 
 def open_files(pid: int) -> Iterator[tuple[str, str]]:
-    """Yield a process's descriptors and targets (a path, ``socket:[4711]``), none if ended or another user's."""
+    """Yield a process's fds and their targets (a path, ``socket:[4711]``). Empty if it is gone or another user's."""
     folder = f"/proc/{pid}/fd"
     try:
         numbers = os.listdir(folder)
@@ -221,7 +221,7 @@ def open_files(pid: int) -> Iterator[tuple[str, str]]:
 
 
 def listening_sockets(pid: int) -> Iterator[tuple[str, int, str]]:
-    """Yield listening TCP sockets in a process's network namespace: hexadecimal address, port, name as in `open_files`."""
+    """Yield the listening TCP sockets in a process's network namespace: hex address, port, and name as in `open_files`."""
     for table in ("tcp", "tcp6"):
         raw = read_proc(f"/proc/{pid}/net/{table}", _SOCKETS_CAP_BYTES) or b""
         for row in raw.decode("ascii", "replace").splitlines()[1:]:
@@ -232,7 +232,7 @@ def listening_sockets(pid: int) -> Iterator[tuple[str, int, str]]:
 
 
 def is_stopped(pid: int) -> bool:
-    """Check whether a signal has stopped the process or a tracer holds it."""
+    """Check whether a signal has stopped the process or a tracer is holding it."""
     stat = _read_stat(pid)
     return stat is not None and stat.state in "Tt"
 
@@ -240,8 +240,8 @@ def is_stopped(pid: int) -> bool:
 def catches(pid: int, number: int) -> bool | None:
     """Check whether a process currently has a handler for a signal. Return None if the process is gone.
 
-    Python installs a handler for SIGINT at startup and removes it at shutdown, after atexit and before it destroys its modules
-    (``_PySignal_Fini``). With torch, the process then needs half a second or more to exit.
+    Python installs a SIGINT handler at startup and removes it at shutdown, after atexit and before it destroys
+    its modules (``_PySignal_Fini``). With torch, the process then takes another half a second or more to exit.
     """
     raw = read_proc(f"/proc/{pid}/status", 4096) or b""
     caught = next((line.split()[1] for line in raw.splitlines() if line.startswith(b"SigCgt:")), None)
@@ -249,10 +249,10 @@ def catches(pid: int, number: int) -> bool | None:
 
 
 def send_signal(process: ProcessId, number: int = signal.SIGKILL) -> bool:
-    """Signal this very process. Return False if it is gone, a zombie, or not ours to signal.
+    """Signal this exact process. Return False if it is gone, is a zombie, or is not ours to signal.
 
-    The pidfd is opened before the identity check, so the pid cannot go to another process between check
-    and signal. Kernels before 5.3 have no pidfd, which leaves a window of some microseconds.
+    The pidfd is opened before the identity check, so the pid cannot be reused between the check and the signal.
+    Kernels before 5.3 have no pidfd, which leaves a window of a few microseconds.
     """
     try:
         fd = os.pidfd_open(process.pid)
@@ -272,11 +272,11 @@ def send_signal(process: ProcessId, number: int = signal.SIGKILL) -> bool:
 
 
 class ExitWatch:
-    """A thread that waits for processes to end, not only children. Before Linux 5.3 (no pidfd) it reports nothing.
+    """A thread that waits for processes to exit, not just children. Before Linux 5.3 (no pidfd), it reports nothing.
 
     Args:
-        ended: called in the thread with a process's name and exit code, which is negative for a signal and
-            None if its parent was faster. torchrun polls its workers every 0.1 s.
+        ended: called on the thread with a process's name and exit code, which is negative for a signal, or
+            None if the parent reaped it first. torchrun polls its workers every 0.1 s.
     """
 
     def __init__(self, ended: Callable[[int, int | None], None]) -> None:
@@ -290,7 +290,7 @@ class ExitWatch:
         self._thread = threading.Thread(target=self._run, name="stoker-exits", daemon=True)
 
     def watch(self, name: int, process: ProcessId) -> None:
-        """Wait for a process to end, ignoring one that is already gone. Any thread may call this."""
+        """Start waiting for a process to exit. One that is already gone is ignored. Any thread may call this."""
         with self._lock:
             if self._closing or any(known == process for _, known in self._watched.values()):
                 return
@@ -336,7 +336,7 @@ class ExitWatch:
 
 
 def helper_cpu_s(ranks: Iterable[ProcessId]) -> float:
-    """Return the CPU seconds of the ranks' live and reaped children (data workers, compilers)."""
+    """Return the CPU seconds used by the ranks' live and reaped children (data workers, compilers)."""
     tick = os.sysconf("SC_CLK_TCK")
     total = 0
     for rank in ranks:
@@ -346,14 +346,14 @@ def helper_cpu_s(ranks: Iterable[ProcessId]) -> float:
 
 
 def own_cpu_s(rank: ProcessId) -> float:
-    """Return the CPU seconds of one rank's own process with all its threads, or 0 if it is gone."""
+    """Return the CPU seconds used by a rank's own process, including all its threads, or 0 if it is gone."""
     return _ticks(rank.pid)[0] / os.sysconf("SC_CLK_TCK") if is_alive(rank) else 0.0
 
 
 def io_bytes(ranks: Iterable[ProcessId]) -> int:
-    """Return bytes that ranks and their children moved by read(2), write(2) etc., cached or not, and sent over TCP.
+    """Return the bytes that ranks and their children moved with read(2), write(2) etc., cached or not, and sent over TCP.
 
-    The wchar of proc(5) excludes send(2). A rank that waits for its peers sends nothing over gloo's or NCCL's sockets.
+    The wchar field of proc(5) excludes send(2). A rank waiting for its peers sends nothing over gloo or NCCL sockets.
     """
     pids = [process.pid for rank in ranks if is_alive(rank) for process in (rank, *descendants(rank))]
     sent = _sent_bytes()
@@ -363,7 +363,7 @@ def io_bytes(ranks: Iterable[ProcessId]) -> int:
 
 
 def any_is_written(paths: Iterable[str]) -> bool:
-    """Check whether any process that we may inspect has a file open for writing. Walks /proc once."""
+    """Check whether any process that we may inspect has one of the files open for writing. Walks /proc once."""
     return next(writers_of(paths), None) is not None
 
 
@@ -403,7 +403,7 @@ def _parse_stat(raw: bytes | None) -> ProcessStat | None:
 
 
 def read_proc(path: str, cap_bytes: int) -> bytes | None:
-    """Return the content of a kernel file (/proc, /sys), or None if it is missing or unreadable."""
+    """Return up to `cap_bytes` of a kernel file (/proc, /sys), or None if it is missing or unreadable."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -422,7 +422,7 @@ def read_proc(path: str, cap_bytes: int) -> bytes | None:
 
 
 def _ticks(pid: int) -> tuple[int, int]:
-    """Return the clock ticks of a process itself and of its reaped children."""
+    """Return the CPU time of a process and of its reaped children, in clock ticks."""
     raw = read_proc(f"/proc/{pid}/stat", 4096) or b""
     fields = raw[raw.rfind(b")") + 2 :].split()
     try:
@@ -442,7 +442,7 @@ def _io(pid: int) -> int:
 
 
 def _sent_bytes() -> dict[str, int]:
-    """Return the acknowledged bytes of each TCP connection in this network namespace by sock_diag(7), empty on failure."""
+    """Return acknowledged bytes per TCP connection in this network namespace, from sock_diag(7). Empty on failure."""
     import socket
     import struct
 

@@ -1,8 +1,8 @@
-"""Loads the signature tables and their compiled form, from the package and from a cache on disk.
+"""Loads the signature tables and their compiled form, from the package and from an on-disk cache.
 
-Parsing and compiling the tables takes about two seconds. Loading the compiled
-form takes milliseconds. There is one cache per engine, for the tables used last. A cache
-that is missing, damaged, for other tables or not writable only costs time.
+Parsing and compiling the tables takes about two seconds; loading the compiled form takes milliseconds. Each
+engine has one cache, for the tables used last. A cache that is missing, damaged, built from other tables or
+not writable only costs time.
 """
 
 from __future__ import annotations
@@ -66,20 +66,20 @@ def match_ahead(find: Find, windows: Iterable[Window]) -> Generator[Matched, Non
 
 
 class Engine(NamedTuple):
-    """Everything that a scan needs."""
+    """Everything a scan needs."""
 
     signatures: Signatures
     matcher: Matcher
 
 
 def default_cache_dir() -> str | None:
-    """Return ``$XDG_CACHE_HOME/stoker`` or ``~/.cache/stoker``, or None if there is no home folder."""
+    """Return ``$XDG_CACHE_HOME/stoker`` or ``~/.cache/stoker``, or None if there is no home directory."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return os.path.join(base, "stoker") if os.path.isabs(base) else None
 
 
 def read_tables() -> dict[str, bytes]:
-    """Read the raw tables of this installation, by family."""
+    """Read this installation's raw tables, keyed by family."""
     from supervisor import diagnosis
 
     folder = os.path.join(os.path.dirname(os.path.abspath(diagnosis.__file__)), "signatures")
@@ -92,7 +92,7 @@ def read_tables() -> dict[str, bytes]:
 
 
 def load_engine(cache_dir: str | None = None, own: Sequence[OwnSignature] = ()) -> Engine:
-    """Load signatures and matcher from a valid cache, or build and store them. `own` are the user's tables."""
+    """Load the signatures and matcher from a valid cache, or build and store them. `own` holds the user's tables."""
     tables = read_tables()
     digest = digest_of(with_own(tables, own))
     path = os.path.join(cache_dir, f"signatures-{engine_name()}.bin") if cache_dir else None
@@ -150,7 +150,7 @@ def _store(path: str, packed: bytes, database: bytes) -> None:
 
 
 class EngineLoader:
-    """Loads the engine in a thread, started on construction or by `begin`. `get` waits for the engine."""
+    """Loads the engine on a thread, started by the constructor or by `begin`. `get` waits for the engine."""
 
     def __init__(self, *, begin: bool = True, own: Sequence[OwnSignature] = ()) -> None:
         self._own = own
@@ -169,11 +169,11 @@ class EngineLoader:
 
     @property
     def ready(self) -> bool:
-        """Whether `get` would return at once. On a busy machine, a first compile has taken 20 s."""
+        """Whether `get` would return immediately. On a busy machine, a first compile has taken 20 s."""
         return self._begun and not self._thread.is_alive()
 
     def get(self) -> Engine:
-        """Return the engine. Raises any error from loading the engine."""
+        """Return the engine once it is loaded. If loading failed, raise RuntimeError, chained to the cause."""
         self.begin()
         self._thread.join()
         if self._engine is None:
@@ -181,7 +181,7 @@ class EngineLoader:
         return self._engine
 
     def close(self) -> None:
-        """Wait for the load. A compile cannot be interrupted, so the process would wait on exit anyway."""
+        """Wait for loading to finish. A compile cannot be interrupted, so the process would wait at exit anyway."""
         if self._begun:
             self._thread.join()
 

@@ -1,7 +1,7 @@
-"""Parses the trainer's telemetry, one JSON object a line in ``telemetry/rank<r>.jsonl`` (docs/telemetry.md).
+"""Parses the trainer's telemetry, one JSON object per line in ``telemetry/rank<r>.jsonl`` (docs/telemetry.md).
 
-``{v, t_wall, t_mono, kind: phase|step|checkpoint_committed|warning|exit, step, …}``. A reader ignores partial
-lines, unknown kinds and unknown keys, so either side may be newer.
+Lines are ``{v, t_wall, t_mono, kind: phase|step|checkpoint_committed|warning|exit, step, …}``. Readers
+ignore partial lines, unknown kinds and unknown keys, so either side may be newer.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class TelemetryKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TelemetryRecord:
-    """One line of telemetry. Missing parts are None.
+    """A line of telemetry. Missing parts are None.
 
-    `t_wall`: seconds since the epoch, for display. `t_mono` is the rank's monotonic seconds. `values`: numbers
-    under their canonical names and in base units (loss, lr, grad_norm, tokens_per_sec, step_time_s,
-    memory_used_bytes, …), NaN where the trainer had no finite number. `text` is the raw message of a warning or
-    reason of an exit.
+    `t_wall` is in seconds since the epoch, for display. `t_mono` is in seconds on the rank's monotonic clock.
+    `values` holds numbers in base units under their canonical names (loss, lr, grad_norm, tokens_per_sec,
+    step_time_s, memory_used_bytes, …), NaN where the trainer had no finite number. `text` is the raw message of
+    a warning or the reason for an exit.
     """
 
     kind: TelemetryKind
@@ -53,7 +53,7 @@ class TelemetryRecord:
 
 
 def parse_telemetry(line: bytes) -> TelemetryRecord | None:
-    """Parse one line. Return None for a partial line, an unknown kind, or anything else."""
+    """Parse a line. Return None for a partial line, an unknown kind, or anything else that is not telemetry."""
     try:
         document: Any = msgspec.json.decode(line)
     except NOT_DECODED:
@@ -90,7 +90,7 @@ def parse_telemetry(line: bytes) -> TelemetryRecord | None:
 
 
 def measured_record(line: bytes) -> dict[str, Any] | None:
-    """Parse one line of the instrumentation. Return None for a partial line, too large a count, or other text."""
+    """Parse a line of instrumentation output. Return None for a partial line, an oversized count, or other text."""
     try:
         document: Any = msgspec.json.decode(line)
     except NOT_DECODED:
@@ -103,12 +103,12 @@ def measured_record(line: bytes) -> dict[str, Any] | None:
 def step_values(
     record: dict[str, Any], batch: BatchMeasured | None, optimizer_steps: float | None = 1.0
 ) -> dict[str, float]:
-    """Return the values of an instrumentation `step` or `timing` record by canonical name. Rates cover all ranks.
+    """Return the values in an instrumentation `step` or `timing` record, keyed by canonical name. Rates cover all ranks.
 
     Args:
         record: the result of `measured_record`.
-        batch: the measured batch of the attempt. Without it, or with a token budget, there are no rates.
-        optimizer_steps: the number of optimizer steps in one step, or None if unknown.
+        batch: the attempt's measured batch. Without it, or with a token budget, there are no rates.
+        optimizer_steps: the number of optimizer steps per step, or None if unknown.
     """
     steps, took_s = _number(record.get("steps")), _number(record.get("step_time_s"))
     found = {"memory_peak_bytes": _number(record.get("memory_peak_bytes"))}
@@ -123,7 +123,7 @@ def step_values(
 
 
 def _lenient(line: bytes) -> Any:
-    """Parse a line of Python's own JSON writer, which uses a bare NaN that JSON lacks."""
+    """Parse a line from Python's own JSON writer, which emits a bare NaN that JSON does not allow."""
     if b"NaN" not in line and b"Infinity" not in line:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Reads metrics from any training log. A grammar reads each line shape once, and a cache reads its later lines."""
+"""Reads metrics from any training log. A grammar parses each line shape once; later lines of that shape hit a cache."""
 
 from supervisor.sources.metrics.metric_reader import (
     Columns,

@@ -1,4 +1,4 @@
-"""Tracks how earlier lines affect the next one: table headers, tracebacks, blocks of settings, headings."""
+"""Tracks what earlier lines mean for the next one: table headers, tracebacks, settings blocks and headings."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ _SECTION_ROW = re.compile(r"\s*\|\s*[A-Za-z_][\w ]*/\s*\|\s*\|\s*$")
 
 
 class Below(Enum):
-    """What the lines below a heading for held-out data, or for other work, may contain."""
+    """What may appear below a heading that announces held-out data or other work."""
 
     OTHER = auto()
     RESULTS = auto()  # the next line is the first one, whose indentation selects INDENTED or SET
@@ -143,7 +143,7 @@ class State(NamedTuple):
 
 
 def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
-    """Parse a line in a state. Return its readings, the next state, and whether the line was a table row."""
+    """Parse a line in the given state. Return its readings, the next state, and whether the line was a table row."""
     if not text.isascii():
         text = text.translate(_BLANKS)
     if (wrapped := json_message(text)) is not None:
@@ -179,7 +179,7 @@ def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
 
 
 def _whole_loss(parsed: Parsed, state: State) -> tuple[Parsed, State]:
-    """Decide by earlier lines whether the only loss in a line is the total loss."""
+    """Use earlier lines to decide whether the only loss on a line is the total loss."""
     found = next((reading for reading in parsed.readings if reading.field == Field.LOSS), None)
     if found is None or parsed.off_curve:
         return parsed, state
@@ -192,7 +192,7 @@ def _whole_loss(parsed: Parsed, state: State) -> tuple[Parsed, State]:
 
 
 def _of_validation(parsed: Parsed, message: str, state: State) -> tuple[Parsed, State]:
-    """Take a test set's loss off the curve if the log has a validation loss, a different curve."""
+    """Take a test-set loss off the curve if the log also has a validation loss, which is a different curve."""
     found = [one for one in parsed.readings if one.field == Field.VAL_LOSS]
     if not found:
         return parsed, state
@@ -204,7 +204,7 @@ def _of_validation(parsed: Parsed, message: str, state: State) -> tuple[Parsed, 
 
 
 def _of_pair(parsed: Parsed, text: str, state: State) -> tuple[Parsed, State]:
-    """Read a nameless `[1/15]` as epochs if the first, before a set's loss, is 0 or 1 of at most MAX_EPOCHS and the log prints no epoch."""
+    """Read a nameless `[1/15]` as epochs if the log prints none and the first, before a set's loss, is 0/N or 1/N with N <= MAX_EPOCHS."""
     by_field = {one.field: one for one in parsed.readings}
     if Field.EPOCH in by_field:
         return parsed, state._replace(pairs_are_epochs=False)
@@ -244,7 +244,7 @@ def _is_indented(message: str) -> bool:
 
 
 def _of_line(text: str, begin: int, state: State) -> tuple[Parsed, State]:
-    """Return the readings of a line whose message starts at `begin`, and the next state."""
+    """Parse a line whose message starts at `begin`. Return its readings and the next state."""
     message = text[begin:]
     indented, is_bar = _is_indented(message), _is_bar(message)
     # A line with its own word for the set or the epoch is a summary, not a result.
@@ -289,7 +289,7 @@ def _of_line(text: str, begin: int, state: State) -> tuple[Parsed, State]:
 
 
 def _of_work(message: str, parsed: Parsed, below: Below) -> Below | None:
-    """Return what follows a line of other work, such as tokenizing, or None if the line is about training."""
+    """Return what follows a line about other work, such as tokenizing, or None if the line is about training."""
     is_bar = _is_bar(message)
     if below not in _NOT_HELD_OUT:
         return None
@@ -309,7 +309,7 @@ def _of_work(message: str, parsed: Parsed, below: Below) -> Below | None:
 
 
 def _with_message(text: str, begin: int, *, in_record: bool, evaluates: bool) -> Parsed:
-    """Parse a line, or only its message if that has more, as "[50]", a counter or a bar may start a message."""
+    """Parse a line, or only its message if that yields more. A message may start with "[50]", a counter or a bar."""
     parsed = parse_line(text, in_record=in_record, evaluates=evaluates)
     if not begin:
         return parsed
@@ -351,13 +351,13 @@ def _in_block(message: str, state: State) -> State | None:
 
 
 def _goes_on_in_call(message: str, *, indented: bool) -> bool:
-    """Check whether a line is a field or the end of the call above. Such lines can look like reports."""
+    """Check whether a line is a field or the closing of the call above, either of which can look like a report."""
     is_field = indented or message[0] in ")]}" or _FIELD.match(message) is not None
     return is_field and message.rstrip()[-1] in ",([{)]}" and not _is_whole(parse_line(message))
 
 
 def _is_whole(parsed: Parsed) -> bool:
-    """Check whether a line reports both the position of training and a loss."""
+    """Check whether a line reports both a training position and a loss."""
     fields = {reading.field for reading in parsed.readings}
     return not fields.isdisjoint((Field.STEP, Field.EPOCH)) and not fields.isdisjoint(
         (Field.LOSS, Field.VAL_LOSS)
@@ -374,7 +374,7 @@ def _is_bar(message: str) -> bool:
 
 
 def _from_table(text: str, state: State) -> tuple[Parsed | None, State]:
-    """Read a table row. Return `NOTHING` for the table's header and rules, None for any other line."""
+    """Read a table row. Return `NOTHING` for a table's header and rules, or None for any other line."""
     if _RULE.match(text):
         return NOTHING, state
     if not any(separator in text for separator in ("|", "│", "┃", ",", "\t", "  ")):

@@ -1,4 +1,4 @@
-"""Read values whose names do not tell their meaning: pairs `a/b`, and nameless numbers."""
+"""Interprets values whose names do not reveal their meaning: pairs such as `a/b`, and nameless numbers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _DEEPSPEED = re.compile(r"(?P<e>\d+)/(?P<s>\d+), (?:RunningAvg)?SamplesPerSec=")
 
 
 def read_pair(line: LineValues, token: Token, place: int) -> None:
-    """Add the readings of a pair of whole numbers. `place` is its index among the line's values."""
+    """Add the readings for a pair of whole numbers. `place` is its index among the values on the line."""
     assert token.total is not None
     epoch_before, line.after_epoch = line.after_epoch, False
     if "%" in token.unit or any(token.start == reading.start for reading in line.readings):
@@ -82,7 +82,7 @@ def read_pair(line: LineValues, token: Token, place: int) -> None:
 
 
 def _read_nameless_pair(line: LineValues, token: Token, place: int, *, epoch_before: bool) -> None:
-    """Interpret a pair without a known name from the surrounding text."""
+    """Interpret a pair without a recognized name from the surrounding text."""
     assert token.total is not None
     words, before = words_of(token.name), token.before.strip()
     is_short = epoch_before and {"b", "i", "s"}.issuperset(words)  # "[E 3/100] [B 120/600]"
@@ -126,7 +126,7 @@ def _add_steps(line: LineValues, token: Token, rank: int, *, weak: bool = False)
 
 
 def read_ratio(line: LineValues, token: Token) -> None:
-    """Add the reading of a pair with decimals, used and total memory. Only the first number counts."""
+    """Add the reading for a pair of decimals, used and total memory. Only the first number counts."""
     found = meaning(token.name) if token.name else Meaning(None)
     match = _MEMORY_PAIR.match(line.text, token.start)
     if match is None:
@@ -168,9 +168,9 @@ def nameless(text: str, token: Token, place: int, *, alone: bool, evaluates: boo
     Args:
         text: the masked line.
         token: the value.
-        place: its index among the line's values, from 0.
-        alone: nothing before the value on the line was read.
-        evaluates: this part of the line is about an evaluation.
+        place: the value's index on the line, from 0.
+        alone: whether nothing before the value on the line was read.
+        evaluates: whether this part of the line is about an evaluation.
     """
     after = _AFTER.match(text, token.stop)
     word = after[1].lower() if after is not None else ""
@@ -212,7 +212,7 @@ def nameless(text: str, token: Token, place: int, *, alone: bool, evaluates: boo
 
 
 def _leads(text: str, token: Token) -> bool:
-    """Check whether the number leads the line as a counter: `[100] train_loss=…`, `1000: 2.1`, `100 | loss`."""
+    """Check whether a number starts the line as a counter: `[100] train_loss=…`, `1000: 2.1`, `100 | loss`."""
     head = text[: token.start].strip(MASKED + " \t")
     tail = text[token.stop :].lstrip()
     bracketed = head[-1:] == "[" and not head.strip("[] ") and tail.startswith("]")

@@ -1,4 +1,4 @@
-"""Formats of particular programs in which a value has no name and its position alone gives its meaning."""
+"""Formats of specific programs that print values without a name, so only the position says what a value means."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FIELDS: dict[str, tuple[str, Conversion]] = {
 
 
 class Where(Enum):
-    """Where in a line to search for a pattern."""
+    """Where in a line to look for a pattern."""
 
     EVERYWHERE = auto()
     ONCE = auto()  # the first match
@@ -25,12 +25,13 @@ class Where(Enum):
 
 
 class Format(NamedTuple):
-    """One format.
+    """A line format in which position gives the meaning.
 
     Attributes:
         example: a sample line, used by a test.
         pattern: groups `e` (epoch), `s` (step), `E` and `S` (totals), `l` (loss), `v` (held-out loss), `m` and `unit` (memory).
-        rank: the highest of several readings of a field on a line wins. A plainly named counter has 3 to 10 (see `lexicon`).
+        rank: of several readings of a field on a line, the highest rank wins. A plainly named counter has 3 to 10 (see
+            `lexicon`).
     """
 
     example: str
@@ -104,7 +105,7 @@ FORMATS: tuple[Format, ...] = (
 
 
 def read_formats(text: str) -> tuple[list[Reading], bool]:
-    """Return the values of a (masked) line known by position alone, and whether to stop reading there."""
+    """Return the values in a masked line that can be identified by position alone, and whether to stop parsing the line."""
     out: list[Reading] = []
     for form in FORMATS:
         if form.where is Where.EVERYWHERE:

@@ -1,7 +1,7 @@
-"""Tables of the words in metric names.
+"""Tables of the words used in metric names.
 
-The numbers in `STEP_NAMES` and similar tables are priorities. If a line has two readings of the same kind, the higher
-priority wins (`global_step` over `iter` over `batch`). 0 means that the name is a setting or an announcement, never a reading.
+The numbers in `STEP_NAMES` and similar tables are priorities. If a line has two readings of the same kind, the higher priority
+wins (`global_step` over `iter` over `batch`). 0 means that the name is a setting or an announcement, never a reading.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ FOREIGN = {
 
 
 def _foreign(words: frozenset[str]) -> str:
-    """Build a pattern of foreign words for `words`. Scripts without blanks need no word boundary."""
+    """Build a pattern of the foreign equivalents of `words`. Scripts without spaces need no word boundary."""
     found = [word for word, meant in FOREIGN.items() if meant in words]
     return "|".join(sorted(found, key=len, reverse=True))
 

@@ -1,4 +1,4 @@
-"""Parses one log line by a slow and careful grammar. `metric_reader` caches the result for each shape."""
+"""Parses one log line with a slow, careful grammar. `metric_reader` caches the result for each line shape."""
 
 from __future__ import annotations
 
@@ -94,12 +94,12 @@ _ENGINE_STARTS = re.compile(r"\bstep=0, skipped=0\b")
 
 
 def parse_line(text: str, *, in_record: bool = False, evaluates: bool = False) -> Parsed:
-    """Read one clean line without its launcher prefix.
+    """Parse a clean line that has no launcher prefix.
 
     Args:
         text: the line.
-        in_record: the line belongs to a heading above, so one name per line is enough.
-        evaluates: the line is below a heading for held-out data.
+        in_record: whether the line belongs to a heading above, in which case one name per line is enough.
+        evaluates: whether the line is below a heading for held-out data.
     """
     masked = mask(text)
     if is_program_text(masked):
@@ -130,7 +130,7 @@ def parse_line(text: str, *, in_record: bool = False, evaluates: bool = False) -
 
 
 def _as_of_message(found: Found, begin: int) -> Found:
-    """Keep the message's value of a field that both report. The bar's is a mean or one step old. An epoch summary has no step."""
+    """If both report a field, prefer the message's value; the bar's is a mean or one step old. An epoch summary has no step."""
     of_message = {one.field: one for one in found.readings if one.start >= begin and one.field}
     is_of_epoch = Field.EPOCH in of_message and of_message[Field.EPOCH].conversion == WHOLE
     sums_up = is_of_epoch and Field.STEP not in of_message and Field.LOSS in of_message
@@ -142,7 +142,7 @@ def _as_of_message(found: Found, begin: int) -> Found:
 
 
 class _Walker:
-    """Walks through the values of a line from left to right, with the words between them."""
+    """Walks the values on a line from left to right, along with the words between them."""
 
     def __init__(self, masked: str, bar: tuple[Reading, ...], *, evaluates: bool) -> None:
         self.line = LineValues(masked, bar, evaluates=evaluates)
@@ -152,7 +152,7 @@ class _Walker:
         self._has_step_of_evaluation = False
 
     def read(self) -> Found:
-        """Return all readings in order, without choosing between them."""
+        """Return all readings in order, without choosing among them."""
         line = self.line
         readings, is_whole = read_formats(line.text)
         line.readings += readings
@@ -212,7 +212,7 @@ class _Walker:
             self._named_number(token, next(iter(line.tokens[place + 1 : place + 2]), None))
 
     def _named_number(self, token: Token, following: Token | None) -> None:
-        """Read a number that has a name. `following` is the value after the number."""
+        """Read a number that has a name. `following` is the next value."""
         line, words = self.line, words_of(token.name)
         is_set = bool(words) and (lexicon.TRAIN_WORDS | lexicon.EVAL_WORDS).issuperset(words)
         if is_set and (
@@ -241,7 +241,7 @@ class _Walker:
             line.after_epoch = found.field == Field.EPOCH
 
     def _counts_loss(self, token: Token, found: Meaning, following: Token) -> bool:
-        """Check whether a number is between a loss's name and the loss. For a named counter, only note that name."""
+        """Check whether a number stands between a loss's name and its value. For a named counter, only note the loss's name."""
         if found.field in {Field.LOSS, Field.VAL_LOSS} and token.text.isdigit():
             # "Train loss 120 0.7123", "Validation loss 1000: 0.51": the step, then the loss.
             if not following.name:  # "train loss of epoch 20: 0.12"
@@ -257,7 +257,7 @@ class _Walker:
         return False
 
     def _add_named(self, token: Token, found: Meaning, words: list[str]) -> None:
-        """Add a value by the meaning of its name, corrected by its unit and the preceding text."""
+        """Add a value according to its name, corrected for its unit and the preceding text."""
         last = token.name.rsplit(None, 1)[-1]
         is_led = " " in token.name and "_" in last and (token.bare or "_" in token.name.partition(" ")[0])
         if found.field == "" and is_led:
@@ -289,7 +289,7 @@ class _Walker:
         self._take(token, found, words, unit, evaluates=evaluates)
 
     def _step(self, found: Meaning, token: Token, words: list[str], unit: str, *, evaluates: bool) -> Meaning:
-        """Return the meaning of a value named "step": a step, its time (`Step: 25ms`), or nothing."""
+        """Return the meaning of a value named "step": a step, a step time (`Step: 25ms`), or nothing."""
         if token.tail.lower() in {"t", "time", "s", "sec"}:
             return _TIME_OF_STEP
         if time_scale(unit) is not None and unit not in {"m", "M"} and not evaluates:
@@ -303,7 +303,7 @@ class _Walker:
     def _by_unit(
         self, found: Meaning, token: Token, words: list[str], unit: str, *, evaluates: bool
     ) -> Meaning:
-        """Return the meaning of a value whose unit, or whose previous value, tells more than its name."""
+        """Return the meaning of a value whose unit or preceding value says more than its name."""
         named = found.field != ""  # the name alone means tokens per second
         if not evaluates:
             if not named and time_scale(unit) is not None and is_step_of(unit) and _PHASES.isdisjoint(words):
@@ -321,7 +321,7 @@ class _Walker:
         return found
 
     def _take(self, token: Token, found: Meaning, words: list[str], unit: str, *, evaluates: bool) -> None:
-        """Store a value under its field, converted."""
+        """Convert a value and store it under its field."""
         add = self.line.add
         match found.field:
             case Field.STEP | Field.EPOCH:
@@ -421,7 +421,7 @@ class _Walker:
             self.line.add(Field.STEP_TIME, token, found.rank, how, name=token.name, weak=found.weak)
 
     def _own(self, token: Token, unit: str, *, weak: bool) -> None:
-        """Add a value under the log's own name, unconverted."""
+        """Add a value, unconverted, under the name the log gives it."""
         name, is_whole = token.name, token.text.isdigit()
         is_score = not lexicon.SCORES.isdisjoint(words_of(name))
         if name.lower() in lexicon.PROSE or not _NAME.match(name):
@@ -433,7 +433,7 @@ class _Walker:
 
 
 def _is_rate_of_steps(found: Meaning, token: Token, words: list[str], unit: str) -> bool:
-    """Check by name or unit whether a value is a rate of steps per second."""
+    """Check from its name or unit whether a value is a rate in steps per second."""
     if found.field not in {"", Field.STEP_TIME}:
         return False
     if _STEP_RATE.match(token.name):
@@ -444,7 +444,7 @@ def _is_rate_of_steps(found: Meaning, token: Token, words: list[str], unit: str)
 
 
 def _evaluates(line: LineValues, token: Token, place: int) -> bool:
-    """Check by the words before a value whether it is from held-out data: `Test:`, `[valid]`."""
+    """Check from the words before a value whether it is for held-out data: `Test:`, `[valid]`."""
     before = token.before
     own = before.rfind(token.name) if token.name else len(before)
     ahead = before[:own] if own >= 0 else before
@@ -467,7 +467,7 @@ def _evaluates(line: LineValues, token: Token, place: int) -> bool:
 
 
 def _meaning_of(token: Token, words: list[str]) -> Meaning:
-    """Return the meaning of a value's name, restricted by whether the value has decimals."""
+    """Return the meaning of a value's name, taking into account whether the value has decimals."""
     found = meaning(token.name.replace("'s ", " "))
     if found.field is None and "." in token.text and "_".join(words) in _TIMES:
         return Meaning(Field.STEP_TIME, 5)  # Composer's time/batch counts batches, as a whole number
@@ -477,7 +477,7 @@ def _meaning_of(token: Token, words: list[str]) -> Meaning:
 
 
 def _is_setting(token: Token) -> bool:
-    """Check whether a value belongs to a command-line option, a settings object, or a setting's name."""
+    """Check whether a value belongs to a command-line option or a settings object, or is named like a setting."""
     if _OPTION.search(token.before):
         return True
     if " " not in token.name and "." in token.name and token.name.partition(".")[0] in lexicon.SETTING_OF:
@@ -488,7 +488,7 @@ def _is_setting(token: Token) -> bool:
 
 
 def _counts(following: Token) -> bool:
-    """Check whether the next value is an unnamed decimal with nothing but a separator before it."""
+    """Check whether the next value is an unnamed decimal preceded only by a separator."""
     between = following.before.strip()
     return (
         following.kind == "num"

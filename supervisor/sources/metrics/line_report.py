@@ -1,4 +1,4 @@
-"""Decides which readings of a line count, and whether the line reports on training in the first place."""
+"""Decides which readings on a line count, and whether the line is a training report at all."""
 
 from __future__ import annotations
 
@@ -90,20 +90,20 @@ _CODE = re.compile(
 
 
 def is_program_text(masked: str) -> bool:
-    """Check whether a (masked) line is an exception, a test result or a line of code."""
+    """Check whether a masked line is an exception, a test result or a line of code."""
     return _FAILURE.search(masked) is not None or _CODE.search(masked) is not None
 
 
 class _Line:
-    """A line with its chosen readings. Doubtful readings are left out.
+    """A line and the readings chosen from it. Doubtful readings are left out.
 
     Attributes:
-        best: the chosen reading of each field. `own`: values under the log's own names.
+        best: the chosen reading for each field. `own` holds values under the log's own names.
         pair: a counter and a total that count only if the named step is the same.
         measured: the fields that are not counters.
-        has_scores: some values are reported only by training or evaluation.
-        is_named: the counter has a name.
-        is_heading: the line has only a counter and perhaps the remaining time.
+        has_scores: whether some values are reported only by training or evaluation.
+        is_named: whether the counter has a name.
+        is_heading: whether the line has only a counter and perhaps the remaining time.
     """
 
     def __init__(self, found: Found, masked: str, *, has_bar: bool, in_record: bool) -> None:
@@ -142,7 +142,7 @@ class _Line:
 
 
 def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parsed:
-    """Choose between the readings of one field, and decide whether the line is a report."""
+    """Choose among readings of the same field, and decide whether the line is a report."""
     if not has_bar and not in_record and (size := _size_of_batch(found.readings, masked)) is not None:
         kept = [reading for reading in found.readings if reading is not size]
         found = found._replace(readings=kept, settings=max(1, found.settings))
@@ -169,7 +169,7 @@ def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parse
 
 
 def _reports(line: _Line) -> bool:
-    """Check whether a line that has no loss and no bar is a report."""
+    """Check whether a line with neither a loss nor a progress bar still reports metrics."""
     best, own, fields = line.best, line.own, line.best.keys() - {Field.RANK}
     if line.in_record and (fields or own):
         return True
@@ -189,7 +189,7 @@ def _reports(line: _Line) -> bool:
 def _sort_times(
     best: dict[str, Reading], own: dict[str, Reading], masked: str, *, has_bar: bool, in_record: bool
 ) -> None:
-    """Sort times. Beside a step, a time is not the epoch's. Otherwise it is the summarized epoch's, or unknown."""
+    """Assign times. Next to a step, a time is not the epoch's; otherwise it is the summarized epoch's or unknown."""
     is_within_epoch = Field.STEP in best or has_bar
     has_loss = Field.LOSS in best or Field.VAL_LOSS in best
     sums_up = (
@@ -215,7 +215,7 @@ def _keep_own(own: dict[str, Reading], reading: Reading) -> None:
 
 
 def _size_of_batch(readings: list[Reading], masked: str) -> Reading | None:
-    """Return the step reading that may instead count samples or steps: "batch=8", "steps 90" beside only whole numbers, "batch 8 accum 4"."""
+    """Return the step reading that may really count samples or steps: "batch=8", "steps 90" beside only whole numbers, "batch 8 accum 4"."""
     steps = [reading for reading in readings if reading.field == Field.STEP]
     others = [reading for reading in readings if reading.field not in {Field.STEP, Field.RANK}]
     if len(steps) != 1 or not others or not (bare := _BARE_COUNT.search(masked, 0, steps[0].start)):
@@ -230,7 +230,7 @@ def _size_of_batch(readings: list[Reading], masked: str) -> Reading | None:
 
 
 def _talks(line: _Line) -> bool:
-    """Check whether a line has numbers but no report, or is a stage of the program: a nameless pair, then an action ("[1/6] Loading data (dt=0.05s)")."""
+    """Check whether a line has numbers but no report, or names a program stage: a nameless pair, then an action ("[1/6] Loading data (dt=0.05s)")."""
     best, masked = line.best, line.masked
     first = min((reading.start for reading in best.values()), default=len(masked))
     talks = _TALK.search(masked[:first]) or _TALK_ANYWHERE.search(masked)
@@ -246,7 +246,7 @@ def _talks(line: _Line) -> bool:
 def _chosen(
     readings: list[Reading], masked: str, *, in_record: bool
 ) -> tuple[dict[str, Reading], dict[str, Reading]]:
-    """Return the chosen reading of each field, and all other readings under their own names."""
+    """Return the chosen reading for each field, and all other readings under their own names."""
     best: dict[str, Reading] = {}
     own: dict[str, Reading] = {}
     is_counted = any(reading.field in {Field.STEP, Field.EPOCH} for reading in readings)
@@ -271,7 +271,7 @@ def _chosen(
 
 
 def rivals(readings: list[Reading], one: Reading) -> bool:
-    """Check whether a partial loss has other partial losses beside it, so that none of them is the total."""
+    """Check whether a partial loss appears beside other partial losses, so none of them is the total."""
     return any(
         other is not one
         and (
@@ -288,7 +288,7 @@ def rivals(readings: list[Reading], one: Reading) -> bool:
 
 
 def _pair_beside(best: dict[str, Reading], readings: list[Reading]) -> tuple[Reading, Reading] | None:
-    """Remove and return a pair `i/N` beside a named counter. Its total counts if both counters agree."""
+    """Remove and return an `i/N` pair beside a named counter. Its total counts if both counters agree."""
     step, total = best.get(Field.STEP), best.get(Field.TOTAL_STEPS)
     if step is None or total is None or total.weak:
         return None
@@ -298,7 +298,7 @@ def _pair_beside(best: dict[str, Reading], readings: list[Reading]) -> tuple[Rea
 
 
 def _is_lone_counter(best: dict[str, Reading], masked: str) -> bool:
-    """Check for a counter and almost nothing else: `Epoch 1/5`, `epoch:  6`, `[step=2000/739328,epoch=0]`."""
+    """Check whether a line is little more than a counter: `Epoch 1/5`, `epoch:  6`, `[step=2000/739328,epoch=0]`."""
     masked = masked.rsplit(MASKED, 1)[-1]
     words = _WORDS.findall(masked)
     if _LONE_COUNTER.match(masked) or _STARTS_EPOCH.match(masked):
@@ -313,7 +313,7 @@ def _is_lone_counter(best: dict[str, Reading], masked: str) -> bool:
 
 
 def _stands_alone(best: dict[str, Reading]) -> bool:
-    """Check for measurements that need no step: throughput, MFU, GPU memory, a learning rate marked as current, a time whose unit or name says per step."""
+    """Check for measurements that need no step: throughput, MFU, GPU memory, a learning rate marked as current, a time that is per step by unit or name."""
     rate = best[Field.LR].name.lower() if Field.LR in best else ""
     is_current = "current" in rate or "当前" in rate or rate.startswith(("train/", "optim/"))
     timed = best.get(Field.STEP_TIME)
@@ -331,7 +331,7 @@ def _stands_alone(best: dict[str, Reading]) -> bool:
 
 
 def _is_plain_time(line: _Line) -> bool:
-    """Check whether a line's time may cover several steps, because no name, unit (ms), bracketed mean, rate, ETA or time of a step's part proves a single step."""
+    """Check whether a line's time may cover several steps. A name, unit (ms), bracketed mean, rate, ETA or time for part of a step would prove a single step."""
     timed = line.best.get(Field.STEP_TIME)
     if timed is None or not timed.weak or timed.conversion.scale < 1.0:
         return False

@@ -1,8 +1,8 @@
-"""Reads the lines of one log in order: by the user's rules, by cached shapes, and else by the grammar.
+"""Reads the lines of one log in order, using the user's rules, then cached shapes, and otherwise the grammar.
 
-The grammar takes about 0.6 ms per line, so it reads each shape only once. A shape is the line without its
+The grammar takes about 0.6 ms per line, so it parses each shape only once. A shape is a line without its
 digits, cached as one regular expression: the literal text, `[0-9]+` where digits may change, and a group
-around each value. Matching takes about 2 µs for a line with five values.
+around each value. Matching a line with five values takes about 2 µs.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class MetricSample(NamedTuple):
     """The numbers that one line reports.
 
     Attributes:
-        values: canonical names (`names.CANONICAL`) to numbers in base units: seconds, bytes, ratios. `step`
-            and `total_steps` are ints. NaN and infinities are kept.
-        other: the log's own names to values as printed.
+        values: numbers in base units (seconds, bytes, ratios), keyed by canonical name (`names.CANONICAL`).
+            `step` and `total_steps` are ints. NaN and infinities are kept.
+        other: values as printed, keyed by the log's own names.
         rank: set only if the line contains its rank.
-        off_curve: see `Parsed`, as for `evaluates` and `plain_time`.
+        off_curve: see `Parsed`, also for `evaluates` and `plain_time`.
     """
 
     values: dict[str, float]
@@ -73,9 +73,9 @@ class MetricSample(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """The numbers of one or many lines of a shape, by name. None: the line lacks this number.
+    """The numbers in one or more lines of a shape, keyed by name. None means that the line lacks the number.
 
-    `off_curve`, `evaluates`, `plain_time`: see `Parsed`.
+    For `off_curve`, `evaluates` and `plain_time`, see `Parsed`.
     """
 
     values: Mapping[str, Sequence[float | None]] = {}
@@ -86,7 +86,7 @@ class Columns(NamedTuple):
     plain_time: bool = False
 
     def reporting(self, rows: Sequence[int]) -> tuple[Sequence[int], Columns]:
-        """Return the `rows` with any number (a rate of 0 steps per second is none), and their numbers."""
+        """Return the `rows` that have any number, with their numbers. A rate of 0 steps per second does not count as one."""
         cells = (*self.values.values(), *self.other.values())
         if not all(None in column for column in cells):
             return rows, self
@@ -95,7 +95,7 @@ class Columns(NamedTuple):
         )
 
     def only(self, rows: Sequence[int], kept: Sequence[int]) -> tuple[Sequence[int], Columns]:
-        """Return the rows at these positions of `rows`, and their numbers."""
+        """Return the rows at the given positions of `rows`, with their numbers."""
 
         def cut(columns: Mapping[str, Sequence[float | None]]) -> dict[str, Sequence[float | None]]:
             return {name: [column[at] for at in kept] for name, column in columns.items()}
@@ -111,7 +111,7 @@ class Columns(NamedTuple):
         return steps[at] if steps else None
 
     def losses(self, rows: int) -> Sequence[float | None]:
-        """Return the training losses of `rows` lines, or None for a line that adds no point to the curve."""
+        """Return the training losses of `rows` lines, with None for a line that adds no point to the curve."""
         known = self.values.get(Field.LOSS) if not self.off_curve else None
         return (None,) * rows if known is None else known
 
@@ -126,17 +126,17 @@ class Columns(NamedTuple):
 
 
 class Form:
-    """How to read the lines of one shape: the positions of their values, and their meanings.
+    """How to read lines of one shape: where their values are and what they mean.
 
     Args:
-        line: the line that the grammar read.
-        parsed: the result for the text after the launcher's prefix.
-        prefix: the length of the launcher's prefix in characters.
+        line: the line that the grammar parsed.
+        parsed: the result for the text after the launcher prefix.
+        prefix: the length of the launcher prefix in characters.
         rank_at: the position of the rank in the prefix.
-        is_row: the line is a row of a table.
+        is_row: whether the line is a table row.
 
     Attributes:
-        overlaps: one value is inside another.
+        overlaps: whether one value lies inside another.
     """
 
     def __init__(
@@ -161,11 +161,11 @@ class Form:
         self.overlaps = any(one[1] > two[0] for one, two in pairwise(self.places))
 
     def columns(self) -> Columns:
-        """Return the numbers of the line itself."""
+        """Return the numbers in the line this form was built from."""
         return self._convert([[self._line[begin:end]] for begin, end in self.places])
 
     def read(self, lines: Sequence[bytes]) -> Columns | None:
-        """Return the numbers in lines of this shape, or None if a line differs where it must not."""
+        """Return the numbers in lines of this shape, or None if any line differs where it must not."""
         rows = self._rows(b"\n".join([*lines, b""]).decode("utf-8", "surrogatepass"))
         if len(rows) != len(lines):
             return None
@@ -173,7 +173,7 @@ class Form:
         return self._convert([rows] if len(self.places) == 1 else [*zip(*rows, strict=True)])
 
     def _convert(self, texts: Sequence[Sequence[str]]) -> Columns:
-        """Convert the texts of many lines, given for each of `places`, to numbers."""
+        """Convert the texts of many lines to numbers. `texts` has one sequence per entry in `places`."""
         values, own, ranks, pair = (
             {cell.name: numbers(cell.conversion, texts[cell.column]) for cell in cells}
             for cells in (self._values, self._other, self._rank, self._pair)
@@ -192,7 +192,7 @@ class Form:
 
     @cached_property
     def _rows(self) -> Callable[[str], list[Any]]:
-        """The compiled matcher for lines. Compiling takes a millisecond, and many shapes never recur."""
+        """The compiled line matcher, built on first use. Compiling takes a millisecond, and many shapes never recur."""
         line, free, end = self._line, self._free_digits(), 0
         parts = []
         for begin, stop in self.places:
@@ -203,9 +203,9 @@ class Form:
         return re.compile(f"^{''.join(parts)}\n", re.MULTILINE).findall
 
     def _free_digits(self) -> bytearray:
-        """Return one byte per character: 1 where digits may vary by line, 0 where they belong to a name.
+        """Return one byte per character: 1 where digits may vary from line to line, 0 where they belong to a name.
 
-        Digits may change in a launcher's prefix, in a table row, in masked text (timestamps, source locations) and in values.
+        Digits may vary in a launcher prefix, in a table row, in masked text (timestamps, source locations) and in values.
         """
         prefix, size = self._prefix, len(self._line)
         free = bytearray(b"\1" * size if self._is_row else b"\1" * prefix + b"\0" * (size - prefix))
@@ -241,7 +241,7 @@ _DIGITS = b"0123456789"
 
 
 class _Known(NamedTuple):
-    """How to read a shape in a state (None: nothing to report), and the state that follows."""
+    """How to read a shape in a given state (None if there is nothing to report), and the state that follows."""
 
     form: Form | None
     after: _Shapes
@@ -251,17 +251,22 @@ DrawnState: TypeAlias = tuple[float | None, float | None]
 
 
 def standing_states(states: Sequence[DrawnState], before: DrawnState | None = None) -> list[bool]:
-    """Return which of a bar's consecutive (step, loss) states are points of a curve. The newest always is.
+    """Return which of a bar's consecutive (step, loss) states are points on a curve. The latest always is.
 
-    A script that sets count and loss one after the other makes tqdm draw twice per step. With ``update`` before ``set_postfix``, both
-    drawings show the same step, the first with the previous loss. In ``for batch in bar``, ``set_postfix`` comes first and shows the same
-    loss with the previous step. Both drawings are written together, so the newest state with a step is the second of a pair and reveals the
-    order. If no step is drawn twice, equal losses are a coincidence. A bar may show several losses at one step (tqdm's ``miniters``), and
-    each of them counts. A state drawn repeatedly counts once. For an evaluation's bar, which has no step, the last state counts.
+    A script that sets the count and the loss separately makes tqdm draw twice per step. If ``update`` comes before
+    ``set_postfix``, both
+    drawings show the same step, the first with the previous loss. In ``for batch in bar``, ``set_postfix`` comes first and shows
+    the same
+    loss with the previous step. Both drawings are written together, so the latest state with a step is the second of a pair and
+    reveals
+    the order. If no step is drawn twice, equal losses are a coincidence. A bar may show several losses for one step (tqdm's
+    ``miniters``),
+    and each of them counts. A state drawn repeatedly counts once. For an evaluation bar, which has no step, the last state
+    counts.
 
     Args:
         states: in drawing order.
-        before: the last state read earlier, needed to tell whether the first of `states` repeats its step.
+        before: the last state read earlier, needed to determine whether the first of `states` repeats its step.
     """
     if not states:
         return []
@@ -283,7 +288,7 @@ def standing_states(states: Sequence[DrawnState], before: DrawnState | None = No
 
 
 class _Shapes:
-    """The known shapes in one state.
+    """The shapes known in one state.
 
     Attributes:
         steady: the shapes that leave the state unchanged.
@@ -307,10 +312,10 @@ class _Shapes:
 
 
 class MetricReader:
-    """Reads the lines of one stream in order and remembers table headers, the current block, and shapes.
+    """Reads the lines of one stream in order, remembering table headers, the current block and line shapes.
 
     Args:
-        rules: the user's own (`[[metrics]] name, regex`), which take precedence. Group 1 is the value.
+        rules: the user's own rules (`[[metrics]] name, regex`), which take precedence. Group 1 is the value.
     """
 
     def __init__(self, rules: Sequence[tuple[str, re.Pattern[str]]] = ()) -> None:
@@ -320,9 +325,9 @@ class MetricReader:
         self._count = 0
 
     def read_rows(self, lines: Sequence[bytes]) -> list[tuple[int, Columns, int, float | None]]:
-        """Read raw lines without newlines. Return line number, columns, row in the columns and loss, sorted by line.
+        """Read raw lines without newlines. Return (line number, columns, row in the columns, loss) tuples, sorted by line.
 
-        Used for a backlog, in which few lines are kept and the others need no object of their own.
+        Used for a backlog, where few lines are kept and the rest do not need objects of their own.
         """
         blocks: Iterable[tuple[Sequence[int], Columns]] = self.read_columns(lines)
         if self._rules:
@@ -337,11 +342,11 @@ class MetricReader:
         return found
 
     def read_columns(self, lines: Sequence[bytes]) -> Iterator[tuple[Sequence[int], Columns]]:
-        """Yield line numbers and values in columns, for a caller that reads millions of lines.
+        """Yield line numbers and columns of values, for callers that read millions of lines.
 
-        Lines that report nothing are left out. The user's rules are not applied.
+        Lines that report nothing are omitted. The user's rules are not applied.
 
-        Lines whose shapes leave the state unchanged are read by shape, because their order is irrelevant.
+        Lines whose shapes leave the state unchanged are read shape by shape, because their order does not matter.
         """
         shapes = [raw.translate(None, _DIGITS) for raw in lines]
         begin = 0
@@ -362,7 +367,7 @@ class MetricReader:
     def _read_together(
         self, lines: Sequence[bytes], shapes: Sequence[bytes], rows: Sequence[int]
     ) -> list[tuple[Sequence[int], Columns]] | None:
-        """Read lines of steady shapes. Return None if they must be read one by one.
+        """Read lines of steady shapes. Return None if they have to be read one by one.
 
         Cached shapes come from clean lines, so lines with the same shape need no cleaning.
         """

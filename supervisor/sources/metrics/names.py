@@ -1,8 +1,8 @@
 """Maps names in training logs to their meanings. The tables list words, not frameworks.
 
-A name is split into words (`train_loss`, `Loss/train/total`, `TrainLoss` alike). Words that only say where a
-number comes from (train, mean, global) are ignored. The rest decides. `reduced_train_loss` is a loss because
-only "loss" is left. `packet loss` is not a loss, because "packet" is left too.
+A name is split into words (`train_loss`, `Loss/train/total` and `TrainLoss` alike). Words that only say
+where a number comes from (train, mean, global) are ignored, and the rest decide. `reduced_train_loss` is a
+loss because only "loss" is left. `packet loss` is not, because "packet" is left too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from supervisor.sources.metrics import lexicon
 
 
 class Field:
-    """The canonical names of the fields, used as keys of values in base units."""
+    """Canonical field names, used as keys for values in base units."""
 
     STEP, TOTAL_STEPS, EPOCH, TOTAL_EPOCHS = "step", "total_steps", "epoch", "total_epochs"
     LOSS, VAL_LOSS, LR, GRAD_NORM = "loss", "val_loss", "lr", "grad_norm"
@@ -32,7 +32,7 @@ CANONICAL = (
 
 
 def is_score(name: str) -> bool:
-    """Check whether a name is a quality measure that only training or evaluation reports."""
+    """Check whether a name is a quality metric that only training or evaluation reports."""
     return not lexicon.SCORES.isdisjoint(words_of(name)) or name.lower().startswith("map")
 
 
@@ -47,10 +47,10 @@ RUN_TIME = "train_runtime"
 
 
 class Meaning(NamedTuple):
-    """The meaning of a name. `field` is canonical, "" for the log's own name, None for nothing to plot.
+    """The meaning of a name. `field` is canonical, "" for a name of the log's own, or None if there is nothing to plot.
 
-    Among readings of one field, the highest `rank` wins. `is_eval` means that the name itself refers to held-out data.
-    `weak`: counts only on a line with other signs of training.
+    Among readings of the same field, the highest `rank` wins. If `is_eval` is true, the name itself refers to
+    held-out data. If `weak` is true, the reading counts only on a line with other signs of training.
     """
 
     field: str | None
@@ -74,7 +74,7 @@ _PER = re.compile(r"[_ ]per[_ ]")
 
 @lru_cache(maxsize=64)  # the grammar asks three times for each name of a line
 def words_of(name: str) -> list[str]:
-    """Split a name into words, in lower case and in English. The list is shared, so do not modify it."""
+    """Split a name into lowercase English words. The returned list is shared, so do not modify it."""
     if not (name.isupper() or name.islower()):
         name = _CAMEL.sub("_", name)
     name = name.lower()
@@ -85,14 +85,14 @@ def words_of(name: str) -> list[str]:
 
 
 class _Name:
-    """A name, split in the ways that the rules need.
+    """A name, broken down in the ways the rules need.
 
     Attributes:
-        words: the words of the name, and `have` their set.
-        joined: the words joined by underscores.
-        rest: the words that decide, which excludes words about the number's origin.
-        is_held_out: a word refers to a held-out set.
-        hides: a word marks the value as a best, a limit or an earlier value.
+        words: the words in the name; `have` is the same as a set.
+        joined: the words joined with underscores.
+        rest: the words that decide the meaning, without those that only say where the number comes from.
+        is_held_out: whether a word refers to a held-out set.
+        hides: whether a word marks the value as a best, a limit or an earlier value.
     """
 
     def __init__(self, name: str) -> None:
@@ -115,7 +115,7 @@ class _Name:
 
 
 def meaning(name: str) -> Meaning:
-    """Return the meaning of a number's name."""
+    """Return what a number's name means."""
     one = _Name(name)
     if not one.words:
         return _NOTHING
@@ -139,7 +139,7 @@ def meaning(name: str) -> Meaning:
 
 
 def _counter(name: _Name) -> Meaning | None:
-    """Match the name of a step or an epoch. Rank 0 in the table marks a setting or an announcement, not a counter."""
+    """Match the name of a step or epoch counter. Rank 0 in the table marks a setting or an announcement, not a counter."""
     if not (lexicon.HIDING_WORDS - {"end", "start", "initial"}).isdisjoint(name.have):
         return None
     for table, field in ((lexicon.STEP_NAMES, Field.STEP), (lexicon.EPOCH_NAMES, Field.EPOCH)):
@@ -171,7 +171,7 @@ def _rank_of_counter(table: Mapping[str, int], name: _Name) -> int | None:
 
 
 def _loss(name: _Name) -> Meaning | None:
-    """Match a loss. The words beside "loss" tell a total from a part. A plain loss ranks above a mean over steps."""
+    """Match a loss. The words next to "loss" distinguish a total from a part. A plain loss outranks a mean over steps."""
     core = [word for word in name.rest if word in lexicon.LOSS_WORDS]
     # "cost_class" is a weight for matching boxes or masks.
     is_weight = name.rest[:1] == ["cost"] and not lexicon.LOSS_KINDS.isdisjoint(name.rest[1:])
@@ -233,7 +233,7 @@ def _norm(name: _Name) -> Meaning | None:
 
 
 def _throughput(name: _Name) -> Meaning | None:
-    """Match tokens or samples per second. A total ranks above a rate per device."""
+    """Match tokens or samples per second. A total outranks a per-device rate."""
     if name.has("predict", "prediction", "prompt", "generation", "decode", "prefill", "inference"):
         return _NOTHING
     if name.is_held_out:
@@ -259,7 +259,7 @@ def _throughput(name: _Name) -> Meaning | None:
 
 
 def _memory(name: _Name) -> Meaning | None:
-    """Match the memory in use. Peak allocation ranks first, then memory whose name mentions the GPU."""
+    """Match memory in use. Peak allocation ranks first, then memory whose name mentions the GPU."""
     if name.joined == "nvidia_smi":
         return Meaning(Field.MEMORY, 5)  # a column of nvidia-smi
     in_units = name.has("gb", "gib", "mb") and name.has("allocated", "alloc", "used")
@@ -306,7 +306,7 @@ def _time(name: _Name) -> Meaning | None:
 
 
 def field_of_rate(unit: str) -> str | None:
-    """Return the field of a rate like `tok/s` or `img/sec`, or None if it is not a training throughput."""
+    """Return the field for a rate such as `tok/s` or `img/sec`, or None if it is not a training throughput."""
     unit = _PER.sub("/", unit.lower()).replace(" ", "")
     top, slash, _ = unit.partition("/")
     if not slash or not unit.endswith(("/s", "/sec", "/second", "gpu", "device", "chip", "rank")):
@@ -319,7 +319,7 @@ def field_of_rate(unit: str) -> str | None:
 
 
 def is_step_of(unit: str) -> bool:
-    """Check whether a unit is per step (`s/iter`)."""
+    """Check whether a unit is per step, such as `s/iter`."""
     return unit.partition("/")[2].strip() in {"it", "iter", "itr", "iteration", "step", "batch", "update"}
 
 

@@ -1,4 +1,4 @@
-"""Finds progress bars (tqdm, rich, Keras, fastprogress and others) and masks them, so that the rest reads as text."""
+"""Finds progress bars (tqdm, rich, Keras, fastprogress and others) and masks them so the rest reads as text."""
 
 from __future__ import annotations
 
@@ -113,19 +113,19 @@ def begins_other_work(text: str) -> bool:
 
 
 def is_other_work(text: str) -> bool:
-    """Check whether the words describe work other than training."""
+    """Check whether a text describes work other than training."""
     return _OTHER_WORK.search(text) is not None
 
 
 def is_beside_training(name: str) -> bool:
-    """Check whether a name describes work beside training: loading, preparing, evaluating."""
+    """Check whether a name describes work alongside training, such as loading, preparing or evaluating."""
     return is_other_work(name) and _TRAINING.search(name) is None
 
 
 class Bar(NamedTuple):
-    """A bar found in a line. `rest` is the line with the bar masked. `readings` is empty for a bar of other work.
+    """A bar found in a line. `rest` is the line with the bar masked. `readings` is empty if the bar tracks other work.
 
-    `is_new` is a bare bar in its first second, which only its digits can identify as training. `end` says where the bar ends.
+    `is_new` marks a bare bar in its first second, which only its digits can identify as training. `end` is where it ends.
     """
 
     rest: str
@@ -138,7 +138,7 @@ class Bar(NamedTuple):
 
 @lru_cache(maxsize=4)
 def find_bar(text: str, *, in_row: bool = False) -> Bar | None:
-    """Return the first bar in a (masked) line. With `in_row`, the bar ends a training table row and needs no words."""
+    """Return the first bar in a masked line. With `in_row`, the bar ends a row of a training table and needs no words."""
     for pattern in _BARS:
         match = pattern.search(text)
         if match is not None:
@@ -147,15 +147,15 @@ def find_bar(text: str, *, in_row: bool = False) -> Bar | None:
 
 
 class _Drawn:
-    """A bar that a pattern found, and the text around it.
+    """A bar matched by a pattern, and the text around it.
 
     Attributes:
         described: the text before the bar, after any mask.
         after: the text after the bar.
         top: the numerator of the bar's rate, such as "it". `bottom` is the denominator, such as "s".
-        is_new: the bar is bare and in its first second.
-        counts_epochs: each step of the bar is an epoch.
-        counts_samples: the bar counts the samples of an epoch, beside a loss.
+        is_new: whether the bar is bare and in its first second.
+        counts_epochs: whether each step of the bar is an epoch.
+        counts_samples: whether the bar counts the samples in an epoch, next to a loss.
     """
 
     def __init__(self, text: str, match: re.Match[str]) -> None:
@@ -175,7 +175,7 @@ class _Drawn:
         self.counts_samples = is_of_epoch and self.is_hinted
 
     def evaluates(self) -> bool:
-        """Check for an evaluation's bar, by the words before it or because all its losses are held out."""
+        """Check whether this is an evaluation bar, from the words before it or because all its losses are held out."""
         if _EVALUATION_LED.match(self.described):
             return True
         if _EVALUATION.search(self.described) and not _METRIC_HINT.search(self.described):
@@ -204,7 +204,7 @@ class _Drawn:
         return not self.is_new or not (is_too_fast or groups.get("n") == groups.get("N"))
 
     def readings(self) -> tuple[Reading, ...]:
-        """Return the values of a training bar."""
+        """Return the values shown by a training bar."""
         if self.counts_samples:
             return (Reading(Field.SAMPLES, "", BAR_RANK, *self.match.span("rate"), PLAIN),)
         rate = {"s": PLAIN, "sec": PLAIN, "ks": Conversion(How.NUMBER, 1e3)}

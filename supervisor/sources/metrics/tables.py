@@ -1,4 +1,4 @@
-"""Reads tables in logs: a header row and the rows below, with commas, tabs, pipes or aligned columns."""
+"""Reads tables in logs: a header row and the rows below it, with commas, tabs, pipes or aligned columns."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ _PAIR_ROW = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    r"""A header row. `style` is "," "\t" "|" "  " (columns aligned by blanks).
+    r"""A header row. `style` is "," "\t" "|" or "  " (columns aligned with spaces).
 
-    `starts` are the column positions in a table aligned by blanks, where a row may leave cells empty.
+    `starts` holds the column positions in a space-aligned table, where a row may leave cells empty.
     """
 
     style: str
@@ -72,7 +72,7 @@ class Header:
 
 
 def find_header(text: str) -> Header | None:
-    """Return the header if a line may be one for a table of readings, or None otherwise."""
+    """Return the header if a line looks like one for a table of readings, or None otherwise."""
     bar = find_bar(text)
     if bar is not None:
         text = bar.rest.split(MASKED)[0].rstrip(" :")
@@ -89,13 +89,13 @@ def find_header(text: str) -> Header | None:
 
 
 def _whole(cell: str) -> str:
-    """Drop an unmatched parenthesis, whose partner is in a different column: "Box(P", "R", "mAP50-95)"."""
+    """Drop an unmatched parenthesis whose partner is in a different column: "Box(P", "R", "mAP50-95)"."""
     is_whole = cell.count("(") == cell.count(")")
     return cell if is_whole else cell.replace("(", " ").replace(")", "").strip()
 
 
 def _heads_readings(cells: list[str], style: str) -> bool:
-    """Check whether the column names are readings: a counter beside another field, or several scores."""
+    """Check whether column names stand for readings: a counter beside another field, or several scores."""
     if sum(_VALUED.search(cell) is not None for cell in cells) >= 2:
         return False  # names with their values beside them
     meanings = [meaning(_plain(cell)) for cell in cells]
@@ -112,7 +112,7 @@ def _heads_readings(cells: list[str], style: str) -> bool:
 
 
 def read_row(header: Header, text: str) -> Parsed | None:
-    """Read a row below its header. Return None if the line is not a row."""
+    """Read a row of the table with this header. Return None if the line is not a row."""
     body, readings = _without_bar(header, text)
     cells = _cells(body, header.style)
     if header.names[0].lower() in _NAMES and cells[0][1].strip().lower() not in _VALUES:
@@ -135,7 +135,7 @@ def read_row(header: Header, text: str) -> Parsed | None:
 
 
 def _without_bar(header: Header, text: str) -> tuple[str, list[Reading]]:
-    """Return a row without the progress bar after it, and the bar's reading."""
+    """Return a row without the progress bar that follows it, and the bar's readings."""
     bar = find_bar(text, in_row=True) if header.style in {"  ", "\t"} else None
     if bar is None or bar.rest.strip()[:1] in {MASKED, ""}:
         return text, []
@@ -144,14 +144,14 @@ def _without_bar(header: Header, text: str) -> tuple[str, list[Reading]]:
 
 
 class _Cell(NamedTuple):
-    """The content of a cell. A list of numbers counts as a number."""
+    """A cell's contents. A list of numbers counts as a number."""
 
     is_number: bool
     readings: list[Reading]
 
 
 def _cell_of_row(name: str, raw: str, start: int, *, is_first: bool, names: tuple[str, ...]) -> _Cell | None:
-    """Parse one cell of a table row. Return None if its text cannot belong to a row."""
+    """Parse a cell of a table row. Return None if its text cannot belong to a row."""
     cell = raw.strip().rstrip(":")
     begin = start + len(raw) - len(raw.lstrip())
     match = _CELL.match(cell)
@@ -169,7 +169,7 @@ def _cell_of_row(name: str, raw: str, start: int, *, is_first: bool, names: tupl
 
 
 def _one_of_each(readings: list[Reading]) -> tuple[Reading, ...]:
-    """Keep one column per field: the highest rank, and the first among equals. Keep no loss if all are parts."""
+    """Keep one column per field: the highest rank, or the first if tied. If all losses are parts, keep none of them."""
     best: dict[str, Reading] = {}
     for reading in readings:
         if reading.field not in best or reading.rank > best[reading.field].rank:
@@ -186,7 +186,7 @@ def _one_of_each(readings: list[Reading]) -> tuple[Reading, ...]:
 
 
 def _columns(starts: tuple[int, ...], cells: list[int]) -> list[int]:
-    """Return the column of each cell in a row with holes. A value too wide shifts the next one a little."""
+    """Return the column of each cell in a row with gaps. An overly wide value shifts the next one slightly."""
     places = []
     for cell in cells:
         near = [place for place, start in enumerate(starts) if 0 <= cell - start <= 2]
@@ -196,7 +196,7 @@ def _columns(starts: tuple[int, ...], cells: list[int]) -> list[int]:
 
 
 def read_pair_row(text: str, *, in_section: bool) -> Parsed | None:
-    """Read a row with one name and one value, `|    loss     | 12.9    |`. Return None for other lines."""
+    """Read a row with one name and one value, such as `|    loss     | 12.9    |`. Return None for other lines."""
     match = _PAIR_ROW.match(text)
     if match is None:
         return None
@@ -217,7 +217,7 @@ def read_pair_row(text: str, *, in_section: bool) -> Parsed | None:
 
 
 def _readings(name: str, match: re.Match[str], start: int) -> list[Reading]:
-    """Return the readings of a cell. `start` is its position in the line."""
+    """Return the readings in a cell. `start` is its position in the line."""
     found = meaning(_plain(name))
     unit = (match["unit"] or "").lower()
     place = (start + match.start("a"), start + match.end("a"))
@@ -248,7 +248,7 @@ def _readings(name: str, match: re.Match[str], start: int) -> list[Reading]:
 
 
 def _conversion(field: str, name: str, unit: str, text: str) -> Conversion | None:
-    """Return the conversion of a cell to a number, or None if the cell is not to be plotted."""
+    """Return the conversion from a cell to a number, or None if the cell should not be plotted."""
     match field:
         case Field.MEMORY:
             return memory_conversion(unit)
@@ -270,12 +270,12 @@ def _conversion(field: str, name: str, unit: str, text: str) -> Conversion | Non
 
 
 def _plain(name: str) -> str:
-    """Drop the bracketed part of a column's name, unless nothing else is left."""
+    """Drop the parenthesized part of a column name, unless nothing else is left."""
     return re.sub(r"\s*\([^()]*\)\s*$", "", name) or name
 
 
 def _cells(text: str, style: str) -> list[tuple[int, str]]:
-    """Split a line into cells with their positions."""
+    """Split a line into (position, cell) pairs."""
     if style == "  ":
         if (mark := _MARK.match(text)) is not None:
             text = " " * mark.end() + text[mark.end() :]

@@ -1,6 +1,6 @@
-r"""Splits a log line into the logger's prefix, the masked text, and the values with their names and units.
+r"""Splits a log line into the logger prefix, the masked text, and the values with their names and units.
 
-Table rows, indented values and progress bars are recognized after a prefix too. Examples of prefixes:
+Table rows, indented values and progress bars are also recognized after a prefix. Examples of prefixes:
 `2024-01-01 10:00:00,123 - trainer - INFO - 0,49,2.3`, `2025-01-09T04:11:23.1Z stdout F …`, `{"log":"step 3 …\n"}`.
 """
 
@@ -111,10 +111,12 @@ _TAIL_WORDS = re.compile(
 
 
 class Token(NamedTuple):
-    """One value in a line, with the name that the preceding text gives it.
+    """A value in a line, with the name that the preceding text gives it.
 
-    `kind` is "num", "frac" (a of b), "dur" or "ratio". `before` is all text since the previous value, and `name` is the last part of `before`. `scale_end` is the K or M of a pair's total, or
-    of a value that also has a unit. `bare`: no ":" or "=" separates name and value. `tail` is a unit in brackets after the name.
+    `kind` is "num", "frac" (a of b), "dur" or "ratio". `before` is all the text since the previous value, and `name` is the last
+    part of `before`. `scale_end` is the K or
+    M after a pair's total, or after a value that also has a unit. `bare` means that no ":" or "=" separates name and value.
+    `tail` is a unit in brackets after the name.
     """
 
     kind: str
@@ -134,7 +136,7 @@ class Token(NamedTuple):
 
 @lru_cache(maxsize=4)  # tables, the grammar and the cache ask for the same line in turn
 def mask(text: str) -> str:
-    """Mask timestamps, source locations, URLs and similar text. The result has the same length."""
+    """Mask timestamps, source locations, URLs and the like. The result has the same length as the input."""
     text = _MASKS.sub(lambda found: MASKED * len(found.group()), text)
     if not text.isascii():
         text = _PICTURES.sub(MASKED, text)
@@ -159,7 +161,7 @@ def tokens(text: str) -> tuple[Token, ...]:
 
 
 def _is_part_of_name(match: re.Match[str], before: str, bare_name: str | None) -> bool:
-    """Check whether a number is part of a name. `bare_name` is the preceding name, if no ":" or "=" follows it."""
+    """Check whether a number is part of a name. `bare_name` is the preceding name if no ":" or "=" follows it."""
     text, end = match.string, match.end("num")
     if match["num"].isdigit():
         if _INDEXED.search(before) and _MORE_NAME.match(text, end):
@@ -186,7 +188,7 @@ def _token(match: re.Match[str], name: str, tail: str, bare: bool, before: str) 
 
 
 def name_of(before: str) -> tuple[str, str, bool]:
-    """Return the name that ends the text before a value, a unit in brackets after the name, and `bare`."""
+    """Return the name at the end of the text before a value, a bracketed unit after the name, and `bare`."""
     rest = before.rstrip()
     bare = True
     tail = ""
@@ -212,7 +214,7 @@ def name_of(before: str) -> tuple[str, str, bool]:
 
 
 def is_adjacent(before: str) -> bool:
-    """Check whether only brackets and blanks separate a value from the previous one."""
+    """Check whether only brackets, separators and spaces come between a value and the previous one."""
     return not before.strip(" \t[](),:|>-") and len(before) <= 8
 
 
@@ -246,7 +248,7 @@ class How(IntEnum):
 
 
 class Conversion(NamedTuple):
-    """The kind of conversion and its factor."""
+    """A kind of conversion and its factor."""
 
     how: How
     scale: float = 1.0
@@ -262,7 +264,7 @@ _WHOLES = msgspec.json.Decoder(list[int])
 
 
 def convert(conversion: Conversion, text: str) -> float | None:
-    """Convert the text to a number. Return None if it cannot be a measurement (a sentinel, a fractional step). Computed values keep `_SIGNIFICANT` digits."""
+    """Convert a text to a number. Return None if it cannot be a measurement (a sentinel, a fractional step). Computed values keep `_SIGNIFICANT` digits."""
     how, scale = conversion
     if how is How.DURATION:
         duration = seconds(text)
@@ -290,13 +292,13 @@ def convert(conversion: Conversion, text: str) -> float | None:
 
 
 def numbers(conversion: Conversion, texts: Sequence[str]) -> Sequence[float | None]:
-    """Apply `convert` to many texts. If all are short and plain, msgspec parses them in an eighth of the time of `float`."""
+    """Apply `convert` to many texts. If all are short and plain, msgspec parses them eight times as fast as `float`."""
     found = _by_msgspec(conversion, texts) if max(map(len, texts)) <= _SIGNIFICANT else None
     return found if found is not None else [convert(conversion, text) for text in texts]
 
 
 def _by_msgspec(conversion: Conversion, texts: Sequence[str]) -> Sequence[float] | None:
-    """Read plain numbers as one JSON list. Return None if a text is not plain or the scale not a power of 10 or 1024."""
+    """Read plain numbers as one JSON list. Return None unless all are plain and the scale is a power of 10 or 1024."""
     how, scale = conversion
     exponent = _EXPONENTS.get(scale, "" if scale % 1024 == 0 else None)
     if exponent is None or how not in {How.NUMBER, How.WHOLE} or (how is How.WHOLE and scale != 1):
@@ -327,17 +329,17 @@ def memory_conversion(unit: str) -> Conversion | None:
 
 
 def time_scale(unit: str) -> float | None:
-    """Return the seconds per `unit`, reading only the part before a slash, or None if it is not a time."""
+    """Return the number of seconds in `unit`, ignoring anything after a slash, or None if it is not a time unit."""
     return _SECONDS.get(unit.lower().partition("/")[0].strip())
 
 
 def magnitude(unit: str) -> float:
-    """Return the factor for a K, M or B after a count."""
+    """Return the factor for a K, M or B suffix on a count."""
     return {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}.get(unit.lower(), 1.0)
 
 
 def seconds(text: str) -> float | None:
-    """Convert a duration to seconds: `03:12`, `1 day, 2:03:04`, `11h4m12s`, `10m, 56s`."""
+    """Convert a duration such as `03:12`, `1 day, 2:03:04`, `11h4m12s` or `10m, 56s` to seconds."""
     if clock := _CLOCK.match(text):
         return sum((float(clock[group]) * _CLOCK_S[group] for group in _CLOCK_S if clock[group]), 0.0)
     parts = [(float(part[1]), _SECONDS.get(part[2].lower())) for part in _PARTS.finditer(text)]
@@ -351,7 +353,7 @@ BAR_RANK = 2
 
 
 class Reading(NamedTuple):
-    """One value read from a line: canonical field (or "" and the log's own name), position, conversion."""
+    """A value read from a line: its canonical field (or "" and the log's own name), position and conversion."""
 
     field: str
     name: str
@@ -365,11 +367,11 @@ class Reading(NamedTuple):
 class Parsed(NamedTuple):
     """Everything read from one line.
 
-    `pair` is a counter and a total, valid only if the counter is the named step (or off by one). `heading`: the
-    line has only a step or epoch, and the lines below may belong to it. `once` means that the same line with other
-    digits may mean something else, so its shape is not cached. `off_curve` means that the loss is not a point on the
-    curve, but a mean over the whole run or one part of the total loss. `evaluates` means that the last value is from
-    held-out data. `plain_time`: whether the time covers one step or all since the last line is not shown.
+    `pair` is a counter and a total, valid only if the counter equals the named step or is off by one. `heading` means
+    that the line has only a step or epoch, and the lines below may belong to it. `once` means that the same line with
+    other digits may mean something else, so its shape is not cached. `off_curve` means that the loss is not a point
+    on the curve, but a mean over the whole run or one part of the total loss. `evaluates` means that the last value
+    is from held-out data. `plain_time` means that the time may cover one step or all steps since the last line.
     """
 
     readings: tuple[Reading, ...]
@@ -386,7 +388,7 @@ NOTHING = Parsed(())
 
 
 def shifted(parsed: Parsed, by: int) -> Parsed:
-    """Shift the positions in a result by `by` characters, the start of the message in its line."""
+    """Shift the positions in a result by `by` characters, the offset of the message in its line."""
     if not by:
         return parsed
 
@@ -398,22 +400,22 @@ def shifted(parsed: Parsed, by: int) -> Parsed:
 
 
 class Found(NamedTuple):
-    """All readings of a line before any choice between them, and the number of setting names in the line."""
+    """All readings on a line before any are chosen, and how many setting names the line contains."""
 
     readings: list[Reading]
     settings: int
 
 
 class LineValues:
-    """The readings of one line, collected from left to right.
+    """The readings on a line, collected from left to right.
 
     Attributes:
         text: the masked line.
         tokens: the values in the line.
         readings: the readings so far.
         settings: the number of setting names so far.
-        evaluates: this part of the line describes held-out data.
-        after_epoch: the previous value was the epoch.
+        evaluates: whether this part of the line describes held-out data.
+        after_epoch: whether the previous value was the epoch.
     """
 
     def __init__(self, masked: str, readings: Iterable[Reading], *, evaluates: bool) -> None:
@@ -502,7 +504,7 @@ _UNESCAPED = {"n": " ", "t": "\t", "r": " ", "b": " ", "f": " "}
 
 
 def message_start(text: str) -> int:
-    """Return the length of the prefix that a logger or collector put before the message, or 0."""
+    """Return the length of the prefix that a logger or collector put before the message, or 0 if there is none."""
     if text[:1] not in _STARTS:
         return 0
     place, sure = 0, False
@@ -527,15 +529,15 @@ def message_start(text: str) -> int:
 
 
 def logged_behind(text: str, masked: str, begin: int) -> int | None:
-    """Return where a logger's line starts after `begin`, at a masked time or level, or None if there is none."""
+    """Return where a logger's line starts after `begin`, at a masked time or level, or None if none does."""
     found = _LOGGED.search(masked, begin)
     return found.start() if found is not None and message_start(text[found.start() :]) else None
 
 
 def json_message(text: str) -> tuple[int, int, str] | None:
-    """Return the start, end and text of the message in a JSON line, or None if there is none.
+    """Return the start, end and text of the message in a JSON line, or None if there is no message.
 
-    Escapes are decoded and padded to their old length, so a position in the message is also one in the line.
+    Escapes are decoded and padded to their original length, so positions in the message also hold in the line.
     """
     if text[:1] != "{":
         return None

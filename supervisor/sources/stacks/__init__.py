@@ -1,1 +1,1 @@
-"""Reads what ranks are doing: Python stacks, flight recorder dumps, NCCL's own report."""
+"""Reads what ranks are doing: Python stacks, flight recorder dumps and NCCL's own report."""

@@ -1,11 +1,15 @@
-"""Reads PyTorch's and NCCL's records of collectives as plain data: flight recorder dumps and NCCL's RAS report.
+"""Reads PyTorch's and NCCL's records of collectives as plain data: flight recorder dumps and the NCCL RAS report.
 
-A dump is a pickle of built-in containers (torch/csrc/distributed/c10d/FlightRecorder.cpp, version 2.10) or JSON. A
-pickle is a program, so it is first scanned as a list of instructions. Only those that build None, numbers, text,
-lists, tuples, dicts and sets are allowed. Instructions that import or call are refused before anything runs.
+A dump is a pickle of built-in containers (torch/csrc/distributed/c10d/FlightRecorder.cpp, version 2.10) or JSON. A pickle is a
+program,
+so its instructions are scanned first. Only those that build None, numbers, text, lists, tuples, dicts and sets are allowed.
+Instructions
+that import or call are refused before anything runs.
 
-NCCL 2.24 and later answers on a TCP port (NCCL_RAS_ADDR, localhost:28028 by default) in plain text. It replies to ``verbose status`` and a
-newline with the report, then closes (docs.nvidia.com/deeplearning/nccl, Troubleshooting, RAS). One service per job; a gloo job has none.
+NCCL 2.24 and later serves plain text on a TCP port (NCCL_RAS_ADDR, localhost:28028 by default). Sent ``verbose status`` and a
+newline, it
+replies with the report and closes (docs.nvidia.com/deeplearning/nccl, Troubleshooting, RAS). One service per job; a gloo job has
+none.
 """
 
 from __future__ import annotations
@@ -46,11 +50,11 @@ _VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
 
 class BadDump(Exception):  # noqa: N818 - named for what it is
-    """The dump cannot be read safely. The message gives the reason in one line."""
+    """Raised when a dump cannot be read safely. The message is a one-line reason."""
 
 
 class _PlainUnpickler(pickle.Unpickler):  # - see the module's docstring
-    """Refuses every import, as a second safeguard after the scan of the instructions."""
+    """Refuses every import, as a second safeguard after the instruction scan."""
 
     def find_class(self, module: str, name: str, /) -> Any:
         raise BadDump(f"it asks for {module}.{name}")
@@ -60,7 +64,7 @@ class _PlainUnpickler(pickle.Unpickler):  # - see the module's docstring
 
 
 def read_dump(data: bytes) -> dict[str, Any]:
-    """Return a dump's top level, from JSON or a pickle.
+    """Return the top-level dict of a dump, which is JSON or a pickle.
 
     Raises:
         BadDump: the data is neither, is too large, or contains anything but plain data.
@@ -77,14 +81,14 @@ def read_dump(data: bytes) -> dict[str, Any]:
 
 
 def dump_prefixes(env: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the name prefixes of dump files for a job with this environment. The global rank follows."""
+    """Return the file name prefixes of dumps for a job with this environment. The global rank follows the prefix."""
     named = tuple(env[name] for name in _VARIABLES if env.get(name))
     cache = env.get("XDG_CACHE_HOME") or os.path.join(env.get("HOME", "/"), ".cache")
     return (*named, os.path.join(cache, "torch", "comm_lib_trace_rank_"), "/tmp/nccl_trace_rank_")  # noqa: S108 - PyTorch's default
 
 
 def find_dumps(prefixes: tuple[str, ...], *, since_t: float) -> dict[int, Path]:
-    """Return the newest dump of each rank, written at or after wall time `since_t`."""
+    """Return each rank's newest dump written at or after wall time `since_t`."""
     found: dict[int, tuple[float, Path]] = {}
     for prefix in prefixes:
         folder, start = os.path.split(prefix)
@@ -113,7 +117,7 @@ _NAME_WITH_RANK = re.compile(r".*?(\d{1,7})(?:\.json|\.pkl|\.pickle)?$")
 
 
 def rank_of_dump(path: str) -> int | None:
-    """Return the rank of a dump file by its name and first bytes, or None if it is not a dump."""
+    """Determine a dump file's rank from its name and first bytes. Return None if it is not a dump."""
     named = _NAME_WITH_RANK.match(os.path.basename(path))
     if named is None:
         return None
@@ -127,7 +131,7 @@ def rank_of_dump(path: str) -> int | None:
 
 
 def dumps_of_job(paths: Iterable[str]) -> dict[int, Path]:
-    """Return each rank's newest dump among a folder's files, if it belongs to the newest incident."""
+    """Return each rank's newest dump among a folder's files, if it belongs to the latest incident."""
     found: dict[int, tuple[float, Path]] = {}
     for path in paths:
         rank = rank_of_dump(path)
@@ -142,7 +146,7 @@ def dumps_of_job(paths: Iterable[str]) -> dict[int, Path]:
 
 
 class DumpFiles(Mapping[int, Mapping[str, Any]]):
-    """The dumps of a job by rank, each read on demand. Unreadable or surplus dumps are empty."""
+    """A job's dumps, keyed by rank and read on demand. A dump that is unreadable or over the size budget reads as empty."""
 
     def __init__(self, paths: Mapping[int, Path]) -> None:
         self._paths = dict(paths)
@@ -167,7 +171,7 @@ class DumpFiles(Mapping[int, Mapping[str, Any]]):
 
 
 def load_dumps(paths: Mapping[int, Path]) -> tuple[dict[int, dict[str, Any]], list[str]]:
-    """Return the dumps by rank, and one line for each dump that could not be read."""
+    """Return the dumps, keyed by rank, and one line for each dump that could not be read."""
     found: dict[int, dict[str, Any]] = {}
     trouble: list[str] = []
     for rank, path in paths.items():
@@ -190,7 +194,7 @@ def _unpickle(data: bytes) -> Any:
 
 
 def _inspect(data: bytes) -> None:
-    """Refuse instructions that do more than build plain data or that would exhaust memory."""
+    """Refuse pickle instructions that do more than build plain data or that would exhaust memory."""
     frame_end = before_at = 0
     for count, (instruction, argument, place) in enumerate(pickletools.genops(data), start=1):
         at = place or 0  # None only for data without positions, and bytes have positions
@@ -214,7 +218,7 @@ _CAP_BYTES = 1 << 20
 
 
 def ras_address(env: Mapping[str, str]) -> tuple[str, int] | None:
-    """Return the address of the RAS service for a job with this environment, or None if it was turned off."""
+    """Return the RAS service address for a job with this environment, or None if RAS is turned off."""
     if env.get("NCCL_RAS_ENABLE", "1").strip() == "0":
         return None
     host, colon, port = env.get("NCCL_RAS_ADDR", "").strip().rpartition(":")
@@ -224,7 +228,7 @@ def ras_address(env: Mapping[str, str]) -> tuple[str, int] | None:
 
 
 def query_ras(address: tuple[str, int], *, timeout_s: float = 3.0) -> str | None:
-    """Return the RAS report, or None if nothing answers or the answer is not NCCL's."""
+    """Return the RAS report, or None if nothing answers or the answer is not from NCCL."""
     deadline = time.monotonic() + timeout_s
     parts: list[bytes] = []
     try:

@@ -1,9 +1,9 @@
-"""Shows what processes are doing: Python stacks by py-spy, or else the kernel's view.
+"""Shows what processes are doing: Python stacks from py-spy, or else the kernel's view.
 
-py-spy stops a process for about 10 ms, so stacks are collected on demand and never by a timer. py-spy may be
-missing or refused (Yama's ptrace_scope, another user's process, a process that is not dumpable). A rank that
-registered Python's faulthandler for us then gets a signal. For any other process, /proc shows where the
-kernel holds each thread. A process without the handler is never signaled, because SIGUSR2 would end it.
+py-spy pauses a process for about 10 ms, so stacks are collected on demand, never on a timer. py-spy may be
+missing or denied (Yama's ptrace_scope, another user's process, a process that is not dumpable). A rank that
+registered Python's faulthandler for us is then sent a signal. For any other process, /proc shows where each
+thread waits in the kernel. A process without the handler is never signaled, because SIGUSR2 would kill it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FUTEX = {"x86_64": "202", "aarch64": "98"}
 
 
 class StackSource(StrEnum):
-    """Where a stack comes from."""
+    """Where a stack came from."""
 
     PY_SPY = "py-spy"
     FAULTHANDLER = "faulthandler"
@@ -50,10 +50,10 @@ class StackSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """What one process is doing. `lines` are safe to show. `note` tells why there is no better source.
+    """What a process is doing. `lines` are safe to display. `note` says why no better source was available.
 
-    `main_call` is the number of the main thread's system call, or "running"; None: unavailable. `for_ever` is the call waits
-    for a lock without a time limit (True) or with one (False), or None if it does not wait for a lock or is unavailable.
+    `main_call` is the number of the main thread's system call, "running", or None if unavailable. `for_ever` is True
+    if that call waits for a lock without a time limit, False if with one, and None otherwise or if unavailable.
     """
 
     process: ProcessId
@@ -65,7 +65,7 @@ class Stack:
 
 
 def find_py_spy(python: str | None = None) -> str | None:
-    """Find py-spy on PATH, beside the job's interpreter or beside ours. Return None if missing."""
+    """Find py-spy on PATH, next to the job's interpreter or next to ours. Return None if it is missing."""
     found = shutil.which("py-spy")
     if found is not None:
         return found
@@ -86,9 +86,9 @@ def collect_stacks(
     """Return one stack per process, in the given order, all within little more than `timeout_s`.
 
     Args:
-        processes: the processes. One that is gone gets the source NONE.
-        timeout_s: for all processes together. They are read in parallel.
-        py_spy: the program; by default the result of `find_py_spy`.
+        processes: the processes to inspect. One that is gone gets the source NONE.
+        timeout_s: the limit for all processes together, which are read in parallel.
+        py_spy: the py-spy program; by default, the result of `find_py_spy`.
         fault_folder: where ranks that registered faulthandler keep their `<pid>.txt`.
     """
     program = py_spy or find_py_spy()
@@ -143,7 +143,7 @@ def _new_lines(path: Path, offset: int) -> tuple[str, ...]:
 
 
 def _fault_file(process: ProcessId, folder: Path) -> Path | None:
-    """Return the file of a process that has a handler for the signal right now, or None otherwise."""
+    """Return the dump file of a process that has a handler for the signal right now, or None otherwise."""
     path = folder / f"{process.pid}.txt"
     if not path.is_file():
         return None
@@ -186,7 +186,7 @@ def _finish(
 
 
 def _from_proc(pid: int) -> tuple[str, ...]:
-    """Return each thread's name, state, and the kernel function and system call in which it waits."""
+    """Return each thread's name, its state, and the kernel function and system call it is waiting in."""
     try:
         threads = sorted(int(name) for name in os.listdir(f"/proc/{pid}/task"))
     except OSError:
@@ -211,7 +211,7 @@ def _main_call(pid: int) -> str | None:
 
 
 def _waits_for_ever(pid: int) -> bool | None:
-    """Check whether the main thread waits for a lock with no timeout, so that futex(2)'s fourth argument is null."""
+    """Check whether the main thread waits for a lock with no timeout, meaning that futex(2)'s fourth argument is null."""
     words = _read(f"/proc/{pid}/syscall").split()
     if len(words) < 5 or words[0] != _FUTEX.get(os.uname().machine):
         return None
@@ -219,7 +219,7 @@ def _waits_for_ever(pid: int) -> bool | None:
 
 
 def _call_of_waiting(pid: int, *, idle: bool) -> str | None:
-    """Return `_main_call` once the thread waits again. Released by a tracer, it first runs for a moment."""
+    """Return `_main_call` once the thread waits again. After a tracer releases it, it runs briefly first."""
     call = _main_call(pid)
     deadline = time.monotonic() + (_LET_GO_S if idle else 0.0)
     while call == "running" and time.monotonic() < deadline:

@@ -1,8 +1,8 @@
 """Follows one growing file by offset, in whole lines, through truncation and rotation.
 
-A file is the same as before if (device, inode) and the bytes just before the offset are unchanged. The bytes
-reveal a file that was truncated and has since grown past the old offset. Bytes written between the last check
-and a truncation (logrotate's copytruncate), at most a quarter second's worth, are lost.
+A file counts as the same if (device, inode) and the bytes just before the offset are unchanged. Those bytes
+reveal a file that was truncated and has since grown past the old offset. Bytes written between the last
+check and a truncation (logrotate's copytruncate), at most a quarter second's worth, are lost.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LINGER_S = 2.0
 
 
 class NoteCode(StrEnum):
-    """Events of a followed log."""
+    """Events on a followed log."""
 
     TRUNCATED = "truncated"  # read again from the start
     ROTATED = "rotated"  # another file now has the name
@@ -39,7 +39,7 @@ class NoteCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TailNote:
-    """An event of a followed log. `text`: one line, safe to show."""
+    """An event on a followed log. `text` is a single line that is safe to display."""
 
     key: str
     code: NoteCode
@@ -54,11 +54,11 @@ _STATE_BYTES: Final = 512
 class Batch(NamedTuple):
     """One read of one log.
 
-    `data` are the raw bytes from byte `offset` of generation `generation`, which goes up each time the file
-    is truncated or replaced, and offsets and line numbers start over. `lines` are the lines that these bytes
-    completed. Their `text` is safe to show. `drawn` are the complete states of lines that are redrawn with
-    carriage returns (tqdm), each once, in order, each at its own byte. For the line without a newline,
-    `drawn` has all states. For the completed `lines`, it has all but the last state, the line's text.
+    `data` holds the raw bytes from byte `offset` of generation `generation`. Each time the file is truncated or
+    replaced, the generation goes up and offsets and line numbers start over. `lines` are the lines that these
+    bytes completed; their `text` is safe to display. `drawn` holds the complete states of lines redrawn with
+    carriage returns (tqdm), each once, in order, at its own byte. For the line still without a newline, that is
+    every state; for completed `lines`, every state but the last, which is the line's text.
     """
 
     key: str
@@ -69,7 +69,7 @@ class Batch(NamedTuple):
     drawn: tuple[Line, ...] = ()
 
     def in_order(self) -> list[Line]:
-        """Return the lines, each after its drawn states. A long line is cut, so its end is unknown."""
+        """Return the lines, each after its drawn states. Long lines are cut, so where they end is unknown."""
         behind = self.offset + len(self.data)
         states = [((state.number, state.offset), state) for state in self.drawn]
         lines = [((line.number, behind), line) for line in self.lines]
@@ -77,7 +77,7 @@ class Batch(NamedTuple):
 
 
 class LineFeed:
-    """Turns the bytes of one stream into batches, independently of files."""
+    """Turns a stream's bytes into batches, independently of files."""
 
     __slots__ = ("_open", "_shown", "_splitter", "generation", "key", "offset")
 
@@ -90,7 +90,7 @@ class LineFeed:
         self._shown = b""
 
     def feed(self, data: bytes) -> Batch:
-        """Read the next bytes of the stream."""
+        """Process the next bytes of the stream."""
         start = self.offset
         self.offset = start + len(data)
         lines = tuple(self._splitter.feed(data))
@@ -101,7 +101,7 @@ class LineFeed:
         return Batch(self.key, self.generation, start, data, lines, tuple(self._states(data, start, lines)))
 
     def quiet(self) -> Batch | None:
-        """Return the last drawn state as complete, because nothing was written for a while."""
+        """Return the last drawn state as complete, because nothing has been written for a while."""
         drawn = self._open.lstrip(b"\r")
         state = drawn.rstrip(b"\r").rpartition(b"\r")[2]
         if b"\r" not in self._open or not state.strip() or state.strip() == self._shown:
@@ -111,7 +111,7 @@ class LineFeed:
         return Batch(self.key, self.generation, self.offset, b"", (), (line,))
 
     def finish(self) -> Batch | None:
-        """Return the partial last line, if any, because no more bytes will come."""
+        """Return the partial last line, if any, now that no more bytes will come."""
         line = self._splitter.finish()
         if line is None:
             return None
@@ -126,13 +126,13 @@ class LineFeed:
         self.skip_to(0)
 
     def skip_to(self, offset: int) -> None:
-        """Continue at `offset` as the start of line 1."""
+        """Continue at `offset`, treating it as the start of line 1."""
         self.offset = offset
         self._splitter = LineSplitter(offset, 1)
         self._open = self._shown = b""
 
     def _states(self, data: bytes, start: int, lines: Sequence[Line]) -> Iterator[Line]:
-        """Yield the states that these bytes completed. An incomplete state stays open."""
+        """Yield the states that these bytes completed. An incomplete state stays pending."""
         *closed, rest = (self._open + data).split(b"\n")
         offset = start - len(self._open)
         for text, line in zip(closed, lines, strict=True):
@@ -155,7 +155,7 @@ class LineFeed:
 
 
 class FollowedFile:
-    """Follows one path. Not thread-safe, because the tail thread owns the object."""
+    """Follows one path. Not thread-safe; the tail thread owns the object."""
 
     __slots__ = (
         "_changed_ns",
@@ -198,7 +198,7 @@ class FollowedFile:
         return self._fd >= 0
 
     def is_idle(self) -> bool:
-        """Check by one stat(2) that there is nothing to read. Called for all files every quarter second."""
+        """Check with a single stat(2) that there is nothing to read. Called for every file every quarter second."""
         try:
             now = os.stat(self.path)
         except FileNotFoundError:
@@ -216,7 +216,7 @@ class FollowedFile:
     def read(self, limit_bytes: int, *, final: bool = False) -> tuple[list[Batch], bool]:
         """Read up to `limit_bytes` more. Return the new data and whether more is waiting.
 
-        `final` means that the writer is gone, so there is no need to wait for a rotated file.
+        If `final` is true, the writer is gone, so there is no need to wait for a rotated file.
         """
         try:
             now = os.stat(self.path)
@@ -240,9 +240,9 @@ class FollowedFile:
         return batches, False
 
     def backlog(self) -> tuple[int, int]:
-        """Return bytes read and total bytes. Any thread may call this, so do not use the open file, which may get closed.
+        """Return the bytes read and the total. Callable from any thread, so it avoids the open file, which may get closed.
 
-        For a file renamed or removed while it is read, the size at the last check counts too.
+        For a file renamed or removed while it is being read, the size at the last check counts too.
         """
         read, seen, identity = self.feed.offset, self._size, self._identity
         try:
@@ -255,7 +255,7 @@ class FollowedFile:
         return min(read, size), size
 
     def end(self) -> tuple[int, int]:
-        """Return the current end of the file as a generation and an offset (see `is_past`)."""
+        """Return the file's current end as a generation and an offset (see `is_past`)."""
         generation, is_open = self.feed.generation, self._fd >= 0
         try:
             now = os.stat(self.path)
@@ -267,7 +267,7 @@ class FollowedFile:
         return generation + rotated, now.st_size if stat.S_ISREG(now.st_mode) else 0
 
     def is_past(self, end: tuple[int, int], *, sure: bool = False) -> bool:
-        """Check whether the file has been read up to `end`. A file truncated since then counts as read, unless `sure` is set."""
+        """Check whether the file has been read up to `end`. If truncated since then, it counts as read unless `sure` is set."""
         generation, offset = end
         if self.feed.generation != generation:
             return self.feed.generation > generation and not sure
@@ -331,7 +331,7 @@ class FollowedFile:
         return batches, len(fresh) >= limit_bytes
 
     def _is_same(self) -> bool:
-        """Check whether the bytes before the offset are unchanged, because the length may match by chance."""
+        """Check whether the bytes before the offset are unchanged, since the length may match by coincidence."""
         try:
             return os.pread(self._fd, len(self._mark), self.feed.offset - len(self._mark)) == self._mark
         except OSError:
@@ -345,7 +345,7 @@ class FollowedFile:
         self._quiet = False
 
     def _skip_hole(self, limit_bytes: int) -> bytes:
-        """Skip the zeros up to the old position that a writer without O_APPEND leaves after copytruncate."""
+        """Skip the run of zeros left by a writer that lacks O_APPEND and resumes at its old offset after copytruncate."""
         start = self.feed.offset
         with contextlib.suppress(OSError):
             start = os.lseek(self._fd, start, os.SEEK_DATA)
@@ -355,7 +355,7 @@ class FollowedFile:
         return text
 
     def _idle(self) -> list[Batch]:
-        """Handle a check that finds nothing new. Return a pending state after 0.2 s of silence."""
+        """Handle a check that found nothing new. Return a pending state after 0.2 s of silence."""
         if self._quiet or time.monotonic() - self._last_byte < 0.2:
             return []
         self._quiet = True

@@ -1,7 +1,7 @@
-"""Follows many growing logs in one thread.
+"""Follows many growing logs on one thread.
 
-watchdog wakes the thread (see `wake`). The thread also checks every quarter second, which covers filesystems
-without events, lost events, files that do not exist yet, and replaced files.
+watchdog wakes the thread (see `wake`). The thread also checks every quarter second, which covers
+filesystems without events, lost events, files that do not exist yet, and files that were replaced.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Backlog(NamedTuple):
 
 @dataclass(slots=True)
 class Drain:
-    """A requested read to the end. `then` is called in the tail thread afterwards.
+    """A request to read to the end. `then` is called on the tail thread afterward.
 
-    `complete`: everything present at the start was read. False after an abort or an unreadable file.
+    `complete` means that everything present at the start was read. False after an abort or an unreadable file.
     """
 
     then: Callable[[], None] = lambda: None
@@ -53,12 +53,12 @@ class Tailer:
     """Follows logs and delivers their new content in batches, on its own thread.
 
     Args:
-        stop: ends the thread within `poll_s`. Everything read until then is delivered.
-        on_batch: receives every `Batch`. Batches of one log arrive in order.
-        on_note: receives events of the logs themselves (rotation, loss). By default they are logged.
+        stop: stops the thread within `poll_s`. Everything read until then is delivered.
+        on_batch: receives every `Batch`. Batches from one log arrive in order.
+        on_note: receives events on the logs themselves (rotation, loss). By default, they are logged.
         poll_s: seconds between the thread's own checks.
-        read_bytes: how much to read from one log before the next log gets its turn.
-        watch: let watchdog wake the thread. Otherwise the thread polls.
+        read_bytes: how much to read from one log before moving on to the next.
+        watch: whether watchdog wakes the thread. Otherwise, the thread polls.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Tailer:
         Args:
             path: the file.
             key: identifies the log in batches and notes.
-            offset: the first byte to read. If it is beyond the end, the file counts as truncated.
+            offset: the first byte to read. If it is past the end of the file, the file counts as truncated.
             number: the 1-based number of the line at `offset`.
         """
         file = FollowedFile(os.path.abspath(path), key, offset=offset, number=number, on_note=self._on_note)
@@ -111,9 +111,9 @@ class Tailer:
         self._waker.poke()
 
     def ask_drain(self, then: Callable[[], None] = lambda: None) -> Drain:
-        """Read every log to its current end and deliver partial last lines, as the writers are gone or quiet.
+        """Read every log to its current end and deliver partial last lines, because the writers are gone or quiet.
 
-        Returns at once. The result's `done` is set at the end. Call this before the stop event is set.
+        Returns immediately; the result's `done` is set at the end. Call this before the stop event is set.
         """
         drain = Drain(then)
         with self._lock:
@@ -168,7 +168,7 @@ class Tailer:
                 self._drain(drain)
 
     def _take_over(self) -> None:
-        """Handle requests from other threads."""
+        """Apply requests made by other threads."""
         with self._lock:
             fresh, self._pending = self._pending, []
             dropped, self._dropped = self._dropped, []
@@ -201,7 +201,7 @@ class Tailer:
         self._waker.keep_polling(grown)
 
     def _watch_files(self) -> None:
-        """Let changes to existing files wake the thread. Writes just before a watch begins send no event."""
+        """Watch existing files so changes wake the thread. Writes made just before a watch starts send no event."""
         begun = [
             path
             for path, files in self._files.items()
@@ -215,7 +215,7 @@ class Tailer:
         return [file for files in self._files.values() for file in files]
 
     def _read(self, file: FollowedFile, *, final: bool = False) -> bool:
-        """Read more of a file. Return whether still more is waiting."""
+        """Read the next part of a file. Return whether more is waiting."""
         batches, more = file.read(self._read_bytes, final=final)
         for batch in batches:
             self._hand_over(batch)

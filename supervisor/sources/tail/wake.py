@@ -1,11 +1,14 @@
-"""Ends a wait for logs when a file grows or another thread calls.
+"""Interrupts a wait for logs when a file grows or another thread asks.
 
-watchdog reads inotify in its own thread and only wakes us. A check then finds the changes. This module uses the class below watchdog's
+watchdog reads inotify on its own thread and only wakes us; a check then finds the changes. This module uses the class beneath
+watchdog's
 Observer, because an Observer takes a thread per folder and 30 µs per event, and does not report when its queue has overflowed.
 
-One event per write is too expensive, because 60 000 writes a second overflow the queue. A path that has changed is therefore polled, not
-watched, until it is quiet. No event is relied on, because network filesystems send none for writes by other hosts. Every wait has a time
-limit, after which the caller checks everything.
+One event per write is too expensive, because 60 000 writes a second overflow the queue. A path that has changed is therefore
+polled
+rather than watched until it goes quiet. No event is relied on, because network filesystems send none for writes by other hosts.
+Every
+wait has a time limit, after which the caller checks everything.
 """
 
 from __future__ import annotations
@@ -30,10 +33,10 @@ log = logging.getLogger("stoker.tail")
 
 
 class Waker:
-    """Waits for changes of files and folders, or for a poke from another thread. Only one thread may wait.
+    """Waits for changes to files and folders, or for a poke from another thread. Only one thread may wait.
 
     Args:
-        watch: if False, nothing is ever watched, for tests of polling alone.
+        watch: if False, nothing is ever watched, which is for testing polling alone.
     """
 
     def __init__(self, *, watch: bool = True) -> None:
@@ -49,7 +52,7 @@ class Waker:
         self._overflowed = False
 
     def watch(self, path: str) -> bool:
-        """Wake on changes of this file, or in this folder. Return False if this is not possible now."""
+        """Wake on changes to this file or in this folder. Return False if that is not possible right now."""
         if self.is_watched(path):
             return True
         if not self._can_watch:
@@ -66,7 +69,7 @@ class Waker:
         return True
 
     def is_watched(self, path: str) -> bool:
-        """Check whether changes of the path wake us, perhaps by polling while it is busy."""
+        """Check whether changes to the path wake us, possibly by polling while it is busy."""
         return path in self._watches or path in self._busy_until
 
     def unwatch(self, path: str) -> None:
@@ -82,7 +85,7 @@ class Waker:
                 self._busy_until[path] = until
 
     def wait(self, timeout_s: float) -> set[str] | None:
-        """Wait, then return the paths that changed or are busy. None: events were lost, so check all."""
+        """Wait, then return the paths that changed or are busy. None means that events were lost, so check everything."""
         if self._busy_until:
             timeout_s = min(timeout_s, BUSY_POLL_S)
         if self._poller.poll(max(0, math.ceil(timeout_s * 1000))):
@@ -94,11 +97,11 @@ class Waker:
         return changed
 
     def poke(self) -> None:
-        """End the wait now. Any thread may call this."""
+        """Interrupt the wait now. Any thread may call this."""
         os.eventfd_write(self._poke_fd, 1)
 
     def close(self) -> None:
-        """End watchdog's thread."""
+        """Stop watchdog's thread."""
         if self._inotify is not None:
             self._inotify.stop()
             self._inotify.join()
@@ -147,7 +150,7 @@ class Waker:
             self._inotify.remove_callbacks([(watch.descriptor, CallbackId(id(watch)))])
 
     def note_change(self, path: str) -> None:
-        """Request a check of this path, from watchdog's thread. Does not poke while a poke is pending."""
+        """Request a check of this path, from watchdog's thread. Does not poke again while a poke is pending."""
         if path not in self._changed:
             self._changed.add(path)
             self.poke()
@@ -159,7 +162,7 @@ class Waker:
 
 
 class _Watch:
-    """watchdog's callbacks for one path, called in watchdog's thread."""
+    """watchdog callbacks for a single path, called on watchdog's thread."""
 
     def __init__(self, waker: Waker, path: str) -> None:
         self._waker = waker
@@ -168,14 +171,14 @@ class _Watch:
         self.is_lost = False
 
     def on_event(self, _event: InotifyEvent) -> None:
-        """Handle a change of the file."""
+        """Handle a change to the file."""
         self._waker.note_change(self._path)
 
     def on_watch_deleted(self, _wd: WatchDescriptor) -> None:
-        """Handle the removal of the file."""
+        """Handle the file's removal."""
         self.is_lost = True
         self._waker.note_change(self._path)
 
     def on_queue_overflow(self) -> None:
-        """Handle the loss of events."""
+        """Handle lost events."""
         self._waker.note_overflow()
