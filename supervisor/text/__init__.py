@@ -1,1 +1,1 @@
-"""Turn bytes into clean lines, and find the rank that wrote each line (pure)."""
+"""Turn bytes into clean lines and find the rank that wrote each one (pure)."""

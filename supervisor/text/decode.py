@@ -1,7 +1,7 @@
-"""Turn a log's bytes into clean text (encodings, gzip, escape codes, progress lines), and guard the terminal.
+"""Turn a log's bytes into clean text (encodings, gzip, escape codes, progress lines) and guard the terminal.
 
-Log text is data. The result of `clean` contains no escape code, no control character and no character that
-reorders a terminal's text, so callers can print or draw it directly. Names (of runs, files, hosts,
+Log text is data. The result of `clean` contains no escape codes, no control characters and no characters
+that reorder a terminal's text, so callers can print or draw it directly. Names (of runs, files, hosts and
 metrics) go through `printable`.
 """
 
@@ -21,10 +21,10 @@ LINE_CAP_BYTES = 16384
 CAP_MARK = " …[cut]"
 
 HEAD_BYTES = 4096
-"""The number of first bytes that show a file's type."""
+"""How many leading bytes are needed to tell a file's type."""
 
 MOST_NESTED = 4
-"""Enough for a collector, an archive and a person, each packing once. A thousand layers exhaust the stack."""
+"""Enough for a collector, an archive and a person to each pack once. A thousand layers would exhaust the stack."""
 MOST_UNPACKED_BYTES = 1 << 36
 _GZIP_MAGIC = b"\x1f\x8b"
 # Control characters in no log: all but NUL (see `is_binary`), BEL, backspace, tab, LF, VT, FF, CR, ESC.
@@ -53,10 +53,10 @@ _BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs
 
 
 def sniff_encoding(head: bytes) -> str:
-    """Return the encoding of a log from its first bytes: utf-8, utf-16-le or utf-16-be.
+    """Determine a log's encoding from its first bytes: utf-8, utf-16-le or utf-16-be.
 
-    Windows consoles redirect as UTF-16, usually with a byte order mark. Without one, text whose every other
-    byte is NUL also counts as UTF-16.
+    Windows consoles redirect output as UTF-16, usually with a byte order mark. Without one, text in which every
+    other byte is NUL also counts as UTF-16.
     """
     for mark, name in _BOMS:
         if head.startswith(mark):
@@ -72,14 +72,14 @@ def sniff_encoding(head: bytes) -> str:
 
 
 def is_packed(head: bytes) -> bool:
-    """Check a log's first bytes: must it be unpacked or recoded to be read (gzip, or UTF-16)?"""
+    """Check from its first bytes whether a log must be unpacked or transcoded to be read (gzip or UTF-16)."""
     return head.startswith(_GZIP_MAGIC) or sniff_encoding(head) != "utf-8"
 
 
 def is_binary(head: bytes) -> bool:
-    """Check from its first bytes whether a file is not a log (a checkpoint, an image).
+    """Check from its first bytes whether a file is something other than a log (a checkpoint, an image).
 
-    Blocks of NUL do not count, because truncating a log under its writer leaves them.
+    Blocks of NULs do not count, because truncating a log while its writer has it open leaves them behind.
     """
     if b"\0" not in head or is_packed(head):
         return False
@@ -95,9 +95,9 @@ def gunzip(
     *,
     most_bytes: int = MOST_UNPACKED_BYTES,
 ) -> Iterator[bytes]:
-    """Unpack gzip members as they come. A cut or damaged end yields the readable part and calls `on_torn`.
+    """Unpack gzip members as they arrive. If the end is cut off or damaged, yield the readable part and call `on_torn`.
 
-    More than `most_bytes` of output counts as damaged: some megabytes may contain as many terabytes.
+    More than `most_bytes` of output counts as damaged, because a few megabytes may expand to as many terabytes.
     """
     left = most_bytes
     window = 1 << 20
@@ -131,10 +131,10 @@ def gunzip(
 def plain_chunks(
     chunks: Iterable[bytes], on_torn: Callable[[], None] = lambda: None, *, depth: int = 0
 ) -> Iterator[bytes]:
-    """Yield a log as UTF-8 bytes in any form: unpack gzip, recode UTF-16, drop a BOM.
+    """Yield a log in any form as UTF-8 bytes: unpack gzip, transcode UTF-16, drop a BOM.
 
-    Ordinary UTF-8 chunks pass through untouched, so byte offsets match the file. `on_torn`: see `gunzip`;
-    also called if gzip is nested more than `MOST_NESTED` times, and the log is then not read.
+    Ordinary UTF-8 chunks pass through unchanged, so byte offsets match the file. For `on_torn`, see `gunzip`.
+    It is also called if gzip is nested more than `MOST_NESTED` deep, in which case the log is not read.
     """
     source = iter(chunks)
     head = b""
@@ -175,10 +175,10 @@ def strip_escapes(text: str) -> str:
 
 
 def clean(raw: bytes, cap_bytes: int = LINE_CAP_BYTES) -> str:
-    """Return one line of a log, without its newline, as text that is safe to show.
+    """Return one line of a log, without its newline, as text that is safe to display.
 
-    Bad UTF-8 becomes U+FFFD, progress is folded to its last state, escape codes and control characters
-    are dropped, and text longer than `cap_bytes` is cut with a visible mark.
+    Invalid UTF-8 becomes U+FFFD, progress output is folded to its last state, escape codes and control
+    characters are dropped, and text longer than `cap_bytes` is cut with a visible mark.
     """
     if b"\r" in raw:
         # Fold before decoding: of a 100 MB progress flood only the last state counts, as on a terminal.
@@ -192,11 +192,11 @@ def clean(raw: bytes, cap_bytes: int = LINE_CAP_BYTES) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Make one line of any origin safe for a terminal. All output of the verbs passes through here.
+    r"""Make a line from any source safe for a terminal. All command output passes through here.
 
-    Characters that control the terminal, start another line, change the order or are invisible become escapes (``\x1b``,
-    ``\n``, ``\u202e``). A tab becomes four cells, `MOST_MARKS` combining marks in a row stay, and a second pass changes
-    nothing.
+    Characters that control the terminal, start a new line, reorder text or are invisible become escapes
+    (``\x1b``, ``\n``, ``\u202e``). A tab becomes four cells, at most `MOST_MARKS` combining marks in a row are
+    kept, and a second pass changes nothing.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -210,7 +210,7 @@ def printable(text: str) -> str:
 
 
 def shell_word(word: str) -> str:
-    """Return `word` quoted for bash and printable. Pasting the result gives the word again."""
+    """Quote `word` for bash using only printable characters. Pasting the result yields the original word."""
     if printable(word) == word:
         return shlex.quote(word)
     return "$'" + "".join(map(_bash_escaped, word)) + "'"
@@ -225,7 +225,7 @@ def _bash_escaped(char: str) -> str:
 
 
 def ascii_json(line: str) -> str:
-    r"""Write each character beyond printable ASCII as JSON's own escape (``\u202e``): valid in any locale, harmless on any terminal."""
+    r"""Replace everything beyond printable ASCII with JSON escapes (``\u202e``), valid in any locale and harmless on any terminal."""
     if line.isascii() and line.isprintable():
         return line
     return _NOT_ASCII.sub(

@@ -1,4 +1,4 @@
-"""Split bytes into whole lines with positions, and report how far a log was read, rounded for display."""
+"""Split bytes into whole lines with positions, and report how far a log has been read, rounded for display."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from supervisor.text.decode import CAP_MARK, LINE_CAP_BYTES, clean
 
 
 class Line(NamedTuple):
-    """One line of a log. `offset` is its first byte in the stream, `number` counts from 1."""
+    """A line of a log. `offset` is the position of its first byte in the stream; `number` counts from 1."""
 
     offset: int
     number: int
@@ -19,19 +19,19 @@ class Line(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Return the line as text that is safe to show: see `decode.clean`."""
+        """The line as text that is safe to display (see `decode.clean`)."""
         text = clean(self.raw)
         return text + CAP_MARK if self.was_cut and not text.endswith(CAP_MARK) else text
 
 
 class LineSplitter:
-    """Cuts a stream at its newlines. Memory stays within `cap_bytes` for a line of any length.
+    """Splits a stream at newlines. Memory stays within `cap_bytes`, however long a line is.
 
-    A line longer than the cap keeps its head. If it was redrawn with carriage returns, it keeps the end
-    instead, which has the newest state of a progress bar.
+    A line longer than the cap keeps its head. If it was redrawn with carriage returns, it keeps the tail
+    instead, which has the latest state of a progress bar.
 
     Attributes:
-        offset: the stream offset of the first byte of the line now open.
+        offset: the stream offset of the first byte of the open line.
         number: the open line's number, from 1.
         open_bytes: how many bytes of the open line have arrived.
     """
@@ -47,7 +47,7 @@ class LineSplitter:
         self._cut = False
 
     def feed(self, data: bytes) -> list[Line]:
-        """Take the next bytes in the stream. Return the lines that they complete, with newlines removed."""
+        """Take the next bytes of the stream. Return the lines they complete, with newlines removed."""
         if not data:
             return []
         rest = data.split(b"\n")
@@ -92,7 +92,7 @@ class LineSplitter:
 
 
 def lines_from(chunks: Iterable[bytes], first: int) -> Iterator[Line]:
-    """Yield a stream's lines from number `first` (from 1) on. Earlier lines are only counted (about 0.3 s per GiB)."""
+    """Yield a stream's lines starting at number `first` (1-based). Earlier lines are only counted (about 0.3 s per GiB)."""
     number, offset = 1, 0
     splitter: LineSplitter | None = LineSplitter() if first <= 1 else None
     for chunk in chunks:
@@ -115,7 +115,7 @@ def lines_from(chunks: Iterable[bytes], first: int) -> Iterator[Line]:
 
 
 def _capped(raw: bytes, cap: int) -> tuple[bytes, bool]:
-    """Fit a long line into the cap: the newest progress state, if any, else its start. The flag means cut."""
+    """Cut a long line to the cap, keeping its latest progress state if any, else its start. The flag says if it was cut."""
     start = raw.rfind(b"\r", 0, len(raw.rstrip(b"\r"))) + 1
     if start:
         raw = raw[start:]
@@ -123,9 +123,9 @@ def _capped(raw: bytes, cap: int) -> tuple[bytes, bool]:
 
 
 def read_amounts(read_bytes: int | None, size_bytes: int | None) -> tuple[str, str, str] | None:
-    """Return the amount read, the total, and the unit: ``("120", "600", "MB")``, or None if no unread bytes are known.
+    """Return the amount read, the total and the unit, as in ``("120", "600", "MB")``, or None if one is unknown.
 
-    The amount read is rounded down and the total up, so they never look equal.
+    The amount read is rounded down and the total is rounded up, so they never look equal.
     """
     if read_bytes is None or size_bytes is None:
         return None
@@ -140,6 +140,6 @@ def read_amounts(read_bytes: int | None, size_bytes: int | None) -> tuple[str, s
 
 
 def read_to(read_bytes: int | None, size_bytes: int | None) -> str:
-    """Return ``log read to 120 of 600 MB``, or "" if no bytes are known to be unread."""
+    """Return text such as ``log read to 120 of 600 MB``, or "" if either amount is unknown."""
     amounts = read_amounts(read_bytes, size_bytes)
     return "log read to {} of {} {}".format(*amounts) if amounts is not None else ""

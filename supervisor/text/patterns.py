@@ -1,4 +1,4 @@
-"""Regular expressions (stoker's, compiled on first use, and a user's, which must not hang on any line), numbers, and lists of hosts."""
+"""Regular expressions (stoker's own, compiled on first use, and a user's, which must not hang on any line), numbers, and host lists."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Final, cast
 
 
 class Lazy:
-    """A pattern given by its text, compiled on first use. The methods are those of `re.Pattern`.
+    """A pattern that is compiled on first use. The methods mirror those of `re.Pattern`.
 
-    A start of ``stoker diagnose`` uses few patterns. Compiling all hundred costs three times Python's own
-    start.
+    Starting ``stoker diagnose`` uses only a few patterns. Compiling all hundred takes three times as long as
+    Python's own startup.
     """
 
     __slots__ = ("_flags", "_made", "text")
@@ -28,23 +28,23 @@ class Lazy:
         return self._made
 
     def search(self, text: str, at: int = 0) -> re.Match[str] | None:
-        """Return the first match anywhere from `at` on."""
+        """Return the first match at or after `at`."""
         return self._pattern().search(text, at)
 
     def match(self, text: str) -> re.Match[str] | None:
-        """Return a match at the beginning."""
+        """Return a match at the start of the text."""
         return self._pattern().match(text)
 
     def fullmatch(self, text: str) -> re.Match[str] | None:
-        """Return a match of the whole text."""
+        """Return a match for the whole text."""
         return self._pattern().fullmatch(text)
 
     def findall(self, text: str) -> list[str]:
-        """Return all matches, or their one group."""
+        """Return all matches, or their group if the pattern has one."""
         return self._pattern().findall(text)
 
     def finditer(self, text: str) -> Iterator[re.Match[str]]:
-        """Yield all matches in turn."""
+        """Yield all matches in order."""
         return self._pattern().finditer(text)
 
     def sub(self, to: str | Callable[[re.Match[str]], str], text: str) -> str:
@@ -56,21 +56,21 @@ MOST_DIGITS = 18
 
 
 def whole(digits: str) -> int:
-    """Return a whole number from digits in a log. Above 18 digits, too many for a rank, pid or size, use the first 18.
+    """Convert digits from a log to an int. Past 18 digits, too many for a rank, pid or size, only the first 18 are used.
 
-    `int` refuses more than 4300 digits (Python's guide, "Integer string conversion length limitation").
+    `int` refuses more than 4300 digits (Python docs, "Integer string conversion length limitation").
     """
     return int(digits if len(digits) <= MOST_DIGITS else digits[:MOST_DIGITS])
 
 
 def compile_linear(pattern: str) -> re.Pattern[str]:
-    """Compile a user's pattern so that no line can make it hang.
+    """Compile a user's pattern so that it cannot hang on any line.
 
-    Python's `re` backtracks. A pattern like ``(a+)+$`` takes minutes on one long line, and holds the interpreter for
-    that time. RE2 takes time in proportion to the line, but has no look-around and no back-references.
+    Python's `re` backtracks. A pattern like ``(a+)+$`` takes minutes on a single long line and holds the interpreter
+    for that time. RE2 takes time proportional to the line's length, but has no lookaround or backreferences.
 
     Raises:
-        ValueError: it is not a valid regular expression, or could hang. The message gives the reason, without the pattern.
+        ValueError: the pattern is not a valid regular expression or could hang. The message says why, without the pattern.
     """
     try:
         re.compile(pattern)
@@ -99,9 +99,9 @@ _RANGE: Final = re.compile(r"(\d+)(?:-(\d+))?")
 
 
 def host_names(text: str, most: int = MOST_HOSTS) -> tuple[str, ...]:
-    """Return all names of SLURM's short form ``n[01-03,07],login1`` in order, at most `most`. Other text stays unchanged.
+    """Expand SLURM's short form ``n[01-03,07],login1`` into names, in order, at most `most`. Other text stays unchanged.
 
-    Source: "HOSTLIST EXPRESSIONS" in scontrol(1) and slurm.conf(5). Ranges keep their leading zeros.
+    See "HOSTLIST EXPRESSIONS" in scontrol(1) and slurm.conf(5). Ranges keep their leading zeros.
     """
     found: list[str] = []
     for entry in filter(None, _entries(text.strip())):
@@ -114,7 +114,7 @@ def host_names(text: str, most: int = MOST_HOSTS) -> tuple[str, ...]:
 
 
 def _entries(text: str) -> Iterator[str]:
-    """Yield the parts between commas outside brackets."""
+    """Yield the parts between commas that are not inside brackets."""
     depth = start = 0
     for at, char in enumerate(text):
         depth += (char == "[") - (char == "]")
@@ -125,7 +125,7 @@ def _entries(text: str) -> Iterator[str]:
 
 
 def _choices(inside: str) -> tuple[str, ...]:
-    """Expand ``01-03,07`` to 01, 02, 03, 07."""
+    """Expand ``01-03,07`` to 01, 02, 03 and 07."""
     found: list[str] = []
     for part in inside.split(","):
         match = _RANGE.fullmatch(part.strip())

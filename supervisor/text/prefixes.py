@@ -1,6 +1,6 @@
-"""Find the writer of a line: rank, local rank, node and worker, from the prefixes of launchers.
+"""Identify the writer of a line (rank, local rank, node and worker) from launcher prefixes.
 
-Sources of the styles: torch/csrc (`[rank3]:`), torchrun's ``--tee`` (`[default3]:`, role name and local
+The styles come from torch/csrc (`[rank3]:`), torchrun's ``--tee`` (`[default3]:`, role name and local
 rank), ``srun --label`` (`3: `, a task number), pdsh and DeepSpeed (`node1: `), docker compose (`node1 | `),
 Open MPI (`[1,3]<stderr>:`), Ray (`(Worker pid=7, ip=10.0.0.1)`), Lightning (`[rank: 3]`), kubectl
 (`[pod/trainer-0/pytorch]`), and the file tree of torchrun's ``--log-dir``.
@@ -18,10 +18,10 @@ from supervisor.text.patterns import Lazy, whole
 
 
 class Origin(NamedTuple):
-    """The writer of a line, as far as its prefix or its file's path shows. Unknown parts are None.
+    """The writer of a line, as far as its prefix or its file's path reveals. Unknown parts are None.
 
-    `task` is a launcher's own number (``srun --label``, MPI): a rank if each task is one process, a node if
-    each task is a torchrun.
+    `task` is a launcher's own number (``srun --label``, MPI), which is a rank if each task is a single process,
+    or a node if each task is a torchrun.
     """
 
     rank: int | None = None
@@ -32,12 +32,12 @@ class Origin(NamedTuple):
     pid: int | None = None
 
     def over(self, other: Origin) -> Origin:
-        """Return this origin with its unknown parts filled from `other`."""
+        """Return this origin with its unknown parts filled in from `other`."""
         known = {name: mine for name, mine in self._asdict().items() if mine is not None}
         return other._replace(**known)
 
     def agrees(self, other: Origin) -> bool:
-        """Check whether both may be the same process: no rank, task or process given in both differs."""
+        """Check whether both may be the same process, meaning that no rank, task or pid set in both differs."""
         numbers = (self.rank, self.local_rank, self.task, self.pid)
         others = (other.rank, other.local_rank, other.task, other.pid)
         pairs = zip(numbers, others, strict=True)
@@ -117,10 +117,10 @@ _PATH_RANK = Lazy(r"(?:^|[/\\._-])(?:global[_-]?)?rank[_.-]?(\d{1,6})(?=\D|$)", 
 
 
 def split_prefix(text: str, hosts: Collection[str] = ()) -> tuple[Origin, str]:
-    """Remove the launchers' prefixes from a line. Return its writer and the text.
+    """Strip launcher prefixes from a line. Return its writer and the remaining text.
 
-    Prefixes nest (`0: node1: [rank3]: …`) up to four deep. `hosts` are prefixes known to be host names in
-    this log (see `learn_hosts`). Without them, only names that look like nodes count.
+    Prefixes nest up to four deep (`0: node1: [rank3]: …`). `hosts` contains prefixes known to be host names in
+    this log (see `learn_hosts`). Without it, only names that look like nodes count.
     """
     origin = NOWHERE
     rest = text
@@ -134,7 +134,7 @@ def split_prefix(text: str, hosts: Collection[str] = ()) -> tuple[Origin, str]:
 
 
 def _one(text: str, hosts: Collection[str], so_far: Origin) -> tuple[Origin | None, str]:
-    """Return the outermost prefix of a line and the text after it, or None if there is no prefix."""
+    """Return the outermost prefix of a line, or None if there is none, and the text that follows."""
     template = next((host for host in hosts if host[0] == "^"), None)
     if template is not None and so_far.local_rank is None and (match := re.match(template, text)):
         return _origin_in(match), text[match.end() :]
@@ -152,7 +152,7 @@ def _one(text: str, hosts: Collection[str], so_far: Origin) -> tuple[Origin | No
 
 
 def _origin_in(match: re.Match[str]) -> Origin:
-    """Return the writer in a pattern's groups."""
+    """Build the writer from a match's groups."""
     parts = {name: part for name, part in match.groupdict().items() if part}
     numbers = {name: whole(part) for name, part in parts.items() if name not in {"node", "stream"}}
     return Origin(node=parts.get("node"), stream=parts.get("stream"), **numbers)
@@ -161,7 +161,7 @@ def _origin_in(match: re.Match[str]) -> Origin:
 def rank_mark(text: str) -> int | None:
     """Return the rank that a script's logger puts among a line's first words: ``2026-11-20 10:00:00 WARNING [rank2] …``.
 
-    Only times, levels and logger names may precede it: a message about a rank does not show its writer.
+    Only times, levels and logger names may precede it, because a message about a rank does not identify its writer.
     """
     rest = text[:RANK_MARK_CHARS].lstrip()
     if "ank" not in rest and "ANK" not in rest and "(" not in rest:
@@ -176,12 +176,12 @@ def rank_mark(text: str) -> int | None:
 
 
 def learn_hosts(lines: Iterable[str]) -> frozenset[str]:
-    """Find the host-like prefixes of a log by their recurrence.
+    """Find a log's host-like prefixes by how often they recur.
 
-    A word before `: `, ` | ` or in brackets counts as a host when several such words start at least a third of
-    the lines and differ only in their last letters or digits. `NUMBERED` is in the result if a bare number in
-    brackets starts the lines, as with Intel MPI and Hydra. So is a pattern that begins with ``^`` if
-    torchrun's prefix follows a user's template.
+    A word before `: `, ` | ` or in brackets counts as a host if several such words start at least a third of
+    the lines and differ only in their last letters or digits. The result contains `NUMBERED` if a bare number
+    in brackets starts the lines, as with Intel MPI and Hydra, and a pattern starting with ``^`` if torchrun's
+    prefix follows a user's template.
     """
     # Keyed by the characters around the name, and the common part of the cluster's names.
     families: dict[tuple[str, str], Counter[str]] = {}
@@ -224,10 +224,10 @@ def learn_hosts(lines: Iterable[str]) -> frozenset[str]:
 
 
 def _roles(rows: Sequence[tuple[tuple[int, ...], int | None]]) -> dict[int, str]:
-    """Return the meaning of a template's numbers, by their position, or nothing if unclear.
+    """Return the meaning of a template's numbers, keyed by position, or an empty dict if unclear.
 
-    The last number that differs is the rank if it distinguishes all prefixes. Else it is the local rank, and the one before it the node.
-    A single number is clear only if ranks follow it in the lines.
+    The last number that varies is the rank if it distinguishes all prefixes. Otherwise it is the local rank,
+    and the number before it is the node. A single number is clear only if ranks follow it in the lines.
     """
     digits = list(dict.fromkeys(numbers for numbers, _ in rows))
     differing = [at for at in range(len(digits[0])) if len({numbers[at] for numbers in digits}) > 1]
@@ -243,7 +243,7 @@ def _roles(rows: Sequence[tuple[tuple[int, ...], int | None]]) -> dict[int, str]
 
 
 def _template_pattern(form: str, roles: Mapping[int, str]) -> str:
-    """Return the pattern of a template with `#` for its numbers in `form`. A node's name is its number with preceding letters: n1."""
+    """Return the pattern for `form`, a template with `#` for each number. A node's name is its number and the letters before: n1."""
     pattern = "^"
     for at, part in enumerate(re.split(r"([A-Za-z]*#)", form)):
         letters, number = re.escape(part.removesuffix("#")), r"\d{1,6}" if at % 2 else ""
@@ -261,7 +261,7 @@ def _may_be_host(name: str) -> bool:
 
 
 def origin_of_path(path: str) -> Origin:
-    """Return the writer of a log file, by its path: torchrun's tree, a run directory, `node1.log`, `rank3.err`."""
+    """Identify a log file's writer from its path: torchrun's tree, a run directory, `node1.log`, `rank3.err`."""
     origin = NOWHERE
     if match := _PATH_LOCAL.search(path):
         origin = Origin(local_rank=int(match.group(1)), stream=match.group(2))

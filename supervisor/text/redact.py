@@ -1,15 +1,15 @@
 """Remove secrets from output: tokens of known shapes, URLs, headers, named values, command lines.
 
-All text from outside passes through this module before stoker writes or prints it: arguments, variables, config values, copied
-log lines. The module asks three questions about a text:
+All text from outside passes through this module before stoker writes or prints it: arguments, variables, config values and
+copied log lines. The module asks three questions about a text:
 
-- Does it contain a recognizable token (``ghp_…``, a JWT, a private key, a password in a URL)? The token is always hidden.
-- Is there a name before a value? A name that surely holds a secret (``password``, ``api_key``) hides any but a plain value
-  (a number, ``true``, a path, ``$VAR``). A name that may hold one (``key``, ``auth``) hides a value that looks random.
+- Does it contain a recognizable token (``ghp_…``, a JWT, a private key, a password in a URL)? Such a token is always hidden.
+- Is there a name before a value? A clearly secret name (``password``, ``api_key``) hides any but a plain
+  value (a number, ``true``, a path, ``$VAR``). A possibly secret name (``key``, ``auth``) hides a value that looks random.
 - Does it contain the value of one of the run's own secret variables or arguments (`Redactor`)? It is always hidden.
 
-Secrets become `HIDDEN`. A second pass changes nothing. A line of 100 characters costs some 25 µs, so only copied text passes
-through here, not the text that is scanned or charted.
+Secrets become `HIDDEN`. A second pass changes nothing. A 100-character line takes about 25 µs, so only copied text passes
+through here, not text that is merely scanned or charted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Span = tuple[int, int]
 
 
 class Kind(Enum):
-    """How likely a name's value is a secret."""
+    """How likely it is that a name's value is a secret."""
 
     SURE = "sure"  # a secret, unless the value is plain
     LIKELY = "likely"  # a secret if the value looks secret
@@ -90,7 +90,7 @@ def _words(name: str) -> list[str]:
 
 
 def kind_of_name(name: str) -> Kind:
-    """Return what the name of a variable, a flag or a key suggests about its value."""
+    """Return what the name of a variable, flag or key suggests about its value."""
     if name in _NO_SECRETS or not any(map(name[-120:].lower().__contains__, _STEMS)):
         return Kind.OPEN
     words = _words(name)
@@ -133,7 +133,7 @@ _ODD = Lazy(r"[!@#$%^&*~+?]")
 
 
 def is_plain(value: str, *, digits_too: bool = True) -> bool:
-    """Check whether a value is not a secret under any name: a number, a config word, a reference, a path."""
+    """Check whether a value is not a secret, whatever its name: a number, a config word, a reference, a path."""
     return (
         not value
         or HIDDEN in value
@@ -150,7 +150,7 @@ def longest_segment(text: str) -> str:
 
 
 def is_random(text: str) -> bool:
-    """Check whether a text looks random. Its longest segment must be long and consist mostly of non-words."""
+    """Check whether a text looks random, meaning that its longest segment is long and consists mostly of non-words."""
     longest = longest_segment(text)
     if len(longest) < 10 or longest.isdigit() or longest.isalpha():
         return len(longest) >= 20 and longest.isalpha() and not longest.islower() and wordless(longest) >= 0.5
@@ -158,12 +158,12 @@ def is_random(text: str) -> bool:
 
 
 def wordless(text: str) -> float:
-    """Return the share of a text outside runs of three or more lower-case letters."""
+    """Return the fraction of a text that lies outside runs of three or more lowercase letters."""
     return len(_LETTERS.sub("", text)) / len(text)
 
 
 def looks_secret(value: str) -> bool:
-    """Check whether a value under an ambiguous name is a secret: random, or with a password's odd characters."""
+    """Check whether a value under an ambiguous name is a secret, because it is random or has a password's odd characters."""
     if len(value) < 8 or len(value.split()) != 1 or is_plain(value) or HEX.fullmatch(value):
         return False
     has_digit, has_letter = any(map(str.isdigit, value)), any(map(str.isalpha, value))
@@ -171,14 +171,14 @@ def looks_secret(value: str) -> bool:
 
 
 def _judged(name: str, value: str) -> tuple[Kind, list[str]]:
-    """Return the name's kind (`Kind.OPEN` for a plain value) and its words. A number can only be secret as a password."""
+    """Return the name's kind (`Kind.OPEN` for a plain value) and its words. A number can be secret only as a password."""
     kind, words = kind_of_name(name), _words(name)
     password = any(word.endswith(("password", "passwd", "passcode", "pass", "pwd", "pw")) for word in words)
     return (Kind.OPEN if kind is Kind.OPEN or is_plain(value, digits_too=not password) else kind), words
 
 
 def hides(name: str, value: str) -> bool:
-    """Check by its name whether a value given on purpose (a variable, a flag, a setting) is a secret."""
+    """Check from its name whether a value set on purpose (a variable, a flag, a setting) is a secret."""
     kind, words = _judged(name, value)
     if kind is not Kind.LIKELY or looks_secret(value):
         return kind is not Kind.OPEN
@@ -188,7 +188,7 @@ def hides(name: str, value: str) -> bool:
 
 
 def hides_next(name: str, value: str, *, given: bool) -> bool:
-    """Check whether the word after a name is its secret value, as in ``db.password V`` (yacs). `given`: from a command line."""
+    """Check whether the word after a name is its secret value (``db.password V`` in yacs). `given` means on a command line."""
     kind, words = _judged(name, value)
     if kind is Kind.OPEN or value.startswith("-") or "=" in value.rstrip("=") or _PATH.fullmatch(name):
         return False
@@ -286,7 +286,7 @@ def _tokens(text: str, low: str) -> Iterator[Span]:
 
 
 def _is_mixed(text: str) -> bool:
-    """Check whether base64 is random: with small and capital letters and digits, and not a path of words."""
+    """Check whether base64 text is random: it mixes lowercase, uppercase and digits, and is not a path made of words."""
     kinds = (str.islower, str.isupper, str.isdigit)
     return all(any(map(kind, text)) for kind in kinds) and text.count("/") <= 6 and wordless(text) >= 0.5
 
@@ -320,7 +320,7 @@ def _urls(text: str, low: str) -> Iterator[Span]:
 
 
 def _user_of_url(rest: str, start: int, scheme: str) -> Iterator[Span]:
-    """Yield the password of ``user:password@host``, even with ``@`` or ``/`` in it, and a token in the user's place."""
+    """Yield the password in ``user:password@host``, even if it contains ``@`` or ``/``, and a token in place of the user."""
     at = _AUTHORITY.findall(rest)[0].rfind("@")
     if at < 0:
         user, colon, after = rest.partition(":")
@@ -406,7 +406,7 @@ def _named(text: str, low: str) -> Iterator[Span]:
 
 
 def _secret_at(text: str, low: str, found: re.Match[str], value: str) -> int:
-    """Return the start of a secret in the value after a name, or -1 if there is no secret."""
+    """Return where a secret starts in the value after a name, or -1 if there is none."""
     at, sep = found.start(), found["sep"]
     name = text[at : found.end("name")]
     if name.startswith("-"):
@@ -425,7 +425,7 @@ def _secret_at(text: str, low: str, found: re.Match[str], value: str) -> int:
 
 
 def _secret_of_flag(flag: str, value: str) -> int:
-    """Return the start of a secret in a flag's value: 0, or after a user name, or -1 if there is no secret."""
+    """Return where a secret starts in a flag's value: at 0 or after a user name, or -1 if there is none."""
     name = flag.lstrip("-+")
     if value.startswith("--"):
         return -1
@@ -512,7 +512,7 @@ def _without(text: str, spans: Sequence[Span]) -> str:
 
 
 def redact_text(text: str) -> str:
-    """Redact lines for display or a file. A color does not protect a secret: both are removed."""
+    """Redact lines for display or a file. Color codes cannot shield a secret; both are removed."""
     raw = text.replace(r"\x1b", "\x1b")  # the form before it was made printable
     if "\x1b" in raw:
         hidden = redact_text(bare := strip_escapes(raw))
@@ -521,7 +521,7 @@ def redact_text(text: str) -> str:
 
 
 def redact_lines(lines: Sequence[str]) -> tuple[str, ...]:
-    """Redact lines that belong together. A private key is hidden line by line, to keep their number."""
+    """Redact lines that belong together. A private key is hidden line by line, to preserve the line count."""
     found: list[str] = []
     in_key = False
     for line in lines:
@@ -532,7 +532,7 @@ def redact_lines(lines: Sequence[str]) -> tuple[str, ...]:
 
 
 def redact(name: str, value: str) -> str:
-    """Redact a variable's or setting's value: all of it if the name requires that, else as text."""
+    """Redact the value of a variable or setting: entirely if its name calls for it, otherwise as text."""
     return HIDDEN if hides(name, value) else redact_text(value)
 
 
@@ -540,7 +540,7 @@ _ARGUMENT = Lazy(r"-{0,2}[A-Za-z_+][\w.+\-/]*")
 
 
 def argv_spans(argv: Sequence[str]) -> list[list[Span]]:
-    """Return the positions of secrets in each word: ``--api-key X``, ``--api-key=X``, ``mysql -pX``, ``A_TOKEN=X``, ``db.token X``."""
+    """Return where secrets are in each word: ``--api-key X``, ``--api-key=X``, ``mysql -pX``, ``A_TOKEN=X``, ``db.token X``."""
     spans: list[list[Span]] = [secret_spans(word) for word in argv]
     joined = "\0".join(word.replace("\0", " ") for word in argv)
     for start, _ in _commands(joined, joined):
@@ -571,13 +571,13 @@ def redact_argv(argv: Sequence[str]) -> tuple[str, ...]:
 NOT_TEXT: Final = _word_set(
     "kind path artifact resume_copy stdout stderr source run_id host fingerprint change"
 )
-"""Keys whose values are used, not only shown: file locations, names, and the next launch's changes (where secrets are refused)."""
+"""Keys whose values are used, not just shown: file locations, names, and the next launch's changes (where secrets are refused)."""
 
 
 class Redactor:
-    """Also hides known secret values, which come from a run's own variables and arguments.
+    """Also hides known secret values, taken from a run's own variables and arguments.
 
-    A value counts if it has at least 6 characters and is not a plain word. It is hidden anywhere in the output.
+    A value is hidden anywhere in the output if it has at least 6 characters and is not a plain word.
     """
 
     def __init__(self, known: Iterable[str] = ()) -> None:
@@ -604,7 +604,7 @@ class Redactor:
         return redact_text(self._known.sub(HIDDEN, text))
 
     def data(self, value: Any) -> Any:
-        """Return plain data (from JSON) with every text redacted, except values under a key of `NOT_TEXT`."""
+        """Return plain data (from JSON) with every string redacted, except values under a key in `NOT_TEXT`."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
@@ -615,7 +615,7 @@ class Redactor:
 
 
 def _forms(value: str) -> Iterator[str]:
-    """Yield the printed forms of a secret: plain, in a URL, in JSON. Yield none if it is too common to search for."""
+    """Yield the forms a secret may be printed in: plain, in a URL, in JSON. Empty if it is too common to search for."""
     value = value.strip("\"'{}[]() ")
     user = _USER_AND.match(value)
     for known in (value, value[user.end() :]) if user else (value,):

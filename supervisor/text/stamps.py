@@ -1,4 +1,4 @@
-"""Read the time stamp of a log line (pure except for the local time zone)."""
+"""Parse the timestamp of a log line (pure except for the local time zone)."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ _CLOCK = re.compile(r"(?:^|[\[( ])(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?(?=[\]),
 def stamp_of(
     text: str, day_t: float, latest_t: float | None = None, *, bare_clock: bool = True
 ) -> float | None:
-    """Return the time stamp at a line's start, in seconds. Without a zone, assume UTC.
+    """Return the timestamp at the start of a line, in seconds. If it has no time zone, assume UTC.
 
     Args:
         text: the line.
-        day_t: a time (UTC seconds) near the line's own, for stamps without a year or a day.
-        latest_t: when the line existed, default `day_t`. A stamp without a year is not later.
+        day_t: a time (UTC seconds) near the line's own, used for timestamps without a year or a day.
+        latest_t: when the line existed, `day_t` by default. A timestamp without a year is never later than this.
         bare_clock: whether a time without a date counts.
     """
     head = text[:HEAD_CHARS]
@@ -92,7 +92,7 @@ def stamp_of(
 
 
 def whole_date(text: str, latest_t: float) -> float | None:
-    """Return the time of a stamp with a year, or None if there is none. `latest_t` says when the line existed."""
+    """Parse a timestamp that has a year. Return None if there is none. `latest_t` is when the line existed."""
     head = text[:HEAD_CHARS]
     try:
         return _dated(head, latest_t) if ":" in head else None
@@ -101,10 +101,10 @@ def whole_date(text: str, latest_t: float) -> float | None:
 
 
 class LineClock:
-    """The timestamps in a log's lines in turn. A timestamp that has no day is near the last line that has one.
+    """Reads the timestamps of a log's lines in turn. One without a day is taken to be near the last one with a day.
 
     Args:
-        latest_t: when the log was last written. Its day counts until a line gives another one.
+        latest_t: when the log was last written. Its day is used until a line gives another one.
     """
 
     def __init__(self, latest_t: float) -> None:
@@ -112,7 +112,7 @@ class LineClock:
         self._day_t: float | None = None  # of the newest line whose day is known
 
     def enter(self, data: bytes) -> None:
-        """Read the day from the first date in the log's next text, if the date is at the start of its line."""
+        """Read the day from the first date in the next chunk of the log, if that date is at the start of its line."""
         if (found := _DATE.search(data)) is None:
             return
         begin = max(data.rfind(sign, 0, found.start()) for sign in (b"\n", b"\r")) + 1
@@ -121,7 +121,7 @@ class LineClock:
             self._day_t = t
 
     def read(self, text: str) -> float | None:
-        """Return the stamp of the next line."""
+        """Return the timestamp of the next line."""
         t = known_t = whole_date(text, self._latest_t)
         if t is None:
             t = stamp_of(text, self._latest_t if self._day_t is None else self._day_t, self._latest_t)
@@ -131,7 +131,7 @@ class LineClock:
 
 
 def day_of_path(path: str, latest_t: float) -> float | None:
-    """Return noon of the last date in a path, as in "runs/20251130_090528/a.log" and "2025-11-30/x.log"."""
+    """Return noon on the last date in a path, as in "runs/20251130_090528/a.log" and "2025-11-30/x.log"."""
     for year, month, day in reversed(_PATH_DATE.findall(path)):
         if 1 <= int(month) <= 12 and 1 <= int(day) <= 31:
             t = _seconds([int(year), int(month), int(day), 12, 0, 0], None)
@@ -141,12 +141,12 @@ def day_of_path(path: str, latest_t: float) -> float | None:
 
 
 def is_rising(values: Sequence[float]) -> bool:
-    """Check whether at least nine in ten steps do not go back, as in the stamps of a single writer."""
+    """Check whether at least nine in ten steps do not go backward, as in the timestamps of a single writer."""
     return sum(b >= a for a, b in pairwise(values)) >= 0.9 * max(len(values) - 1, 1)
 
 
 def shift_of(last_stamp_t: float, written_t: float) -> float:
-    """Return the shift from a file's stamps to wall time: a zone that matches its last change, else the local."""
+    """Return the shift from a file's timestamps to wall time, in the zone its last change implies or else the local one."""
     quarters = round((written_t - last_stamp_t) / ZONE_S)
     shift = quarters * ZONE_S
     agrees = -quarters in ZONES and abs(written_t - last_stamp_t - shift) <= AGREE_S
@@ -154,16 +154,16 @@ def shift_of(last_stamp_t: float, written_t: float) -> float:
 
 
 def local_shift(t: float) -> float:
-    """Return the shift from this machine's local stamps to wall time."""
+    """Return the shift from this machine's local timestamps to wall time."""
     offset = datetime.fromtimestamp(t, UTC).astimezone().utcoffset()
     return -offset.total_seconds() if offset is not None else 0.0
 
 
 class Span(NamedTuple):
-    """The start and end of a log by its own clock, in wall seconds.
+    """When a log starts and ends by its own clock, in wall seconds.
 
-    `is_dated` means that its day is known: from a whole date, from its path, or from a last stamp that agrees with its last change.
-    `is_copy` means that its last line has a stamp that agrees with its last change in no zone, so the change was a copy.
+    `is_dated` means that its day is known from a full date, its path, or a last timestamp that agrees with its last change.
+    `is_copy` means that its last line's timestamp agrees with its last change in no time zone, so that change was a copy.
     """
 
     began_t: float
@@ -173,13 +173,13 @@ class Span(NamedTuple):
 
 
 def span_of(head: Sequence[str], tail: Sequence[str], written_t: float, path: str = "") -> Span | None:
-    """Return the start and end of a log, or None if its lines have no clock.
+    """Return when a log starts and ends, or None if its lines have no clock.
 
     Args:
-        head: its first lines.
-        tail: its last lines.
-        written_t: when it was last written.
-        path: its path, which may contain its day.
+        head: the log's first lines.
+        tail: the log's last lines.
+        written_t: when the log was last written.
+        path: the log's path, which may contain its day.
     """
     # Stamps that begin in the second half do not show the beginning. They come from a save at the end, for example.
     if all(stamp_of(text, written_t) is None for text in head[: len(head) // 2 + 1]):
@@ -200,7 +200,7 @@ def span_of(head: Sequence[str], tail: Sequence[str], written_t: float, path: st
 
 
 def _of_some_year(head: str) -> tuple[str | None, list[int], str | None] | None:
-    """Return the year if given, month to second, and fraction of a stamp whose format may omit the year."""
+    """Return the year (if present), month to second, and fraction of a timestamp whose format may omit the year."""
     if match := _GLOG.search(head):
         year, *date, fraction = match.groups()
         return year, [int(part) for part in date], fraction
@@ -214,7 +214,7 @@ def _of_some_year(head: str) -> tuple[str | None, list[int], str | None] | None:
 
 
 def _dated(head: str, latest_t: float) -> float | None:
-    """Return the time of a stamp that contains its year."""
+    """Parse a timestamp that includes its year."""
     if match := _ISO.search(head):
         *date, fraction, zone = match.groups()
         t = _seconds([int(part) for part in date], fraction)
@@ -237,7 +237,7 @@ def _dated(head: str, latest_t: float) -> float | None:
 
 
 def _clock_of(texts: Sequence[str], day_t: float, latest_t: float) -> list[tuple[int, float]]:
-    """Return positions and timestamps for the lines that begin with a full date, else for all lines if a third has one."""
+    """Return (index, time) for lines that start with a full date, or for all timestamped lines if at least a third are."""
     stamps = [(at, t) for at, text in enumerate(texts) if (t := stamp_of(text, day_t, latest_t)) is not None]
     anchors = [(at, t) for at, t in stamps if _ANCHOR.match(texts[at])]
     if anchors and (len(anchors) == 1 or is_rising([t for _, t in anchors])):

@@ -1,6 +1,6 @@
-"""Find Python tracebacks in lines of text: start and end, frames, the user's own line (pure).
+"""Find Python tracebacks in lines of text: start and end, frames, and the user's own line (pure).
 
-The layout shows where a traceback ends (`end_below`), because no list of names has all programs' exceptions.
+The layout shows where a traceback ends (`end_below`), as no list of names covers every program's exceptions.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MOST_BETWEEN = 3
 
 
 def is_exception(text: str) -> bool:
-    """Check whether a line could end a traceback: a dotted name, alone or with a message; no log level, no step count."""
+    """Check whether a line could end a traceback: a dotted name, alone or with a message, but no log level or step count."""
     match = _NAMED.match(text)
     if match is None:
         return False
@@ -58,7 +58,7 @@ def is_exception(text: str) -> bool:
 
 
 class Frame(NamedTuple):
-    """A call in a traceback. `quoted` is its source line, empty if the traceback has none."""
+    """A call in a traceback. `quoted` is its source line, or empty if the traceback does not show it."""
 
     path: str
     line: int
@@ -69,13 +69,13 @@ class Frame(NamedTuple):
 def frames_above(
     lines: Sequence[str], speaker: Origin, hosts: Collection[str] = (), *, most_between: int | None = None
 ) -> tuple[tuple[Frame, ...], int | None]:
-    """Return the frames of the traceback that ends below `lines`, outermost first, and its head's row (None: out of view).
+    """Return the frames of the traceback that ends below `lines`, outermost first, and its header row (None if unseen).
 
     Args:
         lines: the lines above the traceback's last line.
-        speaker: the writer of that last line. Lines of other writers are skipped.
+        speaker: the writer of that last line. Lines from other writers are skipped.
         hosts: see `prefixes.split_prefix`.
-        most_between: maximum number of the speaker's other lines between them, or None for any number.
+        most_between: how many of the speaker's other lines may come in between, or None for any number.
     """
     frames: list[Frame] = []
     quoted, between = "", 0
@@ -102,7 +102,7 @@ def frames_above(
 
 
 class TracebackEnd(NamedTuple):
-    """The line with the exception: its distance below the head in lines, its position in the bytes below, its text, its writer."""
+    """A traceback's exception line: its distance in lines below the header, position in the bytes below, text and writer."""
 
     below: int
     start: int
@@ -112,11 +112,11 @@ class TracebackEnd(NamedTuple):
 
 
 NO_END = TracebackEnd(0, 0, 0, "")
-"""A traceback without an exception: it is cut off, or only introduces the members of a group."""
+"""A traceback without an exception, which is cut off or only introduces the members of a group."""
 
 
 def rows_of(data: bytes) -> Iterator[tuple[int, int, int, str]]:
-    """Yield the lines in `data` as (lines below the head, start, stop, clean text)."""
+    """Yield the lines in `data` as (lines below the header, start, stop, clean text)."""
     below, start = 1, 0
     while start < len(data):
         stop = data.find(b"\n", start)
@@ -126,12 +126,12 @@ def rows_of(data: bytes) -> Iterator[tuple[int, int, int, str]]:
 
 
 def end_below(head: str, after: bytes, hosts: Collection[str] = ()) -> TracebackEnd | None:
-    """Find the exception that ends a traceback: the first unindented line of its writer below the frames.
+    """Find the exception that ends a traceback: the first unindented line from its writer below the frames.
 
-    Lines of other processes may be in between. Return None if the exception has not arrived yet.
+    Lines from other processes may come in between. Return None if the exception has not arrived yet.
 
     Args:
-        head: the line with "Traceback (most recent call last)", with its prefix.
+        head: the "Traceback (most recent call last)" line, with its prefix.
         after: the bytes below it.
         hosts: see `prefixes.split_prefix`.
     """
@@ -163,7 +163,7 @@ def end_below(head: str, after: bytes, hosts: Collection[str] = ()) -> Traceback
 
 
 def _end_of_group(after: bytes, hosts: Collection[str]) -> TracebackEnd | None:
-    """Return the group's own line once the group is complete; NO_END if a member's traceback has its cause."""
+    """Return the group's own line once the group is complete, or NO_END if the cause is in a member's traceback."""
     found = NO_END
     for below, start, stop, line in rows_of(after):
         text = split_prefix(line, hosts)[1].strip().removeprefix("| ")
@@ -177,7 +177,7 @@ def _end_of_group(after: bytes, hosts: Collection[str]) -> TracebackEnd | None:
 
 
 def _end_in_notebook(name: str, after: bytes) -> TracebackEnd | None:
-    """Find the exception in IPython's output, which has its name in the first line and again at the end."""
+    """Find the exception in IPython output, which names it on the first line and again at the end."""
     for below, start, stop, line in rows_of(after):
         if HEAD in line:
             return NO_END
@@ -188,7 +188,7 @@ def _end_in_notebook(name: str, after: bytes) -> TracebackEnd | None:
 
 
 def end_without_head(lines: Sequence[str], hosts: Collection[str] = ()) -> tuple[int, str, Origin] | None:
-    """Return (row, text, writer) of the exception below a log's last frames, if its traceback's head is missing."""
+    """Return (row, text, writer) for the exception below a log's last frames if the traceback's header is missing."""
     frames = ((row, match) for row in reversed(range(len(lines))) if (match := FRAME.search(lines[row])))
     last, frame = next(frames, (0, None))
     if frame is None:
@@ -209,9 +209,9 @@ def end_without_head(lines: Sequence[str], hosts: Collection[str] = ()) -> tuple
 
 
 def _is_raised(text: str, frame: Sequence[str]) -> bool:
-    """Check whether a line below a frame is an exception: a class with a module, a built-in one, or the one the frame raises.
+    """Check whether a line below a frame is an exception: a class with a module, a built-in, or the one the frame raises.
 
-    `traceback.print_stack` prints frames too, so any line may follow them: "Saving: out/1.pt".
+    `traceback.print_stack` prints frames too, so any line may follow them, such as "Saving: out/1.pt".
     """
     module, _, name = text.split(":", 1)[0].rpartition(".")
     if not is_exception(text):
@@ -231,7 +231,7 @@ _STACK_FRAME = Lazy(r'(\s{2,})(?:\S.* \((\S.*\.py):(\d{1,9})\)|File "([^"]+\.py)
 
 
 class CodeLine(NamedTuple):
-    """A line of a source file, as quoted in a traceback. `text` is empty if it is not quoted."""
+    """A line of source, as quoted in a traceback. `text` is empty if the line is not quoted."""
 
     path: str
     line: int
@@ -239,13 +239,13 @@ class CodeLine(NamedTuple):
 
 
 def own_line(lines: Sequence[str], at: int) -> CodeLine | None:
-    """Return the user's innermost frame in the traceback that ends in ``lines[at]``, or that line if it is a frame of a stack.
+    """Return the user's innermost frame in the traceback that ends at ``lines[at]``, or that line if it is a stack frame.
 
-    A file is the user's if it belongs neither to Python nor to an installed package. If all are installed (a
-    training program from a package), the files next to the started program count.
+    A file is the user's if it belongs neither to Python nor to an installed package. If every file is installed
+    (a training program from a package), the files next to the program that was started count.
 
     Returns:
-        None if no traceback ends there, or none of its frames is known to be the user's.
+        None if no traceback ends there or none of its frames is known to be the user's.
     """
     if (frame := _stack_frame(lines, at)) is not None:
         return frame
